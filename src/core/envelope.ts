@@ -1,0 +1,47 @@
+import { FloeError } from './errors.ts';
+
+/**
+ * The wire form of a session's result between node and server: one line of JSON, then opaque parts. The server reads
+ * the line, stores the parts as blobs and never parses a token array.
+ *
+ *   {"header": …, "parts": [{"name": "trajectory", "bytes": 1234}, …]}\n<bytes><bytes>…
+ */
+export const ENVELOPE_TYPE = 'application/x-floe-envelope';
+
+export type Envelope = { readonly header: unknown; readonly parts: ReadonlyMap<string, Buffer> };
+
+const NEWLINE = 0x0a;
+
+export function encodeEnvelope(envelope: Envelope): Buffer {
+  const parts = [...envelope.parts].map(([name, data]) => ({ name, bytes: data.length }));
+  const line = Buffer.from(`${JSON.stringify({ header: envelope.header, parts })}\n`);
+  return Buffer.concat([line, ...envelope.parts.values()]);
+}
+
+/** Throws `malformed_json` unless the sizes add up to exactly the body. The parts are views of `body`. */
+export function decodeEnvelope(body: Buffer): Envelope {
+  const end = body.indexOf(NEWLINE);
+  if (end < 0) throw new FloeError('malformed_json', 'envelope: no header line');
+  let head: { header?: unknown; parts?: unknown };
+  try {
+    head = JSON.parse(body.toString('utf8', 0, end));
+  } catch (cause) {
+    throw new FloeError('malformed_json', 'envelope: the header line is not JSON', {}, cause);
+  }
+  if (typeof head !== 'object' || head === null || !Array.isArray(head.parts)) {
+    throw new FloeError('malformed_json', 'envelope: the header line has no parts');
+  }
+  const parts = new Map<string, Buffer>();
+  let offset = end + 1;
+  for (const part of head.parts as { name?: unknown; bytes?: unknown }[]) {
+    if (typeof part?.name !== 'string' || !Number.isInteger(part.bytes) || (part.bytes as number) < 0) {
+      throw new FloeError('malformed_json', 'envelope: a part has no name or size');
+    }
+    const bytes = part.bytes as number;
+    if (offset + bytes > body.length) throw new FloeError('malformed_json', `envelope: part ${part.name} is cut off`);
+    parts.set(part.name, body.subarray(offset, offset + bytes));
+    offset += bytes;
+  }
+  if (offset !== body.length) throw new FloeError('malformed_json', 'envelope: bytes after the last part');
+  return { header: head.header, parts };
+}

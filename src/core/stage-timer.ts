@@ -1,0 +1,77 @@
+import type { Clock } from './clock.ts';
+import { FloeError } from './errors.ts';
+
+/**
+ * The time budget of one attempt. In `active` mode only the time between `resume` and `pause` counts, so waiting in a
+ * queue or in READY is free; in `wall` mode everything since construction counts.
+ */
+export class StageTimer {
+  private readonly clock: Clock;
+  private readonly budgetMs: number;
+  private readonly mode: 'active' | 'wall';
+  private spentMs = 0;
+  private runningSinceMs: number | null;
+
+  constructor(clock: Clock, budgetMs: number, mode: 'active' | 'wall') {
+    this.clock = clock;
+    this.budgetMs = budgetMs;
+    this.mode = mode;
+    this.runningSinceMs = mode === 'wall' ? clock.monotonicMs() : null;
+  }
+
+  resume(): void {
+    if (this.runningSinceMs === null) this.runningSinceMs = this.clock.monotonicMs();
+  }
+
+  pause(): void {
+    if (this.mode === 'wall' || this.runningSinceMs === null) return;
+    this.spentMs += this.clock.monotonicMs() - this.runningSinceMs;
+    this.runningSinceMs = null;
+  }
+
+  usedMs(): number {
+    const running = this.runningSinceMs === null ? 0 : this.clock.monotonicMs() - this.runningSinceMs;
+    return this.spentMs + running;
+  }
+
+  remainingMs(): number {
+    return Math.max(0, this.budgetMs - this.usedMs());
+  }
+
+  /**
+   * Runs `work` while the timer counts, with a signal that aborts with `deadline_exceeded` when the session's budget or
+   * the stage's own (`stageBudgetMs`) runs out, or with the reason of `parent` when that aborts. Rejects as `work` does;
+   * it is `work` that must heed the signal.
+   */
+  async run<T>(
+    stage: string,
+    stageBudgetMs: number | null,
+    parent: AbortSignal,
+    work: (signal: AbortSignal) => Promise<T>,
+  ): Promise<T> {
+    const controller = new AbortController();
+    const forward = (): void => controller.abort(parent.reason);
+    if (parent.aborted) forward();
+    parent.addEventListener('abort', forward, { once: true });
+    this.resume();
+    const sessionMs = this.remainingMs();
+    const own = stageBudgetMs !== null && stageBudgetMs < sessionMs;
+    const limitMs = own ? stageBudgetMs : sessionMs;
+    const cancel = this.clock.schedule(limitMs, () =>
+      controller.abort(
+        new FloeError('deadline_exceeded', `${stage} ran out of its ${own ? 'stage' : 'session'} budget`, {
+          stage,
+          budget: own ? 'stage' : 'session',
+          limit_ms: own ? stageBudgetMs : this.budgetMs,
+        }),
+      ),
+    );
+    try {
+      return await work(controller.signal);
+    } finally {
+      cancel();
+      this.pause();
+      parent.removeEventListener('abort', forward);
+    }
+  }
+}

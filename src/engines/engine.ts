@@ -1,0 +1,56 @@
+import type {
+  AssistantMessage,
+  ChatTool,
+  EngineInfo,
+  FinishReason,
+  Sampling,
+  StopCause,
+  ToolChoice,
+  Usage,
+  VersionSpan,
+} from '../schema/index.ts';
+
+/** One call to be sampled. `messageTexts` are canonical chat messages as JSON text, sent as they are. */
+export type GenerateRequest = {
+  /** floe's completion id: becomes the engine's request id, so aborts and logs join up. */
+  readonly completionId: string;
+  readonly sessionId: string;
+  readonly messageTexts: readonly string[];
+  readonly tools: readonly ChatTool[];
+  readonly toolsText: string;
+  readonly toolChoice: ToolChoice | null;
+  readonly parallelToolCalls: boolean | null;
+  readonly sampling: Sampling;
+  /** The bound in effect for this reply; null: the engine's own. */
+  readonly maxTokens: number | null;
+  readonly stop: readonly string[];
+  readonly seed: number | null;
+};
+
+/** One sampled reply. `responseIds`, `responseLogprobs` have one length; `versionSpans` cover it without gaps. */
+export type GenerateReply = {
+  readonly promptIds: Int32Array;
+  readonly responseIds: Int32Array;
+  readonly responseLogprobs: Float32Array;
+  readonly versionSpans: readonly VersionSpan[];
+  readonly message: AssistantMessage;
+  readonly finishReason: FinishReason;
+  readonly stop: StopCause | null;
+  readonly usage: Usage;
+};
+
+/**
+ * One inference server.
+ *
+ * `generate` and `countTokens` reject with FloeError: `engine_unavailable` (no connection; nothing was sampled),
+ * `engine_rejected` (the server's 4xx, message passed on), `engine_error` (5xx, a reply that breaks a rule of a
+ * completion record: ids missing, ids and logprobs of different length, a logprob NaN or positive beyond rounding,
+ * ids that do not add up to the usage; or garbage), or the signal's reason. Never pads, never cuts to fit.
+ * They may be called concurrently. `close` may be called twice.
+ */
+export interface Engine {
+  info(): EngineInfo;
+  generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply>;
+  countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number>;
+  close(): Promise<void>;
+}

@@ -1,0 +1,61 @@
+import { z } from 'zod';
+
+/**
+ * The canonical chat form: what every dialect is translated to and what engines are asked with.
+ * It is OpenAI's chat shape with `reasoning_content` for thinking, since that is what both vLLM and SGLang accept.
+ */
+
+export const contentPartSchema = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('text'), text: z.string() }),
+  z.object({ type: z.literal('image_url'), image_url: z.object({ url: z.string() }) }),
+]);
+export type ContentPart = z.infer<typeof contentPartSchema>;
+
+export const contentSchema = z.union([z.string(), z.array(contentPartSchema)]);
+export type Content = z.infer<typeof contentSchema>;
+
+/** `arguments` is the JSON text as the policy sampled it; it is never parsed and re-serialised. */
+export const toolCallSchema = z.object({
+  id: z.string(),
+  type: z.literal('function'),
+  function: z.object({ name: z.string(), arguments: z.string() }),
+});
+export type ToolCall = z.infer<typeof toolCallSchema>;
+
+export const assistantMessageSchema = z.object({
+  role: z.literal('assistant'),
+  content: z.string().nullable(),
+  reasoning_content: z.string().optional(),
+  tool_calls: z.array(toolCallSchema).optional(),
+});
+export type AssistantMessage = z.infer<typeof assistantMessageSchema>;
+
+export const chatMessageSchema = z.discriminatedUnion('role', [
+  z.object({ role: z.literal('system'), content: contentSchema }),
+  z.object({ role: z.literal('user'), content: contentSchema }),
+  assistantMessageSchema,
+  z.object({ role: z.literal('tool'), tool_call_id: z.string(), content: contentSchema }),
+]);
+export type ChatMessage = z.infer<typeof chatMessageSchema>;
+
+export const chatToolSchema = z.object({
+  type: z.literal('function'),
+  function: z.object({
+    name: z.string(),
+    description: z.string().optional(),
+    parameters: z.record(z.string(), z.unknown()).optional(),
+  }),
+});
+export type ChatTool = z.infer<typeof chatToolSchema>;
+
+export const toolChoiceSchema = z.union([
+  z.enum(['auto', 'none', 'required']),
+  z.object({ type: z.literal('function'), function: z.object({ name: z.string() }) }),
+]);
+export type ToolChoice = z.infer<typeof toolChoiceSchema>;
+
+export const finishReasonSchema = z.enum(['stop', 'length', 'tool_calls', 'abort']);
+export type FinishReason = z.infer<typeof finishReasonSchema>;
+
+export const dialectNameSchema = z.enum(['anthropic', 'openai_chat', 'openai_responses', 'gemini']);
+export type DialectName = z.infer<typeof dialectNameSchema>;

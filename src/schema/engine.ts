@@ -1,0 +1,31 @@
+import { z } from 'zod';
+import { idSchema } from './identifiers.ts';
+
+export const engineKindSchema = z.enum(['vllm']);
+export type EngineKind = z.infer<typeof engineKindSchema>;
+
+/** An inference server that sessions may use. */
+export const engineSpecSchema = z.strictObject({
+  engine_id: idSchema.optional().describe('default: derived from the URL'),
+  kind: engineKindSchema.default('vllm'),
+  base_url: z.url({ protocol: /^https?$/ }).describe('without /v1'),
+  model: z.string().nullable().default(null).describe("null: the server's first model"),
+  logprobs_mode: z
+    .enum(['raw', 'processed'])
+    .default('processed')
+    .describe('what its logprobs mean; vLLM cannot be asked, so it is stated here and recorded with every completion'),
+});
+export type EngineSpec = z.infer<typeof engineSpecSchema>;
+
+export const engineInfoSchema = z.object({
+  engine_id: idSchema,
+  kind: engineKindSchema,
+  base_url: z.string(),
+  model: z.string(),
+  max_model_len: z.int().nullable(),
+  logprobs_mode: z.enum(['raw', 'processed']),
+  policy_version: z.string().nullable(),
+  healthy: z.boolean(),
+  inflight: z.int(),
+});
+export type EngineInfo = z.infer<typeof engineInfoSchema>;

@@ -1,0 +1,81 @@
+import { z } from 'zod';
+import { idSchema, timestampSchema } from './identifiers.ts';
+import { sessionStatusSchema } from './session.ts';
+import { taskRequestSchema } from './task.ts';
+
+export const nodeRegistrationSchema = z.strictObject({
+  node_id: idSchema,
+  gateway_url: z.string().nullable().default(null).describe("the node's control listener, for people to look at"),
+  max_init_workers: z.int().min(1),
+  ready_size: z.int().min(0),
+  max_run_workers: z.int().min(1),
+  max_postrun_workers: z.int().min(1),
+});
+export type NodeRegistration = z.infer<typeof nodeRegistrationSchema>;
+
+/** Sessions in each stage; `*_queue_depth` are waiting for a worker. */
+export const nodeStageMetricsSchema = z.strictObject({
+  init_inflight: z.int().min(0),
+  ready_depth: z.int().min(0),
+  run_inflight: z.int().min(0),
+  postrun_queue_depth: z.int().min(0),
+  postrun_inflight: z.int().min(0),
+});
+export type NodeStageMetrics = z.infer<typeof nodeStageMetricsSchema>;
+
+export const sessionProgressSchema = z.strictObject({
+  session_id: idSchema,
+  epoch: z.int(),
+  status: sessionStatusSchema,
+  turns: z.int(),
+  sampled_tokens: z.int(),
+});
+export type SessionProgress = z.infer<typeof sessionProgressSchema>;
+
+/** Renews the leases of the listed sessions. With `wait_seconds` the reply is held until there is something to cancel. */
+export const heartbeatSchema = z.strictObject({
+  metrics: nodeStageMetricsSchema,
+  sessions: z.array(sessionProgressSchema),
+  wait_seconds: z.number().min(0).max(60).default(0),
+});
+export type Heartbeat = z.infer<typeof heartbeatSchema>;
+
+export const heartbeatReplySchema = z.object({
+  stop: z
+    .array(z.object({ session_id: idSchema, epoch: z.int(), reason: z.enum(['cancelled', 'lease_lost']) }))
+    .describe('sessions that the node must end now'),
+  draining: z.boolean(),
+});
+export type HeartbeatReply = z.infer<typeof heartbeatReplySchema>;
+
+export const leaseRequestSchema = z.strictObject({
+  slots: z.int().min(1).max(10_000),
+  wait_seconds: z.number().min(0).max(60).default(0),
+});
+export type LeaseRequest = z.infer<typeof leaseRequestSchema>;
+
+/** A node's claim on one session. A result that carries an older epoch is refused. */
+export const leaseSchema = z.object({
+  session_id: idSchema,
+  task_id: idSchema,
+  sample_index: z.int(),
+  attempt: z.int(),
+  epoch: z.int(),
+  lease_seconds: z.number(),
+  queued_ms: z.number(),
+  task: taskRequestSchema,
+});
+export type Lease = z.infer<typeof leaseSchema>;
+
+export const leaseReplySchema = z.object({ leases: z.array(leaseSchema) });
+export type LeaseReply = z.infer<typeof leaseReplySchema>;
+
+export const nodeInfoSchema = nodeRegistrationSchema.extend({
+  metrics: nodeStageMetricsSchema,
+  healthy: z.boolean(),
+  draining: z.boolean(),
+  leased_sessions: z.int(),
+  registered_at: timestampSchema,
+  last_heartbeat: timestampSchema,
+});
+export type NodeInfo = z.infer<typeof nodeInfoSchema>;

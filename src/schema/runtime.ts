@@ -1,0 +1,63 @@
+import { z } from 'zod';
+
+export const runtimeBackendSchema = z.enum(['bubblewrap', 'local']);
+export type RuntimeBackend = z.infer<typeof runtimeBackendSchema>;
+
+const retries = {
+  max_attempts: z.int().min(1).max(10).default(1),
+  retry_backoff_seconds: z.number().min(0).max(60).default(0.5),
+};
+
+/** One step of preparing a runtime. Targets are paths in the sandbox; relative ones are below the workdir. */
+export const prepareActionSchema = z.discriminatedUnion('type', [
+  z.strictObject({
+    type: z.literal('write_file'),
+    target: z.string().min(1),
+    content: z.string(),
+    mode: z.int().min(0).max(0o777).default(0o644),
+  }),
+  z.strictObject({
+    type: z.literal('upload_file'),
+    source: z.string().min(1).describe("path on the node's host, below one of the node's upload roots"),
+    target: z.string().min(1),
+  }),
+  z.strictObject({
+    type: z.literal('upload_dir'),
+    source: z.string().min(1).describe("path on the node's host, below one of the node's upload roots"),
+    target: z.string().min(1).default('.'),
+  }),
+  z.strictObject({
+    type: z.literal('exec'),
+    command: z.string().min(1),
+    cwd: z.string().optional(),
+    env: z.record(z.string(), z.string()).default({}),
+    ...retries,
+  }),
+]);
+export type PrepareAction = z.infer<typeof prepareActionSchema>;
+
+/** The sandbox that a session runs in. */
+export const runtimeSpecSchema = z.strictObject({
+  backend: runtimeBackendSchema.optional().describe("default: the node's own default"),
+  image: z
+    .string()
+    .nullable()
+    .default(null)
+    .describe("bubblewrap: a root file system directory on the node's host; null takes the host's /usr, read-only"),
+  workdir: z.string().min(1).default('/work').describe('where the harness starts; ignored by the local backend'),
+  prepare: z.array(prepareActionSchema).default([]),
+  eval_prepare: z
+    .array(prepareActionSchema)
+    .nullable()
+    .default(null)
+    .describe("prepare of the evaluator's runtime; null: added to nothing, the same as `prepare`"),
+  env: z.record(z.string(), z.string()).default({}),
+  network: z.enum(['none', 'host']).default('none'),
+  memory_mb: z.int().min(16).default(4096),
+  cpus: z.number().gt(0).nullable().default(null),
+  storage_mb: z.int().min(1).default(1024),
+  max_processes: z.int().min(1).default(512),
+  max_file_mb: z.int().min(1).default(512),
+  max_output_mb: z.number().gt(0).default(16).describe('kept of one command; the rest is counted and dropped'),
+});
+export type RuntimeSpec = z.infer<typeof runtimeSpecSchema>;

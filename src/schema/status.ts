@@ -1,0 +1,58 @@
+import { z } from 'zod';
+import { idSchema } from './identifiers.ts';
+import { nodeInfoSchema } from './node.ts';
+import { sessionResultSchema, sessionStatusSchema, sessionSummarySchema } from './session.ts';
+import { taskStateSchema } from './task.ts';
+
+/** `GET /rollout/task/{id}`. Token data comes only with `?results=full`. */
+export const taskStatusSchema = z.object({
+  task_id: idSchema,
+  status: taskStateSchema,
+  total_sessions: z.int(),
+  completed_sessions: z.int(),
+  results: z.array(sessionSummarySchema).describe('finished sessions; full SessionResults with ?results=full'),
+});
+export type TaskStatus = z.infer<typeof taskStatusSchema>;
+
+/** The callback body. */
+export const taskResultSchema = z.object({
+  task_id: idSchema,
+  status: taskStateSchema,
+  results: z.array(sessionResultSchema),
+  result_paths: z.array(z.string()).describe('where each result can be fetched again'),
+});
+export type TaskResult = z.infer<typeof taskResultSchema>;
+
+export const resultsPageSchema = z.object({
+  results: z.array(sessionResultSchema),
+  next_cursor: z.int().describe('pass as `after` to go on'),
+});
+export type ResultsPage = z.infer<typeof resultsPageSchema>;
+
+/** `GET /rollout/status`: what runs, and every limit with its current value. */
+export const rolloutStatusSchema = z.object({
+  tasks: z.object({ running: z.int(), completed: z.int(), cancelled: z.int() }),
+  sessions: z.record(sessionStatusSchema, z.int()),
+  nodes: z.array(nodeInfoSchema),
+  undelivered_callbacks: z.int(),
+  limits: z.record(z.string(), z.union([z.number(), z.string(), z.boolean(), z.null()])),
+});
+export type RolloutStatus = z.infer<typeof rolloutStatusSchema>;
+
+/** One line of `GET /events`. */
+export const rolloutEventSchema = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('task.created'), task_id: idSchema, total_sessions: z.int() }),
+  z.object({ type: z.literal('task.completed'), task_id: idSchema, status: taskStateSchema }),
+  z.object({
+    type: z.literal('session.state_changed'),
+    task_id: idSchema,
+    session_id: idSchema,
+    sample_index: z.int(),
+    status: sessionStatusSchema,
+    turns: z.int(),
+    sampled_tokens: z.int(),
+    reward: z.number().nullable(),
+    outcome: z.string().nullable(),
+  }),
+]);
+export type RolloutEvent = z.infer<typeof rolloutEventSchema>;

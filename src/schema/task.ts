@@ -1,0 +1,88 @@
+import { z } from 'zod';
+import { idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
+import { runtimeSpecSchema } from './runtime.ts';
+import { samplingSchema } from './sampling.ts';
+
+/** Names a plug-in (builder, evaluator) and its configuration. */
+export const strategySpecSchema = z.strictObject({
+  strategy: z.string().min(1),
+  config: metadataSchema.default({}),
+});
+export type StrategySpec = z.infer<typeof strategySpecSchema>;
+
+export const evaluatorSpecSchema = z.strictObject({
+  strategy: z.string().min(1),
+  config: metadataSchema.default({}),
+  env: z.record(z.string(), z.string()).default({}),
+  refresh_runtime: z.boolean().default(false).describe('grade in a fresh runtime, prepared with `eval_prepare`'),
+});
+export type EvaluatorSpec = z.infer<typeof evaluatorSpecSchema>;
+
+export const agentSpecSchema = z.strictObject({
+  harness: z.string().min(1),
+  model_name: z
+    .string()
+    .min(1)
+    .default('policy')
+    .describe('the name that the harness is told; the engine gets its own'),
+  env: z.record(z.string(), z.string()).default({}),
+  settings: metadataSchema.default({}).describe("the harness adapter's own settings, checked by it"),
+  custom_shell: z.string().optional().describe('the command of the `shell` harness'),
+});
+export type AgentSpec = z.infer<typeof agentSpecSchema>;
+
+export const budgetsSchema = z.strictObject({
+  init: z.number().gt(0).optional().describe('seconds'),
+  agent: z.number().gt(0).optional().describe('seconds'),
+  eval: z.number().gt(0).optional().describe('seconds'),
+});
+export type Budgets = z.infer<typeof budgetsSchema>;
+
+/** What a trainer submits: to be sampled `num_samples` times. */
+export const taskRequestSchema = z.strictObject({
+  task_id: idSchema.optional().describe('chosen by floe when absent'),
+  idempotency_key: z.string().min(1).max(256).optional(),
+  instruction: z.string(),
+  num_samples: z.int().min(1).max(100_000).default(1),
+  dispatch_priority: z.int().min(0).max(100).default(0).describe('higher first'),
+  timeout_seconds: z.number().gt(0).default(600),
+  timeout_clock: z.enum(['active', 'wall']).default('active').describe('active: waiting in queues is free'),
+  budgets: budgetsSchema.default({}),
+  max_attempts: z.int().min(1).max(10).default(3).describe('tries at one session when the infrastructure fails'),
+  runtime: runtimeSpecSchema.nullable().default(null).describe("null: the node's default runtime"),
+  agent: agentSpecSchema,
+  sampling: samplingSchema.prefault({}),
+  builder: strategySpecSchema.default({ strategy: 'prefix_merging', config: {} }),
+  evaluator: evaluatorSpecSchema.nullable().default(null),
+  callback_url: z
+    .url({ protocol: /^https?$/ })
+    .nullable()
+    .default(null),
+  policy_version: z.string().nullable().default(null).describe('of the trainer at submission; recorded, not used'),
+  metadata: metadataSchema.default({}),
+});
+export type TaskRequest = z.infer<typeof taskRequestSchema>;
+export type TaskRequestInput = z.input<typeof taskRequestSchema>;
+
+export const taskStateSchema = z.enum(['running', 'completed', 'cancelled']);
+export type TaskState = z.infer<typeof taskStateSchema>;
+
+export const submitReplySchema = z.object({
+  task_id: idSchema,
+  status: taskStateSchema,
+  session_ids: z.array(idSchema),
+  duplicate: z.boolean().describe('the task was already known by its id or idempotency key'),
+});
+export type SubmitReply = z.infer<typeof submitReplySchema>;
+
+/** A row of `GET /tasks`. */
+export const taskSummarySchema = z.object({
+  task_id: idSchema,
+  status: taskStateSchema,
+  harness: z.string(),
+  created_at: timestampSchema,
+  total_sessions: z.int(),
+  completed_sessions: z.int().describe('sessions in a terminal state, whatever their outcome'),
+  mean_reward: z.number().nullable().describe('over the sessions with a reward'),
+});
+export type TaskSummary = z.infer<typeof taskSummarySchema>;
