@@ -1,4 +1,4 @@
-import type { SandboxFile } from '../runtimes/runtime.ts';
+import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { AgentSpec, DialectName } from '../schema/index.ts';
 
 /** What an adapter gets to build a launch from. Paths are those that the sandbox sees. */

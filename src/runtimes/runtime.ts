@@ -1,3 +1,4 @@
+import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { RuntimeBackend, RuntimeSpec } from '../schema/index.ts';
 
 export type ExecRequest = {
@@ -56,12 +57,6 @@ export interface Runtime {
   /** Ends every process and removes every mount, directory and socket. May be called twice; never rejects. */
   stop(): Promise<void>;
 }
-
-export type SandboxFile = {
-  readonly path: string;
-  readonly content: Buffer | string;
-  readonly mode?: number | undefined;
-};
 
 export type StartRequest = {
   /** Unique on this host: names the session's directory. */
