@@ -35,13 +35,15 @@ export type HarnessReport = {
 export type HarnessVerdict = { readonly ok: true } | { readonly ok: false; readonly message: string };
 
 /**
- * How to run one agent program unchanged. Pure: no I/O; `launch` throws `schema_violation` for settings that it does not know.
+ * How to run one agent program unchanged. Pure: no I/O. `checkAgent` throws `schema_violation` for settings that it does
+ * not know; it is called at submission, so `launch` may take a checked agent for granted.
  */
 export interface HarnessAdapter {
   readonly name: string;
   readonly dialects: readonly DialectName[];
   /** null: nothing to install (the `shell` harness). */
   readonly install: HarnessInstall | null;
+  checkAgent(agent: AgentSpec): void;
   launch(context: LaunchContext): Launch;
   judge(report: HarnessReport): HarnessVerdict;
 }

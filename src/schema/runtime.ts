@@ -50,7 +50,7 @@ export const runtimeSpecSchema = z.strictObject({
     .array(prepareActionSchema)
     .nullable()
     .default(null)
-    .describe("prepare of the evaluator's runtime; null: added to nothing, the same as `prepare`"),
+    .describe("replaces `prepare` for the evaluator's fresh runtime; null: `prepare` again"),
   env: z.record(z.string(), z.string()).default({}),
   network: z.enum(['none', 'host']).default('none'),
   memory_mb: z.int().min(16).default(4096),

@@ -1,0 +1,108 @@
+import { FloeError } from '../core/errors.ts';
+import type { HarnessAdapter, HarnessVerdict } from '../harnesses/harness.ts';
+import { sessionEnv } from '../harnesses/session-env.ts';
+import type { ProxySession } from '../proxy/session.ts';
+import type { ExecResult, Runtime } from '../runtimes/runtime.ts';
+import type { AgentReport } from '../schema/index.ts';
+import type { Attempt } from './attempt.ts';
+import { describe } from './failure.ts';
+
+/** Enough of each stream to see how a run ended, small enough for a row. */
+const TAIL_CHARS = 4_000;
+
+export type AgentRun = {
+  readonly adapter: HarnessAdapter;
+  /** Where the sandbox sees the installed harness; null: nothing to install. */
+  readonly installDir: string | null;
+  readonly contextWindow: number | null;
+  readonly key: string;
+  readonly session: ProxySession;
+};
+
+/**
+ * Runs the harness to its end and judges how it went: sets the attempt's agent report and, when something went wrong,
+ * its failure. Rejects only as `Runtime.exec` and `HarnessAdapter.launch` do.
+ */
+export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun, signal: AbortSignal): Promise<void> {
+  const { task } = attempt.lease;
+  const baseUrl = `${runtime.proxyOrigin}/s/${run.key}`;
+  const launch = run.adapter.launch({
+    instruction: task.instruction,
+    agent: task.agent,
+    baseUrl,
+    apiKey: run.key,
+    contextWindow: run.contextWindow,
+    paths: runtime.paths,
+    installDir: run.installDir,
+  });
+  await runtime.writeFiles(launch.files, signal);
+  const env = {
+    ...sessionEnv({ lease: attempt.lease, baseUrl, apiKey: run.key, paths: runtime.paths }),
+    ...attempt.spec.env,
+    ...launch.env,
+    ...task.agent.env,
+  };
+  try {
+    const result = await runtime.exec({ command: launch.command, env, stdin: launch.stdin, withProxy: true }, signal);
+    judge(attempt, run, runtime, result);
+  } catch (error) {
+    attempt.agent = report(run.session.turns, runtime, null);
+    throw error;
+  }
+}
+
+function report(turns: number, runtime: Runtime, result: ExecResult | null): AgentReport {
+  return {
+    exit_code: result?.exitCode ?? null,
+    turns,
+    stdout_tail: result?.stdout.slice(-TAIL_CHARS) ?? '',
+    stderr_tail: result?.stderr.slice(-TAIL_CHARS) ?? '',
+    isolation: runtime.isolation,
+  };
+}
+
+function judge(attempt: Attempt, run: AgentRun, runtime: Runtime, result: ExecResult): void {
+  const { turns, lastError } = run.session;
+  attempt.agent = report(turns, runtime, result);
+  const verdict: HarnessVerdict =
+    result.killedBy === null
+      ? run.adapter.judge({ exitCode: result.exitCode, stdout: result.stdout, stderr: result.stderr, turns })
+      : { ok: false, message: `a command exceeded the limit on ${result.killedBy}` };
+
+  if (lastError?.code === 'engine_rejected' && lastError.details.context_overflow === true) {
+    attempt.fail({ outcome: 'truncated_context', error: describe(lastError, 'agent') });
+    return;
+  }
+  if (!verdict.ok && (lastError?.code === 'engine_error' || lastError?.code === 'engine_unavailable')) {
+    attempt.fail({ outcome: 'engine_error', error: describe(lastError, 'agent') });
+    return;
+  }
+  if (turns === 0) {
+    attempt.fail({ outcome: 'no_completions', error: describe(neverCalled(attempt, run, result, verdict), 'agent') });
+    return;
+  }
+  if (!verdict.ok) {
+    const error = new FloeError('harness_failed', `${run.adapter.name}: ${verdict.message}`, {
+      exit_code: result.exitCode,
+      signal: result.signal,
+      killed_by: result.killedBy,
+    });
+    attempt.fail({ outcome: 'agent_error', error: describe(error, 'agent') });
+  }
+}
+
+function neverCalled(attempt: Attempt, run: AgentRun, result: ExecResult, verdict: HarnessVerdict): FloeError {
+  const { lastError } = run.session;
+  const why =
+    lastError !== null
+      ? `its calls were refused: ${lastError.message}`
+      : run.session.requests > 0
+        ? `${run.session.requests} requests reached the proxy, none of them a model call`
+        : 'no request reached the proxy; check that the harness is told to use its base URL and dialect';
+  const ended = verdict.ok ? `exit code ${result.exitCode}` : verdict.message;
+  return new FloeError(
+    'no_completions',
+    `${run.adapter.name} ended (${ended}) without one answered model call: ${why}`,
+    { harness: attempt.lease.task.agent.harness, exit_code: result.exitCode, proxy_requests: run.session.requests },
+  );
+}

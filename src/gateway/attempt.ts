@@ -1,0 +1,119 @@
+import type { Clock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import { move } from '../core/session-state.ts';
+import { StageTimer } from '../core/stage-timer.ts';
+import type {
+  AgentReport,
+  Lease,
+  Outcome,
+  RuntimeSpec,
+  SessionError,
+  SessionProgress,
+  SessionStatus,
+  SessionTiming,
+} from '../schema/index.ts';
+
+/** Why the node ends a session before its time. */
+export type StopReason = 'cancelled' | 'lease_lost' | 'shutdown';
+
+export type Failure = { readonly outcome: Outcome; readonly error: SessionError };
+
+type TimingKey = Exclude<keyof SessionTiming, 'total_ms' | 'queued_ms'>;
+
+/** One try at a session on this node: its lease, where it stands, and what it has found out so far. */
+export class Attempt {
+  readonly lease: Lease;
+  readonly spec: RuntimeSpec;
+  readonly timer: StageTimer;
+  /** Aborts when the session must end now; the reason is a FloeError. */
+  readonly signal: AbortSignal;
+  stopReason: StopReason | null = null;
+  /** The first thing that went wrong decides the outcome. */
+  failure: Failure | null = null;
+  agent: AgentReport | null = null;
+  turns = 0;
+  sampledTokens = 0;
+  private currentStatus: SessionStatus = 'LEASED';
+  private readonly controller = new AbortController();
+  private readonly clock: Clock;
+  private readonly startedMs: number;
+  private readonly spans = new Map<TimingKey, number>();
+  private readonly onChange: () => void;
+
+  constructor(lease: Lease, spec: RuntimeSpec, clock: Clock, onChange: () => void) {
+    this.lease = lease;
+    this.spec = spec;
+    this.clock = clock;
+    this.onChange = onChange;
+    this.signal = this.controller.signal;
+    this.startedMs = clock.monotonicMs();
+    this.timer = new StageTimer(clock, lease.task.timeout_seconds * 1000, lease.task.timeout_clock);
+  }
+
+  get id(): string {
+    return this.lease.session_id;
+  }
+
+  get status(): SessionStatus {
+    return this.currentStatus;
+  }
+
+  enter(status: SessionStatus): void {
+    this.currentStatus = move(this.currentStatus, status);
+    this.onChange();
+  }
+
+  /** Model calls so far, told by the proxy. */
+  progressed(turns: number, sampledTokens: number): void {
+    this.turns = turns;
+    this.sampledTokens = sampledTokens;
+    this.onChange();
+  }
+
+  progress(): SessionProgress {
+    return {
+      session_id: this.id,
+      epoch: this.lease.epoch,
+      status: this.currentStatus,
+      turns: this.turns,
+      sampled_tokens: this.sampledTokens,
+    };
+  }
+
+  /** Ends the attempt; the first reason holds. */
+  stop(reason: StopReason): void {
+    if (this.stopReason !== null) return;
+    this.stopReason = reason;
+    const code = reason === 'cancelled' ? 'cancelled' : reason === 'lease_lost' ? 'stale_epoch' : 'not_ready';
+    this.controller.abort(new FloeError(code, `session ${this.id} was stopped: ${reason}`));
+  }
+
+  fail(failure: Failure): void {
+    this.failure ??= failure;
+  }
+
+  /** Measures `work` into the result's timing, whether it succeeds or not. */
+  async measure<T>(key: TimingKey, work: () => Promise<T>): Promise<T> {
+    const start = this.clock.monotonicMs();
+    try {
+      return await work();
+    } finally {
+      this.spans.set(key, (this.spans.get(key) ?? 0) + this.clock.monotonicMs() - start);
+    }
+  }
+
+  timing(): SessionTiming {
+    const span = (key: TimingKey): number | null => this.spans.get(key) ?? null;
+    return {
+      queued_ms: this.lease.queued_ms,
+      init_ms: span('init_ms'),
+      ready_ms: span('ready_ms'),
+      running_ms: span('running_ms'),
+      postrun_queue_ms: span('postrun_queue_ms'),
+      build_ms: span('build_ms'),
+      eval_ms: span('eval_ms'),
+      postrun_ms: span('postrun_ms'),
+      total_ms: this.clock.monotonicMs() - this.startedMs,
+    };
+  }
+}

@@ -1,0 +1,30 @@
+import { z } from 'zod';
+import { engineSpecSchema, idSchema, runtimeBackendSchema } from '../schema/index.ts';
+
+/** The four stage pools. READY is a buffer of started runtimes; the other three are workers. */
+export const poolSizesSchema = z.strictObject({
+  init: z.int().min(1).max(10_000).default(4),
+  ready: z.int().min(0).max(10_000).default(2),
+  run: z.int().min(1).max(10_000).default(4),
+  postrun: z.int().min(1).max(10_000).default(4),
+});
+export type PoolSizes = z.infer<typeof poolSizesSchema>;
+
+export const gatewayConfigSchema = z.strictObject({
+  node_id: idSchema,
+  server_url: z.url({ protocol: /^https?$/ }),
+  token: z.string().min(1).nullable().default(null),
+  state_dir: z.string().min(1),
+  harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
+  pools: poolSizesSchema.prefault({}),
+  engines: z.array(engineSpecSchema).min(1),
+  default_backend: runtimeBackendSchema.default('bubblewrap'),
+  upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
+  allow_host_network: z.boolean().default(false),
+  control: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
+  proxy: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
+  lease_wait_seconds: z.number().min(0).max(60).default(20),
+  heartbeat_seconds: z.number().gt(0).max(60).default(5),
+});
+export type GatewayConfig = z.infer<typeof gatewayConfigSchema>;
+export type GatewayConfigInput = z.input<typeof gatewayConfigSchema>;

@@ -1,0 +1,222 @@
+import type { NodeApi } from '../client/node-api.ts';
+import type { Clock } from '../core/clock.ts';
+import { sleep } from '../core/clock.ts';
+import { asFloeError, FloeError } from '../core/errors.ts';
+import type { Logger } from '../observe/log.ts';
+import type { GatewayMetrics } from '../observe/metrics.ts';
+import { type Lease, type NodeRegistration, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
+import { Attempt } from './attempt.ts';
+import type { FinishedAttempt } from './postrun-stage.ts';
+import type { StagePools } from './stage-pools.ts';
+
+/** Between tries to reach the server: quick at first, and never so slow that a restart of it costs more than a few seconds. */
+const RETRY = { firstMs: 200, maxMs: 5_000 };
+/** While shutting down, a server that cannot be reached is not waited for: the lease runs out instead. */
+const CLOSING_TRIES = 3;
+/** State changes are gathered this long into one heartbeat. */
+const PROGRESS_GATHER_MS = 100;
+
+export type NodeAgentDeps = {
+  readonly api: NodeApi;
+  readonly registration: NodeRegistration;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly metrics: GatewayMetrics;
+  readonly pools: StagePools;
+  readonly leaseWaitSeconds: number;
+  readonly heartbeatSeconds: number;
+  readonly runSession: (attempt: Attempt) => Promise<FinishedAttempt | null>;
+  /** The result is with the server: the attempt's captured calls need no longer be kept. */
+  readonly delivered: (sessionId: string, attempt: number) => void;
+};
+
+/** The node's side of the rollout server's protocol: registers, leases what it has room for, reports, delivers. */
+export class NodeAgent {
+  private readonly deps: NodeAgentDeps;
+  private readonly attempts = new Map<string, { attempt: Attempt; done: Promise<void> }>();
+  private readonly stopping = new AbortController();
+  private readonly leasing = new AbortController();
+  private loops: Promise<void>[] = [];
+  private closing = false;
+  private cancelGather: (() => void) | null = null;
+
+  constructor(deps: NodeAgentDeps) {
+    this.deps = deps;
+  }
+
+  /** Resolves once the node is registered. Rejects with `unauthorized` or `schema_violation`; keeps trying otherwise. */
+  async start(): Promise<void> {
+    await this.register();
+    this.loops = [this.leaseLoop(), this.heartbeatLoop()];
+  }
+
+  live(): readonly Attempt[] {
+    return [...this.attempts.values()].map((entry) => entry.attempt);
+  }
+
+  /** Takes no more sessions; resolves when those that it has are delivered. */
+  async drain(): Promise<void> {
+    this.leasing.abort(new FloeError('not_ready', 'the node is draining'));
+    while (this.attempts.size > 0) await Promise.all([...this.attempts.values()].map((entry) => entry.done));
+  }
+
+  /** Ends every session at once (each goes back to the queue) and stops. May be called twice. */
+  async close(): Promise<void> {
+    this.closing = true;
+    for (const { attempt } of this.attempts.values()) attempt.stop('shutdown');
+    await this.drain();
+    this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
+    this.cancelGather?.();
+    await Promise.all(this.loops);
+  }
+
+  private async register(): Promise<void> {
+    const { api, registration, log } = this.deps;
+    await this.untilReached('register', async () => {
+      await api.register(registration, this.stopping.signal);
+      log.info({ node: registration.node_id }, 'node registered');
+    });
+  }
+
+  private async leaseLoop(): Promise<void> {
+    const { api, pools, leaseWaitSeconds, registration } = this.deps;
+    const signal = AbortSignal.any([this.stopping.signal, this.leasing.signal]);
+    while (!signal.aborted) {
+      const slots = pools.admissible();
+      if (slots === 0) {
+        await this.capacityChange(signal);
+        continue;
+      }
+      await this.untilReached(
+        'lease',
+        async () => {
+          const reply = await api.lease(registration.node_id, { slots, wait_seconds: leaseWaitSeconds }, signal);
+          for (const lease of reply.leases) this.begin(lease);
+        },
+        signal,
+      );
+    }
+  }
+
+  private capacityChange(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        off();
+        signal.removeEventListener('abort', done);
+        resolve();
+      };
+      const off = this.deps.pools.onChange(done);
+      signal.addEventListener('abort', done, { once: true });
+    });
+  }
+
+  private begin(lease: Lease): void {
+    const { clock, log, runSession } = this.deps;
+    const attempt = new Attempt(lease, specOf(lease), clock, () => this.reportSoon());
+    const key = attemptKey(lease.session_id, lease.epoch);
+    log.info({ session: lease.session_id, attempt: lease.attempt, epoch: lease.epoch }, 'session leased');
+    const done = runSession(attempt)
+      .then((finished) => this.deliver(attempt, finished))
+      .catch((error) => log.error({ session: lease.session_id, error: asFloeError(error).message }, 'session lost'))
+      .finally(() => this.attempts.delete(key));
+    this.attempts.set(key, { attempt, done });
+  }
+
+  private async deliver(attempt: Attempt, finished: FinishedAttempt | null): Promise<void> {
+    const { api, registration, log, metrics } = this.deps;
+    if (finished === null) {
+      this.deps.delivered(attempt.id, attempt.lease.attempt);
+      log.info({ session: attempt.id, reason: attempt.stopReason }, 'session ended without a result');
+      return;
+    }
+    const { summary, parts } = finished;
+    // The shutdown signal must not cut off the results that it caused.
+    const unreachable = new AbortController();
+    await this.untilReached(
+      'deliver',
+      async () => {
+        await api.deliverResult(registration.node_id, summary, parts, unreachable.signal);
+      },
+      unreachable.signal,
+    );
+    this.deps.delivered(attempt.id, attempt.lease.attempt);
+    metrics.sessions.inc({ outcome: summary.outcome });
+    log.info(
+      { session: attempt.id, outcome: summary.outcome, reward: summary.reward, tokens: summary.trainable_tokens },
+      'session delivered',
+    );
+  }
+
+  private async heartbeatLoop(): Promise<void> {
+    while (!this.stopping.signal.aborted) {
+      await this.heartbeat(this.deps.heartbeatSeconds);
+    }
+  }
+
+  private reportSoon(): void {
+    if (this.cancelGather !== null || this.stopping.signal.aborted) return;
+    this.cancelGather = this.deps.clock.schedule(PROGRESS_GATHER_MS, () => {
+      this.cancelGather = null;
+      void this.heartbeat(0);
+    });
+  }
+
+  /** Reports and renews; ends the sessions that the server wants ended. A node that the server forgot registers again. */
+  private async heartbeat(waitSeconds: number): Promise<void> {
+    const { api, pools, registration } = this.deps;
+    const signal = this.stopping.signal;
+    await this.untilReached(
+      'heartbeat',
+      async () => {
+        const sessions = this.live().map((attempt) => attempt.progress());
+        const body = { metrics: pools.metrics(), sessions, wait_seconds: waitSeconds };
+        const reply = await api.heartbeat(registration.node_id, body, signal);
+        for (const { session_id, epoch, reason } of reply.stop) {
+          this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);
+        }
+        if (reply.draining) this.leasing.abort(new FloeError('not_ready', 'the server drains this node'));
+      },
+      signal,
+      // The next beat is worth more than repeating this one.
+      waitSeconds === 0 ? 1 : Number.POSITIVE_INFINITY,
+    );
+  }
+
+  /** Repeats `call` until it succeeds, is refused for good, `signal` aborts, or `maxTries` are used up. */
+  private async untilReached(
+    what: string,
+    call: () => Promise<void>,
+    signal: AbortSignal = this.stopping.signal,
+    maxTries = Number.POSITIVE_INFINITY,
+  ): Promise<void> {
+    const { clock, log } = this.deps;
+    for (
+      let tries = 1, delayMs = RETRY.firstMs;
+      !signal.aborted;
+      tries++, delayMs = Math.min(delayMs * 2, RETRY.maxMs)
+    ) {
+      try {
+        return await call();
+      } catch (thrown) {
+        if (signal.aborted) return;
+        const error = asFloeError(thrown, 'peer_unreachable');
+        if (error.code === 'not_found' && what !== 'register' && what !== 'deliver') {
+          await this.register();
+          continue;
+        }
+        if (what === 'register' && !error.retryable) throw error;
+        log.warn({ what, tries, code: error.code, error: error.message }, 'the rollout server did not take a call');
+        if (!error.retryable || tries >= (this.closing ? CLOSING_TRIES : maxTries)) return;
+        await sleep(clock, delayMs, signal).catch(() => undefined);
+      }
+    }
+  }
+}
+
+function attemptKey(sessionId: string, epoch: number): string {
+  return `${sessionId}/${epoch}`;
+}
+
+function specOf(lease: Lease): RuntimeSpec {
+  return lease.task.runtime ?? runtimeSpecSchema.parse({});
+}

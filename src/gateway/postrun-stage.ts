@@ -1,0 +1,96 @@
+import { OUTCOMES, policyOf } from '../core/outcomes.ts';
+import type { Evaluation, Evaluator } from '../evaluators/evaluator.ts';
+import type { Runtime } from '../runtimes/runtime.ts';
+import type { Outcome, SessionSummary, TerminalStatus } from '../schema/index.ts';
+import { buildTrajectory } from '../tokens/build-trajectory.ts';
+import type { Completion } from '../tokens/completion.ts';
+import { encodeRecords } from '../tokens/records.ts';
+import type { Attempt } from './attempt.ts';
+import { classify } from './failure.ts';
+
+export type FinishedAttempt = { readonly summary: SessionSummary; readonly parts: ReadonlyMap<string, Buffer> };
+
+export type PostrunInput = {
+  readonly runtime: Runtime | null;
+  readonly freshRuntime: Promise<Runtime> | null;
+  readonly evaluator: Evaluator | null;
+  readonly completions: readonly Completion[];
+  readonly nodeId: string;
+};
+
+function outcomeOf(attempt: Attempt): Outcome {
+  return attempt.failure?.outcome ?? 'completed';
+}
+
+/** Computes the reward unless the outcome forbids it. A failure becomes the attempt's; never rejects. */
+export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<Evaluation> {
+  const none: Evaluation = { reward: null, details: {} };
+  const { evaluator, runtime } = input;
+  const spec = attempt.lease.task.evaluator;
+  const outcome = outcomeOf(attempt);
+  if (evaluator === null || spec === null || runtime === null || !OUTCOMES[outcome].evaluated) return none;
+  if (attempt.timer.remainingMs() === 0) return { reward: null, details: { skipped: 'the time budget is used up' } };
+  const budgetMs = attempt.lease.task.budgets.eval === undefined ? null : attempt.lease.task.budgets.eval * 1000;
+  try {
+    return await attempt.timer.run('eval', budgetMs, attempt.signal, async (signal) => {
+      const freshRuntime = input.freshRuntime === null ? null : await input.freshRuntime;
+      return evaluator.evaluate({ spec, status: OUTCOMES[outcome].status, runtime, freshRuntime }, signal);
+    });
+  } catch (error) {
+    // Whatever went wrong before stays the reason; a reward that could not be computed is null, not 0.
+    attempt.fail(classify(error, 'eval'));
+    return none;
+  }
+}
+
+/** The session's result: trajectory and records from the completions, and the summary that rows and lists hold. */
+export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunInput): FinishedAttempt {
+  const { lease } = attempt;
+  const parts = new Map<string, Buffer>();
+  const base = { status: statusOf(attempt), reward: evaluation.reward, error: attempt.failure?.error.message ?? null };
+  let built: ReturnType<typeof buildTrajectory> | null = null;
+  try {
+    built = buildTrajectory({
+      spec: lease.task.builder,
+      completions: input.completions,
+      ...base,
+      metadata: {
+        task_id: lease.task_id,
+        session_id: lease.session_id,
+        sample_index: lease.sample_index,
+        policy_version: lease.task.policy_version,
+      },
+    });
+    parts.set('trajectory', built.json);
+    parts.set('completions', encodeRecords(input.completions));
+  } catch (error) {
+    attempt.fail(classify(error, 'build'));
+  }
+  const outcome = outcomeOf(attempt);
+  const summary: SessionSummary = {
+    session_id: lease.session_id,
+    task_id: lease.task_id,
+    sample_index: lease.sample_index,
+    attempt: lease.attempt,
+    epoch: lease.epoch,
+    status: OUTCOMES[outcome].status,
+    outcome,
+    policy: policyOf(outcome),
+    reward: OUTCOMES[outcome].evaluated ? evaluation.reward : null,
+    reward_details: evaluation.details,
+    trace_count: built?.traceCount ?? 0,
+    trainable_tokens: built?.trainableTokens ?? 0,
+    completion_count: input.completions.length,
+    audit: built?.audit ?? null,
+    timing: attempt.timing(),
+    agent: attempt.agent,
+    node_id: input.nodeId,
+    error: attempt.failure?.error ?? null,
+    metadata: lease.task.metadata,
+  };
+  return { summary, parts };
+}
+
+function statusOf(attempt: Attempt): TerminalStatus {
+  return OUTCOMES[outcomeOf(attempt)].status;
+}

@@ -1,0 +1,245 @@
+import { join } from 'node:path';
+import type { Clock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import { newSessionKey } from '../core/ids.ts';
+import type { Evaluator } from '../evaluators/evaluator.ts';
+import type { HarnessAdapter } from '../harnesses/harness.ts';
+import type { Logger } from '../observe/log.ts';
+import type { Proxy } from '../proxy/proxy.ts';
+import type { ProxySession } from '../proxy/session.ts';
+import type { Runtime, StartRequest } from '../runtimes/runtime.ts';
+import { type AgentRun, runAgent } from './agent-stage.ts';
+import type { Attempt } from './attempt.ts';
+import { classify, type FailedStage } from './failure.ts';
+import { build, evaluate, type FinishedAttempt, type PostrunInput } from './postrun-stage.ts';
+import { type SandboxDeps, startSandbox } from './sandbox.ts';
+import type { StagePools } from './stage-pools.ts';
+
+/** Where a sandbox sees its harness. */
+const HARNESS_MOUNT = '/opt/floe/harness';
+
+export type RunnerDeps = SandboxDeps & {
+  readonly nodeId: string;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly pools: StagePools;
+  readonly proxy: Proxy;
+  readonly harnesses: ReadonlyMap<string, HarnessAdapter>;
+  /** Host directory of an installed harness. Rejects with `harness_missing`. */
+  readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
+  readonly evaluators: ReadonlyMap<string, Evaluator>;
+  readonly socketDir: string;
+};
+
+/**
+ * Takes one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with what is to be delivered, or null when the
+ * attempt was cancelled or its lease lost. Never rejects; whatever it started is gone when it settles.
+ */
+export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<FinishedAttempt | null> {
+  const run = new SessionRun(attempt, deps);
+  try {
+    if ((await run.init()) && (await run.awaitRunSlot())) await run.agent();
+    return await run.postrun();
+  } finally {
+    await run.tearDown();
+  }
+}
+
+class SessionRun {
+  private readonly attempt: Attempt;
+  private readonly deps: RunnerDeps;
+  private readonly key = newSessionKey();
+  private readonly socketPath: string;
+  private runtime: Runtime | null = null;
+  private fresh: Promise<Runtime> | null = null;
+  private session: ProxySession | null = null;
+  private releaseRun: (() => void) | null = null;
+  private adapter: HarnessAdapter | null = null;
+  private installDir: string | null = null;
+
+  constructor(attempt: Attempt, deps: RunnerDeps) {
+    this.attempt = attempt;
+    this.deps = deps;
+    // Unix socket paths are limited to about 107 bytes, so the name is short.
+    this.socketPath = join(deps.socketDir, `${attempt.id.slice(-12)}-${attempt.lease.attempt}.sock`);
+  }
+
+  /** False when the attempt failed. */
+  async init(): Promise<boolean> {
+    const { attempt, deps } = this;
+    const leave = deps.pools.enterInit();
+    attempt.enter('INIT');
+    try {
+      return await this.guarded('init', () =>
+        attempt.measure('init_ms', () =>
+          attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
+            await this.findHarness();
+            this.runtime = await startSandbox(this.startRequest('agent'), attempt.spec.prepare, deps, signal);
+          }),
+        ),
+      );
+    } finally {
+      leave();
+    }
+  }
+
+  /** Waiting is free: the timer does not count here. */
+  async awaitRunSlot(): Promise<boolean> {
+    const { attempt, deps } = this;
+    attempt.enter('READY');
+    return this.guarded('init', () =>
+      attempt.measure('ready_ms', async () => {
+        this.releaseRun = await deps.pools.enterRun(attempt.signal);
+      }),
+    );
+  }
+
+  async agent(): Promise<void> {
+    const { attempt } = this;
+    attempt.enter('RUNNING');
+    this.prewarmEvaluator();
+    await this.guarded('agent', () =>
+      attempt.measure('running_ms', () =>
+        attempt.timer.run('agent', seconds(attempt.lease.task.budgets.agent), attempt.signal, async (signal) => {
+          const session = await this.openProxySession();
+          this.session = session;
+          try {
+            await runAgent(attempt, this.mustHaveRuntime(), this.agentRun(session), signal);
+          } finally {
+            await session.close();
+          }
+        }),
+      ),
+    );
+    this.releaseRun?.();
+  }
+
+  async postrun(): Promise<FinishedAttempt | null> {
+    const { attempt, deps } = this;
+    this.releaseRun?.();
+    if (this.stopped()) return null;
+    attempt.enter('POSTRUN');
+    let leave: (() => void) | null = null;
+    try {
+      leave = await attempt.measure('postrun_queue_ms', () => deps.pools.enterPostrun(attempt.signal));
+      return await this.finish();
+    } catch (error) {
+      if (this.stopped()) return null;
+      attempt.fail(classify(error, 'build'));
+      return build(attempt, { reward: null, details: {} }, this.postrunInput());
+    } finally {
+      leave?.();
+    }
+  }
+
+  async tearDown(): Promise<void> {
+    this.releaseRun?.();
+    await this.session?.close();
+    const fresh = await this.fresh?.catch(() => null);
+    await Promise.all([this.runtime?.stop(), fresh?.stop()]);
+  }
+
+  private async finish(): Promise<FinishedAttempt | null> {
+    const { attempt } = this;
+    const input = this.postrunInput();
+    return attempt.measure('postrun_ms', async () => {
+      const evaluation = await attempt.measure('eval_ms', () => evaluate(attempt, input));
+      if (this.stopped()) return null;
+      return attempt.measure('build_ms', async () => build(attempt, evaluation, input));
+    });
+  }
+
+  private postrunInput(): PostrunInput {
+    const { attempt, deps } = this;
+    const strategy = attempt.lease.task.evaluator?.strategy;
+    return {
+      runtime: this.runtime,
+      freshRuntime: this.fresh,
+      evaluator: strategy === undefined ? null : (deps.evaluators.get(strategy) ?? null),
+      completions: this.session?.completions() ?? [],
+      nodeId: deps.nodeId,
+    };
+  }
+
+  /** A cancelled session and one whose lease is lost have nothing to deliver; one cut off by shutdown does. */
+  private stopped(): boolean {
+    return this.attempt.stopReason === 'cancelled' || this.attempt.stopReason === 'lease_lost';
+  }
+
+  private async guarded(stage: FailedStage, work: () => Promise<unknown>): Promise<boolean> {
+    try {
+      await work();
+      return true;
+    } catch (error) {
+      this.attempt.fail(classify(error, stage));
+      return false;
+    }
+  }
+
+  private async findHarness(): Promise<void> {
+    const name = this.attempt.lease.task.agent.harness;
+    const adapter = this.deps.harnesses.get(name);
+    if (adapter === undefined)
+      throw new FloeError('unknown_harness', `this node has no harness ${name}`, { harness: name });
+    this.adapter = adapter;
+    this.installDir = await this.deps.harnessInstallDir(adapter);
+  }
+
+  private startRequest(purpose: 'agent' | 'eval'): StartRequest {
+    const { attempt, deps } = this;
+    const forAgent = purpose === 'agent';
+    return {
+      name: `${attempt.id}-${attempt.lease.attempt}-${purpose}`,
+      spec: attempt.spec,
+      proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
+      readOnlyMounts:
+        forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: HARNESS_MOUNT }] : [],
+    };
+  }
+
+  private agentRun(session: ProxySession): AgentRun {
+    const { adapter } = this;
+    if (adapter === null) throw new FloeError('internal', `session ${this.attempt.id} runs without a harness`);
+    const sandboxed = this.mustHaveRuntime().isolation === 'sandboxed';
+    return {
+      adapter,
+      installDir: this.installDir === null ? null : sandboxed ? HARNESS_MOUNT : this.installDir,
+      contextWindow: this.deps.proxy.maxModelLen(),
+      key: this.key,
+      session,
+    };
+  }
+
+  private mustHaveRuntime(): Runtime {
+    if (this.runtime === null) throw new FloeError('internal', `session ${this.attempt.id} has no runtime`);
+    return this.runtime;
+  }
+
+  private openProxySession(): Promise<ProxySession> {
+    const { attempt, deps } = this;
+    const { lease } = attempt;
+    return deps.proxy.open({
+      sessionId: lease.session_id,
+      attempt: lease.attempt,
+      sampleIndex: lease.sample_index,
+      key: this.key,
+      socketPath: this.mustHaveRuntime().isolation === 'sandboxed' ? this.socketPath : null,
+      modelName: lease.task.agent.model_name,
+      sampling: lease.task.sampling,
+      onProgress: (turns, sampledTokens) => attempt.progressed(turns, sampledTokens),
+    });
+  }
+
+  /** Started while the agent runs, so that grading does not wait for it. A failure shows when it is awaited. */
+  private prewarmEvaluator(): void {
+    const { attempt, deps } = this;
+    if (attempt.lease.task.evaluator?.refresh_runtime !== true) return;
+    const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
+    this.fresh = startSandbox(this.startRequest('eval'), prepare, deps, attempt.signal);
+    this.fresh.catch(() => undefined);
+  }
+}
+
+function seconds(value: number | undefined): number | null {
+  return value === undefined ? null : value * 1000;
+}

@@ -1,0 +1,74 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../src/core/errors.ts';
+import { parseAs, parseJson } from '../../src/core/parse.ts';
+import { taskRequestSchema } from '../../src/schema/index.ts';
+
+function codeOf(work: () => unknown): string {
+  try {
+    work();
+  } catch (error) {
+    return FloeError.is(error) ? error.code : `not a FloeError: ${error}`;
+  }
+  return 'no error';
+}
+
+describe('parseJson', () => {
+  it('agrees with JSON.parse on every document of ordinary depth', () => {
+    fc.assert(
+      fc.property(fc.json(), (text) => {
+        expect(parseJson(Buffer.from(text))).toEqual(JSON.parse(text));
+      }),
+    );
+  });
+
+  it('refuses deep nesting, and is not fooled by brackets in strings', () => {
+    expect(codeOf(() => parseJson('['.repeat(100_000) + ']'.repeat(100_000)))).toBe('malformed_json');
+    expect(codeOf(() => parseJson(`${'{"a":'.repeat(300)}1${'}'.repeat(300)}`))).toBe('malformed_json');
+    expect(parseJson(JSON.stringify({ a: '['.repeat(1_000), b: `\\"${'{'.repeat(1_000)}` }))).toHaveProperty('b');
+  });
+
+  it('refuses bytes that are not UTF-8', () => {
+    expect(codeOf(() => parseJson(Buffer.from([0x22, 0xff, 0xfe, 0x22])))).toBe('malformed_json');
+  });
+
+  it('throws nothing but malformed_json on any bytes', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 200 }), (bytes) => {
+        expect(['no error', 'malformed_json']).toContain(codeOf(() => parseJson(Buffer.from(bytes))));
+      }),
+    );
+  });
+});
+
+describe('parseAs', () => {
+  const task = { instruction: 'fix it', agent: { harness: 'pi' } };
+
+  it('fills in the defaults of a minimal task', () => {
+    expect(parseAs(taskRequestSchema, task, 'task')).toMatchObject({
+      num_samples: 1,
+      timeout_seconds: 600,
+      timeout_clock: 'active',
+      sampling: { temperature: 1, top_p: 1, top_k: 0 },
+      builder: { strategy: 'prefix_merging' },
+    });
+  });
+
+  it.each([
+    ['unknown field', { ...task, instructions: 'typo' }, '(whole object)'],
+    ['wrong type', { ...task, num_samples: '4' }, 'num_samples'],
+    ['unknown nested field', { ...task, runtime: { netwrok: 'none' } }, 'runtime'],
+    ['id with a slash', { ...task, task_id: '../../etc' }, 'task_id'],
+    ['callback that is no http URL', { ...task, callback_url: 'file:///etc/passwd' }, 'callback_url'],
+    ['missing harness', { instruction: 'x', agent: {} }, 'agent.harness'],
+  ])('names the field: %s', (_, body, path) => {
+    try {
+      parseAs(taskRequestSchema, body, 'task');
+      expect.unreachable();
+    } catch (error) {
+      expect(FloeError.is(error) && error.code).toBe('schema_violation');
+      const issues = (error as FloeError).details.issues as { path: string }[];
+      expect(issues.map((issue) => issue.path)).toContain(path);
+    }
+  });
+});
