@@ -1,6 +1,7 @@
 import type { FloeError } from '../core/errors.ts';
 import type {
   AssistantMessage,
+  CallKind,
   ChatMessage,
   ChatTool,
   DialectName,
@@ -33,6 +34,10 @@ export type CanonicalRequest = {
   readonly streamUsage: boolean;
   /** What was dropped or changed in translation, one short phrase each. */
   readonly adjusted: readonly string[];
+  /** The harness's own agent thread; `main` when it names none. */
+  readonly thread: string;
+  /** From headers where the harness sends them, else from the request's shape; `main` in doubt. */
+  readonly callKind: CallKind;
 };
 
 /** An engine's reply in canonical form, as the harness is to see it. */

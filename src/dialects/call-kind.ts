@@ -1,0 +1,37 @@
+import { z } from 'zod';
+import type { CallKind } from '../schema/index.ts';
+
+export type Headers = Readonly<Record<string, string | string[] | undefined>>;
+
+export type CallLabel = { readonly thread: string; readonly callKind: CallKind };
+
+/** Longest agent thread name that is kept: names come from a header that the sandboxed agent controls. */
+const MAX_THREAD_CHARS = 128;
+
+/**
+ * Which agent thread a request belongs to and what it is for.
+ *
+ * Headers decide where a harness sends them: Claude Code names the sub-agent, opencode gives a sub-agent a session of its
+ * own with a parent, Copilot CLI only says that it is one. Otherwise a request without tools that asks for a JSON object with
+ * a `title` is a title call. Everything else is `main`: a wrong `main` costs a sample, a wrong auxiliary label loses one.
+ */
+export function labelCall(headers: Headers, toolCount: number, responseSchema: unknown): CallLabel {
+  const agent = header(headers, 'x-claude-code-agent-id');
+  if (agent !== null) return { thread: agent, callKind: 'subagent' };
+  if (header(headers, 'x-parent-session-id') !== null) {
+    return { thread: header(headers, 'x-session-id') ?? 'subagent', callKind: 'subagent' };
+  }
+  if (header(headers, 'x-interaction-type') === 'conversation-subagent') {
+    return { thread: 'subagent', callKind: 'subagent' };
+  }
+  if (toolCount === 0 && titleSchema.safeParse(responseSchema).success) return { thread: 'main', callKind: 'title' };
+  return { thread: 'main', callKind: 'main' };
+}
+
+const titleSchema = z.looseObject({ properties: z.looseObject({ title: z.looseObject({}) }) });
+
+function header(headers: Headers, name: string): string | null {
+  const value = headers[name];
+  const first = Array.isArray(value) ? value[0] : value;
+  return first === undefined || first === '' ? null : first.slice(0, MAX_THREAD_CHARS);
+}

@@ -1,0 +1,97 @@
+import type { AssistantMessage, ChatMessage, Content, ContentPart } from '../schema/index.ts';
+
+/** Between text blocks of one message: what engines put there themselves when a template takes strings. */
+const BLOCK_SEPARATOR = '\n';
+
+/** Parts as canonical content: a string where there is only text, so that a harness may switch between both forms. */
+export function contentOf(parts: readonly ContentPart[]): Content {
+  const texts: string[] = [];
+  for (const part of parts) {
+    if (part.type !== 'text') return [...parts];
+    texts.push(part.text);
+  }
+  return texts.join(BLOCK_SEPARATOR);
+}
+
+function partsOf(content: Content): ContentPart[] {
+  if (typeof content !== 'string') return content;
+  return content === '' ? [] : [{ type: 'text', text: content }];
+}
+
+/**
+ * Collects messages in canonical order. Chat templates differ in what they accept, so three things are evened out:
+ * system text leads the conversation in one message; system text further down joins the user turn beside it; images in a tool
+ * result follow it in a user message. Each rule only looks at messages between two assistant turns, so a conversation
+ * that grows keeps its canonical beginning.
+ */
+export class Conversation {
+  private readonly messages: ChatMessage[] = [];
+  private readonly notes = new Set<string>();
+  private toolImages: ContentPart[] = [];
+  /** The next user content belongs into the last user message. */
+  private open = false;
+
+  note(phrase: string): void {
+    this.notes.add(phrase);
+  }
+
+  system(text: string): void {
+    const last = this.messages.at(-1);
+    if (last === undefined) {
+      this.messages.push({ role: 'system', content: text });
+    } else if (last.role === 'system') {
+      this.messages[this.messages.length - 1] = { role: 'system', content: `${last.content}${BLOCK_SEPARATOR}${text}` };
+      this.note('system messages joined');
+    } else {
+      this.note('later system message folded into the user turn');
+      this.flushToolImages();
+      this.appendUser(text, true);
+    }
+  }
+
+  user(content: Content): void {
+    this.flushToolImages();
+    this.appendUser(content, false);
+  }
+
+  assistant(message: AssistantMessage): void {
+    this.flushToolImages();
+    this.messages.push(message);
+    this.open = false;
+  }
+
+  tool(toolCallId: string, parts: readonly ContentPart[]): void {
+    const images = parts.filter((part) => part.type === 'image_url');
+    if (images.length > 0) {
+      this.note('image of a tool result moved to a user message');
+      this.toolImages.push(...images);
+    }
+    const content = contentOf(parts.filter((part) => part.type === 'text'));
+    this.messages.push({ role: 'tool', tool_call_id: toolCallId, content });
+    this.open = false;
+  }
+
+  finish(): { messages: ChatMessage[]; adjusted: string[] } {
+    this.flushToolImages();
+    return { messages: this.messages, adjusted: [...this.notes] };
+  }
+
+  private flushToolImages(): void {
+    if (this.toolImages.length === 0) return;
+    const images = this.toolImages;
+    this.toolImages = [];
+    this.appendUser(images, true);
+  }
+
+  /** A `folded` piece of user content is merged with user content on either side of it. */
+  private appendUser(content: Content, folded: boolean): void {
+    const last = this.messages.at(-1);
+    if (last?.role === 'user' && (folded || this.open)) {
+      const merged = contentOf([...partsOf(last.content), ...partsOf(content)]);
+      this.messages[this.messages.length - 1] = { role: 'user', content: merged };
+    } else {
+      this.messages.push({ role: 'user', content });
+    }
+    this.open = folded;
+  }
+}
