@@ -1,0 +1,1 @@
+exec sh tests/slug.test.sh
