@@ -1,0 +1,167 @@
+import { createHash } from 'node:crypto';
+import { type Clock, sleep } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import type { EngineInfo, EngineSpec } from '../schema/index.ts';
+import type { Engine, GenerateReply, GenerateRequest } from './engine.ts';
+import { createVllmEngine } from './vllm/engine.ts';
+
+/** A reply and the engine that gave it. `engineMs` is its last, successful call alone. */
+export type PooledReply = {
+  readonly reply: GenerateReply;
+  readonly engineId: string;
+  readonly model: string;
+  readonly engineMs: number;
+};
+
+/**
+ * Several engines that serve one policy. A call goes to the engine with the fewest calls in flight. A call of which nothing
+ * was sampled is tried again, elsewhere or after a pause, for up to {@link PATIENCE_MS} or until the signal aborts.
+ * `generate` and `countTokens` reject as an `Engine` does, and with `engine_unavailable` when there is no engine.
+ */
+export interface EnginePool {
+  info(): EngineInfo[];
+  /** What every engine of the pool has room for; null when one does not tell. */
+  maxModelLen(): number | null;
+  generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply>;
+  countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number>;
+  /** Closes the engines. May be called twice. */
+  close(): Promise<void>;
+}
+
+/** Weight updates and restarts take engines away for about this long; a session should outlive them. */
+const PATIENCE_MS = 60_000;
+/** First pause after every engine was tried; doubles up to {@link MAX_PAUSE_MS}. */
+const FIRST_PAUSE_MS = 100;
+const MAX_PAUSE_MS = 5_000;
+/** A single failure may be one bad request; this many in a row are the engine. */
+const FAILURES_UNTIL_AVOIDED = 3;
+/** How long an engine is passed over before one call tries it again. */
+const AVOIDED_MS = 5_000;
+
+export type EnginePoolDeps = { readonly clock: Clock };
+
+/** Connects to every engine. Rejects as `createVllmEngine` does, with no engine left open. */
+export async function createEnginePool(specs: readonly EngineSpec[], deps: EnginePoolDeps): Promise<EnginePool> {
+  const settled = await Promise.allSettled(specs.map((spec) => createVllmEngine(spec, deps)));
+  const engines = settled.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
+  const failed = settled.find((result) => result.status === 'rejected');
+  if (failed === undefined) return poolOf(engines, deps);
+  await Promise.all(engines.map((engine) => engine.close()));
+  throw failed.reason;
+}
+
+/** A pool of engines that exist already; it closes them when it is closed. */
+export function poolOf(engines: readonly Engine[], deps: EnginePoolDeps): EnginePool {
+  return new LeastBusyPool(engines, deps.clock);
+}
+
+type Member = { readonly engine: Engine; failures: number; avoidedUntilMs: number };
+
+class LeastBusyPool implements EnginePool {
+  private readonly members: readonly Member[];
+  private readonly clock: Clock;
+
+  constructor(engines: readonly Engine[], clock: Clock) {
+    this.members = engines.map((engine) => ({ engine, failures: 0, avoidedUntilMs: 0 }));
+    this.clock = clock;
+  }
+
+  info(): EngineInfo[] {
+    return this.members.map((member) => ({
+      ...member.engine.info(),
+      healthy: member.failures < FAILURES_UNTIL_AVOIDED,
+    }));
+  }
+
+  maxModelLen(): number | null {
+    const lengths = this.members.map((member) => member.engine.info().max_model_len);
+    const known = lengths.filter((length) => length !== null);
+    return known.length === 0 || known.length < lengths.length ? null : Math.min(...known);
+  }
+
+  generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply> {
+    return this.attempt(request, signal, async (engine) => {
+      const startMs = this.clock.monotonicMs();
+      const reply = await engine.generate(request, signal);
+      const { engine_id, model } = engine.info();
+      return { reply, engineId: engine_id, model, engineMs: this.clock.monotonicMs() - startMs };
+    });
+  }
+
+  countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
+    return this.attempt(request, signal, (engine) => engine.countTokens(request, signal));
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.members.map((member) => member.engine.close()));
+  }
+
+  private async attempt<T>(
+    request: GenerateRequest,
+    signal: AbortSignal,
+    call: (engine: Engine) => Promise<T>,
+  ): Promise<T> {
+    const giveUpMs = this.clock.monotonicMs() + PATIENCE_MS;
+    const tried = new Set<Member>();
+    let pauseMs = FIRST_PAUSE_MS;
+    for (;;) {
+      const member = this.choose(request.sessionId, tried);
+      if (member === null) throw new FloeError('engine_unavailable', 'no engine is registered');
+      let failure: FloeError;
+      try {
+        const result = await call(member.engine);
+        member.failures = 0;
+        return result;
+      } catch (error) {
+        if (signal.aborted) throw error;
+        this.countFailure(member, error);
+        if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
+        failure = error;
+      }
+      tried.add(member);
+      if (tried.size < this.members.length) continue;
+      tried.clear();
+      const waitMs = Math.max(pauseMs, retryAfterMs(failure));
+      if (this.clock.monotonicMs() + waitMs > giveUpMs) throw failure;
+      await sleep(this.clock, waitMs, signal);
+      pauseMs = Math.min(pauseMs * 2, MAX_PAUSE_MS);
+    }
+  }
+
+  /**
+   * The least busy engine that was not tried yet; healthy ones first. Among equals the session's own (by hash), which is
+   * likely to hold its prefix.
+   */
+  private choose(sessionId: string, tried: ReadonlySet<Member>): Member | null {
+    const nowMs = this.clock.monotonicMs();
+    const offset = this.members.length < 2 ? 0 : hashOf(sessionId) % this.members.length;
+    let best: Member | null = null;
+    let bestCost = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < this.members.length; i++) {
+      const member = this.members[(i + offset) % this.members.length] as Member;
+      if (tried.has(member)) continue;
+      const avoided = member.avoidedUntilMs > nowMs ? Number.MAX_SAFE_INTEGER / 2 : 0;
+      const cost = avoided + member.engine.info().inflight;
+      if (cost < bestCost) {
+        best = member;
+        bestCost = cost;
+      }
+    }
+    return best;
+  }
+
+  private countFailure(member: Member, error: unknown): void {
+    if (!FloeError.is(error) || (error.code !== 'engine_unavailable' && error.code !== 'engine_error')) return;
+    member.failures++;
+    if (member.failures >= FAILURES_UNTIL_AVOIDED) member.avoidedUntilMs = this.clock.monotonicMs() + AVOIDED_MS;
+  }
+}
+
+function hashOf(sessionId: string): number {
+  return createHash('sha256').update(sessionId).digest().readUInt32LE(0);
+}
+
+function retryAfterMs(error: FloeError): number {
+  const value = error.details.retry_after_ms;
+  return typeof value === 'number' ? value : 0;
+}

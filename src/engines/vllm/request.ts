@@ -1,0 +1,38 @@
+import type { GenerateRequest } from '../engine.ts';
+
+/**
+ * The body of a chat completion, joined from texts that exist already: messages and tools are never stringified again.
+ * Sampling is always explicit, because the server's generation_config otherwise overrides the defaults, and
+ * `include_reasoning` is forced, because without it a reasoning parser swallows ids and log-probabilities.
+ */
+export function chatBody(model: string, request: GenerateRequest, maxTokens: number | null): string {
+  const { sampling, toolChoice, parallelToolCalls, stop, seed } = request;
+  const rest = JSON.stringify({
+    ...(request.tools.length === 0 || toolChoice === null ? {} : { tool_choice: toolChoice }),
+    ...(request.tools.length === 0 || parallelToolCalls === null ? {} : { parallel_tool_calls: parallelToolCalls }),
+    temperature: sampling.temperature,
+    top_p: sampling.top_p,
+    top_k: sampling.top_k,
+    min_p: sampling.min_p,
+    repetition_penalty: sampling.repetition_penalty,
+    ...(maxTokens === null ? {} : { max_tokens: maxTokens }),
+    ...(stop.length === 0 ? {} : { stop }),
+    ...(seed === null ? {} : { seed }),
+    stream: false,
+    logprobs: true,
+    top_logprobs: 0,
+    return_token_ids: true,
+    include_reasoning: true,
+  });
+  return `${conversation(model, request)},${rest.slice(1)}`;
+}
+
+/** The same conversation, to be rendered and counted instead of answered. */
+export function tokenizeBody(model: string, request: GenerateRequest): string {
+  return `${conversation(model, request)},"add_generation_prompt":true}`;
+}
+
+function conversation(model: string, request: GenerateRequest): string {
+  const tools = request.tools.length === 0 ? '' : `,"tools":${request.toolsText}`;
+  return `{"model":${JSON.stringify(model)},"messages":[${request.messageTexts.join(',')}]${tools}`;
+}
