@@ -1,0 +1,62 @@
+import { styleText } from 'node:util';
+import { FloeError } from '../core/errors.ts';
+
+const colour = process.stdout.isTTY === true && process.env.NO_COLOR === undefined;
+
+export type Style = 'bold' | 'dim' | 'green' | 'red' | 'yellow' | 'cyan';
+
+export function paint(style: Style, text: string): string {
+  return colour ? styleText(style, text) : text;
+}
+
+export function line(text = ''): void {
+  process.stdout.write(`${text}\n`);
+}
+
+/** Progress and remarks, which scripts that read stdout must not see. */
+export function note(text: string): void {
+  process.stderr.write(`${text}\n`);
+}
+
+export function json(value: unknown): void {
+  line(JSON.stringify(value));
+}
+
+const ESCAPE = String.fromCharCode(27);
+const ANSI = new RegExp(`${ESCAPE}\\[[0-9;]*m`, 'g');
+
+function width(text: string): number {
+  return text.replace(ANSI, '').length;
+}
+
+/** Columns padded to their widest cell; numbers are right-aligned. */
+export function table(header: readonly string[], rows: readonly (readonly (string | number | null)[])[]): string {
+  const cells = rows.map((row) => row.map((cell) => (cell === null ? '-' : String(cell))));
+  const widths = header.map((title, i) => Math.max(width(title), ...cells.map((row) => width(row[i] ?? ''))));
+  const numeric = header.map((_, i) => rows.length > 0 && rows.every((row) => typeof row[i] === 'number' || row[i] === null));
+  const format = (row: readonly string[]): string =>
+    row
+      .map((cell, i) => {
+        const space = ' '.repeat(Math.max(0, (widths[i] ?? 0) - width(cell)));
+        return numeric[i] ? space + cell : cell + space;
+      })
+      .join('  ')
+      .trimEnd();
+  return [paint('dim', format(header)), ...cells.map(format)].join('\n');
+}
+
+export function printError(error: unknown, asJson: boolean): void {
+  if (!FloeError.is(error)) {
+    note(error instanceof Error ? (error.stack ?? error.message) : String(error));
+    return;
+  }
+  if (asJson) {
+    json({ error: { code: error.code, message: error.message, details: error.details, retryable: error.retryable } });
+    return;
+  }
+  note(`${paint('red', 'error')} ${error.code}: ${error.message}`);
+  const issues = error.details.issues;
+  if (Array.isArray(issues) && issues.length > 1) {
+    for (const issue of issues as { path: string; message: string }[]) note(`  ${issue.path}: ${issue.message}`);
+  }
+}

@@ -1,0 +1,29 @@
+import type { Command } from 'commander';
+import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { json, line } from './print.ts';
+import { readTaskFile } from './task-file.ts';
+import { watchTask } from './watch.ts';
+
+type Options = ConnectionOptions & { samples?: string; taskId?: string; watch?: boolean };
+
+export function registerSubmit(program: Command): void {
+  withConnection(
+    program
+      .command('submit <file>')
+      .description('submit a task from a YAML or JSON file')
+      .option('--samples <n>', 'overrides num_samples')
+      .option('--task-id <id>', 'overrides task_id')
+      .option('--watch', 'follow the task to its end'),
+  ).action(async (file: string, options: Options) => {
+    const task = await readTaskFile(file);
+    if (options.samples !== undefined) task.num_samples = Number(options.samples);
+    if (options.taskId !== undefined) task.task_id = options.taskId;
+    await connected(options, async (client) => {
+      const reply = await client.submit(task);
+      if (options.json) json(reply);
+      else line(`task ${reply.task_id}: ${reply.session_ids.length} sessions${reply.duplicate ? ' (known already)' : ''}`);
+      if (options.watch) await watchTask(client, reply.task_id, options.json === true);
+      else if (!options.json) line(`follow it: floe watch ${reply.task_id}`);
+    });
+  });
+}

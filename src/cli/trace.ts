@@ -1,0 +1,100 @@
+import type { Command } from 'commander';
+import type { ChatMessage, CompletionRecord, Content, SessionView, Trajectory } from '../schema/index.ts';
+import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { json, line, paint, table } from './print.ts';
+
+/** Longer texts are shown by their beginning; `--full` shows all. */
+const SHOWN_CHARS = 240;
+
+type Options = ConnectionOptions & { full?: boolean };
+
+export function registerTrace(program: Command): void {
+  withConnection(
+    program
+      .command('trace <session>')
+      .description('a finished session, readable: its turns, tokens, and what is trained')
+      .option('--full', 'do not shorten texts'),
+  ).action(async (id: string, options: Options) => {
+    await connected(options, async (client) => {
+      const session = await client.session(id);
+      const trajectory = await client.trajectory(id);
+      const completions = await client.completions(id);
+      if (options.json) return json({ session, trajectory, completions });
+      const shorten = (text: string): string =>
+        options.full === true || text.length <= SHOWN_CHARS ? text : `${text.slice(0, SHOWN_CHARS)}…`;
+      printHead(session);
+      for (const completion of completions) printTurn(completion, shorten);
+      printTraces(trajectory);
+    });
+  });
+}
+
+function printHead(session: SessionView): void {
+  const { summary } = session;
+  line(`${paint('bold', session.session_id)}  task ${session.task_id}, sample ${session.sample_index}, attempt ${session.attempt}`);
+  if (summary === null) return line(`status ${session.status}`);
+  const reward = summary.reward === null ? 'none' : String(summary.reward);
+  line(`outcome ${outcomeColour(summary.outcome)}, reward ${paint('bold', reward)}, ${(summary.timing.total_ms / 1000).toFixed(2)} s`);
+  if (summary.error !== null) line(paint('red', `${summary.error.code}: ${summary.error.message}`));
+}
+
+function outcomeColour(outcome: string): string {
+  return paint(outcome === 'completed' ? 'green' : 'yellow', outcome);
+}
+
+function printTurn(completion: CompletionRecord, shorten: (text: string) => string): void {
+  const { message, prompt } = completion;
+  const kind = completion.call_kind === 'main' ? '' : ` ${completion.call_kind}`;
+  const thread = completion.thread === 'main' ? '' : ` thread ${completion.thread}`;
+  const marks = [completion.abandoned && 'abandoned', completion.auxiliary && 'auxiliary', completion.undelivered && 'undelivered'];
+  const flags = marks.filter(Boolean).join(', ');
+  line();
+  line(
+    `${paint('bold', `turn ${completion.index}`)}${kind}${thread}  ${paint('cyan', completion.link)}  ` +
+      `${completion.usage.prompt_tokens} prompt (${prompt.ids.length} new), ${completion.response_ids.length} sampled, ` +
+      `${completion.finish_reason}${flags === '' ? '' : paint('yellow', `  ${flags}`)}`,
+  );
+  for (const received of completion.request.messages) printMessage(received, shorten);
+  if (message.reasoning_content) line(indent(paint('dim', `think  ${shorten(message.reasoning_content)}`)));
+  if (message.content) line(indent(paint('green', `say    ${shorten(message.content)}`)));
+  for (const call of message.tool_calls ?? []) {
+    line(indent(paint('green', `call   ${call.function.name} ${shorten(call.function.arguments)}`)));
+  }
+}
+
+function printMessage(message: ChatMessage, shorten: (text: string) => string): void {
+  // The assistant's own earlier turns have been shown where they were sampled.
+  if (message.role === 'assistant') return;
+  line(indent(`${message.role.padEnd(6)} ${shorten(textOf(message.content))}`));
+}
+
+function textOf(content: Content): string {
+  return typeof content === 'string' ? content : content.map((part) => (part.type === 'text' ? part.text : '[image]')).join('');
+}
+
+function indent(text: string): string {
+  return text.replace(/^/gm, '  ');
+}
+
+function printTraces(trajectory: Trajectory): void {
+  line();
+  line(
+    table(
+      ['trace', 'prompt', 'response', 'trained', 'completions', 'reward'],
+      trajectory.traces.map((trace) => [
+        trace.trace_id,
+        trace.prompt_ids.length,
+        trace.response_ids.length,
+        trace.loss_mask.reduce((sum, bit) => sum + bit, 0),
+        trace.completion_ids.length,
+        trace.reward,
+      ]),
+    ),
+  );
+  const { tokens, exact_context_share: share } = trajectory.audit;
+  const excluded = Object.entries(tokens.excluded).map(([reason, count]) => `${count} ${reason}`);
+  line(
+    `sampled ${tokens.sampled} = trained ${tokens.trained} + excluded ${excluded.length === 0 ? 0 : excluded.join(' + ')}; ` +
+      `in exact context: ${share === null ? 'nothing trained' : `${(share * 100).toFixed(1)} %`}`,
+  );
+}

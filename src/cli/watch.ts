@@ -1,0 +1,66 @@
+import type { Command } from 'commander';
+import type { FloeClient } from '../client/index.ts';
+import type { RolloutEvent, SessionView } from '../schema/index.ts';
+import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { json, line, paint, table } from './print.ts';
+
+export function registerWatch(program: Command): void {
+  withConnection(program.command('watch <task>').description('follow a task to its end')).action(
+    async (task: string, options: ConnectionOptions) => {
+      await connected(options, (client) => watchTask(client, task, options.json === true));
+    },
+  );
+}
+
+/** Prints each change of a session until the task is done; then a table. Resolves when the task has ended. */
+export async function watchTask(client: FloeClient, taskId: string, asJson: boolean): Promise<void> {
+  const stop = new AbortController();
+  // Subscribed before the first look, so that no change falls between the two.
+  const events = client.events(stop.signal);
+  const seen = new Map<string, string>();
+  const before = await client.task(taskId);
+  try {
+    if (before.status === 'running') {
+      for await (const event of events) {
+        if (event.task_id !== taskId) continue;
+        if (asJson) json(event);
+        else printEvent(event, seen);
+        if (event.type === 'task.completed') break;
+      }
+    }
+  } finally {
+    stop.abort();
+  }
+  const sessions = await client.sessions(taskId);
+  if (asJson) json({ task_id: taskId, sessions });
+  else line(sessionTable(sessions));
+}
+
+function printEvent(event: RolloutEvent, seen: Map<string, string>): void {
+  if (event.type !== 'session.state_changed') return;
+  const state = `${event.status} ${event.turns}`;
+  if (seen.get(event.session_id) === state) return;
+  seen.set(event.session_id, state);
+  const progress = event.turns > 0 ? `, ${event.turns} turns, ${event.sampled_tokens} tokens` : '';
+  const end = event.outcome === null ? '' : `: ${event.outcome}, reward ${event.reward ?? 'none'}`;
+  line(`${paint('dim', `#${event.sample_index}`)} ${event.status}${progress}${end}`);
+}
+
+export function sessionTable(sessions: readonly SessionView[]): string {
+  const header = ['sample', 'session', 'status', 'outcome', 'reward', 'turns', 'tokens', 'traces', 'trainable', 'total s'];
+  return table(
+    header,
+    sessions.map((session) => [
+      session.sample_index,
+      session.session_id,
+      session.status,
+      session.summary?.outcome ?? '',
+      session.summary?.reward ?? null,
+      session.turns,
+      session.sampled_tokens,
+      session.summary?.trace_count ?? null,
+      session.summary?.trainable_tokens ?? null,
+      session.summary === null ? null : Number((session.summary.timing.total_ms / 1000).toFixed(2)),
+    ]),
+  );
+}

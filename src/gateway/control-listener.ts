@@ -1,0 +1,67 @@
+import { createHash, timingSafeEqual } from 'node:crypto';
+import { fastify } from 'fastify';
+import { FloeError } from '../core/errors.ts';
+import type { EnginePool } from '../engines/pool.ts';
+import type { GatewayMetrics } from '../observe/metrics.ts';
+import type { GatewayConfig } from './config.ts';
+import type { NodeAgent } from './node-agent.ts';
+import type { StagePools } from './stage-pools.ts';
+
+export type ControlListener = { readonly url: string; close(): Promise<void> };
+
+type Parts = {
+  readonly agent: NodeAgent;
+  readonly engines: EnginePool;
+  readonly pools: StagePools;
+  readonly metrics: GatewayMetrics;
+};
+
+/**
+ * The node's own face for operators: `/health`, `/metrics`, `/status`. It is a listener apart from the proxy's, so no
+ * sandbox can reach it, and read-only.
+ */
+export async function openControlListener(config: GatewayConfig, parts: Parts): Promise<ControlListener> {
+  const app = fastify({ logger: false });
+  app.addHook('onRequest', async (request, reply) => {
+    if (request.url === '/health' || config.token === null) return;
+    if (!sameToken(request.headers.authorization, `Bearer ${config.token}`)) {
+      const error = new FloeError('unauthorized', 'send the control token as Authorization: Bearer');
+      await reply.code(error.status).send({ error: { code: error.code, message: error.message, details: {}, retryable: false } });
+    }
+  });
+  app.get('/health', async () => ({ status: 'ok', node_id: config.node_id }));
+  app.get('/metrics', async (_, reply) => {
+    updateSlots(parts);
+    return reply.type(parts.metrics.registry.contentType).send(await parts.metrics.registry.metrics());
+  });
+  app.get('/status', async () => ({
+    node_id: config.node_id,
+    pools: config.pools,
+    metrics: parts.pools.metrics(),
+    engines: parts.engines.info(),
+    sessions: parts.agent.live().map((attempt) => attempt.progress()),
+  }));
+  const url = await app.listen({ host: config.control.host, port: config.control.port });
+  return { url, close: () => app.close() };
+}
+
+function updateSlots({ pools, metrics }: Parts): void {
+  const now = pools.metrics();
+  const { sizes } = pools;
+  const set = (stage: string, state: string, value: number): void => metrics.stageSlots.set({ stage, state }, value);
+  set('init', 'used', now.init_inflight);
+  set('init', 'size', sizes.init);
+  set('ready', 'used', now.ready_depth);
+  set('ready', 'size', sizes.ready);
+  set('run', 'used', now.run_inflight);
+  set('run', 'size', sizes.run);
+  set('postrun', 'used', now.postrun_inflight);
+  set('postrun', 'waiting', now.postrun_queue_depth);
+  set('postrun', 'size', sizes.postrun);
+}
+
+/** Compares digests, so that neither length nor content shows in the time taken. */
+function sameToken(given: string | undefined, wanted: string): boolean {
+  const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
+  return timingSafeEqual(digest(given ?? ''), digest(wanted));
+}

@@ -1,0 +1,120 @@
+import { mkdir } from 'node:fs/promises';
+import { NodeApi } from '../client/node-api.ts';
+import { systemClock, type Clock } from '../core/clock.ts';
+import { createEnginePool, type EnginePool } from '../engines/pool.ts';
+import { evaluatorRegistry } from '../evaluators/registry.ts';
+import { harnessInstallDir } from '../harnesses/install.ts';
+import { harnessRegistry } from '../harnesses/registry.ts';
+import type { Logger } from '../observe/log.ts';
+import { createGatewayMetrics } from '../observe/metrics.ts';
+import { CaptureJournal } from '../proxy/journal.ts';
+import { createProxy, type Proxy } from '../proxy/proxy.ts';
+import { createRuntimeProviders } from '../runtimes/providers.ts';
+import { createSpawner } from '../runtimes/spawn-client.ts';
+import type { GatewayConfig } from './config.ts';
+import { type ControlListener, openControlListener } from './control-listener.ts';
+import { NodeAgent } from './node-agent.ts';
+import { runSession } from './session-runner.ts';
+import { StagePools } from './stage-pools.ts';
+import { takeStateDir } from './state-dir.ts';
+
+export type GatewayDeps = { readonly log: Logger; readonly clock?: Clock };
+
+/** A running node. */
+export type Gateway = {
+  readonly nodeId: string;
+  readonly controlUrl: string;
+  readonly proxyOrigin: string;
+  /** Takes no more sessions and resolves when those that it has are delivered. */
+  drain(): Promise<void>;
+  /** Ends every session (each goes back to the queue), then everything it started. May be called twice. */
+  close(): Promise<void>;
+};
+
+/**
+ * Starts a node: engines are probed, the spawn helper and the listeners are up, and the node is registered when this
+ * resolves. Rejects with `setup_failed`, `engine_unavailable` or what registration was refused with, leaving nothing.
+ */
+export async function startGateway(config: GatewayConfig, deps: GatewayDeps): Promise<Gateway> {
+  const cleanups: (() => Promise<unknown>)[] = [];
+  const close = async (): Promise<void> => {
+    for (let undo = cleanups.pop(); undo !== undefined; undo = cleanups.pop()) await undo();
+  };
+  try {
+    return await assemble(config, deps, cleanups, close);
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+async function assemble(
+  config: GatewayConfig,
+  deps: GatewayDeps,
+  cleanups: (() => Promise<unknown>)[],
+  close: () => Promise<void>,
+): Promise<Gateway> {
+  const { log, clock = systemClock } = deps;
+  const state = await takeStateDir(config.state_dir);
+  cleanups.push(() => state.release());
+  await mkdir(config.harness_dir, { recursive: true });
+
+  const spawner = await createSpawner();
+  cleanups.push(() => spawner.close());
+  const engines: EnginePool = await createEnginePool(config.engines, { clock });
+  cleanups.push(() => engines.close());
+  const journal = await CaptureJournal.open(state.journal);
+  cleanups.push(() => journal.close());
+  const proxy: Proxy = createProxy({ engines, journal, clock });
+  await proxy.listen(config.proxy);
+  cleanups.push(() => proxy.close());
+
+  const providers = createRuntimeProviders({
+    spawner,
+    clock,
+    stateDir: state.sessions,
+    allowHostNetwork: config.allow_host_network,
+  });
+  const pools = new StagePools(config.pools);
+  const metrics = createGatewayMetrics();
+  const api = new NodeApi({ url: config.server_url, token: config.token });
+  cleanups.push(() => api.close());
+  const agent: NodeAgent = new NodeAgent({
+    api,
+    clock,
+    log,
+    metrics,
+    pools,
+    registration: {
+      node_id: config.node_id,
+      gateway_url: null,
+      max_init_workers: config.pools.init,
+      ready_size: config.pools.ready,
+      max_run_workers: config.pools.run,
+      max_postrun_workers: config.pools.postrun,
+    },
+    leaseWaitSeconds: config.lease_wait_seconds,
+    heartbeatSeconds: config.heartbeat_seconds,
+    runSession: (attempt) =>
+      runSession(attempt, {
+        providers,
+        defaultBackend: config.default_backend,
+        uploadRoots: config.upload_roots,
+        nodeId: config.node_id,
+        clock,
+        log,
+        pools,
+        proxy,
+        harnesses: harnessRegistry(),
+        harnessInstallDir: (adapter) => harnessInstallDir(adapter, config.harness_dir),
+        evaluators: evaluatorRegistry(),
+        socketDir: state.sockets,
+      }),
+    delivered: (sessionId, attempt) => journal.release(sessionId, attempt),
+  });
+  const control: ControlListener = await openControlListener(config, { agent, engines, pools, metrics });
+  cleanups.push(() => control.close());
+  await agent.start();
+  cleanups.push(() => agent.close());
+  return { nodeId: config.node_id, controlUrl: control.url, proxyOrigin: proxy.origin, drain: () => agent.drain(), close };
+}
