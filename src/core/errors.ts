@@ -53,6 +53,11 @@ export const ERROR_TABLE = {
   no_completions: { status: 500, retryable: false, meaning: 'The harness never got a reply from the model.' },
   evaluator_failed: { status: 500, retryable: false, meaning: 'The reward could not be computed.' },
   audit_failed: { status: 500, retryable: false, meaning: 'The token sums of a trajectory do not hold.' },
+  corrupt_record: {
+    status: 500,
+    retryable: false,
+    meaning: 'Stored data fails its checksum, or refers to something that is not there.',
+  },
   deadline_exceeded: { status: 504, retryable: true, meaning: 'A time budget ran out; details name it.' },
   cancelled: { status: 409, retryable: false, meaning: 'The task or session was cancelled.' },
   peer_unreachable: { status: 503, retryable: true, meaning: 'Another part of floe could not be reached.' },

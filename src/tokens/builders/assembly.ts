@@ -1,0 +1,80 @@
+import type { VersionSpan } from '../../schema/index.ts';
+import type { GraphNode, TokenGraph } from '../graph.ts';
+import type { BuiltTrace, TrainedSpan } from './builder.ts';
+
+/** One reply of a trace: where it begins in the response, and which ids of its own prompt stand before it. */
+type Piece = {
+  readonly node: GraphNode;
+  /** The prompt ids from here on stand between the previous reply and this one. */
+  readonly promptFrom: number;
+  readonly start: number;
+  readonly exactContext: boolean;
+};
+
+/**
+ * Strings `nodes`, each continuing the one before, into one trace: the first prompt, then the replies as sampled with
+ * what came between them. Replies for which `isTrained` is false are context. A `rerendered` link must have a
+ * `suffixStart`.
+ */
+export function assembleTrace(
+  graph: TokenGraph,
+  nodes: readonly [GraphNode, ...GraphNode[]],
+  isTrained: (node: GraphNode) => boolean,
+): BuiltTrace {
+  const { pieces, length } = layOut(graph, nodes);
+  const prompt = nodes[0].completion.promptIds;
+  const ids = new Int32Array(prompt.length + length);
+  const lossMask = new Uint8Array(length);
+  const logprobs = new Float32Array(length);
+  const spans: TrainedSpan[] = [];
+  const versionSpans: VersionSpan[] = [];
+  ids.set(prompt);
+  for (const { node, promptFrom, start, exactContext } of pieces) {
+    const { completionId, promptIds, responseIds, responseLogprobs } = node.completion;
+    const between = promptIds.subarray(promptFrom);
+    ids.set(between, prompt.length + start - between.length);
+    ids.set(responseIds, prompt.length + start);
+    if (!isTrained(node)) continue;
+    lossMask.fill(1, start, start + responseIds.length);
+    logprobs.set(responseLogprobs, start);
+    spans.push({ completionId, offset: 0, start, length: responseIds.length, exactContext });
+    addVersions(versionSpans, node, start);
+  }
+  return { ids, promptLength: prompt.length, lossMask, logprobs, spans, versionSpans, nodes };
+}
+
+function layOut(graph: TokenGraph, nodes: readonly GraphNode[]): { pieces: Piece[]; length: number } {
+  const pieces: Piece[] = [];
+  let length = 0;
+  let exactContext = true;
+  let previous: GraphNode | null = null;
+  for (const node of nodes) {
+    const promptFrom = previous === null ? node.completion.promptIds.length : joinAt(graph, previous, node);
+    if (previous !== null && node.link !== 'exact') exactContext = false;
+    length += node.completion.promptIds.length - promptFrom;
+    pieces.push({ node, promptFrom, start: length, exactContext });
+    length += node.completion.responseIds.length;
+    previous = node;
+  }
+  return { pieces, length };
+}
+
+/** Where the ids between two replies begin in the later prompt. The turn close is taken from it unless it was sampled. */
+function joinAt(graph: TokenGraph, previous: GraphNode, node: GraphNode): number {
+  const start = node.suffixStart ?? node.completion.promptIds.length;
+  if (node.link === 'exact' || node.suffixStart === null) return start;
+  const last = previous.completion.responseIds.at(-1);
+  const closed = last !== undefined && graph.closeIds.get(previous.completion.model)?.has(last) === true;
+  return closed ? start : start - 1;
+}
+
+function addVersions(spans: VersionSpan[], node: GraphNode, start: number): void {
+  for (const span of node.completion.versionSpans) {
+    const last = spans.at(-1);
+    if (last !== undefined && last.version === span.version && last.end === start + span.start) {
+      spans[spans.length - 1] = { ...last, end: start + span.end };
+    } else {
+      spans.push({ version: span.version, start: start + span.start, end: start + span.end });
+    }
+  }
+}

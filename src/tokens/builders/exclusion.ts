@@ -1,0 +1,35 @@
+import { z } from 'zod';
+import type { GraphNode, TokenGraph } from '../graph.ts';
+
+/** Why a completion is not trained although it was sampled. */
+export type ExclusionReason = 'empty' | 'auxiliary' | 'abandoned' | 'undelivered';
+
+/** What a builder can be told to train nevertheless. */
+export const includeSchema = z
+  .array(z.enum(['auxiliary', 'abandoned', 'undelivered']))
+  .default([])
+  .describe('train completions with these marks, too');
+type Include = z.infer<typeof includeSchema>;
+
+/**
+ * The completions that are not trained, by id. A reply that a later request repeats exactly as it was sampled was
+ * received and used, so its marks `abandoned` and `undelivered` do not count.
+ */
+export function excludedCompletions(graph: TokenGraph, include: Include): Map<string, ExclusionReason> {
+  const excluded = new Map<string, ExclusionReason>();
+  for (const node of graph.nodes) {
+    const reason = reasonOf(node, include);
+    if (reason !== null) excluded.set(node.completion.completionId, reason);
+  }
+  return excluded;
+}
+
+function reasonOf(node: GraphNode, include: Include): ExclusionReason | null {
+  const { completion } = node;
+  if (completion.responseIds.length === 0) return 'empty';
+  if (completion.auxiliary && !include.includes('auxiliary')) return 'auxiliary';
+  const used = node.children.some((child) => child.link === 'exact');
+  if (completion.abandoned && !used && !include.includes('abandoned')) return 'abandoned';
+  if (completion.undelivered && !used && !include.includes('undelivered')) return 'undelivered';
+  return null;
+}

@@ -1,0 +1,70 @@
+import { sharedLength } from './sequence.ts';
+
+/**
+ * A branch of a compressed prefix tree over id sequences: the ids `ids[from..to)` that lead to it from its parent, and
+ * what ends or passes there. Ids are slices of the sequences inserted, never copies.
+ */
+export class Branch<T> {
+  ids: Int32Array;
+  from: number;
+  readonly to: number;
+  /** Ids from the root to the end of this branch. */
+  readonly depth: number;
+  parent: Branch<T> | null;
+  readonly children = new Map<number, Branch<T>>();
+  /** The items whose prompt ends exactly here. */
+  readonly prompts: T[] = [];
+  /** The first item that passed here. */
+  readonly first: T | null;
+
+  constructor(parent: Branch<T> | null, ids: Int32Array, from: number, to: number, depth: number, first: T | null) {
+    this.parent = parent;
+    this.ids = ids;
+    this.from = from;
+    this.to = to;
+    this.depth = depth;
+    this.first = first;
+  }
+}
+
+const NO_IDS = new Int32Array(0);
+
+export function newTree<T>(): Branch<T> {
+  return new Branch<T>(null, NO_IDS, 0, 0, 0, null);
+}
+
+/**
+ * Walks from `start` along `ids[from..]` as far as the tree goes, splitting the branch in which the walk ends so that
+ * there is one for exactly that point. Costs one memory comparison per branch passed.
+ */
+export function walk<T>(start: Branch<T>, ids: Int32Array, from: number): Branch<T> {
+  let at = start;
+  let position = from;
+  while (position < ids.length) {
+    const child: Branch<T> | undefined = at.children.get(ids[position] as number);
+    if (child === undefined) return at;
+    const shared = sharedLength(child.ids, child.from, child.to, ids, position, ids.length);
+    if (shared < child.to - child.from) return split(at, child, shared);
+    at = child;
+    position += shared;
+  }
+  return at;
+}
+
+/** Adds what is left of `ids` from `from` below `at`, where a {@link walk} ended; returns the branch where `ids` ends. */
+export function extend<T>(at: Branch<T>, ids: Int32Array, from: number, item: T): Branch<T> {
+  if (from >= ids.length) return at;
+  const leaf = new Branch<T>(at, ids, from, ids.length, at.depth + ids.length - from, item);
+  at.children.set(ids[from] as number, leaf);
+  return leaf;
+}
+
+function split<T>(parent: Branch<T>, child: Branch<T>, length: number): Branch<T> {
+  const cut = child.from + length;
+  const middle = new Branch<T>(parent, child.ids, child.from, cut, parent.depth + length, child.first);
+  parent.children.set(child.ids[child.from] as number, middle);
+  middle.children.set(child.ids[cut] as number, child);
+  child.parent = middle;
+  child.from = cut;
+  return middle;
+}
