@@ -46,6 +46,8 @@ export {
   timestampSchema,
 } from './identifiers.ts';
 export {
+  type DeliveryReply,
+  deliveryReplySchema,
   type Heartbeat,
   type HeartbeatReply,
   heartbeatReplySchema,

@@ -79,3 +79,12 @@ export const nodeInfoSchema = nodeRegistrationSchema.extend({
   last_heartbeat: timestampSchema,
 });
 export type NodeInfo = z.infer<typeof nodeInfoSchema>;
+
+/** The server's acknowledgement of a result: it is on disk. */
+export const deliveryReplySchema = z.object({
+  session_id: idSchema,
+  duplicate: z.boolean().describe('the same result was delivered before'),
+  requeued: z.boolean().describe('the attempt failed for a reason that is worth a new one'),
+  cursor: z.int().nullable().describe('position in `GET /rollout/results`; null when requeued'),
+});
+export type DeliveryReply = z.infer<typeof deliveryReplySchema>;

@@ -1,0 +1,136 @@
+import { Pool } from 'undici';
+import { type Clock, systemClock } from '../core/clock.ts';
+import { ERROR_TABLE, type ErrorCode, FloeError } from '../core/errors.ts';
+import { parseJson } from '../core/parse.ts';
+import { errorReplySchema } from '../schema/index.ts';
+
+/** Longer than any answer takes that is not held on purpose; waits are added to it. */
+const ANSWER_TIMEOUT_MS = 30_000;
+
+export type ConnectionOptions = {
+  /** Of the rollout server, `http://host:port`, with a path when it is behind one. */
+  readonly url: string;
+  readonly token?: string | null | undefined;
+  readonly clock?: Clock | undefined;
+};
+
+export type Query = Readonly<Record<string, string | number | boolean | undefined>>;
+
+export type CallOptions = {
+  readonly query?: Query;
+  /** Sent as JSON. */
+  readonly body?: unknown;
+  readonly bytes?: { readonly type: string; readonly data: Buffer };
+  readonly accept?: string;
+  readonly signal?: AbortSignal | undefined;
+  /** How long the server was asked to hold the request. */
+  readonly waitSeconds?: number | undefined;
+};
+
+/** HTTP to the rollout server: one pool, typed errors, no hidden timeouts and no retries. */
+export class Connection {
+  private readonly pool: Pool;
+  private readonly prefix: string;
+  private readonly origin: string;
+  private readonly token: string | null;
+  private readonly clock: Clock;
+
+  /** Throws `bad_request` when the URL is none. */
+  constructor(options: ConnectionOptions) {
+    if (!URL.canParse(options.url)) throw new FloeError('bad_request', `${options.url} is not a URL`);
+    const url = new URL(options.url);
+    this.origin = url.origin;
+    this.prefix = url.pathname.replace(/\/+$/, '');
+    this.token = options.token ?? null;
+    this.clock = options.clock ?? systemClock;
+    this.pool = new Pool(url.origin, { headersTimeout: 0, bodyTimeout: 0 });
+  }
+
+  /** Resolves to the reply's JSON. Throws the server's error as a FloeError, or `peer_unreachable`. */
+  async json(method: 'GET' | 'POST' | 'DELETE', path: string, options: CallOptions = {}): Promise<unknown> {
+    const chunks: Buffer[] = [];
+    for await (const chunk of this.stream(method, path, options)) chunks.push(chunk);
+    return parseJson(Buffer.concat(chunks));
+  }
+
+  async bytes(path: string, options: CallOptions = {}): Promise<Buffer> {
+    const chunks: Buffer[] = [];
+    for await (const chunk of this.stream('GET', path, options)) chunks.push(chunk);
+    return Buffer.concat(chunks);
+  }
+
+  /** The reply's bytes as they arrive. Leaving the loop early ends the request. With `endless`, it may take for ever. */
+  async *stream(
+    method: 'GET' | 'POST' | 'DELETE',
+    path: string,
+    options: CallOptions & { readonly endless?: boolean } = {},
+  ): AsyncGenerator<Buffer> {
+    const controller = new AbortController();
+    const { signal } = options;
+    const forward = (): void => controller.abort(signal?.reason);
+    if (signal?.aborted) forward();
+    signal?.addEventListener('abort', forward, { once: true });
+    const limitMs = ANSWER_TIMEOUT_MS + (options.waitSeconds ?? 0) * 1000;
+    const cancelTimer = this.clock.schedule(limitMs, () =>
+      controller.abort(new FloeError('peer_unreachable', `${this.origin} did not answer within ${limitMs} ms`)),
+    );
+    try {
+      const reply = await this.pool.request({
+        method,
+        path: `${this.prefix}${path}${queryText(options.query)}`,
+        headers: this.headers(options),
+        body: options.bytes?.data ?? (options.body === undefined ? null : JSON.stringify(options.body)),
+        signal: controller.signal,
+      });
+      if (reply.statusCode >= 400) throw errorOf(reply.statusCode, Buffer.from(await reply.body.arrayBuffer()));
+      if (options.endless === true) cancelTimer();
+      for await (const chunk of reply.body) yield chunk as Buffer;
+    } catch (thrown) {
+      if (FloeError.is(thrown)) throw thrown;
+      if (controller.signal.aborted) throw controller.signal.reason;
+      const reason = thrown instanceof Error ? thrown.message || thrown.name : String(thrown);
+      throw new FloeError('peer_unreachable', `${method} ${this.origin}${path}: ${reason}`, {}, thrown);
+    } finally {
+      cancelTimer();
+      signal?.removeEventListener('abort', forward);
+    }
+  }
+
+  /** Ends every request that is still running. */
+  async close(): Promise<void> {
+    await this.pool.destroy();
+  }
+
+  private headers(options: CallOptions): Record<string, string> {
+    const type = options.bytes?.type ?? (options.body === undefined ? null : 'application/json');
+    return {
+      accept: options.accept ?? 'application/json',
+      ...(type === null ? {} : { 'content-type': type }),
+      ...(this.token === null ? {} : { authorization: `Bearer ${this.token}` }),
+    };
+  }
+}
+
+function queryText(query: Query = {}): string {
+  const given = Object.entries(query).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]));
+  return given.length === 0 ? '' : `?${new URLSearchParams(given as [string, string][])}`;
+}
+
+/** The server's own error; or, from something in between that does not speak floe, one by status. */
+function errorOf(status: number, body: Buffer): FloeError {
+  let value: unknown = null;
+  try {
+    value = parseJson(body);
+  } catch (thrown) {
+    if (!FloeError.is(thrown)) throw thrown;
+  }
+  const parsed = errorReplySchema.safeParse(value);
+  if (parsed.success && parsed.data.error.code in ERROR_TABLE) {
+    const { code, message, details } = parsed.data.error;
+    return new FloeError(code as ErrorCode, message, details);
+  }
+  const excerpt = body.toString('utf8', 0, 200);
+  const code: ErrorCode =
+    status >= 500 || status === 429 ? 'peer_unreachable' : status === 404 ? 'not_found' : 'bad_request';
+  return new FloeError(code, `answered with status ${status}: ${excerpt}`, { status });
+}

@@ -1,0 +1,152 @@
+import { parseAs } from '../core/parse.ts';
+import {
+  type RolloutEvent,
+  type RolloutStatus,
+  rolloutEventSchema,
+  rolloutStatusSchema,
+  type SessionResult,
+  type SessionView,
+  type SubmitReply,
+  sessionViewSchema,
+  submitReplySchema,
+  type TaskRequestInput,
+  type TaskState,
+  type TaskStatus,
+  type TaskSummary,
+  type Trajectory,
+  taskStatusSchema,
+  taskSummarySchema,
+} from '../schema/index.ts';
+import { Connection, type ConnectionOptions } from './connection.ts';
+import { linesOf } from './lines.ts';
+
+/** The server holds a request for results this long before the client asks again. */
+const RESULTS_WAIT_SECONDS = 30;
+
+export type ResultsOptions = {
+  /** Results after this cursor; 0 or absent: from the first. */
+  readonly after?: number;
+  /** Go on waiting when all results have been read. Default true. */
+  readonly follow?: boolean;
+  /** Results per request; default 100. */
+  readonly pageSize?: number;
+  readonly signal?: AbortSignal;
+};
+
+/**
+ * A trainer's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable` when it
+ * cannot be reached. Nothing is retried; submits are safe to repeat with a `task_id` or `idempotency_key`.
+ */
+export class FloeClient {
+  private readonly connection: Connection;
+
+  constructor(options: ConnectionOptions) {
+    this.connection = new Connection(options);
+  }
+
+  async submit(task: TaskRequestInput, signal?: AbortSignal): Promise<SubmitReply> {
+    const reply = await this.connection.json('POST', '/rollout/task/submit', { body: task, signal });
+    return parseAs(submitReplySchema, reply, 'reply to submit');
+  }
+
+  async task(taskId: string, signal?: AbortSignal): Promise<TaskStatus> {
+    return parseAs(taskStatusSchema, await this.connection.json('GET', taskPath(taskId), { signal }), 'task');
+  }
+
+  /** A task with the token data of its finished sessions. */
+  async taskResults(taskId: string, signal?: AbortSignal): Promise<SessionResult[]> {
+    const reply = await this.connection.json('GET', taskPath(taskId), { query: { results: 'full' }, signal });
+    return (reply as { results: SessionResult[] }).results;
+  }
+
+  async tasks(filter: { status?: TaskState; limit?: number } = {}, signal?: AbortSignal): Promise<TaskSummary[]> {
+    const reply = await this.connection.json('GET', '/tasks', { query: filter, signal });
+    return parseAs(taskSummarySchema.array(), (reply as { tasks?: unknown }).tasks, 'tasks');
+  }
+
+  async cancel(
+    taskId: string,
+    options: { registerIfMissing?: boolean; signal?: AbortSignal } = {},
+  ): Promise<TaskStatus> {
+    const query = { register_if_missing: options.registerIfMissing };
+    const reply = await this.connection.json('DELETE', taskPath(taskId), { query, signal: options.signal });
+    return parseAs(taskStatusSchema, reply, 'reply to cancel');
+  }
+
+  async sessions(taskId: string, signal?: AbortSignal): Promise<SessionView[]> {
+    const reply = await this.connection.json('GET', `/tasks/${encodeURIComponent(taskId)}/sessions`, { signal });
+    return parseAs(sessionViewSchema.array(), (reply as { sessions?: unknown }).sessions, 'sessions');
+  }
+
+  async session(sessionId: string, signal?: AbortSignal): Promise<SessionView> {
+    const reply = await this.connection.json('GET', sessionPath(sessionId), { signal });
+    return parseAs(sessionViewSchema, reply, 'session');
+  }
+
+  async cancelSession(sessionId: string, signal?: AbortSignal): Promise<SessionView> {
+    const reply = await this.connection.json('DELETE', sessionPath(sessionId), { signal });
+    return parseAs(sessionViewSchema, reply, 'session');
+  }
+
+  /** Not checked against the schema: the arrays are large and were checked when they were built. */
+  async trajectory(sessionId: string, signal?: AbortSignal): Promise<Trajectory> {
+    return (await this.connection.json('GET', `${sessionPath(sessionId)}/trajectory`, { signal })) as Trajectory;
+  }
+
+  async completions(sessionId: string, signal?: AbortSignal): Promise<Buffer> {
+    return this.connection.bytes(`${sessionPath(sessionId)}/completions`, { signal });
+  }
+
+  async status(signal?: AbortSignal): Promise<RolloutStatus> {
+    return parseAs(rolloutStatusSchema, await this.connection.json('GET', '/rollout/status', { signal }), 'status');
+  }
+
+  /**
+   * Finished sessions in the order of their cursors, each with its token data. After an error go on with `after` set to the
+   * cursor of the last result that was handled: nothing is lost or repeated.
+   */
+  async *results(options: ResultsOptions = {}): AsyncGenerator<SessionResult> {
+    const { follow = true, pageSize = 100, signal } = options;
+    let after = options.after ?? 0;
+    for (;;) {
+      const wait = follow ? RESULTS_WAIT_SECONDS : 0;
+      const bytes = this.connection.stream('GET', '/rollout/results', {
+        query: { after, limit: pageSize, wait },
+        accept: 'application/x-ndjson',
+        // A page is read as fast as the caller handles it, which may take any time.
+        endless: true,
+        waitSeconds: wait,
+        signal,
+      });
+      let read = 0;
+      for await (const line of linesOf(bytes)) {
+        const result = JSON.parse(line) as SessionResult;
+        after = result.cursor ?? after;
+        read++;
+        yield result;
+      }
+      if (read === 0 && !follow) return;
+    }
+  }
+
+  /** What happens from now on. Ends when the server ends the stream; events are not repeated. */
+  async *events(signal?: AbortSignal): AsyncGenerator<RolloutEvent> {
+    const bytes = this.connection.stream('GET', '/events', { accept: 'text/event-stream', endless: true, signal });
+    for await (const line of linesOf(bytes)) {
+      if (!line.startsWith('data: ')) continue;
+      yield parseAs(rolloutEventSchema, JSON.parse(line.slice('data: '.length)), 'event');
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.connection.close();
+  }
+}
+
+function taskPath(taskId: string): string {
+  return `/rollout/task/${encodeURIComponent(taskId)}`;
+}
+
+function sessionPath(sessionId: string): string {
+  return `/sessions/${encodeURIComponent(sessionId)}`;
+}

@@ -1,0 +1,89 @@
+import { ENVELOPE_TYPE, encodeEnvelope } from '../core/envelope.ts';
+import { parseAs } from '../core/parse.ts';
+import {
+  type DeliveryReply,
+  deliveryReplySchema,
+  type Heartbeat,
+  type HeartbeatReply,
+  heartbeatReplySchema,
+  type Lease,
+  type LeaseRequest,
+  leaseReplySchema,
+  type NodeInfo,
+  type NodeRegistration,
+  nodeInfoSchema,
+  type SessionSummary,
+} from '../schema/index.ts';
+import { Connection, type ConnectionOptions } from './connection.ts';
+
+/** What a node hands in for one attempt. Parts are bytes that the server stores without reading them. */
+export type DeliveredResult = {
+  readonly summary: SessionSummary;
+  /** A Trajectory as JSON on one line; null when none was built. */
+  readonly trajectory: Buffer | null;
+  readonly completions: Buffer | null;
+};
+
+/**
+ * A gateway node's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable`.
+ * Nothing is retried here. `not_found` from `heartbeat` or `lease` means: register again. `deliverResult` is to be repeated
+ * with the same result until it resolves or throws an error that is not retryable (`stale_epoch`, `cancelled`: the result
+ * is no longer wanted).
+ */
+export class NodeApi {
+  readonly nodeId: string;
+  private readonly connection: Connection;
+  private readonly path: string;
+
+  constructor(options: ConnectionOptions & { readonly nodeId: string }) {
+    this.nodeId = options.nodeId;
+    this.connection = new Connection(options);
+    this.path = `/nodes/${encodeURIComponent(options.nodeId)}`;
+  }
+
+  async register(registration: Omit<NodeRegistration, 'node_id'>, signal?: AbortSignal): Promise<NodeInfo> {
+    const body: NodeRegistration = { ...registration, node_id: this.nodeId };
+    return parseAs(nodeInfoSchema, await this.connection.json('POST', '/nodes/register', { body, signal }), 'node');
+  }
+
+  /** Renews the leases of the listed sessions; with `wait_seconds` held until there is something new to stop. */
+  async heartbeat(body: Heartbeat, signal?: AbortSignal): Promise<HeartbeatReply> {
+    const reply = await this.connection.json('POST', `${this.path}/heartbeat`, {
+      body,
+      waitSeconds: body.wait_seconds,
+      signal,
+    });
+    return parseAs(heartbeatReplySchema, reply, 'reply to heartbeat');
+  }
+
+  /** Takes up to `slots` sessions; with `wait_seconds` held until there is one. Empty when there is none or the node drains. */
+  async lease(body: LeaseRequest, signal?: AbortSignal): Promise<Lease[]> {
+    const reply = await this.connection.json('POST', `${this.path}/lease`, {
+      body,
+      waitSeconds: body.wait_seconds,
+      signal,
+    });
+    return parseAs(leaseReplySchema, reply, 'reply to lease').leases;
+  }
+
+  /** Resolves when the result is on disk at the server. */
+  async deliverResult(result: DeliveredResult, signal?: AbortSignal): Promise<DeliveryReply> {
+    const parts = new Map<string, Buffer>();
+    if (result.trajectory !== null) parts.set('trajectory', result.trajectory);
+    if (result.completions !== null) parts.set('completions', result.completions);
+    const reply = await this.connection.json('POST', `${this.path}/results`, {
+      bytes: { type: ENVELOPE_TYPE, data: encodeEnvelope({ header: result.summary, parts }) },
+      signal,
+    });
+    return parseAs(deliveryReplySchema, reply, 'reply to result');
+  }
+
+  /** Takes this node out of service. */
+  async drain(signal?: AbortSignal): Promise<NodeInfo> {
+    return parseAs(nodeInfoSchema, await this.connection.json('DELETE', this.path, { signal }), 'node');
+  }
+
+  async close(): Promise<void> {
+    await this.connection.close();
+  }
+}

@@ -1,0 +1,145 @@
+import { isUtf8 } from 'node:buffer';
+import { createHash } from 'node:crypto';
+import { isoNow } from '../core/clock.ts';
+import { decodeEnvelope } from '../core/envelope.ts';
+import { FloeError } from '../core/errors.ts';
+import { OUTCOMES } from '../core/outcomes.ts';
+import { parseAs } from '../core/parse.ts';
+import { isTerminal } from '../core/session-state.ts';
+import { type DeliveryReply, type SessionSummary, sessionSummarySchema } from '../schema/index.ts';
+import type { BlobRef, SessionRow, StoreTables } from '../store/index.ts';
+import { change, type Effects, type RolloutContext } from './context.ts';
+import { endSession, giveUp, type ResultBlobs, requeue } from './endings.ts';
+import { retryDelayMs } from './leases.ts';
+import { knownNode } from './nodes.ts';
+
+const PART_NAMES = ['trajectory', 'completions'] as const;
+const JSON_NULL = Buffer.from('null');
+
+type Delivery = {
+  readonly nodeId: string;
+  readonly summary: SessionSummary;
+  readonly digest: string;
+  readonly blobs: ResultBlobs;
+};
+
+/**
+ * Takes a session's result from the node that holds its lease. Blobs are durable before rows, rows before the reply. The
+ * same delivery again is acknowledged again; anything else that does not fit the lease throws `stale_epoch`, `cancelled`
+ * or `conflict` and changes nothing.
+ */
+export async function deliverResult(context: RolloutContext, nodeId: string, body: Buffer): Promise<DeliveryReply> {
+  const envelope = decodeEnvelope(body);
+  const summary = { ...parseAs(sessionSummarySchema, envelope.header, 'result header'), node_id: nodeId };
+  checkConsistent(summary);
+  for (const [name, bytes] of envelope.parts) checkPart(name, bytes);
+  const digest = createHash('sha256').update(body).digest('hex');
+  // Refuses before anything is written; the same checks hold again in the transaction that decides.
+  const repeated = await context.store.transaction((tables) => check(tables, nodeId, summary, digest));
+  if (repeated.kind === 'repeated') return repeated.reply;
+  const blobs = {
+    trajectory: await putPart(context, envelope.parts.get('trajectory')),
+    completions: await putPart(context, envelope.parts.get('completions')),
+  };
+  return change(context, async (tables, effects) => {
+    const checked = await check(tables, nodeId, summary, digest);
+    if (checked.kind === 'repeated') return checked.reply;
+    return accept(context, tables, effects, checked.row, { nodeId, summary, digest, blobs });
+  });
+}
+
+async function accept(
+  context: RolloutContext,
+  tables: StoreTables,
+  effects: Effects,
+  row: SessionRow,
+  delivery: Delivery,
+): Promise<DeliveryReply> {
+  const { summary, blobs } = delivery;
+  await tables.results.addDelivery({
+    session_id: row.session_id,
+    epoch: row.epoch,
+    digest: delivery.digest,
+    summary: JSON.stringify(summary),
+    trajectory_ref: blobs.trajectory?.ref ?? null,
+    completions_ref: blobs.completions?.ref ?? null,
+    delivered_at: isoNow(context.clock),
+  });
+  const reply = { session_id: row.session_id, duplicate: false };
+  // Only a trainer cancels; a node that reports it gave the session up, which is a failure of the infrastructure.
+  const givenUp = summary.outcome === 'cancelled';
+  if ((givenUp || OUTCOMES[summary.outcome].retried) && row.attempt < row.max_attempts) {
+    const attempt = row.attempt + 1;
+    await requeue(context, tables, effects, row, { attempt, delayMs: retryDelayMs(context, attempt) });
+    return { ...reply, requeued: true, cursor: null };
+  }
+  const cursor = givenUp
+    ? await giveUp(context, tables, effects, row, 'infra_error', {
+        code: 'peer_unreachable',
+        message: `node ${delivery.nodeId} gave the session up in attempt ${row.attempt}, the last one`,
+        stage: row.status,
+        details: { node_id: delivery.nodeId },
+      })
+    : await endSession(context, tables, effects, row, { summary, blobs });
+  return { ...reply, requeued: false, cursor };
+}
+
+type Checked = { kind: 'repeated'; reply: DeliveryReply } | { kind: 'new'; row: SessionRow };
+
+async function check(tables: StoreTables, nodeId: string, summary: SessionSummary, digest: string): Promise<Checked> {
+  await knownNode(tables, nodeId);
+  const id = summary.session_id;
+  const row = await tables.sessions.get(id);
+  if (row === undefined) throw new FloeError('not_found', `session ${id} is not known`, { session_id: id });
+  for (const field of ['task_id', 'sample_index'] as const) {
+    if (row[field] !== summary[field]) throw violation(field, `is ${row[field]} for session ${id}`);
+  }
+  const earlier = await tables.results.delivery(id, summary.epoch);
+  if (earlier?.digest === digest) return { kind: 'repeated', reply: repeatedReply(row, summary.epoch) };
+  if (row.status === 'CANCELLED') {
+    throw new FloeError('cancelled', `session ${id} was cancelled`, { session_id: id });
+  }
+  if (row.epoch !== summary.epoch || row.node_id !== nodeId) {
+    throw new FloeError('stale_epoch', `node ${nodeId} lost the lease on session ${id}`, {
+      session_id: id,
+      epoch: summary.epoch,
+      current_epoch: row.epoch,
+    });
+  }
+  if (isTerminal(row.status)) {
+    throw new FloeError('conflict', `session ${id} has a different result already`, { session_id: id });
+  }
+  if (row.attempt !== summary.attempt) throw violation('attempt', `is ${row.attempt} for epoch ${row.epoch}`);
+  return { kind: 'new', row };
+}
+
+function repeatedReply(row: SessionRow, epoch: number): DeliveryReply {
+  const ended = row.epoch === epoch;
+  return { session_id: row.session_id, duplicate: true, requeued: !ended, cursor: ended ? row.cursor : null };
+}
+
+function checkConsistent(summary: SessionSummary): void {
+  const expected = OUTCOMES[summary.outcome].status;
+  if (summary.status !== expected) throw violation('status', `must be ${expected} for outcome ${summary.outcome}`);
+}
+
+/** The trajectory is handed on inside larger JSON, one result a line, without being parsed here. Completions are opaque. */
+function checkPart(name: string, bytes: Buffer): void {
+  if (!PART_NAMES.some((known) => known === name)) throw violation(`parts.${name}`, 'is not a part of a result');
+  if (name !== 'trajectory' || isJsonNull(bytes)) return;
+  if (bytes[0] !== 0x7b || bytes[bytes.length - 1] !== 0x7d) throw violation(`parts.${name}`, 'must be a JSON object');
+  if (bytes.includes(0x0a) || bytes.includes(0x0d)) throw violation(`parts.${name}`, 'must be JSON on one line');
+  if (!isUtf8(bytes)) throw violation(`parts.${name}`, 'must be UTF-8');
+}
+
+function isJsonNull(bytes: Buffer): boolean {
+  return bytes.length === 0 || bytes.equals(JSON_NULL);
+}
+
+function violation(path: string, message: string): FloeError {
+  return new FloeError('schema_violation', `result: ${path}: ${message}`, { issues: [{ path, message }] });
+}
+
+async function putPart(context: RolloutContext, bytes: Buffer | undefined): Promise<BlobRef | null> {
+  return bytes === undefined || isJsonNull(bytes) ? null : context.blobs.put(bytes);
+}

@@ -1,0 +1,213 @@
+import { z } from 'zod';
+import { ENVELOPE_TYPE } from '../../core/envelope.ts';
+import {
+  deliveryReplySchema,
+  heartbeatReplySchema,
+  heartbeatSchema,
+  leaseReplySchema,
+  leaseRequestSchema,
+  nodeInfoSchema,
+  nodeRegistrationSchema,
+  resultsPageSchema,
+  rolloutEventSchema,
+  rolloutStatusSchema,
+  sessionViewSchema,
+  submitReplySchema,
+  taskRequestSchema,
+  taskStateSchema,
+  taskStatusSchema,
+  taskSummarySchema,
+  trajectorySchema,
+} from '../../schema/index.ts';
+
+/** One call of the control API. openapi.json is generated from these, and the routes are registered from them. */
+export type RouteSpec = {
+  readonly method: 'GET' | 'POST' | 'DELETE';
+  /** `:id` is the only parameter there is. */
+  readonly path: string;
+  readonly summary: string;
+  readonly query?: z.ZodObject;
+  readonly body?: z.ZodType;
+  /** The body is opaque bytes of this type. */
+  readonly rawBody?: string;
+  readonly bodyLimitBytes?: number;
+  readonly reply: z.ZodType;
+  /** Media types of the reply; default: JSON. */
+  readonly media?: readonly string[];
+  /** Answered without a token. */
+  readonly open?: boolean;
+};
+
+/** Results carry token arrays: a 200-turn session of 128k tokens is about 10 MB of JSON. */
+const RESULT_LIMIT_BYTES = 64 * 1024 * 1024;
+/** Holding a request for longer gains nothing and runs into the timeouts of middle boxes. */
+const MAX_WAIT_SECONDS = 60;
+
+const count = (min: number, max: number, fallback: number) =>
+  z
+    .string()
+    .regex(/^[0-9]{1,15}$/, 'must be a whole number')
+    .transform(Number)
+    .pipe(z.int().min(min).max(max))
+    .default(fallback);
+
+const waitSeconds = z
+  .string()
+  .regex(/^[0-9]{1,3}(\.[0-9]{1,6})?$/, 'must be a number of seconds')
+  .transform(Number)
+  .pipe(z.number().max(MAX_WAIT_SECONDS))
+  .default(0);
+
+const flag = z
+  .enum(['true', 'false', '1', '0'])
+  .default('false')
+  .transform((text) => text === 'true' || text === '1');
+
+const statusReply = z.object({ status: z.string() });
+
+export const API = {
+  submitTask: {
+    method: 'POST',
+    path: '/rollout/task/submit',
+    summary: 'Submit a task. The same body again, by task_id or idempotency_key, gets the first reply.',
+    body: taskRequestSchema,
+    reply: submitReplySchema,
+  },
+  getTask: {
+    method: 'GET',
+    path: '/rollout/task/:id',
+    summary: 'State of a task and its finished sessions; `results=full` adds their token data.',
+    query: z.strictObject({ results: z.enum(['summary', 'full']).default('summary') }),
+    reply: taskStatusSchema,
+  },
+  cancelTask: {
+    method: 'DELETE',
+    path: '/rollout/task/:id',
+    summary: 'Cancel a task. With `register_if_missing` an unknown id is refused should it be submitted later.',
+    query: z.strictObject({ register_if_missing: flag }),
+    reply: taskStatusSchema,
+  },
+  getResults: {
+    method: 'GET',
+    path: '/rollout/results',
+    summary: 'Finished sessions after a cursor, in order; `wait` holds the request until there is one.',
+    query: z.strictObject({
+      after: count(0, Number.MAX_SAFE_INTEGER, 0),
+      limit: count(1, 1000, 100),
+      wait: waitSeconds,
+    }),
+    reply: resultsPageSchema,
+    media: ['application/json', 'application/x-ndjson'],
+  },
+  getStatus: {
+    method: 'GET',
+    path: '/rollout/status',
+    summary: 'What runs, and every limit with its current value.',
+    reply: rolloutStatusSchema,
+  },
+  listTasks: {
+    method: 'GET',
+    path: '/tasks',
+    summary: 'Tasks, newest first.',
+    query: z.strictObject({ status: taskStateSchema.optional(), limit: count(1, 1000, 200) }),
+    reply: z.object({ tasks: z.array(taskSummarySchema) }),
+  },
+  listSessions: {
+    method: 'GET',
+    path: '/tasks/:id/sessions',
+    summary: 'The sessions of a task, by sample index.',
+    reply: z.object({ task_id: z.string(), sessions: z.array(sessionViewSchema) }),
+  },
+  getSession: {
+    method: 'GET',
+    path: '/sessions/:id',
+    summary: 'One session, while it runs and after.',
+    reply: sessionViewSchema,
+  },
+  cancelSession: {
+    method: 'DELETE',
+    path: '/sessions/:id',
+    summary: 'Cancel one session; one that has ended stays as it is.',
+    reply: sessionViewSchema,
+  },
+  getTrajectory: {
+    method: 'GET',
+    path: '/sessions/:id/trajectory',
+    summary: 'The trajectory of a finished session.',
+    reply: trajectorySchema,
+  },
+  getCompletions: {
+    method: 'GET',
+    path: '/sessions/:id/completions',
+    summary: 'The captured model calls of a finished session, as its node delivered them.',
+    reply: z.unknown(),
+  },
+  registerNode: {
+    method: 'POST',
+    path: '/nodes/register',
+    summary: 'A gateway node joins, or joins again.',
+    body: nodeRegistrationSchema,
+    reply: nodeInfoSchema,
+  },
+  heartbeat: {
+    method: 'POST',
+    path: '/nodes/:id/heartbeat',
+    summary: 'Renews the leases of the listed sessions; held until there is something to stop.',
+    body: heartbeatSchema,
+    reply: heartbeatReplySchema,
+  },
+  lease: {
+    method: 'POST',
+    path: '/nodes/:id/lease',
+    summary: 'A node takes up to `slots` sessions; held until there is one.',
+    body: leaseRequestSchema,
+    reply: leaseReplySchema,
+  },
+  deliverResult: {
+    method: 'POST',
+    path: '/nodes/:id/results',
+    summary: 'A node delivers a session: an envelope of SessionSummary, `trajectory` and `completions`.',
+    rawBody: ENVELOPE_TYPE,
+    bodyLimitBytes: RESULT_LIMIT_BYTES,
+    reply: deliveryReplySchema,
+  },
+  listNodes: {
+    method: 'GET',
+    path: '/nodes',
+    summary: 'All nodes.',
+    reply: z.object({ nodes: z.array(nodeInfoSchema) }),
+  },
+  getNode: { method: 'GET', path: '/nodes/:id', summary: 'One node.', reply: nodeInfoSchema },
+  drainNode: {
+    method: 'DELETE',
+    path: '/nodes/:id',
+    summary: 'Drain a node: it gets no more sessions and is forgotten once it is gone.',
+    reply: nodeInfoSchema,
+  },
+  events: {
+    method: 'GET',
+    path: '/events',
+    summary: 'Server-sent events: what is created, moves and finishes from now on.',
+    reply: rolloutEventSchema,
+    media: ['text/event-stream'],
+  },
+  health: { method: 'GET', path: '/health', summary: 'The process is alive.', reply: statusReply, open: true },
+  ready: {
+    method: 'GET',
+    path: '/ready',
+    summary: 'The store answers and requests are taken.',
+    reply: statusReply,
+    open: true,
+  },
+  openapi: { method: 'GET', path: '/openapi.json', summary: 'This description.', reply: z.looseObject({}) },
+  metrics: {
+    method: 'GET',
+    path: '/metrics',
+    summary: 'Metrics for Prometheus.',
+    reply: z.string(),
+    media: ['text/plain'],
+  },
+} as const satisfies Record<string, RouteSpec>;
+
+export type Api = typeof API;
+export type RouteName = keyof Api;

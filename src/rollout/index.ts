@@ -1,0 +1,5 @@
+export { type RolloutConfig, type RolloutConfigInput, rolloutConfigSchema } from './config.ts';
+export type { RolloutLog } from './context.ts';
+export type { MetricsRegistry } from './http/service-handlers.ts';
+export { openApi } from './openapi.ts';
+export { createRolloutServer, type RolloutDeps, type RolloutServer } from './server.ts';

@@ -1,0 +1,59 @@
+import type { BlobStore, ResultWithSummary } from '../store/index.ts';
+
+const CLOSE = Buffer.from('}');
+const NULL = Buffer.from('null');
+
+type StoredResult = Pick<ResultWithSummary, 'summary' | 'cursor' | 'trajectory_ref' | 'trajectory_bytes'>;
+
+/** The SessionResult up to its trajectory. The stored summary is a JSON object with fields, so its last byte is the brace. */
+function head(row: StoredResult): Buffer {
+  return Buffer.from(`${row.summary.slice(0, -1)},"cursor":${row.cursor},"trajectory":`);
+}
+
+/** One SessionResult as JSON on one line. The trajectory's bytes are put in as they were delivered. */
+export async function* sessionResultBytes(row: StoredResult, blobs: BlobStore): AsyncGenerator<Buffer> {
+  // Read before the first byte goes out: a blob that cannot be read then fails the request instead of cutting it off.
+  const trajectory = row.trajectory_ref === null ? NULL : await blobs.get(row.trajectory_ref);
+  yield head(row);
+  yield trajectory;
+  yield CLOSE;
+}
+
+/** The length of {@link sessionResultBytes}, known without reading the trajectory. */
+export function sessionResultLength(row: StoredResult): number {
+  return head(row).length + (row.trajectory_ref === null ? NULL.length : row.trajectory_bytes) + CLOSE.length;
+}
+
+/** A JSON array of SessionResults between `before` and `after`. */
+export async function* resultListBytes(
+  before: string,
+  rows: readonly StoredResult[],
+  after: string,
+  blobs: BlobStore,
+): AsyncGenerator<Buffer> {
+  let lead = `${before}[`;
+  for (const row of rows) {
+    const result = sessionResultBytes(row, blobs);
+    for await (const bytes of result) {
+      if (lead !== '') yield Buffer.from(lead);
+      lead = '';
+      yield bytes;
+    }
+    lead = ',';
+  }
+  yield Buffer.from(rows.length === 0 ? `${before}[]${after}` : `]${after}`);
+}
+
+export function resultListLength(before: string, rows: readonly StoredResult[], after: string): number {
+  const results = rows.reduce((sum, row) => sum + sessionResultLength(row), 0);
+  const commas = Math.max(0, rows.length - 1);
+  return Buffer.byteLength(before) + Buffer.byteLength(after) + results + commas + '[]'.length;
+}
+
+/** One SessionResult per line. */
+export async function* resultLines(rows: readonly StoredResult[], blobs: BlobStore): AsyncGenerator<Buffer> {
+  for (const row of rows) {
+    yield* sessionResultBytes(row, blobs);
+    yield Buffer.from('\n');
+  }
+}

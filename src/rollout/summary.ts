@@ -1,0 +1,45 @@
+import { OUTCOMES, policyOf } from '../core/outcomes.ts';
+import type { Outcome, SessionError, SessionSummary, TaskRequest } from '../schema/index.ts';
+import type { SessionRow } from '../store/index.ts';
+
+const NO_TIMING = {
+  queued_ms: null,
+  init_ms: null,
+  ready_ms: null,
+  running_ms: null,
+  postrun_queue_ms: null,
+  build_ms: null,
+  eval_ms: null,
+  postrun_ms: null,
+  total_ms: 0,
+} as const;
+
+/** The summary of a session that ended without a result from a node: cancelled, or given up. Its reward is null, never 0. */
+export function serverSummary(
+  row: SessionRow,
+  task: TaskRequest,
+  outcome: Outcome,
+  error: SessionError | null,
+): SessionSummary {
+  return {
+    session_id: row.session_id,
+    task_id: row.task_id,
+    sample_index: row.sample_index,
+    attempt: row.attempt,
+    epoch: row.epoch,
+    status: OUTCOMES[outcome].status,
+    outcome,
+    policy: policyOf(outcome),
+    reward: null,
+    reward_details: {},
+    trace_count: 0,
+    trainable_tokens: 0,
+    completion_count: 0,
+    audit: null,
+    timing: { ...NO_TIMING },
+    agent: null,
+    node_id: row.node_id,
+    error,
+    metadata: task.metadata,
+  };
+}

@@ -1,0 +1,103 @@
+import type { SessionStatus, TaskState } from '../schema/index.ts';
+
+/**
+ * The rows of the store. `*_ms` columns are service time (see rollout/service-time.ts), never the wall clock; `*_at`
+ * columns are ISO time stamps for people. JSON columns hold text that is handed on without being parsed where possible.
+ */
+export type TaskRow = {
+  readonly task_id: string;
+  readonly idempotency_key: string | null;
+  /** SHA-256 of the canonical request, to tell a repeated submit from a different one. */
+  readonly digest: string;
+  /** The parsed TaskRequest with every default, as JSON. */
+  readonly request: string;
+  readonly status: TaskState;
+  readonly harness: string;
+  readonly total_sessions: number;
+  readonly completed_sessions: number;
+  readonly reward_sum: number;
+  readonly reward_count: number;
+  readonly callback_url: string | null;
+  readonly created_at: string;
+};
+
+export type SessionRow = {
+  readonly session_id: string;
+  readonly task_id: string;
+  readonly sample_index: number;
+  readonly status: SessionStatus;
+  readonly priority: number;
+  /** First in, first out within a priority; assigned by the store and kept over attempts. */
+  readonly queue_order: number;
+  readonly attempt: number;
+  readonly max_attempts: number;
+  readonly epoch: number;
+  readonly node_id: string | null;
+  readonly lease_expires_ms: number | null;
+  /** Not to be leased before: the backoff of a retry. */
+  readonly not_before_ms: number;
+  readonly queued_since_ms: number;
+  readonly turns: number;
+  readonly sampled_tokens: number;
+  /** 1 until the node that ran a cancelled session has been told and has let go of it. */
+  readonly cancel_requested: number;
+  /** SessionSummary as JSON, once terminal. */
+  readonly summary: string | null;
+  readonly cursor: number | null;
+  readonly created_at: string;
+  readonly updated_at: string;
+};
+
+/** Assigned by the store or fixed at creation. */
+export type NewSession = Pick<SessionRow, 'session_id' | 'sample_index'>;
+
+export type SessionPatch = Partial<Omit<SessionRow, 'session_id' | 'task_id' | 'sample_index' | 'queue_order'>>;
+
+/** Bytes in the blob store. */
+export type BlobRef = { readonly ref: string; readonly bytes: number };
+
+/** A result that a node delivered for one epoch of a session, whether it ended the session or led to a new attempt. */
+export type DeliveryRow = {
+  readonly session_id: string;
+  readonly epoch: number;
+  readonly digest: string;
+  readonly summary: string;
+  readonly trajectory_ref: string | null;
+  readonly completions_ref: string | null;
+  readonly delivered_at: string;
+};
+
+/** A finished session's place in the order of results. */
+export type ResultRow = {
+  readonly cursor: number;
+  readonly session_id: string;
+  readonly task_id: string;
+  readonly trajectory_ref: string | null;
+  readonly trajectory_bytes: number;
+  readonly completions_ref: string | null;
+  readonly completions_bytes: number;
+};
+
+export type ResultWithSummary = ResultRow & { readonly summary: string };
+
+export type NodeRow = {
+  readonly node_id: string;
+  /** NodeRegistration as JSON. */
+  readonly registration: string;
+  /** NodeStageMetrics as JSON. */
+  readonly metrics: string;
+  readonly draining: number;
+  readonly last_seen_ms: number;
+  readonly registered_at: string;
+  readonly last_heartbeat: string;
+};
+
+/** A task result that its trainer has yet to acknowledge. */
+export type CallbackRow = {
+  readonly task_id: string;
+  readonly url: string;
+  readonly tries: number;
+  readonly next_try_ms: number;
+  readonly last_error: string | null;
+  readonly delivered_at: string | null;
+};

@@ -1,0 +1,36 @@
+import type { NodeRow } from '../rows.ts';
+import type { NodeTable } from '../store.ts';
+import type { Connection } from './tables.ts';
+
+export class SqliteNodes implements NodeTable {
+  private readonly db: Connection;
+
+  constructor(db: Connection) {
+    this.db = db;
+  }
+
+  async put(row: NodeRow): Promise<void> {
+    const { node_id: _, ...rest } = row;
+    await this.db
+      .insertInto('nodes')
+      .values(row)
+      .onConflict((conflict) => conflict.column('node_id').doUpdateSet(rest))
+      .execute();
+  }
+
+  get(nodeId: string): Promise<NodeRow | undefined> {
+    return this.db.selectFrom('nodes').selectAll().where('node_id', '=', nodeId).executeTakeFirst();
+  }
+
+  list(): Promise<NodeRow[]> {
+    return this.db.selectFrom('nodes').selectAll().orderBy('node_id').execute();
+  }
+
+  async update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void> {
+    await this.db.updateTable('nodes').set(patch).where('node_id', '=', nodeId).execute();
+  }
+
+  async remove(nodeId: string): Promise<void> {
+    await this.db.deleteFrom('nodes').where('node_id', '=', nodeId).execute();
+  }
+}

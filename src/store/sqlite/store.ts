@@ -1,0 +1,126 @@
+import { type RawBuilder, sql } from 'kysely';
+import { FloeError } from '../../core/errors.ts';
+import type { Store, StoreTables } from '../store.ts';
+import { SqliteCallbacks } from './callbacks.ts';
+import { openConnection, type SqliteConnection } from './connection.ts';
+import { SqliteNodes } from './nodes.ts';
+import { SqliteResults } from './results.ts';
+import { SqliteServiceTime } from './service-time.ts';
+import { SqliteSessions } from './sessions.ts';
+import type { Connection } from './tables.ts';
+import { SqliteTasks } from './tasks.ts';
+import { SqliteTombstones } from './tombstones.ts';
+
+/** Transactions that share one commit. Bounds how long the first of them waits for the last. */
+const MAX_BATCH = 64;
+
+type Waiting = {
+  readonly work: (tables: StoreTables) => Promise<unknown>;
+  readonly resolve: (value: unknown) => void;
+  readonly reject: (reason: unknown) => void;
+};
+
+/**
+ * The embedded store: one SQLite file, one writer. Transactions that wait at the same time are committed together, each
+ * in a savepoint of its own, so the cost of the disk's sync is shared; none is acknowledged before that commit.
+ */
+export class SqliteStore implements Store {
+  private readonly connection: SqliteConnection;
+  private waiting: Waiting[] = [];
+  private draining: Promise<void> | null = null;
+  private closed = false;
+
+  private constructor(connection: SqliteConnection) {
+    this.connection = connection;
+  }
+
+  /** `path` is a file, created when missing, or `:memory:`. Throws `setup_failed`. */
+  static open(path: string): SqliteStore {
+    return new SqliteStore(openConnection(path));
+  }
+
+  transaction<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
+    if (this.closed) return Promise.reject(new FloeError('not_ready', 'the store is closed'));
+    return new Promise<T>((resolve, reject) => {
+      this.waiting.push({ work, resolve: resolve as (value: unknown) => void, reject });
+      this.draining ??= this.drain();
+    });
+  }
+
+  async close(): Promise<void> {
+    if (this.closed) return;
+    this.closed = true;
+    while (this.draining !== null) await this.draining;
+    await this.connection.kysely.destroy();
+  }
+
+  private async drain(): Promise<void> {
+    // Lets everything that asks in this turn of the event loop join the first batch.
+    await Promise.resolve();
+    try {
+      await this.connection.kysely.connection().execute(async (kysely) => {
+        while (this.waiting.length > 0) await this.commitBatch(kysely, this.waiting.splice(0, MAX_BATCH));
+      });
+    } finally {
+      this.draining = null;
+      // Whoever asked after the last look found a drain that was already ending.
+      if (this.waiting.length > 0) this.draining = this.drain();
+    }
+  }
+
+  private async commitBatch(kysely: Connection, batch: readonly Waiting[]): Promise<void> {
+    const settle: (() => void)[] = [];
+    try {
+      await run(kysely, sql`begin immediate`);
+      const tables = tablesOf(kysely);
+      for (const waiting of batch) settle.push(await this.runOne(kysely, tables, waiting));
+      await run(kysely, sql`commit`);
+    } catch (thrown) {
+      const error = asStoreError(thrown);
+      for (const waiting of batch) waiting.reject(error);
+      if (this.connection.inTransaction()) await run(kysely, sql`rollback`);
+      return;
+    }
+    for (const tell of settle) tell();
+  }
+
+  /** Throws only when the whole batch is lost. */
+  private async runOne(kysely: Connection, tables: StoreTables, waiting: Waiting): Promise<() => void> {
+    await run(kysely, sql`savepoint one`);
+    try {
+      const value = await waiting.work(tables);
+      await run(kysely, sql`release one`);
+      return () => waiting.resolve(value);
+    } catch (thrown) {
+      // A full disk makes SQLite roll the whole transaction back by itself.
+      if (!this.connection.inTransaction()) throw thrown;
+      await run(kysely, sql`rollback to one`);
+      await run(kysely, sql`release one`);
+      return () => waiting.reject(asStoreError(thrown));
+    }
+  }
+}
+
+async function run(kysely: Connection, statement: RawBuilder<unknown>): Promise<void> {
+  await statement.execute(kysely);
+}
+
+function tablesOf(kysely: Connection): StoreTables {
+  return {
+    tasks: new SqliteTasks(kysely),
+    sessions: new SqliteSessions(kysely),
+    results: new SqliteResults(kysely),
+    nodes: new SqliteNodes(kysely),
+    callbacks: new SqliteCallbacks(kysely),
+    tombstones: new SqliteTombstones(kysely),
+    serviceTime: new SqliteServiceTime(kysely),
+  };
+}
+
+/** SQLite's own failures become `store_unavailable`; a violated constraint is a defect and stays what it is. */
+function asStoreError(thrown: unknown): unknown {
+  if (FloeError.is(thrown) || !(thrown instanceof Error) || !('code' in thrown)) return thrown;
+  const code = String(thrown.code);
+  if (!code.startsWith('SQLITE_') || code.startsWith('SQLITE_CONSTRAINT')) return thrown;
+  return new FloeError('store_unavailable', `the database refused: ${thrown.message} (${code})`, { code }, thrown);
+}

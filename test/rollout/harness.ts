@@ -1,0 +1,140 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { FloeClient, NodeApi } from '../../src/client/index.ts';
+import { type Clock, systemClock } from '../../src/core/clock.ts';
+import { OUTCOMES, policyOf } from '../../src/core/outcomes.ts';
+import { createRolloutServer, type RolloutConfigInput, type RolloutDeps, type RolloutServer } from '../../src/rollout/index.ts';
+import type { Lease, NodeRegistration, Outcome, SessionSummary, TaskRequestInput } from '../../src/schema/index.ts';
+import { type BlobStore, DirectoryBlobStore, SqliteStore } from '../../src/store/index.ts';
+
+/** A directory with a database and blobs, in which servers are started one after the other. */
+export class Workbench {
+  readonly directory: string;
+  readonly clock: Clock;
+  private readonly undo: (() => Promise<unknown>)[] = [];
+
+  private constructor(directory: string, clock: Clock) {
+    this.directory = directory;
+    this.clock = clock;
+  }
+
+  static async create(clock: Clock = systemClock): Promise<Workbench> {
+    return new Workbench(await mkdtemp(join(tmpdir(), 'floe-rollout-')), clock);
+  }
+
+  async open(): Promise<{ store: SqliteStore; blobs: BlobStore }> {
+    const store = SqliteStore.open(join(this.directory, 'floe.db'));
+    this.undo.push(() => store.close());
+    return { store, blobs: await DirectoryBlobStore.open(join(this.directory, 'blobs'), this.clock) };
+  }
+
+  /** A server on a store of its own; the store closes with the workbench, or with `stop`. */
+  async server(config: RolloutConfigInput = {}, deps: Partial<RolloutDeps> = {}): Promise<Running> {
+    const { store, blobs } = deps.store && deps.blobs ? { store: deps.store, blobs: deps.blobs } : await this.open();
+    const server = await createRolloutServer(
+      { port: 0, ...config },
+      { store, blobs, clock: this.clock, validateTask: () => {}, ...deps },
+    );
+    const running = new Running(server, store as SqliteStore);
+    this.undo.push(() => running.close());
+    return running;
+  }
+
+  async dispose(): Promise<void> {
+    for (const close of this.undo.reverse()) await close();
+    await rm(this.directory, { recursive: true, force: true });
+  }
+}
+
+export class Running {
+  readonly server: RolloutServer;
+  readonly store: SqliteStore;
+  private readonly clients: { close(): Promise<void> }[] = [];
+  private url: string | null = null;
+
+  constructor(server: RolloutServer, store: SqliteStore) {
+    this.server = server;
+    this.store = store;
+  }
+
+  async listen(): Promise<string> {
+    this.url ??= (await this.server.listen()).url;
+    return this.url;
+  }
+
+  async client(token?: string): Promise<FloeClient> {
+    const client = new FloeClient({ url: await this.listen(), token });
+    this.clients.push(client);
+    return client;
+  }
+
+  async node(nodeId = 'node-1', token?: string): Promise<NodeApi> {
+    const node = new NodeApi({ url: await this.listen(), nodeId, token });
+    this.clients.push(node);
+    await node.register(REGISTRATION);
+    return node;
+  }
+
+  async close(): Promise<void> {
+    for (const client of this.clients.splice(0)) await client.close();
+    await this.server.close();
+    await this.store.close();
+  }
+}
+
+export const REGISTRATION: Omit<NodeRegistration, 'node_id'> = {
+  gateway_url: null,
+  max_init_workers: 4,
+  ready_size: 2,
+  max_run_workers: 4,
+  max_postrun_workers: 2,
+};
+
+export const METRICS = { init_inflight: 0, ready_depth: 0, run_inflight: 0, postrun_queue_depth: 0, postrun_inflight: 0 };
+
+export function task(fields: Partial<TaskRequestInput> = {}): TaskRequestInput {
+  return { instruction: 'add two numbers', agent: { harness: 'shell', custom_shell: 'true' }, ...fields };
+}
+
+export function summaryOf(
+  lease: Pick<Lease, 'session_id' | 'task_id' | 'sample_index' | 'attempt' | 'epoch'>,
+  outcome: Outcome = 'completed',
+  fields: Partial<SessionSummary> = {},
+): SessionSummary {
+  return {
+    session_id: lease.session_id,
+    task_id: lease.task_id,
+    sample_index: lease.sample_index,
+    attempt: lease.attempt,
+    epoch: lease.epoch,
+    status: OUTCOMES[outcome].status,
+    outcome,
+    policy: policyOf(outcome),
+    reward: outcome === 'completed' ? 1 : null,
+    reward_details: {},
+    trace_count: 1,
+    trainable_tokens: 3,
+    completion_count: 1,
+    audit: null,
+    timing: {
+      queued_ms: 1,
+      init_ms: 1,
+      ready_ms: 1,
+      running_ms: 1,
+      postrun_queue_ms: 1,
+      build_ms: 1,
+      eval_ms: 1,
+      postrun_ms: 1,
+      total_ms: 7,
+    },
+    agent: null,
+    node_id: null,
+    error: null,
+    metadata: {},
+    ...fields,
+  };
+}
+
+export const TRAJECTORY = Buffer.from('{"status":"COMPLETED","traces":[{"response_ids":[1,2,3]}],"odd number":1.0}');
+export const COMPLETIONS = Buffer.from('[{"completion_id":"cmp_1"}]');
