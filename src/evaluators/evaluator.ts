@@ -20,7 +20,10 @@ export type Evaluation = { readonly reward: number | null; readonly details: Rec
  */
 export interface Evaluator {
   readonly name: string;
-  /** Throws `schema_violation`; called at submission, so that a bad config is refused before any work. */
-  checkConfig(config: Readonly<Record<string, unknown>>): void;
+  /**
+   * Throws `schema_violation`; called at submission, so that a bad config is refused before any work. With `spec`, what
+   * the config needs of the rest of the spec is checked, too.
+   */
+  checkConfig(config: Readonly<Record<string, unknown>>, spec?: EvaluatorSpec): void;
   evaluate(context: EvaluationContext, signal: AbortSignal): Promise<Evaluation>;
 }

@@ -1,0 +1,45 @@
+import { z } from 'zod';
+import { FloeError } from '../core/errors.ts';
+import { parseAs, parseJson } from '../core/parse.ts';
+import type { NodeStatus } from './test-report.ts';
+
+const statusSchema = z.enum(['PASSED', 'FAILED', 'ERROR', 'SKIPPED']);
+const expectedSchema = z
+  .record(z.string().min(1), statusSchema)
+  .refine((expected) => Object.keys(expected).length > 0, 'must name at least one node');
+
+const configSchema = z.strictObject({
+  test_command: z.string().min(1).describe('run by `/bin/sh -c` in `repo_dir`'),
+  expected_output_json: z
+    .union([z.string(), z.record(z.string(), z.unknown())])
+    .describe('{node: "PASSED" | "FAILED" | "ERROR" | "SKIPPED"}, as an object or as JSON text'),
+  repo_dir: z.string().min(1).nullable().default(null).describe('sandbox path; null: the workdir'),
+  patch_command: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe("prints the agent's work as a git patch; null: everything since the fresh runtime's HEAD"),
+  test_timeout: z.number().gt(0).default(1200).describe('seconds'),
+  apply_timeout: z.number().gt(0).default(60).describe('seconds for making the patch, and again for applying it'),
+  exclude_patterns: z
+    .array(z.string().min(1))
+    .default([])
+    .describe('git path patterns that are dropped from the patch; needs `refresh_runtime`'),
+});
+
+export type TestConfig = Omit<z.output<typeof configSchema>, 'expected_output_json'> & {
+  readonly expected: ReadonlyMap<string, NodeStatus>;
+};
+
+/** Throws `schema_violation`, naming the field. */
+export function parseTestConfig(config: Readonly<Record<string, unknown>>): TestConfig {
+  const { expected_output_json, ...rest } = parseAs(configSchema, config, 'evaluator.config');
+  const magic = rest.exclude_patterns.find((pattern) => pattern.startsWith(':'));
+  if (magic !== undefined) {
+    throw new FloeError('schema_violation', `evaluator.config: exclude_patterns: "${magic}" must not begin with ":"`);
+  }
+  const value = typeof expected_output_json === 'string' ? parseJson(expected_output_json) : expected_output_json;
+  const expected = parseAs(expectedSchema, value, 'evaluator.config: expected_output_json');
+  return { ...rest, expected: new Map(Object.entries(expected)) };
+}
