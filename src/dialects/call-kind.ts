@@ -28,6 +28,11 @@ export function labelCall(headers: Headers, toolCount: number, responseSchema: u
   return { thread: 'main', callKind: 'main' };
 }
 
+/** Two requests with the same body but different values here come from different agent threads. */
+export function threadKeyOf(headers: Headers): string {
+  return `${header(headers, 'x-claude-code-agent-id') ?? ''}\n${header(headers, 'x-session-id') ?? ''}`;
+}
+
 const titleSchema = z.looseObject({ properties: z.looseObject({ title: z.looseObject({}) }) });
 
 function header(headers: Headers, name: string): string | null {

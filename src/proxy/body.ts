@@ -1,0 +1,57 @@
+import type { IncomingMessage } from 'node:http';
+import type { Clock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+
+/** The largest conversation that is read: a million tokens of text with images still fits. */
+export const MAX_BODY_BYTES = 64 * 1024 * 1024;
+
+/** A client that sends nothing for this long in the middle of its body is not coming back. */
+export const BODY_IDLE_MS = 30_000;
+
+/**
+ * The whole body. Rejects with `body_too_large`, `bad_request` when the client stalls, or `cancelled` when it goes away;
+ * what was read is then dropped.
+ */
+export function readBody(request: IncomingMessage, clock: Clock): Promise<Buffer> {
+  const declared = Number(request.headers['content-length'] ?? 0);
+  if (declared > MAX_BODY_BYTES) return Promise.reject(tooLarge());
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = [];
+    let bytes = 0;
+    let cancelIdle = clock.schedule(BODY_IDLE_MS, onIdle);
+    let lastChunkMs = clock.monotonicMs();
+
+    function onIdle(): void {
+      const quietMs = clock.monotonicMs() - lastChunkMs;
+      if (quietMs < BODY_IDLE_MS) {
+        cancelIdle = clock.schedule(BODY_IDLE_MS - quietMs, onIdle);
+        return;
+      }
+      settle(() => reject(new FloeError('bad_request', `the body stopped for ${BODY_IDLE_MS / 1000} s`)));
+    }
+    function onData(chunk: Buffer): void {
+      lastChunkMs = clock.monotonicMs();
+      bytes += chunk.length;
+      if (bytes > MAX_BODY_BYTES) settle(() => reject(tooLarge()));
+      else chunks.push(chunk);
+    }
+    function onEnd(): void {
+      settle(() => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks, bytes)));
+    }
+    function onGone(): void {
+      settle(() => reject(new FloeError('cancelled', 'the client went away while sending its body')));
+    }
+    function settle(outcome: () => void): void {
+      cancelIdle();
+      request.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
+      // A late error of a request that nobody listens to any more would end the process.
+      request.on('error', () => {});
+      outcome();
+    }
+    request.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
+  });
+}
+
+function tooLarge(): FloeError {
+  return new FloeError('body_too_large', `the body exceeds ${MAX_BODY_BYTES} bytes`);
+}

@@ -1,0 +1,277 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type { Clock } from '../core/clock.ts';
+import { asFloeError, FloeError } from '../core/errors.ts';
+import { parseJson } from '../core/parse.ts';
+import { threadKeyOf } from '../dialects/call-kind.ts';
+import type { Dialect } from '../dialects/dialect.ts';
+import { matchRoute } from '../dialects/registry.ts';
+import type { EnginePool } from '../engines/pool.ts';
+import { readBody } from './body.ts';
+import { ABANDON_GRACE_MS } from './call.ts';
+import { deliver, HEARTBEAT_MS, sendError, sendJson } from './delivery.ts';
+import { MAX_HEADERS, parseTarget, refuseOddFraming } from './framing.ts';
+import type { CompletionJournal } from './journal.ts';
+import { KeyRing, keyOf } from './keys.ts';
+import { digestOf, type ProxySession, type ProxySessionSpec, SessionCalls } from './session.ts';
+import { SessionSocket } from './session-socket.ts';
+
+/** A client that has not sent its headers by then is holding a connection open on purpose. */
+const HEADERS_TIMEOUT_MS = 10_000;
+/** How often Node looks for such clients. */
+const TIMEOUT_CHECK_MS = 5_000;
+/** Longer than a harness thinks between two calls, so that most calls find their connection open. */
+const KEEP_ALIVE_MS = 65_000;
+/** What a session's last responses get to leave before their connections are cut. */
+const CLOSE_GRACE_MS = 1_000;
+
+export type ProxyDeps = {
+  readonly engines: EnginePool;
+  readonly journal: CompletionJournal;
+  readonly clock: Clock;
+  /** Between two heartbeats of a waiting stream; default {@link HEARTBEAT_MS}. */
+  readonly heartbeatMs?: number;
+  /** How long an engine call outlives its client; default {@link ABANDON_GRACE_MS}. */
+  readonly abandonGraceMs?: number;
+};
+
+/** The HTTP face that harnesses call. */
+export interface Proxy {
+  /** `http://host:port` of the TCP listener. Throws `not_ready` before `listen`. */
+  readonly origin: string;
+  /** Port 0 takes a free one. Rejects with `setup_failed`. */
+  listen(address: { readonly host: string; readonly port: number }): Promise<void>;
+  /** What the engines have room for; null when one does not tell. */
+  maxModelLen(): number | null;
+  /** Accepts the session's key from now on. Rejects with `conflict` for a key that was ever used, `setup_failed` without a socket. */
+  open(spec: ProxySessionSpec): Promise<ProxySession>;
+  /** Closes every session, then the listener. May be called twice. */
+  close(): Promise<void>;
+}
+
+export function createProxy(deps: ProxyDeps): Proxy {
+  return new HttpProxy(deps);
+}
+
+type OpenSession = {
+  readonly calls: SessionCalls;
+  readonly socket: SessionSocket | null;
+  readonly responses: Set<ServerResponse>;
+  close(): Promise<void>;
+};
+
+class HttpProxy implements Proxy {
+  private readonly deps: ProxyDeps;
+  private readonly server: Server;
+  private readonly keys = new KeyRing<OpenSession>();
+  private readonly sessions = new Set<OpenSession>();
+  /** Connections that came in through a session's own socket. */
+  private readonly bound = new WeakMap<Socket, OpenSession>();
+
+  constructor(deps: ProxyDeps) {
+    this.deps = deps;
+    this.server = createServer(
+      {
+        headersTimeout: HEADERS_TIMEOUT_MS,
+        connectionsCheckingInterval: TIMEOUT_CHECK_MS,
+        keepAliveTimeout: KEEP_ALIVE_MS,
+      },
+      (request, response) => void this.handle(request, response),
+    );
+    // One more than is accepted: beyond its own limit Node drops headers silently.
+    this.server.maxHeadersCount = MAX_HEADERS + 1;
+    // Without a listener Node answers an upgrade request as if it were an ordinary one.
+    this.server.on('upgrade', (_request, socket) => {
+      socket.on('error', () => socket.destroy());
+      socket.end('HTTP/1.1 426 Upgrade Required\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+    });
+  }
+
+  get origin(): string {
+    const address = this.server.address() as AddressInfo | null;
+    if (address === null) throw new FloeError('not_ready', 'the proxy does not listen');
+    const host = address.family === 'IPv6' ? `[${address.address}]` : address.address;
+    return `http://${host}:${address.port}`;
+  }
+
+  listen(address: { readonly host: string; readonly port: number }): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const refuse = (cause: Error): void => {
+        const where = `${address.host}:${address.port}`;
+        reject(new FloeError('setup_failed', `the proxy cannot listen on ${where}: ${cause.message}`, {}, cause));
+      };
+      this.server.once('error', refuse);
+      this.server.listen(address.port, address.host, () => {
+        this.server.off('error', refuse);
+        resolve();
+      });
+    });
+  }
+
+  maxModelLen(): number | null {
+    return this.deps.engines.maxModelLen();
+  }
+
+  async open(spec: ProxySessionSpec): Promise<ProxySession> {
+    const { clock, engines, journal, abandonGraceMs = ABANDON_GRACE_MS } = this.deps;
+    const calls = new SessionCalls(spec, { clock, engines, journal, abandonGraceMs });
+    const socket = spec.socketPath === null ? null : new SessionSocket(spec.socketPath);
+    let closing: Promise<void> | null = null;
+    const session: OpenSession = {
+      calls,
+      socket,
+      responses: new Set(),
+      close: () => {
+        closing ??= this.closeSession(session);
+        return closing;
+      },
+    };
+    this.keys.add(spec.key, session);
+    try {
+      await socket?.listen((connection) => {
+        this.bound.set(connection, session);
+        this.server.emit('connection', connection);
+      });
+    } catch (error) {
+      this.keys.close(spec.key);
+      throw error;
+    }
+    this.sessions.add(session);
+    return {
+      sessionId: spec.sessionId,
+      attempt: spec.attempt,
+      completions: () => calls.completions(),
+      get turns() {
+        return calls.turns;
+      },
+      get sampledTokens() {
+        return calls.sampledTokens;
+      },
+      get requests() {
+        return calls.requests;
+      },
+      get lastError() {
+        return calls.lastError;
+      },
+      close: session.close,
+    };
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...this.sessions].map((session) => session.close()));
+    if (!this.server.listening) return;
+    const closed = new Promise<void>((resolve) => {
+      this.server.close(() => resolve());
+    });
+    this.server.closeAllConnections();
+    await closed;
+  }
+
+  private async closeSession(session: OpenSession): Promise<void> {
+    this.keys.close(session.calls.spec.key);
+    await session.calls.close();
+    await this.lastResponses(session);
+    for (const response of session.responses) response.destroy();
+    await session.socket?.close();
+    this.sessions.delete(session);
+  }
+
+  /** Resolves when the session's responses have left, or after {@link CLOSE_GRACE_MS}. */
+  private lastResponses(session: OpenSession): Promise<void> {
+    const open = [...session.responses];
+    if (open.length === 0) return Promise.resolve();
+    return new Promise((resolve) => {
+      const cancel = this.deps.clock.schedule(CLOSE_GRACE_MS, resolve);
+      let left = open.length;
+      for (const response of open) {
+        response.once('close', () => {
+          if (--left > 0) return;
+          cancel();
+          resolve();
+        });
+      }
+    });
+  }
+
+  /** Never rejects: whatever goes wrong becomes an answer in the client's dialect. */
+  private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    let dialect = matchRoute('', '', request.headers).dialect;
+    let session: OpenSession | null = null;
+    try {
+      refuseOddFraming(request);
+      const target = parseTarget(request.url ?? '');
+      const match = matchRoute(request.method ?? '', target.path, request.headers);
+      dialect = match.dialect;
+      session = this.authenticate(request, keyOf(target, request.headers));
+      session.calls.requests++;
+      session.responses.add(response);
+      response.once('close', () => session?.responses.delete(response));
+      if (!match.found) throw noRoute(match.allow, request.method ?? '', target.path, response);
+      await this.serve(match.kind, match.dialect, session, request, response);
+    } catch (thrown) {
+      const error = asFloeError(thrown);
+      session?.calls.failed(error);
+      // The rest of a body that was not read would be taken for the next request.
+      if (!request.complete) response.setHeader('connection', 'close');
+      if (!response.destroyed) sendError(response, dialect, error);
+    }
+  }
+
+  private authenticate(request: IncomingMessage, key: string | null): OpenSession {
+    const bound = this.bound.get(request.socket);
+    const session = this.keys.find(key);
+    if (bound !== undefined && bound !== session) {
+      throw new FloeError('unauthorized', 'the session key does not belong to this socket');
+    }
+    return session;
+  }
+
+  private async serve(
+    kind: 'generate' | 'count_tokens' | 'models' | 'probe',
+    dialect: Dialect,
+    session: OpenSession,
+    request: IncomingMessage,
+    response: ServerResponse,
+  ): Promise<void> {
+    const { calls } = session;
+    switch (kind) {
+      case 'probe':
+        response.writeHead(200, { 'content-length': 0 }).end();
+        return;
+      case 'models':
+        sendJson(response, 200, dialect.encodeModels(calls.spec.modelName, this.maxModelLen()));
+        return;
+      case 'count_tokens': {
+        const body = await readBody(request, this.deps.clock);
+        const canonical = dialect.parseRequest(parseJson(body), request.headers);
+        const tokens = await calls.countTokens(canonical, abortedByClose(response));
+        sendJson(response, 200, dialect.encodeCount(tokens));
+        return;
+      }
+      case 'generate': {
+        const body = await readBody(request, this.deps.clock);
+        calls.refuseWhenClosed();
+        const digest = digestOf(dialect, threadKeyOf(request.headers), body);
+        const call =
+          calls.findRepeat(digest) ??
+          calls.begin(digest, dialect, dialect.parseRequest(parseJson(body), request.headers));
+        await deliver(response, call, {
+          clock: this.deps.clock,
+          heartbeatMs: this.deps.heartbeatMs ?? HEARTBEAT_MS,
+        });
+      }
+    }
+  }
+}
+
+function noRoute(allow: readonly string[], method: string, path: string, response: ServerResponse): FloeError {
+  if (allow.length === 0) return new FloeError('not_found', `no such path: ${path}`);
+  response.setHeader('allow', allow.join(', '));
+  return new FloeError('method_not_allowed', `${path} takes ${allow.join(', ')}, not ${method}`);
+}
+
+function abortedByClose(response: ServerResponse): AbortSignal {
+  const controller = new AbortController();
+  response.once('close', () => controller.abort(new FloeError('cancelled', 'the client went away')));
+  return controller.signal;
+}
