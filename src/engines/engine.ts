@@ -42,7 +42,7 @@ export type GenerateReply = {
 /**
  * One inference server.
  *
- * `generate` and `countTokens` reject with FloeError: `engine_unavailable` (no connection; nothing was sampled),
+ * `generate` and `countTokens` reject with FloeError: `engine_unavailable` (no reply began: no connection, 503 or 429),
  * `engine_rejected` (the server's 4xx, message passed on), `engine_error` (5xx, a reply that breaks a rule of a
  * completion record: ids missing, ids and logprobs of different length, a logprob NaN or positive beyond rounding,
  * ids that do not add up to the usage; or garbage), or the signal's reason. Never pads, never cuts to fit.

@@ -1,4 +1,4 @@
-import { errors, type Pool } from 'undici';
+import type { Pool } from 'undici';
 import { FloeError } from '../core/errors.ts';
 
 /** Failures that happen before a connection exists: the request never left, so nothing was sampled. */
@@ -11,6 +11,9 @@ const NEVER_SENT = new Set([
   'ETIMEDOUT',
   'UND_ERR_CONNECT_TIMEOUT',
 ]);
+
+/** The connection went away without a byte of a reply. */
+const CONNECTION_LOST = new Set(['UND_ERR_SOCKET', 'ECONNRESET', 'EPIPE']);
 
 /** A reply of a million ids and log-probabilities is about 110 MB; whatever is larger is not a reply. */
 const MAX_REPLY_BYTES = 256 * 1024 * 1024;
@@ -30,30 +33,38 @@ export type HttpCall = {
 };
 
 /**
- * One call to an engine, read to its end. Rejects with `engine_unavailable` when no connection could be opened, `engine_error`
- * when it broke later, or the signal's reason.
+ * One call to an engine, read to its end. Rejects with `engine_unavailable` when no reply began: no connection could be opened, or
+ * it was lost (`details.connection_lost`) before a byte came back, as happens when a server closes an idle connection at the moment
+ * it is used. Rejects with `engine_error` when the reply broke off, or with the signal's reason.
  */
 export async function callEngine(pool: Pool, engineId: string, call: HttpCall): Promise<HttpReply> {
+  const { signal, method, path, headers, body } = call;
+  let began = false;
   try {
-    const { signal, method, path, headers, body } = call;
     const reply = await pool.request({ method, path, signal, headers: headers ?? {}, body: body ?? null });
+    began = true;
     return { status: reply.statusCode, headers: reply.headers, body: await readAll(reply.body, engineId) };
   } catch (thrown) {
-    if (call.signal.aborted) throw call.signal.reason;
+    if (signal.aborted) throw signal.reason;
     if (FloeError.is(thrown)) throw thrown;
-    const code = (thrown as { code?: unknown }).code;
-    const message = thrown instanceof Error ? thrown.message : String(thrown);
-    if (thrown instanceof AggregateError || (typeof code === 'string' && NEVER_SENT.has(code))) {
-      throw new FloeError(
-        'engine_unavailable',
-        `engine ${engineId} cannot be reached: ${message || code}`,
-        { engine_id: engineId },
-        thrown,
-      );
-    }
-    const what = thrown instanceof errors.SocketError ? 'closed the connection' : 'failed';
-    throw new FloeError('engine_error', `engine ${engineId} ${what}: ${message}`, { engine_id: engineId }, thrown);
+    throw failure(thrown, engineId, began);
   }
+}
+
+function failure(thrown: unknown, engineId: string, began: boolean): FloeError {
+  const code = String((thrown as { code?: unknown }).code ?? '');
+  const message = thrown instanceof Error && thrown.message !== '' ? thrown.message : code || String(thrown);
+  const details = { engine_id: engineId };
+  if (began)
+    return new FloeError('engine_error', `engine ${engineId} broke off its reply: ${message}`, details, thrown);
+  if (thrown instanceof AggregateError || NEVER_SENT.has(code)) {
+    return new FloeError('engine_unavailable', `engine ${engineId} cannot be reached: ${message}`, details, thrown);
+  }
+  if (CONNECTION_LOST.has(code)) {
+    const lost = { ...details, connection_lost: true };
+    return new FloeError('engine_unavailable', `engine ${engineId} closed the connection: ${message}`, lost, thrown);
+  }
+  return new FloeError('engine_error', `engine ${engineId} failed: ${message}`, details, thrown);
 }
 
 async function readAll(body: AsyncIterable<Buffer>, engineId: string): Promise<Buffer> {

@@ -14,8 +14,8 @@ export type PooledReply = {
 };
 
 /**
- * Several engines that serve one policy. A call goes to the engine with the fewest calls in flight. A call of which nothing
- * was sampled is tried again, elsewhere or after a pause, for up to {@link PATIENCE_MS} or until the signal aborts.
+ * Several engines that serve one policy. A call goes to the engine with the fewest calls in flight. A call to which no
+ * reply began is tried again, elsewhere or after a pause, for up to {@link PATIENCE_MS} or until the signal aborts.
  * `generate` and `countTokens` reject as an `Engine` does, and with `engine_unavailable` when there is no engine.
  */
 export interface EnginePool {
@@ -30,6 +30,8 @@ export interface EnginePool {
 
 /** Weight updates and restarts take engines away for about this long; a session should outlive them. */
 const PATIENCE_MS = 60_000;
+/** A request that makes engines drop their connections must not be sent round all of them for ever. */
+const MAX_LOST_CONNECTIONS = 3;
 /** First pause after every engine was tried; doubles up to {@link MAX_PAUSE_MS}. */
 const FIRST_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5_000;
@@ -104,6 +106,7 @@ class LeastBusyPool implements EnginePool {
     const giveUpMs = this.clock.monotonicMs() + PATIENCE_MS;
     const tried = new Set<Member>();
     let pauseMs = FIRST_PAUSE_MS;
+    let lost = 0;
     for (;;) {
       const member = this.choose(request.sessionId, tried);
       if (member === null) throw new FloeError('engine_unavailable', 'no engine is registered');
@@ -116,6 +119,7 @@ class LeastBusyPool implements EnginePool {
         if (signal.aborted) throw error;
         this.countFailure(member, error);
         if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
+        if (error.details.connection_lost === true && ++lost >= MAX_LOST_CONNECTIONS) throw error;
         failure = error;
       }
       tried.add(member);

@@ -1,0 +1,141 @@
+import { createServer, type IncomingHttpHeaders, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+export type Received = {
+  readonly method: string;
+  readonly path: string;
+  readonly headers: IncomingHttpHeaders;
+  readonly body: Record<string, unknown>;
+  /** The body as it came. */
+  readonly text: string;
+  readonly response: ServerResponse;
+};
+
+export type Handler = (received: Received) => void | Promise<void>;
+
+/** A loopback server that answers as told and remembers what it was asked. `/v1/models` and `/weight_info` have defaults. */
+export class ScriptedServer {
+  readonly received: Received[] = [];
+  version: string | null = null;
+  maxModelLen: number | null = 4096;
+  onChat: Handler;
+  onTokenize: Handler = ({ response }) => json(response, 200, { count: 7, max_model_len: 4096, tokens: [1, 2, 3] });
+  private readonly server: Server;
+  private arrivals: { count: number; resolve: () => void }[] = [];
+
+  constructor(onChat: Handler) {
+    this.onChat = onChat;
+    this.server = createServer((request, response) => {
+      const chunks: Buffer[] = [];
+      request.on('data', (chunk: Buffer) => chunks.push(chunk));
+      request.on('end', () => {
+        const text = Buffer.concat(chunks).toString();
+        const body = text === '' ? {} : (JSON.parse(text) as Record<string, unknown>);
+        const path = request.url ?? '';
+        this.answer({ method: request.method ?? '', path, headers: request.headers, body, text, response });
+      });
+    });
+  }
+
+  get baseUrl(): string {
+    return `http://127.0.0.1:${(this.server.address() as AddressInfo).port}`;
+  }
+
+  /** Model calls so far. */
+  get chats(): Received[] {
+    return this.received.filter(({ path }) => path === '/v1/chat/completions');
+  }
+
+  listen(): Promise<void> {
+    return new Promise((resolve) => this.server.listen(0, '127.0.0.1', resolve));
+  }
+
+  /** Resolves when `count` model calls have arrived since the start. */
+  arrived(count: number): Promise<void> {
+    if (this.chats.length >= count) return Promise.resolve();
+    return new Promise((resolve) => this.arrivals.push({ count, resolve }));
+  }
+
+  close(): Promise<void> {
+    const closed = new Promise<void>((resolve) => {
+      this.server.close(() => resolve());
+    });
+    this.server.closeAllConnections();
+    return closed;
+  }
+
+  private answer(received: Received): void {
+    this.received.push(received);
+    const { path, response } = received;
+    if (path === '/v1/models') {
+      json(response, 200, { object: 'list', data: [{ id: 'toy', max_model_len: this.maxModelLen }] });
+    } else if (path === '/weight_info') {
+      if (this.version === null) json(response, 404, { detail: 'Not Found' });
+      else json(response, 200, { weight_version: this.version });
+    } else if (path === '/tokenize') {
+      void this.onTokenize(received);
+    } else {
+      const count = this.chats.length;
+      for (const waiter of this.arrivals.filter((entry) => entry.count <= count)) waiter.resolve();
+      this.arrivals = this.arrivals.filter((entry) => entry.count > count);
+      void this.onChat(received);
+    }
+  }
+}
+
+export function json(response: ServerResponse, status: number, body: unknown, headers = {}): void {
+  response.writeHead(status, { 'content-type': 'application/json', ...headers });
+  response.end(JSON.stringify(body));
+}
+
+export type ReplyParts = {
+  content?: string | null;
+  reasoning?: string;
+  toolCalls?: { id: string; name: string; arguments: string }[];
+  promptIds?: number[];
+  responseIds?: number[];
+  logprobs?: unknown[];
+  finish?: string;
+  stopReason?: number | string | null;
+};
+
+/** A well-formed vLLM reply; `change` may then break it. */
+export function vllmReply(received: Pick<Received, 'headers'>, parts: ReplyParts = {}): Record<string, unknown> {
+  const responseIds = parts.responseIds ?? [11, 12, 2];
+  const promptIds = parts.promptIds ?? [1, 5, 6, 7];
+  const logprobs = parts.logprobs ?? responseIds.map((_, i) => -0.25 * (i + 1));
+  return {
+    id: `chatcmpl-${String(received.headers['x-request-id'])}`,
+    object: 'chat.completion',
+    created: 1,
+    model: 'toy',
+    choices: [
+      {
+        index: 0,
+        message: {
+          role: 'assistant',
+          content: parts.content === undefined ? 'Hello.' : parts.content,
+          ...(parts.reasoning === undefined ? {} : { reasoning: parts.reasoning }),
+          tool_calls: (parts.toolCalls ?? []).map(({ id, name, arguments: text }) => ({
+            id,
+            type: 'function',
+            function: { name, arguments: text },
+          })),
+        },
+        logprobs: {
+          content: logprobs.map((logprob) => ({ token: 't', logprob, bytes: [116], top_logprobs: [] })),
+        },
+        finish_reason: parts.finish ?? (parts.toolCalls === undefined ? 'stop' : 'tool_calls'),
+        stop_reason: parts.stopReason ?? null,
+        token_ids: responseIds,
+      },
+    ],
+    usage: {
+      prompt_tokens: promptIds.length,
+      completion_tokens: responseIds.length,
+      total_tokens: promptIds.length + responseIds.length,
+      prompt_tokens_details: { cached_tokens: 2 },
+    },
+    prompt_token_ids: promptIds,
+  };
+}
