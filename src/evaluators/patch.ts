@@ -76,13 +76,13 @@ export async function carryPatch(agent: Runtime, fresh: Runtime, carrier: PatchC
 type Base = { readonly commit: string; readonly tree: string };
 
 async function readBase(fresh: Runtime, carrier: PatchCarrier): Promise<Base> {
-  const found = await run(fresh, 'git rev-parse "HEAD^{commit}" "HEAD^{tree}"', {}, carrier);
-  const [commit, tree] = found.timedOut ? [] : found.value.stdout.split('\n');
-  if (found.timedOut || found.value.exitCode !== 0 || !commit || !tree) {
+  const found = await run(fresh, 'git rev-parse "HEAD^{commit}" "HEAD^{tree}"', {}, carrier).catch(asMissing);
+  const [commit, tree] = found === 'missing' || found.timedOut ? [] : found.value.stdout.split('\n');
+  if (found === 'missing' || found.timedOut || found.value.exitCode !== 0 || !commit || !tree) {
     throw new FloeError(
       'evaluator_failed',
       `test_on_output: the fresh runtime has no git repository with a commit in ${repoOf(fresh, carrier)}`,
-      found.timedOut ? { timed_out: true } : tailOf(found.value),
+      found === 'missing' || found.timedOut ? { cause: found === 'missing' ? found : 'timeout' } : tailOf(found.value),
     );
   }
   return { commit, tree };
@@ -93,8 +93,8 @@ async function makePatch(agent: Runtime, base: Base, carrier: PatchCarrier): Pro
   const command = carrier.config.patch_command ?? DEFAULT_PATCH_COMMAND;
   const env = { FLOE_PATCH: path, FLOE_BASE_COMMIT: base.commit, FLOE_BASE_TREE: base.tree };
   // To a file, because a diff of a text file in another encoding is not valid UTF-8.
-  const made = await run(agent, `(\n${command}\n) > "$FLOE_PATCH"`, env, carrier).catch(asAgentFailure);
-  if (made === 'no_repository') return notApplied('patch_failed', { missing: repoOf(agent, carrier) });
+  const made = await run(agent, `(\n${command}\n) > "$FLOE_PATCH"`, env, carrier).catch(asMissing);
+  if (made === 'missing') return notApplied('patch_failed', { missing: repoOf(agent, carrier) });
   if (made.timedOut) return notApplied('patch_timeout', {});
   if (made.value.exitCode !== 0) return notApplied('patch_failed', tailOf(made.value));
   const sized = await run(agent, 'wc -c < "$FLOE_PATCH"', { FLOE_PATCH: path }, carrier);
@@ -139,9 +139,9 @@ function run(
   );
 }
 
-/** The agent may have deleted its repository; the fresh runtime has shown that it was there. */
-function asAgentFailure(thrown: unknown): 'no_repository' {
-  if (FloeError.is(thrown) && thrown.code === 'workdir_missing') return 'no_repository';
+/** A missing repository is the task's mistake in the fresh runtime, and the agent's doing in its own. */
+function asMissing(thrown: unknown): 'missing' {
+  if (FloeError.is(thrown) && thrown.code === 'workdir_missing') return 'missing';
   throw thrown;
 }
 

@@ -1,0 +1,85 @@
+import { spawn } from 'node:child_process';
+import { mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { FloeError } from '../../src/core/errors.ts';
+import type { ExecRequest, ExecResult, Runtime } from '../../src/runtimes/runtime.ts';
+
+export type DirectoryRuntime = Runtime & { readonly commands: readonly string[] };
+
+/** A runtime without isolation over a temporary directory, with real shells and real git. */
+export async function directoryRuntime(): Promise<DirectoryRuntime> {
+  const root = await mkdtemp(join(tmpdir(), 'floe-evaluator-'));
+  const paths = {
+    workdir: join(root, 'work'),
+    home: join(root, 'home'),
+    artifacts: join(root, 'artifacts'),
+    logs: join(root, 'logs'),
+  };
+  for (const path of Object.values(paths)) await mkdir(path);
+  const commands: string[] = [];
+  return {
+    backend: 'local',
+    isolation: 'none',
+    paths,
+    proxyOrigin: '',
+    commands,
+    async exec(request, signal) {
+      commands.push(typeof request.command === 'string' ? request.command : request.command.join(' '));
+      const cwd = request.cwd ?? paths.workdir;
+      if (!(await stat(cwd).catch(() => null))?.isDirectory()) throw new FloeError('workdir_missing', cwd);
+      return execute(request, cwd, paths.home, signal);
+    },
+    async writeFiles(files) {
+      for (const file of files) {
+        await mkdir(dirname(file.path), { recursive: true });
+        await writeFile(file.path, file.content);
+      }
+    },
+    uploadDir: () => Promise.reject(new FloeError('unsupported', 'uploadDir')),
+    async readFile(path, maxBytes) {
+      const content = await readFile(path).catch(() => null);
+      if (content !== null && content.length > maxBytes) throw new FloeError('runtime_failed', `${path} is too large`);
+      return content;
+    },
+    stop: () => rm(root, { recursive: true, force: true }),
+  };
+}
+
+function execute(request: ExecRequest, cwd: string, home: string, signal: AbortSignal): Promise<ExecResult> {
+  const command = typeof request.command === 'string' ? ['/bin/sh', '-c', request.command] : [...request.command];
+  const env = { PATH: process.env['PATH'] ?? '', HOME: home, GIT_CONFIG_NOSYSTEM: '1', ...request.env };
+  return new Promise((resolve, reject) => {
+    const child = spawn(command[0] ?? '', command.slice(1), {
+      cwd,
+      env,
+      detached: true,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    const kill = (): void => {
+      if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL');
+    };
+    signal.addEventListener('abort', kill, { once: true });
+    if (signal.aborted) kill();
+    const out = { stdout: '', stderr: '' };
+    child.stdout.on('data', (data: Buffer) => {
+      out.stdout += data.toString();
+    });
+    child.stderr.on('data', (data: Buffer) => {
+      out.stderr += data.toString();
+    });
+    child.once('error', reject);
+    child.once('close', (exitCode, ended) => {
+      signal.removeEventListener('abort', kill);
+      if (signal.aborted) reject(signal.reason);
+      else resolve({ exitCode, signal: ended, ...out, droppedBytes: 0, killedBy: null, wallMs: 0 });
+    });
+  });
+}
+
+/** Runs a shell script that must succeed. */
+export async function shell(runtime: Runtime, script: string): Promise<string> {
+  const result = await runtime.exec({ command: `set -e\n${script}` }, new AbortController().signal);
+  if (result.exitCode !== 0) throw new Error(`script failed: ${result.stderr}`);
+  return result.stdout;
+}

@@ -1,0 +1,52 @@
+import { describe, expect, test } from 'vitest';
+import { evaluatorRegistry } from '../../src/evaluators/registry.ts';
+import { directoryRuntime } from './directory-runtime.ts';
+
+const registry = evaluatorRegistry();
+
+describe('the evaluator registry', () => {
+  test('names what there is when asked for something else', () => {
+    expect(() => registry.get('nope')).toThrow(
+      expect.objectContaining({
+        code: 'unknown_evaluator',
+        message: 'no evaluator "nope"; there are session_completed, test_on_output',
+      }),
+    );
+  });
+
+  test.each([
+    ['session_completed', { x: 1 }, 'x'],
+    ['test_on_output', {}, 'test_command'],
+    ['test_on_output', { test_command: 'x', expected_output_json: {} }, 'expected_output_json'],
+    ['test_on_output', { test_command: 'x', expected_output_json: { a: 'OK' } }, 'expected_output_json'],
+    ['test_on_output', { test_command: 'x', expected_output_json: { a: 'PASSED' }, timeout: 3 }, 'timeout'],
+    ['test_on_output', { test_command: 'x', expected_output_json: { a: 'PASSED' }, exclude_patterns: [':!a'] }, ':!a'],
+  ])('%s refuses %j and names the field', (strategy, config, field) => {
+    const spec = { strategy, config, env: {}, refresh_runtime: true };
+    expect(() => registry.check(spec)).toThrow(
+      expect.objectContaining({ code: 'schema_violation', message: expect.stringContaining(field) }),
+    );
+  });
+
+  test('refuses expectations that are not JSON', () => {
+    const config = { test_command: 'x', expected_output_json: '{a' };
+    expect(() => registry.get('test_on_output').checkConfig(config)).toThrow(
+      expect.objectContaining({ code: 'malformed_json' }),
+    );
+  });
+
+  test.each([
+    ['COMPLETED', 1],
+    ['TIMEOUT', 0],
+    ['ERROR', 0],
+    ['CANCELLED', 0],
+  ] as const)('session_completed gives %s a reward of %i', async (status, reward) => {
+    const runtime = await directoryRuntime();
+    const spec = { strategy: 'session_completed', config: {}, env: {}, refresh_runtime: false };
+    const context = { spec, status, runtime, freshRuntime: null };
+    const evaluation = await registry.get('session_completed').evaluate(context, new AbortController().signal);
+    await runtime.stop();
+    expect(evaluation).toEqual({ reward, details: { status } });
+    expect(runtime.commands).toEqual([]);
+  });
+});

@@ -1,0 +1,229 @@
+import { afterEach, describe, expect, test } from 'vitest';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import type { Evaluation } from '../../src/evaluators/evaluator.ts';
+import { evaluatorRegistry } from '../../src/evaluators/registry.ts';
+import type { Runtime } from '../../src/runtimes/runtime.ts';
+import { type DirectoryRuntime, directoryRuntime, shell } from './directory-runtime.ts';
+
+const GIT = 'git -c user.name=t -c user.email=t@t -c commit.gpgsign=false';
+/** A little repository: `sum.sh` is wrong, `check.sh` is its test suite. */
+const PREPARE = `
+git init -q .
+printf 'echo 5\\n' > sum.sh
+printf 'ignored.txt\\n' > .gitignore
+printf 'if [ "$(sh sum.sh)" = 4 ]; then echo "PASSED check::sum"; else echo "FAILED check::sum - wrong"; fi\\necho "PASSED check::ready"\\n' > check.sh
+git add -A
+${GIT} commit -q -m start
+`;
+const EXPECTED = { 'check::sum': 'PASSED', 'check::ready': 'PASSED' };
+const FIX = "printf 'echo 4\\n' > sum.sh\n";
+
+/** Never ends by itself. */
+const HANG = 'tail -f /dev/null';
+
+const open: Runtime[] = [];
+afterEach(async () => {
+  for (const runtime of open.splice(0)) await runtime.stop();
+});
+
+async function prepared(script = PREPARE): Promise<DirectoryRuntime> {
+  const runtime = await directoryRuntime();
+  open.push(runtime);
+  await shell(runtime, script);
+  return runtime;
+}
+
+type Setup = {
+  readonly work?: string;
+  readonly config?: Record<string, unknown>;
+  readonly fresh?: DirectoryRuntime | null;
+  readonly agent?: DirectoryRuntime;
+  readonly clock?: VirtualClock;
+  readonly env?: Record<string, string>;
+};
+
+async function grade({ work = '', config, fresh, agent, clock, env = {} }: Setup): Promise<Evaluation> {
+  const runtime = agent ?? (await prepared());
+  if (work !== '') await shell(runtime, work);
+  const freshRuntime = fresh === undefined ? await prepared() : fresh;
+  const evaluator = evaluatorRegistry(clock).get('test_on_output');
+  const spec = {
+    strategy: 'test_on_output',
+    config: { test_command: 'sh check.sh', expected_output_json: EXPECTED, ...config },
+    env,
+    refresh_runtime: freshRuntime !== null,
+  };
+  return evaluator.evaluate({ spec, status: 'COMPLETED', runtime, freshRuntime }, new AbortController().signal);
+}
+
+describe('test_on_output', () => {
+  test('rewards work that makes the expected tests pass in a fresh runtime', async () => {
+    const { reward, details } = await grade({ work: FIX });
+    expect(reward).toBe(1);
+    expect(details).toMatchObject({ matching_nodes: 2, unexpected_nodes: 0, differing: {} });
+  });
+
+  test('does not reward work that does not', async () => {
+    const { reward, details } = await grade({ work: "printf 'echo 3\\n' > sum.sh" });
+    expect(reward).toBe(0);
+    expect(details['differing']).toEqual({ 'check::sum': { expected: 'PASSED', found: 'FAILED' } });
+  });
+
+  test('grades an empty patch as it is', async () => {
+    expect((await grade({})).reward).toBe(0);
+    const failing = { 'check::sum': 'FAILED', 'check::ready': 'PASSED' };
+    const graded = await grade({ config: { expected_output_json: failing } });
+    expect(graded).toMatchObject({ reward: 1, details: { patch_bytes: 0 } });
+  });
+
+  test('ignores the exit code of the test command', async () => {
+    expect((await grade({ work: FIX, config: { test_command: 'sh check.sh; exit 3' } })).reward).toBe(1);
+  });
+
+  test('carries commits, new files, deletions, modes and binary content', async () => {
+    const fresh = await prepared();
+    const work = `${FIX}
+      ${GIT} commit -q -a -m fix
+      mkdir 'new dir'; printf 'x' > 'new dir/fïle'; printf '\\000\\001\\377' > blob.bin; printf 'caf\\351\\n' > latin1.txt
+      printf 'no' > ignored.txt; chmod +x check.sh; git rm -q --cached .gitignore; rm .gitignore; ln -s sum.sh link`;
+    const graded = await grade({ work, fresh });
+    expect(graded.reward).toBe(1);
+    const found = await shell(fresh, 'ls; test -x check.sh; readlink link; od -An -tx1 blob.bin latin1.txt');
+    expect(found).toBe(
+      'blob.bin\ncheck.sh\nignored.txt\nlatin1.txt\nlink\nnew dir\nsum.sh\nsum.sh\n 00 01 ff 63 61 66 e9 0a\n',
+    );
+  });
+
+  test('leaves out what git ignores', async () => {
+    const fresh = await prepared();
+    await grade({ work: `${FIX} printf no > ignored.txt`, fresh });
+    expect(await shell(fresh, 'ls')).toBe('check.sh\nsum.sh\n');
+  });
+
+  test("leaves the agent's index as it was", async () => {
+    const agent = await prepared();
+    await grade({ agent, work: `${FIX} printf x > new.txt` });
+    expect(await shell(agent, 'git status --porcelain; ls "$HOME"')).toMatch(/^ M sum\.sh\n\?\? new\.txt\n/);
+  });
+
+  test('drops excluded paths, also when a patch command hides one behind a rename', async () => {
+    const cheat = `printf 'echo "PASSED check::sum"; echo "PASSED check::ready"\\n' > check.sh`;
+    const config = { exclude_patterns: ['check.sh', 'tests/*'] };
+    expect((await grade({ work: cheat })).reward).toBe(1);
+    expect((await grade({ work: cheat, config })).reward).toBe(0);
+    expect((await grade({ work: `${cheat}\n${FIX}`, config })).reward).toBe(1);
+    const fresh = await prepared();
+    const rename = 'git mv check.sh moved.sh';
+    const patch_command = 'git diff HEAD -M';
+    await grade({ work: rename, fresh, config: { ...config, patch_command } });
+    expect(await shell(fresh, 'ls')).toBe('check.sh\nmoved.sh\nsum.sh\n');
+  });
+
+  test('refuses exclude patterns where there is no patch', async () => {
+    const config = { exclude_patterns: ['a'] };
+    await expect(grade({ fresh: null, config })).rejects.toMatchObject({ code: 'schema_violation' });
+    const spec = { strategy: 'test_on_output', env: {}, refresh_runtime: false };
+    const full = { ...spec, config: { test_command: 'x', expected_output_json: { a: 'PASSED' }, ...config } };
+    expect(() => evaluatorRegistry().check(full)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+    expect(() => evaluatorRegistry().check({ ...full, refresh_runtime: true })).not.toThrow();
+  });
+
+  test('gives 0 for a patch that does not apply, with what git said', async () => {
+    const patch_command = `printf 'diff --git a/sum.sh b/sum.sh\\n--- a/sum.sh\\n+++ b/sum.sh\\n@@ -1 +1 @@\\n-other\\n+x\\n'`;
+    const { reward, details } = await grade({ config: { patch_command } });
+    expect(reward).toBe(0);
+    expect(details).toMatchObject({ failure: 'patch_does_not_apply', exit_code: 1 });
+    expect(details['stderr_tail']).toContain('patch does not apply');
+  });
+
+  test('gives 0 for a patch that reaches out of the repository', async () => {
+    const patch_command = `printf 'diff --git a/../../x b/../../x\\nnew file mode 100644\\n--- /dev/null\\n+++ b/../../x\\n@@ -0,0 +1 @@\\n+x\\n'`;
+    expect(await grade({ config: { patch_command } })).toMatchObject({
+      reward: 0,
+      details: { failure: 'patch_does_not_apply' },
+    });
+  });
+
+  test('gives 0 for a patch beyond the size limit', async () => {
+    const patch_command = 'head -c 17000000 /dev/zero';
+    expect(await grade({ config: { patch_command } })).toMatchObject({
+      reward: 0,
+      details: { failure: 'patch_too_large', bytes: 17_000_000 },
+    });
+  });
+
+  test('gives 0 when the agent destroyed its repository, whole or in part', async () => {
+    expect(await grade({ work: 'rm -rf .git' })).toMatchObject({ reward: 0, details: { failure: 'patch_failed' } });
+    const agent = await prepared();
+    await shell(agent, `rm -rf "${agent.paths.workdir}"`);
+    expect(await grade({ agent })).toMatchObject({ reward: 0, details: { failure: 'patch_failed' } });
+  });
+
+  test('fails without a reward when the fresh runtime has no repository', async () => {
+    const fresh = await prepared('true');
+    await expect(grade({ fresh })).rejects.toMatchObject({ code: 'evaluator_failed' });
+    await expect(grade({ config: { repo_dir: '/nowhere' } })).rejects.toMatchObject({ code: 'evaluator_failed' });
+  });
+
+  test('counts no nodes against the agent, unless nothing of the agent can have had a part', async () => {
+    const config = { test_command: 'exit 127' };
+    expect(await grade({ work: FIX, config })).toMatchObject({ reward: 0, details: { failure: 'no_nodes' } });
+    expect(await grade({ config, fresh: null })).toMatchObject({ reward: 0, details: { failure: 'no_nodes' } });
+    await expect(grade({ config })).rejects.toMatchObject({ code: 'evaluator_failed' });
+  });
+
+  test('counts a hanging test command against the agent, unless nothing of the agent can have had a part', async () => {
+    for (const [work, outcome] of [
+      [FIX, { reward: 0, details: { failure: 'test_timeout' } }],
+      ['', { code: 'evaluator_failed' }],
+    ] as const) {
+      const clock = new VirtualClock();
+      const fresh = await prepared();
+      const exec = fresh.exec.bind(fresh);
+      // The test command runs until killed; time passes as soon as it has been started.
+      const hanging: DirectoryRuntime = {
+        ...fresh,
+        exec: (request, signal) => {
+          const running = exec(request, signal);
+          if (request.command === HANG) clock.advance(5_000);
+          return running;
+        },
+      };
+      const settled = grade({ work, clock, fresh: hanging, config: { test_command: HANG, test_timeout: 5 } });
+      await expect(settled.catch((thrown) => thrown)).resolves.toMatchObject(outcome);
+    }
+  });
+
+  test('rejects with the reason of its signal', async () => {
+    const runtime = await prepared();
+    const controller = new AbortController();
+    controller.abort(new Error('cancelled here'));
+    const spec = {
+      strategy: 'test_on_output',
+      config: { test_command: 'sh check.sh', expected_output_json: EXPECTED },
+      env: {},
+      refresh_runtime: false,
+    };
+    const context = { spec, status: 'COMPLETED' as const, runtime, freshRuntime: null };
+    const evaluator = evaluatorRegistry().get('test_on_output');
+    await expect(evaluator.evaluate(context, controller.signal)).rejects.toThrow('cancelled here');
+  });
+
+  test('runs in the repository and with the environment that the task names', async () => {
+    const config = {
+      test_command: 'echo "PASSED $WHERE::$(basename "$PWD")"',
+      expected_output_json: '{"x::sub":"PASSED"}',
+    };
+    const agent = await prepared('mkdir sub');
+    const repo_dir = `${agent.paths.workdir}/sub`;
+    const graded = await grade({ agent, fresh: null, config: { ...config, repo_dir }, env: { WHERE: 'x' } });
+    expect(graded.reward).toBe(1);
+  });
+
+  test('falls back to HEAD when the agent lost the base, and finds an equal tree in another commit', async () => {
+    const other = await prepared(`${PREPARE}\n${GIT} commit -q --amend -m 'other time'`);
+    expect((await grade({ work: `${FIX}${GIT} commit -q -a -m fix`, fresh: other })).reward).toBe(1);
+    const grown = await prepared(`${PREPARE}\nprintf hidden > hidden.txt; git add -A; ${GIT} commit -q -m more`);
+    expect((await grade({ work: FIX, fresh: grown })).reward).toBe(1);
+  });
+});
