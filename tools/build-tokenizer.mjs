@@ -64,9 +64,9 @@ function train(words, mergeCount) {
   const add = (key, delta, index) => {
     counts.set(key, (counts.get(key) ?? 0) + delta);
     if (delta > 0) {
-      let set = places.get(key);
-      if (set === undefined) places.set(key, (set = new Set()));
+      const set = places.get(key) ?? new Set();
       set.add(index);
+      places.set(key, set);
     }
   };
   words.forEach(({ symbols, count }, index) => {

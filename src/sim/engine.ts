@@ -1,0 +1,216 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { type Clock, sleep } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import { Semaphore } from '../core/semaphore.ts';
+import type { FinishReason } from '../schema/index.ts';
+import type { Ledger, LedgerEntry } from './ledger.ts';
+import type { Policy } from './policy.ts';
+import { PrefixCache } from './prefix-cache.ts';
+import { type Finish, type GenerateCall, Run, type SampledToken } from './run.ts';
+import type { Piece } from './visible-text.ts';
+import type { Vocabulary } from './vocabulary.ts';
+import type { WeightStore } from './weights.ts';
+
+/** Tokens sampled in one go when nothing limits them; then other connections get their turn. */
+const BURST_TOKENS = 64;
+
+export type GenerateEvent =
+  | { readonly kind: 'start'; readonly cachedTokens: number }
+  | { readonly kind: 'tokens'; readonly tokens: readonly SampledToken[]; readonly pieces: readonly Piece[] }
+  | ({ readonly kind: 'finish'; readonly pieces: readonly Piece[]; readonly entry: LedgerEntry } & Finish);
+
+export type EngineOptions = {
+  readonly vocabulary: Vocabulary;
+  readonly policy: Policy;
+  readonly weights: WeightStore;
+  readonly ledger: Ledger;
+  readonly clock: Clock;
+  readonly seed: number;
+  readonly maxModelLen: number;
+  readonly maxNumSeqs: number;
+  /** Time to the first token, once a slot is taken. */
+  readonly firstTokenDelayMs: number;
+  readonly tokenDelayMs: number;
+  readonly cacheBlocks: number;
+};
+
+/** What metrics want to know. The functions must not throw. */
+export type EngineEvents = {
+  readonly onStart?: (promptTokens: number, cachedTokens: number) => void;
+  readonly onTokens?: (count: number) => void;
+  readonly onFinish?: (reason: FinishReason) => void;
+};
+
+/** Reason with which {@link SimEngine.abort} ends a run. */
+const ABORTED = new FloeError('cancelled', 'the call was aborted');
+
+type Gate = { readonly opened: Promise<void>; readonly open: () => void };
+
+/**
+ * The simulated engine without any wire format: slots, waiting queue, pause, abort, weights in flight. A face, vLLM's
+ * or a later one, turns requests into {@link GenerateCall} and events into its replies.
+ */
+export class SimEngine {
+  readonly options: EngineOptions;
+  readonly cache: PrefixCache;
+  private readonly events: EngineEvents;
+  private readonly slots: Semaphore;
+  private readonly runs = new Map<Run, Gate>();
+  private serial = 0;
+  private gate: Gate | null = null;
+
+  constructor(options: EngineOptions, events: EngineEvents = {}) {
+    this.options = options;
+    this.events = events;
+    this.slots = new Semaphore(options.maxNumSeqs);
+    this.cache = new PrefixCache(options.cacheBlocks);
+  }
+
+  get running(): number {
+    return this.slots.inUse;
+  }
+
+  get waiting(): number {
+    return this.slots.waiting;
+  }
+
+  get paused(): boolean {
+    return this.gate !== null;
+  }
+
+  /**
+   * Samples one reply: `start` when a slot is taken, `tokens` as they come, `finish` at the end. An abort ends it with
+   * reason `abort` and the tokens so far; leaving the iteration early aborts as well. The ledger has the entry before
+   * `finish` is handed out. Never throws for an abort.
+   */
+  async *generate(call: GenerateCall): AsyncGenerator<GenerateEvent, void, undefined> {
+    const { clock, ledger, seed, policy, vocabulary } = this.options;
+    const run = new Run(call, { vocabulary, policy, randomKey: [seed, this.serial++], nowMs: clock.nowMs() });
+    const ended = newGate();
+    this.runs.set(run, ended);
+    const onAbort = (): void => run.controller.abort(call.signal.reason);
+    if (call.signal.aborted) onAbort();
+    call.signal.addEventListener('abort', onAbort, { once: true });
+    let release: (() => void) | null = null;
+    let entry: LedgerEntry | undefined;
+    try {
+      release = await this.enter(run);
+      if (release !== null) {
+        const cachedTokens = this.cache.admit(call.promptIds, call.cacheSalt);
+        this.events.onStart?.(call.promptIds.length, cachedTokens);
+        yield { kind: 'start', cachedTokens };
+        yield* this.sample(run);
+      }
+    } finally {
+      run.finish ??= { reason: 'abort', stop: null };
+      call.signal.removeEventListener('abort', onAbort);
+      this.runs.delete(run);
+      release?.();
+      entry = ledger.append(run.entry(clock.nowMs()));
+      this.events.onFinish?.(run.finish.reason);
+      ended.open();
+    }
+    yield { kind: 'finish', ...run.finish, pieces: run.text.finish(), entry };
+  }
+
+  /** Aborts the calls of these ids, all of them when none are given. Returns how many. */
+  abort(requestIds?: readonly string[]): number {
+    let count = 0;
+    for (const run of this.runs.keys()) {
+      if (requestIds !== undefined && !requestIds.includes(run.call.requestId)) continue;
+      if (run.controller.signal.aborted) continue;
+      run.controller.abort(ABORTED);
+      count++;
+    }
+    return count;
+  }
+
+  /** Stops sampling until {@link resume}. `abort` ends what runs, `wait` lets it end, `keep` freezes it in place. */
+  async pause(mode: 'abort' | 'wait' | 'keep'): Promise<void> {
+    const earlier = this.gate;
+    this.gate = newGate();
+    const running = mode === 'keep' ? [] : [...this.runs];
+    if (mode === 'wait') for (const [run] of running) run.exempt = true;
+    if (mode === 'abort') this.abort();
+    // Who waits at an earlier gate looks again, and waits at the new one unless this pause lets it end.
+    earlier?.open();
+    await Promise.all(running.map(([, ended]) => ended.opened));
+  }
+
+  resume(): void {
+    this.gate?.open();
+    this.gate = null;
+  }
+
+  /** Resolves when every call that is running or waiting now has ended. */
+  async idle(): Promise<void> {
+    await Promise.all([...this.runs.values()].map((ended) => ended.opened));
+  }
+
+  /** Takes a slot; null when the run was aborted before it got one. */
+  private async enter(run: Run): Promise<(() => void) | null> {
+    try {
+      return await this.slots.acquire(run.controller.signal);
+    } catch (reason) {
+      if (run.controller.signal.aborted) return null;
+      throw reason;
+    }
+  }
+
+  private async *sample(run: Run): AsyncGenerator<GenerateEvent, void, undefined> {
+    const { tokenDelayMs, firstTokenDelayMs, weights } = this.options;
+    const burst = tokenDelayMs > 0 ? 1 : Math.min(run.call.eventTokens ?? BURST_TOKENS, BURST_TOKENS);
+    const perEvent = run.call.eventTokens ?? burst;
+    let fresh: SampledToken[] = [];
+    while (run.finish === null) {
+      const delayMs = run.tokens.length === 0 ? firstTokenDelayMs + tokenDelayMs : tokenDelayMs;
+      if (!(await this.ready(run, delayMs))) break;
+      for (let i = 0; i < burst && run.finish === null && !stalls(run); i++) fresh.push(run.step(weights.current));
+      if (fresh.length < perEvent && run.finish === null && !stalls(run)) continue;
+      yield this.tokensOf(run, fresh);
+      fresh = [];
+    }
+    if (fresh.length > 0) yield this.tokensOf(run, fresh);
+  }
+
+  private tokensOf(run: Run, tokens: readonly SampledToken[]): GenerateEvent {
+    this.events.onTokens?.(tokens.length);
+    return { kind: 'tokens', tokens, pieces: run.text.release() };
+  }
+
+  /** Waits for the token's time, and while paused or stalled. False when the run was aborted meanwhile. */
+  private async ready(run: Run, delayMs: number): Promise<boolean> {
+    const { signal } = run.controller;
+    try {
+      if (delayMs > 0) await sleep(this.options.clock, delayMs, signal);
+      else await nextTurn();
+      while (this.gate !== null && !run.exempt) await orAborted(this.gate.opened, signal);
+      if (stalls(run)) await orAborted(new Promise<never>(() => {}), signal);
+    } catch (reason) {
+      if (!signal.aborted) throw reason;
+    }
+    return !signal.aborted;
+  }
+}
+
+function stalls({ call, tokens }: Run): boolean {
+  return call.faults.stallAt !== null && tokens.length >= call.faults.stallAt;
+}
+
+function newGate(): Gate {
+  let open = (): void => {};
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { opened, open };
+}
+
+/** Settles with `promise`, or rejects with the signal's reason when that comes first. */
+function orAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    if (signal.aborted) return reject(signal.reason);
+    const onAbort = (): void => reject(signal.reason);
+    signal.addEventListener('abort', onAbort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
+  });
+}

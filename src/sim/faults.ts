@@ -1,0 +1,88 @@
+import { z } from 'zod';
+import { hashText, uniform } from './random.ts';
+
+/** What an engine can do wrong. docs/sim.md says for each what a client sees. */
+export const FAULT_KINDS = [
+  'http_429',
+  'http_500',
+  'http_503',
+  'reset_before',
+  'reset_mid',
+  'stall',
+  'missing_ids',
+  'logprobs_length',
+  'logprob_nan',
+  'logprob_null',
+  'logprob_positive',
+  'usage_mismatch',
+  'foreign_ids',
+  'error_body_200',
+  'garbage',
+  'malformed_tool_call',
+  'abort',
+] as const;
+export type FaultKind = (typeof FAULT_KINDS)[number];
+
+export const faultSchema = z.strictObject({
+  kind: z.enum(FAULT_KINDS),
+  on_calls: z
+    .array(z.int().min(1))
+    .min(1)
+    .optional()
+    .describe('which generation calls, from 1, since the fault was set'),
+  probability: z.number().gt(0).max(1).optional().describe('of each call; drawn from the server seed'),
+  times: z.int().min(1).optional().describe('most calls that it hits'),
+  session_id: z.string().optional().describe('only calls of this X-Session-ID'),
+  after_tokens: z.int().min(0).default(2).describe('for reset_mid, stall and abort: reply length at which it happens'),
+});
+export type Fault = z.infer<typeof faultSchema>;
+export type FaultInput = z.input<typeof faultSchema>;
+
+export const faultListSchema = z.strictObject({ faults: z.array(faultSchema) });
+
+/** The faults that hit one call. */
+export type FaultPlan = { readonly hits: readonly Fault[]; has(kind: FaultKind): boolean };
+
+/** Decides which calls go wrong. The same seed, faults and order of calls give the same decisions. */
+export class FaultInjector {
+  private readonly seed: number;
+  private faults: { readonly fault: Fault; fired: number }[] = [];
+  private calls = 0;
+
+  constructor(seed: number, faults: readonly Fault[] = []) {
+    this.seed = seed;
+    this.set(faults);
+  }
+
+  /** Replaces all faults and begins to count calls anew. */
+  set(faults: readonly Fault[]): void {
+    this.faults = faults.map((fault) => ({ fault, fired: 0 }));
+    this.calls = 0;
+  }
+
+  /** The faults in effect and how many calls each has hit. */
+  list(): readonly (Fault & { readonly fired: number })[] {
+    return this.faults.map(({ fault, fired }) => ({ ...fault, fired }));
+  }
+
+  /** Counts one generation call and says what hits it. */
+  plan(sessionId: string | null): FaultPlan {
+    const call = ++this.calls;
+    const hits: Fault[] = [];
+    for (const [index, state] of this.faults.entries()) {
+      const { fault } = state;
+      if (fault.times !== undefined && state.fired >= fault.times) continue;
+      if (fault.session_id !== undefined && fault.session_id !== sessionId) continue;
+      if (fault.on_calls !== undefined && !fault.on_calls.includes(call)) continue;
+      if (
+        fault.probability !== undefined &&
+        uniform(this.seed, hashText(fault.kind), index, call) >= fault.probability
+      ) {
+        continue;
+      }
+      state.fired++;
+      hits.push(fault);
+    }
+    return { hits, has: (kind) => hits.some((fault) => fault.kind === kind) };
+  }
+}

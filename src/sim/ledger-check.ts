@@ -1,0 +1,179 @@
+import type { SessionResult, Trace, VersionSpan } from '../schema/index.ts';
+import type { LedgerEntry } from './ledger.ts';
+
+/** One difference between what was handed to the trainer and what the engine really sampled. */
+export type LedgerMismatch = {
+  readonly session_id: string;
+  readonly trace_id: string;
+  readonly completion_id: string | null;
+  readonly what: 'unknown completion' | 'ids' | 'logprob' | 'version' | 'mask' | 'trained twice' | 'invented' | 'audit';
+  readonly detail: string;
+};
+
+export type LedgerReport = {
+  readonly sessions: number;
+  readonly traces: number;
+  /** Trained tokens, all of them compared. */
+  readonly trainable_tokens: number;
+  /** Of these, tokens whose whole context in the trace is the prompt that the engine was given. */
+  readonly exact_context_tokens: number;
+  readonly mismatches: readonly LedgerMismatch[];
+};
+
+/** Which of the ledger's log-probabilities the engine reported. */
+export type LogprobsMode = 'raw' | 'processed';
+
+/**
+ * Compares every trained token of finished sessions with the engine's ledger: its id, log-probability (as float32),
+ * policy version, and that it is trained once. It shares no code with capture, graph, builders or audit, so that a
+ * defect in those cannot hide here.
+ */
+export function checkAgainstLedger(
+  results: readonly SessionResult[],
+  ledger: readonly LedgerEntry[],
+  mode: LogprobsMode,
+): LedgerReport {
+  const check = new LedgerCheck(ledger, mode);
+  for (const result of results) check.session(result);
+  return check.report(results.length);
+}
+
+class LedgerCheck {
+  private readonly byRequest: ReadonlyMap<string, LedgerEntry>;
+  private readonly mode: LogprobsMode;
+  private readonly mismatches: LedgerMismatch[] = [];
+  private readonly trainedIn = new Map<string, string>();
+  private traces = 0;
+  private tokens = 0;
+  private exactTokens = 0;
+
+  constructor(ledger: readonly LedgerEntry[], mode: LogprobsMode) {
+    this.byRequest = new Map(ledger.map((entry) => [entry.request_id, entry]));
+    this.mode = mode;
+  }
+
+  session(result: SessionResult): void {
+    const { trajectory } = result;
+    if (trajectory === null) return;
+    let trained = 0;
+    for (const trace of trajectory.traces) trained += this.trace(result.session_id, trace);
+    if (trained !== trajectory.audit.tokens.trained) {
+      this.add(
+        result.session_id,
+        '',
+        null,
+        'audit',
+        `${trained} tokens trained, the audit says ${trajectory.audit.tokens.trained}`,
+      );
+    }
+  }
+
+  report(sessions: number): LedgerReport {
+    return {
+      sessions,
+      traces: this.traces,
+      trainable_tokens: this.tokens,
+      exact_context_tokens: this.exactTokens,
+      mismatches: this.mismatches,
+    };
+  }
+
+  /** Returns how many tokens the trace trains. */
+  private trace(sessionId: string, trace: Trace): number {
+    this.traces++;
+    const add = (completionId: string | null, what: LedgerMismatch['what'], detail: string): void =>
+      this.add(sessionId, trace.trace_id, completionId, what, detail);
+    const trained = trace.loss_mask.reduce((sum, bit) => sum + bit, 0);
+    this.tokens += trained;
+    const versions = versionPerToken(trace);
+    let matched = 0;
+    let from = 0;
+    for (const completionId of trace.completion_ids) {
+      const entry = this.byRequest.get(completionId);
+      if (entry === undefined) {
+        add(completionId, 'unknown completion', 'the engine never sampled it');
+        continue;
+      }
+      const start = this.startOf(entry, trace, from);
+      if (start === null) {
+        add(completionId, 'ids', `its ${entry.response_ids.length} ids are not in the trace`);
+        continue;
+      }
+      const end = start + entry.response_ids.length;
+      from = end;
+      const bits = new Set(trace.loss_mask.slice(start, end));
+      if (bits.size > 1) add(completionId, 'mask', 'only a part of it is trained');
+      if (!bits.has(1)) continue;
+      matched += entry.response_ids.length;
+      const earlier = this.trainedIn.get(completionId);
+      if (earlier !== undefined) add(completionId, 'trained twice', `also in ${earlier}`);
+      this.trainedIn.set(completionId, trace.trace_id);
+      this.compare(entry, trace, start, versions, add);
+    }
+    if (matched !== trained) add(null, 'invented', `${trained} tokens are trained, ${matched} of them were sampled`);
+    return trained;
+  }
+
+  /** Where a completion's reply begins in the trace's response, by its prompt's length, else by the next place that fits. */
+  private startOf(entry: LedgerEntry, trace: Trace, from: number): number | null {
+    const exact = entry.prompt_ids.length - trace.prompt_ids.length;
+    if (exact >= from && fits(entry, trace, exact)) return exact;
+    for (let start = from; start + entry.response_ids.length <= trace.response_ids.length; start++) {
+      if (fits(entry, trace, start)) return start;
+    }
+    return null;
+  }
+
+  private compare(
+    entry: LedgerEntry,
+    trace: Trace,
+    start: number,
+    versions: readonly (string | null)[],
+    add: (completionId: string, what: LedgerMismatch['what'], detail: string) => void,
+  ): void {
+    const logprobs = this.mode === 'raw' ? entry.raw_logprobs : entry.processed_logprobs;
+    const ledgerVersions = expand(entry.version_spans, entry.response_ids.length);
+    for (let i = 0; i < entry.response_ids.length; i++) {
+      const wanted = Math.fround(logprobs[i] ?? Number.NaN);
+      const got = trace.response_logprobs[start + i];
+      if (got !== wanted) add(entry.request_id, 'logprob', `token ${i}: ${got} instead of ${wanted}`);
+      if (versions[start + i] !== ledgerVersions[i]) {
+        add(entry.request_id, 'version', `token ${i}: ${versions[start + i]} instead of ${ledgerVersions[i]}`);
+      }
+    }
+    if (sameContext(entry, trace, start)) this.exactTokens += entry.response_ids.length;
+  }
+
+  private add(
+    session_id: string,
+    trace_id: string,
+    completion_id: string | null,
+    what: LedgerMismatch['what'],
+    detail: string,
+  ): void {
+    this.mismatches.push({ session_id, trace_id, completion_id, what, detail });
+  }
+}
+
+function fits(entry: LedgerEntry, trace: Trace, start: number): boolean {
+  if (start < 0 || start + entry.response_ids.length > trace.response_ids.length) return false;
+  return entry.response_ids.every((id, i) => trace.response_ids[start + i] === id);
+}
+
+function sameContext(entry: LedgerEntry, trace: Trace, start: number): boolean {
+  const promptLength = trace.prompt_ids.length;
+  if (entry.prompt_ids.length !== promptLength + start) return false;
+  return entry.prompt_ids.every(
+    (id, i) => id === (i < promptLength ? trace.prompt_ids[i] : trace.response_ids[i - promptLength]),
+  );
+}
+
+function versionPerToken(trace: Trace): (string | null)[] {
+  return expand(trace.version_spans, trace.response_ids.length);
+}
+
+function expand(spans: readonly VersionSpan[], length: number): (string | null)[] {
+  const versions = new Array<string | null>(length).fill(null);
+  for (const { version, start, end } of spans) versions.fill(version, start, end);
+  return versions;
+}

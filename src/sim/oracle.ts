@@ -1,0 +1,177 @@
+import { FloeError } from '../core/errors.ts';
+import type { VersionSpan } from '../schema/index.ts';
+import { Policy } from './policy.ts';
+import { readPrompt } from './prompt.ts';
+import { compileReply, type Leaf, NOISE, noiseDistribution, noiseWords, type Reply } from './reply.ts';
+import type { SamplerParams } from './sampler.ts';
+import type { Scenario } from './scenario.ts';
+import type { TemplateMode } from './template.ts';
+import type { Vocabulary } from './vocabulary.ts';
+import type { WeightStore, Weights } from './weights.ts';
+
+/** Log-probabilities of each response id: in the policy itself, and in the distribution that it was drawn from. */
+export type OracleLogprobs = { readonly raw: number[]; readonly processed: number[] };
+
+/**
+ * Recomputes what a reply's logprobs must be from prompt ids, response ids and versions alone. `version` is one name, or
+ * the spans of a reply that several versions sampled. -Infinity for a token that the policy cannot have sampled.
+ * Throws `not_found` for a version that was never in effect and `bad_request` for spans that do not cover the response.
+ */
+export type Oracle = (
+  promptIds: ArrayLike<number>,
+  responseIds: ArrayLike<number>,
+  version: string | readonly VersionSpan[],
+  params: SamplerParams,
+  options?: { readonly malformedCalls?: boolean },
+) => OracleLogprobs;
+
+export type OracleParts = {
+  readonly vocabulary: Vocabulary;
+  readonly scenarios: readonly Scenario[];
+  readonly mode: TemplateMode;
+  readonly weights: WeightStore;
+};
+
+/**
+ * The oracle shares with the engine how a rule is selected and its leaves are encoded. The arithmetic is its own: plain
+ * probabilities, every leaf at every position, sums from the start; no walk, no log space, no cutting short.
+ */
+export function newOracle(parts: OracleParts): Oracle {
+  const { vocabulary, mode, weights } = parts;
+  const policy = new Policy(vocabulary, parts.scenarios, mode);
+  const words = noiseWords(vocabulary);
+  return (promptIds, responseIds, version, params, options = {}) => {
+    const conversation = readPrompt(vocabulary, promptIds);
+    const { scenario, rule } = policy.select(conversation);
+    const reply = compileReply(vocabulary, scenario, rule, mode, options.malformedCalls ?? false);
+    const turn = [...conversation.openTurn, ...Array.from(responseIds)];
+    const first = conversation.openTurn.length;
+    const versionAt = versionLookup(version, responseIds.length);
+    const joints = new Map<string, Joint>();
+    const raw: number[] = [];
+    const processed: number[] = [];
+    for (let position = first; position < turn.length; position++) {
+      const name = versionAt(position - first);
+      let joint = joints.get(name);
+      if (joint === undefined) {
+        joint = new Joint(reply, weights.get(name), words, vocabulary);
+        joints.set(name, joint);
+      }
+      const distribution = joint.next(turn, position);
+      const id = turn[position] as number;
+      raw.push(Math.log(distribution.get(id) ?? 0));
+      const drawn = reshape(distribution, params, Array.from(promptIds), turn.slice(first, position));
+      processed.push(Math.log(drawn.get(id) ?? 0));
+    }
+    return { raw, processed };
+  };
+}
+
+function versionLookup(version: string | readonly VersionSpan[], length: number): (position: number) => string {
+  if (typeof version === 'string') return () => version;
+  return (position) => {
+    const span = version.find(({ start, end }) => position >= start && position < end);
+    if (span?.version === undefined || span.version === null) {
+      throw new FloeError('bad_request', `version spans do not cover position ${position} of ${length}`);
+    }
+    return span.version;
+  };
+}
+
+/** Joint probabilities of every leaf and a growing turn, under one version. */
+class Joint {
+  private readonly reply: Reply;
+  private readonly weights: Weights;
+  private readonly words: readonly number[];
+  private readonly vocabulary: Vocabulary;
+  private readonly probabilities: number[];
+  private done = 0;
+
+  constructor(reply: Reply, weights: Weights, words: readonly number[], vocabulary: Vocabulary) {
+    this.reply = reply;
+    this.weights = weights;
+    this.words = words;
+    this.vocabulary = vocabulary;
+    this.probabilities = reply.leaves.map((leaf) => prior(leaf, reply.scenario, weights));
+  }
+
+  /** Probabilities of the token at `position` given `turn[0..position)`. */
+  next(turn: readonly number[], position: number): Map<number, number> {
+    for (; this.done < position; this.done++) {
+      for (const [index, leaf] of this.reply.leaves.entries()) {
+        const likelihood = this.emission(leaf, turn, this.done).get(turn[this.done] as number) ?? 0;
+        this.probabilities[index] = (this.probabilities[index] as number) * likelihood;
+      }
+      // Scaling keeps long products away from underflow; only ratios are used.
+      const scale = this.probabilities.reduce((sum, probability) => sum + probability, 0);
+      if (scale > 0)
+        for (const index of this.probabilities.keys())
+          this.probabilities[index] = (this.probabilities[index] as number) / scale;
+    }
+    const total = this.probabilities.reduce((sum, probability) => sum + probability, 0);
+    const next = new Map<number, number>();
+    if (total === 0) {
+      const { imEnd, endOfText } = this.vocabulary.special;
+      const last = turn[position - 1];
+      return next.set(last === imEnd || last === endOfText ? endOfText : imEnd, 1);
+    }
+    for (const [index, leaf] of this.reply.leaves.entries()) {
+      const share = (this.probabilities[index] as number) / total;
+      if (share === 0) continue;
+      for (const [id, probability] of this.emission(leaf, turn, position)) {
+        next.set(id, (next.get(id) ?? 0) + share * probability);
+      }
+    }
+    return next;
+  }
+
+  private emission(leaf: Leaf, turn: readonly number[], position: number): Map<number, number> {
+    const symbol = leaf.symbols[position] ?? this.vocabulary.special.endOfText;
+    if (symbol !== NOISE) return new Map([[symbol, 1]]);
+    const noise = noiseDistribution(this.words, this.reply, position, turn[position - 1] ?? -1, this.weights);
+    return new Map(noise.ids.map((id, index) => [id, Math.exp(noise.logps[index] as number)]));
+  }
+}
+
+function prior(leaf: Leaf, scenario: string, weights: Weights): number {
+  return leaf.picks.reduce((product, { choice, option }) => {
+    const exponentials = (weights.logits[scenario]?.[choice] ?? []).map(Math.exp);
+    return (product * (exponentials[option] ?? 0)) / exponentials.reduce((sum, value) => sum + value, 0);
+  }, 1);
+}
+
+/** The distribution after penalties, temperature and the three cuts, in vLLM's order. */
+function reshape(
+  distribution: ReadonlyMap<number, number>,
+  params: SamplerParams,
+  prompt: readonly number[],
+  output: readonly number[],
+): Map<number, number> {
+  let entries = [...distribution].map(([id, probability]) => {
+    const count = output.filter((other) => other === id).length;
+    let logit = Math.log(probability);
+    // Log-probabilities are never positive, so the penalty always multiplies.
+    if (count > 0 || prompt.includes(id)) logit *= params.repetitionPenalty;
+    logit -= count * params.frequencyPenalty + (count > 0 ? params.presencePenalty : 0);
+    return { id, weight: Math.exp(logit) };
+  });
+  if (entries.length === 1) return new Map(entries.map(({ id }) => [id, 1]));
+  const greedy = params.temperature < 1e-5;
+  if (!greedy) {
+    entries = entries.map(({ id, weight }) => ({ id, weight: weight ** (1 / params.temperature) }));
+    entries.sort((a, b) => b.weight - a.weight);
+    const best = entries[0]?.weight ?? 0;
+    entries = entries.filter(({ weight }) => weight >= params.minP * best * (1 - 1e-12));
+    const bound = params.topK > 0 ? (entries[params.topK - 1]?.weight ?? 0) : 0;
+    entries = entries.filter(({ weight }) => weight >= bound);
+    const total = entries.reduce((sum, { weight }) => sum + weight, 0);
+    let before = 0;
+    entries = entries.filter(({ weight }) => {
+      const kept = before < params.topP * total;
+      before += weight;
+      return kept;
+    });
+  }
+  const total = entries.reduce((sum, { weight }) => sum + weight, 0);
+  return new Map(entries.map(({ id, weight }) => [id, weight / total]));
+}

@@ -1,0 +1,107 @@
+import type { Vocabulary } from './vocabulary.ts';
+
+/** What the policy knows of a request. It is read from the prompt's ids alone, as a model would. */
+export type Conversation = {
+  readonly system: string;
+  readonly firstUser: string;
+  readonly lastUser: string;
+  readonly lastRole: 'system' | 'user' | 'tool' | 'assistant';
+  readonly lastToolResult: string | null;
+  /** Closed assistant turns. */
+  readonly assistantTurns: number;
+  readonly tools: readonly string[];
+  /** Ids of the assistant turn that the prompt leaves open, after its header; the reply goes on from there. */
+  readonly openTurn: readonly number[];
+};
+
+type Turn = { readonly role: string; readonly ids: readonly number[]; readonly closed: boolean };
+
+/** Reads a prompt. Ids without any turn delimiter count as one user message. */
+export function readPrompt(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Conversation {
+  const turns = splitTurns(vocabulary, promptIds);
+  let system = '';
+  let firstUser: string | null = null;
+  let lastUser = '';
+  let lastToolResult: string | null = null;
+  let lastRole: Conversation['lastRole'] = 'user';
+  let assistantTurns = 0;
+  let openTurn: readonly number[] = [];
+  for (const [index, turn] of turns.entries()) {
+    if (turn.role === 'assistant') {
+      if (!turn.closed && index === turns.length - 1) {
+        openTurn = turn.ids;
+        continue;
+      }
+      assistantTurns++;
+      lastRole = 'assistant';
+    } else if (turn.role === 'system') {
+      system = vocabulary.decode(turn.ids);
+      lastRole = 'system';
+    } else if (turn.ids[0] === vocabulary.special.toolResponseOpen) {
+      lastToolResult = lastResult(vocabulary, turn.ids);
+      lastRole = 'tool';
+    } else {
+      lastUser = vocabulary.decode(turn.ids);
+      firstUser ??= lastUser;
+      lastRole = 'user';
+    }
+  }
+  return {
+    system,
+    firstUser: firstUser ?? '',
+    lastUser,
+    lastRole,
+    lastToolResult,
+    assistantTurns,
+    tools: toolNames(system),
+    openTurn,
+  };
+}
+
+function splitTurns(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Turn[] {
+  const { imStart, imEnd } = vocabulary.special;
+  const turns: Turn[] = [];
+  let start = -1;
+  for (let i = 0; i <= promptIds.length; i++) {
+    const id = promptIds[i];
+    if (start >= 0 && (id === undefined || id === imStart || id === imEnd)) {
+      turns.push(readTurn(vocabulary, Array.prototype.slice.call(promptIds, start, i), id === imEnd));
+      start = -1;
+    }
+    if (id === imStart) start = i + 1;
+  }
+  if (turns.length > 0) return turns;
+  return [{ role: 'user', ids: Array.from(promptIds), closed: true }];
+}
+
+/** The header is the role's name and a newline; a tool's output may have put a delimiter anywhere, so any id may be missing. */
+function readTurn(vocabulary: Vocabulary, ids: number[], closed: boolean): Turn {
+  let text = '';
+  for (let end = 1; end <= ids.length; end++) {
+    text = vocabulary.decode(ids.slice(0, end));
+    const newline = text.indexOf('\n');
+    if (newline < 0) continue;
+    const rest = ids.slice(end);
+    // A token that holds more than the newline is split, as encoding the header by itself would.
+    const spilled = text.slice(newline + 1);
+    return {
+      role: text.slice(0, newline),
+      ids: spilled === '' ? rest : [...vocabulary.encode(spilled), ...rest],
+      closed,
+    };
+  }
+  return { role: text, ids: [], closed };
+}
+
+function lastResult(vocabulary: Vocabulary, ids: readonly number[]): string {
+  const { toolResponseOpen, toolResponseClose } = vocabulary.special;
+  const start = ids.lastIndexOf(toolResponseOpen) + 1;
+  const end = ids.indexOf(toolResponseClose, start);
+  return vocabulary.decode(ids.slice(start, end < 0 ? ids.length : end)).replace(/^\n|\n$/g, '');
+}
+
+function toolNames(system: string): string[] {
+  const block = /<tools>\n(.*?)\n<\/tools>/s.exec(system)?.[1];
+  if (block === undefined) return [];
+  return block.split('\n').flatMap((line) => /"name":\s*"((?:[^"\\]|\\.)*)"/.exec(line)?.[1] ?? []);
+}

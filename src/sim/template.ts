@@ -1,0 +1,128 @@
+import { FloeError } from '../core/errors.ts';
+
+/**
+ * How the simulated model's chat template treats thinking in earlier turns:
+ * - `append_only`: every turn is rendered with its thinking, so a conversation only ever grows.
+ * - `strip_thinking`: as Qwen3. Thinking before the last real user message is dropped; after it, it is kept, and the
+ *   last message of a history always has a thinking block.
+ * - `open_think`: as Qwen3.5. As above, every turn after the last user message has a thinking block, and the
+ *   generation prompt opens one.
+ */
+export const TEMPLATE_MODES = ['append_only', 'strip_thinking', 'open_think'] as const;
+export type TemplateMode = (typeof TEMPLATE_MODES)[number];
+
+/** One message as the template sees it. `reasoning` null: the sender gave none. */
+export type TemplateMessage = {
+  readonly role: 'system' | 'user' | 'assistant' | 'tool';
+  readonly text: string;
+  readonly reasoning: string | null;
+  readonly toolCalls: readonly { readonly name: string; readonly argumentsText: string }[];
+};
+
+export type RenderOptions = {
+  readonly mode: TemplateMode;
+  /** Tool definitions as JSON objects; an empty list leaves the section out. */
+  readonly tools: readonly unknown[];
+  readonly addGenerationPrompt: boolean;
+  /** Leaves the last turn open, so that the reply goes on with it. */
+  readonly continueFinalMessage?: boolean;
+};
+
+export const THINK_PREFIX = '<think>\n';
+
+/** What opens the model's turn in a generation prompt. */
+export function generationPrompt(mode: TemplateMode): string {
+  return `<|im_start|>assistant\n${mode === 'open_think' ? THINK_PREFIX : ''}`;
+}
+
+/** Renders a conversation. Throws `engine_rejected` when a system message is not the first. */
+export function renderChat(messages: readonly TemplateMessage[], options: RenderOptions): string {
+  const parts: string[] = [];
+  const first = messages[0];
+  const system = first?.role === 'system' ? first.text : null;
+  if (system !== null || options.tools.length > 0) parts.push(systemTurn(system, options.tools));
+  const lastQuery = lastQueryIndex(messages);
+  messages.forEach((message, index) => {
+    if (message.role === 'system') {
+      if (index > 0) throw new FloeError('engine_rejected', 'System message must be at the beginning.');
+    } else if (message.role === 'user') {
+      parts.push(`<|im_start|>user\n${message.text}<|im_end|>\n`);
+    } else if (message.role === 'tool') {
+      parts.push(toolResult(message, messages[index - 1]?.role === 'tool', messages[index + 1]?.role === 'tool'));
+    } else {
+      parts.push(assistantTurn(message, options.mode, index > lastQuery, index === messages.length - 1));
+    }
+  });
+  const text = parts.join('');
+  if (options.continueFinalMessage === true) return text.replace(/<\|im_end\|>\n$/, '');
+  return options.addGenerationPrompt ? text + generationPrompt(options.mode) : text;
+}
+
+function systemTurn(text: string | null, tools: readonly unknown[]): string {
+  const sections = text === null || text === '' ? [] : [text];
+  if (tools.length > 0) {
+    sections.push(
+      [
+        '# Tools',
+        '',
+        'These functions can be called, one JSON object per line:',
+        '<tools>',
+        ...tools.map((tool) => JSON.stringify(tool)),
+        '</tools>',
+        '',
+        'To call one, write its name and its arguments like this:',
+        '<tool_call>',
+        '{"name": "function", "arguments": {"key": "value"}}',
+        '</tool_call>',
+      ].join('\n'),
+    );
+  }
+  return `<|im_start|>system\n${sections.join('\n\n')}<|im_end|>\n`;
+}
+
+/** Consecutive results share one user turn. */
+function toolResult(message: TemplateMessage, continues: boolean, continued: boolean): string {
+  const open = continues ? '\n' : '<|im_start|>user\n';
+  return `${open}<tool_response>\n${message.text}\n</tool_response>${continued ? '' : '<|im_end|>\n'}`;
+}
+
+/** Index of the last user message that is no wrapped tool result; -1 without one. */
+function lastQueryIndex(messages: readonly TemplateMessage[]): number {
+  return messages.findLastIndex(
+    ({ role, text }) => role === 'user' && !(text.startsWith('<tool_response>') && text.endsWith('</tool_response>')),
+  );
+}
+
+function assistantTurn(message: TemplateMessage, mode: TemplateMode, afterQuery: boolean, isLast: boolean): string {
+  const { reasoning, text } = splitInlineThinking(message);
+  let body = text;
+  if (mode === 'append_only') {
+    if (reasoning !== null) body = thinkBlock(reasoning) + text.replace(/^\n+/, '');
+  } else if (afterQuery && (mode === 'open_think' || isLast || (reasoning ?? '') !== '')) {
+    body = thinkBlock(reasoning ?? '') + text.replace(/^\n+/, '');
+  }
+  message.toolCalls.forEach((call, index) => {
+    const separator = index > 0 || text.trim() !== '' ? '\n' : '';
+    body += separator + toolCallText(call.name, call.argumentsText);
+  });
+  return `<|im_start|>assistant\n${body}<|im_end|>\n`;
+}
+
+/** The block that a thinking reply begins with. The policy's replies are written with it too, so both agree. */
+export function thinkBlock(reasoning: string): string {
+  return `${THINK_PREFIX}${reasoning.replace(/^\n+|\n+$/g, '')}\n</think>\n\n`;
+}
+
+export function toolCallText(name: string, argumentsText: string): string {
+  return `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${argumentsText}}\n</tool_call>`;
+}
+
+/** Thinking that a harness leaves inside the content counts as reasoning, as in Qwen's templates. */
+function splitInlineThinking(message: TemplateMessage): { reasoning: string | null; text: string } {
+  if (message.reasoning !== null) return { reasoning: message.reasoning, text: message.text };
+  const end = message.text.indexOf('</think>');
+  if (end < 0) return { reasoning: null, text: message.text };
+  const start = message.text.indexOf('<think>');
+  const reasoning = message.text.slice(start >= 0 && start < end ? start + '<think>'.length : 0, end);
+  return { reasoning, text: message.text.slice(end + '</think>'.length) };
+}

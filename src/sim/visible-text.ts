@@ -1,0 +1,111 @@
+import type { Vocabulary } from './vocabulary.ts';
+
+/** A stretch of visible text; `delimiter` is the id when it is the text of one delimiter token, sampled as such. */
+export type Piece = { readonly text: string; readonly delimiter: number | null };
+
+export type VisibleTextOptions = {
+  readonly stop: readonly string[];
+  readonly includeStop: boolean;
+  /** Leaves turn delimiters out of the text. */
+  readonly skipSpecial: boolean;
+};
+
+/**
+ * Turns sampled ids into text as they come. Characters that several tokens share wait for the last of them; with stop
+ * strings, text that might begin one is held back, so that nothing released is ever taken back.
+ */
+export class VisibleText {
+  private readonly vocabulary: Vocabulary;
+  private readonly options: VisibleTextOptions;
+  private readonly holdChars: number;
+  private readonly decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+  private held: Piece[] = [];
+  private heldText = '';
+  private matched: string | null = null;
+
+  constructor(vocabulary: Vocabulary, options: VisibleTextOptions) {
+    this.vocabulary = vocabulary;
+    this.options = options;
+    this.holdChars = Math.max(0, ...options.stop.map((text) => text.length - 1));
+  }
+
+  /** The stop string found; nothing may be pushed after that. */
+  get stop(): string | null {
+    return this.matched;
+  }
+
+  push(id: number): void {
+    if (!this.vocabulary.isDelimiter(id)) {
+      this.append({ text: this.decoder.decode(this.vocabulary.bytes(id), { stream: true }), delimiter: null });
+      return;
+    }
+    this.flushDecoder();
+    if (this.options.skipSpecial && this.vocabulary.isHidden(id)) return;
+    this.append({ text: this.vocabulary.decode([id]), delimiter: id });
+  }
+
+  /** Everything that can no longer be part of a stop string. */
+  release(): Piece[] {
+    if (this.matched !== null) return this.releaseUpTo(this.heldText.length);
+    let end = this.heldText.length - this.holdChars;
+    if (end > 0 && this.holdChars > 0 && isLowSurrogate(this.heldText.charCodeAt(end))) end--;
+    return this.releaseUpTo(end);
+  }
+
+  /** The rest, when the reply has ended. */
+  finish(): Piece[] {
+    if (this.matched === null) this.flushDecoder();
+    return this.releaseUpTo(this.heldText.length);
+  }
+
+  private flushDecoder(): void {
+    this.append({ text: this.decoder.decode(), delimiter: null });
+  }
+
+  private append(piece: Piece): void {
+    if (piece.text === '' || this.matched !== null) return;
+    this.held.push(piece);
+    this.heldText += piece.text;
+    let first = Number.POSITIVE_INFINITY;
+    for (const stop of this.options.stop) {
+      const index = this.heldText.indexOf(stop);
+      if (index >= 0 && index < first) {
+        first = index;
+        this.matched = stop;
+      }
+    }
+    if (this.matched === null) return;
+    const end = this.options.includeStop ? first + this.matched.length : first;
+    this.held = this.releaseUpTo(end);
+    this.heldText = this.held.map(({ text }) => text).join('');
+  }
+
+  /** A delimiter that is cut is no delimiter any more. */
+  private releaseUpTo(end: number): Piece[] {
+    const released: Piece[] = [];
+    let at = 0;
+    let index = 0;
+    for (; index < this.held.length; index++) {
+      const piece = this.held[index] as Piece;
+      if (at + piece.text.length > end) break;
+      released.push(piece);
+      at += piece.text.length;
+    }
+    const cut = this.held[index];
+    const rest = this.held.slice(index + 1);
+    if (cut !== undefined) {
+      if (end > at && (cut.delimiter === null || this.matched !== null)) {
+        released.push({ text: cut.text.slice(0, end - at), delimiter: null });
+        rest.unshift({ text: cut.text.slice(end - at), delimiter: null });
+        at = end;
+      } else rest.unshift(cut);
+    }
+    this.held = rest;
+    this.heldText = this.heldText.slice(at);
+    return released;
+  }
+}
+
+function isLowSurrogate(unit: number): boolean {
+  return unit >= 0xdc00 && unit <= 0xdfff;
+}

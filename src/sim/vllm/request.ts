@@ -1,0 +1,188 @@
+import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
+import type { SamplingParams } from '../run.ts';
+import type { TemplateMessage } from '../template.ts';
+
+const textPartSchema = z.object({ type: z.string(), text: z.string().optional() });
+
+const messageSchema = z.object({
+  role: z.enum(['system', 'developer', 'user', 'assistant', 'tool']),
+  content: z.union([z.string(), z.array(textPartSchema)]).nullish(),
+  reasoning: z.string().nullish(),
+  reasoning_content: z.string().nullish(),
+  tool_calls: z
+    .array(
+      z.object({
+        function: z.object({
+          name: z.string(),
+          arguments: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
+        }),
+      }),
+    )
+    .nullish(),
+});
+
+/** Of constrained decoding and the like: a scripted policy cannot obey them, so they are refused rather than ignored. */
+const UNSUPPORTED_FIELDS = [
+  'logit_bias',
+  'allowed_token_ids',
+  'bad_words',
+  'structured_outputs',
+  'guided_json',
+  'guided_regex',
+  'guided_choice',
+  'guided_grammar',
+  'prompt_logprobs',
+  'logprob_token_ids',
+  'use_beam_search',
+] as const;
+
+const samplingFields = {
+  temperature: z.number().min(0).nullish(),
+  top_p: z.number().gt(0).max(1).nullish(),
+  top_k: z.int().min(-1).nullish(),
+  min_p: z.number().min(0).max(1).nullish(),
+  repetition_penalty: z.number().gt(0).nullish(),
+  presence_penalty: z.number().min(-2).max(2).nullish(),
+  frequency_penalty: z.number().min(-2).max(2).nullish(),
+  max_tokens: z.int().min(1).nullish(),
+  seed: z.int().nullish(),
+  stop: z.union([z.string(), z.array(z.string().min(1))]).nullish(),
+  stop_token_ids: z.array(z.int()).nullish(),
+  ignore_eos: z.boolean().nullish(),
+  include_stop_str_in_output: z.boolean().nullish(),
+  skip_special_tokens: z.boolean().nullish(),
+};
+
+const callFields = {
+  model: z.string().nullish(),
+  n: z.int().min(1).max(128).nullish(),
+  stream: z.boolean().nullish(),
+  stream_options: z.object({ include_usage: z.boolean().nullish() }).nullish(),
+  stream_interval: z.int().min(1).nullish(),
+  return_token_ids: z.boolean().nullish(),
+  return_tokens_as_token_ids: z.boolean().nullish(),
+  request_id: z.string().nullish(),
+  session_id: z.string().nullish(),
+  cache_salt: z.string().nullish(),
+};
+
+export const tokenizeChatSchema = z.looseObject({
+  model: z.string().nullish(),
+  messages: z.array(messageSchema).min(1),
+  tools: z.array(z.unknown()).nullish(),
+  add_generation_prompt: z.boolean().nullish(),
+  continue_final_message: z.boolean().nullish(),
+  return_token_strs: z.boolean().nullish(),
+});
+export type TokenizeChatRequest = z.infer<typeof tokenizeChatSchema>;
+
+export const chatRequestSchema = z.looseObject({
+  ...tokenizeChatSchema.shape,
+  ...samplingFields,
+  ...callFields,
+  max_completion_tokens: z.int().min(1).nullish(),
+  logprobs: z.boolean().nullish(),
+  top_logprobs: z.int().min(0).max(20).nullish(),
+  include_reasoning: z.boolean().nullish(),
+  tool_choice: z.union([z.string(), z.object({})]).nullish(),
+});
+export type ChatRequest = z.infer<typeof chatRequestSchema>;
+
+const idsSchema = z.array(z.int().min(0)).min(1);
+
+export const completionRequestSchema = z.looseObject({
+  ...samplingFields,
+  ...callFields,
+  prompt: z.union([z.string(), idsSchema, z.array(z.string()).min(1), z.array(idsSchema).min(1)]),
+  logprobs: z.int().min(0).max(20).nullish(),
+  echo: z.boolean().nullish(),
+});
+export type CompletionRequest = z.infer<typeof completionRequestSchema>;
+
+/** Throws `engine_rejected` for a field that the simulator cannot honour. */
+export function refuseUnsupported(request: Readonly<Record<string, unknown>>): void {
+  for (const field of UNSUPPORTED_FIELDS) {
+    const value = request[field];
+    if (value !== undefined && value !== null && value !== false) {
+      throw new FloeError('engine_rejected', `${field} is not supported by the simulated engine`);
+    }
+  }
+}
+
+/** Defaults that a model's generation_config.json sets on a server, for requests that leave them out. */
+export type GenerationConfig = {
+  readonly temperature?: number;
+  readonly top_p?: number;
+  readonly top_k?: number;
+  readonly min_p?: number;
+  readonly repetition_penalty?: number;
+};
+
+type SamplingRequest = { readonly [K in keyof typeof samplingFields]?: z.infer<(typeof samplingFields)[K]> };
+
+export function samplingParams(
+  request: SamplingRequest,
+  defaults: GenerationConfig,
+  maxTokens: number,
+): SamplingParams {
+  const stop = request.stop ?? [];
+  return {
+    temperature: request.temperature ?? defaults.temperature ?? 1,
+    topP: request.top_p ?? defaults.top_p ?? 1,
+    topK: Math.max(0, request.top_k ?? defaults.top_k ?? 0),
+    minP: request.min_p ?? defaults.min_p ?? 0,
+    repetitionPenalty: request.repetition_penalty ?? defaults.repetition_penalty ?? 1,
+    presencePenalty: request.presence_penalty ?? 0,
+    frequencyPenalty: request.frequency_penalty ?? 0,
+    maxTokens,
+    stop: typeof stop === 'string' ? (stop === '' ? [] : [stop]) : stop,
+    stopTokenIds: request.stop_token_ids ?? [],
+    ignoreEos: request.ignore_eos ?? false,
+    includeStop: request.include_stop_str_in_output ?? false,
+    skipSpecial: request.skip_special_tokens ?? true,
+    seed: request.seed ?? null,
+  };
+}
+
+/** Throws `engine_rejected` naming the message for parts that are no text and for arguments that are no JSON object. */
+export function templateMessages(messages: ChatRequest['messages']): TemplateMessage[] {
+  return messages.map((message, index) => ({
+    role: message.role === 'developer' ? 'system' : message.role,
+    text: textOf(message.content ?? '', index),
+    reasoning: message.reasoning ?? message.reasoning_content ?? null,
+    toolCalls: (message.tool_calls ?? []).map((call) => ({
+      name: call.function.name,
+      argumentsText: argumentsText(call.function.arguments ?? '{}', index),
+    })),
+  }));
+}
+
+function textOf(content: string | readonly { type: string; text?: string | undefined }[], index: number): string {
+  if (typeof content === 'string') return content;
+  return content
+    .map((part) => {
+      if (part.type === 'text' && part.text !== undefined) return part.text;
+      throw new FloeError(
+        'engine_rejected',
+        `messages.${index}.content: ${part.type} parts are not supported by this model`,
+      );
+    })
+    .join('\n');
+}
+
+/** Valid JSON text is rendered as it is; engines parse it first and refuse what is none. */
+function argumentsText(value: string | Readonly<Record<string, unknown>>, index: number): string {
+  if (typeof value !== 'string') return JSON.stringify(value);
+  try {
+    JSON.parse(value);
+  } catch (cause) {
+    throw new FloeError(
+      'engine_rejected',
+      `messages.${index}.tool_calls: arguments are not valid JSON: ${(cause as Error).message}`,
+      {},
+      cause,
+    );
+  }
+  return value;
+}

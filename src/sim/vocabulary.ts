@@ -1,0 +1,177 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { Tokenizer } from '@huggingface/tokenizers';
+import { FloeError } from '../core/errors.ts';
+
+/** `src/sim/` and `dist/sim/` lie equally deep, so one relative path serves both; the file ships with the package. */
+const TOKENIZER_FILE = '../../src/sim/assets/tokenizer.json';
+
+/** Cached text, in UTF-16 units: about a hundred long conversations, a few tens of MB with their ids. */
+const CACHE_CHARS = 4_000_000;
+
+export type SpecialTokens = {
+  readonly endOfText: number;
+  readonly imStart: number;
+  readonly imEnd: number;
+  readonly thinkOpen: number;
+  readonly thinkClose: number;
+  readonly toolCallOpen: number;
+  readonly toolCallClose: number;
+  readonly toolResponseOpen: number;
+  readonly toolResponseClose: number;
+};
+
+/**
+ * The simulated model's vocabulary: a byte-level BPE with chat, thinking and tool delimiters as single ids.
+ * Encodings are cached per stretch of text between delimiters. That is exact, since no merge crosses a delimiter.
+ */
+export class Vocabulary {
+  readonly size: number;
+  readonly special: SpecialTokens;
+  private readonly tokenizer: Tokenizer;
+  private readonly bytesOf: readonly Uint8Array[];
+  private readonly idOfDelimiter: ReadonlyMap<string, number>;
+  private readonly delimiterOf: ReadonlyMap<number, string>;
+  private readonly hidden: ReadonlySet<number>;
+  private readonly delimiterPattern: RegExp;
+  private readonly cache = new Map<string, readonly number[]>();
+  private cachedChars = 0;
+
+  /** `json` is a parsed Hugging Face tokenizer.json with a byte-level BPE and the nine delimiters of {@link SpecialTokens}. */
+  constructor(json: TokenizerFile) {
+    this.tokenizer = new Tokenizer(json, {});
+    this.idOfDelimiter = new Map(json.added_tokens.map((token) => [token.content, token.id]));
+    this.delimiterOf = new Map(json.added_tokens.map((token) => [token.id, token.content]));
+    this.hidden = new Set(json.added_tokens.filter((token) => token.special).map((token) => token.id));
+    this.special = specialTokens(this.idOfDelimiter);
+    const alternatives = [...this.idOfDelimiter.keys()].map((text) => text.replace(/[|\\{}()[\]^$+*?.]/g, '\\$&'));
+    this.delimiterPattern = new RegExp(`(${alternatives.join('|')})`);
+    this.bytesOf = bytesPerId(json);
+    this.size = this.bytesOf.length;
+  }
+
+  encode(text: string): number[] {
+    const ids: number[] = [];
+    // Splitting by a pattern with one group puts the delimiters at the odd places.
+    const pieces = text.split(this.delimiterPattern);
+    for (const [index, piece] of pieces.entries()) {
+      if (piece === '') continue;
+      const delimiter = index % 2 === 1 ? this.idOfDelimiter.get(piece) : undefined;
+      if (delimiter !== undefined) ids.push(delimiter);
+      else for (const id of this.encodePlain(piece)) ids.push(id);
+    }
+    return ids;
+  }
+
+  /** Bytes of one token. Throws `engine_rejected` for an id outside the vocabulary. */
+  bytes(id: number): Uint8Array {
+    const bytes = this.bytesOf[id];
+    if (bytes === undefined) {
+      throw new FloeError('engine_rejected', `token id ${id} is out of vocabulary (0 to ${this.size - 1})`);
+    }
+    return bytes;
+  }
+
+  /** Text of a sequence; bytes that are no UTF-8 become U+FFFD. */
+  decode(ids: Iterable<number>, options: { readonly skipSpecial?: boolean } = {}): string {
+    const parts: Uint8Array[] = [];
+    for (const id of ids) {
+      if (options.skipSpecial !== true || !this.isHidden(id)) parts.push(this.bytes(id));
+    }
+    return Buffer.concat(parts).toString('utf8');
+  }
+
+  /** True for turn delimiters, which visible text leaves out; thinking and tool delimiters are visible. */
+  isHidden(id: number): boolean {
+    return this.hidden.has(id);
+  }
+
+  isDelimiter(id: number): boolean {
+    return this.delimiterOf.has(id);
+  }
+
+  has(id: number): boolean {
+    return this.bytesOf[id] !== undefined;
+  }
+
+  private encodePlain(piece: string): readonly number[] {
+    const known = this.cache.get(piece);
+    if (known !== undefined) {
+      // Re-inserting keeps the map in order of last use.
+      this.cache.delete(piece);
+      this.cache.set(piece, known);
+      return known;
+    }
+    const ids = this.tokenizer.encode(piece, { add_special_tokens: false }).ids;
+    this.cache.set(piece, ids);
+    this.cachedChars += piece.length;
+    for (const oldest of this.cache.keys()) {
+      if (this.cachedChars <= CACHE_CHARS) break;
+      this.cache.delete(oldest);
+      this.cachedChars -= oldest.length;
+    }
+    return ids;
+  }
+}
+
+type TokenizerFile = {
+  readonly added_tokens: readonly { readonly id: number; readonly content: string; readonly special: boolean }[];
+  readonly model: { readonly vocab: Readonly<Record<string, number>> };
+};
+
+function specialTokens(ids: ReadonlyMap<string, number>): SpecialTokens {
+  const idOf = (text: string): number => {
+    const id = ids.get(text);
+    if (id === undefined) throw new FloeError('setup_failed', `the tokenizer file has no token ${text}`);
+    return id;
+  };
+  return {
+    endOfText: idOf('<|endoftext|>'),
+    imStart: idOf('<|im_start|>'),
+    imEnd: idOf('<|im_end|>'),
+    thinkOpen: idOf('<think>'),
+    thinkClose: idOf('</think>'),
+    toolCallOpen: idOf('<tool_call>'),
+    toolCallClose: idOf('</tool_call>'),
+    toolResponseOpen: idOf('<tool_response>'),
+    toolResponseClose: idOf('</tool_response>'),
+  };
+}
+
+function bytesPerId(json: TokenizerFile): Uint8Array[] {
+  const byteOf = byteOfStandIn();
+  const bytes: Uint8Array[] = [];
+  for (const [token, id] of Object.entries(json.model.vocab)) {
+    bytes[id] = Uint8Array.from(token, (char) => byteOf.get(char) ?? 0);
+  }
+  for (const { id, content } of json.added_tokens) bytes[id] = Buffer.from(content);
+  return bytes;
+}
+
+/** Byte-level vocabularies write each byte as a printable character: itself where it is one, else one from U+0100 on. */
+function byteOfStandIn(): Map<string, number> {
+  const byteOf = new Map<string, number>();
+  let next = 0x100;
+  for (let byte = 0; byte < 0x100; byte++) {
+    const printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte !== 0xad);
+    byteOf.set(String.fromCharCode(printable ? byte : next++), byte);
+  }
+  return byteOf;
+}
+
+let shared: Vocabulary | undefined;
+
+/** The vocabulary that ships with floe, read once per process. Throws `setup_failed` when its file is missing. */
+export function bundledVocabulary(): Vocabulary {
+  if (shared === undefined) {
+    const path = fileURLToPath(new URL(TOKENIZER_FILE, import.meta.url));
+    let text: string;
+    try {
+      text = readFileSync(path, 'utf8');
+    } catch (cause) {
+      throw new FloeError('setup_failed', `cannot read the simulated model's tokenizer ${path}`, { path }, cause);
+    }
+    shared = new Vocabulary(JSON.parse(text));
+  }
+  return shared;
+}
