@@ -3,19 +3,19 @@ import { type ConnectionOptions, connected, withConnection } from './connection.
 import { json, line } from './print.ts';
 
 export function registerCancel(program: Command): void {
-  withConnection(program.command('cancel <id>').description('cancel a task, or one session (an id beginning with ses_)')).action(
-    async (id: string, options: ConnectionOptions) => {
-      await connected(options, async (client) => {
-        if (id.startsWith('ses_')) {
-          const session = await client.cancelSession(id);
-          if (options.json) json(session);
-          else line(`session ${id}: ${session.status}`);
-          return;
-        }
-        const task = await client.cancel(id);
-        if (options.json) json(task);
-        else line(`task ${id}: ${task.status}, ${task.completed_sessions} of ${task.total_sessions} sessions ended`);
-      });
-    },
-  );
+  withConnection(
+    program.command('cancel <id>').description('cancel a task, or one session (an id beginning with ses_)'),
+  ).action(async (id: string, options: ConnectionOptions) => {
+    await connected(options, async (client) => {
+      if (id.startsWith('ses_')) {
+        const session = await client.cancelSession(id);
+        if (options.json) json(session);
+        else line(`session ${id}: ${session.status}`);
+        return;
+      }
+      const task = await client.cancel(id);
+      if (options.json) json(task);
+      else line(`task ${id}: ${task.status}, ${task.completed_sessions} of ${task.total_sessions} sessions ended`);
+    });
+  });
 }

@@ -26,7 +26,12 @@ export function registerHarness(program: Command): void {
       line(
         table(
           ['harness', 'version', 'dialects', 'installed'],
-          rows.map((row) => [row.harness, row.version ?? '', row.dialects.join(' '), row.installed ? (row.path ?? 'nothing to install') : 'no']),
+          rows.map((row) => [
+            row.harness,
+            row.version ?? '',
+            row.dialects.join(' '),
+            row.installed ? (row.path ?? 'nothing to install') : 'no',
+          ]),
         ),
       );
     });

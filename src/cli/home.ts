@@ -10,7 +10,9 @@ export function floeHome(): string {
 
 /** Where harnesses are installed: `$FLOE_HARNESS_DIR`, else below the user's cache directory. */
 export function harnessDir(): string {
-  return process.env.FLOE_HARNESS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'harnesses');
+  return (
+    process.env.FLOE_HARNESS_DIR ?? join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'harnesses')
+  );
 }
 
 function tokenPath(home: string): string {

@@ -33,7 +33,9 @@ function width(text: string): number {
 export function table(header: readonly string[], rows: readonly (readonly (string | number | null)[])[]): string {
   const cells = rows.map((row) => row.map((cell) => (cell === null ? '-' : String(cell))));
   const widths = header.map((title, i) => Math.max(width(title), ...cells.map((row) => width(row[i] ?? ''))));
-  const numeric = header.map((_, i) => rows.length > 0 && rows.every((row) => typeof row[i] === 'number' || row[i] === null));
+  const numeric = header.map(
+    (_, i) => rows.length > 0 && rows.every((row) => typeof row[i] === 'number' || row[i] === null),
+  );
   const format = (row: readonly string[]): string =>
     row
       .map((cell, i) => {

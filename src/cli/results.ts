@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
+import type { SessionResult } from '../schema/index.ts';
 import { type ConnectionOptions, connected, withConnection } from './connection.ts';
-import { json, line, note, table } from './print.ts';
+import { json, line, note } from './print.ts';
 
 type Options = ConnectionOptions & { after: string; limit: string; follow?: boolean };
 
@@ -14,33 +15,32 @@ export function registerResults(program: Command): void {
       .option('--follow', 'wait for more, for ever'),
   ).action(async (options: Options) => {
     await connected(options, async (client) => {
-      let after = Number(options.after);
-      let left = options.follow ? Number.POSITIVE_INFINITY : Number(options.limit);
-      do {
-        const wait = options.follow ? 30 : 0;
-        const page = await client.results({ after, limit: Math.min(left, 100), wait });
-        if (options.json) for (const result of page.results) json(result);
-        else if (page.results.length > 0) {
-          line(
-            table(
-              ['cursor', 'task', 'session', 'outcome', 'reward', 'traces', 'trainable'],
-              page.results.map((result) => [
-                result.cursor ?? null,
-                result.task_id,
-                result.session_id,
-                result.outcome,
-                result.reward,
-                result.trace_count,
-                result.trainable_tokens,
-              ]),
-            ),
-          );
-        }
-        left -= page.results.length;
-        if (page.results.length === 0 && !options.follow) break;
-        after = page.next_cursor;
-      } while (left > 0);
-      if (!options.json) note(`next: floe results --after ${after}`);
+      const follow = options.follow === true;
+      const limit = follow ? Number.POSITIVE_INFINITY : Number(options.limit);
+      let cursor = Number(options.after);
+      let count = 0;
+      if (!options.json) line(HEADER.join('\t'));
+      for await (const result of client.results({ after: cursor, follow })) {
+        cursor = result.cursor ?? cursor;
+        if (options.json) json(result);
+        else line(row(result).join('\t'));
+        if (++count >= limit) break;
+      }
+      if (!options.json) note(`${count} results; go on with: floe results --after ${cursor}`);
     });
   });
+}
+
+const HEADER = ['cursor', 'task', 'session', 'outcome', 'reward', 'traces', 'trainable'];
+
+function row(result: SessionResult): (string | number)[] {
+  return [
+    result.cursor ?? '',
+    result.task_id,
+    result.session_id,
+    result.outcome,
+    result.reward ?? '-',
+    result.trace_count,
+    result.trainable_tokens,
+  ];
 }

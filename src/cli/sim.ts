@@ -4,7 +4,15 @@ import { startSim } from '../sim/server.ts';
 import { untilSignalled } from './lifetime.ts';
 import { json, line } from './print.ts';
 
-type Options = { host: string; port: string; scenario: string[]; slots: string; delay: string; ledger?: string; json?: boolean };
+type Options = {
+  host: string;
+  port: string;
+  scenario: string[];
+  slots: string;
+  delay: string;
+  ledger?: string;
+  json?: boolean;
+};
 
 export function registerSim(program: Command): void {
   program

@@ -9,7 +9,12 @@ export function registerStatus(program: Command): void {
         const [status, tasks] = [await client.status(), await client.tasks()];
         if (options.json) return json({ ...status, recent_tasks: tasks });
         line(paint('bold', 'sessions'));
-        line(table(['status', 'count'], Object.entries(status.sessions).filter(([, count]) => count > 0)));
+        line(
+          table(
+            ['status', 'count'],
+            Object.entries(status.sessions).filter(([, count]) => count > 0),
+          ),
+        );
         line(paint('bold', '\nnodes'));
         line(
           table(

@@ -21,7 +21,8 @@ export function registerSubmit(program: Command): void {
     await connected(options, async (client) => {
       const reply = await client.submit(task);
       if (options.json) json(reply);
-      else line(`task ${reply.task_id}: ${reply.session_ids.length} sessions${reply.duplicate ? ' (known already)' : ''}`);
+      else
+        line(`task ${reply.task_id}: ${reply.session_ids.length} sessions${reply.duplicate ? ' (known already)' : ''}`);
       if (options.watch) await watchTask(client, reply.task_id, options.json === true);
       else if (!options.json) line(`follow it: floe watch ${reply.task_id}`);
     });

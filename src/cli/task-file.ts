@@ -31,7 +31,12 @@ function parseYaml(text: string, path: string): unknown {
   try {
     return parse(text);
   } catch (cause) {
-    throw new FloeError('malformed_json', `${path} is neither YAML nor JSON: ${(cause as Error).message}`, { path }, cause);
+    throw new FloeError(
+      'malformed_json',
+      `${path} is neither YAML nor JSON: ${(cause as Error).message}`,
+      { path },
+      cause,
+    );
   }
 }
 

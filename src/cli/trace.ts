@@ -18,7 +18,7 @@ export function registerTrace(program: Command): void {
     await connected(options, async (client) => {
       const session = await client.session(id);
       const trajectory = await client.trajectory(id);
-      const completions = await client.completions(id);
+      const completions = JSON.parse((await client.completions(id)).toString('utf8')) as CompletionRecord[];
       if (options.json) return json({ session, trajectory, completions });
       const shorten = (text: string): string =>
         options.full === true || text.length <= SHOWN_CHARS ? text : `${text.slice(0, SHOWN_CHARS)}…`;
@@ -31,10 +31,14 @@ export function registerTrace(program: Command): void {
 
 function printHead(session: SessionView): void {
   const { summary } = session;
-  line(`${paint('bold', session.session_id)}  task ${session.task_id}, sample ${session.sample_index}, attempt ${session.attempt}`);
+  line(
+    `${paint('bold', session.session_id)}  task ${session.task_id}, sample ${session.sample_index}, attempt ${session.attempt}`,
+  );
   if (summary === null) return line(`status ${session.status}`);
   const reward = summary.reward === null ? 'none' : String(summary.reward);
-  line(`outcome ${outcomeColour(summary.outcome)}, reward ${paint('bold', reward)}, ${(summary.timing.total_ms / 1000).toFixed(2)} s`);
+  line(
+    `outcome ${outcomeColour(summary.outcome)}, reward ${paint('bold', reward)}, ${(summary.timing.total_ms / 1000).toFixed(2)} s`,
+  );
   if (summary.error !== null) line(paint('red', `${summary.error.code}: ${summary.error.message}`));
 }
 
@@ -46,7 +50,11 @@ function printTurn(completion: CompletionRecord, shorten: (text: string) => stri
   const { message, prompt } = completion;
   const kind = completion.call_kind === 'main' ? '' : ` ${completion.call_kind}`;
   const thread = completion.thread === 'main' ? '' : ` thread ${completion.thread}`;
-  const marks = [completion.abandoned && 'abandoned', completion.auxiliary && 'auxiliary', completion.undelivered && 'undelivered'];
+  const marks = [
+    completion.abandoned && 'abandoned',
+    completion.auxiliary && 'auxiliary',
+    completion.undelivered && 'undelivered',
+  ];
   const flags = marks.filter(Boolean).join(', ');
   line();
   line(
@@ -69,7 +77,9 @@ function printMessage(message: ChatMessage, shorten: (text: string) => string): 
 }
 
 function textOf(content: Content): string {
-  return typeof content === 'string' ? content : content.map((part) => (part.type === 'text' ? part.text : '[image]')).join('');
+  return typeof content === 'string'
+    ? content
+    : content.map((part) => (part.type === 'text' ? part.text : '[image]')).join('');
 }
 
 function indent(text: string): string {

@@ -47,7 +47,18 @@ function printEvent(event: RolloutEvent, seen: Map<string, string>): void {
 }
 
 export function sessionTable(sessions: readonly SessionView[]): string {
-  const header = ['sample', 'session', 'status', 'outcome', 'reward', 'turns', 'tokens', 'traces', 'trainable', 'total s'];
+  const header = [
+    'sample',
+    'session',
+    'status',
+    'outcome',
+    'reward',
+    'turns',
+    'tokens',
+    'traces',
+    'trainable',
+    'total s',
+  ];
   return table(
     header,
     sessions.map((session) => [

@@ -1,4 +1,5 @@
 import { FloeError } from './errors.ts';
+import { parseJson } from './parse.ts';
 
 /**
  * The wire form of a session's result between node and server: one line of JSON, then opaque parts. The server reads
@@ -22,12 +23,7 @@ export function encodeEnvelope(envelope: Envelope): Buffer {
 export function decodeEnvelope(body: Buffer): Envelope {
   const end = body.indexOf(NEWLINE);
   if (end < 0) throw new FloeError('malformed_json', 'envelope: no header line');
-  let head: { header?: unknown; parts?: unknown };
-  try {
-    head = JSON.parse(body.toString('utf8', 0, end));
-  } catch (cause) {
-    throw new FloeError('malformed_json', 'envelope: the header line is not JSON', {}, cause);
-  }
+  const head = parseJson(body.subarray(0, end)) as { header?: unknown; parts?: unknown };
   if (typeof head !== 'object' || head === null || !Array.isArray(head.parts)) {
     throw new FloeError('malformed_json', 'envelope: the header line has no parts');
   }
@@ -38,6 +34,7 @@ export function decodeEnvelope(body: Buffer): Envelope {
       throw new FloeError('malformed_json', 'envelope: a part has no name or size');
     }
     const bytes = part.bytes as number;
+    if (parts.has(part.name)) throw new FloeError('malformed_json', `envelope: part ${part.name} is there twice`);
     if (offset + bytes > body.length) throw new FloeError('malformed_json', `envelope: part ${part.name} is cut off`);
     parts.set(part.name, body.subarray(offset, offset + bytes));
     offset += bytes;

@@ -26,7 +26,9 @@ export async function openControlListener(config: GatewayConfig, parts: Parts): 
     if (request.url === '/health' || config.token === null) return;
     if (!sameToken(request.headers.authorization, `Bearer ${config.token}`)) {
       const error = new FloeError('unauthorized', 'send the control token as Authorization: Bearer');
-      await reply.code(error.status).send({ error: { code: error.code, message: error.message, details: {}, retryable: false } });
+      await reply
+        .code(error.status)
+        .send({ error: { code: error.code, message: error.message, details: {}, retryable: false } });
     }
   });
   app.get('/health', async () => ({ status: 'ok', node_id: config.node_id }));

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises';
 import { NodeApi } from '../client/node-api.ts';
-import { systemClock, type Clock } from '../core/clock.ts';
+import { type Clock, systemClock } from '../core/clock.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { harnessInstallDir } from '../harnesses/install.ts';
@@ -76,8 +76,10 @@ async function assemble(
     allowHostNetwork: config.allow_host_network,
   });
   const pools = new StagePools(config.pools);
+  const harnesses = harnessRegistry();
+  const evaluators = evaluatorRegistry(clock);
   const metrics = createGatewayMetrics();
-  const api = new NodeApi({ url: config.server_url, token: config.token });
+  const api = new NodeApi({ url: config.server_url, token: config.token, nodeId: config.node_id, clock });
   cleanups.push(() => api.close());
   const agent: NodeAgent = new NodeAgent({
     api,
@@ -86,7 +88,6 @@ async function assemble(
     metrics,
     pools,
     registration: {
-      node_id: config.node_id,
       gateway_url: null,
       max_init_workers: config.pools.init,
       ready_size: config.pools.ready,
@@ -105,9 +106,9 @@ async function assemble(
         log,
         pools,
         proxy,
-        harnesses: harnessRegistry(),
+        harnesses,
         harnessInstallDir: (adapter) => harnessInstallDir(adapter, config.harness_dir),
-        evaluators: evaluatorRegistry(),
+        evaluators,
         socketDir: state.sockets,
       }),
     delivered: (sessionId, attempt) => journal.release(sessionId, attempt),
@@ -116,5 +117,11 @@ async function assemble(
   cleanups.push(() => control.close());
   await agent.start();
   cleanups.push(() => agent.close());
-  return { nodeId: config.node_id, controlUrl: control.url, proxyOrigin: proxy.origin, drain: () => agent.drain(), close };
+  return {
+    nodeId: config.node_id,
+    controlUrl: control.url,
+    proxyOrigin: proxy.origin,
+    drain: () => agent.drain(),
+    close,
+  };
 }

@@ -1,4 +1,4 @@
-import type { NodeApi } from '../client/node-api.ts';
+import type { DeliveredResult, NodeApi } from '../client/node-api.ts';
 import type { Clock } from '../core/clock.ts';
 import { sleep } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
@@ -6,7 +6,6 @@ import type { Logger } from '../observe/log.ts';
 import type { GatewayMetrics } from '../observe/metrics.ts';
 import { type Lease, type NodeRegistration, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
 import { Attempt } from './attempt.ts';
-import type { FinishedAttempt } from './postrun-stage.ts';
 import type { StagePools } from './stage-pools.ts';
 
 /** Between tries to reach the server: quick at first, and never so slow that a restart of it costs more than a few seconds. */
@@ -18,14 +17,14 @@ const PROGRESS_GATHER_MS = 100;
 
 export type NodeAgentDeps = {
   readonly api: NodeApi;
-  readonly registration: NodeRegistration;
+  readonly registration: Omit<NodeRegistration, 'node_id'>;
   readonly clock: Clock;
   readonly log: Logger;
   readonly metrics: GatewayMetrics;
   readonly pools: StagePools;
   readonly leaseWaitSeconds: number;
   readonly heartbeatSeconds: number;
-  readonly runSession: (attempt: Attempt) => Promise<FinishedAttempt | null>;
+  readonly runSession: (attempt: Attempt) => Promise<DeliveredResult | null>;
   /** The result is with the server: the attempt's captured calls need no longer be kept. */
   readonly delivered: (sessionId: string, attempt: number) => void;
 };
@@ -74,12 +73,12 @@ export class NodeAgent {
     const { api, registration, log } = this.deps;
     await this.untilReached('register', async () => {
       await api.register(registration, this.stopping.signal);
-      log.info({ node: registration.node_id }, 'node registered');
+      log.info({ node: api.nodeId }, 'node registered');
     });
   }
 
   private async leaseLoop(): Promise<void> {
-    const { api, pools, leaseWaitSeconds, registration } = this.deps;
+    const { api, pools, leaseWaitSeconds } = this.deps;
     const signal = AbortSignal.any([this.stopping.signal, this.leasing.signal]);
     while (!signal.aborted) {
       const slots = pools.admissible();
@@ -90,8 +89,7 @@ export class NodeAgent {
       await this.untilReached(
         'lease',
         async () => {
-          const reply = await api.lease(registration.node_id, { slots, wait_seconds: leaseWaitSeconds }, signal);
-          for (const lease of reply.leases) this.begin(lease);
+          for (const lease of await api.lease({ slots, wait_seconds: leaseWaitSeconds }, signal)) this.begin(lease);
         },
         signal,
       );
@@ -122,20 +120,20 @@ export class NodeAgent {
     this.attempts.set(key, { attempt, done });
   }
 
-  private async deliver(attempt: Attempt, finished: FinishedAttempt | null): Promise<void> {
-    const { api, registration, log, metrics } = this.deps;
+  private async deliver(attempt: Attempt, finished: DeliveredResult | null): Promise<void> {
+    const { api, log, metrics } = this.deps;
     if (finished === null) {
       this.deps.delivered(attempt.id, attempt.lease.attempt);
       log.info({ session: attempt.id, reason: attempt.stopReason }, 'session ended without a result');
       return;
     }
-    const { summary, parts } = finished;
+    const { summary } = finished;
     // The shutdown signal must not cut off the results that it caused.
     const unreachable = new AbortController();
     await this.untilReached(
       'deliver',
       async () => {
-        await api.deliverResult(registration.node_id, summary, parts, unreachable.signal);
+        await api.deliverResult(finished, unreachable.signal);
       },
       unreachable.signal,
     );
@@ -163,14 +161,14 @@ export class NodeAgent {
 
   /** Reports and renews; ends the sessions that the server wants ended. A node that the server forgot registers again. */
   private async heartbeat(waitSeconds: number): Promise<void> {
-    const { api, pools, registration } = this.deps;
+    const { api, pools } = this.deps;
     const signal = this.stopping.signal;
     await this.untilReached(
       'heartbeat',
       async () => {
         const sessions = this.live().map((attempt) => attempt.progress());
         const body = { metrics: pools.metrics(), sessions, wait_seconds: waitSeconds };
-        const reply = await api.heartbeat(registration.node_id, body, signal);
+        const reply = await api.heartbeat(body, signal);
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);
         }

@@ -1,14 +1,13 @@
+import type { DeliveredResult } from '../client/node-api.ts';
 import { OUTCOMES, policyOf } from '../core/outcomes.ts';
 import type { Evaluation, Evaluator } from '../evaluators/evaluator.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Outcome, SessionSummary, TerminalStatus } from '../schema/index.ts';
-import { buildTrajectory } from '../tokens/build-trajectory.ts';
 import type { Completion } from '../tokens/completion.ts';
 import { encodeRecords } from '../tokens/records.ts';
+import { buildTrajectory, type EncodedTrajectory } from '../tokens/trajectory.ts';
 import type { Attempt } from './attempt.ts';
 import { classify } from './failure.ts';
-
-export type FinishedAttempt = { readonly summary: SessionSummary; readonly parts: ReadonlyMap<string, Buffer> };
 
 export type PostrunInput = {
   readonly runtime: Runtime | null;
@@ -44,11 +43,11 @@ export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<E
 }
 
 /** The session's result: trajectory and records from the completions, and the summary that rows and lists hold. */
-export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunInput): FinishedAttempt {
+export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunInput): DeliveredResult {
   const { lease } = attempt;
-  const parts = new Map<string, Buffer>();
   const base = { status: statusOf(attempt), reward: evaluation.reward, error: attempt.failure?.error.message ?? null };
-  let built: ReturnType<typeof buildTrajectory> | null = null;
+  let built: EncodedTrajectory | null = null;
+  let completions: Buffer | null = null;
   try {
     built = buildTrajectory({
       spec: lease.task.builder,
@@ -61,8 +60,7 @@ export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunIn
         policy_version: lease.task.policy_version,
       },
     });
-    parts.set('trajectory', built.json);
-    parts.set('completions', encodeRecords(input.completions));
+    completions = encodeRecords(input.completions);
   } catch (error) {
     attempt.fail(classify(error, 'build'));
   }
@@ -88,7 +86,7 @@ export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunIn
     error: attempt.failure?.error ?? null,
     metadata: lease.task.metadata,
   };
-  return { summary, parts };
+  return { summary, trajectory: built?.json ?? null, completions };
 }
 
 function statusOf(attempt: Attempt): TerminalStatus {

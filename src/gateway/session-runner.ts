@@ -1,8 +1,9 @@
 import { join } from 'node:path';
+import type { DeliveredResult } from '../client/node-api.ts';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { newSessionKey } from '../core/ids.ts';
-import type { Evaluator } from '../evaluators/evaluator.ts';
+import type { EvaluatorRegistry } from '../evaluators/registry.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
 import type { Logger } from '../observe/log.ts';
 import type { Proxy } from '../proxy/proxy.ts';
@@ -11,7 +12,7 @@ import type { Runtime, StartRequest } from '../runtimes/runtime.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
 import type { Attempt } from './attempt.ts';
 import { classify, type FailedStage } from './failure.ts';
-import { build, evaluate, type FinishedAttempt, type PostrunInput } from './postrun-stage.ts';
+import { build, evaluate, type PostrunInput } from './postrun-stage.ts';
 import { type SandboxDeps, startSandbox } from './sandbox.ts';
 import type { StagePools } from './stage-pools.ts';
 
@@ -27,7 +28,7 @@ export type RunnerDeps = SandboxDeps & {
   readonly harnesses: ReadonlyMap<string, HarnessAdapter>;
   /** Host directory of an installed harness. Rejects with `harness_missing`. */
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
-  readonly evaluators: ReadonlyMap<string, Evaluator>;
+  readonly evaluators: EvaluatorRegistry;
   readonly socketDir: string;
 };
 
@@ -35,7 +36,7 @@ export type RunnerDeps = SandboxDeps & {
  * Takes one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with what is to be delivered, or null when the
  * attempt was cancelled or its lease lost. Never rejects; whatever it started is gone when it settles.
  */
-export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<FinishedAttempt | null> {
+export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<DeliveredResult | null> {
   const run = new SessionRun(attempt, deps);
   try {
     if ((await run.init()) && (await run.awaitRunSlot())) await run.agent();
@@ -114,7 +115,7 @@ class SessionRun {
     this.releaseRun?.();
   }
 
-  async postrun(): Promise<FinishedAttempt | null> {
+  async postrun(): Promise<DeliveredResult | null> {
     const { attempt, deps } = this;
     this.releaseRun?.();
     if (this.stopped()) return null;
@@ -139,7 +140,7 @@ class SessionRun {
     await Promise.all([this.runtime?.stop(), fresh?.stop()]);
   }
 
-  private async finish(): Promise<FinishedAttempt | null> {
+  private async finish(): Promise<DeliveredResult | null> {
     const { attempt } = this;
     const input = this.postrunInput();
     return attempt.measure('postrun_ms', async () => {
@@ -155,7 +156,7 @@ class SessionRun {
     return {
       runtime: this.runtime,
       freshRuntime: this.fresh,
-      evaluator: strategy === undefined ? null : (deps.evaluators.get(strategy) ?? null),
+      evaluator: strategy === undefined ? null : deps.evaluators.get(strategy),
       completions: this.session?.completions() ?? [],
       nodeId: deps.nodeId,
     };

@@ -1,0 +1,130 @@
+import { rm } from 'node:fs/promises';
+import { join, relative } from 'node:path';
+import type { Command } from 'commander';
+import { installHarness } from '../../harnesses/install.ts';
+import type { RuntimeBackend, SessionResult } from '../../schema/index.ts';
+import { checkAgainstLedger, type LedgerReport } from '../../sim/ledger-check.ts';
+import { type BackendChoice, chooseBackend, isolationWarning } from '../backend.ts';
+import { harnessDir } from '../home.ts';
+import { untilSignalled } from '../lifetime.ts';
+import { json, line, note, paint, table } from '../print.ts';
+import { type DemoRun, runDemo, startDemo } from './run.ts';
+import { type DemoTask, demoTasks } from './tasks.ts';
+import { writeTraces } from './trace-files.ts';
+
+type Options = { keep?: boolean; json?: boolean; samples: string; backend?: RuntimeBackend };
+
+export function registerDemo(program: Command): void {
+  program
+    .command('demo')
+    .description('a real agent repairs small repositories against the simulated engine; every token is checked')
+    .option('--samples <n>', 'sessions for each task', '4')
+    .option('--keep', 'leave everything serving afterwards, and print the URLs')
+    .option('--backend <name>', 'bubblewrap or local (default: bubblewrap where it works)')
+    .option('--json', 'machine-readable summary')
+    .action(demo);
+}
+
+async function demo(options: Options): Promise<void> {
+  const { tasks, leftOut } = demoTasks();
+  for (const { name, missing } of leftOut)
+    note(paint('yellow', `task ${name} is left out: this machine has no ${missing}`));
+  const choice: BackendChoice =
+    options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
+  if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
+  await installHarness('pi', { cacheDir: harnessDir(), log: (text) => note(`▸ ${text}`) });
+
+  const dir = join(process.cwd(), '.floe', 'demo');
+  await rm(dir, { recursive: true, force: true });
+  const stack = await startDemo(dir, tasks, choice.backend);
+  try {
+    note(`▸ ${tasks.length} tasks × ${options.samples} samples, pi in ${choice.backend}, engine ${stack.sim.url}`);
+    const run = await runDemo(stack, tasks, Number(options.samples));
+    const report = checkAgainstLedger(run.results, stack.sim.ledger.entries(), 'processed');
+    await writeTraces(join(dir, 'traces'), run);
+    summarise(run, report, tasks, join(dir, 'traces'), options.json === true);
+    if (options.keep) await keepServing(stack);
+    if (report.mismatches.length > 0 || run.results.some((result) => result.outcome !== 'completed'))
+      process.exitCode = 1;
+  } finally {
+    await stack.close();
+  }
+}
+
+async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promise<void> {
+  line();
+  line(`rollout server  ${stack.serverUrl}`);
+  line(`engine          ${stack.sim.url}  (ledger: ${stack.sim.url}/__sim/ledger)`);
+  line(`use it          export FLOE_URL=${stack.serverUrl} FLOE_TOKEN=${stack.token}`);
+  line('                npx floe status; npx floe submit examples/tasks/py-roman/task.yaml --watch');
+  line('Ctrl-C ends it.');
+  await untilSignalled();
+}
+
+function summarise(
+  run: DemoRun,
+  report: LedgerReport,
+  tasks: readonly DemoTask[],
+  traceDir: string,
+  asJson: boolean,
+): void {
+  const { results } = run;
+  const completed = results.filter((result) => result.outcome === 'completed').length;
+  const meanReward = mean(results);
+  if (asJson) {
+    json({
+      sessions: results.length,
+      completed,
+      mean_reward: meanReward,
+      traces: report.traces,
+      trainable_tokens: report.trainable_tokens,
+      exact_context_tokens: report.exact_context_tokens,
+      ledger_mismatches: report.mismatches.length,
+      trace_dir: traceDir,
+    });
+    return;
+  }
+  line();
+  line(
+    table(
+      ['task', 'completed', 'mean reward', 'turns', 'traces', 'trainable tokens', 'seconds each'],
+      tasks.map((task) => taskRow(task, run)),
+    ),
+  );
+  line();
+  for (const result of results.filter((other) => other.error !== null)) {
+    line(paint('yellow', `${result.session_id}: ${result.error?.code}: ${result.error?.message}`));
+  }
+  for (const mismatch of report.mismatches.slice(0, 10)) {
+    line(paint('red', `${mismatch.session_id} ${mismatch.completion_id ?? ''} ${mismatch.what}: ${mismatch.detail}`));
+  }
+  const share = report.trainable_tokens === 0 ? 0 : (100 * report.exact_context_tokens) / report.trainable_tokens;
+  line(
+    `every trainable token was compared with the engine's ledger; ${share.toFixed(1)} % were sampled in exactly the context they are trained in`,
+  );
+  line(`traces: ${relative(process.cwd(), traceDir)}/traces.jsonl (one per line), sessions beside it`);
+  line(
+    `demo: ${results.length} sessions, ${completed} completed, mean reward ${meanReward?.toFixed(3) ?? 'none'}, ` +
+      `${report.traces} traces, ${report.trainable_tokens} trainable tokens, ledger mismatches ${report.mismatches.length}`,
+  );
+}
+
+function taskRow(task: DemoTask, run: DemoRun): (string | number | null)[] {
+  const results = run.results.filter((result) => run.nameOf(result.task_id) === task.name);
+  const sum = (of: (result: SessionResult) => number): number =>
+    results.reduce((total, result) => total + of(result), 0);
+  return [
+    task.name,
+    `${results.filter((result) => result.outcome === 'completed').length}/${results.length}`,
+    Number((mean(results) ?? 0).toFixed(3)),
+    sum((result) => result.agent?.turns ?? 0),
+    sum((result) => result.trace_count),
+    sum((result) => result.trainable_tokens),
+    Number((sum((result) => result.timing.total_ms) / 1000 / Math.max(results.length, 1)).toFixed(2)),
+  ];
+}
+
+function mean(results: readonly SessionResult[]): number | null {
+  const rewards = results.map((result) => result.reward).filter((reward) => reward !== null);
+  return rewards.length === 0 ? null : rewards.reduce((total, reward) => total + reward, 0) / rewards.length;
+}

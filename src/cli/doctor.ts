@@ -1,0 +1,127 @@
+import { access, constants, mkdir } from 'node:fs/promises';
+import type { Command } from 'commander';
+import { request } from 'undici';
+import { harnessStatus } from '../harnesses/install.ts';
+import { harnessRegistry } from '../harnesses/registry.ts';
+import { probeBackends } from './backend.ts';
+import { floeHome, harnessDir } from './home.ts';
+import { json, line, paint } from './print.ts';
+
+type Finding = { readonly part: string; readonly ok: boolean; readonly text: string; readonly remedy: string | null };
+
+/** Programs that sessions use from the host's /usr, and what for. */
+const PROGRAMS = [
+  ['git', 'to carry an agent’s changes to a fresh runtime'],
+  ['tar', 'to copy files into a sandbox'],
+] as const;
+
+export function registerDoctor(program: Command): void {
+  program
+    .command('doctor')
+    .description('what this machine has and lacks, and the command that helps')
+    .option('--engine <url>', 'look at this inference server too')
+    .option('--json', 'machine-readable output')
+    .action(async (options: { engine?: string; json?: boolean }) => {
+      const findings = [
+        node(),
+        await home(),
+        ...(await backends()),
+        ...(await programs()),
+        ...(await harnesses()),
+        ...(options.engine === undefined ? [] : [await engine(options.engine)]),
+      ];
+      if (options.json) json({ findings });
+      else for (const finding of findings) print(finding);
+      if (findings.some((finding) => !finding.ok)) process.exitCode = 1;
+    });
+}
+
+function print({ part, ok, text, remedy }: Finding): void {
+  line(`${ok ? paint('green', 'ok  ') : paint('red', 'lack')}  ${part.padEnd(22)} ${text}`);
+  if (remedy !== null) line(`      ${' '.repeat(22)} → ${remedy}`);
+}
+
+function node(): Finding {
+  return { part: 'node', ok: true, text: process.version, remedy: null };
+}
+
+async function home(): Promise<Finding> {
+  const path = floeHome();
+  try {
+    await mkdir(path, { recursive: true, mode: 0o700 });
+    await access(path, constants.W_OK);
+    return { part: 'floe home', ok: true, text: path, remedy: null };
+  } catch (error) {
+    return {
+      part: 'floe home',
+      ok: false,
+      text: (error as Error).message,
+      remedy: 'set FLOE_HOME to a directory that you may write',
+    };
+  }
+}
+
+async function backends(): Promise<Finding[]> {
+  const findings: Finding[] = [];
+  for (const [backend, problem] of await probeBackends()) {
+    const part = `runtime ${backend}`;
+    if (problem !== null) findings.push({ part, ok: false, text: problem.problem, remedy: problem.remedy });
+    else
+      findings.push({ part, ok: true, text: backend === 'local' ? 'works, without isolation' : 'works', remedy: null });
+  }
+  return findings;
+}
+
+async function programs(): Promise<Finding[]> {
+  const path = (process.env.PATH ?? '/usr/bin:/bin').split(':');
+  return Promise.all(
+    PROGRAMS.map(async ([name, purpose]) => {
+      for (const dir of path) {
+        const found = await access(`${dir}/${name}`, constants.X_OK).then(
+          () => true,
+          () => false,
+        );
+        if (found) return { part: name, ok: true, text: `${dir}/${name}`, remedy: null };
+      }
+      return { part: name, ok: false, text: `not found; needed ${purpose}`, remedy: `install the package ${name}` };
+    }),
+  );
+}
+
+async function harnesses(): Promise<Finding[]> {
+  const findings: Finding[] = [];
+  for (const adapter of harnessRegistry().values()) {
+    if (adapter.install === null) continue;
+    const status = await harnessStatus(adapter.name, harnessDir());
+    findings.push({
+      part: `harness ${adapter.name}`,
+      ok: status.installed,
+      text: status.installed ? `${adapter.install.version} in ${status.path}` : 'not installed',
+      remedy: status.installed ? null : `floe harness install ${adapter.name}`,
+    });
+  }
+  return findings;
+}
+
+async function engine(url: string): Promise<Finding> {
+  try {
+    const reply = await request(`${url}/v1/models`, { headersTimeout: 5_000, bodyTimeout: 5_000 });
+    const body = (await reply.body.json()) as { data?: { id?: string }[] };
+    const model = body.data?.[0]?.id;
+    if (reply.statusCode === 200 && model !== undefined)
+      return { part: 'engine', ok: true, text: `${url} serves ${model}`, remedy: null };
+    return {
+      part: 'engine',
+      ok: false,
+      text: `${url}/v1/models answered ${reply.statusCode} without a model`,
+      remedy: 'pass the URL without /v1',
+    };
+  } catch (error) {
+    return {
+      part: 'engine',
+      ok: false,
+      text: `${url}: ${(error as Error).message}`,
+      remedy: 'start the server, or correct the URL',
+    };
+  }
+}

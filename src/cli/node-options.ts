@@ -1,0 +1,71 @@
+import { cpus, hostname } from 'node:os';
+import type { Command } from 'commander';
+import type { GatewayConfigInput } from '../gateway/config.ts';
+import type { RuntimeBackend } from '../schema/index.ts';
+
+export type NodeOptions = {
+  engine: string[];
+  model?: string;
+  nodeId?: string;
+  backend?: RuntimeBackend;
+  init?: string;
+  ready?: string;
+  run?: string;
+  postrun?: string;
+  uploadRoot: string[];
+  allowHostNetwork?: boolean;
+  proxyHost: string;
+  proxyPort: string;
+  controlHost: string;
+  controlPort: string;
+};
+
+/** The options of a node, shared by `floe up` and `floe gateway`. */
+export function withNode(command: Command): Command {
+  return command
+    .option('--engine <url...>', 'inference servers with vLLM’s API, without /v1', [])
+    .option('--model <name>', "the engines' model (default: the first that each serves)")
+    .option('--node-id <id>', 'name of this node (default: the host name)')
+    .option('--backend <name>', 'default runtime: bubblewrap or local (default: bubblewrap where it works)')
+    .option('--init <n>', 'INIT workers (default: twice the cores)')
+    .option('--ready <n>', 'places in the READY buffer (default: the cores)')
+    .option('--run <n>', 'RUN workers (default: four times the cores)')
+    .option('--postrun <n>', 'POSTRUN workers (default: twice the cores)')
+    .option('--upload-root <dir...>', 'host directories that prepare actions may read', [])
+    .option('--allow-host-network', 'let tasks ask for the host’s network')
+    .option('--proxy-host <host>', 'address of the proxy listener', '127.0.0.1')
+    .option('--proxy-port <port>', '0 picks a free one', '0')
+    .option('--control-host <host>', 'address of the node’s control listener', '127.0.0.1')
+    .option('--control-port <port>', '0 picks a free one', '0');
+}
+
+type Rest = Pick<GatewayConfigInput, 'server_url' | 'token' | 'state_dir' | 'harness_dir'> & {
+  backend: RuntimeBackend;
+};
+
+export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput {
+  const cores = cpus().length;
+  const { backend, ...connection } = rest;
+  return {
+    ...connection,
+    node_id: options.nodeId ?? defaultNodeId(),
+    pools: {
+      init: Number(options.init ?? 2 * cores),
+      ready: Number(options.ready ?? cores),
+      // An agent waits for the engine most of its time, so a core carries several.
+      run: Number(options.run ?? 4 * cores),
+      postrun: Number(options.postrun ?? 2 * cores),
+    },
+    engines: options.engine.map((base_url) => ({ base_url, model: options.model ?? null })),
+    default_backend: backend,
+    upload_roots: options.uploadRoot,
+    allow_host_network: options.allowHostNetwork === true,
+    proxy: { host: options.proxyHost, port: Number(options.proxyPort) },
+    control: { host: options.controlHost, port: Number(options.controlPort) },
+  };
+}
+
+/** Host names may hold characters that ids may not. */
+function defaultNodeId(): string {
+  return hostname().replaceAll(/[^A-Za-z0-9._-]/g, '-') || 'node';
+}

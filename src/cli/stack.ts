@@ -1,0 +1,42 @@
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { systemClock } from '../core/clock.ts';
+import { parseAs } from '../core/parse.ts';
+import { evaluatorRegistry } from '../evaluators/registry.ts';
+import { type GatewayConfigInput, gatewayConfigSchema } from '../gateway/config.ts';
+import { type Gateway, startGateway } from '../gateway/gateway.ts';
+import { createTaskCheck } from '../gateway/task-check.ts';
+import { harnessRegistry } from '../harnesses/registry.ts';
+import type { Logger } from '../observe/log.ts';
+import type { RolloutConfigInput } from '../rollout/config.ts';
+import { createRolloutServer } from '../rollout/server.ts';
+import { DirectoryBlobStore, SqliteStore } from '../store/index.ts';
+
+export type RunningServer = { readonly url: string; close(): Promise<void> };
+
+/** A rollout server over the embedded store in `dir`, listening when this resolves. */
+export async function startServer(dir: string, config: RolloutConfigInput, log: Logger): Promise<RunningServer> {
+  await mkdir(dir, { recursive: true, mode: 0o700 });
+  const store = SqliteStore.open(join(dir, 'floe.db'));
+  const blobs = await DirectoryBlobStore.open(join(dir, 'blobs'), systemClock);
+  const server = await createRolloutServer(config, {
+    store,
+    blobs,
+    clock: systemClock,
+    log,
+    validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry()),
+  });
+  const { url } = await server.listen();
+  return {
+    url,
+    async close() {
+      await server.close();
+      await store.close();
+    },
+  };
+}
+
+/** A node, registered with its server when this resolves. */
+export function startNode(config: GatewayConfigInput, log: Logger): Promise<Gateway> {
+  return startGateway(parseAs(gatewayConfigSchema, config, 'gateway options'), { log });
+}

@@ -1,0 +1,87 @@
+import { join } from 'node:path';
+import type { Command } from 'commander';
+import { FloeError } from '../core/errors.ts';
+import { createLogger } from '../observe/log.ts';
+import { loadScenarios } from '../sim/scenario.ts';
+import { startSim } from '../sim/server.ts';
+import { chooseBackend, isolationWarning } from './backend.ts';
+import { DEFAULT_SERVER_PORT } from './connection.ts';
+import { ensureToken, floeHome, harnessDir } from './home.ts';
+import { untilSignalled } from './lifetime.ts';
+import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
+import { json, line, note, paint } from './print.ts';
+import { startNode, startServer } from './stack.ts';
+
+type Options = NodeOptions & {
+  host: string;
+  port: string;
+  dir?: string;
+  sim?: boolean;
+  scenario: string[];
+  logLevel: string;
+  json?: boolean;
+};
+
+export function registerUp(program: Command): void {
+  withNode(
+    program
+      .command('up')
+      .description('rollout server and one node in one process, with the embedded store')
+      .option('--host <host>', 'address of the rollout server', '127.0.0.1')
+      .option('--port <port>', 'port of the rollout server', String(DEFAULT_SERVER_PORT))
+      .option('--dir <dir>', 'data (default: the floe home)')
+      .option('--sim', 'start a simulated engine too')
+      .option('--scenario <file...>', 'scenarios of the simulated engine', [])
+      .option('--log-level <level>', 'trace to fatal', 'info')
+      .option('--json', 'machine-readable output'),
+  ).action(up);
+}
+
+async function up(options: Options): Promise<void> {
+  if (options.engine.length === 0 && options.sim !== true) {
+    throw new FloeError('bad_request', 'no engine: pass --engine <url of your vLLM>, or --sim for the simulated one');
+  }
+  const home = options.dir ?? floeHome();
+  const token = process.env.FLOE_TOKEN ?? ensureToken(floeHome());
+  const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
+  if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
+
+  const log = createLogger('floe', options.logLevel);
+  const closers: (() => Promise<unknown>)[] = [];
+  const closeAll = async (): Promise<void> => {
+    for (let close = closers.pop(); close !== undefined; close = closers.pop()) await close();
+  };
+  try {
+    if (options.sim === true) {
+      const sim = await startSim({ scenarios: await loadScenarios(options.scenario) });
+      closers.push(() => sim.close());
+      options.engine.push(sim.url);
+    }
+    const address = { host: options.host, port: Number(options.port) };
+    const server = await startServer(join(home, 'server'), { ...address, token }, log);
+    closers.push(() => server.close());
+    const node = await startNode(
+      nodeConfig(options, {
+        server_url: server.url,
+        token,
+        state_dir: join(home, 'gateway'),
+        harness_dir: harnessDir(),
+        backend: choice.backend,
+      }),
+      log,
+    );
+    closers.push(() => node.close());
+    const info = { server: server.url, control: node.controlUrl, proxy: node.proxyOrigin, engines: options.engine };
+    if (options.json) json(info);
+    else {
+      line(`rollout server  ${paint('bold', info.server)}  (token in ${join(floeHome(), 'control-token')})`);
+      line(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${info.proxy}`);
+      line(`engines         ${info.engines.join(' ')}`);
+      line('submit a task:  floe submit <file> --watch');
+    }
+    await untilSignalled();
+    note('shutting down; unfinished sessions go back to the queue');
+  } finally {
+    await closeAll();
+  }
+}

@@ -1,0 +1,117 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { RolloutEvent, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
+import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { processesOf } from './processes.ts';
+import { oneCall, startTestStack, type TestStack } from './stack.ts';
+
+const shell = (custom_shell: string, rest: Partial<TaskRequestInput> = {}): TaskRequestInput => ({
+  instruction: 'Say something.',
+  agent: { harness: 'shell', custom_shell },
+  evaluator: { strategy: 'session_completed' },
+  max_attempts: 1,
+  ...rest,
+});
+
+const only = (results: SessionResult[]): SessionResult => {
+  expect(results).toHaveLength(1);
+  return results[0] as SessionResult;
+};
+
+/** The first event that fits, from the moment of the call. */
+async function nextEvent(stack: TestStack, fits: (event: RolloutEvent) => boolean): Promise<RolloutEvent> {
+  for await (const event of stack.client.events()) if (fits(event)) return event;
+  throw new Error('the event stream ended');
+}
+
+describe('a session with the shell harness', () => {
+  let stack: TestStack;
+  beforeAll(async () => {
+    stack = await startTestStack();
+  });
+  afterAll(() => stack.close());
+
+  it('turns one model call into one trace that equals the ledger', async () => {
+    const result = only(await stack.run(shell(oneCall('hello'))));
+    expect(result).toMatchObject({ status: 'COMPLETED', outcome: 'completed', reward: 1, trace_count: 1, error: null });
+    expect(result.agent?.stdout_tail).not.toBe('');
+    const report = checkAgainstLedger([result], stack.sim.ledger.entries(), 'processed');
+    expect(report.mismatches).toEqual([]);
+    expect(report.trainable_tokens).toBeGreaterThan(3);
+    expect(report.trainable_tokens).toBe(result.trainable_tokens);
+  });
+
+  it('names the harness and what it did when it never called the model', async () => {
+    const result = only(await stack.run(shell('echo nothing to say')));
+    expect(result).toMatchObject({ status: 'ERROR', outcome: 'no_completions', reward: null, trace_count: 0 });
+    expect(result.error?.message).toMatch(/shell ended \(exit code 0\).*no request reached the proxy/);
+  });
+
+  it('keeps the traces of an agent that failed', async () => {
+    const result = only(await stack.run(shell(`${oneCall('hello')}; exit 3`)));
+    expect(result).toMatchObject({ status: 'ERROR', outcome: 'agent_error', trace_count: 1 });
+    expect(result.agent?.exit_code).toBe(3);
+  });
+
+  it('keeps what was sampled before a timeout, and leaves no process', async () => {
+    const marker = 'floe-test-timeout-marker';
+    const task = shell(`${oneCall('hello')}; FLOE_MARK=${marker} sleep 600`, { budgets: { agent: 4 } });
+    const result = only(await stack.run(task));
+    expect(result).toMatchObject({ status: 'TIMEOUT', outcome: 'agent_timeout', trace_count: 1 });
+    expect(result.trainable_tokens).toBeGreaterThan(0);
+    expect(result.error?.details).toMatchObject({ stage: 'agent', budget: 'stage' });
+    expect(processesOf(marker)).toEqual([]);
+  });
+
+  it('ends a cancelled session without a process left, and never reports it as a success', async () => {
+    const marker = 'floe-test-cancel-marker';
+    const running = nextEvent(stack, (event) => event.type === 'session.state_changed' && event.status === 'RUNNING');
+    const { task_id, session_ids } = await stack.client.submit(shell(`FLOE_MARK=${marker} sleep 600`));
+    await running;
+    await stack.client.cancel(task_id);
+    const view = await stack.client.session(session_ids[0] as string);
+    expect(view).toMatchObject({ status: 'CANCELLED', summary: { outcome: 'cancelled', reward: null } });
+    await expect.poll(() => processesOf(marker), { timeout: 5_000, interval: 20 }).toEqual([]);
+  });
+
+  it('tells a prepare action that failed by its index', async () => {
+    const prepare = [
+      { type: 'write_file' as const, target: 'a.txt', content: 'a' },
+      { type: 'exec' as const, command: 'cat a.txt; echo oh no >&2; exit 7' },
+    ];
+    const result = only(await stack.run(shell('true', { runtime: { prepare } })));
+    expect(result).toMatchObject({ status: 'ERROR', outcome: 'env_error', error: { code: 'prepare_failed', stage: 'init' } });
+    expect(result.error?.message).toContain('oh no');
+    expect(result.error?.details).toMatchObject({ index: 1 });
+  });
+
+  it('refuses to upload from outside the upload roots', async () => {
+    const prepare = [{ type: 'upload_dir' as const, source: '/etc', target: '.' }];
+    const result = only(await stack.run(shell('true', { runtime: { prepare } })));
+    expect(result.error?.code).toBe('source_forbidden');
+  });
+
+  it.each([
+    ['an unknown harness', { ...shell('true'), agent: { harness: 'nobody' } }, 'unknown_harness'],
+    ['a shell harness without a command', { ...shell('true'), agent: { harness: 'shell' } }, 'schema_violation'],
+    ['an unknown builder', shell('true', { builder: { strategy: 'nothing' } }), 'unknown_builder'],
+    ['an unknown evaluator', shell('true', { evaluator: { strategy: 'nothing' } }), 'unknown_evaluator'],
+    ['a bad evaluator config', shell('true', { evaluator: { strategy: 'test_on_output', config: { test_comand: 'x' } } }), 'schema_violation'],
+  ])('refuses %s at submission', async (_, task, code) => {
+    await expect(stack.client.submit(task as TaskRequestInput)).rejects.toMatchObject({ code });
+    expect((await stack.client.tasks()).every((row) => row.total_sessions > 0)).toBe(true);
+  });
+});
+
+describe('an engine that fails', () => {
+  it('is retried as a new attempt, then ends as engine_error with a null reward', async () => {
+    const stack = await startTestStack({ sim: { faults: [{ kind: 'nan_logprob' }] } });
+    try {
+      const call = `${oneCall('hello')} || exit 1`;
+      const result = only(await stack.run(shell(call, { max_attempts: 2 })));
+      expect(result).toMatchObject({ status: 'ERROR', outcome: 'engine_error', reward: null, attempt: 2 });
+      expect(result.error?.code).toBe('engine_error');
+    } finally {
+      await stack.close();
+    }
+  });
+});

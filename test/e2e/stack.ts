@@ -1,0 +1,83 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { startNode, startServer } from '../../src/cli/stack.ts';
+import { FloeClient } from '../../src/client/index.ts';
+import type { GatewayConfigInput } from '../../src/gateway/config.ts';
+import type { Gateway } from '../../src/gateway/gateway.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
+import type { Scenario } from '../../src/sim/scenario.ts';
+import { type SimOptions, type SimServer, startSim } from '../../src/sim/server.ts';
+
+export type TestStack = {
+  readonly client: FloeClient;
+  readonly sim: SimServer;
+  readonly node: Gateway;
+  readonly serverUrl: string;
+  readonly dir: string;
+  /** Submits a task and collects all of its results. */
+  run(task: TaskRequestInput): Promise<SessionResult[]>;
+  close(): Promise<void>;
+};
+
+export type TestStackOptions = {
+  readonly scenarios?: readonly Scenario[];
+  readonly sim?: SimOptions;
+  readonly node?: Partial<GatewayConfigInput>;
+};
+
+/** A real server, node and simulated engine in this process, each on a port of its own. */
+export async function startTestStack(options: TestStackOptions = {}): Promise<TestStack> {
+  const dir = await mkdtemp(join(tmpdir(), 'floe-test-'));
+  const sim = await startSim({ ...options.sim, scenarios: [...(options.scenarios ?? [])] });
+  const server = await startServer(join(dir, 'server'), { port: 0 }, silentLogger);
+  const node = await startNode(
+    {
+      node_id: 'test',
+      server_url: server.url,
+      state_dir: join(dir, 'gateway'),
+      harness_dir: join(dir, 'harnesses'),
+      engines: [{ base_url: sim.url }],
+      default_backend: 'local',
+      ...options.node,
+    },
+    silentLogger,
+  );
+  const client = new FloeClient({ url: server.url });
+  return {
+    client,
+    sim,
+    node,
+    serverUrl: server.url,
+    dir,
+    async run(task) {
+      const { session_ids } = await client.submit(task);
+      const wanted = new Set(session_ids);
+      const results: SessionResult[] = [];
+      for await (const result of client.results()) {
+        if (wanted.has(result.session_id)) results.push(result);
+        if (results.length === wanted.size) break;
+      }
+      return results;
+    },
+    async close() {
+      await client.close();
+      await node.close();
+      await server.close();
+      await sim.close();
+      await rm(dir, { recursive: true, force: true });
+    },
+  };
+}
+
+/** A shell command that makes one model call with Node, and prints the reply's text. */
+export function oneCall(text: string): string {
+  const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: text }] });
+  return `node -e '
+    fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
+      method: "POST",
+      headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY, "content-type": "application/json" },
+      body: ${JSON.stringify(body).replaceAll("'", "\\u0027")},
+    }).then((reply) => reply.json()).then((reply) => console.log(reply.choices[0].message.content))'`;
+}

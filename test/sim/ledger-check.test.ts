@@ -1,0 +1,84 @@
+import { describe, expect, it } from 'vitest';
+import type { SessionResult, Trace } from '../../src/schema/index.ts';
+import type { LedgerEntry } from '../../src/sim/ledger.ts';
+import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+
+function entry(request_id: string, prompt_ids: number[], response_ids: number[]): LedgerEntry {
+  const logprobs = response_ids.map((id) => -id / 10);
+  return {
+    sequence: 0,
+    request_id,
+    choice: 0,
+    session_id: 'ses_1',
+    scenario: 'default',
+    rule: 0,
+    prompt_ids,
+    response_ids,
+    raw_logprobs: logprobs.map((logprob) => logprob * 2),
+    processed_logprobs: logprobs,
+    version_spans: [{ version: 'v1', start: 0, end: response_ids.length }],
+    params: {} as LedgerEntry['params'],
+    finish_reason: 'stop',
+    stop_reason: null,
+    aborted_at: null,
+    faults: [],
+    started_ms: 0,
+    ended_ms: 0,
+  };
+}
+
+/** Two turns in one chain: prompt 1 2 | sampled 3 4 | tool result 5 | sampled 6 7. */
+const ledger = [entry('a', [1, 2], [3, 4]), entry('b', [1, 2, 3, 4, 5], [6, 7])];
+
+function trace(changes: Partial<Trace> = {}): Trace {
+  return {
+    trace_id: 't',
+    prompt_ids: [1, 2],
+    response_ids: [3, 4, 5, 6, 7],
+    loss_mask: [1, 1, 0, 1, 1],
+    response_logprobs: [-0.3, -0.4, 0, -0.6, -0.7].map(Math.fround),
+    version_spans: [
+      { version: 'v1', start: 0, end: 2 },
+      { version: 'v1', start: 3, end: 5 },
+    ],
+    prompt_messages: [],
+    response_messages: [],
+    tools: [],
+    finish_reason: 'stop',
+    reward: 1,
+    completion_ids: ['a', 'b'],
+    metadata: {},
+    ...changes,
+  };
+}
+
+const sessionOf = (traces: Trace[], trained: number): SessionResult =>
+  ({ session_id: 'ses_1', trajectory: { traces, audit: { tokens: { trained } } } }) as unknown as SessionResult;
+
+const check = (traces: Trace[], trained = 4): string[] =>
+  checkAgainstLedger([sessionOf(traces, trained)], ledger, 'processed').mismatches.map((mismatch) => mismatch.what);
+
+describe('checkAgainstLedger', () => {
+  it('accepts a chain that equals the ledger, and counts its exact context', () => {
+    const report = checkAgainstLedger([sessionOf([trace()], 4)], ledger, 'processed');
+    expect(report).toMatchObject({ mismatches: [], traces: 1, trainable_tokens: 4, exact_context_tokens: 4 });
+  });
+
+  it('sees that a merged turn was sampled in another context', () => {
+    const report = checkAgainstLedger([sessionOf([trace({ prompt_ids: [1, 9] })], 4)], ledger, 'processed');
+    expect(report).toMatchObject({ mismatches: [], trainable_tokens: 4, exact_context_tokens: 0 });
+  });
+
+  it.each<[string, Trace[], number, string]>([
+    ['a wrong id', [trace({ response_ids: [3, 4, 5, 6, 8] })], 4, 'ids'],
+    ['logprobs off by one', [trace({ response_logprobs: [0, -0.3, -0.4, 0, -0.6].map(Math.fround) })], 4, 'logprob'],
+    ['a mask off by one', [trace({ loss_mask: [0, 1, 1, 0, 1] })], 3, 'mask'],
+    ['a wrong version', [trace({ version_spans: [{ version: 'v2', start: 0, end: 5 }] })], 4, 'version'],
+    ['an unknown completion', [trace({ completion_ids: ['a', 'z'] })], 4, 'unknown completion'],
+    ['a token trained twice', [trace(), trace()], 8, 'trained twice'],
+    ['tokens nobody sampled', [trace({ completion_ids: ['a'] })], 4, 'invented'],
+    ['an audit that says otherwise', [trace()], 5, 'audit'],
+  ])('reports %s', (_, traces, trained, what) => {
+    expect(check(traces, trained)).toContain(what);
+  });
+});
