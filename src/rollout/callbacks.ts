@@ -20,7 +20,7 @@ export class CallbackDelivery {
   private readonly context: RolloutContext;
   private readonly agent: Agent;
   private readonly random: () => number;
-  private readonly inFlight = new Map<string, Promise<void>>();
+  private readonly inFlight = new Map<string, Promise<unknown>>();
 
   constructor(context: RolloutContext, random: () => number = Math.random) {
     this.context = context;
@@ -32,10 +32,23 @@ export class CallbackDelivery {
   async run(): Promise<void> {
     const { wakeups, closing } = this.context;
     while (!closing.aborted) {
-      await wakeups.poll('callbacks', LOOK_AGAIN_MS, closing, async () => ((await this.startDue()) ? true : undefined));
+      await wakeups.poll('callbacks', LOOK_AGAIN_MS, closing, async () =>
+        (await this.whileStoreWorks(() => this.startDue())) ? true : undefined,
+      );
     }
     await Promise.all(this.inFlight.values());
     await this.agent.destroy();
+  }
+
+  /** A full disk must not end the deliveries: what is due stays in the store and is looked at again. */
+  private async whileStoreWorks<T>(work: () => Promise<T>): Promise<T | undefined> {
+    try {
+      return await work();
+    } catch (thrown) {
+      if (!FloeError.is(thrown) || thrown.code !== 'store_unavailable') throw thrown;
+      this.context.log.error({ err: thrown }, 'the store is unavailable; callbacks wait');
+      return undefined;
+    }
   }
 
   private async startDue(): Promise<boolean> {
@@ -46,7 +59,7 @@ export class CallbackDelivery {
     );
     const fresh = due.filter((row) => !this.inFlight.has(row.task_id)).slice(0, free);
     for (const row of fresh) {
-      const delivery = this.tryOnce(row).finally(() => {
+      const delivery = this.whileStoreWorks(() => this.tryOnce(row)).finally(() => {
         this.inFlight.delete(row.task_id);
         this.context.wakeups.wake('callbacks');
       });

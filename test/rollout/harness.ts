@@ -4,7 +4,12 @@ import { join } from 'node:path';
 import { FloeClient, NodeApi } from '../../src/client/index.ts';
 import { type Clock, systemClock } from '../../src/core/clock.ts';
 import { OUTCOMES, policyOf } from '../../src/core/outcomes.ts';
-import { createRolloutServer, type RolloutConfigInput, type RolloutDeps, type RolloutServer } from '../../src/rollout/index.ts';
+import {
+  createRolloutServer,
+  type RolloutConfigInput,
+  type RolloutDeps,
+  type RolloutServer,
+} from '../../src/rollout/index.ts';
 import type { Lease, NodeRegistration, Outcome, SessionSummary, TaskRequestInput } from '../../src/schema/index.ts';
 import { type BlobStore, DirectoryBlobStore, SqliteStore } from '../../src/store/index.ts';
 
@@ -91,7 +96,13 @@ export const REGISTRATION: Omit<NodeRegistration, 'node_id'> = {
   max_postrun_workers: 2,
 };
 
-export const METRICS = { init_inflight: 0, ready_depth: 0, run_inflight: 0, postrun_queue_depth: 0, postrun_inflight: 0 };
+export const METRICS = {
+  init_inflight: 0,
+  ready_depth: 0,
+  run_inflight: 0,
+  postrun_queue_depth: 0,
+  postrun_inflight: 0,
+};
 
 export function task(fields: Partial<TaskRequestInput> = {}): TaskRequestInput {
   return { instruction: 'add two numbers', agent: { harness: 'shell', custom_shell: 'true' }, ...fields };

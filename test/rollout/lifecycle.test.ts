@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import { COMPLETIONS, summaryOf, task, TRAJECTORY, Workbench } from './harness.ts';
+import { COMPLETIONS, summaryOf, TRAJECTORY, task, Workbench } from './harness.ts';
 
 let bench: Workbench;
 beforeEach(async () => {

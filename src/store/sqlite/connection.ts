@@ -22,7 +22,7 @@ export type SqliteConnection = {
  * migration. Throws `setup_failed` when the file cannot be used or was written by a newer floe.
  */
 export function openConnection(path: string): SqliteConnection {
-  let raw: Libsql.Database;
+  let raw: Libsql.Database | null = null;
   try {
     if (path !== ':memory:') mkdirSync(dirname(path), { recursive: true });
     raw = new Libsql(path);
@@ -30,14 +30,15 @@ export function openConnection(path: string): SqliteConnection {
     raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma synchronous = full; pragma foreign_keys = on`);
     migrate(raw);
   } catch (cause) {
+    raw?.close();
     if (FloeError.is(cause)) throw cause;
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new FloeError('setup_failed', `the database ${path} cannot be opened: ${reason}`, { path }, cause);
   }
-  const database = new CachingDatabase(raw);
+  const opened = raw;
   return {
-    kysely: new Kysely<Database>({ dialect: new SqliteDialect({ database }) }),
-    inTransaction: () => raw.inTransaction,
+    kysely: new Kysely<Database>({ dialect: new SqliteDialect({ database: new CachingDatabase(opened) }) }),
+    inTransaction: () => opened.inTransaction,
   };
 }
 

@@ -1,0 +1,77 @@
+import { ENVELOPE_TYPE, encodeEnvelope } from '../../src/core/envelope.ts';
+import type { RolloutServer } from '../../src/rollout/index.ts';
+import type {
+  DeliveryReply,
+  HeartbeatReply,
+  Lease,
+  SessionStatus,
+  SessionSummary,
+  SessionView,
+  SubmitReply,
+  TaskRequestInput,
+} from '../../src/schema/index.ts';
+import { METRICS, REGISTRATION, TRAJECTORY } from './harness.ts';
+
+export type Answer<T = unknown> = { readonly status: number; readonly body: T };
+export type Refusal = {
+  error: { code: string; message: string; details: Record<string, unknown>; retryable: boolean };
+};
+
+/** Calls without a socket; fit for a virtual clock. */
+export class Caller {
+  private readonly server: RolloutServer;
+
+  constructor(server: RolloutServer) {
+    this.server = server;
+  }
+
+  async call<T = Refusal>(method: 'GET' | 'POST' | 'DELETE', url: string, body?: unknown): Promise<Answer<T>> {
+    const reply = await this.server.app.inject({
+      method,
+      url,
+      ...(body === undefined ? {} : { payload: JSON.stringify(body), headers: { 'content-type': 'application/json' } }),
+    });
+    return { status: reply.statusCode, body: reply.payload === '' ? (null as T) : JSON.parse(reply.payload) };
+  }
+
+  async submit(task: TaskRequestInput): Promise<SubmitReply> {
+    return (await this.call<SubmitReply>('POST', '/rollout/task/submit', task)).body;
+  }
+
+  async register(nodeId: string): Promise<void> {
+    await this.call('POST', '/nodes/register', { ...REGISTRATION, node_id: nodeId });
+  }
+
+  async lease(nodeId: string, slots = 1): Promise<Lease[]> {
+    return (await this.call<{ leases: Lease[] }>('POST', `/nodes/${nodeId}/lease`, { slots })).body.leases;
+  }
+
+  async heartbeat(
+    nodeId: string,
+    held: readonly Pick<Lease, 'session_id' | 'epoch'>[],
+    status: SessionStatus = 'RUNNING',
+    turns = 0,
+  ): Promise<HeartbeatReply> {
+    const sessions = held.map(({ session_id, epoch }) => ({ session_id, epoch, status, turns, sampled_tokens: 0 }));
+    return (await this.call<HeartbeatReply>('POST', `/nodes/${nodeId}/heartbeat`, { metrics: METRICS, sessions })).body;
+  }
+
+  async deliver(
+    nodeId: string,
+    summary: SessionSummary | object,
+    trajectory: Buffer | null = TRAJECTORY,
+  ): Promise<Answer<DeliveryReply & Refusal>> {
+    const parts = new Map(trajectory === null ? [] : [['trajectory', trajectory]]);
+    const reply = await this.server.app.inject({
+      method: 'POST',
+      url: `/nodes/${nodeId}/results`,
+      payload: encodeEnvelope({ header: summary, parts }),
+      headers: { 'content-type': ENVELOPE_TYPE },
+    });
+    return { status: reply.statusCode, body: JSON.parse(reply.payload) };
+  }
+
+  async session(sessionId: string): Promise<SessionView> {
+    return (await this.call<SessionView>('GET', `/sessions/${sessionId}`)).body;
+  }
+}

@@ -1,0 +1,256 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import type { SessionRow, Store, StoreTables, TaskRow } from '../../src/store/index.ts';
+
+const AT = '2026-01-01T00:00:00.000Z';
+
+export function taskRow(taskId: string, fields: Partial<TaskRow> = {}): TaskRow {
+  return {
+    task_id: taskId,
+    idempotency_key: null,
+    digest: 'd',
+    request: '{}',
+    status: 'running',
+    harness: 'shell',
+    total_sessions: 1,
+    completed_sessions: 0,
+    reward_sum: 0,
+    reward_count: 0,
+    callback_url: null,
+    created_at: AT,
+    ...fields,
+  };
+}
+
+export async function addSessions(
+  tables: StoreTables,
+  taskId: string,
+  ids: readonly string[],
+  fields: Partial<Pick<SessionRow, 'priority' | 'not_before_ms'>> = {},
+): Promise<void> {
+  await tables.sessions.insert(
+    {
+      task_id: taskId,
+      priority: 0,
+      max_attempts: 3,
+      not_before_ms: 0,
+      queued_since_ms: 0,
+      created_at: AT,
+      ...fields,
+    },
+    ids.map((session_id, sample_index) => ({ session_id, sample_index })),
+  );
+}
+
+function claim(tables: StoreTables, limit: number, nowMs = 10): Promise<SessionRow[]> {
+  return tables.sessions.claim({ limit, nodeId: 'n1', nowMs, leaseExpiresMs: nowMs + 100, updatedAt: AT });
+}
+
+const NO_BLOBS = { trajectory: null, completions: null };
+
+/** What every store must do. `open` gives an empty one. */
+export function describeStore(name: string, open: () => Promise<Store>): void {
+  describe(name, () => {
+    let store: Store;
+    beforeEach(async () => {
+      store = await open();
+    });
+    afterEach(() => store.close());
+
+    transactionTests(() => store);
+    queueTests(() => store);
+    resultTests(() => store);
+    outboxTests(() => store);
+  });
+}
+
+function transactionTests(store: () => Store): void {
+  test('a transaction that throws leaves nothing and passes its error on', async () => {
+    const boom = new Error('boom');
+    const failing = store().transaction(async (tables) => {
+      await tables.tasks.insert(taskRow('t1'));
+      throw boom;
+    });
+    await expect(failing).rejects.toBe(boom);
+    expect(await store().transaction((tables) => tables.tasks.get('t1'))).toBeUndefined();
+  });
+
+  test('a failing transaction does not disturb those that run beside it', async () => {
+    const outcomes = await Promise.allSettled(
+      Array.from({ length: 200 }, (_, i) =>
+        store().transaction(async (tables) => {
+          await tables.tasks.insert(taskRow(`t${i}`));
+          if (i % 3 === 0) throw new Error('boom');
+        }),
+      ),
+    );
+    const failed = outcomes.filter((outcome) => outcome.status === 'rejected').length;
+    const tasks = await store().transaction((tables) => tables.tasks.list({ status: null, limit: 1000 }));
+    expect(failed).toBe(67);
+    expect(tasks).toHaveLength(133);
+  });
+
+  test('transactions see each other whole', async () => {
+    await store().transaction((tables) => tables.tasks.insert(taskRow('t1')));
+    const add = { sessions: 1, rewardSum: 0.5, rewardCount: 1 };
+    await Promise.all(
+      Array.from({ length: 100 }, () => store().transaction((tables) => tables.tasks.addCompleted('t1', add))),
+    );
+    const row = await store().transaction((tables) => tables.tasks.get('t1'));
+    expect(row).toMatchObject({ completed_sessions: 100, reward_sum: 50, reward_count: 100 });
+  });
+
+  test('a closed store refuses', async () => {
+    await store().close();
+    await expect(store().transaction((tables) => tables.nodes.list())).rejects.toMatchObject({ code: 'not_ready' });
+  });
+
+  test('a taken task id or idempotency key is a conflict', async () => {
+    await store().transaction((tables) => tables.tasks.insert(taskRow('t1', { idempotency_key: 'k' })));
+    for (const row of [taskRow('t1'), taskRow('t2', { idempotency_key: 'k' })]) {
+      const insert = store().transaction((tables) => tables.tasks.insert(row));
+      await expect(insert).rejects.toMatchObject({ code: 'conflict' });
+    }
+  });
+
+  test('service time keeps the larger value', async () => {
+    const advance = (ms: number) => store().transaction((tables) => tables.serviceTime.advance(ms));
+    expect(await advance(50)).toBe(50);
+    expect(await advance(20)).toBe(50);
+    expect(await advance(50.5)).toBe(50.5);
+  });
+}
+
+function queueTests(store: () => Store): void {
+  test('claims go by priority, then first come first served, and never twice', async () => {
+    await store().transaction(async (tables) => {
+      await addSessions(tables, 'a', ['a0', 'a1']);
+      await addSessions(tables, 'b', ['b0'], { priority: 5 });
+      await addSessions(tables, 'c', ['c0']);
+    });
+    const first = await store().transaction((tables) => claim(tables, 2));
+    const rest = await store().transaction((tables) => claim(tables, 10));
+    expect(first.map((row) => row.session_id)).toEqual(['b0', 'a0']);
+    expect(rest.map((row) => row.session_id)).toEqual(['a1', 'c0']);
+    expect(first[0]).toMatchObject({ status: 'LEASED', node_id: 'n1', lease_expires_ms: 110, attempt: 1, epoch: 1 });
+  });
+
+  test('a session in its backoff is passed over until it is due', async () => {
+    await store().transaction((tables) => addSessions(tables, 'a', ['late'], { not_before_ms: 50 }));
+    expect(await store().transaction((tables) => claim(tables, 1, 49))).toEqual([]);
+    expect(await store().transaction((tables) => claim(tables, 1, 50))).toHaveLength(1);
+  });
+
+  test('a lease expires unless it is renewed', async () => {
+    await store().transaction(async (tables) => {
+      await addSessions(tables, 'a', ['a0', 'a1']);
+      await claim(tables, 2);
+      await tables.sessions.renew(['a1'], 500);
+    });
+    const expired = (nowMs: number) => store().transaction((tables) => tables.sessions.expired(nowMs, 10));
+    expect(await expired(109)).toEqual([]);
+    expect((await expired(110)).map((row) => row.session_id)).toEqual(['a0']);
+    expect(await expired(500)).toHaveLength(2);
+    const held = await store().transaction((tables) => tables.sessions.leasedByNode());
+    expect([...held]).toEqual([['n1', 2]]);
+  });
+
+  test('cancelled sessions are pending for their node until the mark is taken off', async () => {
+    await store().transaction(async (tables) => {
+      await addSessions(tables, 'a', ['a0']);
+      await claim(tables, 1);
+      await tables.sessions.update('a0', { cancel_requested: 1, status: 'CANCELLED', lease_expires_ms: null });
+    });
+    const pending = (nodeId: string) => store().transaction((tables) => tables.sessions.cancelPending(nodeId));
+    expect(await pending('n1')).toHaveLength(1);
+    expect(await pending('n2')).toEqual([]);
+    await store().transaction((tables) => tables.sessions.update('a0', { cancel_requested: 0 }));
+    expect(await pending('n1')).toEqual([]);
+  });
+
+  test('a task of many samples is stored in order', async () => {
+    const ids = Array.from({ length: 20_000 }, (_, i) => `s${i}`);
+    await store().transaction((tables) => addSessions(tables, 'big', ids));
+    expect(await store().transaction((tables) => tables.sessions.idsOfTask('big'))).toEqual(ids);
+    const counts = await store().transaction((tables) => tables.sessions.countByStatus());
+    expect([...counts]).toEqual([['QUEUED', 20_000]]);
+  });
+}
+
+function resultTests(store: () => Store): void {
+  test('cursors grow by acceptance and pages go on from any of them', async () => {
+    await store().transaction(async (tables) => {
+      await addSessions(tables, 'a', ['a0', 'a1', 'a2']);
+      for (const id of ['a2', 'a0', 'a1']) {
+        await tables.sessions.update(id, { summary: `{"session_id":"${id}"}`, status: 'COMPLETED' });
+        await tables.results.append(id, 'a', NO_BLOBS);
+      }
+    });
+    const page = (after: number) => store().transaction((tables) => tables.results.page(after, 2));
+    const first = await page(0);
+    expect(first.map((row) => row.session_id)).toEqual(['a2', 'a0']);
+    const second = await page(first[1]?.cursor ?? 0);
+    expect(second.map((row) => row.summary)).toEqual(['{"session_id":"a1"}']);
+    expect(await store().transaction((tables) => tables.results.newestCursor())).toBe(second[0]?.cursor);
+  });
+
+  test('a session has one result only', async () => {
+    const append = () => store().transaction((tables) => tables.results.append('s', 'a', NO_BLOBS));
+    await append();
+    await expect(append()).rejects.toThrow();
+    expect(await store().transaction((tables) => tables.results.newestCursor())).toBe(1);
+  });
+
+  test('deliveries are kept by session and epoch', async () => {
+    const row = {
+      session_id: 's',
+      epoch: 2,
+      digest: 'abc',
+      summary: '{}',
+      trajectory_ref: null,
+      completions_ref: null,
+      delivered_at: AT,
+    };
+    await store().transaction((tables) => tables.results.addDelivery(row));
+    expect(await store().transaction((tables) => tables.results.delivery('s', 2))).toEqual(row);
+    expect(await store().transaction((tables) => tables.results.delivery('s', 1))).toBeUndefined();
+  });
+}
+
+function outboxTests(store: () => Store): void {
+  test('a callback is due until it is delivered', async () => {
+    const row = { task_id: 't', url: 'http://x', tries: 0, next_try_ms: 5, last_error: null, delivered_at: null };
+    await store().transaction((tables) => tables.callbacks.insert(row));
+    const due = (nowMs: number) => store().transaction((tables) => tables.callbacks.due(nowMs, 10));
+    expect(await due(4)).toEqual([]);
+    expect(await due(5)).toEqual([row]);
+    await store().transaction((tables) => tables.callbacks.update('t', { delivered_at: AT }));
+    expect(await due(5)).toEqual([]);
+    expect(await store().transaction((tables) => tables.callbacks.countUndelivered())).toBe(0);
+  });
+
+  test('a tombstone ends', async () => {
+    await store().transaction((tables) => tables.tombstones.put('t', 300));
+    const has = (nowMs: number) => store().transaction((tables) => tables.tombstones.has('t', nowMs));
+    expect(await has(299)).toBe(true);
+    expect(await has(300)).toBe(false);
+    await store().transaction((tables) => tables.tombstones.removeExpired(300));
+    expect(await has(0)).toBe(false);
+  });
+
+  test('a node is replaced by its next registration and can be removed', async () => {
+    const row = {
+      node_id: 'n',
+      registration: '{}',
+      metrics: '{}',
+      draining: 1,
+      last_seen_ms: 1,
+      registered_at: AT,
+      last_heartbeat: AT,
+    };
+    await store().transaction((tables) => tables.nodes.put(row));
+    await store().transaction((tables) => tables.nodes.put({ ...row, draining: 0 }));
+    expect(await store().transaction((tables) => tables.nodes.list())).toEqual([{ ...row, draining: 0 }]);
+    await store().transaction((tables) => tables.nodes.remove('n'));
+    expect(await store().transaction((tables) => tables.nodes.get('n'))).toBeUndefined();
+  });
+}
