@@ -1,0 +1,21 @@
+import { FloeError } from '../core/errors.ts';
+import type { HarnessAdapter } from './harness.ts';
+import { piHarness } from './pi.ts';
+import { shellHarness } from './shell.ts';
+
+/** Every harness that floe knows how to run, by name. */
+export function harnessRegistry(): Map<string, HarnessAdapter> {
+  return new Map([piHarness, shellHarness].map((adapter) => [adapter.name, adapter]));
+}
+
+/** Throws `unknown_harness`, which lists what there is. */
+export function findHarness(name: string): HarnessAdapter {
+  const registry = harnessRegistry();
+  const adapter = registry.get(name);
+  if (adapter !== undefined) return adapter;
+  const known = [...registry.keys()];
+  throw new FloeError('unknown_harness', `there is no harness ${name}; there is ${known.join(', ')}`, {
+    harness: name,
+    known,
+  });
+}

@@ -1,0 +1,46 @@
+import type { Lease } from '../schema/index.ts';
+
+export type SessionEnvContext = {
+  readonly lease: Lease;
+  /** `http://host:port/s/<session key>`, without a trailing slash. */
+  readonly baseUrl: string;
+  readonly apiKey: string;
+  readonly paths: {
+    readonly workdir: string;
+    readonly home: string;
+    readonly artifacts: string;
+    readonly logs: string;
+  };
+};
+
+/**
+ * What every agent finds in its environment: floe's own names, and the names that harnesses and existing task scripts
+ * read. The key opens this session's proxy and nothing else.
+ */
+export function sessionEnv({ lease, baseUrl, apiKey, paths }: SessionEnvContext): Record<string, string> {
+  const openaiUrl = `${baseUrl}/v1`;
+  return {
+    FLOE_SESSION_ID: lease.session_id,
+    FLOE_TASK_ID: lease.task_id,
+    FLOE_SAMPLE_INDEX: String(lease.sample_index),
+    FLOE_ATTEMPT: String(lease.attempt),
+    FLOE_BASE_URL: baseUrl,
+    FLOE_API_KEY: apiKey,
+    FLOE_MODEL: lease.task.agent.model_name,
+    FLOE_WORKDIR: paths.workdir,
+    FLOE_ARTIFACTS_DIR: paths.artifacts,
+    FLOE_LOGS_DIR: paths.logs,
+    SESSION_ID: lease.session_id,
+    TASK_ID: lease.task_id,
+    SESSION_DIR: paths.workdir,
+    ARTIFACTS_DIR: paths.artifacts,
+    LOGS_DIR: paths.logs,
+    AGENT_LOG_DIR: paths.logs,
+    ANTHROPIC_BASE_URL: baseUrl,
+    ANTHROPIC_API_KEY: apiKey,
+    OPENAI_BASE_URL: openaiUrl,
+    OPENAI_API_KEY: apiKey,
+    GOOGLE_API_URL: baseUrl,
+    GOOGLE_API_KEY: apiKey,
+  };
+}
