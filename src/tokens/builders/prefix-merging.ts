@@ -113,6 +113,6 @@ function isBetterLeaf(
 }
 
 /** A compaction or title call may come last, but is not the answer. */
-function doesWork(node: GraphNode): boolean {
-  return node.completion.callKind === 'main' || node.completion.callKind === 'subagent';
+function doesWork({ completion }: GraphNode): boolean {
+  return !completion.auxiliary && (completion.callKind === 'main' || completion.callKind === 'subagent');
 }

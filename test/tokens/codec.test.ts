@@ -1,0 +1,123 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import type { ChatMessage } from '../../src/schema/index.ts';
+import { baseIdOf, chooseBase, decodeCompletion, encodeCompletion, sharedIds } from '../../src/tokens/codec.ts';
+import type { Completion } from '../../src/tokens/completion.ts';
+import { makeCompletion } from './session.ts';
+import { Transcript } from './transcript.ts';
+
+const message: fc.Arbitrary<ChatMessage> = fc.oneof(
+  fc.record({ role: fc.constant('user' as const), content: fc.string({ unit: 'binary' }) }),
+  fc.record({ role: fc.constant('tool' as const), tool_call_id: fc.string(), content: fc.string() }),
+  fc.record({
+    role: fc.constant('assistant' as const),
+    content: fc.option(fc.string()),
+    tool_calls: fc.array(
+      fc.record({
+        id: fc.string(),
+        type: fc.constant('function' as const),
+        function: fc.record({ name: fc.string(), arguments: fc.string() }),
+      }),
+    ),
+  }),
+);
+/** Few different ids, so that prefixes are shared. */
+const ids = fc.array(fc.nat({ max: 2 }), { maxLength: 12 });
+
+const completion: fc.Arbitrary<Completion> = fc
+  .record({
+    prompt: ids,
+    response: ids,
+    messages: fc.array(message, { maxLength: 4 }),
+    index: fc.nat(),
+    abandoned: fc.boolean(),
+    toolsText: fc.constantFrom('[]', '[{"type":"function","function":{"name":"grep"}}]', '[ ]'),
+    stop: fc.constantFrom(null, { kind: 'token' as const, id: 7 }, { kind: 'string' as const, text: 'é\n' }),
+  })
+  .map(makeCompletion);
+
+function refuse(): never {
+  throw new Error('no base was named');
+}
+
+describe('the completion codec', () => {
+  test('round-trips a completion with and without a base', () => {
+    fc.assert(
+      fc.property(completion, completion, fc.nat({ max: 4 }), (one, base, shared) => {
+        const texts = [...base.request.messageTexts.slice(0, shared), ...one.request.messageTexts];
+        const messages = [...base.request.messages.slice(0, shared), ...one.request.messages];
+        const child = { ...one, completionId: 'child', request: { ...one.request, messages, messageTexts: texts } };
+        const named = { ...base, completionId: 'base' };
+        expect(decodeCompletion(encodeCompletion(child, null), refuse)).toEqual(child);
+        const record = encodeCompletion(child, named);
+        expect(baseIdOf(record)).toBe('base');
+        expect(decodeCompletion(record, (id) => (id === 'base' ? named : undefined))).toEqual(child);
+      }),
+      { numRuns: 500 },
+    );
+  });
+
+  test('keeps the bits of every logprob and id', () => {
+    const one = makeCompletion({
+      prompt: [0, -1, 2 ** 31 - 1],
+      response: [-(2 ** 31), 5, 6],
+      logprobs: [-0, -1.1920929e-7, -1e-45],
+    });
+    const { responseLogprobs, responseIds, promptIds } = decodeCompletion(encodeCompletion(one, null), refuse);
+    expect(responseLogprobs).toEqual(one.responseLogprobs);
+    expect(Object.is(responseLogprobs[0], -0)).toBe(true);
+    expect([...promptIds, ...responseIds]).toEqual([0, -1, 2147483647, -2147483648, 5, 6]);
+  });
+
+  test('refuses a record cut or changed at any byte', () => {
+    const one = makeCompletion({ prompt: [1, 2], response: [3], messages: [{ role: 'user', content: 'hi' }] });
+    const record = encodeCompletion(one, null);
+    for (let at = 0; at < record.length; at++) {
+      const changed = Buffer.from(record);
+      changed[at] = (changed[at] ?? 0) ^ 1;
+      for (const bad of [record.subarray(0, at), changed]) {
+        expect(() => decodeCompletion(bad, refuse)).toThrow(expect.objectContaining({ code: 'corrupt_record' }));
+      }
+    }
+  });
+
+  test('refuses a record without its base, or with one that is too short', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const c1 = t.call(t.after(h0, c0));
+    const record = encodeCompletion(c1, c0);
+    const corrupt = expect.objectContaining({ code: 'corrupt_record' });
+    expect(() => decodeCompletion(record, () => undefined)).toThrow(corrupt);
+    expect(() => decodeCompletion(record, () => makeCompletion({ prompt: [1], response: [2] }))).toThrow(corrupt);
+  });
+
+  test('stores of a continuing turn little more than what is new', () => {
+    const t = new Transcript();
+    let history = t.start();
+    for (let turn = 0; turn < 50; turn++) history = t.after(history, t.call(history));
+    const [before, last] = t.completions.slice(-2);
+    if (before === undefined || last === undefined) throw new Error('no turns');
+    const alone = encodeCompletion(last, null).length;
+    const delta = encodeCompletion(last, before).length;
+    const first = encodeCompletion(t.completions[0] ?? last, null).length;
+    expect(delta).toBeLessThan(first + 200);
+    expect(alone).toBeGreaterThan(delta * 3);
+  });
+
+  test('chooses the base with the longest common prefix', () => {
+    fc.assert(
+      fc.property(completion, fc.array(completion, { maxLength: 8 }), (one, earlier) => {
+        const chosen = chooseBase(one, earlier);
+        const longest = Math.max(0, ...earlier.map((base) => sharedIds(one, base)));
+        expect(chosen === null ? 0 : sharedIds(one, chosen)).toBe(longest);
+        for (const base of earlier) {
+          const whole = [...base.promptIds, ...base.responseIds];
+          const differs = [...one.promptIds].findIndex((id, i) => id !== whole[i]);
+          expect(sharedIds(one, base)).toBe(differs < 0 ? one.promptIds.length : differs);
+        }
+      }),
+      { numRuns: 300 },
+    );
+  });
+});

@@ -1,0 +1,93 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { FLOAT32_MAX_CHARS, writeFloat32 } from '../../src/tokens/float32.ts';
+import { JsonWriter } from '../../src/tokens/json-writer.ts';
+
+function decimalOf(value: number): string {
+  const bytes = Buffer.alloc(64, 0x7e);
+  const end = writeFloat32(bytes, 3, value);
+  expect(end - 3).toBeLessThanOrEqual(FLOAT32_MAX_CHARS);
+  expect(bytes[end]).toBe(0x7e);
+  return bytes.toString('latin1', 3, end);
+}
+
+/** Significant digits of the shortest decimal that restores a float32. */
+function fewestDigits(value: number): number {
+  for (let digits = 1; ; digits++) if (Math.fround(Number(value.toPrecision(digits))) === value) return digits;
+}
+
+function digitsOf(decimal: string): number {
+  const digits = decimal.replace(/e.*/, '').replace(/[-.]/g, '').replace(/^0+/, '').replace(/0+$/, '');
+  return Math.max(digits.length, 1);
+}
+
+const anyFloat32 = fc.oneof(
+  fc.float({ noNaN: true, noDefaultInfinity: true }),
+  fc.float({ min: Math.fround(-30), max: 0, noNaN: true }),
+  fc.double({ min: -40, max: 5, noNaN: true }).map((exponent) => Math.fround(-(10 ** exponent))),
+);
+
+describe('a float32 in decimal', () => {
+  test('restores the value, is JSON, and has no digit too many', () => {
+    fc.assert(
+      fc.property(anyFloat32, (value) => {
+        const decimal = decimalOf(value);
+        expect(Math.fround(JSON.parse(decimal))).toBe(value);
+        if (value !== 0) expect(digitsOf(decimal)).toBe(fewestDigits(value));
+      }),
+      { numRuns: 20_000 },
+    );
+  });
+
+  test.each([
+    [0, '0'],
+    [-0, '-0'],
+    [-1, '-1'],
+    [-0.1, '-0.1'],
+    [-1.1920929e-7, '-11920929e-14'],
+    [-12.345678, '-12.345678'],
+    [-0.00002, '-0.00002'],
+    [-0.00001, '-1e-5'],
+    [1e-45, '1e-45'],
+    [-3.4028234663852886e38, '-3.4028235e+38'],
+    [99999.9921875, '99999.99'],
+    [100000, '100000'],
+    [16777216, '16777216'],
+  ])('writes %d as %s', (value, decimal) => {
+    expect(decimalOf(Math.fround(value))).toBe(decimal);
+  });
+});
+
+describe('the JSON writer', () => {
+  test('writes columns that parse to what they were', () => {
+    fc.assert(
+      fc.property(
+        fc.int32Array(),
+        fc.array(anyFloat32).map((values) => Float32Array.from(values)),
+        fc.uint8Array({ max: 1 }),
+        fc.string({ unit: 'binary' }),
+        (ints, floats, digits, text) => {
+          const out = new JsonWriter(0);
+          out.raw('[');
+          out.ints(ints);
+          out.raw(',');
+          out.floats(floats);
+          out.raw(',');
+          out.digits(digits);
+          out.raw(',');
+          out.value(text);
+          out.raw(',');
+          out.texts(['1', '"ä"']);
+          out.raw(']');
+          const [a, b, c, d, e] = JSON.parse(out.finish().toString());
+          expect(a).toEqual([...ints]);
+          expect(Float32Array.from(b)).toEqual(floats);
+          expect(c).toEqual([...digits]);
+          expect(d).toBe(text);
+          expect(e).toEqual([1, 'ä']);
+        },
+      ),
+      { numRuns: 300 },
+    );
+  });
+});

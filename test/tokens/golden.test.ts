@@ -1,0 +1,432 @@
+import { describe, expect, test } from 'vitest';
+import { type Audit, type Trajectory, trajectorySchema } from '../../src/schema/index.ts';
+import type { Completion } from '../../src/tokens/completion.ts';
+import { buildGraph } from '../../src/tokens/graph.ts';
+import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+import { CLOSE } from './session.ts';
+import { Transcript } from './transcript.ts';
+
+type Built = { readonly trajectory: Trajectory; readonly audit: Audit };
+
+function build(
+  completions: readonly Completion[],
+  config: Record<string, unknown> = {},
+  strategy = 'prefix_merging',
+): Built {
+  const request = { spec: { strategy, config }, completions, reward: 1, error: null, metadata: {} };
+  const { json, audit } = buildTrajectory({ ...request, status: 'COMPLETED' });
+  return { trajectory: trajectorySchema.parse(JSON.parse(json.toString())), audit };
+}
+
+/** Completion ids of each trace. */
+function chains(completions: readonly Completion[], config: Record<string, unknown> = {}): string[][] {
+  return build(completions, config).trajectory.traces.map((trace) => trace.completion_ids);
+}
+
+function links(completions: readonly Completion[]): (string | null)[][] {
+  return buildGraph(completions).nodes.map(({ link, parent, forkOf }) => [
+    link,
+    (parent ?? forkOf)?.completion.completionId ?? null,
+  ]);
+}
+
+function trainedIds(trajectory: Trajectory): number[] {
+  return trajectory.traces.flatMap((trace) => trace.response_ids.filter((_, i) => trace.loss_mask[i] === 1));
+}
+
+describe('prefix merging', () => {
+  test('makes one exact trace of a plain session, masking what was not sampled', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0, { versionSpans: [{ version: 'v1', start: 0, end: 5 }] });
+    const h1 = t.after(h0, c0);
+    const c1 = t.call(h1, {
+      finishReason: 'length',
+      versionSpans: [
+        { version: 'v1', start: 0, end: 2 },
+        { version: 'v2', start: 2, end: 5 },
+      ],
+    });
+    const { trajectory, audit } = build(t.completions);
+    const between = [...c1.promptIds.subarray(c0.promptIds.length + 5)];
+    const zeros = between.map(() => 0);
+    expect(trajectory.traces).toHaveLength(1);
+    expect(trajectory.traces[0]).toMatchObject({
+      trace_id: 'ses.1.0',
+      prompt_ids: [...c0.promptIds],
+      response_ids: [...c0.responseIds, ...between, ...c1.responseIds],
+      loss_mask: [1, 1, 1, 1, 1, ...zeros, 1, 1, 1, 1, 1],
+      version_spans: [
+        { version: 'v1', start: 0, end: 5 },
+        { version: 'v1', start: 5 + zeros.length, end: 7 + zeros.length },
+        { version: 'v2', start: 7 + zeros.length, end: 10 + zeros.length },
+      ],
+      prompt_messages: h0.messages,
+      response_messages: [c0.message, h1.messages.at(-1), c1.message],
+      finish_reason: 'length',
+      reward: 1,
+      completion_ids: ['c0', 'c1'],
+      metadata: { call_kind: 'main', thread: 'main', trace_count: 1, links: ['root', 'exact'], continues: null },
+    });
+    const logprobs = [...c0.responseLogprobs, ...zeros, ...c1.responseLogprobs];
+    expect(trajectory.traces[0]?.response_logprobs.map(Math.fround)).toEqual(logprobs);
+    expect(audit).toEqual({
+      tokens: { sampled: 10, trained: 10, excluded: {} },
+      completions: { recorded: 2, trained: 2, excluded: {} },
+      links: { root: 1, exact: 1, rerendered: 0, fork: 0 },
+      exact_context_share: 1,
+    });
+  });
+
+  test('(a, n, o, q) splits at a turn that was rendered otherwise, and merges it when told to', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const kept = [...c0.responseIds.subarray(2, 4)];
+    const h1 = t.after(h0, c0, kept);
+    const c1 = t.call(h1);
+    t.call(t.after(h1, c1));
+    expect(links(t.completions)).toEqual([
+      ['root', null],
+      ['rerendered', 'c0'],
+      ['exact', 'c1'],
+    ]);
+    expect(chains(t.completions)).toEqual([['c0'], ['c1', 'c2']]);
+    expect(build(t.completions).audit.exact_context_share).toBe(1);
+    const { trajectory, audit } = build(t.completions, { on_drift: 'merge' });
+    const [trace] = trajectory.traces;
+    expect(trajectory.traces).toHaveLength(1);
+    // The reply as sampled, then only what followed the re-rendered turn.
+    expect(trace?.response_ids.slice(0, 6)).toEqual([...c0.responseIds, 13]);
+    expect(trainedIds(trajectory)).toEqual(t.completions.flatMap((c) => [...c.responseIds]));
+    expect(audit.exact_context_share).toBe(5 / 15);
+    expect(trace?.metadata.links).toEqual(['root', 'rerendered', 'exact']);
+  });
+
+  test('(b) keeps parallel calls on one history apart, and trains what they share once', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const h1 = t.after(h0, c0);
+    const c1 = t.call(h1);
+    t.call(h1);
+    t.call(t.after(h1, c1));
+    expect(links(t.completions)).toEqual([
+      ['root', null],
+      ['exact', 'c0'],
+      ['exact', 'c0'],
+      ['exact', 'c1'],
+    ]);
+    expect(chains(t.completions)).toEqual([['c0', 'c1', 'c3'], ['c2']]);
+    const { trajectory } = build(t.completions);
+    expect(trajectory.traces[1]).toMatchObject({
+      prompt_ids: [...(t.completions[2]?.promptIds ?? [])],
+      metadata: { continues: 'c0', trace_count: 2, trace_index: 1 },
+    });
+  });
+
+  test('(b) takes results of parallel tool calls in one turn or in several', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const h1 = t.turn(t.turn(t.after(h0, c0), 'tool'), 'tool');
+    t.call(h1);
+    const { trajectory } = build(t.completions);
+    expect(trajectory.traces).toHaveLength(1);
+    expect(trajectory.traces[0]?.response_messages.map((m) => m.role)).toEqual([
+      'assistant',
+      'tool',
+      'tool',
+      'tool',
+      'assistant',
+    ]);
+  });
+
+  test('(c) keeps interleaved threads apart, however they are ordered', () => {
+    const t = new Transcript();
+    const system = t.fresh(2);
+    const main = t.start(system);
+    const sub = t.start(system);
+    const m0 = t.call(main);
+    const s0 = t.call(sub, { thread: 'sub', callKind: 'subagent' });
+    const m1 = t.after(main, m0);
+    const s1 = t.after(sub, s0);
+    t.call(s1, { thread: 'sub', callKind: 'subagent' });
+    t.call(m1);
+    expect(links(t.completions)).toEqual([
+      ['root', null],
+      ['root', null],
+      ['exact', 'c1'],
+      ['exact', 'c0'],
+    ]);
+    const expected = [
+      ['c0', 'c3'],
+      ['c1', 'c2'],
+    ];
+    expect(chains(t.completions)).toEqual(expected);
+    expect(chains(t.completions.toReversed())).toEqual(expected);
+  });
+
+  test('(c) does not continue another thread, though the ids would fit', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    t.call(t.after(h0, c0), { thread: 'sub' });
+    expect(links(t.completions)).toEqual([
+      ['root', null],
+      ['fork', 'c0'],
+    ]);
+    expect(chains(t.completions)).toEqual([['c0'], ['c1']]);
+  });
+
+  test('(d) links overlapping requests by what they hold, not by when they came', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const h1 = t.after(h0, c0);
+    const c1 = t.call(h1);
+    const c2 = t.call(h1);
+    // Both replies are gone on with, the later one first.
+    t.call(t.after(h1, c2));
+    t.call(t.after(h1, c1));
+    expect(links(t.completions).slice(3)).toEqual([
+      ['exact', 'c2'],
+      ['exact', 'c1'],
+    ]);
+    expect(chains(t.completions)).toEqual([
+      ['c0', 'c1', 'c4'],
+      ['c2', 'c3'],
+    ]);
+    expect(chains(t.completions, { fork_owner: 'first' })[0]).toEqual(['c0', 'c1', 'c4']);
+  });
+
+  test('(e) opens a new trace after compaction and keeps what came before', () => {
+    const t = new Transcript();
+    const system = t.fresh(2);
+    const h0 = t.start(system);
+    const c0 = t.call(h0);
+    const h1 = t.after(h0, c0, undefined, 'user');
+    t.call(h1, { callKind: 'compaction' });
+    t.call(t.start(system));
+    expect(links(t.completions).map(([link]) => link)).toEqual(['root', 'exact', 'root']);
+    expect(chains(t.completions)).toEqual([['c0', 'c1'], ['c2']]);
+  });
+
+  test('(h) excludes an abandoned identical retry and loses nothing behind it', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    t.call(h0, { abandoned: true });
+    const c1 = t.call(h0);
+    const h1 = t.after(h0, c1);
+    t.call(h1, { abandoned: true });
+    const c3 = t.call(h1);
+    t.call(t.after(h1, c3));
+    expect(chains(t.completions)).toEqual([['c1', 'c3', 'c4']]);
+    expect(build(t.completions).audit).toMatchObject({
+      tokens: { sampled: 25, trained: 15, excluded: { abandoned: 10 } },
+      completions: { recorded: 5, trained: 3, excluded: { abandoned: 2 } },
+      links: { root: 1, fork: 1, exact: 3, rerendered: 0 },
+    });
+    expect(chains(t.completions, { include: ['abandoned'] })).toEqual([['c0'], ['c1', 'c3', 'c4'], ['c2']]);
+  });
+
+  test('(h) trains a reply marked abandoned or undelivered that was gone on with all the same', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0, { abandoned: true });
+    t.call(h0, { undelivered: true });
+    t.call(t.after(h0, c0));
+    expect(chains(t.completions)).toEqual([['c0', 'c2']]);
+    expect(build(t.completions).audit.tokens.excluded).toEqual({ undelivered: 5 });
+  });
+
+  test('gives a re-rendered turn to the reply that it repeats, else to the one not abandoned', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    t.call(h0);
+    t.call(t.after(h0, c0, t.fresh(3)));
+    expect(links(t.completions)[2]).toEqual(['rerendered', 'c0']);
+    const u = new Transcript();
+    const g0 = u.start();
+    const d0 = u.call(g0);
+    u.call(g0, { abandoned: true });
+    const other = { ...d0, message: { role: 'assistant', content: 'edited' } as const };
+    u.call(u.after(g0, other, u.fresh(3)));
+    expect(links(u.completions)[2]).toEqual(['rerendered', 'c0']);
+  });
+
+  test('tells replies with the same ids apart by their tool-call ids', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const call = (id: string) => ({
+      role: 'assistant' as const,
+      content: null,
+      tool_calls: [{ id, type: 'function' as const, function: { name: 'f', arguments: '{}' } }],
+    });
+    const response = [...t.fresh(2), CLOSE];
+    const c0 = t.call(h0, { response, message: call('a') });
+    const c1 = t.call(h0, { response, message: call('b') });
+    t.call(t.after(h0, c0));
+    t.call(t.after(h0, c1));
+    expect(links(t.completions).slice(2)).toEqual([
+      ['exact', 'c0'],
+      ['exact', 'c1'],
+    ]);
+  });
+
+  test('(j) does not continue across a change of tools', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const toolsText = '[{"type":"function","function":{"name":"grep"}}]';
+    const h1 = t.after(h0, c0);
+    const c1 = t.call(h1, { toolsText });
+    t.call(t.after(h1, c1), { toolsText });
+    expect(links(t.completions)).toEqual([
+      ['root', null],
+      ['fork', 'c0'],
+      ['exact', 'c1'],
+    ]);
+    const { trajectory } = build(t.completions);
+    expect(trajectory.traces.map((trace) => trace.tools)).toEqual([[], JSON.parse(toolsText)]);
+  });
+
+  test('(j) calls it a root when the template puts the tools first', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const moved = t.after(h0, c0);
+    t.call({ ...moved, ids: [10, ...t.fresh(5), ...moved.ids.slice(1)] }, { toolsText: '[]  ' });
+    expect(links(t.completions)[1]).toEqual(['root', null]);
+  });
+
+  test('(k) never learns a turn close from a stop string', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0, { response: [...t.fresh(2), 55], stop: { kind: 'string', text: 'END' } });
+    const h1 = t.after(h0, c0, [55, 55]);
+    t.call(h1, { stop: { kind: 'string', text: 'END' } });
+    expect(buildGraph(t.completions).nodes[1]).toMatchObject({ link: 'rerendered', suffixStart: null });
+    expect([...buildGraph(t.completions).closeIds]).toEqual([]);
+    // Nothing to merge by, so even then it splits rather than guesses, and loses nothing.
+    expect(chains(t.completions, { on_drift: 'merge' })).toEqual([['c0'], ['c1']]);
+  });
+
+  test('(l) finds the end of a re-rendered turn by any of several close ids', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const CALL = 3;
+    const c0 = t.call(h0, { response: [...t.fresh(3), CALL] });
+    const ids = [...h0.ids, 12, ...t.fresh(2), CALL, 13, ...t.fresh(2), CLOSE];
+    const h1 = { ids, messages: [...h0.messages, c0.message, { role: 'user' as const, content: 'x' }] };
+    t.call(h1);
+    const graph = buildGraph(t.completions);
+    expect([...(graph.closeIds.get('policy') ?? [])].sort()).toEqual([CLOSE, CALL]);
+    expect(graph.nodes[1]?.suffixStart).toBe(h0.ids.length + 4);
+    const { trajectory } = build(t.completions, { on_drift: 'merge' });
+    expect(trajectory.traces[0]?.response_ids.slice(0, 5)).toEqual([...c0.responseIds, 13]);
+  });
+
+  test('(m) puts the close of a reply cut by length into the context', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const cut = { response: t.fresh(3), finishReason: 'length', stop: null } as const;
+    const c0 = t.call(h0, cut);
+    t.call(t.after(h0, c0));
+    expect(links(t.completions)[1]).toEqual(['exact', 'c0']);
+    const [trace] = build(t.completions).trajectory.traces;
+    expect(trace?.response_ids.slice(0, 5)).toEqual([...c0.responseIds, CLOSE, 13]);
+    expect(trace?.loss_mask.slice(0, 5)).toEqual([1, 1, 1, 0, 0]);
+    // The same when the turn was rendered otherwise: the close was not sampled, so it is taken from the rendering.
+    const u = new Transcript();
+    const g0 = u.start();
+    const d0 = u.call(g0, { response: u.fresh(3), finishReason: 'length', stop: null });
+    u.call(u.after(g0, d0, u.fresh(2)));
+    const [merged] = build(u.completions, { on_drift: 'merge' }).trajectory.traces;
+    expect(merged?.response_ids.slice(0, 5)).toEqual([...d0.responseIds, CLOSE, 13]);
+  });
+
+  test('(s) trains both of two samples of one prompt', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    t.call(h0);
+    t.call(h0);
+    expect(links(t.completions)).toEqual([
+      ['root', null],
+      ['fork', 'c0'],
+    ]);
+    expect(chains(t.completions)).toEqual([['c0'], ['c1']]);
+    expect(build(t.completions).audit.tokens).toEqual({ sampled: 10, trained: 10, excluded: {} });
+  });
+
+  test('never continues a reply without a token', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0, { response: [], finishReason: 'abort' });
+    t.call(t.after(h0, c0));
+    expect(links(t.completions)[1]).toEqual(['fork', 'c0']);
+    expect(build(t.completions).audit.completions.excluded).toEqual({ empty: 1 });
+  });
+
+  test('(v) keeps 200 turns in one exact trace', () => {
+    const t = new Transcript();
+    let history = t.start();
+    for (let turn = 0; turn < 200; turn++) history = t.after(history, t.call(history));
+    const { trajectory, audit } = build(t.completions);
+    expect(trajectory.traces).toHaveLength(1);
+    expect(trainedIds(trajectory)).toEqual(t.completions.flatMap((c) => [...c.responseIds]));
+    expect(audit).toMatchObject({ links: { root: 1, exact: 199 }, exact_context_share: 1 });
+  });
+
+  test('gives what chains share to the one that fork_owner names', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const h1 = t.after(h0, c0);
+    const c1 = t.call(h1, { response: [...t.fresh(2), CLOSE] });
+    t.call(h1, { response: [...t.fresh(20), CLOSE] });
+    t.call(t.after(h1, c1), { response: [...t.fresh(2), CLOSE] });
+    t.call(h1, { callKind: 'compaction' });
+    const owner = (fork_owner: string) => chains(t.completions, { fork_owner }).find((chain) => chain.includes('c0'));
+    expect(owner('final_answer')).toEqual(['c0', 'c1', 'c3']);
+    expect(owner('longest')).toEqual(['c0', 'c2']);
+    expect(owner('first')).toEqual(['c0', 'c1', 'c3']);
+  });
+
+  test('excludes auxiliary calls, but keeps one that was gone on with as context', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    const h1 = t.after(h0, c0);
+    const c1 = t.call(h1, { auxiliary: true, callKind: 'title' });
+    const c2 = t.call(t.after(h1, c1));
+    t.call(h1, { auxiliary: true });
+    const { trajectory, audit } = build(t.completions);
+    expect(trajectory.traces).toHaveLength(1);
+    expect(trainedIds(trajectory)).toEqual([...c0.responseIds, ...c2.responseIds]);
+    expect(audit).toMatchObject({ tokens: { excluded: { auxiliary: 10 } }, exact_context_share: 1 });
+    expect(chains(t.completions, { include: ['auxiliary'] })).toEqual([['c0', 'c1', 'c2'], ['c3']]);
+  });
+
+  test('makes no traces of no completions', () => {
+    const { trajectory, audit } = build([]);
+    expect(trajectory.traces).toEqual([]);
+    expect(audit.exact_context_share).toBeNull();
+  });
+});
+
+describe('per request', () => {
+  test('makes each trainable completion a trace of its own', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0);
+    t.call(t.after(h0, c0));
+    t.call(h0, { auxiliary: true });
+    const { trajectory, audit } = build(t.completions, {}, 'per_request');
+    expect(trajectory.traces.map((trace) => [trace.completion_ids, trace.prompt_ids])).toEqual(
+      t.completions.slice(0, 2).map((c) => [[c.completionId], [...c.promptIds]]),
+    );
+    expect(audit).toMatchObject({ tokens: { trained: 10, excluded: { auxiliary: 5 } }, exact_context_share: 1 });
+  });
+});

@@ -1,0 +1,64 @@
+import type { AssistantMessage, ChatMessage, StopCause } from '../../src/schema/index.ts';
+import type { Completion } from '../../src/tokens/completion.ts';
+
+/** Turn-close id of the made-up template that these sessions are rendered with. */
+export const CLOSE = 2;
+
+export type CompletionInput = Partial<
+  Omit<Completion, 'promptIds' | 'responseIds' | 'responseLogprobs' | 'request'>
+> & {
+  readonly prompt: readonly number[];
+  readonly response: readonly number[];
+  readonly logprobs?: readonly number[];
+  readonly messages?: readonly ChatMessage[];
+  readonly toolsText?: string;
+};
+
+/** Logprobs that tell completions and positions apart. */
+export function logprobsOf(index: number, length: number): Float32Array {
+  return Float32Array.from({ length }, (_, i) => -((index * 31 + i * 7 + 1) % 97) / 13);
+}
+
+/** A completion with everything that a test does not care about filled in; it stops at its last id. */
+export function makeCompletion(input: CompletionInput): Completion {
+  const { prompt, response, logprobs, messages = [], toolsText = '[]', ...rest } = input;
+  const index = input.index ?? 0;
+  const last = response.at(-1);
+  const stop: StopCause | null = last === undefined ? null : { kind: 'token', id: last };
+  const message: AssistantMessage = { role: 'assistant', content: `reply ${index}` };
+  return {
+    completionId: `c${index}`,
+    sessionId: 'ses',
+    attempt: 1,
+    index,
+    timestampMs: 1_700_000_000_000 + index,
+    dialect: 'openai_chat',
+    callKind: 'main',
+    thread: 'main',
+    versionSpans: response.length > 0 ? [{ version: 'v1', start: 0, end: response.length }] : [],
+    message,
+    finishReason: 'stop',
+    stop,
+    engineId: 'engine',
+    model: 'policy',
+    usage: { prompt_tokens: prompt.length, completion_tokens: response.length, cached_tokens: null },
+    engineMs: 1,
+    totalMs: 2,
+    abandoned: false,
+    auxiliary: false,
+    undelivered: false,
+    ...rest,
+    request: {
+      messages,
+      messageTexts: messages.map((one) => JSON.stringify(one)),
+      tools: JSON.parse(toolsText),
+      toolsText,
+      samplingAsked: {},
+      sampling: { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1, max_tokens: null, seed: null },
+      adjusted: [],
+    },
+    promptIds: Int32Array.from(prompt),
+    responseIds: Int32Array.from(response),
+    responseLogprobs: logprobs === undefined ? logprobsOf(index, response.length) : Float32Array.from(logprobs),
+  };
+}
