@@ -28,11 +28,17 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
   return new Promise((resolve) => {
     const heartbeats = request.stream ? startHeartbeats(response, dialect, deps) : () => {};
     let cancelLimit = (): void => {};
+    const { socket } = response;
+    let sent = false;
     call.attach();
+    // Node reports a response as finished also when its connection was cut with bytes still unsent.
+    response.prependOnceListener('finish', () => {
+      sent = socket !== null && !socket.destroyed;
+    });
     response.once('close', () => {
       heartbeats();
       cancelLimit();
-      call.detach(response.writableFinished && call.completion !== null);
+      call.detach(sent && call.completion !== null);
       resolve();
     });
     // A client that resets its connection: `close` follows.

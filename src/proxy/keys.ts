@@ -55,6 +55,11 @@ export class KeyRing<Holder> {
     this.open.set(digest, holder);
   }
 
+  /** Undoes {@link add} of a key that was never served. */
+  forget(key: string): void {
+    this.open.delete(digestOf(key));
+  }
+
   close(key: string): void {
     const digest = digestOf(key);
     if (!this.open.delete(digest)) return;

@@ -36,7 +36,7 @@ export type ProxyDeps = {
 };
 
 /** The HTTP face that harnesses call. */
-export interface Proxy {
+export interface ModelProxy {
   /** `http://host:port` of the TCP listener. Throws `not_ready` before `listen`. */
   readonly origin: string;
   /** Port 0 takes a free one. Rejects with `setup_failed`. */
@@ -49,9 +49,11 @@ export interface Proxy {
   close(): Promise<void>;
 }
 
-export function createProxy(deps: ProxyDeps): Proxy {
+export function createProxy(deps: ProxyDeps): ModelProxy {
   return new HttpProxy(deps);
 }
+
+export type { ModelProxy as Proxy };
 
 type OpenSession = {
   readonly calls: SessionCalls;
@@ -60,7 +62,7 @@ type OpenSession = {
   close(): Promise<void>;
 };
 
-class HttpProxy implements Proxy {
+class HttpProxy implements ModelProxy {
   private readonly deps: ProxyDeps;
   private readonly server: Server;
   private readonly keys = new KeyRing<OpenSession>();
@@ -133,7 +135,7 @@ class HttpProxy implements Proxy {
         this.server.emit('connection', connection);
       });
     } catch (error) {
-      this.keys.close(spec.key);
+      this.keys.forget(spec.key);
       throw error;
     }
     this.sessions.add(session);

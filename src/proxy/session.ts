@@ -10,6 +10,7 @@ import type { Completion, CompletionRequest } from '../tokens/completion.ts';
 import { Call, type CallParts } from './call.ts';
 import { Echoes } from './echoes.ts';
 import type { CompletionJournal } from './journal.ts';
+import { TurnMemory } from './turn-memory.ts';
 
 /** Calls of one session at a time. Harnesses run a handful of sub-agents; a loop in the sandbox could open thousands. */
 const MAX_RUNNING_CALLS = 64;
@@ -73,6 +74,7 @@ export class SessionCalls {
   private readonly byBody = new Map<string, Call>();
   private readonly running = new Set<Call>();
   private readonly echoes = new Echoes();
+  private readonly memory = new TurnMemory();
   private nextIndex = 0;
   private closedBy: FloeError | null = null;
 
@@ -106,17 +108,20 @@ export class SessionCalls {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} model calls running`);
     }
     const { clock, abandonGraceMs } = this.deps;
+    const index = this.nextIndex++;
+    const recorded = this.requestOf(request, this.samplingOf(request, index));
     const parts: CallParts = {
       completionId: newId('cpl', clock),
-      index: this.nextIndex++,
+      index,
       arrivedMs: clock.monotonicMs(),
       dialect,
-      request,
+      // Only what is shared between turns is kept.
+      request: { ...request, messages: recorded.messages, tools: recorded.tools },
     };
     const earlier = this.byBody.get(digest)?.completion;
     if (earlier) this.echoes.repeated(earlier);
-    this.echoes.seen(request.messages);
-    const call = new Call(parts, clock, abandonGraceMs, (signal) => this.run(parts, signal));
+    this.echoes.seen(recorded.messages);
+    const call = new Call(parts, clock, abandonGraceMs, (signal) => this.run(parts, recorded, signal));
     this.byBody.set(digest, call);
     this.running.add(call);
     call.outcome.then(
@@ -157,11 +162,10 @@ export class SessionCalls {
     await Promise.allSettled(calls.map((call) => call.outcome));
   }
 
-  private async run(parts: CallParts, signal: AbortSignal): Promise<Completion> {
-    const { request } = parts;
-    const recorded = this.requestOf(request, this.samplingOf(request, parts.index));
+  private async run(parts: CallParts, recorded: CompletionRequest, signal: AbortSignal): Promise<Completion> {
     const timestampMs = this.deps.clock.nowMs();
-    const answer = await this.deps.engines.generate(this.engineRequest(parts.completionId, request, recorded), signal);
+    const asked = this.engineRequest(parts.completionId, parts.request, recorded);
+    const answer = await this.deps.engines.generate(asked, signal);
     const completion = this.completionOf(parts, recorded, answer, timestampMs);
     await this.deps.journal.append(completion, this.recorded);
     this.recorded.push(completion);
@@ -194,7 +198,7 @@ export class SessionCalls {
       callKind: parts.request.callKind,
       thread: parts.request.thread,
       request,
-      promptIds: reply.promptIds,
+      promptIds: this.memory.prompt(parts.request.thread, reply.promptIds),
       responseIds: reply.responseIds,
       responseLogprobs: reply.responseLogprobs,
       versionSpans: reply.versionSpans,
@@ -214,10 +218,7 @@ export class SessionCalls {
 
   private requestOf(request: CanonicalRequest, sampling: Sampling): CompletionRequest {
     return {
-      messages: request.messages,
-      messageTexts: request.messages.map((message) => JSON.stringify(message)),
-      tools: request.tools,
-      toolsText: JSON.stringify(request.tools),
+      ...this.memory.request(request.thread, request.messages, request.tools),
       samplingAsked: request.samplingAsked,
       sampling,
       adjusted: request.adjusted,

@@ -1,0 +1,165 @@
+import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import type { Clock } from '../../src/core/clock.ts';
+import { systemClock } from '../../src/core/clock.ts';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import type { CompletionJournal } from '../../src/proxy/journal.ts';
+import { createProxy, type ModelProxy } from '../../src/proxy/proxy.ts';
+import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session.ts';
+import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
+import type { Completion } from '../../src/tokens/completion.ts';
+import { type Handler, json, ScriptedServer, vllmReply } from '../engines/scripted-server.ts';
+
+/** A journal whose commits the test decides; by default each is durable at once. */
+export class HandJournal implements CompletionJournal {
+  readonly written: Completion[] = [];
+  held: { completion: Completion; commit: () => void; fail: (error: Error) => void }[] = [];
+  hold = false;
+  private arrivals: (() => void)[] = [];
+
+  append(completion: Completion): Promise<void> {
+    if (!this.hold) {
+      this.written.push(completion);
+      return Promise.resolve();
+    }
+    return new Promise((resolve, reject) => {
+      const commit = (): void => {
+        this.written.push(completion);
+        resolve();
+      };
+      this.held.push({ completion, commit, fail: reject });
+      for (const wake of this.arrivals.splice(0)) wake();
+    });
+  }
+
+  /** Resolves when a completion waits for its commit. */
+  waiting(): Promise<void> {
+    if (this.held.length > 0) return Promise.resolve();
+    return new Promise((resolve) => this.arrivals.push(resolve));
+  }
+}
+
+/** A clock that tells when something is scheduled: what the proxy does when it notices that a client is gone, say. */
+export class WatchedClock extends VirtualClock {
+  private watchers: { delayMs: number; resolve: () => void }[] = [];
+
+  override schedule(delayMs: number, callback: () => void): () => void {
+    const cancel = super.schedule(delayMs, callback);
+    for (const watcher of this.watchers.filter((entry) => entry.delayMs === delayMs)) watcher.resolve();
+    return cancel;
+  }
+
+  scheduled(delayMs: number): Promise<void> {
+    return new Promise((resolve) => this.watchers.push({ delayMs, resolve }));
+  }
+}
+
+export type Reply = { readonly status: number; readonly headers: IncomingHttpHeaders; readonly body: string };
+
+export type Sent = {
+  readonly reply: Promise<Reply>;
+  /** Resolves with the first bytes of the body. */
+  readonly firstBytes: Promise<string>;
+  /** Resolves when the headers are there. */
+  readonly headers: Promise<IncomingHttpHeaders>;
+  abort(): void;
+};
+
+export type SendOptions = {
+  readonly method?: string;
+  readonly path: string;
+  readonly body?: unknown;
+  readonly headers?: Record<string, string | string[]>;
+  readonly socketPath?: string;
+};
+
+export class Rig {
+  readonly server: ScriptedServer;
+  readonly journal = new HandJournal();
+  proxy!: ModelProxy;
+  engines!: EnginePool;
+  private nextKey = 0;
+
+  constructor(onChat: Handler = (received) => json(received.response, 200, vllmReply(received))) {
+    this.server = new ScriptedServer(onChat);
+  }
+
+  static async start(clock: Clock = systemClock, journal?: CompletionJournal): Promise<Rig> {
+    const rig = new Rig();
+    await rig.server.listen();
+    rig.engines = await createEnginePool([engineSpecSchema.parse({ base_url: rig.server.baseUrl })], { clock });
+    rig.proxy = createProxy({ engines: rig.engines, journal: journal ?? rig.journal, clock });
+    await rig.proxy.listen({ host: '127.0.0.1', port: 0 });
+    return rig;
+  }
+
+  async stop(): Promise<void> {
+    await this.proxy.close();
+    await this.engines.close();
+    await this.server.close();
+  }
+
+  open(over: Partial<ProxySessionSpec> = {}): Promise<ProxySession> {
+    return this.proxy.open({
+      sessionId: 'ses_1',
+      attempt: 0,
+      sampleIndex: 0,
+      key: this.key(),
+      socketPath: null,
+      modelName: 'policy',
+      sampling: samplingSchema.parse({}),
+      ...over,
+    });
+  }
+
+  key(): string {
+    return `key-${++this.nextKey}-0123456789012345678901234567890`;
+  }
+
+  send(options: SendOptions): Sent {
+    const { hostname, port } = new URL(this.proxy.origin);
+    const { socketPath } = options;
+    const body =
+      options.body === undefined || typeof options.body === 'string' ? options.body : JSON.stringify(options.body);
+    const sent = httpRequest({
+      ...(socketPath === undefined ? { host: hostname, port } : { socketPath }),
+      method: options.method ?? 'POST',
+      path: options.path,
+      headers: { 'content-type': 'application/json', ...options.headers },
+      agent: false,
+    });
+    let gotHeaders: (headers: IncomingHttpHeaders) => void;
+    let gotBytes: (text: string) => void;
+    const headers = new Promise<IncomingHttpHeaders>((resolve) => {
+      gotHeaders = resolve;
+    });
+    const firstBytes = new Promise<string>((resolve) => {
+      gotBytes = resolve;
+    });
+    const reply = new Promise<Reply>((resolve, reject) => {
+      sent.on('error', reject);
+      sent.on('response', (response) => {
+        gotHeaders(response.headers);
+        let text = '';
+        response.setEncoding('utf8');
+        response.on('data', (chunk: string) => {
+          gotBytes(chunk);
+          text += chunk;
+        });
+        response.on('error', reject);
+        response.on('end', () => resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text }));
+      });
+    });
+    reply.catch(() => {});
+    sent.end(body);
+    return { reply, firstBytes, headers, abort: () => sent.destroy() };
+  }
+
+  chat(key: string, body: object = {}, headers: Record<string, string> = {}): Sent {
+    return this.send({ path: `/s/${key}/v1/chat/completions`, body: chatBody(body), headers });
+  }
+}
+
+export function chatBody(over: object = {}): Record<string, unknown> {
+  return { model: 'policy', messages: [{ role: 'user', content: 'hi' }], ...over };
+}
