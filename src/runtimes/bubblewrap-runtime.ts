@@ -123,7 +123,7 @@ export class BubblewrapRuntime implements Runtime {
     );
     const killedBy = ended.killedBy ?? null;
     const stderr = ended.stderr.toString();
-    if (!ended.ran && killedBy === null) return this.notRun(stderr, cwd, startedMs);
+    if (!ended.ran && killedBy === null) throw this.notRun(stderr, cwd);
     return {
       ...exitOf(ended, killedBy !== null),
       stdout: ended.stdout.toString(),
@@ -298,19 +298,13 @@ export class BubblewrapRuntime implements Runtime {
     });
   }
 
-  private notRun(stderr: string, cwd: string, startedMs: number): ExecResult {
+  private notRun(stderr: string, cwd: string): FloeError {
     const why = stderr.trim().slice(-STDERR_CHARS);
     // The command never ran, so all of this is bwrap's own report.
     if (why.includes("Can't chdir to")) {
-      throw new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
+      return new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
     }
-    const notFound = /bwrap: execvp (.*)$/m.exec(why);
-    if (notFound !== null) {
-      const wallMs = this.parts.clock.monotonicMs() - startedMs;
-      const report = `${notFound[1]}\n`;
-      return { exitCode: 127, signal: null, stdout: '', stderr: report, droppedBytes: 0, killedBy: null, wallMs };
-    }
-    throw new FloeError('runtime_failed', `sandbox ${this.parts.request.name} could not run a command: ${why}`, {
+    return new FloeError('runtime_failed', `sandbox ${this.parts.request.name} could not run a command: ${why}`, {
       stderr: why,
     });
   }

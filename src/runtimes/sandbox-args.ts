@@ -15,6 +15,13 @@ const RELAY_ENV_PREFIX = '_FLOE_RELAYED_';
 /** The relay's memory is the price of every session, and it only copies bytes. */
 const RELAY_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=64', '--no-warnings'];
 
+/**
+ * The first process of a sandbox: it reaps what is orphaned in there, and its end is the end of everything else. bwrap's
+ * own would outlive bwrap, and be left to the host's first process to reap. Without the `exit`, some shells become the
+ * command instead of waiting for it.
+ */
+const INIT = ['/bin/sh', '-c', '"$@"; exit "$?"', 'floe-init'];
+
 const SANDBOX_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 /** Directories that the sandbox's own files cannot replace. */
@@ -56,7 +63,7 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
   const args = [
     ...['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try'],
     ...(spec.network === 'none' ? ['--unshare-net'] : []),
-    ...['--die-with-parent', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--disable-userns'],
+    ...['--die-with-parent', '--as-pid-1', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--disable-userns'],
     ...['--uid', String(AGENT_ID), '--gid', String(AGENT_ID), '--hostname', 'floe'],
   ];
   const share = at(host.shareDir);
@@ -117,11 +124,11 @@ export function commandArgs(
     options.push('--setenv', relaySocket === null ? name : RELAY_ENV_PREFIX + name, value);
   }
   options.push('--chdir', command.cwd);
-  if (relaySocket === null) return { options, argv: [...command.argv] };
+  if (relaySocket === null) return { options, argv: [...INIT, ...command.argv] };
   const loader = host.loader === null ? [] : [`${RELAY_LIB}/${host.loader}`, '--library-path', RELAY_LIB];
   const relay = [RELAY_NODE, ...RELAY_NODE_FLAGS, `${RELAY_LIB}/proxy-relay.mjs`];
   const how = [String(RELAY_PORT), RELAY_SOCKET, RELAY_ENV_PREFIX];
-  return { options, argv: [...loader, ...relay, ...how, ...command.argv] };
+  return { options, argv: [...INIT, ...loader, ...relay, ...how, ...command.argv] };
 }
 
 /** What every command in a sandbox finds in its environment. */
