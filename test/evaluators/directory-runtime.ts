@@ -48,7 +48,7 @@ export async function directoryRuntime(): Promise<DirectoryRuntime> {
 
 function execute(request: ExecRequest, cwd: string, home: string, signal: AbortSignal): Promise<ExecResult> {
   const command = typeof request.command === 'string' ? ['/bin/sh', '-c', request.command] : [...request.command];
-  const env = { PATH: process.env['PATH'] ?? '', HOME: home, GIT_CONFIG_NOSYSTEM: '1', ...request.env };
+  const env = { PATH: process.env.PATH ?? '', HOME: home, GIT_CONFIG_NOSYSTEM: '1', ...request.env };
   return new Promise((resolve, reject) => {
     const child = spawn(command[0] ?? '', command.slice(1), {
       cwd,

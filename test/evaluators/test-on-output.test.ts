@@ -66,7 +66,7 @@ describe('test_on_output', () => {
   test('does not reward work that does not', async () => {
     const { reward, details } = await grade({ work: "printf 'echo 3\\n' > sum.sh" });
     expect(reward).toBe(0);
-    expect(details['differing']).toEqual({ 'check::sum': { expected: 'PASSED', found: 'FAILED' } });
+    expect(details.differing).toEqual({ 'check::sum': { expected: 'PASSED', found: 'FAILED' } });
   });
 
   test('grades an empty patch as it is', async () => {
@@ -74,6 +74,22 @@ describe('test_on_output', () => {
     const failing = { 'check::sum': 'FAILED', 'check::ready': 'PASSED' };
     const graded = await grade({ config: { expected_output_json: failing } });
     expect(graded).toMatchObject({ reward: 1, details: { patch_bytes: 0 } });
+  });
+
+  test.each([
+    ['a skipped node', 'echo "SKIPPED check::sum"; echo "PASSED check::ready"', 'SKIPPED'],
+    ['a missing node', 'echo "PASSED check::ready"', null],
+    ['a node with a forged line beside the real one', 'echo "PASSED check::sum"; sh check.sh', 'CONFLICTING'],
+  ])('does not take %s for one that passed', async (_, test_command, found) => {
+    const { reward, details } = await grade({ config: { test_command } });
+    expect(reward).toBe(0);
+    expect(details.differing).toEqual({ 'check::sum': { expected: 'PASSED', found } });
+  });
+
+  test('counts nodes that nobody asked for and lets them change nothing', async () => {
+    const test_command = 'sh check.sh; echo "FAILED own::test"; echo "PASSED own::other"';
+    const graded = await grade({ work: FIX, config: { test_command } });
+    expect(graded).toMatchObject({ reward: 1, details: { unexpected_nodes: 2 } });
   });
 
   test('ignores the exit code of the test command', async () => {
@@ -133,7 +149,7 @@ describe('test_on_output', () => {
     const { reward, details } = await grade({ config: { patch_command } });
     expect(reward).toBe(0);
     expect(details).toMatchObject({ failure: 'patch_does_not_apply', exit_code: 1 });
-    expect(details['stderr_tail']).toContain('patch does not apply');
+    expect(details.stderr_tail).toContain('patch does not apply');
   });
 
   test('gives 0 for a patch that reaches out of the repository', async () => {

@@ -384,14 +384,33 @@ describe('prefix merging', () => {
     const h0 = t.start();
     const c0 = t.call(h0);
     const h1 = t.after(h0, c0);
-    const c1 = t.call(h1, { response: [...t.fresh(2), CLOSE] });
+    const c1 = t.call(h1);
     t.call(h1, { response: [...t.fresh(20), CLOSE] });
-    t.call(t.after(h1, c1), { response: [...t.fresh(2), CLOSE] });
+    const c3 = t.call(h1);
     t.call(h1, { callKind: 'compaction' });
+    t.call(t.after(h1, c3));
+    // The branch that began first goes on last, but not with an answer.
+    t.call(t.after(h1, c1), { callKind: 'compaction' });
     const owner = (fork_owner: string) => chains(t.completions, { fork_owner }).find((chain) => chain.includes('c0'));
-    expect(owner('final_answer')).toEqual(['c0', 'c1', 'c3']);
+    expect(owner('final_answer')).toEqual(['c0', 'c3', 'c5']);
     expect(owner('longest')).toEqual(['c0', 'c2']);
-    expect(owner('first')).toEqual(['c0', 'c1', 'c3']);
+    expect(owner('first')).toEqual(['c0', 'c1', 'c6']);
+  });
+
+  test('continues a prompt that is the beginning of an earlier one', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const history = t.turn({ ids: [...h0.ids, 12, ...t.fresh(40), CLOSE], messages: h0.messages }, 'user');
+    t.call(history);
+    t.call(h0);
+    t.call(history);
+    t.call(t.turn(history, 'user'));
+    expect(links(t.completions)).toEqual([
+      ['root', null],
+      ['fork', 'c0'],
+      ['rerendered', 'c1'],
+      ['rerendered', 'c1'],
+    ]);
   });
 
   test('excludes auxiliary calls, but keeps one that was gone on with as context', () => {
