@@ -77,15 +77,14 @@ type Base = { readonly commit: string; readonly tree: string };
 
 async function readBase(fresh: Runtime, carrier: PatchCarrier): Promise<Base> {
   const found = await run(fresh, 'git rev-parse "HEAD^{commit}" "HEAD^{tree}"', {}, carrier).catch(asMissing);
-  const [commit, tree] = found === 'missing' || found.timedOut ? [] : found.value.stdout.split('\n');
-  if (found === 'missing' || found.timedOut || found.value.exitCode !== 0 || !commit || !tree) {
-    throw new FloeError(
-      'evaluator_failed',
-      `test_on_output: the fresh runtime has no git repository with a commit in ${repoOf(fresh, carrier)}`,
-      found === 'missing' || found.timedOut ? { cause: found === 'missing' ? found : 'timeout' } : tailOf(found.value),
-    );
-  }
-  return { commit, tree };
+  const ended = found === 'missing' || found.timedOut ? null : found.value;
+  const [commit, tree] = ended?.exitCode === 0 ? ended.stdout.split('\n') : [];
+  if (commit && tree) return { commit, tree };
+  throw new FloeError(
+    'evaluator_failed',
+    `test_on_output: the fresh runtime has no git repository with a commit in ${repoOf(fresh, carrier)}`,
+    ended === null ? { failure: found === 'missing' ? 'repo_missing' : 'apply_timeout' } : tailOf(ended),
+  );
 }
 
 async function makePatch(agent: Runtime, base: Base, carrier: PatchCarrier): Promise<Buffer | CarriedPatch> {

@@ -113,7 +113,8 @@ export function encodeCompletion(completion: Completion, base: Completion | null
 
 /**
  * The inverse of {@link encodeCompletion}; nothing of `record` is kept. `lookupBase` finds an earlier completion by id.
- * Throws `corrupt_record` when a checksum or size is wrong or the base is not there.
+ * Throws `corrupt_record` when a checksum or size is wrong or the base is not there, and `malformed_json` or
+ * `schema_violation` for a whole record whose fields are not those of this version.
  */
 export function decodeCompletion(
   record: Buffer,

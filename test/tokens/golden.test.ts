@@ -428,6 +428,18 @@ describe('prefix merging', () => {
     expect(chains(t.completions, { include: ['auxiliary'] })).toEqual([['c0', 'c1', 'c2'], ['c3']]);
   });
 
+  test('begins a trace with the first reply that is trained', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0, { auxiliary: true });
+    const c1 = t.call(t.after(h0, c0));
+    const { trajectory, audit } = build(t.completions);
+    expect(trajectory.traces).toMatchObject([
+      { prompt_ids: [...c1.promptIds], response_ids: [...c1.responseIds], metadata: { continues: 'c0' } },
+    ]);
+    expect(audit.exact_context_share).toBe(1);
+  });
+
   test('makes no traces of no completions', () => {
     const { trajectory, audit } = build([]);
     expect(trajectory.traces).toEqual([]);
