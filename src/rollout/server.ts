@@ -77,6 +77,13 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
     ...serviceHandlers(context, deps.metricsRegistry ?? null),
   });
   const background: Promise<void>[] = [];
+  let closed: Promise<void> | null = null;
+  const stop = async (): Promise<void> => {
+    closing.abort(new FloeError('not_ready', 'the server is shutting down'));
+    await closeApp(context, app);
+    await Promise.all(background);
+    await context.time.persist();
+  };
   return {
     app,
     listen: async () => {
@@ -86,11 +93,9 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
     },
     sweep: () => sweepOnce(context),
     subscribe: (listener) => context.events.subscribe(listener),
-    close: async () => {
-      closing.abort(new FloeError('not_ready', 'the server is shutting down'));
-      await closeApp(context, app);
-      await Promise.all(background);
-      await context.time.persist();
+    close: () => {
+      closed ??= stop();
+      return closed;
     },
   };
 }

@@ -36,12 +36,14 @@ export class Workbench {
 
   /** A server on a store of its own; the store closes with the workbench, or with `stop`. */
   async server(config: RolloutConfigInput = {}, deps: Partial<RolloutDeps> = {}): Promise<Running> {
-    const { store, blobs } = deps.store && deps.blobs ? { store: deps.store, blobs: deps.blobs } : await this.open();
-    const server = await createRolloutServer(
-      { port: 0, ...config },
-      { store, blobs, clock: this.clock, validateTask: () => {}, ...deps },
-    );
-    const running = new Running(server, store as SqliteStore);
+    const own = deps.store === undefined ? await this.open() : null;
+    const server = await createRolloutServer({ port: 0, ...config }, {
+      clock: this.clock,
+      validateTask: () => {},
+      ...own,
+      ...deps,
+    } as RolloutDeps);
+    const running = new Running(server, own?.store ?? null);
     this.undo.push(() => running.close());
     return running;
   }
@@ -54,13 +56,13 @@ export class Workbench {
 
 export class Running {
   readonly server: RolloutServer;
-  readonly store: SqliteStore;
+  private readonly ownStore: SqliteStore | null;
   private readonly clients: { close(): Promise<void> }[] = [];
   private url: string | null = null;
 
-  constructor(server: RolloutServer, store: SqliteStore) {
+  constructor(server: RolloutServer, ownStore: SqliteStore | null) {
     this.server = server;
-    this.store = store;
+    this.ownStore = ownStore;
   }
 
   async listen(): Promise<string> {
@@ -84,7 +86,7 @@ export class Running {
   async close(): Promise<void> {
     for (const client of this.clients.splice(0)) await client.close();
     await this.server.close();
-    await this.store.close();
+    await this.ownStore?.close();
   }
 }
 
