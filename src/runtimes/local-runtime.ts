@@ -62,6 +62,8 @@ export class LocalRuntime implements Runtime {
     const { clock, request: start } = this.parts;
     const { spec } = start;
     const startedMs = clock.monotonicMs();
+    signal.throwIfAborted();
+    this.refuseStopped();
     const cwd = resolve(this.paths.workdir, request.cwd ?? '.');
     if (!(await isDirectory(cwd))) {
       throw new FloeError('workdir_missing', `there is no directory ${cwd}`, { path: cwd });

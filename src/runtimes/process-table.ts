@@ -41,16 +41,23 @@ export function isAlive(row: ProcessRow | null | undefined): boolean {
   return row !== null && row !== undefined && row.state !== 'Z' && row.state !== 'X';
 }
 
-/** `root` and everything that descends from it. */
-export function descendantsOf(root: number, children: ReadonlyMap<number, readonly ProcessRow[]>): ProcessRow[] {
+/** `root` and everything that descends from it; empty when there is no such process. */
+export function processTree(
+  root: number,
+  table: ReadonlyMap<number, ProcessRow>,
+  children: ChildrenByPid,
+): ProcessRow[] {
   const found: ProcessRow[] = [];
-  const queue = [...(children.get(root) ?? [])];
+  const first = table.get(root);
+  const queue = first === undefined ? [] : [first];
   for (let row = queue.pop(); row !== undefined; row = queue.pop()) {
     found.push(row);
     queue.push(...(children.get(row.pid) ?? []));
   }
   return found;
 }
+
+export type ChildrenByPid = ReadonlyMap<number, readonly ProcessRow[]>;
 
 export function childrenByParent(table: ReadonlyMap<number, ProcessRow>): Map<number, ProcessRow[]> {
   const children = new Map<number, ProcessRow[]>();

@@ -1,8 +1,8 @@
 import type { Clock } from '../core/clock.ts';
 import {
   childrenByParent,
-  descendantsOf,
   type ProcessRow,
+  processTree,
   proportionalBytes,
   readProcessTable,
 } from './process-table.ts';
@@ -42,9 +42,10 @@ export class ProcessWatch {
 
   private tick(): void {
     this.cancelTick = this.clock.schedule(TICK_MS, () => this.tick());
-    const children = childrenByParent(readProcessTable());
+    const table = readProcessTable();
+    const children = childrenByParent(table);
     for (const [pid, { limits, onHit }] of [...this.watched]) {
-      const hit = exceeded(descendantsOf(pid, children), limits);
+      const hit = exceeded(processTree(pid, table, children), limits);
       if (hit === null) continue;
       this.remove(pid);
       onHit(hit);

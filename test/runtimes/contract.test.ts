@@ -1,0 +1,266 @@
+import { chmodSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Runtime } from '../../src/runtimes/runtime.ts';
+import { type RuntimeBackend, runtimeSpecSchema } from '../../src/schema/index.ts';
+import { bubblewrapProblem, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
+
+const problem = await bubblewrapProblem();
+
+describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backend) => {
+  describe.skipIf(backend === 'bubblewrap' && problem !== null)('keeps the contract', () => {
+    let bench: Workbench;
+    let runtime: Runtime;
+    beforeAll(async () => {
+      bench = await Workbench.open();
+      runtime = await bench.start(backend, { env: { FROM_SPEC: 'spec' }, max_output_mb: 0.001 });
+    });
+    afterAll(async () => {
+      await runtime.stop();
+      await bench.close();
+    });
+    const sh = (command: string) => runtime.exec({ command }, never);
+
+    test('says that it works here', async () => {
+      expect(await bench.provider(backend).probe()).toBeNull();
+    });
+
+    test('gives back exit code, output and errors of a command', async () => {
+      const result = await sh('echo out; echo err >&2; exit 7');
+      expect(result).toMatchObject({ exitCode: 7, signal: null, stdout: 'out\n', stderr: 'err\n', killedBy: null });
+      expect(result.droppedBytes).toBe(0);
+    });
+
+    test('runs a list without a shell', async () => {
+      const result = await runtime.exec({ command: ['printf', '%s|', '$HOME', 'a b'] }, never);
+      expect(result.stdout).toBe('$HOME|a b|');
+    });
+
+    test('reports a command that does not exist with exit code 127', async () => {
+      const result = await runtime.exec({ command: ['no-such-program'] }, never);
+      expect(result.exitCode).toBe(127);
+      expect(result.stderr).toContain('no-such-program');
+    });
+
+    test('reports the signal that ended a command', async () => {
+      expect(await sh('kill -TERM $$')).toMatchObject({ exitCode: null, signal: 'SIGTERM', killedBy: null });
+    });
+
+    test('feeds stdin and closes it', async () => {
+      const stdin = 'first\nsecond\n'.repeat(20);
+      const result = await runtime.exec({ command: 'wc -l', stdin }, never);
+      expect(result.stdout.trim()).toBe('40');
+    });
+
+    test('starts in the workdir, or in the directory asked for', async () => {
+      expect((await sh('pwd')).stdout.trim()).toBe(runtime.paths.workdir);
+      await sh('mkdir -p sub');
+      const below = await runtime.exec({ command: 'pwd', cwd: 'sub' }, never);
+      expect(below.stdout.trim()).toBe(`${runtime.paths.workdir}/sub`);
+    });
+
+    test('names a directory to run in that does not exist', async () => {
+      const running = runtime.exec({ command: 'true', cwd: '/no/such/dir' }, never);
+      await expect(running).rejects.toMatchObject({ code: 'workdir_missing', details: { path: '/no/such/dir' } });
+    });
+
+    test("builds the environment from the spec and the request, and from nothing of the gateway's", async () => {
+      process.env.FLOE_TEST_SECRET = 'must not leak';
+      const result = await runtime.exec({ command: 'env', env: { FROM_EXEC: 'line1\nline2' } }, never);
+      delete process.env.FLOE_TEST_SECRET;
+      expect(result.stdout).toContain('FROM_SPEC=spec\n');
+      expect(result.stdout).toContain('FROM_EXEC=line1\nline2\n');
+      expect(result.stdout).toContain(`HOME=${runtime.paths.home}\n`);
+      expect(result.stdout).not.toContain('must not leak');
+    });
+
+    test.each([
+      ['a NUL in a value', { A: 'x\0--bind\0/\0/host' }],
+      ['an equals sign in a name', { 'A=B': 'x' }],
+    ])('refuses %s', async (_what, env) => {
+      await expect(runtime.exec({ command: 'true', env }, never)).rejects.toMatchObject({ code: 'schema_violation' });
+    });
+
+    test('keeps the first and the last half of a long output and counts the rest', async () => {
+      const result = await sh('echo begin; yes middle | head -c 100000; echo end');
+      expect(result.stdout).toMatch(/^begin\n/);
+      expect(result.stdout).toMatch(/end\n$/);
+      expect(result.stdout.length + result.droppedBytes).toBe(100_000 + 'begin\nend\n'.length);
+      expect(result.stdout.length).toBe(Math.floor(0.001 * 1024 * 1024));
+    });
+
+    test('lets no background process outlive its command', async () => {
+      const [plain, detached] = [uniqueSeconds(), uniqueSeconds()];
+      await sh(`sleep ${plain} >/dev/null 2>&1 & setsid sleep ${detached} </dev/null >/dev/null 2>&1 & echo started`);
+      expect(await processesMentioning(plain)).toEqual([]);
+      expect(await processesMentioning(detached)).toEqual([]);
+    });
+
+    test('kills everything when the signal aborts, and rejects with its reason', async () => {
+      const seconds = uniqueSeconds();
+      const controller = new AbortController();
+      const reason = new Error('enough');
+      const running = runtime.exec({ command: `setsid sleep ${seconds} & trap '' TERM INT; wait` }, controller.signal);
+      controller.abort(reason);
+      await expect(running).rejects.toBe(reason);
+      expect(await processesMentioning(seconds)).toEqual([]);
+    });
+
+    test('rejects at once when the signal has aborted already', async () => {
+      const reason = new Error('too late');
+      await expect(runtime.exec({ command: 'true' }, AbortSignal.abort(reason))).rejects.toBe(reason);
+    });
+
+    test('writes files with parents, modes and long names, and reads them back', async () => {
+      const long = `deep/${'n'.repeat(120)}/file`;
+      const content = Buffer.from([0, 255, 10, 13, 0]);
+      const files = [
+        { path: long, content },
+        { path: `${runtime.paths.home}/tool`, content: '#!/bin/sh\necho ran\n', mode: 0o755 },
+        { path: 'empty', content: '' },
+      ];
+      await runtime.writeFiles(files, never);
+      expect(await runtime.readFile(long, 100, never)).toEqual(content);
+      expect(await runtime.readFile('empty', 0, never)).toEqual(Buffer.alloc(0));
+      const result = await runtime.exec({ command: [`${runtime.paths.home}/tool`] }, never);
+      expect(result.stdout).toBe('ran\n');
+    });
+
+    test('replaces a file that is there, also one that may not be written', async () => {
+      await sh('echo old > twice; chmod 400 twice');
+      await runtime.writeFiles([{ path: 'twice', content: 'new' }], never);
+      expect((await runtime.readFile('twice', 10, never))?.toString()).toBe('new');
+    });
+
+    test('reads nothing where there is no regular file, and never waits for a FIFO', async () => {
+      await sh('mkfifo pipe; mkdir -p folder');
+      for (const path of ['absent', 'pipe', 'folder', '/dev/zero']) {
+        expect(await runtime.readFile(path, 10, never)).toBeNull();
+      }
+    });
+
+    test('refuses to read more than allowed', async () => {
+      await sh('head -c 11 /dev/zero > eleven');
+      expect(await runtime.readFile('eleven', 11, never)).toHaveLength(11);
+      await expect(runtime.readFile('eleven', 10, never)).rejects.toMatchObject({ code: 'runtime_failed' });
+    });
+
+    test('uploads a directory with its links as links', async () => {
+      const source = join(bench.dir, 'upload');
+      mkdirSync(join(source, 'sub dir'), { recursive: true });
+      writeFileSync(join(source, 'sub dir', '-odd name\n'), 'content');
+      writeFileSync(join(source, 'run'), '#!/bin/sh\necho uploaded\n');
+      chmodSync(join(source, 'run'), 0o755);
+      symlinkSync('/etc/hostname', join(source, 'link'));
+      chmodSync(bench.dir, 0o755);
+      await runtime.uploadDir(source, 'up', never);
+      expect((await runtime.readFile('up/sub dir/-odd name\n', 100, never))?.toString()).toBe('content');
+      expect((await sh('readlink up/link; up/run')).stdout).toBe('/etc/hostname\nuploaded\n');
+    });
+
+    test('says why a directory could not be uploaded', async () => {
+      const upload = runtime.uploadDir(join(bench.dir, 'absent'), 'x', never);
+      await expect(upload).rejects.toMatchObject({ code: 'runtime_failed' });
+    });
+
+    test('leaves nothing after stop, and may be stopped twice', async () => {
+      const other = await bench.start(backend);
+      const seconds = uniqueSeconds();
+      const running = other.exec({ command: `sleep ${seconds}` }, never);
+      const rejected = expect(running).rejects.toMatchObject({ code: 'runtime_failed' });
+      await Promise.all([other.stop(), other.stop()]);
+      await rejected;
+      expect(await processesMentioning(seconds)).toEqual([]);
+      expect(await bench.sessionDirs()).toHaveLength(1);
+      await expect(other.exec({ command: 'true' }, never)).rejects.toMatchObject({ code: 'runtime_failed' });
+    });
+
+    test('leaves nothing when starting is aborted', async () => {
+      const reason = new Error('changed my mind');
+      const controller = new AbortController();
+      const request = {
+        name: 'aborted',
+        spec: runtimeSpecSchema.parse({}),
+        proxy: null,
+        readOnlyMounts: [],
+      };
+      const starting = bench.provider(backend).start(request, controller.signal);
+      controller.abort(reason);
+      await expect(starting).rejects.toBe(reason);
+      expect(await bench.sessionDirs()).toHaveLength(1);
+    });
+
+    test('ends a fork bomb, and only that command', async () => {
+      const bomb = await bench.start(backend, { max_processes: 40 });
+      const result = await bomb.exec({ command: ['bash', '-c', 'while :; do sleep 30 & done 2>/dev/null'] }, never);
+      expect(result.killedBy).toBe('processes');
+      expect((await bomb.exec({ command: 'echo still here' }, never)).stdout).toBe('still here\n');
+      expect((await sh('echo me too')).stdout).toBe('me too\n');
+      await bomb.stop();
+    });
+
+    test('ends a command that takes too much memory, and only that', async () => {
+      const hungry = await bench.start(backend, { memory_mb: 64 });
+      const eat = 'a=$(head -c 1000000 /dev/zero | tr "\\0" x); while :; do a=$a$a; done';
+      const result = await hungry.exec({ command: `${eat}` }, never);
+      expect(result).toMatchObject({ killedBy: 'memory', exitCode: null });
+      expect((await hungry.exec({ command: 'echo still here' }, never)).stdout).toBe('still here\n');
+      await hungry.stop();
+    });
+
+    test('limits the size of a file', async () => {
+      const small = await bench.start(backend, { max_file_mb: 1 });
+      const result = await small.exec({ command: 'head -c 3000000 /dev/zero > big; wc -c < big' }, never);
+      expect(result.stdout.trim()).toBe(String(1024 * 1024));
+      await small.stop();
+    });
+
+    test('survives a flood of output with bounded memory', async () => {
+      const before = process.memoryUsage().rss;
+      const result = await sh('head -c 200000000 /dev/zero');
+      expect(result.stdout.length + result.droppedBytes).toBe(200_000_000);
+      expect(process.memoryUsage().rss - before).toBeLessThan(100_000_000);
+    });
+
+    describe('with a proxy', () => {
+      let server: Server;
+      let tcp: Server;
+      const socketPath = (): string => join(bench.dir, 'proxy.sock');
+      const answer: Parameters<typeof createServer>[1] = (request, response) => {
+        let body = '';
+        request.on('data', (chunk) => {
+          body += chunk;
+        });
+        request.on('end', () => response.end(`${request.url} ${body.length}`));
+      };
+      beforeAll(async () => {
+        tcp = createServer(answer);
+        await new Promise<void>((resolve) => tcp.listen(0, '127.0.0.1', resolve));
+        server = createServer(answer);
+      });
+      afterAll(async () => {
+        await Promise.all([server, tcp].map((each) => new Promise((resolve) => each.close(resolve))));
+      });
+
+      test('reaches the proxy at its origin, with exit code, stdin and environment passed on', async () => {
+        const tcpOrigin = `http://127.0.0.1:${(tcp.address() as AddressInfo).port}`;
+        const proxied = await bench.start(backend, {}, { proxy: { socketPath: socketPath(), tcpOrigin } });
+        // As in a gateway, the socket appears after the sandbox has been started.
+        await new Promise<void>((resolve) => server.listen(socketPath(), resolve));
+        const script =
+          'const [url] = process.argv.slice(1); let b = ""; process.stdin.on("data", (d) => (b += d)); ' +
+          'process.stdin.on("end", async () => { const r = await fetch(url, { method: "POST", body: b }); ' +
+          'console.log(await r.text(), process.env.NODE_OPTIONS); process.exit(3); });';
+        const command = ['node', '-e', script, `${proxied.proxyOrigin}/s/key/v1`];
+        const env = { NODE_OPTIONS: '--max-old-space-size=99' };
+        const result = await proxied.exec({ command, stdin: 'x'.repeat(100_000), withProxy: true, env }, never);
+        expect(result).toMatchObject({ exitCode: 3, stdout: '/s/key/v1 100000 --max-old-space-size=99\n' });
+        const killed = await proxied.exec({ command: 'kill -KILL $$', withProxy: true }, never);
+        expect(killed).toMatchObject({ exitCode: null, signal: 'SIGKILL', killedBy: null });
+        await proxied.stop();
+      });
+    });
+  });
+});

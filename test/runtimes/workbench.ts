@@ -1,0 +1,90 @@
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { systemClock } from '../../src/core/clock.ts';
+import { createRuntimeProviders, type RuntimeProviderOptions } from '../../src/runtimes/providers.ts';
+import type { Runtime, RuntimeProvider, StartRequest } from '../../src/runtimes/runtime.ts';
+import { createSpawner } from '../../src/runtimes/spawn-client.ts';
+import type { Spawner } from '../../src/runtimes/spawner.ts';
+import { type RuntimeBackend, runtimeSpecSchema } from '../../src/schema/index.ts';
+
+export const never: AbortSignal = new AbortController().signal;
+
+type SpecInput = Parameters<typeof runtimeSpecSchema.parse>[0] & object;
+
+/** A directory of its own, a spawner and the providers over them. */
+export class Workbench {
+  readonly dir: string;
+  readonly stateDir: string;
+  readonly spawner: Spawner;
+  private readonly providers: Map<RuntimeBackend, RuntimeProvider>;
+  private count = 0;
+
+  private constructor(dir: string, spawner: Spawner, extra: Partial<RuntimeProviderOptions>) {
+    this.dir = dir;
+    this.stateDir = join(dir, 'state');
+    this.spawner = spawner;
+    this.providers = createRuntimeProviders({ spawner, clock: systemClock, stateDir: this.stateDir, ...extra });
+  }
+
+  static async open(extra: Partial<RuntimeProviderOptions> = {}): Promise<Workbench> {
+    return new Workbench(await mkdtemp(join(tmpdir(), 'floe-runtimes-')), await createSpawner(), extra);
+  }
+
+  provider(backend: RuntimeBackend): RuntimeProvider {
+    const provider = this.providers.get(backend);
+    if (provider === undefined) throw new Error(`no provider for ${backend}`);
+    return provider;
+  }
+
+  start(backend: RuntimeBackend, spec: SpecInput = {}, more: Partial<StartRequest> = {}): Promise<Runtime> {
+    const parsed = runtimeSpecSchema.parse(spec);
+    const name = `s${this.count++}`;
+    return this.provider(backend).start({ name, spec: parsed, proxy: null, readOnlyMounts: [], ...more }, never);
+  }
+
+  /** Directories of sessions that are still there. */
+  async sessionDirs(): Promise<string[]> {
+    const found: string[] = [];
+    for (const owner of await readdir(this.stateDir)) {
+      const names = await readdir(join(this.stateDir, owner));
+      found.push(...names.filter((name) => name !== '.share').map((name) => join(owner, name)));
+    }
+    return found;
+  }
+
+  async close(): Promise<void> {
+    await this.spawner.close();
+    await rm(this.dir, { recursive: true, force: true });
+  }
+}
+
+/** null when bubblewrap works here; otherwise the reason, also printed. */
+export async function bubblewrapProblem(): Promise<string | null> {
+  const bench = await Workbench.open();
+  try {
+    const problem = await bench.provider('bubblewrap').probe();
+    if (problem === null) return null;
+    const text = `${problem.problem} (${problem.remedy})`;
+    console.warn(`tests of bubblewrap are skipped: ${text}`);
+    return text;
+  } finally {
+    await bench.close();
+  }
+}
+
+/** Command lines of live processes that hold the text; zombies have none. */
+export async function processesMentioning(text: string): Promise<string[]> {
+  const found: string[] = [];
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name) || Number(name) === process.pid) continue;
+    const line = await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '');
+    if (line.includes(text)) found.push(`${name} ${line.replaceAll('\0', ' ')}`);
+  }
+  return found;
+}
+
+/** A number that no other process's command line is likely to hold, as the duration of a sleep. */
+export function uniqueSeconds(): string {
+  return String(100_000 + Math.floor(Math.random() * 900_000));
+}
