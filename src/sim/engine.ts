@@ -17,7 +17,13 @@ const BURST_TOKENS = 64;
 export type GenerateEvent =
   | { readonly kind: 'start'; readonly cachedTokens: number }
   | { readonly kind: 'tokens'; readonly tokens: readonly SampledToken[]; readonly pieces: readonly Piece[] }
-  | ({ readonly kind: 'finish'; readonly pieces: readonly Piece[]; readonly entry: LedgerEntry } & Finish);
+  | ({
+      readonly kind: 'finish';
+      /** The last ones; none when the call was aborted. */
+      readonly tokens: readonly SampledToken[];
+      readonly pieces: readonly Piece[];
+      readonly entry: LedgerEntry;
+    } & Finish);
 
 export type EngineOptions = {
   readonly vocabulary: Vocabulary;
@@ -79,8 +85,8 @@ export class SimEngine {
   }
 
   /**
-   * Samples one reply: `start` when a slot is taken, `tokens` as they come, `finish` at the end. An abort ends it with
-   * reason `abort` and the tokens so far; leaving the iteration early aborts as well. The ledger has the entry before
+   * Samples one reply: `start` when a slot is taken, `tokens` as they come, `finish` with the last of them. An abort
+   * ends it with reason `abort` and the tokens so far; leaving the iteration early aborts as well. The ledger has the entry before
    * `finish` is handed out. Never throws for an abort.
    */
   async *generate(call: GenerateCall): AsyncGenerator<GenerateEvent, void, undefined> {
@@ -93,13 +99,14 @@ export class SimEngine {
     call.signal.addEventListener('abort', onAbort, { once: true });
     let release: (() => void) | null = null;
     let entry: LedgerEntry | undefined;
+    let last: readonly SampledToken[] = [];
     try {
       release = await this.enter(run);
       if (release !== null) {
         const cachedTokens = this.cache.admit(call.promptIds, call.cacheSalt);
         this.events.onStart?.(call.promptIds.length, cachedTokens);
         yield { kind: 'start', cachedTokens };
-        yield* this.sample(run);
+        last = yield* this.sample(run);
       }
     } finally {
       run.finish ??= { reason: 'abort', stop: null };
@@ -110,7 +117,7 @@ export class SimEngine {
       this.events.onFinish?.(run.finish.reason);
       ended.open();
     }
-    yield { kind: 'finish', ...run.finish, pieces: run.text.finish(), entry };
+    yield { kind: 'finish', ...run.finish, tokens: last, pieces: run.text.finish(), entry };
   }
 
   /** Aborts the calls of these ids, all of them when none are given. Returns how many. */
@@ -157,7 +164,8 @@ export class SimEngine {
     }
   }
 
-  private async *sample(run: Run): AsyncGenerator<GenerateEvent, void, undefined> {
+  /** Returns the tokens sampled but not yet handed out. */
+  private async *sample(run: Run): AsyncGenerator<GenerateEvent, readonly SampledToken[], undefined> {
     const { tokenDelayMs, firstTokenDelayMs, weights } = this.options;
     const burst = tokenDelayMs > 0 ? 1 : Math.min(run.call.eventTokens ?? BURST_TOKENS, BURST_TOKENS);
     const perEvent = run.call.eventTokens ?? burst;
@@ -165,17 +173,14 @@ export class SimEngine {
     while (run.finish === null) {
       const delayMs = run.tokens.length === 0 ? firstTokenDelayMs + tokenDelayMs : tokenDelayMs;
       if (!(await this.ready(run, delayMs))) break;
+      const before = fresh.length;
       for (let i = 0; i < burst && run.finish === null && !stalls(run); i++) fresh.push(run.step(weights.current));
-      if (fresh.length < perEvent && run.finish === null && !stalls(run)) continue;
-      yield this.tokensOf(run, fresh);
+      this.events.onTokens?.(fresh.length - before);
+      if (run.finish !== null || (fresh.length < perEvent && !stalls(run))) continue;
+      yield { kind: 'tokens', tokens: fresh, pieces: run.text.release() };
       fresh = [];
     }
-    if (fresh.length > 0) yield this.tokensOf(run, fresh);
-  }
-
-  private tokensOf(run: Run, tokens: readonly SampledToken[]): GenerateEvent {
-    this.events.onTokens?.(tokens.length);
-    return { kind: 'tokens', tokens, pieces: run.text.release() };
+    return fresh;
   }
 
   /** Waits for the token's time, and while paused or stalled. False when the run was aborted meanwhile. */

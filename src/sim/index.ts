@@ -3,7 +3,7 @@ export { Ledger, type LedgerEntry, type LedgerFilter } from './ledger.ts';
 export type { Oracle, OracleLogprobs } from './oracle.ts';
 export type { SamplingParams } from './run.ts';
 export type { SamplerParams } from './sampler.ts';
-export { loadScenarios, parseScenarios, type Scenario, scenarioFileSchema } from './scenario.ts';
+export { loadScenarios, parseScenarios, type Scenario, type ScenarioInput, scenarioFileSchema } from './scenario.ts';
 export { type SimOptions, type SimServer, startSim } from './server.ts';
 export { TEMPLATE_MODES, type TemplateMode } from './template.ts';
 export { bundledVocabulary, type Vocabulary } from './vocabulary.ts';

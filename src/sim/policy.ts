@@ -76,7 +76,6 @@ function textHolds(condition: TextCondition, text: string): boolean {
 }
 
 function countHolds(condition: CountCondition, count: number): boolean {
-  if (typeof condition === 'number') return count === condition;
   return count >= (condition.min ?? 0) && count <= (condition.max ?? Number.POSITIVE_INFINITY);
 }
 

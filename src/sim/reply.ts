@@ -80,23 +80,23 @@ function expand(segments: readonly Segment[], drafts: readonly Draft[], path: st
 }
 
 function extend(draft: Draft, segment: Segment, path: string): readonly Draft[] {
-  if ('think' in segment) {
+  if (segment.think !== undefined) {
     if (draft.think !== null || draft.text !== '' || draft.calls.length > 0) {
       throw new FloeError('schema_violation', `${path}: thinking must be the first thing of a reply`);
     }
-    const think = segment.think;
-    return [{ ...draft, think: typeof think === 'number' ? { text: '', noise: think } : think }];
+    return [{ ...draft, think: segment.think }];
   }
-  if ('text' in segment) {
+  if (segment.text !== undefined) {
     if (draft.calls.length > 0) {
       throw new FloeError('schema_violation', `${path}: text after a call would be lost in the conversation`);
     }
     return [{ ...draft, text: draft.text + segment.text }];
   }
-  if ('call' in segment) {
+  if (segment.call !== undefined) {
     const call = toolCallText(segment.call.tool, JSON.stringify(segment.call.arguments));
     return [{ ...draft, calls: [...draft.calls, call] }];
   }
+  if (segment.choice === undefined) return [draft];
   const { id, options } = segment.choice;
   return options.flatMap((option, index) =>
     expand(option.reply, [{ ...draft, picks: [...draft.picks, { choice: id, option: index }] }], path),

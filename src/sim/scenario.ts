@@ -17,10 +17,11 @@ const textConditionSchema = z
   .refine(({ contains, regex }) => contains !== undefined || regex !== undefined, 'needs `contains` or `regex`');
 export type TextCondition = z.infer<typeof textConditionSchema>;
 
-const countConditionSchema = z.union([
-  z.int().min(0),
+/** A number alone means exactly that many. */
+const countConditionSchema = z.preprocess(
+  (value) => (typeof value === 'number' ? { min: value, max: value } : value),
   z.strictObject({ min: z.int().min(0).optional(), max: z.int().min(0).optional() }),
-]);
+);
 export type CountCondition = z.infer<typeof countConditionSchema>;
 
 /** Evaluated on the conversation of one request; all that are given must hold. */
@@ -34,11 +35,15 @@ const ruleConditionSchema = z.strictObject({
 });
 export type RuleCondition = z.infer<typeof ruleConditionSchema>;
 
+/** Logits beyond this give probabilities that a 64-bit float rounds to 0 or 1. */
+export const MAX_LOGIT = 30;
+
 /** Longer thinking than any context window of the simulator. */
 const MAX_NOISE_TOKENS = 100_000;
 
-const thinkSchema = z.union([
-  z.int().min(1).max(MAX_NOISE_TOKENS),
+/** A number alone means that much noise. */
+const thinkSchema = z.preprocess(
+  (value) => (typeof value === 'number' ? { noise: value } : value),
   z.strictObject({
     text: z
       .string()
@@ -47,35 +52,36 @@ const thinkSchema = z.union([
       .default(''),
     noise: z.int().min(0).max(MAX_NOISE_TOKENS).default(0).describe('noise tokens after the text'),
   }),
-]);
+);
 
-const thinkSegmentSchema = z.strictObject({ think: thinkSchema });
-const textSegmentSchema = z.strictObject({ text: z.string().min(1) });
-const callSegmentSchema = z.strictObject({
-  call: z.strictObject({
-    tool: z.string().min(1),
-    arguments: z.record(z.string(), z.unknown()).default({}),
-  }),
+const callSchema = z.strictObject({
+  tool: z.string().min(1),
+  arguments: z.record(z.string(), z.unknown()).default({}),
 });
 
-const choiceSegmentSchema = z.strictObject({
-  choice: z.strictObject({
-    id: z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/, 'must be letters, digits, ".", "_", "-"'),
-    options: z
-      .array(
-        z.strictObject({
-          logit: z.number().min(-50).max(50).default(0),
-          get reply() {
-            return z.array(segmentSchema);
-          },
-        }),
-      )
-      .min(2),
-  }),
+const choiceSchema = z.strictObject({
+  id: z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/, 'must be letters, digits, ".", "_", "-"'),
+  options: z
+    .array(
+      z.strictObject({
+        logit: z.number().min(-MAX_LOGIT).max(MAX_LOGIT).default(0),
+        get reply(): z.ZodArray<typeof segmentSchema> {
+          return z.array(segmentSchema);
+        },
+      }),
+    )
+    .min(2),
 });
 
-/** One part of a reply; exactly one of the keys. */
-const segmentSchema = z.union([thinkSegmentSchema, textSegmentSchema, callSegmentSchema, choiceSegmentSchema]);
+/** One part of a reply. One object with four optional keys, not a union, so that errors name the field inside. */
+const segmentSchema = z
+  .strictObject({
+    think: thinkSchema.optional(),
+    text: z.string().min(1).optional(),
+    call: callSchema.optional(),
+    choice: choiceSchema.optional(),
+  })
+  .refine(hasOnePart, 'needs exactly one of `think`, `text`, `call`, `choice`');
 export type Segment = z.infer<typeof segmentSchema>;
 
 const ruleSchema = z.strictObject({
@@ -90,8 +96,11 @@ export const scenarioSchema = z.strictObject({
   rules: z.array(ruleSchema).min(1).describe('the first whose conditions hold gives the reply'),
 });
 export type Scenario = z.infer<typeof scenarioSchema>;
+export type ScenarioInput = z.input<typeof scenarioSchema>;
 
-export const scenarioFileSchema = z.strictObject({ scenarios: z.array(scenarioSchema).min(1) });
+export const scenarioListSchema = z.array(scenarioSchema);
+
+export const scenarioFileSchema = z.strictObject({ scenarios: scenarioListSchema.min(1) });
 
 /** Answers whatever no scenario covers, so that any client gets a reply. Its choice gives the reply real logprobs. */
 export const DEFAULT_SCENARIO: Scenario = {
@@ -136,6 +145,10 @@ export async function loadScenarios(paths: readonly string[]): Promise<Scenario[
     scenarios.push(...parseScenarios(value, `scenario file ${path}`));
   }
   return scenarios;
+}
+
+function hasOnePart(segment: object): boolean {
+  return Object.values(segment).filter((part) => part !== undefined).length === 1;
 }
 
 function isRegex(pattern: string): boolean {

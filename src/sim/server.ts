@@ -7,7 +7,7 @@ import { Ledger } from './ledger.ts';
 import { SimMetrics } from './metrics.ts';
 import { newOracle, type Oracle } from './oracle.ts';
 import { Policy } from './policy.ts';
-import type { Scenario } from './scenario.ts';
+import { type ScenarioInput, scenarioListSchema } from './scenario.ts';
 import type { TemplateMode } from './template.ts';
 import { type LogprobsMode, replyVllmError, type VllmContext } from './vllm/context.ts';
 import type { GenerationConfig } from './vllm/request.ts';
@@ -17,7 +17,7 @@ import { type LogitTable, WeightStore } from './weights.ts';
 
 export type SimOptions = {
   /** From {@link loadScenarios} or written in place; the built-in default answers what they do not cover. */
-  readonly scenarios?: readonly Scenario[];
+  readonly scenarios?: readonly ScenarioInput[];
   /** Default 127.0.0.1; the server has no authentication. */
   readonly host?: string;
   /** Default 0: any free port. */
@@ -73,7 +73,7 @@ export async function startSim(options: SimOptions = {}): Promise<SimServer> {
   const seed = options.seed ?? 0;
   const mode = options.templateMode ?? 'append_only';
   const vocabulary = bundledVocabulary();
-  const policy = new Policy(vocabulary, options.scenarios ?? [], mode);
+  const policy = new Policy(vocabulary, parseAs(scenarioListSchema, options.scenarios ?? [], 'scenarios'), mode);
   const weights = new WeightStore(policy.scenarios, options.weightVersion ?? 'v0');
   const faults = new FaultInjector(seed, parseFaults(options.faults ?? []));
   const ledger = new Ledger({ limit: options.ledgerLimit ?? DEFAULT_LEDGER_LIMIT, path: options.ledgerPath });

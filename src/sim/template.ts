@@ -101,10 +101,12 @@ function assistantTurn(message: TemplateMessage, mode: TemplateMode, afterQuery:
   } else if (afterQuery && (mode === 'open_think' || isLast || (reasoning ?? '') !== '')) {
     body = thinkBlock(reasoning ?? '') + text.replace(/^\n+/, '');
   }
-  message.toolCalls.forEach((call, index) => {
-    const separator = index > 0 || text.trim() !== '' ? '\n' : '';
-    body += separator + toolCallText(call.name, call.argumentsText);
-  });
+  if (message.toolCalls.length > 0) {
+    // However many newlines content ends in, exactly one stands before the first call.
+    const before = text.trim() === '' ? '' : '\n';
+    const calls = message.toolCalls.map((call) => toolCallText(call.name, call.argumentsText));
+    body = (before === '' ? body : body.replace(/\n+$/, '')) + before + calls.join('\n');
+  }
   return `<|im_start|>assistant\n${body}<|im_end|>\n`;
 }
 

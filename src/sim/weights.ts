@@ -81,7 +81,7 @@ function statedLogits(scenarios: readonly Scenario[]): LogitTable {
 
 function collectLogits(segments: readonly Segment[], scenario: string, into: Record<string, readonly number[]>): void {
   for (const segment of segments) {
-    if (!('choice' in segment)) continue;
+    if (segment.choice === undefined) continue;
     const { id, options } = segment.choice;
     const logits = options.map((option) => option.logit);
     const known = into[id];

@@ -171,8 +171,10 @@ class ChatCall {
     };
     for await (const event of context.engine.generate(call)) {
       if (event.kind === 'start') this.cachedTokens = event.cachedTokens;
-      if (event.kind === 'tokens') {
-        if (choice.sampled === 0) context.metrics.firstTokenAfter(context.clock.monotonicMs() - this.beganMs);
+      else {
+        if (choice.sampled === 0 && event.tokens.length > 0) {
+          context.metrics.firstTokenAfter(context.clock.monotonicMs() - this.beganMs);
+        }
         choice.sampled += event.tokens.length;
       }
       yield event;
@@ -185,16 +187,13 @@ class ChatCall {
     let named = true;
     let finish: Extract<GenerateEvent, { kind: 'finish' }> | null = null;
     for await (const event of this.events(choice)) {
-      if (event.kind === 'tokens') {
-        choice.parser.push(event.pieces);
-        const wire = choice.wire.take(event.tokens);
-        named &&= wire.ids !== undefined;
-        for (const id of wire.ids ?? []) ids.push(id);
-        if (this.withLogprobs) logprobs.push(...this.logprobEntries(wire.logprobs, event.tokens));
-      } else if (event.kind === 'finish') {
-        choice.parser.push(event.pieces);
-        finish = event;
-      }
+      if (event.kind === 'start') continue;
+      choice.parser.push(event.pieces);
+      const wire = choice.wire.take(event.tokens);
+      named &&= wire.ids !== undefined;
+      for (const id of wire.ids ?? []) ids.push(id);
+      if (this.withLogprobs) logprobs.push(...this.logprobEntries(wire.logprobs, event.tokens));
+      if (event.kind === 'finish') finish = event;
     }
     choice.parser.finish();
     const { reasoning, content, calls } = choice.parser.parsed;
@@ -228,32 +227,35 @@ class ChatCall {
           ids === undefined ? {} : { prompt_token_ids: ids },
         );
       }
-      if (event.kind === 'tokens') {
-        await this.tokenChunks(choice, event.tokens, choice.parser.push(event.pieces));
-        if (this.resetAt !== null && choice.sampled >= this.resetAt) return this.exchange.reset();
-      } else if (event.kind === 'finish') {
-        const deltas = [...choice.parser.push(event.pieces), ...choice.parser.finish()];
-        for (const delta of deltas) await this.chunk(choice, { delta: this.wireDelta(delta) });
-        await this.chunk(choice, { delta: {}, ...this.finishFields(choice, event) });
-      }
+      if (event.kind === 'start') continue;
+      const deltas = choice.parser.push(event.pieces);
+      if (event.kind === 'finish') deltas.push(...choice.parser.finish());
+      const finishing = event.kind === 'finish' ? this.finishFields(choice, event) : null;
+      await this.eventChunks(choice, event.tokens, deltas, finishing);
+      if (this.resetAt !== null && choice.sampled >= this.resetAt) return this.exchange.reset();
     }
   }
 
-  /** The ids of an event go with its first chunk, even when the parser shows no text of them yet. */
-  private async tokenChunks(
+  /**
+   * The ids of an event go with its last chunk, even when the parser shows no text of them, and the finish goes with
+   * the last ids.
+   */
+  private async eventChunks(
     choice: ChoiceState,
     tokens: readonly SampledToken[],
-    deltas: MessageDelta[],
+    deltas: readonly MessageDelta[],
+    finishing: object | null,
   ): Promise<void> {
     const wire = choice.wire.take(tokens);
-    const fields = {
+    for (const delta of deltas.slice(0, -1)) await this.chunk(choice, { delta: this.wireDelta(delta) });
+    const last = deltas.at(-1);
+    if (last === undefined && finishing === null && !this.withIds && !this.withLogprobs) return;
+    await this.chunk(choice, {
+      delta: last === undefined ? {} : this.wireDelta(last),
       logprobs: this.withLogprobs ? { content: this.logprobEntries(wire.logprobs, tokens) } : null,
+      ...finishing,
       ...(this.withIds && wire.ids !== undefined ? { token_ids: wire.ids } : {}),
-    };
-    const [first, ...rest] = deltas;
-    if (first === undefined && !this.withIds && !this.withLogprobs) return;
-    await this.chunk(choice, { delta: first === undefined ? {} : this.wireDelta(first), ...fields });
-    for (const delta of rest) await this.chunk(choice, { delta: this.wireDelta(delta) });
+    });
   }
 
   private async chunk(choice: ChoiceState, fields: object, top: object = {}): Promise<void> {

@@ -135,7 +135,7 @@ class CompletionCall {
     };
     for await (const event of context.engine.generate(call)) {
       if (event.kind === 'start') this.cachedTokens = event.cachedTokens;
-      if (event.kind === 'tokens') choice.sampled += event.tokens.length;
+      else choice.sampled += event.tokens.length;
       yield event;
     }
   }
@@ -150,10 +150,7 @@ class CompletionCall {
     for await (const event of this.events(choice)) {
       if (event.kind === 'start') continue;
       text += event.pieces.map((piece) => piece.text).join('');
-      if (event.kind === 'finish') {
-        finish = event;
-        continue;
-      }
+      if (event.kind === 'finish') finish = event;
       const wire = choice.wire.take(event.tokens);
       named &&= wire.ids !== undefined;
       for (const id of wire.ids ?? []) ids.push(id);
@@ -176,18 +173,13 @@ class CompletionCall {
     for await (const event of this.events(choice)) {
       if (event.kind === 'start') continue;
       const text = event.pieces.map((piece) => piece.text).join('');
-      if (event.kind === 'finish') {
-        await this.chunk({ index: choice.index, text, logprobs: null, ...this.finishFields(event) });
-        return;
-      }
       const wire = choice.wire.take(event.tokens);
       const withIds = this.request.return_token_ids === true && wire.ids !== undefined;
       await this.chunk({
         index: choice.index,
         text,
         logprobs: this.logprobsObject(choice, wire.logprobs, event.tokens),
-        finish_reason: null,
-        stop_reason: null,
+        ...(event.kind === 'finish' ? this.finishFields(event) : { finish_reason: null, stop_reason: null }),
         ...(withIds ? { token_ids: wire.ids } : {}),
         ...(withIds && first ? { prompt_token_ids: choice.wire.promptIds(choice.promptIds) } : {}),
       });

@@ -3,9 +3,10 @@ import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import { faultListSchema } from '../faults.ts';
 import type { Exchange, RouteTable } from '../http.ts';
+import { MAX_LOGIT } from '../scenario.ts';
 import type { VllmContext } from './context.ts';
 
-const logitsSchema = z.record(z.string(), z.record(z.string(), z.array(z.number().min(-50).max(50))));
+const logitsSchema = z.record(z.string(), z.record(z.string(), z.array(z.number().min(-MAX_LOGIT).max(MAX_LOGIT))));
 const updateSchema = z.strictObject({ version: z.string().min(1), logits: logitsSchema.optional() });
 const relabelSchema = z.object({ new_version: z.string().min(1) });
 const abortSchema = z.object({ request_ids: z.array(z.string()).nullish() });

@@ -1,0 +1,119 @@
+import { writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../src/core/errors.ts';
+import { Policy } from '../../src/sim/policy.ts';
+import { loadScenarios, parseScenarios } from '../../src/sim/scenario.ts';
+import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { WeightStore } from '../../src/sim/weights.ts';
+
+const withReply = (reply: unknown, name = 's'): unknown => ({ scenarios: [{ name, rules: [{ reply }] }] });
+
+function failure(act: () => unknown): FloeError {
+  try {
+    act();
+  } catch (thrown) {
+    if (FloeError.is(thrown)) return thrown;
+    throw thrown;
+  }
+  throw new Error('nothing was thrown');
+}
+
+const paths = (error: FloeError): string[] => (error.details.issues as { path: string }[]).map(({ path }) => path);
+
+describe('a scenario file', () => {
+  it('names the path of a wrong field however deep it is', () => {
+    const reply = [
+      { choice: { id: 'a', options: [{ reply: [{ text: 'x' }] }, { logit: 'high', reply: [{ thnik: 3 }] }] } },
+    ];
+    const error = failure(() => parseScenarios(withReply(reply), 'file x.yaml'));
+    expect(error.code).toBe('schema_violation');
+    expect(error.message).toContain('file x.yaml');
+    expect(paths(error)).toContain('scenarios.0.rules.0.reply.0.choice.options.1.logit');
+    expect(paths(error)).toContain('scenarios.0.rules.0.reply.0.choice.options.1.reply.0');
+  });
+
+  it.each([
+    [[{ text: 'a', think: 3 }], 'reply.0'],
+    [[{}], 'reply.0'],
+    [[{ think: { text: ' padded' } }], 'reply.0.think.text'],
+    [[{ think: { text: 'a</think>b' } }], 'reply.0.think.text'],
+    [[{ call: { arguments: {} } }], 'reply.0.call.tool'],
+    [[{ choice: { id: 'a', options: [{ reply: [] }] } }], 'reply.0.choice.options'],
+  ])('refuses %j at %s', (reply, path) => {
+    expect(paths(failure(() => parseScenarios(withReply(reply), 'f')))).toContain(`scenarios.0.rules.0.${path}`);
+  });
+
+  it('refuses a regular expression that is none', () => {
+    const file = { scenarios: [{ name: 's', match: { regex: '(' }, rules: [{ reply: [{ text: 'x' }] }] }] };
+    expect(paths(failure(() => parseScenarios(file, 'f')))).toEqual(['scenarios.0.match.regex']);
+  });
+
+  it.each([
+    ['thinking after text', [{ text: 'a' }, { think: 3 }], /rules\.0\.reply\.1: thinking must be the first/],
+    ['text after a call', [{ call: { tool: 't' } }, { text: 'a' }], /rules\.0\.reply\.1: text after a call/],
+    [
+      'more leaves than can be held',
+      Array.from({ length: 10 }, (_, i) => ({
+        choice: { id: `c${i}`, options: [{ reply: [{ text: 'a' }] }, { reply: [{ text: 'b' }] }] },
+      })),
+      /more than 512 ways/,
+    ],
+  ])('refuses %s when the policy is made', (_, reply, words) => {
+    const scenarios = parseScenarios(withReply(reply), 'f');
+    const error = failure(() => new Policy(bundledVocabulary(), scenarios, 'append_only'));
+    expect(error.code).toBe('schema_violation');
+    expect(error.message).toMatch(words);
+  });
+
+  it('refuses one choice id with two sets of logits, and one name twice', () => {
+    const choice = (logit: number) => ({
+      choice: { id: 'c', options: [{ logit, reply: [] }, { reply: [{ text: 'b' }] }] },
+    });
+    const twice = parseScenarios(withReply([choice(0), choice(1)]), 'f');
+    expect(failure(() => new WeightStore(twice, 'v0')).message).toMatch(/choice c appears twice/);
+    const [one] = parseScenarios(withReply([{ text: 'x' }]), 'f');
+    expect(failure(() => new WeightStore([one, one] as never, 'v0')).message).toMatch(/name is used twice/);
+  });
+
+  it('is read as YAML or JSON, and an unreadable one is named', async () => {
+    const path = join(tmpdir(), `floe-scenario-${process.pid}.json`);
+    await writeFile(path, JSON.stringify(withReply([{ think: 3 }])));
+    const scenarios = await loadScenarios(['examples/scenarios/failing-test.yaml', path]);
+    expect(scenarios.map(({ name }) => name)).toEqual(['failing-test', 's']);
+    expect(scenarios[1]?.rules[0]?.reply[0]?.think).toEqual({ text: '', noise: 3 });
+    await expect(loadScenarios(['no/such.yaml'])).rejects.toThrow(/scenario file no\/such\.yaml/);
+  });
+});
+
+describe('the weight store', () => {
+  const scenarios = parseScenarios(
+    withReply([{ choice: { id: 'c', options: [{ logit: 1, reply: [] }, { reply: [{ text: 'b' }] }] } }]),
+    'f',
+  );
+
+  it('puts overrides over the current logits and can go back', () => {
+    const store = new WeightStore(scenarios, 'v0');
+    store.update('v1', { s: { c: [3, 2] } });
+    expect(store.current.logits).toEqual({ s: { c: [3, 2] } });
+    store.update('v0');
+    expect(store.current.logits).toEqual({ s: { c: [1, 0] } });
+    expect(store.current.version).toBe('v0');
+  });
+
+  it('refuses a known version with other logits, unknown choices and wrong lengths', () => {
+    const store = new WeightStore(scenarios, 'v0');
+    expect(failure(() => store.update('v0', { s: { c: [9, 9] } })).code).toBe('conflict');
+    expect(failure(() => store.update('v1', { s: { d: [1, 2] } })).message).toContain('logits.s.d');
+    expect(failure(() => store.update('v1', { s: { c: [1] } })).message).toContain('has 1 logits');
+    expect(store.current.version).toBe('v0');
+  });
+
+  it('relabels without changing a probability', () => {
+    const store = new WeightStore(scenarios, 'v0');
+    const before = store.current;
+    expect(store.relabel('v1')).toEqual({ ...before, version: 'v1' });
+    expect(failure(() => store.relabel('v0')).code).toBe('conflict');
+  });
+});

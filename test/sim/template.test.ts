@@ -1,0 +1,103 @@
+import { describe, expect, it } from 'vitest';
+import { renderChat, TEMPLATE_MODES, type TemplateMessage, type TemplateMode } from '../../src/sim/template.ts';
+
+const message = (
+  role: TemplateMessage['role'],
+  text: string,
+  more: Partial<TemplateMessage> = {},
+): TemplateMessage => ({
+  role,
+  text,
+  reasoning: null,
+  toolCalls: [],
+  ...more,
+});
+
+const render = (mode: TemplateMode, messages: readonly TemplateMessage[]): string =>
+  renderChat(messages, { mode, tools: [], addGenerationPrompt: true });
+
+const call = { name: 'bash', argumentsText: '{"command":"ls"}' };
+const asked = [message('system', 'Be brief.'), message('user', 'Fix it.')];
+/** What the policy writes after the generation prompt, without what the prompt opened. */
+const sampled = (mode: TemplateMode, body: string): string =>
+  `${mode === 'open_think' ? '' : '<think>\n'}hm\n</think>\n\n${body}<|im_end|>`;
+const callBody = 'Looking.\n<tool_call>\n{"name": "bash", "arguments": {"command":"ls"}}\n</tool_call>';
+const callTurn = message('assistant', '\n\nLooking.\n', { reasoning: '\nhm\n', toolCalls: [call] });
+const answerTurn = message('assistant', '\n\nDone.', { reasoning: 'hm' });
+
+describe('the chat template', () => {
+  for (const mode of TEMPLATE_MODES) {
+    it(`${mode}: a tool result extends what was sampled`, () => {
+      const before = render(mode, asked) + sampled(mode, callBody);
+      const after = render(mode, [...asked, callTurn, message('tool', 'a.txt')]);
+      expect(after.slice(0, before.length)).toBe(before);
+      expect(after.slice(before.length)).toContain(
+        '<|im_start|>user\n<tool_response>\na.txt\n</tool_response><|im_end|>',
+      );
+    });
+
+    it(`${mode}: a new user turn ${mode === 'append_only' ? 'extends' : 'breaks'} what was sampled`, () => {
+      const before = render(mode, asked) + sampled(mode, 'Done.');
+      const after = render(mode, [...asked, answerTurn, message('user', 'And now?')]);
+      expect(after.startsWith(before)).toBe(mode === 'append_only');
+      expect(after.includes('hm')).toBe(mode === 'append_only');
+    });
+
+    it(`${mode}: thinking left inside the content extends too`, () => {
+      const inline = message('assistant', '<think>\nhm\n</think>\n\nLooking.', { toolCalls: [call] });
+      const after = render(mode, [...asked, inline, message('tool', 'a.txt')]);
+      expect(after.startsWith(render(mode, asked) + sampled(mode, callBody))).toBe(true);
+    });
+
+    it(`${mode}: dropped reasoning breaks what was sampled`, () => {
+      const dropped = message('assistant', 'Looking.', { toolCalls: [call] });
+      const after = render(mode, [...asked, dropped, message('tool', 'a.txt')]);
+      expect(after.startsWith(render(mode, asked) + sampled(mode, callBody))).toBe(false);
+    });
+  }
+
+  it('gives the last message of a history a thinking block in strip_thinking, with or without reasoning', () => {
+    const history = (messages: readonly TemplateMessage[]): string =>
+      renderChat(messages, { mode: 'strip_thinking', tools: [], addGenerationPrompt: false });
+    const bare = message('assistant', 'Looking.', { toolCalls: [call] });
+    expect(history([...asked, bare])).toContain('<think>\n\n</think>\n\nLooking.');
+    expect(history([...asked, bare, message('tool', 'x')])).not.toContain('<think>');
+  });
+
+  it('opens a thinking block only in open_think', () => {
+    expect(render('open_think', asked).endsWith('<|im_start|>assistant\n<think>\n')).toBe(true);
+    expect(render('strip_thinking', asked).endsWith('<|im_start|>assistant\n')).toBe(true);
+  });
+
+  it('merges consecutive tool results into one user turn', () => {
+    const text = render('append_only', [...asked, callTurn, message('tool', 'one'), message('tool', 'two')]);
+    expect(text).toContain(
+      '<|im_start|>user\n<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response><|im_end|>\n',
+    );
+  });
+
+  it('renders argument text as it is', () => {
+    const odd = { name: 'f', argumentsText: '{ "b" : 1.0,"a":[ ] }' };
+    expect(render('append_only', [...asked, message('assistant', '', { toolCalls: [odd] })])).toContain(
+      `{"name": "f", "arguments": ${odd.argumentsText}}`,
+    );
+  });
+
+  it('shows tools in the system turn, with or without a system message', () => {
+    const tools = [{ type: 'function', function: { name: 'bash' } }];
+    for (const messages of [asked, asked.slice(1)]) {
+      const text = renderChat(messages, { mode: 'append_only', tools, addGenerationPrompt: true });
+      expect(text.startsWith('<|im_start|>system\n')).toBe(true);
+      expect(text).toContain(`<tools>\n${JSON.stringify(tools[0])}\n</tools>`);
+    }
+  });
+
+  it('leaves the final message open when it is to be continued', () => {
+    const options = { mode: 'append_only', tools: [], addGenerationPrompt: false, continueFinalMessage: true } as const;
+    expect(renderChat([...asked, message('assistant', 'So far')], options).endsWith('assistant\nSo far')).toBe(true);
+  });
+
+  it('refuses a system message that is not the first', () => {
+    expect(() => render('append_only', [...asked, message('system', 'late')])).toThrow(/must be at the beginning/);
+  });
+});
