@@ -24,9 +24,12 @@ export class Exchange {
     this.url = new URL(request.url ?? '/', 'http://sim');
     const controller = new AbortController();
     this.signal = controller.signal;
+    const gone = (): void => controller.abort(new FloeError('cancelled', 'the client went away'));
     response.on('close', () => {
-      if (!response.writableFinished) controller.abort(new FloeError('cancelled', 'the client went away'));
+      if (!response.writableFinished) gone();
     });
+    // A write that loses the race against the client's close.
+    response.on('error', gone);
   }
 
   header(name: string): string | null {

@@ -1,3 +1,4 @@
+export { type SimConfig, type SimConfigInput, simConfigSchema } from './config.ts';
 export { FAULT_KINDS, type Fault, type FaultInput, type FaultKind, faultSchema } from './faults.ts';
 export { Ledger, type LedgerEntry, type LedgerFilter } from './ledger.ts';
 export type { Oracle, OracleLogprobs } from './oracle.ts';

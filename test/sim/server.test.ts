@@ -2,6 +2,7 @@ import { mkdtemp, readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { loadScenarios, type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
 import { TEMPLATE_MODES } from '../../src/sim/template.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
@@ -253,9 +254,9 @@ describe('completions', () => {
     const reply = (await response.json()) as Chunk;
     expect(reply.choices[0]?.token_ids).toEqual(viaChat.choices[0]?.token_ids);
     expect(reply.choices[0]?.prompt_token_ids).toEqual(viaChat.prompt_token_ids);
-    expect((reply.choices[0]?.logprobs as unknown as { token_logprobs: number[] }).token_logprobs).toEqual(
-      viaChat.choices[0]?.logprobs?.content.map(({ logprob }) => logprob),
-    );
+    expect(reply.choices[0]?.logprobs).toMatchObject({
+      token_logprobs: viaChat.choices[0]?.logprobs?.content.map(({ logprob }) => logprob),
+    });
     expect(reply.choices[0]?.text).toBe(vocabulary.decode(viaChat.choices[0]?.token_ids?.slice(0, -1) ?? []));
     const streamed = events(await (await post(`${sim.url}/v1/completions`, { ...body, stream: true })).text());
     expect(streamed.flatMap(({ choices }) => choices[0]?.token_ids ?? [])).toEqual(reply.choices[0]?.token_ids);
@@ -347,6 +348,91 @@ describe('the other routes', () => {
     expect((await chat(sim, asked)).choices[0]?.weight_versions?.[0]?.version).toBe('v3');
     const current = (await (await fetch(`${sim.url}/__sim/weights`)).json()) as { logits: unknown };
     expect(current.logits).toMatchObject(logits);
+  });
+
+  it('samples the rest of a running reply with weights updated over HTTP, and says so in spans', async () => {
+    const clock = new VirtualClock();
+    const sim = await start({ clock, tokenDelayMs: 10 });
+    const response = await post(`${sim.url}/v1/chat/completions`, { ...asked, stream: true });
+    let text = '';
+    let ended = false;
+    const read = (async () => {
+      const decoder = new TextDecoder();
+      for await (const part of response.body as unknown as AsyncIterable<Uint8Array>) text += decoder.decode(part);
+      ended = true;
+    })();
+    const sent = (): number => events(text.slice(0, text.lastIndexOf('\n\n') + 2)).length;
+    let updated = false;
+    while (!ended) {
+      if (!updated && sent() > 8) {
+        updated = true;
+        const update = post(`${sim.url}/update_weights`, {
+          version: 'v1',
+          logits: { 'failing-test': { repair: [3, -3] } },
+        });
+        expect((await update).status).toBe(200);
+      }
+      clock.advance(10);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    await read;
+    const whole = assembled(events(text));
+    const [entry] = sim.ledger.entries();
+    const spans = entry?.version_spans ?? [];
+    expect(spans.map(({ version }) => version)).toEqual(['v0', 'v1']);
+    expect(spans[0]?.end).toBeGreaterThanOrEqual(8);
+    expect(whole.weight_versions).toEqual(spans);
+    expect(whole.token_ids).toEqual(entry?.response_ids);
+    const wanted = sim.oracle(
+      entry?.prompt_ids ?? [],
+      entry?.response_ids ?? [],
+      spans,
+      entry?.params ?? (undefined as never),
+    );
+    for (const [index, raw] of wanted.raw.entries())
+      expect(raw).toBeCloseTo(entry?.raw_logprobs[index] ?? Number.NaN, 9);
+  });
+
+  it('aborts a call whose client went away, streaming or not', async () => {
+    const clock = new VirtualClock();
+    const sim = await start({ clock, tokenDelayMs: 10 });
+    for (const stream of [true, false]) {
+      const controller = new AbortController();
+      const call = fetch(`${sim.url}/v1/chat/completions`, {
+        method: 'POST',
+        body: JSON.stringify({ ...asked, stream }),
+        signal: controller.signal,
+      }).then((response) => response.text());
+      while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
+      controller.abort();
+      await expect(call).rejects.toThrow();
+      await sim.engine.idle();
+    }
+    expect(sim.ledger.entries().map((entry) => entry.finish_reason)).toEqual(['abort', 'abort']);
+    expect(sim.engine.running).toBe(0);
+  });
+
+  it('pauses, resumes and aborts over HTTP', async () => {
+    const sim = await start();
+    const paused = async (): Promise<unknown> => (await fetch(`${sim.url}/is_paused`)).json();
+    expect(await (await post(`${sim.url}/pause?mode=keep`, {})).json()).toEqual({ status: 'paused' });
+    expect(await paused()).toEqual({ is_paused: true });
+    const held = chat(sim, asked, { 'x-request-id': 'held' });
+    while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
+    const aborted = await post(`${sim.url}/abort_requests`, { request_ids: ['chatcmpl-held'] });
+    expect(await aborted.json()).toEqual({ status: 'aborted', aborted: 1 });
+    expect((await held).choices[0]?.finish_reason).toBe('abort');
+    expect(await (await post(`${sim.url}/resume`, {})).json()).toEqual({ status: 'resumed' });
+    expect(await paused()).toEqual({ is_paused: false });
+    expect((await post(`${sim.url}/pause?mode=sideways`, {})).status).toBe(400);
+  });
+
+  it('refuses settings and scenarios that are wrong, naming the field', async () => {
+    await expect(startSim({ maxNumSeqs: 0 })).rejects.toThrow(/maxNumSeqs/);
+    await expect(startSim({ scenarios: [{ name: 's', rules: [] }] })).rejects.toThrow(/scenarios\.0\.rules/);
+    await expect(startSim({ nosuch: 1 } as never)).rejects.toThrow(/nosuch/);
+    const sim = await start();
+    await expect(startSim({ port: Number(new URL(sim.url).port) })).rejects.toThrow(/cannot listen/);
   });
 
   it('serves the ledger, and writes every entry to its file', async () => {

@@ -1,5 +1,6 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import type { SimConfig } from '../config.ts';
 import type { SimEngine } from '../engine.ts';
 import type { FaultInjector } from '../faults.ts';
 import type { Exchange } from '../http.ts';
@@ -8,9 +9,8 @@ import type { SimMetrics } from '../metrics.ts';
 import type { TemplateMode } from '../template.ts';
 import type { Vocabulary } from '../vocabulary.ts';
 import type { WeightStore } from '../weights.ts';
-import type { GenerationConfig } from './request.ts';
 
-export type LogprobsMode = 'raw_logprobs' | 'processed_logprobs';
+export type LogprobsMode = SimConfig['logprobsMode'];
 
 /** What vLLM's routes share. */
 export type VllmContext = {
@@ -24,7 +24,7 @@ export type VllmContext = {
   readonly model: string;
   readonly mode: TemplateMode;
   readonly logprobsMode: LogprobsMode;
-  readonly generationConfig: GenerationConfig;
+  readonly generationConfig: SimConfig['generationConfig'];
   /** Whether replies carry `weight_versions`. */
   readonly reportVersions: boolean;
   /** Whether usage carries `prompt_tokens_details.cached_tokens`. */

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
+import type { SimConfig } from '../config.ts';
 import type { SamplingParams } from '../run.ts';
 import type { TemplateMessage } from '../template.ts';
 
@@ -110,20 +111,11 @@ export function refuseUnsupported(request: Readonly<Record<string, unknown>>): v
   }
 }
 
-/** Defaults that a model's generation_config.json sets on a server, for requests that leave them out. */
-export type GenerationConfig = {
-  readonly temperature?: number;
-  readonly top_p?: number;
-  readonly top_k?: number;
-  readonly min_p?: number;
-  readonly repetition_penalty?: number;
-};
-
 type SamplingRequest = { readonly [K in keyof typeof samplingFields]?: z.infer<(typeof samplingFields)[K]> };
 
 export function samplingParams(
   request: SamplingRequest,
-  defaults: GenerationConfig,
+  defaults: SimConfig['generationConfig'],
   maxTokens: number,
 ): SamplingParams {
   const stop = request.stop ?? [];

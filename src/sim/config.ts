@@ -1,0 +1,56 @@
+import { z } from 'zod';
+import { faultSchema } from './faults.ts';
+import { scenarioListSchema } from './scenario.ts';
+import { TEMPLATE_MODES } from './template.ts';
+
+/** A test run's worth of calls; with 10,000 ids each, about 200 MB. */
+const DEFAULT_LEDGER_LIMIT = 2_000;
+
+/** Room for long agent conversations at the cost of nothing: memory grows with what is used. */
+const DEFAULT_MAX_MODEL_LEN = 32_768;
+
+/** vLLM's default on large GPUs. */
+const DEFAULT_MAX_NUM_SEQS = 256;
+
+/** As much cache as 16 conversations of the default length. */
+const DEFAULT_CACHE_BLOCKS = 32_768;
+
+const delaySchema = z.number().min(0);
+
+/** Everything that may be set of a simulated server. */
+export const simConfigSchema = z.strictObject({
+  host: z.string().default('127.0.0.1').describe('the server has no authentication; keep it on loopback'),
+  port: z.int().min(0).max(65_535).default(0).describe('0: any free port'),
+  model: z.string().min(1).default('floe-sim'),
+  scenarios: scenarioListSchema.default([]).describe('a built-in default answers what they do not cover'),
+  templateMode: z.enum(TEMPLATE_MODES).default('append_only'),
+  logprobsMode: z
+    .enum(['raw_logprobs', 'processed_logprobs'])
+    .default('processed_logprobs')
+    .describe("what reported logprobs mean, as vLLM's --logprobs-mode"),
+  generationConfig: z
+    .strictObject({
+      temperature: z.number().min(0).optional(),
+      top_p: z.number().gt(0).max(1).optional(),
+      top_k: z.int().min(0).optional(),
+      min_p: z.number().min(0).max(1).optional(),
+      repetition_penalty: z.number().gt(0).optional(),
+    })
+    .default({})
+    .describe("sampling defaults for requests that leave them out, as a model's generation_config.json"),
+  maxModelLen: z.int().min(16).default(DEFAULT_MAX_MODEL_LEN),
+  maxNumSeqs: z.int().min(1).default(DEFAULT_MAX_NUM_SEQS).describe('calls that sample at once; others wait'),
+  tokenDelayMs: delaySchema.default(0),
+  firstTokenDelayMs: delaySchema.default(0),
+  streamInterval: z.int().min(1).default(1).describe('least tokens per streamed chunk'),
+  cacheBlocks: z.int().min(1).default(DEFAULT_CACHE_BLOCKS).describe('prefix cache, in blocks of 16 tokens'),
+  seed: z.int().default(0).describe('decides what requests without a seed sample, and which calls faults hit'),
+  weightVersion: z.string().min(1).default('v0').describe('name of the first weights'),
+  reportVersions: z.boolean().default(true).describe('whether choices carry `weight_versions`'),
+  reportCachedTokens: z.boolean().default(true).describe('whether usage carries `prompt_tokens_details`'),
+  faults: z.array(faultSchema).default([]),
+  ledgerLimit: z.int().min(1).default(DEFAULT_LEDGER_LIMIT).describe('entries kept in memory'),
+  ledgerPath: z.string().optional().describe('append-only JSONL file of all entries'),
+});
+export type SimConfig = z.output<typeof simConfigSchema>;
+export type SimConfigInput = z.input<typeof simConfigSchema>;
