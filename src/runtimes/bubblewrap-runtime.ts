@@ -200,8 +200,10 @@ export class BubblewrapRuntime implements Runtime {
 
   private toolFailure(what: string, ended: Ended): FloeError {
     const stderr = ended.stderr.toString().trim().slice(-STDERR_CHARS);
-    const name = this.parts.request.name;
-    return new FloeError('runtime_failed', `sandbox ${name} could not ${what}: ${stderr}`, { stderr });
+    const { name, spec } = this.parts.request;
+    // tar calls a full disk by many names, so the limit is always said.
+    const limit = `the storage of a session here is ${spec.storage_mb} MiB`;
+    return new FloeError('runtime_failed', `sandbox ${name} could not ${what} (${limit}): ${stderr}`, { stderr });
   }
 
   /** Runs one command in the session's namespaces to its end, and to the end of everything it started. */

@@ -1,0 +1,87 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
+import { describe, expect, test } from 'vitest';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import type { RuntimeBackend } from '../../src/schema/index.ts';
+import { bubblewrapProblem, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
+
+const problem = await bubblewrapProblem();
+
+/** A gateway reduced to one session of each command; prints its helper's pid once they run. */
+const GATEWAY = `
+const [dist, stateDir, backend, seconds] = process.argv.slice(1);
+const { createSpawner } = await import(dist + '/runtimes/spawn-client.js');
+const { createRuntimeProviders } = await import(dist + '/runtimes/providers.js');
+const { systemClock } = await import(dist + '/core/clock.js');
+const { runtimeSpecSchema } = await import(dist + '/schema/index.js');
+const spawner = await createSpawner();
+const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir }).get(backend);
+const spec = runtimeSpecSchema.parse({});
+const runtime = await provider.start({ name: 's', spec, proxy: null, readOnlyMounts: [] }, new AbortController().signal);
+runtime.exec({ command: 'touch up; sleep ' + seconds + ' & exec sleep ' + seconds }, new AbortController().signal).catch(() => {});
+await runtime.exec({ command: 'until [ -e up ]; do sleep 0.01; done' }, new AbortController().signal);
+console.log(spawner.helperPid);
+`;
+
+async function startGateway(stateDir: string, backend: RuntimeBackend, seconds: string) {
+  const args = ['--input-type=module', '-e', GATEWAY, resolve('dist'), stateDir, backend, seconds];
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
+  return { child, helperPid: Number(line) };
+}
+
+async function untilNone(text: string): Promise<void> {
+  while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5);
+}
+
+describe.skipIf(problem !== null)('when a gateway is killed', () => {
+  test.each<[RuntimeBackend, string]>([
+    ['bubblewrap', 'alone'],
+    ['bubblewrap', 'together with its helper'],
+    ['local', 'alone'],
+  ])('nothing of a %s session survives it (%s)', async (backend, how) => {
+    const stateDir = mkdtempSync(join(tmpdir(), 'floe-crash-'));
+    const seconds = uniqueSeconds();
+    const { child, helperPid } = await startGateway(stateDir, backend, seconds);
+    expect(await processesMentioning(`sleep\0${seconds}`)).not.toEqual([]);
+    if (how !== 'alone') process.kill(helperPid, 'SIGKILL');
+    child.kill('SIGKILL');
+    await once(child, 'close');
+    await untilNone(seconds);
+    await untilNone(stateDir);
+    rmSync(stateDir, { recursive: true });
+  });
+
+  test('the next gateway removes the directories that it left', async () => {
+    const bench = await Workbench.open();
+    const { child } = await startGateway(bench.stateDir, 'bubblewrap', uniqueSeconds());
+    child.kill('SIGKILL');
+    await once(child, 'close');
+    expect(await bench.sessionDirs()).toHaveLength(1);
+    const runtime = await bench.start('bubblewrap');
+    expect(await bench.sessionDirs()).toEqual([`bubblewrap-${process.pid}/s0`]);
+    await runtime.stop();
+    await bench.close();
+  });
+});
+
+test.skipIf(problem !== null)('a sandbox whose helper died fails with a reason, and can still be stopped', async () => {
+  const bench = await Workbench.open();
+  const runtime = await bench.start('bubblewrap');
+  const { signal } = new AbortController();
+  const running = runtime.exec({ command: 'sleep 1000' }, signal);
+  const rejected = expect(running).rejects.toMatchObject({ code: 'runtime_failed' });
+  process.kill(bench.spawner.helperPid ?? 0, 'SIGKILL');
+  await rejected;
+  await expect(runtime.exec({ command: 'true' }, signal)).rejects.toMatchObject({ code: 'runtime_failed' });
+  await runtime.stop();
+  expect(await bench.sessionDirs()).toEqual([]);
+  const next = await bench.start('bubblewrap');
+  expect((await next.exec({ command: 'echo back' }, signal)).stdout).toBe('back\n');
+  await next.stop();
+  await bench.close();
+});

@@ -1,0 +1,42 @@
+import { execFile } from 'node:child_process';
+import { chownSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { expect, test } from 'vitest';
+
+/** A user that no system has, and that owns nothing. */
+const USER = 61_843;
+const NESTED = 'FLOE_TEST_NESTED';
+
+const isRoot = process.getuid?.() === 0;
+if (!isRoot) console.warn('the contract has been run as this user already: nothing to drop');
+
+test.skipIf(!isRoot || process.env[NESTED] !== undefined)(
+  'the contract, the isolation and the images hold for a user without privilege',
+  async () => {
+    const home = mkdtempSync(join(tmpdir(), 'floe-user-'));
+    chownSync(home, USER, USER);
+    const drop = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
+    const vitest = [
+      process.execPath,
+      'node_modules/vitest/vitest.mjs',
+      'run',
+      '--configLoader',
+      'runner',
+      '--no-cache',
+    ];
+    const files = ['contract', 'isolation', 'image'].map((name) => `test/runtimes/${name}.test.ts`);
+    const env = { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: home, TMPDIR: home, [NESTED]: '1', NO_COLOR: '1' };
+    try {
+      const run = promisify(execFile)('setpriv', [...drop, ...vitest, ...files], { env, maxBuffer: 16 * 1024 * 1024 });
+      const { stdout } = await run.catch((error: { stdout: string; stderr: string }) => {
+        throw new Error(`${error.stdout}\n${error.stderr}`);
+      });
+      expect(stdout).toMatch(/Tests\s+\d+ passed/);
+    } finally {
+      rmSync(home, { recursive: true, force: true });
+    }
+  },
+  120_000,
+);
