@@ -1,6 +1,12 @@
 /** Largest token id: ids are kept as int32. */
 const MAX_ID = 2 ** 31 - 1;
 
+/** Every so many ids the place in the text is noted. More often costs memory, more rarely repeats work after a difference. */
+const MARK_EVERY = 256;
+
+/** Texts and ids that are kept to be compared with: some four hundred sessions of 16,000 ids. */
+const MEMORY_BYTES = 64 * 1024 * 1024;
+
 const COMMA = 0x2c;
 const CLOSE = 0x5d;
 const SPACE = 0x20;
@@ -11,24 +17,62 @@ const ZERO = 0x30;
 /** An array of ids found in the bytes of a JSON text: `[start, end)` is the array with its brackets. */
 export type ScannedIds = { readonly ids: Int32Array; readonly start: number; readonly end: number };
 
+/** `marks[k]` is where, counted from the start of `text`, the id with index `k * MARK_EVERY` begins. */
+type Remembered = { readonly text: Buffer; readonly ids: Int32Array; readonly marks: Uint32Array };
+
 /**
- * Reads the first array of non-negative integers under `key` straight from the bytes: a prompt's ids are most of a reply, and
- * JSON.parse of them costs several times as much. Null when there is no such array or it holds anything but ids; the
- * caller then parses the whole text. `"key":` with a plain closing quote cannot occur inside a JSON string, where quotes are
- * escaped.
+ * Reads the prompt ids of replies straight from the bytes: they are most of a reply, and JSON.parse of them costs several
+ * times as much. A session's prompts mostly begin as its last one did; what is the same text is not read again.
  */
-export function scanIds(bytes: Buffer, key: string): ScannedIds | null {
+export class IdScanner {
+  /** Latest use last. */
+  private readonly memory = new Map<string, Remembered>();
+  private memoryBytes = 0;
+
+  /**
+   * The first array of non-negative int32 under `key`. Null when there is none or it holds anything but ids; the caller then
+   * parses the whole text. `"key":` with a plain closing quote cannot occur inside a JSON string, where quotes are escaped.
+   */
+  scan(bytes: Buffer, key: string, sessionId: string): ScannedIds | null {
+    const bounds = findArray(bytes, key);
+    if (bounds === null) return null;
+    const text = bytes.subarray(bounds.open + 1, bounds.close);
+    const known = this.memory.get(sessionId);
+    const read = readIds(text, known ?? null);
+    if (read === null) return null;
+    this.remember(sessionId, known, { text: Buffer.from(text), ...read });
+    return { ids: read.ids, start: bounds.open, end: bounds.close + 1 };
+  }
+
+  private remember(sessionId: string, old: Remembered | undefined, entry: Remembered): void {
+    if (old !== undefined) {
+      this.memory.delete(sessionId);
+      this.memoryBytes -= sizeOf(old);
+    }
+    this.memory.set(sessionId, entry);
+    this.memoryBytes += sizeOf(entry);
+    for (const [oldest, { text, ids, marks }] of this.memory) {
+      if (this.memoryBytes <= MEMORY_BYTES) break;
+      this.memory.delete(oldest);
+      this.memoryBytes -= sizeOf({ text, ids, marks });
+    }
+  }
+}
+
+function sizeOf({ text, ids, marks }: Remembered): number {
+  return text.length + ids.byteLength + marks.byteLength;
+}
+
+function findArray(bytes: Buffer, key: string): { open: number; close: number } | null {
   const name = `"${key}"`;
   const found = bytes.indexOf(name, 0, 'latin1');
   if (found < 0) return null;
-  let at = skipSpaces(bytes, found + name.length);
-  if (bytes[at] !== COLON) return null;
-  at = skipSpaces(bytes, at + 1);
-  if (bytes[at] !== OPEN) return null;
-  const close = bytes.indexOf(CLOSE, at);
-  if (close < 0) return null;
-  const ids = readInts(bytes, at + 1, close);
-  return ids === null ? null : { ids, start: at, end: close + 1 };
+  const colon = skipSpaces(bytes, found + name.length);
+  if (bytes[colon] !== COLON) return null;
+  const open = skipSpaces(bytes, colon + 1);
+  if (bytes[open] !== OPEN) return null;
+  const close = bytes.indexOf(CLOSE, open);
+  return close < 0 ? null : { open, close };
 }
 
 function skipSpaces(bytes: Buffer, from: number): number {
@@ -37,29 +81,62 @@ function skipSpaces(bytes: Buffer, from: number): number {
   return at;
 }
 
-function readInts(bytes: Buffer, from: number, to: number): Int32Array | null {
+/** Reads comma-separated ids, taking over those of the longest marked beginning that `known` shares with the text. */
+function readIds(text: Buffer, known: Remembered | null): { ids: Int32Array; marks: Uint32Array } | null {
+  const sharedMarks = known === null ? 0 : countSharedMarks(text, known);
+  const keep = sharedMarks * MARK_EVERY;
+  const from = known === null || sharedMarks === 0 ? 0 : (known.marks[sharedMarks] as number);
   // One digit and one comma is the shortest that an id can be.
-  const ids = new Int32Array(((to - from) >> 1) + 1);
-  let count = 0;
-  let value = 0;
-  let digits = 0;
-  for (let at = from; at < to; at++) {
-    const byte = bytes[at] as number;
-    const digit = byte - ZERO;
-    if (digit >= 0 && digit <= 9) {
-      value = value * 10 + digit;
-      digits++;
-    } else if (byte === COMMA) {
-      if (digits === 0 || value > MAX_ID) return null;
-      ids[count++] = value;
-      value = 0;
-      digits = 0;
-    } else if (byte !== SPACE || (digits > 0 && bytes[at + 1] !== COMMA)) {
-      return null;
-    }
+  const capacity = keep + ((text.length - from) >> 1) + 1;
+  const ids = new Int32Array(capacity);
+  const marks = new Uint32Array(Math.floor(capacity / MARK_EVERY) + 1);
+  if (known !== null) {
+    ids.set(known.ids.subarray(0, keep));
+    marks.set(known.marks.subarray(0, sharedMarks));
   }
-  if (digits === 0) return count === 0 ? ids.subarray(0, 0) : null;
-  if (value > MAX_ID) return null;
-  ids[count++] = value;
-  return ids.slice(0, count);
+  const count = readInts(text, from, ids, keep, marks);
+  if (count === null) return null;
+  return { ids: ids.slice(0, count), marks: marks.slice(0, Math.ceil(count / MARK_EVERY)) };
+}
+
+/** How many whole stretches between marks, from the start on, are the same bytes in both texts. */
+function countSharedMarks(text: Buffer, known: Remembered): number {
+  let shared = 0;
+  let different = known.marks.length;
+  while (different - shared > 1) {
+    const middle = (shared + different) >> 1;
+    const from = known.marks[shared] as number;
+    const to = known.marks[middle] as number;
+    const same = to <= text.length && text.compare(known.text, from, to, from, to) === 0;
+    if (same) shared = middle;
+    else different = middle;
+  }
+  return shared;
+}
+
+/** Fills `ids` from index `first` and notes the marks on the way. Returns the number of ids, null for anything else. */
+function readInts(text: Buffer, from: number, ids: Int32Array, first: number, marks: Uint32Array): number | null {
+  let count = first;
+  let at = from;
+  const end = text.length;
+  while (at < end) {
+    at = skipSpaces(text, at);
+    if (count % MARK_EVERY === 0) marks[count / MARK_EVERY] = at;
+    const start = at;
+    let value = 0;
+    let digit = (text[at] as number) - ZERO;
+    while (digit >= 0 && digit <= 9) {
+      value = value * 10 + digit;
+      digit = (text[++at] as number) - ZERO;
+    }
+    if (at === start) return at >= end && count === 0 ? 0 : null;
+    if (value > MAX_ID) return null;
+    ids[count++] = value;
+    if (at < end && text[at] === SPACE) at = skipSpaces(text, at);
+    if (at < end && text[at] !== COMMA) return null;
+    at++;
+    // A comma at the very end promises an id that is not there.
+    if (at === end) return null;
+  }
+  return count;
 }

@@ -1,4 +1,4 @@
-import { close, constants, fdatasync, open, write } from 'node:fs';
+import { close, constants, open, write } from 'node:fs';
 import { open as openHandle } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
@@ -11,11 +11,12 @@ export interface AppendFile {
 export type OpenAppendFile = (path: string) => Promise<AppendFile>;
 
 /**
- * Creates the file, which must not exist, and makes its directory entry durable. Calls go through callbacks: the promise
- * forms cost several times as much on the path of every model call.
+ * Creates the file, which must not exist, and makes its directory entry durable. With O_DSYNC a write returns when its data is on
+ * the disk: one trip to the thread pool instead of two with fdatasync. Calls go through callbacks, since the promise forms
+ * cost several times as much on the path of every model call.
  */
 export const openAppendFile: OpenAppendFile = async (path) => {
-  const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_APPEND;
+  const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_APPEND | constants.O_DSYNC;
   const fd = await new Promise<number>((resolve, reject) => {
     open(path, flags, 0o600, (error, opened) => (error ? reject(error) : resolve(opened)));
   });
@@ -28,12 +29,11 @@ export const openAppendFile: OpenAppendFile = async (path) => {
   return {
     append: (data) =>
       new Promise((resolve, reject) => {
-        const sync = (): void => fdatasync(fd, (error) => (error ? reject(error) : resolve()));
         const writeFrom = (offset: number): void => {
           write(fd, data, offset, data.length - offset, null, (error, written) => {
             if (error) reject(error);
             else if (offset + written < data.length) writeFrom(offset + written);
-            else sync();
+            else resolve();
           });
         };
         writeFrom(0);

@@ -5,6 +5,7 @@ import { FloeError } from '../../core/errors.ts';
 import type { EngineInfo, EngineSpec, VersionSpan } from '../../schema/index.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../engine.ts';
 import { callEngine, type HttpReply } from '../http.ts';
+import { IdScanner } from '../id-scan.ts';
 import { errorMessage, type ParsedReply, parseReply } from './reply.ts';
 import { chatBody, tokenizeBody } from './request.ts';
 import { EngineVersions } from './versions.ts';
@@ -119,6 +120,7 @@ type Parts = Model & {
 
 class VllmEngine implements Engine {
   private readonly parts: Parts;
+  private readonly scanner = new IdScanner();
   private inflight = 0;
   private healthy = true;
 
@@ -145,7 +147,7 @@ class VllmEngine implements Engine {
     return this.tracked(async () => {
       const versionBefore = this.parts.versions.current();
       const reply = await this.sample(request, signal);
-      const parsed = parseReply(reply.body, request.completionId);
+      const parsed = parseReply(reply.body, request, this.scanner);
       return { ...parsed, versionSpans: parsed.versionSpans ?? (await this.oneSpan(parsed, await versionBefore)) };
     });
   }

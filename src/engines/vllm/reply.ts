@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, FinishReason, StopCause, ToolCall, Usage, VersionSpan } from '../../schema/index.ts';
 import type { GenerateReply } from '../engine.ts';
-import { type ScannedIds, scanIds } from '../id-scan.ts';
+import type { IdScanner, ScannedIds } from '../id-scan.ts';
 
 /** Log-probabilities are float32 sums; a certain token can come out this far above 0. */
 const LOGPROB_ROUNDING = 1e-3;
@@ -65,10 +65,14 @@ export type ParsedReply = Omit<GenerateReply, 'versionSpans'> & {
 };
 
 /** Reads a 200 reply of vLLM. Throws `engine_error`, naming what is wrong, for everything that cannot be trained on. */
-export function parseReply(body: Buffer, completionId: string): ParsedReply {
-  const scanned = scanIds(body, 'prompt_token_ids');
+export function parseReply(
+  body: Buffer,
+  call: { readonly completionId: string; readonly sessionId: string },
+  scanner: IdScanner,
+): ParsedReply {
+  const scanned = scanner.scan(body, 'prompt_token_ids', call.sessionId);
   const reply = parseBody(body, scanned);
-  refuseForeignId(reply.id, completionId);
+  refuseForeignId(reply.id, call.completionId);
   const choice = reply.choices[0] as ForeignChoice;
   const promptIds = idsOf(reply.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids');
   const responseIds = idsOf(choice.token_ids, null, 'token_ids');
