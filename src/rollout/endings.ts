@@ -24,6 +24,23 @@ export async function endSession(
   row: SessionRow,
   ending: Ending,
 ): Promise<number> {
+  const { reward } = ending.summary;
+  const cursor = await closeSession(context, tables, effects, row, ending);
+  await countEnded(context, tables, effects, row.task_id, {
+    sessions: 1,
+    rewardSum: reward ?? 0,
+    rewardCount: reward === null ? 0 : 1,
+  });
+  return cursor;
+}
+
+async function closeSession(
+  context: RolloutContext,
+  tables: StoreTables,
+  effects: Effects,
+  row: SessionRow,
+  ending: Ending,
+): Promise<number> {
   const { summary } = ending;
   const ended = {
     status: move(row.status, summary.status),
@@ -42,13 +59,18 @@ export async function endSession(
   });
   effects.sessionChanged({ ...row, ...ended }, summary);
   effects.topics.add('results');
-  const task = await tables.tasks.addCompleted(row.task_id, {
-    sessions: 1,
-    rewardSum: summary.reward ?? 0,
-    rewardCount: summary.reward === null ? 0 : 1,
-  });
-  if (task.completed_sessions === task.total_sessions) await finishTask(context, tables, effects, task);
   return cursor;
+}
+
+async function countEnded(
+  context: RolloutContext,
+  tables: StoreTables,
+  effects: Effects,
+  taskId: string,
+  added: { sessions: number; rewardSum: number; rewardCount: number },
+): Promise<void> {
+  const task = await tables.tasks.addCompleted(taskId, added);
+  if (task.completed_sessions === task.total_sessions) await finishTask(context, tables, effects, task);
 }
 
 async function finishTask(
@@ -72,21 +94,26 @@ async function finishTask(
   effects.topics.add('callbacks');
 }
 
-/** Cancels a session that has not ended. Terminal at once; a node that holds it is told with its next heartbeat. */
-export async function cancelSession(
+/** Cancels sessions of one task that have not ended. They are terminal at once; nodes are told with their next heartbeat. */
+export async function cancelSessions(
   context: RolloutContext,
   tables: StoreTables,
   effects: Effects,
-  row: SessionRow,
+  rows: readonly SessionRow[],
   task: TaskRequest,
 ): Promise<void> {
-  const leased = row.lease_expires_ms !== null;
-  await endSession(context, tables, effects, row, {
-    summary: serverSummary(row, task, 'cancelled', null),
-    blobs: NO_BLOBS,
-    cancelRequested: leased,
-  });
-  if (leased && row.node_id !== null) effects.topics.add(`node:${row.node_id}`);
+  for (const row of rows) {
+    const leased = row.lease_expires_ms !== null;
+    await closeSession(context, tables, effects, row, {
+      summary: serverSummary(row, task, 'cancelled', null),
+      blobs: NO_BLOBS,
+      cancelRequested: leased,
+    });
+    if (leased && row.node_id !== null) effects.topics.add(`node:${row.node_id}`);
+  }
+  const [first] = rows;
+  if (first === undefined) return;
+  await countEnded(context, tables, effects, first.task_id, { sessions: rows.length, rewardSum: 0, rewardCount: 0 });
 }
 
 /** Ends a session without a result because of the infrastructure. */

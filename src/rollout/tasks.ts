@@ -7,7 +7,7 @@ import type { SubmitReply, TaskRequest } from '../schema/index.ts';
 import type { StoreTables, TaskRow } from '../store/index.ts';
 import { checkCallbackUrl } from './callback-address.ts';
 import { change, type RolloutContext } from './context.ts';
-import { cancelSession } from './endings.ts';
+import { cancelSessions } from './endings.ts';
 
 /**
  * Stores a task and queues its sessions. The same request again, by `task_id` or `idempotency_key`, is answered with the
@@ -101,9 +101,8 @@ export async function cancelTask(
     if (task.status !== 'running') return task;
     await tables.tasks.setStatus(taskId, 'cancelled');
     const request = JSON.parse(task.request) as TaskRequest;
-    for (const row of await tables.sessions.ofTask(taskId)) {
-      if (!isTerminal(row.status)) await cancelSession(context, tables, effects, row, request);
-    }
+    const open = (await tables.sessions.ofTask(taskId)).filter((row) => !isTerminal(row.status));
+    await cancelSessions(context, tables, effects, open, request);
     return (await tables.tasks.get(taskId)) ?? task;
   });
 }

@@ -13,7 +13,7 @@ import type {
 import { sessionStatusSchema } from '../schema/index.ts';
 import type { ResultWithSummary, SessionRow, TaskRow } from '../store/index.ts';
 import { change, type RolloutContext } from './context.ts';
-import { cancelSession } from './endings.ts';
+import { cancelSessions } from './endings.ts';
 import { listNodes } from './nodes.ts';
 import { unknownTask } from './tasks.ts';
 
@@ -89,7 +89,7 @@ export async function cancelOneSession(context: RolloutContext, sessionId: strin
     if (isTerminal(row.status)) return sessionView(row);
     const task = await tables.tasks.get(row.task_id);
     if (task === undefined) throw unknownTask(row.task_id);
-    await cancelSession(context, tables, effects, row, JSON.parse(task.request) as TaskRequest);
+    await cancelSessions(context, tables, effects, [row], JSON.parse(task.request) as TaskRequest);
     return sessionView((await tables.sessions.get(sessionId)) ?? row);
   });
 }

@@ -1,0 +1,95 @@
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import type { RolloutEvent } from '../../src/schema/index.ts';
+import { Caller } from './call.ts';
+import { type Running, summaryOf, task, Workbench } from './harness.ts';
+
+let bench: Workbench;
+let running: Running;
+let warnings: string[];
+beforeEach(async () => {
+  warnings = [];
+  bench = await Workbench.create();
+  const log = { info: () => {}, warn: (_: object, message: string) => warnings.push(message), error: () => {} };
+  running = await bench.server({ event_heartbeat_seconds: 0.02 }, { log });
+});
+afterEach(() => bench.dispose());
+
+/** An open event stream as text. */
+async function listenRaw(): Promise<{ socket: ReturnType<typeof connect>; until(text: string): Promise<string> }> {
+  const url = new URL(await running.listen());
+  const socket = connect(Number(url.port), url.hostname);
+  socket.write('GET /events HTTP/1.1\r\nhost: x\r\n\r\n');
+  let received = '';
+  const until = async (text: string): Promise<string> => {
+    while (!received.includes(text)) {
+      const [chunk] = await once(socket, 'data');
+      received += String(chunk);
+    }
+    return received;
+  };
+  await until(': connected');
+  return { socket, until };
+}
+
+test('the life of a session is told in order, once it is committed', async () => {
+  const client = await running.client();
+  const controller = new AbortController();
+  const events: RolloutEvent[] = [];
+  const node = await running.node();
+  const stream = client.events(controller.signal);
+  const first = stream.next();
+  // The stream is open once a request that was sent after it has been answered.
+  await client.status();
+  const { task_id, session_ids } = await client.submit(task());
+  const [lease] = await node.lease({ slots: 1, wait_seconds: 5 });
+  if (lease === undefined) throw new Error('a session was queued');
+  await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null });
+  const { value } = await first;
+  if (value) events.push(value);
+  for await (const event of stream) {
+    events.push(event);
+    if (event.type === 'task.completed') break;
+  }
+  const session = { type: 'session.state_changed', task_id, session_id: session_ids[0] };
+  expect(events).toMatchObject([
+    { type: 'task.created', task_id, total_sessions: 1 },
+    { ...session, status: 'LEASED', outcome: null },
+    { ...session, status: 'COMPLETED', outcome: 'completed', reward: 1 },
+    { type: 'task.completed', task_id, status: 'completed' },
+  ]);
+});
+
+test('a quiet stream carries heartbeats', async () => {
+  const { socket, until } = await listenRaw();
+  expect(await until(': heartbeat')).toContain('content-type: text/event-stream');
+  socket.destroy();
+});
+
+test('a client that does not read is dropped and the others go on', async () => {
+  const stuck = await listenRaw();
+  const reading = await listenRaw();
+  stuck.socket.pause();
+  const caller = new Caller(running.server);
+  const closed = once(stuck.socket, 'close');
+  // It takes many events to fill the buffers of the system, and then all that the server keeps for slow clients.
+  let round = 0;
+  while (warnings.length === 0) {
+    const { task_id } = await caller.submit(task({ num_samples: 5000, task_id: `long-${'x'.repeat(110)}-${round++}` }));
+    await caller.call('DELETE', `/rollout/task/${task_id}`);
+    await reading.until(`"type":"task.completed","task_id":"${task_id}"`);
+  }
+  expect(warnings).toEqual(['dropped an event stream whose client reads too slowly']);
+  stuck.socket.resume();
+  await closed;
+  reading.socket.destroy();
+});
+
+test('streams end with the server', async () => {
+  const { socket } = await listenRaw();
+  const ended = once(socket, 'close');
+  await running.server.close();
+  await ended;
+  expect(socket.readableEnded || socket.destroyed).toBe(true);
+});
