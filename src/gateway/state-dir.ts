@@ -1,4 +1,4 @@
-import { mkdir, open, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdir, open, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FloeError } from '../core/errors.ts';
 
@@ -8,6 +8,7 @@ export type StateDir = {
   readonly sessions: string;
   /** Short, since Unix socket paths end at about 107 bytes. */
   readonly sockets: string;
+  /** Removes what belonged to live sessions and lets go of the directory. May be called twice. */
   release(): Promise<void>;
 };
 
@@ -24,7 +25,13 @@ export async function takeStateDir(dir: string): Promise<StateDir> {
   const paths = { journal: join(dir, 'journal'), sessions: join(dir, 'sessions'), sockets: join(dir, 'sockets') };
   for (const stale of [paths.sessions, paths.sockets]) await rm(stale, { recursive: true, force: true });
   for (const path of Object.values(paths)) await mkdir(path, { recursive: true, mode: 0o700 });
-  return { ...paths, release: () => rm(lock, { force: true }) };
+  return {
+    ...paths,
+    async release() {
+      for (const path of [paths.sessions, paths.sockets]) await rm(path, { recursive: true, force: true });
+      await rm(lock, { force: true });
+    },
+  };
 }
 
 async function takeLock(lock: string, dir: string): Promise<void> {
@@ -56,9 +63,4 @@ async function identity(pid: number): Promise<string> {
   if (stat === null) return pid === process.pid ? `${pid} unknown` : 'gone';
   // Field 22 counted from 1; the name in field 2 may hold spaces, so count from its closing bracket.
   return `${pid} ${stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? ''}`;
-}
-
-/** Names of what is left in the sessions directory; for tests and `floe doctor`. */
-export async function leftovers(dir: StateDir): Promise<string[]> {
-  return [...(await readdir(dir.sessions)), ...(await readdir(dir.sockets))];
 }

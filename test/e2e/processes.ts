@@ -7,7 +7,9 @@ export function processesOf(marker: string): number[] {
     .filter((pid) => pid > 0 && pid !== process.pid)
     .filter((pid) => {
       try {
-        return [`/proc/${pid}/environ`, `/proc/${pid}/cmdline`].some((path) => readFileSync(path, 'latin1').includes(marker));
+        return [`/proc/${pid}/environ`, `/proc/${pid}/cmdline`].some((path) =>
+          readFileSync(path, 'latin1').includes(marker),
+        );
       } catch {
         // Gone, or not ours to read.
         return false;

@@ -79,7 +79,11 @@ describe('a session with the shell harness', () => {
       { type: 'exec' as const, command: 'cat a.txt; echo oh no >&2; exit 7' },
     ];
     const result = only(await stack.run(shell('true', { runtime: { prepare } })));
-    expect(result).toMatchObject({ status: 'ERROR', outcome: 'env_error', error: { code: 'prepare_failed', stage: 'init' } });
+    expect(result).toMatchObject({
+      status: 'ERROR',
+      outcome: 'env_error',
+      error: { code: 'prepare_failed', stage: 'init' },
+    });
     expect(result.error?.message).toContain('oh no');
     expect(result.error?.details).toMatchObject({ index: 1 });
   });
@@ -95,7 +99,11 @@ describe('a session with the shell harness', () => {
     ['a shell harness without a command', { ...shell('true'), agent: { harness: 'shell' } }, 'schema_violation'],
     ['an unknown builder', shell('true', { builder: { strategy: 'nothing' } }), 'unknown_builder'],
     ['an unknown evaluator', shell('true', { evaluator: { strategy: 'nothing' } }), 'unknown_evaluator'],
-    ['a bad evaluator config', shell('true', { evaluator: { strategy: 'test_on_output', config: { test_comand: 'x' } } }), 'schema_violation'],
+    [
+      'a bad evaluator config',
+      shell('true', { evaluator: { strategy: 'test_on_output', config: { test_comand: 'x' } } }),
+      'schema_violation',
+    ],
   ])('refuses %s at submission', async (_, task, code) => {
     await expect(stack.client.submit(task as TaskRequestInput)).rejects.toMatchObject({ code });
     expect((await stack.client.tasks()).every((row) => row.total_sessions > 0)).toBe(true);
@@ -104,7 +112,7 @@ describe('a session with the shell harness', () => {
 
 describe('an engine that fails', () => {
   it('is retried as a new attempt, then ends as engine_error with a null reward', async () => {
-    const stack = await startTestStack({ sim: { faults: [{ kind: 'nan_logprob' }] } });
+    const stack = await startTestStack({ sim: { faults: [{ kind: 'logprob_nan' }] } });
     try {
       const call = `${oneCall('hello')} || exit 1`;
       const result = only(await stack.run(shell(call, { max_attempts: 2 })));

@@ -78,6 +78,6 @@ export function oneCall(text: string): string {
     fetch(process.env.OPENAI_BASE_URL + "/chat/completions", {
       method: "POST",
       headers: { authorization: "Bearer " + process.env.OPENAI_API_KEY, "content-type": "application/json" },
-      body: ${JSON.stringify(body).replaceAll("'", "\\u0027")},
+      body: ${JSON.stringify(body).replaceAll("'", '\\u0027')},
     }).then((reply) => reply.json()).then((reply) => console.log(reply.choices[0].message.content))'`;
 }

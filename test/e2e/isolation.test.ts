@@ -1,0 +1,122 @@
+import { readdirSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { chooseBackend } from '../../src/cli/backend.ts';
+import type { SessionResult } from '../../src/schema/index.ts';
+import { startTestStack, type TestStack } from './stack.ts';
+
+const choice = await chooseBackend();
+
+/** What a hostile agent tries; each line of its output is `<probe> <result>`. */
+function probes(target: { serverPort: number; proxyPort: number; hostPort: number; stateDir: string }): string {
+  const script = `
+const net = require('node:net');
+const fs = require('node:fs');
+const tcp = (host, port) => new Promise((done) => {
+  const socket = net.connect({ host, port, timeout: 2000 });
+  socket.on('connect', () => { socket.destroy(); done('OPEN'); });
+  socket.on('timeout', () => { socket.destroy(); done('timeout'); });
+  socket.on('error', (error) => done(error.code));
+});
+const read = (path) => { try { fs.readdirSync(path); return 'READ'; } catch (error) { if (error.code === 'ENOTDIR') { try { fs.readFileSync(path); return 'READ'; } catch (inner) { return inner.code; } } return error.code; } };
+const write = (path) => { try { fs.writeFileSync(path, 'x'); return 'WRITTEN'; } catch (error) { return error.code; } };
+(async () => {
+  const own = new URL(process.env.OPENAI_BASE_URL);
+  const say = (name, result) => console.log('probe', name, result);
+  say('own-proxy', await tcp(own.hostname, Number(own.port)));
+  say('control-api', await tcp('127.0.0.1', ${target.serverPort}));
+  say('tcp-proxy', await tcp('127.0.0.1', ${target.proxyPort}));
+  say('host-service', await tcp('127.0.0.1', ${target.hostPort}));
+  say('metadata', await tcp('169.254.169.254', 80));
+  say('internet', await tcp('1.1.1.1', 443));
+  say('interfaces', Object.keys(require('node:os').networkInterfaces()).join('+'));
+  say('state-dir', read(${JSON.stringify(target.stateDir)}));
+  say('root-home', read('/root'));
+  say('shadow', read('/etc/shadow'));
+  say('sys', read('/sys/class/net'));
+  say('home-of-host', read('/home/' + 'nobody'));
+  say('write-usr', write('/usr/bin/floe-escape'));
+  say('write-etc', write('/etc/floe-escape'));
+  say('processes', fs.readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name)).length < 12 ? 'few' : 'MANY');
+  const strange = await fetch(own.origin + '/s/' + 'A'.repeat(43) + '/v1/models').then((reply) => reply.status, (error) => error.message);
+  say('other-key', strange);
+  const mine = await fetch(process.env.OPENAI_BASE_URL + '/models', { headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY } }).then((reply) => reply.status, (error) => error.message);
+  say('own-key', mine);
+  await fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' }, body: JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'hi' }] }) });
+})();`;
+  return `cat > probe.cjs <<'PROBE'\n${script}\nPROBE\nnode probe.cjs`;
+}
+
+function suite(): void {
+  let stack: TestStack;
+  const hostService = createServer((_, reply) => reply.end('host'));
+  let found: Map<string, string>;
+  let result: SessionResult;
+
+  beforeAll(async () => {
+    await new Promise<void>((resolve) => hostService.listen(0, '127.0.0.1', resolve));
+    stack = await startTestStack({ node: { default_backend: 'bubblewrap' } });
+    const [first] = await stack.run({
+      instruction: 'Escape.',
+      max_attempts: 1,
+      agent: {
+        harness: 'shell',
+        custom_shell: probes({
+          serverPort: Number(new URL(stack.serverUrl).port),
+          proxyPort: Number(new URL(stack.node.proxyOrigin).port),
+          hostPort: (hostService.address() as AddressInfo).port,
+          stateDir: stack.dir,
+        }),
+      },
+    });
+    result = first as SessionResult;
+    const lines = (result.agent?.stdout_tail ?? '').split('\n').filter((line) => line.startsWith('probe '));
+    found = new Map(lines.map((line) => [line.split(' ')[1] as string, line.split(' ').slice(2).join(' ')]));
+  });
+  afterAll(async () => {
+    await stack.close();
+    hostService.close();
+  });
+
+  it('ran every probe', () => {
+    expect({ outcome: result.outcome, error: result.error, stderr: result.agent?.stderr_tail }).toMatchObject({
+      outcome: 'completed',
+    });
+    expect(found.size).toBe(17);
+  });
+
+  it('reaches its own proxy with its own key, and nothing with another', () => {
+    expect(found.get('own-proxy')).toBe('OPEN');
+    expect(found.get('own-key')).toBe('200');
+    expect(Number(found.get('other-key'))).toBeGreaterThanOrEqual(400);
+  });
+
+  it.each(['control-api', 'tcp-proxy', 'host-service', 'metadata', 'internet'])('has no route to %s', (probe) => {
+    expect(found.get(probe)).toMatch(/^(ECONNREFUSED|ENETUNREACH|EHOSTUNREACH|timeout)$/);
+  });
+
+  it.each(['state-dir', 'root-home', 'shadow', 'sys', 'home-of-host'])('cannot read %s of the host', (probe) => {
+    expect(found.get(probe)).toMatch(/^(ENOENT|EACCES)$/);
+  });
+
+  it.each(['write-usr', 'write-etc'])('cannot %s', (probe) => {
+    expect(found.get(probe)).toMatch(/^(EROFS|EACCES|EPERM)$/);
+  });
+
+  it('sees only its own processes and the loopback interface', () => {
+    expect(found.get('processes')).toBe('few');
+    expect(found.get('interfaces')).toBe('lo');
+  });
+
+  it('leaves no directory or socket behind', () => {
+    const left = ['sessions', 'sockets'].flatMap((part) => readdirSync(join(stack.dir, 'gateway', part)));
+    expect(left.filter((name) => name.includes(result.session_id.slice(-12)))).toEqual([]);
+  });
+}
+
+describe('inside the bubblewrap sandbox', () => {
+  if (choice.problem === null) suite();
+  else it('is isolated', (context) => context.skip(`bubblewrap does not work here: ${choice.problem?.problem}`));
+});

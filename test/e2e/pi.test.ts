@@ -1,0 +1,88 @@
+import { dirname } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { chooseBackend } from '../../src/cli/backend.ts';
+import { demoTasks } from '../../src/cli/demo/tasks.ts';
+import { harnessDir } from '../../src/cli/home.ts';
+import { readTaskFile } from '../../src/cli/task-file.ts';
+import { harnessStatus } from '../../src/harnesses/install.ts';
+import { type SessionResult, sessionResultSchema } from '../../src/schema/index.ts';
+import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { loadScenarios } from '../../src/sim/scenario.ts';
+import { startTestStack, type TestStack } from './stack.ts';
+
+const { backend } = await chooseBackend();
+const installed = (await harnessStatus('pi', harnessDir())).installed;
+const { tasks } = demoTasks();
+
+/** pi, unchanged, repairs real repositories; the engine's ledger is the judge of every token. */
+function suite(dialect: 'openai_chat' | 'anthropic'): void {
+  let stack: TestStack;
+  let results: SessionResult[];
+
+  beforeAll(async () => {
+    stack = await startTestStack({
+      scenarios: await loadScenarios(tasks.map((task) => task.scenarioFile)),
+      sim: { weightVersion: 'step-1' },
+      node: {
+        default_backend: backend,
+        harness_dir: harnessDir(),
+        upload_roots: tasks.map((task) => dirname(task.taskFile)),
+      },
+    });
+    results = [];
+    for (const [index, task] of tasks.slice(0, 2).entries()) {
+      // The second task is sampled by other weights.
+      if (index === 1) stack.sim.updateWeights('step-2');
+      const request = await readTaskFile(task.taskFile);
+      const agent = { ...request.agent, settings: { ...request.agent.settings, dialect } };
+      results.push(...(await stack.run({ ...request, agent, num_samples: 3 })));
+    }
+  }, 120_000);
+  afterAll(() => stack.close());
+
+  it('finishes every session and grades it', () => {
+    expect(results.map((result) => result.error?.message ?? result.outcome)).toEqual(results.map(() => 'completed'));
+    expect(new Set(results.map((result) => result.reward))).toEqual(new Set([0, 1]));
+  });
+
+  it('hands out results that fit their schema', () => {
+    for (const result of results) expect(sessionResultSchema.safeParse(result).error).toBeUndefined();
+  });
+
+  it('trains exactly what the engine sampled: every token, log-probability and version', () => {
+    const report = checkAgainstLedger(results, stack.sim.ledger.entries(), 'processed');
+    expect(report.mismatches).toEqual([]);
+    expect(report.trainable_tokens).toBeGreaterThan(500);
+    expect(report.exact_context_tokens).toBe(report.trainable_tokens);
+  });
+
+  it('trains or accounts for every token that was sampled', () => {
+    const sampled = stack.sim.ledger.entries().reduce((sum, entry) => sum + entry.response_ids.length, 0);
+    const audits = results.map((result) => result.audit);
+    expect(audits.reduce((sum, audit) => sum + (audit?.tokens.sampled ?? 0), 0)).toBe(sampled);
+    for (const audit of audits) {
+      const excluded = Object.values(audit?.tokens.excluded ?? {}).reduce((sum, count) => sum + count, 0);
+      expect(audit?.tokens.sampled).toBe((audit?.tokens.trained ?? 0) + excluded);
+    }
+  });
+
+  it('tells which weights sampled what', () => {
+    const versions = results.map((result) =>
+      result.trajectory?.traces.flatMap((trace) => trace.version_spans.map((span) => span.version)),
+    );
+    expect(new Set(versions.slice(0, 3).flat())).toEqual(new Set(['step-1']));
+    expect(new Set(versions.slice(3).flat())).toEqual(new Set(['step-2']));
+  });
+
+  it('merges the turns of a session into one trace', () => {
+    for (const result of results) {
+      expect(result.trace_count).toBe(1);
+      expect(result.completion_count).toBeGreaterThan(1);
+    }
+  });
+}
+
+describe.each(['openai_chat', 'anthropic'] as const)('pi over %s', (dialect) => {
+  if (installed) suite(dialect);
+  else it('repairs repositories', (context) => context.skip('pi is not installed: floe harness install pi'));
+});
