@@ -1,0 +1,156 @@
+import { describe, expect, test } from 'vitest';
+import type { HarnessAdapter, LaunchContext } from '../../src/harnesses/harness.ts';
+import { findHarness, harnessRegistry } from '../../src/harnesses/registry.ts';
+import { sessionEnv } from '../../src/harnesses/session-env.ts';
+import { agentSpecSchema, leaseSchema, taskRequestSchema } from '../../src/schema/index.ts';
+
+type AgentInput = Parameters<typeof agentSpecSchema.parse>[0] & object;
+
+function context(agent: AgentInput, more: Partial<LaunchContext> = {}): LaunchContext {
+  return {
+    instruction: "fix 'it'\n--now",
+    agent: agentSpecSchema.parse(agent),
+    baseUrl: 'http://127.0.0.1:1/s/secret-key',
+    apiKey: 'secret-key',
+    contextWindow: 32_768,
+    paths: { workdir: '/work', home: '/home/agent', logs: '/logs' },
+    installDir: '/opt/harness',
+    ...more,
+  };
+}
+
+describe('the registry', () => {
+  test('holds every adapter under its name', () => {
+    for (const [name, adapter] of harnessRegistry()) expect(adapter.name).toBe(name);
+  });
+
+  test('lists what there is when asked for something else', () => {
+    expect(() => findHarness('claude')).toThrow(expect.objectContaining({ code: 'unknown_harness' }));
+    expect(() => findHarness('claude')).toThrow(/pi, shell/);
+  });
+});
+
+const launches: [string, AgentInput][] = [
+  ['pi', { harness: 'pi' }],
+  ['shell', { harness: 'shell', custom_shell: 'run' }],
+];
+describe.each(launches)('the %s harness', (name, agent) => {
+  const adapter: HarnessAdapter = findHarness(name);
+
+  test('keeps secrets and the instruction off the command line', () => {
+    const launch = adapter.launch(context(agent));
+    const line = typeof launch.command === 'string' ? launch.command : launch.command.join(' ');
+    expect(line).not.toContain('secret-key');
+    expect(line).not.toContain('--now');
+    expect(launch.stdin).toBe("fix 'it'\n--now");
+  });
+
+  test('refuses settings that it does not know', () => {
+    const unknown = agentSpecSchema.parse({ ...agent, settings: { surprise: 1 } });
+    expect(() => adapter.checkAgent(unknown)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+    expect(() => adapter.checkAgent(agentSpecSchema.parse(agent))).not.toThrow();
+  });
+});
+
+describe('the shell harness', () => {
+  const shell = findHarness('shell');
+
+  test('needs a command', () => {
+    for (const custom_shell of [undefined, '  ']) {
+      const agent = agentSpecSchema.parse({ harness: 'shell', custom_shell });
+      expect(() => shell.checkAgent(agent)).toThrow(/custom_shell/);
+    }
+  });
+
+  test('gives the instruction in a file too', () => {
+    const launch = shell.launch(context({ harness: 'shell', custom_shell: 'agent' }));
+    expect(launch.files).toEqual([{ path: launch.env.FLOE_INSTRUCTION_FILE, content: "fix 'it'\n--now" }]);
+  });
+
+  test('judges by the exit code', () => {
+    const report = { exitCode: 0, stdout: '', stderr: '', turns: 1 };
+    expect(shell.judge(report)).toEqual({ ok: true });
+    expect(shell.judge({ ...report, exitCode: 2, stderr: 'bad\n' })).toEqual({
+      ok: false,
+      message: 'the command exited with 2: bad',
+    });
+    expect(shell.judge({ ...report, exitCode: null })).toMatchObject({ ok: false });
+  });
+});
+
+describe('the pi harness', () => {
+  const pi = findHarness('pi');
+  const models = (launch: ReturnType<typeof pi.launch>) => JSON.parse(String(launch.files[0]?.content)).providers.floe;
+
+  test.each([
+    ['openai_chat', 'openai-completions', 'http://127.0.0.1:1/s/secret-key/v1'],
+    ['anthropic', 'anthropic-messages', 'http://127.0.0.1:1/s/secret-key'],
+  ])('speaks %s', (dialect, api, baseUrl) => {
+    const launch = pi.launch(context({ harness: 'pi', settings: { dialect } }));
+    expect(launch.files[0]).toMatchObject({ path: '/home/agent/.pi/agent/models.json', mode: 0o600 });
+    expect(models(launch)).toMatchObject({ api, baseUrl, apiKey: 'secret-key' });
+  });
+
+  test("knows the policy's window, and leaves room for the prompt", () => {
+    const [model] = models(pi.launch(context({ harness: 'pi', model_name: 'qwen/q:7b' }))).models;
+    expect(model).toMatchObject({ id: 'qwen/q:7b', contextWindow: 32_768, maxTokens: 8_192 });
+    const settings = { max_tokens: 77, thinking: 'high' };
+    const launch = pi.launch(context({ harness: 'pi', settings }, { contextWindow: null }));
+    expect(models(launch).models[0]).toMatchObject({ contextWindow: 131_072, maxTokens: 77 });
+    expect(launch.command).toEqual(expect.arrayContaining(['--thinking', 'high']));
+  });
+
+  test('cannot be launched without its installation', () => {
+    const launch = () => pi.launch(context({ harness: 'pi' }, { installDir: null }));
+    expect(launch).toThrow(expect.objectContaining({ code: 'harness_missing' }));
+  });
+
+  test('judges by how its last turn stopped, whatever the exit code says', () => {
+    const end = (stopReason: string, errorMessage?: string): string =>
+      `${JSON.stringify({ type: 'message_end', message: { role: 'assistant', content: [], stopReason, errorMessage } })}\n`;
+    const tool = `${JSON.stringify({ type: 'message_end', message: { role: 'toolResult' } })}\n`;
+    const judge = (stdout: string, exitCode: number | null = 0) =>
+      pi.judge({ exitCode, stdout, stderr: 'e', turns: 1 });
+    expect(judge(`${end('toolUse')}${tool}${end('stop')}{"type":"agent_settled"}\n`)).toEqual({ ok: true });
+    expect(judge(end('error', 'x') + end('stop'))).toEqual({ ok: true });
+    expect(judge(end('stop') + end('error', '400: no'))).toEqual({ ok: false, message: '400: no' });
+    expect(judge(end('aborted'))).toMatchObject({ ok: false });
+    expect(judge(end('stop'), 1)).toMatchObject({ ok: false, message: 'pi exited with 1: e' });
+    expect(judge(end('stop'), null)).toMatchObject({ ok: false });
+    expect(judge('')).toMatchObject({ ok: false });
+    // The middle of the output has been dropped in the middle of a line.
+    expect(judge(`{"type":"mess${end('stop')}`)).toMatchObject({ ok: false });
+    expect(judge(`{"type":"mess\nage"}\n${end('stop')}`)).toEqual({ ok: true });
+  });
+});
+
+test('the session environment speaks every name that agents look for', () => {
+  const task = taskRequestSchema.parse({ instruction: 'x', agent: { harness: 'shell', model_name: 'm' } });
+  const lease = leaseSchema.parse({
+    session_id: 'ses_1',
+    task_id: 'task_1',
+    sample_index: 3,
+    attempt: 1,
+    epoch: 1,
+    lease_seconds: 60,
+    queued_ms: 0,
+    task,
+  });
+  const paths = { workdir: '/work', home: '/home/agent', artifacts: '/artifacts', logs: '/logs' };
+  const env = sessionEnv({ lease, baseUrl: 'http://h:1/s/k', apiKey: 'k', paths });
+  expect(env).toMatchObject({
+    FLOE_SESSION_ID: 'ses_1',
+    FLOE_SAMPLE_INDEX: '3',
+    SESSION_ID: 'ses_1',
+    TASK_ID: 'task_1',
+    ANTHROPIC_BASE_URL: 'http://h:1/s/k',
+    OPENAI_BASE_URL: 'http://h:1/s/k/v1',
+    GOOGLE_API_URL: 'http://h:1/s/k',
+    ANTHROPIC_API_KEY: 'k',
+    OPENAI_API_KEY: 'k',
+    GOOGLE_API_KEY: 'k',
+    FLOE_MODEL: 'm',
+    ARTIFACTS_DIR: '/artifacts',
+    AGENT_LOG_DIR: '/logs',
+  });
+});

@@ -1,0 +1,163 @@
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { harnessInstallDir, harnessStatus, installHarness } from '../../src/harnesses/install.ts';
+import { findHarness } from '../../src/harnesses/registry.ts';
+import { agentSpecSchema, type RuntimeBackend } from '../../src/schema/index.ts';
+import { bubblewrapProblem, never, Workbench } from '../runtimes/workbench.ts';
+
+const pi = findHarness('pi');
+const ownCache = process.env.FLOE_TEST_HARNESS_DIR === undefined;
+/** Kept between runs when named: an installation takes ten seconds and 350 MB. */
+const cacheDir = process.env.FLOE_TEST_HARNESS_DIR ?? mkdtempSync(join(tmpdir(), 'floe-harness-'));
+const log = (): void => {};
+
+// Two at once, as two gateways of one machine would.
+const installed = await Promise.all([
+  installHarness('pi', { cacheDir, log }),
+  installHarness('pi', { cacheDir, log }),
+]).catch((error: Error) => {
+  console.warn(`tests that run pi are skipped: ${error.message}`);
+  return null;
+});
+const bubblewrap = await bubblewrapProblem();
+
+afterAll(() => {
+  if (ownCache) rmSync(cacheDir, { recursive: true, force: true });
+});
+
+test('a harness that is not installed is named with the command that installs it', async () => {
+  const empty = mkdtempSync(join(tmpdir(), 'floe-none-'));
+  expect(await harnessStatus('pi', empty)).toEqual({ installed: false, path: null });
+  await expect(harnessInstallDir(pi, empty)).rejects.toMatchObject({
+    code: 'harness_missing',
+    details: { command: 'floe harness install pi' },
+  });
+  expect(await harnessInstallDir(findHarness('shell'), empty)).toBeNull();
+  expect(await installHarness('shell', { cacheDir: empty, log })).toBeNull();
+  await expect(installHarness('nope', { cacheDir: empty, log })).rejects.toMatchObject({ code: 'unknown_harness' });
+  rmSync(empty, { recursive: true });
+});
+
+test('the lock file names no host and has a digest for every package', () => {
+  const lock = JSON.parse(readFileSync('harness-locks/pi/package-lock.json', 'utf8'));
+  const packages = Object.entries<{ resolved?: string; integrity?: string }>(lock.packages).filter(
+    ([path]) => path !== '',
+  );
+  expect(packages.length).toBeGreaterThan(100);
+  for (const [path, entry] of packages) {
+    expect(entry.resolved, path).toBeUndefined();
+    expect(entry.integrity, path).toMatch(/^sha512-/);
+  }
+});
+
+type Turn = { readonly text?: string; readonly tool?: string };
+type Seen = {
+  readonly path: string;
+  readonly key: string | undefined;
+  readonly body: { messages: { role: string }[] };
+};
+
+/** Answers calls of the OpenAI chat dialect with the turns of a script, one after another. */
+function scriptedModel(script: readonly Turn[], seen: Seen[]) {
+  return (request: IncomingMessage, response: ServerResponse): void => {
+    let text = '';
+    request.on('data', (chunk) => {
+      text += chunk;
+    });
+    request.on('end', () => {
+      const turn = script[seen.length];
+      seen.push({ path: request.url ?? '', key: request.headers.authorization, body: JSON.parse(text) });
+      if (turn === undefined) {
+        response.writeHead(400, { 'content-type': 'application/json' }).end('{"error":{"message":"script is over"}}');
+        return;
+      }
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      const send = (delta: object, finish_reason: string | null = null): void => {
+        const choices = [{ index: 0, delta, finish_reason }];
+        response.write(
+          `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', created: 1, model: 'policy', choices })}\n\n`,
+        );
+      };
+      send({ role: 'assistant', content: turn.text ?? '' });
+      if (turn.tool !== undefined) {
+        const call = { name: 'bash', arguments: JSON.stringify({ command: turn.tool }) };
+        send({ tool_calls: [{ index: 0, id: `call_${seen.length}`, type: 'function', function: call }] });
+      }
+      send({}, turn.tool === undefined ? 'stop' : 'tool_calls');
+      response.end('data: [DONE]\n\n');
+    });
+  };
+}
+
+describe.skipIf(installed === null).each<RuntimeBackend>(['bubblewrap', 'local'])('pi in the %s runtime', (backend) => {
+  describe.skipIf(backend === 'bubblewrap' && bubblewrap !== null)('unchanged', () => {
+    let bench: Workbench;
+    beforeAll(async () => {
+      bench = await Workbench.open();
+    });
+    afterAll(() => bench.close());
+
+    async function run(script: readonly Turn[]) {
+      const seen: Seen[] = [];
+      const hostPath = installed?.[0] ?? '';
+      const socketPath = join(bench.dir, 'p.sock');
+      const servers = [createServer(scriptedModel(script, seen)), createServer(scriptedModel(script, seen))] as const;
+      await new Promise<void>((resolve) => servers[0].listen(socketPath, resolve));
+      await new Promise<void>((resolve) => servers[1].listen(0, '127.0.0.1', resolve));
+      const tcpOrigin = `http://127.0.0.1:${(servers[1].address() as AddressInfo).port}`;
+      const readOnlyMounts = [{ hostPath, sandboxPath: '/opt/harness' }];
+      const runtime = await bench.start(backend, {}, { proxy: { socketPath, tcpOrigin }, readOnlyMounts });
+      const launch = pi.launch({
+        instruction: '- write "done" to out.txt',
+        agent: agentSpecSchema.parse({ harness: 'pi' }),
+        baseUrl: `${runtime.proxyOrigin}/s/the-key`,
+        apiKey: 'the-key',
+        contextWindow: 32_768,
+        paths: runtime.paths,
+        installDir: backend === 'local' ? hostPath : '/opt/harness',
+      });
+      await runtime.writeFiles(launch.files, never);
+      const { command, env, stdin } = launch;
+      const result = await runtime.exec({ command, env, stdin, withProxy: true }, never);
+      const written = (await runtime.readFile('out.txt', 100, never))?.toString();
+      const logs = await runtime.exec({ command: ['ls', `${runtime.paths.logs}/pi`] }, never);
+      await runtime.stop();
+      await Promise.all(servers.map((server) => new Promise((resolve) => server.close(resolve))));
+      return { result, seen, written, logs: logs.stdout, verdict: pi.judge({ ...result, turns: seen.length }) };
+    }
+
+    test('calls the model, runs its tools in the sandbox, and ends well', async () => {
+      const { result, seen, written, logs, verdict } = await run([{ tool: 'echo done > out.txt' }, { text: 'Done.' }]);
+      expect(result.stderr).toBe('');
+      expect(result.exitCode).toBe(0);
+      expect(verdict).toEqual({ ok: true });
+      expect(written).toBe('done\n');
+      expect(logs).toMatch(/\.jsonl/);
+      expect(seen.map(({ path, key }) => [path, key])).toEqual(
+        Array(2).fill(['/s/the-key/v1/chat/completions', 'Bearer the-key']),
+      );
+      expect(JSON.stringify(seen[0]?.body.messages)).toContain('- write \\"done\\" to out.txt');
+      expect(seen[1]?.body.messages.at(-1)?.role).toBe('tool');
+    });
+
+    test('is judged as failed when the model refuses, although it exits with 0', async () => {
+      const { result, verdict } = await run([]);
+      expect(result.exitCode).toBe(0);
+      expect(verdict).toMatchObject({ ok: false, message: expect.stringContaining('script is over') });
+    });
+  });
+});
+
+test.skipIf(installed === null)(
+  'two installations at once end in the same one, complete, with nothing beside it',
+  () => {
+    const [first, second] = installed ?? [];
+    expect(first).toBe(second);
+    expect(readdirSync(join(cacheDir, 'pi'))).toHaveLength(1);
+    expect(existsSync(join(first ?? '', 'node'))).toBe(true);
+  },
+);
