@@ -40,6 +40,12 @@ for (const register of [
   register(program);
 }
 
+// `floe results --json | head` closes our output early; that is not a failure.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code === 'EPIPE') process.exit(0);
+  throw error;
+});
+
 try {
   await program.parseAsync(process.argv);
 } catch (error) {

@@ -63,8 +63,10 @@ function printTurn(completion: CompletionRecord, shorten: (text: string) => stri
       `${completion.finish_reason}${flags === '' ? '' : paint('yellow', `  ${flags}`)}`,
   );
   for (const received of completion.request.messages) printMessage(received, shorten);
-  if (message.reasoning_content) line(indent(paint('dim', `think  ${shorten(message.reasoning_content)}`)));
-  if (message.content) line(indent(paint('green', `say    ${shorten(message.content)}`)));
+  const thought = message.reasoning_content?.trim() ?? '';
+  const said = message.content?.trim() ?? '';
+  if (thought !== '') line(indent(paint('dim', `think  ${shorten(thought)}`)));
+  if (said !== '') line(indent(paint('green', `say    ${shorten(said)}`)));
   for (const call of message.tool_calls ?? []) {
     line(indent(paint('green', `call   ${call.function.name} ${shorten(call.function.arguments)}`)));
   }
@@ -83,7 +85,7 @@ function textOf(content: Content): string {
 }
 
 function indent(text: string): string {
-  return text.replace(/^/gm, '  ');
+  return text.replaceAll('\n', '\n         ').replace(/^/, '  ');
 }
 
 function printTraces(trajectory: Trajectory): void {

@@ -38,6 +38,8 @@ export class Attempt {
   private readonly clock: Clock;
   private readonly startedMs: number;
   private readonly spans = new Map<TimingKey, number>();
+  /** Start of the spans that are being measured. */
+  private readonly open = new Map<TimingKey, number>();
   private readonly onChange: () => void;
 
   constructor(lease: Lease, spec: RuntimeSpec, clock: Clock, onChange: () => void) {
@@ -95,15 +97,21 @@ export class Attempt {
   /** Measures `work` into the result's timing, whether it succeeds or not. */
   async measure<T>(key: TimingKey, work: () => Promise<T>): Promise<T> {
     const start = this.clock.monotonicMs();
+    this.open.set(key, start);
     try {
       return await work();
     } finally {
-      this.spans.set(key, (this.spans.get(key) ?? 0) + this.clock.monotonicMs() - start);
+      this.open.delete(key);
+      this.spans.set(key, this.clock.monotonicMs() - start);
     }
   }
 
+  /** Spans that are still open count up to now. */
   timing(): SessionTiming {
-    const span = (key: TimingKey): number | null => this.spans.get(key) ?? null;
+    const span = (key: TimingKey): number | null => {
+      const start = this.open.get(key);
+      return start === undefined ? (this.spans.get(key) ?? null) : this.clock.monotonicMs() - start;
+    };
     return {
       queued_ms: this.lease.queued_ms,
       init_ms: span('init_ms'),
