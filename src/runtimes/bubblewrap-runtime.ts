@@ -4,6 +4,7 @@ import { posix } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { Cgroups } from './cgroup.ts';
 import { isAlive, readProcess } from './process-table.ts';
 import type { ExecRequest, ExecResult, Runtime, RuntimePaths, StartRequest } from './runtime.ts';
 import {
@@ -16,44 +17,19 @@ import {
   refuseNul,
   sandboxArgs,
 } from './sandbox-args.ts';
+import { type Command, groupLimits, spawnRequest } from './sandbox-command.ts';
 import { execFile, type Holder } from './sandbox-holder.ts';
 import { AGENT_HOME, HOST_PATH, type SandboxHost } from './sandbox-host.ts';
 import type { SpawnedProcess, Spawner, SpawnResult } from './spawner.ts';
 import { tarOf } from './tar-stream.ts';
-import { EXTRACT_SCRIPT, NO_FILE, PACK_SCRIPT, READ_SCRIPT } from './transfer-script.ts';
+import { EXTRACT_SCRIPT, NO_FILE, READ_SCRIPT } from './transfer-script.ts';
 
 const MB = 1024 * 1024;
-/** RLIMIT_FSIZE counts in these in every shell. */
-const ULIMIT_BLOCK_BYTES = 512;
-/** bwrap's own two processes and the shell in front of them. */
-const SANDBOX_TASKS = 4;
-/** Threads of the relay. */
-const RELAY_TASKS = 16;
-/** The relay's own memory, which is not the command's. */
-const RELAY_BYTES = 96 * MB;
-/** Room above the limit, so that the watch sees the limit reached before a fork fails. */
-const SPARE_TASKS = 8;
 /** After SIGKILL the kernel takes a few milliseconds to empty a process namespace. */
 const REAP_POLL_MS = 2;
 /** Kept of the output of floe's own small commands. */
 const TOOL_OUTPUT_BYTES = 64 * 1024;
 const STDERR_CHARS = 500;
-
-/**
- * Opens what bwrap reads its options from and reports to, sets the limits, and becomes nsenter and then bwrap.
- * Arguments: options file, status file, largest file in blocks, task limit or an empty string, the command.
- */
-const EXEC_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
-ulimit -c 0
-ulimit -f "$3"
-[ -z "$4" ] || ulimit -p "$4" 2>/dev/null || ulimit -u "$4"
-shift 4
-exec "$@"`;
-
-/** Opens the same two files and goes on as {@link PACK_SCRIPT}. */
-const UPLOAD_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
-shift 2
-${PACK_SCRIPT}`;
 
 export type BubblewrapParts = {
   readonly spawner: Spawner;
@@ -63,20 +39,9 @@ export type BubblewrapParts = {
   readonly request: StartRequest;
   readonly holder: Holder;
   readonly uid: number;
+  /** null: limits rest on watching the processes. */
+  readonly cgroups: Cgroups | null;
 };
-
-type Command = {
-  readonly argv: readonly string[];
-  readonly cwd: string;
-  readonly env: Readonly<Record<string, string>>;
-  readonly stdin?: Buffer | string | undefined;
-  readonly withProxy: boolean;
-  readonly maxOutputBytes: number;
-  /** A host directory whose content is the command's input, as a tar archive. */
-  readonly upload?: string | undefined;
-};
-
-type ExecFiles = { readonly args: string; readonly status: string; readonly packing: string };
 
 type Ended = SpawnResult & {
   /** False when bwrap failed before the command ran. */
@@ -213,7 +178,7 @@ export class BubblewrapRuntime implements Runtime {
     checkEnvironment(command.env);
     refuseNul('the command', [...command.argv, command.cwd]);
     const id = this.nextExec++;
-    const { dir, host } = this.parts;
+    const { dir, host, spawner } = this.parts;
     const relaySocket = command.withProxy ? await this.openProxySocket() : null;
     const plainRoot = this.parts.request.spec.image === null;
     const { options, argv } = commandArgs(host, { ...command, relaySocket, plainRoot });
@@ -224,44 +189,16 @@ export class BubblewrapRuntime implements Runtime {
     };
     await writeFile(files.args, [...this.fixedArgs, '--json-status-fd', '8', ...options].join('\0'), { mode: 0o600 });
     this.refuseStopped();
+    const cgroup = (await this.parts.cgroups?.create(groupLimits(this.parts.request.spec, command))) ?? null;
     try {
-      const child = await this.spawnCommand(command, files, argv);
+      const child = await spawner.spawn(spawnRequest(this.parts, command, { files, argv, cgroup }));
       const ended = await this.finish(child, files.status, signal);
       const packingFailed = command.upload !== undefined && (await readFile(files.packing).catch(() => null)) !== null;
       return packingFailed ? { ...ended, exitCode: ended.exitCode || 1 } : ended;
     } finally {
+      await cgroup?.remove();
       await Promise.all(Object.values(files).map((file) => rm(file, { force: true })));
     }
-  }
-
-  private spawnCommand(command: Command, files: ExecFiles, argv: readonly string[]): Promise<SpawnedProcess> {
-    const { spawner, host, holder, request } = this.parts;
-    const { spec } = request;
-    const overhead = SANDBOX_TASKS + (command.withProxy ? RELAY_TASKS : 0);
-    const enter = ['nsenter', ...(host.mode === 'root' ? [] : ['--preserve-credentials'])];
-    const inside = [
-      ...enter,
-      ...['--user', '--mount', '--target', String(holder.process.pid), '--'],
-      ...['bwrap', '--args', '9', '--', ...argv],
-    ];
-    const script =
-      command.upload === undefined
-        ? [
-            ...['-c', EXEC_SCRIPT, 'floe-exec', files.args, files.status],
-            String(Math.ceil((spec.max_file_mb * MB) / ULIMIT_BLOCK_BYTES)),
-            host.countsProcessesPerNamespace ? String(spec.max_processes + overhead + SPARE_TASKS) : '',
-          ]
-        : ['-c', UPLOAD_SCRIPT, 'floe-upload', files.args, files.status, command.upload, files.packing];
-    return spawner.spawn({
-      argv: ['/bin/sh', ...script, ...inside],
-      env: { PATH: HOST_PATH },
-      stdin: command.stdin,
-      maxOutputBytes: command.maxOutputBytes,
-      limits: {
-        memoryBytes: spec.memory_mb * MB + (command.withProxy ? RELAY_BYTES : 0),
-        taskCount: spec.max_processes + overhead,
-      },
-    });
   }
 
   private async finish(child: SpawnedProcess, statusFile: string, signal: AbortSignal): Promise<Ended> {

@@ -6,6 +6,8 @@ import { asFloeError, FloeError } from '../core/errors.ts';
 import { runtimeSpecSchema } from '../schema/index.ts';
 import { diagnose } from './bubblewrap-problem.ts';
 import { BubblewrapRuntime } from './bubblewrap-runtime.ts';
+import { Cgroups } from './cgroup.ts';
+import { isRunning } from './process-table.ts';
 import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from './runtime.ts';
 import { checkEnvironment, checkWorkdir } from './sandbox-args.ts';
 import { startHolder } from './sandbox-holder.ts';
@@ -37,6 +39,7 @@ export class BubblewrapProvider implements RuntimeProvider {
   private readonly options: BubblewrapOptions;
   private readonly dir: string;
   private host: Promise<SandboxHost> | null = null;
+  private cgroups: Promise<Cgroups | null> | null = null;
 
   constructor(options: BubblewrapOptions) {
     this.options = options;
@@ -101,7 +104,9 @@ export class BubblewrapProvider implements RuntimeProvider {
     const { spawner, clock } = this.options;
     const uid = image?.uid ?? uidOf(request.name);
     const holder = await startHolder({ spawner, dir, host, request, imagePath: image?.path ?? null, uid }, signal);
-    const runtime = new BubblewrapRuntime({ spawner, clock, dir, host, request, holder, uid });
+    this.cgroups ??= Cgroups.find(clock);
+    const cgroups = await this.cgroups;
+    const runtime = new BubblewrapRuntime({ spawner, clock, dir, host, request, holder, uid, cgroups });
     if (image === null) return runtime;
     try {
       // Shows that the image can run a command at all, and that it has the working directory.
@@ -150,14 +155,5 @@ async function removeLeftovers(stateDir: string): Promise<void> {
     const pid = Number(/^bubblewrap-(\d+)$/.exec(name)?.[1]);
     if (Number.isNaN(pid) || pid === process.pid || isRunning(pid)) continue;
     await rm(join(stateDir, name), { recursive: true, force: true });
-  }
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
 }

@@ -69,6 +69,16 @@ export function childrenByParent(table: ReadonlyMap<number, ProcessRow>): Map<nu
   return children;
 }
 
+/** Whether a process of that id is there, also one of another user. */
+export function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}
+
 /** Proportional set size in bytes; null when it cannot be read. */
 export function proportionalBytes(pid: number): number | null {
   const rollup = readProcFile(`/proc/${pid}/smaps_rollup`);
@@ -84,6 +94,23 @@ export function processesWithEnvironment(entry: string): number[] {
     if (environment?.split('\0').includes(entry)) found.push(Number(name));
   }
   return found;
+}
+
+/**
+ * Which limit a control group has enforced so far: by ending a process for its memory, or by refusing one. Takes the
+ * group's directory in each hierarchy.
+ */
+export function cgroupHit(directories: readonly string[]): 'memory' | 'processes' | null {
+  for (const directory of directories) {
+    const memory = readProcFile(`${directory}/memory.events`) ?? readProcFile(`${directory}/memory.oom_control`);
+    if (counted(memory, 'oom_kill')) return 'memory';
+    if (counted(readProcFile(`${directory}/pids.events`), 'max')) return 'processes';
+  }
+  return null;
+}
+
+function counted(counters: string | null, name: string): boolean {
+  return Number(new RegExp(`^${name} (\\d+)$`, 'm').exec(counters ?? '')?.[1] ?? 0) > 0;
 }
 
 function listProc(): string[] {

@@ -1,5 +1,6 @@
 import type { Clock } from '../core/clock.ts';
 import {
+  cgroupHit,
   childrenByParent,
   type ProcessRow,
   processTree,
@@ -45,7 +46,7 @@ export class ProcessWatch {
     const table = readProcessTable();
     const children = childrenByParent(table);
     for (const [pid, { limits, onHit }] of [...this.watched]) {
-      const hit = exceeded(processTree(pid, table, children), limits);
+      const hit = cgroupHit(limits.cgroups ?? []) ?? exceeded(processTree(pid, table, children), limits);
       if (hit === null) continue;
       this.remove(pid);
       onHit(hit);

@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { systemClock } from '../core/clock.ts';
 import { CappedOutput } from './capped-output.ts';
-import { isAlive, processesWithEnvironment, readProcessTable } from './process-table.ts';
+import { cgroupHit, isAlive, processesWithEnvironment, readProcessTable } from './process-table.ts';
 import { type LimitHit, ProcessWatch } from './process-watch.ts';
 import type { HelperReply, HelperRequest } from './spawn-protocol.ts';
 
@@ -95,8 +95,10 @@ function follow(id: number, pid: number, child: ChildProcess, request: SpawnMess
     });
   }
   const exited = new Promise<void>((resolve) => {
-    child.once('exit', () => {
+    child.once('exit', (exitCode) => {
       watch.remove(pid);
+      // A command that gave up because of its limit has been ended by it, before anybody looked.
+      if (exitCode !== 0) killedBy ??= cgroupHit(request.limits?.cgroups ?? []);
       killAll(pid, request.marker);
       whenGroupIsGone(pid, resolve);
     });
