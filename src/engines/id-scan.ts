@@ -17,7 +17,7 @@ const ZERO = 0x30;
 /** An array of ids found in the bytes of a JSON text: `[start, end)` is the array with its brackets. */
 export type ScannedIds = { readonly ids: Int32Array; readonly start: number; readonly end: number };
 
-/** `marks[k]` is where, counted from the start of `text`, the id with index `k * MARK_EVERY` begins. */
+/** `text` is a view of a whole reply, which is kept with it: copying it out would cost more than the rest of the reply holds. `marks[k]` is where, counted from the start of `text`, the id with index `k * MARK_EVERY` begins. */
 type Remembered = { readonly text: Buffer; readonly ids: Int32Array; readonly marks: Uint32Array };
 
 /**
@@ -40,7 +40,7 @@ export class IdScanner {
     const known = this.memory.get(sessionId);
     const read = readIds(text, known ?? null);
     if (read === null) return null;
-    this.remember(sessionId, known, { text: Buffer.from(text), ...read });
+    this.remember(sessionId, known, { text, ...read });
     return { ids: read.ids, start: bounds.open, end: bounds.close + 1 };
   }
 
@@ -60,7 +60,7 @@ export class IdScanner {
 }
 
 function sizeOf({ text, ids, marks }: Remembered): number {
-  return text.length + ids.byteLength + marks.byteLength;
+  return text.buffer.byteLength + ids.byteLength + marks.byteLength;
 }
 
 function findArray(bytes: Buffer, key: string): { open: number; close: number } | null {
@@ -96,7 +96,12 @@ function readIds(text: Buffer, known: Remembered | null): { ids: Int32Array; mar
   }
   const count = readInts(text, from, ids, keep, marks);
   if (count === null) return null;
-  return { ids: ids.slice(0, count), marks: marks.slice(0, Math.ceil(count / MARK_EVERY)) };
+  return { ids: trimmed(ids, count), marks: marks.slice(0, Math.ceil(count / MARK_EVERY)) };
+}
+
+/** A view where little room is left over, otherwise a copy of its own size. */
+function trimmed(ids: Int32Array, count: number): Int32Array {
+  return ids.length - count <= MARK_EVERY ? ids.subarray(0, count) : ids.slice(0, count);
 }
 
 /** How many whole stretches between marks, from the start on, are the same bytes in both texts. */

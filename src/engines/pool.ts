@@ -116,7 +116,7 @@ class LeastBusyPool implements EnginePool {
         member.failures = 0;
         return result;
       } catch (error) {
-        if (signal.aborted) throw error;
+        if (signal.aborted) throw signal.reason;
         this.countFailure(member, error);
         if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
         if (error.details.connection_lost === true && ++lost >= MAX_LOST_CONNECTIONS) throw error;
