@@ -33,14 +33,13 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
   const summary = { ...parseAs(sessionSummarySchema, envelope.header, 'result header'), node_id: nodeId };
   checkConsistent(summary);
   for (const [name, bytes] of envelope.parts) checkPart(name, bytes);
-  const digest = createHash('sha256').update(body).digest('hex');
   // Refuses before anything is written; the same checks hold again in the transaction that decides.
-  const repeated = await context.store.transaction((tables) => check(tables, nodeId, summary, digest));
-  if (repeated.kind === 'repeated') return repeated.reply;
+  await context.store.transaction((tables) => check(tables, nodeId, summary, null));
   const blobs = {
     trajectory: await putPart(context, envelope.parts.get('trajectory')),
     completions: await putPart(context, envelope.parts.get('completions')),
   };
+  const digest = digestOf(envelope.header, blobs);
   return change(context, async (tables, effects) => {
     const checked = await check(tables, nodeId, summary, digest);
     if (checked.kind === 'repeated') return checked.reply;
@@ -84,9 +83,21 @@ async function accept(
   return { ...reply, requeued: false, cursor };
 }
 
+/** Equal for equal deliveries. The blobs' names are hashes of the parts, which need not be read once more for this. */
+function digestOf(header: unknown, blobs: ResultBlobs): string {
+  const parts = [header, blobs.trajectory?.ref ?? null, blobs.completions?.ref ?? null];
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
+}
+
 type Checked = { kind: 'repeated'; reply: DeliveryReply } | { kind: 'new'; row: SessionRow };
 
-async function check(tables: StoreTables, nodeId: string, summary: SessionSummary, digest: string): Promise<Checked> {
+/** Throws unless the delivery fits the lease. Without a `digest`, any earlier delivery of this epoch is taken for the same. */
+async function check(
+  tables: StoreTables,
+  nodeId: string,
+  summary: SessionSummary,
+  digest: string | null,
+): Promise<Checked> {
   await knownNode(tables, nodeId);
   const id = summary.session_id;
   const row = await tables.sessions.get(id);
@@ -95,7 +106,8 @@ async function check(tables: StoreTables, nodeId: string, summary: SessionSummar
     if (row[field] !== summary[field]) throw violation(field, `is ${row[field]} for session ${id}`);
   }
   const earlier = await tables.results.delivery(id, summary.epoch);
-  if (earlier?.digest === digest) return { kind: 'repeated', reply: repeatedReply(row, summary.epoch) };
+  if (earlier !== undefined && (digest === null || earlier.digest === digest))
+    return { kind: 'repeated', reply: repeatedReply(row, summary.epoch) };
   if (row.status === 'CANCELLED') {
     throw new FloeError('cancelled', `session ${id} was cancelled`, { session_id: id });
   }

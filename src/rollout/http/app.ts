@@ -38,6 +38,10 @@ export function buildApp(context: RolloutContext, handlers: Handlers<RouteName>)
     refuseAmbiguous(request.raw);
     if (!isOpen(request)) checkToken(request.headers.authorization);
   });
+  app.addHook('onSend', async (_, reply) => {
+    // A request that was held until now came before fastify knew; its connection would stay open until the grace time ends.
+    if (context.closing.aborted) reply.header('connection', 'close');
+  });
   for (const name of Object.keys(API) as RouteName[]) {
     addRoute(app, API[name], handlers[name] as Handler<RouteSpec>);
   }

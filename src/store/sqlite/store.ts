@@ -55,8 +55,8 @@ export class SqliteStore implements Store {
   }
 
   private async drain(): Promise<void> {
-    // Lets everything that asks in this turn of the event loop join the first batch.
-    await Promise.resolve();
+    // Lets everything that asks in this turn of the event loop join the first batch, and share its sync to disk.
+    await new Promise(setImmediate);
     try {
       await this.connection.kysely.connection().execute(async (kysely) => {
         while (this.waiting.length > 0) await this.commitBatch(kysely, this.waiting.splice(0, MAX_BATCH));
