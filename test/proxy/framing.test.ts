@@ -1,4 +1,5 @@
 import { connect } from 'node:net';
+import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { MAX_BODY_BYTES } from '../../src/proxy/body.ts';
@@ -116,4 +117,22 @@ describe('bodies', () => {
     const reply = await exchange(post(`/s/${key}/v1/chat/completions`).replace('"hi"', '"h\u0001"'));
     expect(reply).toMatch(/^HTTP\/1.1 400 /);
   });
+});
+
+test('whatever bytes come as a body, the answer is a refusal in the shape of the dialect', async () => {
+  const bytes = fc.oneof(
+    fc.string({ unit: 'binary' }),
+    fc.json({ maxDepth: 4 }),
+    fc.constant(`{"a":${'['.repeat(300)}`),
+  );
+  const paths = fc.constantFrom('/v1/chat/completions', '/v1/messages', '/v1/messages/count_tokens');
+  await fc.assert(
+    fc.asyncProperty(paths, bytes, async (path, text) => {
+      const reply = await rig.send({ path: `/s/${key}${path}`, body: text }).reply;
+      expect(reply.status).toBe(400);
+      expect(JSON.parse(reply.body).error.message).toBeTruthy();
+    }),
+    { numRuns: 200 },
+  );
+  expect(rig.server.chats).toEqual([]);
 });

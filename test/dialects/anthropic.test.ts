@@ -1,0 +1,398 @@
+import { describe, expect, test } from 'vitest';
+import { FloeError } from '../../src/core/errors.ts';
+import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
+import type { CanonicalReply, CanonicalRequest } from '../../src/dialects/dialect.ts';
+
+const parse = (over: object, headers = {}): CanonicalRequest =>
+  anthropic.parseRequest(
+    { model: 'm', max_tokens: 100, messages: [{ role: 'user', content: 'hi' }], ...over },
+    headers,
+  );
+
+const messagesOf = (messages: object[], over: object = {}) => parse({ messages, ...over }).messages;
+
+const png = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } };
+const pngPart = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } };
+const text = (value: string, over = {}) => ({ type: 'text', text: value, ...over });
+
+describe('a Messages request', () => {
+  test('of Claude Code becomes canonical, and says what was left out', () => {
+    const request = parse({
+      system: [
+        text('x-anthropic-billing-header: cc_version=2.1.329.ab1; cc_entrypoint=sdk-cli;'),
+        text('You are an agent.', { cache_control: { type: 'ephemeral' } }),
+        text('Be brief.'),
+      ],
+      messages: [{ role: 'user', content: [text('do it', { cache_control: { type: 'ephemeral' } })] }],
+      tools: [
+        {
+          name: 'Bash',
+          description: 'Runs a command',
+          input_schema: { type: 'object', properties: { command: { type: 'string' } } },
+          cache_control: { type: 'ephemeral' },
+          eager_input_streaming: true,
+        },
+        { name: 'Nothing', input_schema: { type: 'object', properties: {} }, defer_loading: true },
+        { type: 'web_search_20250305', name: 'web_search', max_uses: 5 },
+      ],
+      tool_choice: { type: 'auto', disable_parallel_tool_use: true },
+      metadata: { user_id: '{"device_id":"d","session_id":"s"}' },
+      thinking: { type: 'adaptive', display: 'omitted' },
+      output_config: { effort: 'high' },
+      context_management: { edits: [] },
+      stop_sequences: ['END'],
+      temperature: 0.5,
+      top_p: 0.9,
+      top_k: 3,
+      stream: true,
+    });
+    expect(request).toEqual({
+      model: 'm',
+      messages: [
+        { role: 'system', content: 'You are an agent.\nBe brief.' },
+        { role: 'user', content: 'do it' },
+      ],
+      tools: [
+        {
+          type: 'function',
+          function: {
+            name: 'Bash',
+            description: 'Runs a command',
+            parameters: { type: 'object', properties: { command: { type: 'string' } } },
+          },
+        },
+        { type: 'function', function: { name: 'Nothing', parameters: { type: 'object', properties: {} } } },
+      ],
+      toolChoice: 'auto',
+      parallelToolCalls: false,
+      samplingAsked: { temperature: 0.5, top_p: 0.9, top_k: 3, max_tokens: 100, stop: ['END'] },
+      stream: true,
+      streamUsage: true,
+      adjusted: [
+        'billing header block removed',
+        'thinking ignored',
+        'output_config ignored',
+        'context_management ignored',
+        'defer_loading ignored: the tool is sent in full',
+        'hosted tool web_search_20250305 dropped',
+      ],
+      thread: 'main',
+      callKind: 'main',
+    });
+  });
+
+  test('is the same whether a text is a string or one block, and wherever the cache mark is', () => {
+    const plain = messagesOf([{ role: 'user', content: 'hi' }], { system: 'S' });
+    const mark = { cache_control: { type: 'ephemeral' } };
+    expect(messagesOf([{ role: 'user', content: [text('hi', mark)] }], { system: [text('S', mark)] })).toEqual(plain);
+  });
+
+  test('keeps thinking as reasoning and every call with its arguments', () => {
+    const content = [
+      { type: 'thinking', thinking: 'Hm. ', signature: 'anything' },
+      { type: 'redacted_thinking', data: 'x' },
+      text(' Let me look.'),
+      { type: 'tool_use', id: 'a', name: 'Bash', input: { z: 1, a: 'é' } },
+      { type: 'tool_use', id: 'b', name: 'Read', input: {} },
+    ];
+    expect(
+      messagesOf([
+        { role: 'user', content: 'x' },
+        { role: 'assistant', content },
+      ])[1],
+    ).toEqual({
+      role: 'assistant',
+      content: ' Let me look.',
+      reasoning_content: 'Hm. ',
+      tool_calls: [
+        { id: 'a', type: 'function', function: { name: 'Bash', arguments: '{"z":1,"a":"é"}' } },
+        { id: 'b', type: 'function', function: { name: 'Read', arguments: '{}' } },
+      ],
+    });
+  });
+
+  test('an assistant turn of calls alone has no content; an empty one has an empty text', () => {
+    const call = { type: 'tool_use', id: 'a', name: 'f', input: {} };
+    expect(messagesOf([{ role: 'assistant', content: [call] }])[0]).toMatchObject({ content: null });
+    expect(messagesOf([{ role: 'assistant', content: [] }])[0]).toEqual({ role: 'assistant', content: '' });
+  });
+
+  test.each<[string, object, object[]]>([
+    ['a string', { content: 'out' }, [{ role: 'tool', tool_call_id: 'a', content: 'out' }]],
+    ['nothing', {}, [{ role: 'tool', tool_call_id: 'a', content: '' }]],
+    [
+      'several texts',
+      { content: [text('one'), text('two')] },
+      [{ role: 'tool', tool_call_id: 'a', content: 'one\ntwo' }],
+    ],
+    [
+      'an image',
+      { content: [text('see'), png] },
+      [
+        { role: 'tool', tool_call_id: 'a', content: 'see' },
+        { role: 'user', content: [pngPart] },
+      ],
+    ],
+    [
+      'references to tools',
+      { content: [{ type: 'tool_reference', tool_name: 'Grep' }] },
+      [{ role: 'tool', tool_call_id: 'a', content: 'Grep' }],
+    ],
+  ])('a tool result of %s', (_, result, expected) => {
+    const block = { type: 'tool_result', tool_use_id: 'a', ...result };
+    expect(messagesOf([{ role: 'user', content: [block] }])).toEqual(expected);
+  });
+
+  test('several tool results come in order, and the text and image among them follow as one user message', () => {
+    const request = parse({
+      messages: [
+        {
+          role: 'user',
+          content: [
+            { type: 'tool_result', tool_use_id: 'a', content: [png], is_error: true },
+            text('a note'),
+            { type: 'tool_result', tool_use_id: 'b', content: 'two' },
+            text('more'),
+          ],
+        },
+      ],
+    });
+    expect(request.messages).toEqual([
+      { role: 'tool', tool_call_id: 'a', content: '' },
+      { role: 'tool', tool_call_id: 'b', content: 'two' },
+      { role: 'user', content: [pngPart, text('a note\nmore')] },
+    ]);
+    expect(request.adjusted).toEqual([
+      'is_error of a tool result dropped',
+      'image of a tool result moved to a user message',
+      'text before a tool result moved after it',
+    ]);
+  });
+
+  test('system messages at the head lead; later ones join the user turn beside them', () => {
+    const request = parse({
+      system: 'S',
+      messages: [
+        { role: 'system', content: 'environment' },
+        { role: 'user', content: 'hi' },
+        { role: 'system', content: [text('skills')] },
+        { role: 'assistant', content: 'yes' },
+        { role: 'system', content: 'date' },
+        { role: 'user', content: 'go on' },
+      ],
+    });
+    expect(request.messages).toEqual([
+      { role: 'system', content: 'S\nenvironment' },
+      { role: 'user', content: 'hi\nskills' },
+      { role: 'assistant', content: 'yes' },
+      { role: 'user', content: 'date\ngo on' },
+    ]);
+  });
+
+  test('a conversation that grows keeps its canonical beginning', () => {
+    const turns = [
+      { role: 'user', content: [text('a'), text('b')] },
+      { role: 'system', content: 's' },
+      { role: 'assistant', content: [{ type: 'tool_use', id: 'x', name: 'f', input: {} }] },
+      { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'x', content: [png] }, text('t')] },
+      { role: 'system', content: 'late' },
+      { role: 'assistant', content: 'done' },
+      { role: 'system', content: 'again' },
+      { role: 'user', content: 'more' },
+    ];
+    const whole = messagesOf(turns);
+    for (const end of [2, 3, 5, 6]) {
+      const part = messagesOf(turns.slice(0, end));
+      expect(whole.slice(0, part.length)).toEqual(part);
+    }
+  });
+
+  test.each([
+    [{ type: 'any' }, 'required', null],
+    [{ type: 'none' }, 'none', null],
+    [
+      { type: 'tool', name: 'f', disable_parallel_tool_use: false },
+      { type: 'function', function: { name: 'f' } },
+      true,
+    ],
+  ])('tool choice %j', (choice, toolChoice, parallelToolCalls) => {
+    expect(parse({ tool_choice: choice })).toMatchObject({ toolChoice, parallelToolCalls });
+  });
+
+  test('a request for nothing but a title is a title call; a sub-agent is named by its header', () => {
+    const schema = { type: 'object', properties: { title: { type: 'string' } } };
+    const output_config = { format: { type: 'json_schema', schema } };
+    const tools = [{ name: 'f', input_schema: {} }];
+    expect(parse({ output_config })).toMatchObject({ callKind: 'title', thread: 'main' });
+    expect(parse({ output_config, tools })).toMatchObject({ callKind: 'main' });
+    expect(parse({}, { 'x-claude-code-agent-id': 'ab12' })).toMatchObject({ callKind: 'subagent', thread: 'ab12' });
+  });
+
+  test.each<[object, string]>([
+    [{ messages: [] }, 'messages'],
+    [{ messages: [{ role: 'user', content: [{ type: 'tool_result' }] }] }, 'messages.0.content: 0.tool_use_id'],
+    [
+      {
+        messages: [
+          { role: 'user', content: 'x' },
+          { role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'f', input: 'x' }] },
+        ],
+      },
+      'messages.1.content: 0.input',
+    ],
+    [{ messages: [{ role: 'user', content: [{ type: 'audio' }] }] }, 'messages.0.content: 0.type'],
+    [{ tools: [{ name: 5 }] }, 'tools.0.name'],
+    [{ max_tokens: '5' }, 'max_tokens'],
+    [{ tool_choice: { type: 'tool' } }, 'tool_choice.name'],
+  ])('with a wrong type is refused with the path: %j', (over, path) => {
+    expect(() => parse(over)).toThrow(path);
+  });
+});
+
+const reply = (over: Partial<CanonicalReply> = {}): CanonicalReply => ({
+  completionId: 'cpl_1',
+  model: 'asked',
+  createdMs: 1_500,
+  message: {
+    role: 'assistant',
+    content: 'Text é\n',
+    reasoning_content: 'Think',
+    tool_calls: [{ id: 'c1', type: 'function', function: { name: 'f', arguments: '{"b": 1,  "a":9007199254740993}' } }],
+  },
+  finishReason: 'tool_calls',
+  stopText: null,
+  usage: { prompt_tokens: 10, completion_tokens: 4, cached_tokens: 6 },
+  ...over,
+});
+
+type Event = { type: string; index?: number; content_block?: object; delta?: object; usage?: object; message?: object };
+
+function eventsOf(stream: string): Event[] {
+  return stream
+    .split('\n\n')
+    .filter((block) => block !== '')
+    .map((block) => {
+      const match = /^event: (\w+)\ndata: (.*)$/.exec(block);
+      const data = JSON.parse(match?.[2] ?? '') as Event;
+      expect(data.type).toBe(match?.[1]);
+      return data;
+    });
+}
+
+describe('a reply', () => {
+  test('has thinking, text and calls in order, the arguments as sampled, and truthful usage', () => {
+    const body = anthropic.encodeReply(reply());
+    expect(body).toContain('"input":{"b": 1,  "a":9007199254740993}');
+    expect(JSON.parse(body)).toMatchObject({
+      id: 'cpl_1',
+      type: 'message',
+      role: 'assistant',
+      model: 'asked',
+      content: [
+        { type: 'thinking', thinking: 'Think', signature: 'cpl_1' },
+        { type: 'text', text: 'Text é\n' },
+        { type: 'tool_use', id: 'c1', name: 'f' },
+      ],
+      stop_reason: 'tool_use',
+      stop_sequence: null,
+      usage: { input_tokens: 4, cache_read_input_tokens: 6, cache_creation_input_tokens: 0, output_tokens: 4 },
+    });
+  });
+
+  test.each([
+    ['{"a":', { __unparsedToolInput: { raw: '{"a":', len: 5 } }],
+    ['[1]', { __unparsedToolInput: { raw: '[1]', len: 3 } }],
+    ['', {}],
+  ])('with arguments %j, which the shape has no place for, does not pretend otherwise', (raw, input) => {
+    const message = {
+      role: 'assistant' as const,
+      content: null,
+      tool_calls: [{ id: 'c', type: 'function' as const, function: { name: 'f', arguments: raw } }],
+    };
+    expect(JSON.parse(anthropic.encodeReply(reply({ message }))).content).toEqual([
+      { type: 'tool_use', id: 'c', name: 'f', input },
+    ]);
+    const { body } = anthropic.encodeStream(reply({ message }), parse({}));
+    expect(eventsOf(body)[2]?.delta).toEqual({ type: 'input_json_delta', partial_json: raw });
+  });
+
+  test('streams as the events that a client puts together again', () => {
+    const { body, end } = anthropic.encodeStream(reply(), parse({ stream: true }));
+    const events = eventsOf(body);
+    expect(events.map(({ type }) => type)).toEqual([
+      'message_start',
+      ...['content_block_start', 'content_block_delta', 'content_block_delta', 'content_block_stop'],
+      ...['content_block_start', 'content_block_delta', 'content_block_stop'],
+      ...['content_block_start', 'content_block_delta', 'content_block_stop'],
+    ]);
+    expect(events.map(({ index }) => index)).toEqual([undefined, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]);
+    expect(events.filter(({ delta }) => delta).map(({ delta }) => delta)).toEqual([
+      { type: 'thinking_delta', thinking: 'Think' },
+      { type: 'signature_delta', signature: 'cpl_1' },
+      { type: 'text_delta', text: 'Text é\n' },
+      { type: 'input_json_delta', partial_json: '{"b": 1,  "a":9007199254740993}' },
+    ]);
+    expect(eventsOf(end)).toEqual([
+      {
+        type: 'message_delta',
+        delta: { stop_reason: 'tool_use', stop_sequence: null },
+        usage: { input_tokens: 4, cache_creation_input_tokens: 0, cache_read_input_tokens: 6, output_tokens: 4 },
+      },
+      { type: 'message_stop' },
+    ]);
+  });
+
+  test.each([
+    [{ finishReason: 'length' as const }, { stop_reason: 'max_tokens' }],
+    [{ finishReason: 'stop' as const }, { stop_reason: 'end_turn' }],
+    [
+      { finishReason: 'stop' as const, stopText: 'END' },
+      { stop_reason: 'stop_sequence', stop_sequence: 'END' },
+    ],
+  ])('that ended with %j says so', (over, expected) => {
+    const message = { role: 'assistant' as const, content: 'x' };
+    expect(JSON.parse(anthropic.encodeReply(reply({ message, ...over })))).toMatchObject(expected);
+  });
+
+  test('of nothing has no blocks', () => {
+    const message = { role: 'assistant' as const, content: '' };
+    expect(JSON.parse(anthropic.encodeReply(reply({ message, finishReason: 'stop' }))).content).toEqual([]);
+  });
+
+  test('an echo of it is the canonical turn again', () => {
+    const plain = reply({
+      message: {
+        ...reply().message,
+        tool_calls: [{ id: 'c1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }],
+      },
+    });
+    const { content } = JSON.parse(anthropic.encodeReply(plain));
+    expect(messagesOf([{ role: 'assistant', content }])).toEqual([plain.message]);
+  });
+});
+
+describe('an error', () => {
+  test.each([
+    ['schema_violation', 400, 'invalid_request_error'],
+    ['unauthorized', 401, 'authentication_error'],
+    ['not_found', 404, 'not_found_error'],
+    ['session_closed', 410, 'invalid_request_error'],
+    ['body_too_large', 413, 'request_too_large'],
+    ['overloaded', 429, 'rate_limit_error'],
+    ['engine_error', 502, 'api_error'],
+    ['engine_unavailable', 503, 'overloaded_error'],
+  ] as const)('%s is %d %s', (code, status, type) => {
+    const encoded = anthropic.encodeError(new FloeError(code, 'why'));
+    expect(encoded.status).toBe(status);
+    expect(JSON.parse(encoded.body)).toEqual({ type: 'error', error: { type, message: 'why' } });
+  });
+
+  test('for an overlong prompt has the words that clients look for, and the engine its own', () => {
+    const error = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
+    const message = 'prompt is too long: maximum context length is 5';
+    expect(JSON.parse(anthropic.encodeError(error).body).error.message).toBe(message);
+    expect(eventsOf(anthropic.encodeStreamError(error))).toEqual([
+      { type: 'error', error: { type: 'invalid_request_error', message } },
+    ]);
+  });
+});

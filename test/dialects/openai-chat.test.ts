@@ -1,0 +1,283 @@
+import { describe, expect, test } from 'vitest';
+import { FloeError } from '../../src/core/errors.ts';
+import type { CanonicalReply, CanonicalRequest } from '../../src/dialects/dialect.ts';
+import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
+
+const parse = (over: object, headers = {}): CanonicalRequest =>
+  openaiChat.parseRequest({ model: 'm', messages: [{ role: 'user', content: 'hi' }], ...over }, headers);
+
+const messagesOf = (messages: object[]) => parse({ messages }).messages;
+const text = (value: string) => ({ type: 'text', text: value });
+const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA', detail: 'high' } };
+const imagePart = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA' } };
+
+describe('a chat request', () => {
+  test('of a coding harness becomes canonical, and says what was left out', () => {
+    const request = parse({
+      messages: [
+        { role: 'developer', content: 'You are an agent.' },
+        { role: 'user', content: [text('do'), text('it')], name: 'u' },
+      ],
+      tools: [
+        {
+          type: 'function',
+          function: {
+            name: 'sh',
+            description: 'Runs',
+            parameters: { type: 'object', properties: { n: { type: ['integer', 'null'] } } },
+            strict: false,
+          },
+        },
+        { type: 'function', function: { name: 'bare' } },
+        { type: 'web_search_preview' },
+      ],
+      tool_choice: 'auto',
+      parallel_tool_calls: true,
+      stream: true,
+      stream_options: { include_usage: true },
+      store: false,
+      reasoning_effort: 'high',
+      prompt_cache_key: 'session_1',
+      max_tokens: 10,
+      max_completion_tokens: 20,
+      temperature: 0,
+      top_p: 0.95,
+      presence_penalty: 0.1,
+      stop: 'END',
+      seed: 4,
+      n: 1,
+    });
+    expect(request).toEqual({
+      model: 'm',
+      messages: [
+        { role: 'system', content: 'You are an agent.' },
+        { role: 'user', content: 'do\nit' },
+      ],
+      tools: [
+        {
+          type: 'function',
+          function: {
+            name: 'sh',
+            description: 'Runs',
+            parameters: { type: 'object', properties: { n: { type: ['integer', 'null'] } } },
+          },
+        },
+        { type: 'function', function: { name: 'bare' } },
+      ],
+      toolChoice: 'auto',
+      parallelToolCalls: true,
+      samplingAsked: { temperature: 0, top_p: 0.95, max_tokens: 20, stop: ['END'], seed: 4 },
+      stream: true,
+      streamUsage: true,
+      adjusted: [
+        'developer message sent as system',
+        'reasoning_effort ignored',
+        'presence_penalty ignored',
+        'hosted tool web_search_preview dropped',
+      ],
+      thread: 'main',
+      callKind: 'main',
+    });
+  });
+
+  test.each([[null], [''], [undefined], [[]]])(
+    'an assistant turn of calls alone is the same with content %j',
+    (content) => {
+      const tool_calls = [{ id: 'a', type: 'function', function: { name: 'f', arguments: '{ "x":1}' } }];
+      expect(messagesOf([{ role: 'assistant', content, tool_calls, refusal: null, audio: null }])).toEqual([
+        { role: 'assistant', content: null, tool_calls },
+      ]);
+    },
+  );
+
+  test('arguments stay the text that they are, even where it is no JSON', () => {
+    const tool_calls = [{ id: 'a', type: 'function', function: { name: 'f', arguments: '{"x":' } }];
+    expect(messagesOf([{ role: 'assistant', content: 'x', tool_calls }])[0]).toMatchObject({ tool_calls });
+  });
+
+  test('reasoning is taken under both of its names; whitespace and think tags are kept', () => {
+    const [one, two] = messagesOf([
+      { role: 'assistant', content: '<think>a</think>\n b ', reasoning_content: 'r' },
+      { role: 'assistant', content: [text('a'), { type: 'refusal', refusal: 'no' }], reasoning: 'r' },
+    ]);
+    expect(one).toEqual({ role: 'assistant', content: '<think>a</think>\n b ', reasoning_content: 'r' });
+    expect(two).toEqual({ role: 'assistant', content: 'a\nno', reasoning_content: 'r' });
+  });
+
+  test('tool results come as text, parts or nothing, and their images follow in a user message', () => {
+    expect(
+      messagesOf([
+        { role: 'tool', tool_call_id: 'a', content: [text('one'), image] },
+        { role: 'tool', tool_call_id: 'b', content: null },
+        { role: 'user', content: 'next' },
+      ]),
+    ).toEqual([
+      { role: 'tool', tool_call_id: 'a', content: 'one' },
+      { role: 'tool', tool_call_id: 'b', content: '' },
+      { role: 'user', content: [imagePart, text('next')] },
+    ]);
+  });
+
+  test('consecutive user messages stay apart, with their images', () => {
+    const users = [
+      { role: 'user', content: 'a' },
+      { role: 'user', content: [text('b'), image] },
+      { role: 'user', content: 'c' },
+    ];
+    expect(messagesOf(users)).toEqual([
+      { role: 'user', content: 'a' },
+      { role: 'user', content: [text('b'), imagePart] },
+      { role: 'user', content: 'c' },
+    ]);
+  });
+
+  test('several leading system messages are joined, later ones join the user turn', () => {
+    expect(
+      messagesOf([
+        { role: 'system', content: 'a' },
+        { role: 'developer', content: 'b' },
+        { role: 'user', content: 'u' },
+        { role: 'assistant', content: 'x' },
+        { role: 'system', content: 'late' },
+      ]),
+    ).toEqual([
+      { role: 'system', content: 'a\nb' },
+      { role: 'user', content: 'u' },
+      { role: 'assistant', content: 'x' },
+      { role: 'user', content: 'late' },
+    ]);
+  });
+
+  test('names a forced tool, and the call kind and thread that headers tell', () => {
+    const choice = { type: 'function', function: { name: 'f' } };
+    expect(parse({ tool_choice: choice }).toolChoice).toEqual(choice);
+    expect(parse({}, { 'x-session-id': 's2', 'x-parent-session-id': 's1' })).toMatchObject({
+      thread: 's2',
+      callKind: 'subagent',
+    });
+    expect(parse({}, { 'x-session-id': 's1' })).toMatchObject({ thread: 'main', callKind: 'main' });
+    expect(parse({}, { 'x-interaction-type': 'conversation-subagent' })).toMatchObject({ callKind: 'subagent' });
+    const response_format = {
+      type: 'json_schema',
+      json_schema: { schema: { properties: { title: { type: 'string' } } } },
+    };
+    expect(parse({ response_format })).toMatchObject({ callKind: 'title', adjusted: ['response_format ignored'] });
+  });
+
+  test.each<[object, string]>([
+    [{ messages: [{ role: 'user', content: [{ type: 'input_audio' }] }] }, 'messages.0.content'],
+    [{ messages: [{ role: 'tool', content: 'x' }] }, 'messages.0.tool_call_id'],
+    [
+      { messages: [{ role: 'assistant', tool_calls: [{ id: 'a', function: { name: 'f', arguments: {} } }] }] },
+      'messages.0.tool_calls.0.function.arguments',
+    ],
+    [{ model: 5 }, 'model'],
+    [{ max_tokens: 0 }, 'max_tokens'],
+    [{ n: 2 }, 'n: only one choice'],
+    [{ stop: [1] }, 'stop'],
+  ])('with a wrong type is refused with the path: %j', (over, path) => {
+    expect(() => parse(over)).toThrow(path);
+  });
+});
+
+const reply = (over: Partial<CanonicalReply> = {}): CanonicalReply => ({
+  completionId: 'cpl_1',
+  model: 'asked',
+  createdMs: 1_500,
+  message: {
+    role: 'assistant',
+    content: ' Text\u2028',
+    reasoning_content: 'Think',
+    tool_calls: [
+      { id: 'c1', type: 'function', function: { name: 'f', arguments: '{"b": 1' } },
+      { id: 'c2', type: 'function', function: { name: 'g', arguments: '' } },
+    ],
+  },
+  finishReason: 'tool_calls',
+  stopText: null,
+  usage: { prompt_tokens: 10, completion_tokens: 4, cached_tokens: 6 },
+  ...over,
+});
+
+const chunksOf = (stream: string): string[] =>
+  stream
+    .split('\n\n')
+    .filter((line) => line !== '')
+    .map((line) => line.replace(/^data: /, ''));
+
+describe('a reply', () => {
+  test('is the message with the arguments as sampled', () => {
+    expect(JSON.parse(openaiChat.encodeReply(reply()))).toEqual({
+      id: 'cpl_1',
+      object: 'chat.completion',
+      created: 1,
+      model: 'asked',
+      choices: [{ index: 0, message: reply().message, logprobs: null, finish_reason: 'tool_calls' }],
+      usage: { prompt_tokens: 10, completion_tokens: 4, total_tokens: 14, prompt_tokens_details: { cached_tokens: 6 } },
+    });
+  });
+
+  test('streams role, thinking, text and calls; the end comes apart', () => {
+    const { body, end } = openaiChat.encodeStream(reply(), parse({ stream_options: { include_usage: true } }));
+    const deltas = chunksOf(body).map((chunk) => JSON.parse(chunk).choices[0]);
+    expect(deltas.map(({ delta }) => delta)).toEqual([
+      { role: 'assistant', content: '' },
+      { reasoning_content: 'Think' },
+      { content: ' Text\u2028' },
+      { tool_calls: [{ index: 0, ...reply().message.tool_calls?.[0] }] },
+      { tool_calls: [{ index: 1, ...reply().message.tool_calls?.[1] }] },
+    ]);
+    expect(deltas.every(({ finish_reason }) => finish_reason === null)).toBe(true);
+    const [finish, usage, done, ...rest] = chunksOf(end);
+    expect(JSON.parse(finish ?? '').choices).toEqual([
+      { index: 0, delta: {}, logprobs: null, finish_reason: 'tool_calls' },
+    ]);
+    expect(JSON.parse(usage ?? '')).toMatchObject({ choices: [], usage: { total_tokens: 14 } });
+    expect(done).toBe('[DONE]');
+    expect(rest).toEqual([]);
+  });
+
+  test('has no usage chunk unless it was asked for', () => {
+    expect(chunksOf(openaiChat.encodeStream(reply(), parse({})).end)).toHaveLength(2);
+  });
+
+  test.each([
+    ['stop', 'stop'],
+    ['length', 'length'],
+  ] as const)('that ended by %s says %s, and without a cache count gives none', (finishReason, expected) => {
+    const usage = { prompt_tokens: 1, completion_tokens: 1, cached_tokens: null };
+    const body = JSON.parse(
+      openaiChat.encodeReply(reply({ message: { role: 'assistant', content: 'x' }, finishReason, usage })),
+    );
+    expect(body.choices[0].finish_reason).toBe(expected);
+    expect(body.usage).toEqual({ prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 });
+  });
+
+  test('an echo of it is the canonical turn again', () => {
+    const { message } = JSON.parse(openaiChat.encodeReply(reply())).choices[0];
+    expect(messagesOf([message])).toEqual([reply().message]);
+  });
+});
+
+test('an error has a type, a message and a code', () => {
+  const overflow = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
+  expect(openaiChat.encodeError(overflow)).toEqual({
+    status: 400,
+    body: JSON.stringify({
+      error: {
+        message: 'maximum context length is 5',
+        type: 'invalid_request_error',
+        param: null,
+        code: 'context_length_exceeded',
+      },
+    }),
+  });
+  const [event, done] = chunksOf(openaiChat.encodeStreamError(new FloeError('engine_error', 'why')));
+  expect(JSON.parse(event ?? '').error).toEqual({
+    message: 'why',
+    type: 'server_error',
+    param: null,
+    code: 'engine_error',
+  });
+  expect(done).toBe('[DONE]');
+});
