@@ -33,7 +33,8 @@ export function printReport(title, rows, keys) {
   const where = machine();
   const width = Math.max(...rows.map(([name]) => name.length));
   console.log(`\n${title}\n${where.cpu}, ${where.cores} cores, Node ${where.node}, commit ${where.commit}\n`);
-  for (const [name, value, remark = ''] of rows) console.log(`${name.padEnd(width)}  ${String(value).padStart(10)}  ${remark}`);
+  for (const [name, value, remark = ''] of rows)
+    console.log(`${name.padEnd(width)}  ${String(value).padStart(10)}  ${remark}`);
   if (process.argv.includes('--json')) console.log(JSON.stringify({ ...keys, machine: where }));
 }
 

@@ -2,7 +2,7 @@
 // Each figure stands beside its baseline from the same run: the same commands without floe.
 import { fork, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -31,7 +31,10 @@ const PI_SCENARIO = {
   name: 'bench',
   match: { contains: 'count to three' },
   rules: [
-    { when: { assistant_turns: { max: 2 } }, reply: [{ text: 'One more.' }, { call: { tool: 'bash', arguments: { command: 'echo counting' } } }] },
+    {
+      when: { assistant_turns: { max: 2 } },
+      reply: [{ text: 'One more.' }, { call: { tool: 'bash', arguments: { command: 'echo counting' } } }],
+    },
     { reply: [{ text: 'Done.' }] },
   ],
 };
@@ -53,7 +56,12 @@ async function startStack(options) {
   };
 }
 
-const node = (sim, pools) => ({ harness_dir: harnessDir(), engines: [{ base_url: sim.url }], default_backend: 'local', pools });
+const node = (sim, pools) => ({
+  harness_dir: harnessDir(),
+  engines: [{ base_url: sim.url }],
+  default_backend: 'local',
+  pools,
+});
 
 const shellTask = (custom_shell, num_samples) => ({
   instruction: '',
@@ -100,14 +108,20 @@ async function benchRate(sim) {
     await once(spawn('/bin/sh', ['-c', ONE_CALL], { env, stdio: 'ignore' }), 'exit');
   });
   const bareSeconds = (performance.now() - bareStart) / 1000;
-  return { perSecond: SESSIONS / seconds, cpuMsEach: (cpuMs - before.cpuMs) / SESSIONS, barePerSecond: SESSIONS / bareSeconds };
+  return {
+    perSecond: SESSIONS / seconds,
+    cpuMsEach: (cpuMs - before.cpuMs) / SESSIONS,
+    barePerSecond: SESSIONS / bareSeconds,
+  };
 }
 
 async function benchMemory(sim) {
   const stack = await startStack(node(sim, { init: 32, ready: 32, run: IN_FLIGHT, postrun: WORKERS }));
   await stack.client.submit(shellTask(ONE_CALL, 50)).then(() => collect(stack.client, 50));
   const idle = await stack.usage();
-  const { task_id } = await stack.client.submit(shellTask(`${ONE_CALL.replace('exec bash', 'bash')}; sleep 600`, IN_FLIGHT));
+  const { task_id } = await stack.client.submit(
+    shellTask(`${ONE_CALL.replace('exec bash', 'bash')}; sleep 600`, IN_FLIGHT),
+  );
   for await (const event of stack.client.events()) {
     if (event.type !== 'session.state_changed') continue;
     const { nodes, sessions } = await stack.client.status();
@@ -141,7 +155,15 @@ async function piBare(sim, installDir) {
   const paths = { workdir: join(dir, 'work'), home: join(dir, 'home'), logs: join(dir, 'logs') };
   for (const path of Object.values(paths)) await mkdir(path);
   const agent = { harness: 'pi', model_name: sim.model, env: {}, settings: {} };
-  const launch = piHarness.launch({ instruction: 'Please count to three.', agent, baseUrl: sim.url, apiKey: 'none', contextWindow: 32_768, paths, installDir });
+  const launch = piHarness.launch({
+    instruction: 'Please count to three.',
+    agent,
+    baseUrl: sim.url,
+    apiKey: 'none',
+    contextWindow: 32_768,
+    paths,
+    installDir,
+  });
   for (const file of launch.files) {
     await mkdir(dirname(file.path), { recursive: true });
     await writeFile(file.path, file.content);

@@ -34,7 +34,10 @@ function printHead(session: SessionView): void {
   line(
     `${paint('bold', session.session_id)}  task ${session.task_id}, sample ${session.sample_index}, attempt ${session.attempt}`,
   );
-  if (summary === null) return line(`status ${session.status}`);
+  if (summary === null) {
+    line(`status ${session.status}`);
+    return;
+  }
   const reward = summary.reward === null ? 'none' : String(summary.reward);
   line(
     `outcome ${outcomeColour(summary.outcome)}, reward ${paint('bold', reward)}, ${(summary.timing.total_ms / 1000).toFixed(2)} s`,

@@ -135,7 +135,8 @@ class LedgerCheck {
     const ledgerVersions = expand(entry.version_spans, entry.response_ids.length);
     for (let i = 0; i < entry.response_ids.length; i++) {
       const wanted = Math.fround(logprobs[i] ?? Number.NaN);
-      const got = trace.response_logprobs[start + i];
+      // Written as the shortest decimal that restores the float32, so it is read back as one.
+      const got = Math.fround(trace.response_logprobs[start + i] ?? Number.NaN);
       if (got !== wanted) add(entry.request_id, 'logprob', `token ${i}: ${got} instead of ${wanted}`);
       if (versions[start + i] !== ledgerVersions[i]) {
         add(entry.request_id, 'version', `token ${i}: ${versions[start + i]} instead of ${ledgerVersions[i]}`);

@@ -1,0 +1,103 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { oneCall, startTestStack, type TestStack } from '../e2e/stack.ts';
+
+const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+
+type Ended = { readonly code: number | null; readonly stdout: string; readonly stderr: string };
+
+describe('the floe command', () => {
+  let stack: TestStack;
+  let env: NodeJS.ProcessEnv;
+  beforeAll(async () => {
+    stack = await startTestStack();
+    env = { ...process.env, FLOE_HOME: join(stack.dir, 'home'), FLOE_URL: stack.serverUrl, FLOE_TOKEN: '' };
+  });
+  afterAll(() => stack.close());
+
+  async function floe(...args: string[]): Promise<Ended> {
+    const child = spawn(process.execPath, [CLI, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] });
+    const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
+    return { code, stdout, stderr };
+  }
+
+  const lastJson = (ended: Ended): unknown => JSON.parse(ended.stdout.trim().split('\n').at(-1) ?? '');
+
+  async function taskFile(task: object): Promise<string> {
+    const path = join(stack.dir, 'task.json');
+    await writeFile(path, JSON.stringify(task));
+    return path;
+  }
+
+  it('takes a task from a file to its results and its readable trace', async () => {
+    const task = {
+      instruction: 'hi',
+      agent: { harness: 'shell', custom_shell: oneCall('hi') },
+      evaluator: { strategy: 'session_completed' },
+    };
+    const submitted = await floe('submit', await taskFile(task), '--samples', '2', '--task-id', 'cli-test', '--watch');
+    expect(submitted).toMatchObject({ code: 0 });
+    expect(submitted.stdout).toContain('task cli-test: 2 sessions');
+    expect(submitted.stdout).toMatch(/COMPLETED.*reward 1/);
+
+    const results = (await floe('results', '--json')).stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+    expect(results.map((result) => result.outcome)).toEqual(['completed', 'completed']);
+
+    const trace = await floe('trace', results[0].session_id);
+    expect(trace.stdout).toMatch(/turn 0 +root +\d+ prompt/);
+    expect(trace.stdout).toMatch(/sampled (\d+) = trained \1 \+ excluded 0/);
+
+    expect(lastJson(await floe('status', '--json'))).toMatchObject({ sessions: { COMPLETED: 2 } });
+    expect((await floe('watch', 'cli-test')).stdout).toContain('COMPLETED');
+    expect((await floe('cancel', 'cli-test')).stdout).toContain('2 of 2 sessions ended');
+  });
+
+  it('exits with 2 and names the field when the input is refused', async () => {
+    const file = await taskFile({ instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' }, num_sample: 2 });
+    const ended = await floe('submit', file, '--json');
+    expect(ended.code).toBe(2);
+    expect(lastJson(ended)).toMatchObject({
+      error: { code: 'schema_violation', message: expect.stringContaining('num_sample') },
+    });
+  });
+
+  it.each([
+    ['an unknown task', ['watch', 'nobody'], 'not_found'],
+    ['an unknown session', ['trace', 'ses_nobody'], 'not_found'],
+    ['a server that is not there', ['status', '--url', 'http://127.0.0.1:9'], 'peer_unreachable'],
+  ])('says what is wrong with %s', async (_, args, code) => {
+    const ended = await floe(...args);
+    expect(ended.code).not.toBe(0);
+    expect(ended.stderr).toContain(`error ${code}`);
+  });
+
+  it('does not start without an engine', async () => {
+    const ended = await floe('up');
+    expect(ended).toMatchObject({ code: 2, stderr: expect.stringContaining('--engine') });
+  });
+
+  it('tells what the machine has', async () => {
+    const { findings } = lastJson(await floe('doctor', '--json', '--engine', stack.sim.url)) as {
+      findings: { part: string; ok: boolean }[];
+    };
+    const parts = new Map(findings.map((finding) => [finding.part, finding.ok]));
+    expect(parts.get('engine')).toBe(true);
+    expect(parts.get('runtime local')).toBe(true);
+    expect([...parts.keys()]).toEqual(
+      expect.arrayContaining(['node', 'floe home', 'runtime bubblewrap', 'git', 'harness pi']),
+    );
+  });
+
+  it('lists the harnesses with their pinned versions', async () => {
+    const rows = lastJson(await floe('harness', 'list', '--json')) as { harness: string; version: string | null }[];
+    expect(rows.map((row) => row.harness)).toEqual(['pi', 'shell']);
+    expect(rows[0]?.version).toMatch(/^\d+\.\d+\.\d+$/);
+  });
+});
