@@ -1,44 +1,32 @@
 #!/usr/bin/env node
 import { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
-import { registerCancel } from './cancel.ts';
-import { registerDemo } from './demo/command.ts';
-import { registerDoctor } from './doctor.ts';
-import { registerGateway } from './gateway.ts';
-import { registerHarness } from './harness.ts';
 import { printError } from './print.ts';
-import { registerResults } from './results.ts';
-import { registerServer } from './server.ts';
-import { registerSim } from './sim.ts';
-import { registerStatus } from './status.ts';
-import { registerSubmit } from './submit.ts';
-import { registerTrace } from './trace.ts';
-import { registerUp } from './up.ts';
 import { version } from './version.ts';
-import { registerWatch } from './watch.ts';
+
+type Register = (program: Command) => void;
+
+/** Loaded on demand: the server's and the simulator's modules would cost every small command half a second. */
+const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
+  up: async () => (await import('./up.ts')).registerUp,
+  server: async () => (await import('./server.ts')).registerServer,
+  gateway: async () => (await import('./gateway.ts')).registerGateway,
+  sim: async () => (await import('./sim.ts')).registerSim,
+  submit: async () => (await import('./submit.ts')).registerSubmit,
+  status: async () => (await import('./status.ts')).registerStatus,
+  watch: async () => (await import('./watch.ts')).registerWatch,
+  results: async () => (await import('./results.ts')).registerResults,
+  cancel: async () => (await import('./cancel.ts')).registerCancel,
+  trace: async () => (await import('./trace.ts')).registerTrace,
+  harness: async () => (await import('./harness.ts')).registerHarness,
+  doctor: async () => (await import('./doctor.ts')).registerDoctor,
+  demo: async () => (await import('./demo/command.ts')).registerDemo,
+};
 
 const program = new Command('floe')
   .description('Rollouts as a service for reinforcement learning of LLM agents')
   .version(version())
   .showHelpAfterError();
-
-for (const register of [
-  registerUp,
-  registerServer,
-  registerGateway,
-  registerSim,
-  registerSubmit,
-  registerStatus,
-  registerWatch,
-  registerResults,
-  registerCancel,
-  registerTrace,
-  registerHarness,
-  registerDoctor,
-  registerDemo,
-]) {
-  register(program);
-}
 
 // `floe results --json | head` closes our output early; that is not a failure.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
@@ -47,6 +35,10 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 });
 
 try {
+  const wanted = COMMANDS[process.argv[2] ?? ''];
+  // Help and typing errors need to know every command.
+  const loaders = wanted === undefined ? Object.values(COMMANDS) : [wanted];
+  for (const load of loaders) (await load())(program);
   await program.parseAsync(process.argv);
 } catch (error) {
   printError(error, process.argv.includes('--json'));
