@@ -12,7 +12,7 @@ import type { StagePools } from './stage-pools.ts';
 const RETRY = { firstMs: 200, maxMs: 5_000 };
 /** While shutting down, a server that cannot be reached is not waited for: the lease runs out instead. */
 const CLOSING_TRIES = 3;
-/** State changes are gathered this long into one heartbeat. */
+/** State changes are gathered this long into one heartbeat; with many sessions, 1 ms longer for each. */
 const PROGRESS_GATHER_MS = 100;
 
 export type NodeAgentDeps = {
@@ -153,7 +153,7 @@ export class NodeAgent {
 
   private reportSoon(): void {
     if (this.cancelGather !== null || this.stopping.signal.aborted) return;
-    this.cancelGather = this.deps.clock.schedule(PROGRESS_GATHER_MS, () => {
+    this.cancelGather = this.deps.clock.schedule(Math.max(PROGRESS_GATHER_MS, this.attempts.size), () => {
       this.cancelGather = null;
       void this.heartbeat(0);
     });

@@ -13,6 +13,9 @@ import type {
 import type { NodeRow, SessionPatch, SessionRow, StoreTables } from '../store/index.ts';
 import { change, type Effects, type RolloutContext } from './context.ts';
 
+/** A busy node reports ten times a second; a lease that is still this fresh is not written again. */
+const RENEW_BELOW = 0.8;
+
 const IDLE: NodeStageMetrics = {
   init_inflight: 0,
   ready_depth: 0,
@@ -113,9 +116,11 @@ export async function recordHeartbeat(context: RolloutContext, nodeId: string, b
       const row = rows.get(progress.session_id);
       return row !== undefined && holds(row, nodeId, progress.epoch) ? [{ row, progress }] : [];
     });
+    const leaseMs = context.config.lease_seconds * 1000;
+    const aging = held.filter(({ row }) => (row.lease_expires_ms ?? 0) < nowMs + RENEW_BELOW * leaseMs);
     await tables.sessions.renew(
-      held.map(({ row }) => row.session_id),
-      nowMs + context.config.lease_seconds * 1000,
+      aging.map(({ row }) => row.session_id),
+      nowMs + leaseMs,
     );
     for (const { row, progress } of held) await recordProgress(context, tables, effects, row, progress);
   });
