@@ -50,7 +50,7 @@ export const simConfigSchema = z.strictObject({
   reportCachedTokens: z.boolean().default(true).describe('whether usage carries `prompt_tokens_details`'),
   faults: z.array(faultSchema).default([]),
   ledgerLimit: z.int().min(1).default(DEFAULT_LEDGER_LIMIT).describe('entries kept in memory'),
-  ledgerPath: z.string().optional().describe('append-only JSONL file of all entries'),
+  ledgerFile: z.string().optional().describe('append-only JSONL file of all entries'),
 });
 export type SimConfig = z.output<typeof simConfigSchema>;
 export type SimConfigInput = z.input<typeof simConfigSchema>;

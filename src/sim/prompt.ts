@@ -74,23 +74,24 @@ function splitTurns(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Turn[
   return [{ role: 'user', ids: Array.from(promptIds), closed: true }];
 }
 
-/** The header is the role's name and a newline; a tool's output may have put a delimiter anywhere, so any id may be missing. */
+const NEWLINE = 0x0a;
+
+/**
+ * The header is the role's name and a newline; a tool's output may have put a delimiter anywhere, so either may be
+ * missing. A token that holds more than the newline is split, as encoding the header by itself would.
+ */
 function readTurn(vocabulary: Vocabulary, ids: number[], closed: boolean): Turn {
-  let text = '';
-  for (let end = 1; end <= ids.length; end++) {
-    text = vocabulary.decode(ids.slice(0, end));
-    const newline = text.indexOf('\n');
-    if (newline < 0) continue;
-    const rest = ids.slice(end);
-    // A token that holds more than the newline is split, as encoding the header by itself would.
-    const spilled = text.slice(newline + 1);
-    return {
-      role: text.slice(0, newline),
-      ids: spilled === '' ? rest : [...vocabulary.encode(spilled), ...rest],
-      closed,
-    };
-  }
-  return { role: text, ids: [], closed };
+  const end = ids.findIndex((id) => vocabulary.bytes(id).includes(NEWLINE));
+  if (end < 0) return { role: vocabulary.decode(ids), ids: [], closed };
+  const head = vocabulary.decode(ids.slice(0, end + 1));
+  const newline = head.indexOf('\n');
+  const spilled = head.slice(newline + 1);
+  const rest = ids.slice(end + 1);
+  return {
+    role: head.slice(0, newline),
+    ids: spilled === '' ? rest : [...vocabulary.encode(spilled), ...rest],
+    closed,
+  };
 }
 
 function lastResult(vocabulary: Vocabulary, ids: readonly number[]): string {

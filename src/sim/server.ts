@@ -68,7 +68,7 @@ function newContext(config: SimConfig, clock: Clock): VllmContext {
   const vocabulary = bundledVocabulary();
   const policy = new Policy(vocabulary, config.scenarios, mode);
   const weights = new WeightStore(policy.scenarios, config.weightVersion);
-  const ledger = new Ledger({ limit: config.ledgerLimit, path: config.ledgerPath });
+  const ledger = new Ledger({ limit: config.ledgerLimit, path: config.ledgerFile });
   const metrics = new SimMetrics(model);
   const engine = new SimEngine(
     { ...config, vocabulary, policy, weights, ledger, clock },

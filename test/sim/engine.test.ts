@@ -3,6 +3,7 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { type GenerateEvent, SimEngine } from '../../src/sim/engine.ts';
 import { Ledger } from '../../src/sim/ledger.ts';
 import { Policy } from '../../src/sim/policy.ts';
+import { PrefixCache } from '../../src/sim/prefix-cache.ts';
 import { type GenerateCall, NO_FAULTS } from '../../src/sim/run.ts';
 import { parseScenarios } from '../../src/sim/scenario.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
@@ -285,5 +286,13 @@ describe('the engine', () => {
     expect(engine.cache.admit([9, ...ids], '')).toBe(0);
     engine.cache.clear();
     expect(engine.cache.admit(ids, '')).toBe(0);
+  });
+
+  it('has no hit behind an evicted block', () => {
+    const cache = new PrefixCache(3);
+    const ids = Array.from({ length: 64 }, (_, i) => i);
+    cache.admit(ids, '');
+    expect(cache.size).toBe(3);
+    expect(cache.admit(ids, '')).toBe(0);
   });
 });

@@ -196,6 +196,39 @@ describe('the policy', () => {
     });
   }
 
+  it('weighs a word that may be text or noise by both', () => {
+    const thinks = (options: object[]): readonly Scenario[] =>
+      parseScenarios(
+        {
+          scenarios: [
+            {
+              name: 'n',
+              rules: [{ reply: [{ choice: { id: 'c', options: options.map((think) => ({ reply: [{ think }] })) } }] }],
+            },
+          ],
+        },
+        'test',
+      );
+    const plainNoise = [{ text: 'Look', noise: 3 }, { text: 'Stop' }];
+    const probe = bench('append_only', thinks(plainNoise));
+    const walk = probe.policy.begin(probe.promptIds);
+    for (const id of vocabulary.encode('<think>\nLook')) walk.advance(id);
+    const [word = 0] = walk.next(probe.weights.current).ids;
+    const ambiguous = [...plainNoise, { text: `Look${vocabulary.decode([word])}`, noise: 1 }];
+    const { sample, oracle, promptIds } = bench('append_only', thinks(ambiguous));
+    let met = 0;
+    for (let seed = 0; seed < 60; seed++) {
+      const run = sample({ seed });
+      const ids = run.tokens.map(({ id }) => id);
+      if (ids.includes(word)) met++;
+      expectClose(
+        run.tokens.map(({ raw }) => raw),
+        oracle(promptIds, ids, 'v0', plain).raw,
+      );
+    }
+    expect(met).toBeGreaterThan(5);
+  });
+
   it('draws tokens as often as their probabilities say', () => {
     const { sample, weights } = bench('append_only');
     const runs = 6000;
@@ -259,6 +292,19 @@ describe('the policy', () => {
       sum += Math.exp(fresh - old);
     }
     expect(Math.abs(sum / runs - 1)).toBeLessThan(0.05);
+  });
+
+  it('has the same noise candidates in every version, with other probabilities', () => {
+    const noisy = parseScenarios({ scenarios: [{ name: 'n', rules: [{ reply: [{ think: 1 }] }] }] }, 'test');
+    const { policy, weights, promptIds } = bench('append_only', noisy);
+    const walk = policy.begin(promptIds);
+    for (const id of vocabulary.encode('<think>\n')) walk.advance(id);
+    const before = walk.next(weights.current);
+    const after = walk.next(weights.update('v1'));
+    const same = walk.next(weights.relabel('v2'));
+    expect(after.ids).toEqual(before.ids);
+    expect(after.logps).not.toEqual(before.logps);
+    expect(same).toEqual(after);
   });
 
   it('repeats itself for a seed and differs between seeds', () => {

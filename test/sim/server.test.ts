@@ -150,6 +150,10 @@ describe('chat completions', () => {
     expect(cut.choices[0]?.finish_reason).toBe('length');
     expect(cut.choices[0]?.message.tool_calls).toEqual([]);
     expect(cut.choices[0]?.message.content).toContain('<tool_call>\n{"');
+    const streamed = assembled(await chatStream(sim, { ...asked, max_tokens: inCall }));
+    expect(streamed.message.content).toBe(cut.choices[0]?.message.content);
+    expect(streamed.token_ids).toEqual(ids.slice(0, inCall));
+    expect(streamed.finish_reason).toBe('length');
   });
 
   it('stops at a stop string, cutting the text and keeping the ids', async () => {
@@ -437,7 +441,7 @@ describe('the other routes', () => {
 
   it('serves the ledger, and writes every entry to its file', async () => {
     const path = join(await mkdtemp(join(tmpdir(), 'floe-sim-')), 'deep', 'ledger.jsonl');
-    const sim = await start({ ledgerPath: path, ledgerLimit: 2 });
+    const sim = await start({ ledgerFile: path, ledgerLimit: 2 });
     for (const id of ['a', 'b', 'c']) await chat(sim, asked, { 'x-request-id': id, 'x-session-id': `of-${id}` });
     const served = async (query: string): Promise<{ total: number; entries: { request_id: string }[] }> =>
       (await (await fetch(`${sim.url}/__sim/ledger${query}`)).json()) as never;
