@@ -1,0 +1,108 @@
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { startNode } from '../../src/cli/stack.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import { oneCall, startTestStack } from './stack.ts';
+
+describe('what a node lacks', () => {
+  it('a harness that is not installed: the result says what to run, and is no reward of 0', async () => {
+    const stack = await startTestStack();
+    try {
+      const [result] = await stack.run({ instruction: 'x', max_attempts: 1, agent: { harness: 'pi' } });
+      expect(result).toMatchObject({
+        status: 'ERROR',
+        outcome: 'infra_error',
+        reward: null,
+        error: { code: 'harness_missing' },
+      });
+      expect(result?.error?.message).toContain('floe harness install pi');
+    } finally {
+      await stack.close();
+    }
+  });
+
+  it('an engine that is not there: the node does not start, and leaves its state directory free', async () => {
+    const dir = await mkdtemp(join(tmpdir(), 'floe-no-engine-'));
+    const config = {
+      node_id: 'lonely',
+      server_url: 'http://127.0.0.1:9',
+      state_dir: join(dir, 'gateway'),
+      harness_dir: join(dir, 'harnesses'),
+      engines: [{ base_url: 'http://127.0.0.1:9' }],
+    };
+    try {
+      await expect(startNode(config, silentLogger)).rejects.toMatchObject({ code: 'engine_unavailable' });
+      expect(existsSync(join(dir, 'gateway', 'gateway.lock'))).toBe(false);
+      await expect(startNode(config, silentLogger)).rejects.toMatchObject({ code: 'engine_unavailable' });
+    } finally {
+      await rm(dir, { recursive: true, force: true });
+    }
+  });
+
+  it('something that is no engine: typed, with the URL that was asked', async () => {
+    const web = createServer((_, reply) => reply.end('<html>hello</html>'));
+    await new Promise<void>((resolve) => web.listen(0, '127.0.0.1', resolve));
+    const dir = await mkdtemp(join(tmpdir(), 'floe-no-engine-'));
+    const base_url = `http://127.0.0.1:${(web.address() as AddressInfo).port}`;
+    try {
+      const config = {
+        node_id: 'n',
+        server_url: 'http://127.0.0.1:9',
+        state_dir: dir,
+        harness_dir: dir,
+        engines: [{ base_url }],
+      };
+      await expect(startNode(config, silentLogger)).rejects.toMatchObject({ code: 'engine_error' });
+    } finally {
+      web.close();
+      await rm(dir, { recursive: true, force: true });
+    }
+  });
+
+  it('two nodes in one state directory: the second is refused and the first goes on', async () => {
+    const stack = await startTestStack();
+    try {
+      const second = startNode(
+        {
+          node_id: 'second',
+          server_url: stack.serverUrl,
+          state_dir: join(stack.dir, 'gateway'),
+          harness_dir: stack.dir,
+          engines: [{ base_url: stack.sim.url }],
+        },
+        silentLogger,
+      );
+      await expect(second).rejects.toMatchObject({ code: 'setup_failed', message: expect.stringContaining('in use') });
+      const [result] = await stack.run({ instruction: 'x', agent: { harness: 'shell', custom_shell: oneCall('hi') } });
+      expect(result?.outcome).toBe('completed');
+    } finally {
+      await stack.close();
+    }
+  });
+});
+
+describe('an engine that answers nonsense', () => {
+  it.each(['missing_ids', 'logprobs_length', 'usage_mismatch', 'garbage', 'error_body_200', 'foreign_ids'] as const)(
+    '%s: nothing of it is trained, and the reward is null',
+    async (kind) => {
+      const stack = await startTestStack({ sim: { faults: [{ kind }] } });
+      try {
+        const agent = { harness: 'shell', custom_shell: `${oneCall('hi')} || exit 1` };
+        const [result] = await stack.run({
+          instruction: 'x',
+          max_attempts: 1,
+          agent,
+          evaluator: { strategy: 'session_completed' },
+        });
+        expect(result).toMatchObject({ outcome: 'engine_error', reward: null, trainable_tokens: 0, trace_count: 0 });
+      } finally {
+        await stack.close();
+      }
+    },
+  );
+});
