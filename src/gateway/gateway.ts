@@ -8,7 +8,7 @@ import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
 import { createGatewayMetrics } from '../observe/metrics.ts';
 import { CaptureJournal } from '../proxy/journal.ts';
-import { createProxy, type Proxy } from '../proxy/proxy.ts';
+import { createProxy, type ModelProxy } from '../proxy/proxy.ts';
 import { createRuntimeProviders } from '../runtimes/providers.ts';
 import { createSpawner } from '../runtimes/spawn-client.ts';
 import type { GatewayConfig } from './config.ts';
@@ -65,7 +65,7 @@ async function assemble(
   cleanups.push(() => engines.close());
   const journal = await CaptureJournal.open(state.journal);
   cleanups.push(() => journal.close());
-  const proxy: Proxy = createProxy({ engines, journal, clock });
+  const proxy: ModelProxy = createProxy({ engines, journal, clock });
   await proxy.listen(config.proxy);
   cleanups.push(() => proxy.close());
 

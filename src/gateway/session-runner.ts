@@ -6,7 +6,7 @@ import { newSessionKey } from '../core/ids.ts';
 import type { EvaluatorRegistry } from '../evaluators/registry.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
 import type { Logger } from '../observe/log.ts';
-import type { Proxy } from '../proxy/proxy.ts';
+import type { ModelProxy } from '../proxy/proxy.ts';
 import type { ProxySession } from '../proxy/session.ts';
 import type { Runtime, StartRequest } from '../runtimes/runtime.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
@@ -24,7 +24,7 @@ export type RunnerDeps = SandboxDeps & {
   readonly clock: Clock;
   readonly log: Logger;
   readonly pools: StagePools;
-  readonly proxy: Proxy;
+  readonly proxy: ModelProxy;
   readonly harnesses: ReadonlyMap<string, HarnessAdapter>;
   /** Host directory of an installed harness. Rejects with `harness_missing`. */
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;

@@ -53,8 +53,6 @@ export function createProxy(deps: ProxyDeps): ModelProxy {
   return new HttpProxy(deps);
 }
 
-export type { ModelProxy as Proxy };
-
 type OpenSession = {
   readonly calls: SessionCalls;
   readonly socket: SessionSocket | null;

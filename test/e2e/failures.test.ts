@@ -87,7 +87,7 @@ describe('what a node lacks', () => {
 });
 
 describe('an engine that answers nonsense', () => {
-  it.each(['missing_ids', 'logprobs_length', 'usage_mismatch', 'garbage', 'error_body_200', 'foreign_ids'] as const)(
+  it.each(['missing_ids', 'logprobs_length', 'usage_mismatch', 'garbage', 'error_body_200'] as const)(
     '%s: nothing of it is trained, and the reward is null',
     async (kind) => {
       const stack = await startTestStack({ sim: { faults: [{ kind }] } });

@@ -210,6 +210,12 @@ describe('what is refused, with the reason', () => {
     ['no logprobs', (r) => withChoice(r, { logprobs: null }), /logprobs.content is missing/],
     ['one logprob too few', (r) => withChoice(r, { logprobs: { content: [entry(-1), entry(-1)] } }), /2 entries for 3/],
     [
+      'logprobs shifted against the ids',
+      (r) =>
+        withChoice(r, { logprobs: { content: [12, 2, 11].map((id) => ({ ...entry(-1), token: `token_id:${id}` })) } }),
+      /logprobs\.content\.0 is of token_id:12, but token_ids\.0 is 11/,
+    ],
+    [
       'a logprob of null',
       (r) => withChoice(r, { logprobs: { content: [entry(-1), entry(null), entry(-1)] } }),
       /content\.1/,
@@ -262,7 +268,9 @@ describe('what is refused, with the reason', () => {
   });
 
   test('a body that is not JSON', async () => {
-    server.onChat = ({ response }) => response.end('<html>bad gateway</html>');
+    server.onChat = ({ response }) => {
+      response.end('<html>bad gateway</html>');
+    };
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
       message: expect.stringMatching(/not JSON/),

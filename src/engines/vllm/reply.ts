@@ -7,6 +7,9 @@ import type { IdScanner, ScannedIds } from '../id-scan.ts';
 /** Log-probabilities are float32 sums; a certain token can come out this far above 0. */
 const LOGPROB_ROUNDING = 1e-3;
 
+/** How vLLM writes an id where OpenAI's API has the token's text. */
+const TOKEN_ID = 'token_id:';
+
 /** Stands in for an id array that was read from the bytes; a number is no valid value of that field. */
 const SCANNED_MARK = -1;
 
@@ -88,7 +91,7 @@ export function parseReply(
   return {
     promptIds,
     responseIds,
-    responseLogprobs: logprobsOf(choice, responseIds.length),
+    responseLogprobs: logprobsOf(choice, responseIds),
     versionSpans: spansOf(choice, responseIds.length),
     message: messageOf(choice.message),
     finishReason,
@@ -166,18 +169,24 @@ function finishOf(reason: string): FinishReason {
 }
 
 /** Checked by hand: one schema object per token costs more than everything else in a reply. */
-function logprobsOf(choice: ForeignChoice, count: number): Float32Array {
+function logprobsOf(choice: ForeignChoice, ids: Int32Array): Float32Array {
+  const count = ids.length;
   const content = choice.logprobs?.content;
   if (content === null || content === undefined) throw refusal('logprobs.content is missing');
   if (content.length !== count) throw refusal(`logprobs.content has ${content.length} entries for ${count} token_ids`);
   const logprobs = new Float32Array(count);
   for (let i = 0; i < count; i++) {
-    const entry = content[i] as { logprob?: unknown } | null;
+    const entry = content[i] as { logprob?: unknown; token?: unknown } | null;
     const value = typeof entry === 'object' && entry !== null ? entry.logprob : undefined;
     if (typeof value !== 'number' || !Number.isFinite(value)) {
       throw refusal(`logprobs.content.${i}.logprob is not a finite number`);
     }
     if (value > LOGPROB_ROUNDING) throw refusal(`logprobs.content.${i}.logprob is ${value}, above 0`);
+    const token = entry?.token;
+    // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
+    if (typeof token === 'string' && token.startsWith(TOKEN_ID) && token !== `${TOKEN_ID}${ids[i]}`) {
+      throw refusal(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${ids[i]}`);
+    }
     logprobs[i] = value;
   }
   return logprobs;

@@ -22,6 +22,8 @@ export function chatBody(model: string, request: GenerateRequest, maxTokens: num
     logprobs: true,
     top_logprobs: 0,
     return_token_ids: true,
+    // Each log-probability then names the id that it belongs to, so that a shift between the two lists shows.
+    return_tokens_as_token_ids: true,
     include_reasoning: true,
   });
   return `${conversation(model, request)},${rest.slice(1)}`;
