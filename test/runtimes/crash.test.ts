@@ -34,25 +34,36 @@ async function startGateway(stateDir: string, backend: RuntimeBackend, seconds: 
   return { child, helperPid: Number(line) };
 }
 
-async function untilNone(text: string): Promise<void> {
-  while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5);
+/** Rejects when the test runs out of its time. */
+async function untilNone(text: string, signal: AbortSignal): Promise<void> {
+  while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
+}
+
+/** So that a test that fails leaves nothing either. */
+function killHelper(pid: number): void {
+  try {
+    process.kill(pid, 'SIGTERM');
+  } catch {
+    // It has ended, as it should.
+  }
 }
 
 describe.skipIf(problem !== null)('when a gateway is killed', () => {
-  test.each<[RuntimeBackend, string]>([
+  test.for<[RuntimeBackend, string]>([
     ['bubblewrap', 'alone'],
     ['bubblewrap', 'together with its helper'],
     ['local', 'alone'],
-  ])('nothing of a %s session survives it (%s)', async (backend, how) => {
+  ])('nothing of a %s session survives it (%s)', async ([backend, how], { signal, onTestFinished }) => {
     const stateDir = mkdtempSync(join(tmpdir(), 'floe-crash-'));
     const seconds = uniqueSeconds();
     const { child, helperPid } = await startGateway(stateDir, backend, seconds);
+    onTestFinished(() => killHelper(helperPid));
     expect(await processesMentioning(`sleep\0${seconds}`)).not.toEqual([]);
     if (how !== 'alone') process.kill(helperPid, 'SIGKILL');
     child.kill('SIGKILL');
     await once(child, 'close');
-    await untilNone(seconds);
-    await untilNone(stateDir);
+    await untilNone(seconds, signal);
+    await untilNone(stateDir, signal);
     rmSync(stateDir, { recursive: true });
   });
 

@@ -84,6 +84,17 @@ export async function processesMentioning(text: string): Promise<string[]> {
   return found;
 }
 
+/** Processes in whose mount namespace something is mounted at a path that holds the text. */
+export async function processesThatMount(text: string): Promise<string[]> {
+  const found: string[] = [];
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue;
+    const mounts = await readFile(`/proc/${name}/mountinfo`, 'utf8').catch(() => '');
+    if (mounts.includes(text)) found.push(name);
+  }
+  return found;
+}
+
 /** A number that no other process's command line is likely to hold, as the duration of a sleep. */
 export function uniqueSeconds(): string {
   return String(100_000 + Math.floor(Math.random() * 900_000));
