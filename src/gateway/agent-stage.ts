@@ -12,7 +12,7 @@ const TAIL_CHARS = 4_000;
 
 export type AgentRun = {
   readonly adapter: HarnessAdapter;
-  /** Where the sandbox sees the installed harness; null: nothing to install. */
+  /** The installed harness, at the same path in the sandbox as on the host; null: nothing to install. */
   readonly installDir: string | null;
   readonly contextWindow: number | null;
   readonly key: string;

@@ -16,9 +16,6 @@ import { build, evaluate, type PostrunInput } from './postrun-stage.ts';
 import { type SandboxDeps, startSandbox } from './sandbox.ts';
 import type { StagePools } from './stage-pools.ts';
 
-/** Where a sandbox sees its harness. */
-const HARNESS_MOUNT = '/opt/floe/harness';
-
 export type RunnerDeps = SandboxDeps & {
   readonly nodeId: string;
   readonly clock: Clock;
@@ -193,18 +190,18 @@ class SessionRun {
       name: `${attempt.id}-${attempt.lease.attempt}-${purpose}`,
       spec: attempt.spec,
       proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
+      // At its own path: Node's compile cache is keyed by it.
       readOnlyMounts:
-        forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: HARNESS_MOUNT }] : [],
+        forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: this.installDir }] : [],
     };
   }
 
   private agentRun(session: ProxySession): AgentRun {
     const { adapter } = this;
     if (adapter === null) throw new FloeError('internal', `session ${this.attempt.id} runs without a harness`);
-    const sandboxed = this.mustHaveRuntime().isolation === 'sandboxed';
     return {
       adapter,
-      installDir: this.installDir === null ? null : sandboxed ? HARNESS_MOUNT : this.installDir,
+      installDir: this.installDir,
       contextWindow: this.deps.proxy.maxModelLen(),
       key: this.key,
       session,

@@ -53,4 +53,18 @@ export type HarnessInstall = {
   readonly version: string;
   /** Major version of Node that runs it; installed next to it. */
   readonly nodeVersion: string;
+  /**
+   * Arguments for that Node, the first relative to the installation, of a run that loads the whole program and ends. It
+   * proves that the program starts, and fills Node's compile cache, without which every session compiles it anew.
+   */
+  readonly warmUp: readonly string[];
 };
+
+/**
+ * Node's compile cache in an installation. Its entries are keyed by the absolute path of each file, so a sandbox must see
+ * the installation at the path that it has on the host. Read-only there: a cache that agents could write would let one
+ * of them feed code to the others.
+ */
+export function compileCacheDir(installDir: string): string {
+  return `${installDir}/compile-cache`;
+}

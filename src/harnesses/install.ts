@@ -1,11 +1,13 @@
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { chmod, copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, stat, symlink } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { FloeError } from '../core/errors.ts';
-import type { HarnessAdapter } from './harness.ts';
+import { SANDBOX_UID } from '../core/sandbox-user.ts';
+import { compileCacheDir, type HarnessAdapter, type HarnessInstall } from './harness.ts';
 import { findHarness } from './registry.ts';
 
 export type InstallOptions = {
@@ -25,6 +27,8 @@ const DIGEST_CHARS = 12;
 /** npm reports every package that it warns about. */
 const NPM_OUTPUT_BYTES = 16 * 1024 * 1024;
 const NPM_STDERR_CHARS = 1_000;
+/** A program that only tells its version takes a second. */
+const WARM_UP_MS = 60_000;
 const TEMP_PREFIX = '.installing-';
 
 const run = promisify(execFile);
@@ -38,7 +42,10 @@ export async function installHarness(name: string, { cacheDir, log }: InstallOpt
   const adapter = findHarness(name);
   if (adapter.install === null) return null;
   const target = await installPath(adapter, adapter.install.version, cacheDir);
-  if (await isDirectory(target)) return target;
+  if (await isDirectory(target)) {
+    await warmUp(adapter, adapter.install, target);
+    return target;
+  }
   const parent = join(cacheDir, name);
   await mkdir(parent, { recursive: true });
   await removeAbandoned(parent);
@@ -52,6 +59,7 @@ export async function installHarness(name: string, { cacheDir, log }: InstallOpt
     // Sandboxes run as other users; there is nothing secret in an installation.
     await chmod(temp, 0o755);
     await rename(temp, target);
+    await warmUp(adapter, adapter.install, target);
     log(`installed ${name} ${adapter.install.version}`);
     return target;
   } catch (error) {
@@ -131,6 +139,45 @@ async function linkNode(name: string, dir: string, nodeVersion: string): Promise
   }
   const platform = `${process.platform}-${process.arch}`;
   throw new FloeError('setup_failed', `${name} needs Node ${nodeVersion}, which is not packaged for ${platform}`);
+}
+
+/** Runs the program once in its final place. Rejects with `setup_failed` when it does not start. Done once per installation. */
+async function warmUp(adapter: HarnessAdapter, install: HarnessInstall, dir: string): Promise<void> {
+  const cache = compileCacheDir(dir);
+  if (await isDirectory(cache)) return;
+  const home = await mkdtemp(join(tmpdir(), 'floe-warm-up-'));
+  const [program = '', ...args] = install.warmUp;
+  try {
+    await run(join(dir, 'node'), [join(dir, program), ...args], {
+      cwd: home,
+      env: { PATH: process.env.PATH, HOME: home, NODE_COMPILE_CACHE: cache },
+      timeout: WARM_UP_MS,
+    });
+    await makeReadable(cache);
+    await shareWithSandboxes(cache);
+  } catch (cause) {
+    const { stderr } = cause as { stderr?: string };
+    const why = (stderr ?? String(cause)).trim().slice(-NPM_STDERR_CHARS);
+    throw new FloeError('setup_failed', `${adapter.name} is installed in ${dir} but does not start: ${why}`, {}, cause);
+  } finally {
+    await rm(home, { recursive: true, force: true });
+  }
+}
+
+/** Node keeps its cache to its own user, but sandboxes run as others. */
+async function makeReadable(dir: string): Promise<void> {
+  await chmod(dir, 0o755);
+  for (const entry of await readdir(dir, { recursive: true, withFileTypes: true })) {
+    await chmod(join(entry.parentPath, entry.name), entry.isDirectory() ? 0o755 : 0o644);
+  }
+}
+
+/** Node keeps a cache per user id, named by it at the end: `v22.23.3-x64-9ac5647c-0`. */
+async function shareWithSandboxes(cache: string): Promise<void> {
+  for (const name of await readdir(cache)) {
+    const shared = name.replace(/-\d+$/, `-${SANDBOX_UID}`);
+    if (shared !== name) await symlink(name, join(cache, shared));
+  }
 }
 
 /** Half-done installations of processes that are gone. */

@@ -1,7 +1,14 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
-import type { HarnessAdapter, HarnessReport, HarnessVerdict, Launch, LaunchContext } from './harness.ts';
+import {
+  compileCacheDir,
+  type HarnessAdapter,
+  type HarnessReport,
+  type HarnessVerdict,
+  type Launch,
+  type LaunchContext,
+} from './harness.ts';
 
 /** Assumed where the engine does not tell its window; pi compacts by it. */
 const DEFAULT_CONTEXT_TOKENS = 131_072;
@@ -10,6 +17,8 @@ const REPLY_SHARE = 1 / 4;
 /** Engines refuse a bound of less than one token, and a tool call needs some room. */
 const MIN_REPLY_TOKENS = 256;
 const STDERR_CHARS = 500;
+
+const PROGRAM = 'node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js';
 
 /** The name of floe's provider in pi's configuration. */
 const PROVIDER = 'floe';
@@ -37,7 +46,7 @@ const turnSchema = z.looseObject({
 export const piHarness: HarnessAdapter = {
   name: 'pi',
   dialects: ['openai_chat', 'anthropic'],
-  install: { version: '0.87.1', nodeVersion: '22' },
+  install: { version: '0.87.1', nodeVersion: '22', warmUp: [PROGRAM, '--version'] },
   checkAgent: (agent) => void parseAs(settingsSchema, agent.settings, 'agent.settings'),
   launch,
   judge,
@@ -49,10 +58,7 @@ function launch(context: LaunchContext): Launch {
   if (installDir === null) {
     throw new FloeError('harness_missing', 'pi is not installed; run `floe harness install pi`', { harness: 'pi' });
   }
-  const program = [
-    `${installDir}/node`,
-    `${installDir}/node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js`,
-  ];
+  const program = [`${installDir}/node`, `${installDir}/${PROGRAM}`];
   const model = ['--provider', PROVIDER, '--model', agent.model_name];
   const thinking = settings.thinking === undefined ? [] : ['--thinking', settings.thinking];
   return {
@@ -63,7 +69,12 @@ function launch(context: LaunchContext): Launch {
         mode: 0o600,
       },
     ],
-    env: { PI_OFFLINE: '1', PI_SKIP_VERSION_CHECK: '1', PI_TELEMETRY: '0' },
+    env: {
+      PI_OFFLINE: '1',
+      PI_SKIP_VERSION_CHECK: '1',
+      PI_TELEMETRY: '0',
+      NODE_COMPILE_CACHE: compileCacheDir(installDir),
+    },
     command: [...program, '-p', '--mode', 'json', '--session-dir', `${paths.logs}/pi`, ...model, ...thinking],
     stdin: instruction,
   };

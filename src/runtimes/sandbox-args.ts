@@ -1,7 +1,8 @@
 import { FloeError } from '../core/errors.ts';
+import { SANDBOX_UID } from '../core/sandbox-user.ts';
 import type { RuntimeSpec } from '../schema/index.ts';
 import type { StartRequest } from './runtime.ts';
-import { AGENT_HOME, AGENT_ID, type SandboxHost } from './sandbox-host.ts';
+import { AGENT_HOME, type SandboxHost } from './sandbox-host.ts';
 
 /** Where the harness finds its proxy in a sandbox without network; far from the ports that programs like to use. */
 export const RELAY_PORT = 24417;
@@ -64,7 +65,7 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
     ...['--unshare-user', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try'],
     ...(spec.network === 'none' ? ['--unshare-net'] : []),
     ...['--die-with-parent', '--as-pid-1', '--new-session', '--clearenv', '--cap-drop', 'ALL', '--disable-userns'],
-    ...['--uid', String(AGENT_ID), '--gid', String(AGENT_ID), '--hostname', 'floe'],
+    ...['--uid', String(SANDBOX_UID), '--gid', String(SANDBOX_UID), '--hostname', 'floe'],
   ];
   const share = at(host.shareDir);
   if (spec.image === null) {

@@ -17,12 +17,12 @@ import { release } from 'node:os';
 import { basename, join } from 'node:path';
 import { promisify } from 'node:util';
 import { entryPath } from '../core/entry.ts';
+import { SANDBOX_UID } from '../core/sandbox-user.ts';
 
 /** Where the programs of the host that build sandboxes are looked for; the gateway's own PATH is not trusted with it. */
 export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-/** User and group id that a sandboxed process sees itself as. */
-export const AGENT_ID = 1000;
+/** Home of the sandboxed user. */
 export const AGENT_HOME = '/home/agent';
 
 /** Of the host's /etc only what programs need to run and to check certificates; nothing of it is secret. */
@@ -40,8 +40,8 @@ const ETC_FROM_HOST = [
   '/etc/ssl/openssl.cnf',
 ];
 
-const PASSWD_LINE = `agent:x:${AGENT_ID}:${AGENT_ID}:agent:${AGENT_HOME}:/bin/sh`;
-const GROUP_LINE = `agent:x:${AGENT_ID}:`;
+const PASSWD_LINE = `agent:x:${SANDBOX_UID}:${SANDBOX_UID}:agent:${AGENT_HOME}:/bin/sh`;
+const GROUP_LINE = `agent:x:${SANDBOX_UID}:`;
 const ETC_FILES: Readonly<Record<string, string>> = {
   passwd: `root:x:0:0:root:/root:/bin/sh\n${PASSWD_LINE}\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n`,
   group: `root:x:0:\n${GROUP_LINE}\nnogroup:x:65534:\n`,
@@ -97,7 +97,7 @@ export async function writeImageAccounts(image: string, dir: string): Promise<vo
     ['group', GROUP_LINE],
   ] as const) {
     const own = await readFile(join(image, 'etc', name), 'utf8').catch(() => '');
-    const taken = own.split('\n').some((row) => row.split(':')[2] === String(AGENT_ID));
+    const taken = own.split('\n').some((row) => row.split(':')[2] === String(SANDBOX_UID));
     const separator = own === '' || own.endsWith('\n') ? '' : '\n';
     await writeFile(join(dir, name), taken ? own : `${own}${separator}${line}\n`);
   }
