@@ -49,10 +49,10 @@ function preparedReply({ promptIds, responseIds }, variant) {
         index: 0,
         message: { role: 'assistant', content: 'word '.repeat(responseIds), reasoning: null, tool_calls: [] },
         logprobs: {
-          content: response.map((_, i) => ({
-            token: ' word',
+          content: response.map((id, i) => ({
+            token: `token_id:${id}`,
             logprob: -((i * 37) % 1_000) / 997,
-            bytes: [32, 119, 111, 114, 100],
+            bytes: [...Buffer.from(`token_id:${id}`)],
             top_logprobs: [],
           })),
         },

@@ -5,6 +5,9 @@ import { ROOT, setUp, step } from './setup.mjs';
 
 setUp();
 step('installing the pinned pi harness, if it is not there');
+const { harnessDir } = await import('../dist/cli/home.js');
+// The tests that run pi use the installation that people use, instead of making one of their own.
+process.env.FLOE_TEST_HARNESS_DIR ??= harnessDir();
 const harness = spawnSync(process.execPath, [join(ROOT, 'dist', 'cli', 'main.js'), 'harness', 'install', 'pi'], {
   cwd: ROOT,
   stdio: 'inherit',

@@ -60,7 +60,6 @@ const replySchema = z.looseObject({
 });
 
 const errorBodySchema = z.looseObject({ error: z.unknown() });
-const errorObjectSchema = z.looseObject({ object: z.literal('error') });
 
 /** vLLM's reply without what only the adapter knows: the version that it was sampled with, unless the spans tell. */
 export type ParsedReply = Omit<GenerateReply, 'versionSpans'> & {
@@ -115,13 +114,19 @@ function parseBody(body: Buffer, scanned: ScannedIds | null): z.output<typeof re
   } catch (cause) {
     throw refusal('it is not JSON', cause);
   }
-  if (errorBodySchema.safeParse(json).success || errorObjectSchema.safeParse(json).success) {
+  if (isErrorBody(json)) {
     throw refusal(`status 200 with an error inside: ${errorMessage(json) ?? 'without a message'}`);
   }
   const parsed = replySchema.safeParse(json);
   if (parsed.success) return parsed.data;
   const issue = parsed.error.issues[0];
   throw refusal(issue ? `${issue.path.map(String).join('.') || 'body'}: ${issue.message}` : 'wrong shape');
+}
+
+/** By hand: a schema that does not match makes an error object, which every good reply would pay for. */
+function isErrorBody(json: unknown): boolean {
+  if (typeof json !== 'object' || json === null) return false;
+  return 'error' in json || ('object' in json && json.object === 'error');
 }
 
 const messageBodySchema = z.looseObject({ message: z.string() });
