@@ -1,11 +1,31 @@
-// Closes a test run with the list of skips and their reasons, and the line "N passed, N failed".
+// A line for each test file and what failed in it; at the end the list of skips with their reasons, and the line "N passed, N failed".
+
+import { relative } from 'node:path';
+
+const indent = (text) => text.replace(/^/gm, '    ');
 
 export default class SummaryReporter {
+  onTestModuleEnd(module) {
+    const tests = [...module.children.allTests()];
+    const failed = tests.filter((test) => test.result().state === 'failed');
+    const mark = failed.length > 0 || module.errors().length > 0 ? 'FAIL' : 'ok  ';
+    const seconds = (module.diagnostic().duration / 1000).toFixed(1);
+    console.log(`${mark} ${relative(process.cwd(), module.moduleId)} (${tests.length} tests, ${seconds} s)`);
+    for (const error of module.errors()) console.log(error.stack ?? error.message);
+    for (const test of failed) {
+      for (const error of test.result().errors)
+        console.log(`\n  ${test.fullName}\n${indent(error.stack ?? error.message)}`);
+      for (const error of test.result().errors) if (error.diff) console.log(indent(error.diff));
+    }
+  }
+
   onTestRunEnd(modules, unhandledErrors) {
     let passed = 0;
     let failed = unhandledErrors.length;
     const skipped = [];
     const failures = [];
+    for (const error of unhandledErrors)
+      console.log(`\nFAIL outside of any test\n${indent(error.stack ?? error.message)}`);
     for (const module of modules) {
       if (module.errors().length > 0) {
         failed++;

@@ -19,7 +19,6 @@ const vitest = spawnSync(
   [
     join(ROOT, 'node_modules', 'vitest', 'vitest.mjs'),
     'run',
-    '--reporter=dot',
     '--reporter=./tools/summary-reporter.mjs',
     ...process.argv.slice(2),
   ],

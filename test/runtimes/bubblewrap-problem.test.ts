@@ -17,7 +17,8 @@ test.skipIf(!linux)('any other failure is told in its own words', async () => {
   expect(remedy).not.toBe('');
 });
 
-test.skipIf(linux)('other systems are told that it needs Linux', async () => {
+test('other systems are told that it needs Linux', async (context) => {
+  if (linux) context.skip('this is Linux');
   expect((await diagnose({ missing: null, failure: null })).problem).toContain('needs Linux');
 });
 
