@@ -4,16 +4,16 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setUp } from '../tools/setup.mjs';
 
-export async function startExampleStack(scenarioFiles = []) {
+/** `scenarios`: what the simulated policy does, in the form of docs/sim.md. */
+export async function startExampleStack(scenarios = []) {
   setUp();
   const { FloeClient } = await import('../dist/client/index.js');
   const { startNode, startServer } = await import('../dist/cli/stack.js');
   const { silentLogger } = await import('../dist/observe/log.js');
-  const { loadScenarios } = await import('../dist/sim/scenario.js');
   const { startSim } = await import('../dist/sim/server.js');
 
   const dir = await mkdtemp(join(tmpdir(), 'floe-example-'));
-  const sim = await startSim({ scenarios: await loadScenarios(scenarioFiles) });
+  const sim = await startSim({ scenarios });
   const server = await startServer(join(dir, 'server'), { port: 0 }, silentLogger);
   const node = await startNode(
     {

@@ -1,0 +1,73 @@
+// One task, a group of eight samples with rewards of 0 and 1, and the group-relative advantages that a GRPO trainer computes.
+import assert from 'node:assert/strict';
+import { startExampleStack } from './stack.mjs';
+
+/** The agent asks the policy for a number and writes down what it says; the test wants 42. */
+const agent = {
+  harness: 'shell',
+  custom_shell: `node -e '
+    fetch(process.env.ANTHROPIC_BASE_URL + "/v1/messages", {
+      method: "POST",
+      headers: { "x-api-key": process.env.ANTHROPIC_API_KEY, "content-type": "application/json" },
+      body: JSON.stringify({ model: "policy", max_tokens: 64, messages: [{ role: "user", content: "Name the number." }] }),
+    }).then((reply) => reply.json()).then((reply) => require("fs").writeFileSync("answer.txt", reply.content.at(-1).text))'`,
+};
+const scenario = {
+  name: 'number',
+  match: { contains: 'Name the number' },
+  rules: [
+    {
+      reply: [
+        {
+          choice: {
+            id: 'number',
+            options: [
+              { logit: 0.3, reply: [{ text: '42' }] },
+              { logit: 0, reply: [{ text: '41' }] },
+            ],
+          },
+        },
+      ],
+    },
+  ],
+};
+
+const { client, close } = await startExampleStack([scenario]);
+try {
+  const { session_ids } = await client.submit({
+    instruction: 'Name the number.',
+    num_samples: 8,
+    agent,
+    sampling: { seed: 3 },
+    evaluator: {
+      strategy: 'test_on_output',
+      config: {
+        test_command: 'grep -q 42 answer.txt && echo "PASSED answer" || echo "FAILED answer"',
+        expected_output_json: { answer: 'PASSED' },
+      },
+    },
+  });
+
+  const group = [];
+  for await (const result of client.results()) if (group.push(result) === session_ids.length) break;
+
+  // A reward that could not be computed is null: it is left out of the baseline, never counted as 0.
+  const rewards = group
+    .filter((result) => result.policy.in_baseline && result.reward !== null)
+    .map((result) => result.reward);
+  const mean = rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length;
+  const deviation = Math.sqrt(rewards.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / rewards.length);
+  for (const result of group) {
+    const advantage = (result.reward - mean) / (deviation + 1e-6);
+    for (const trace of result.trajectory.traces) {
+      const logprob = trace.response_logprobs.reduce((sum, value) => sum + value, 0);
+      console.log(
+        `#${result.sample_index} reward ${result.reward} advantage ${advantage.toFixed(2)} log-probability ${logprob.toFixed(3)}`,
+      );
+    }
+  }
+  console.log(`mean reward ${mean}`);
+  assert.ok(mean > 0 && mean < 1, 'the group is informative');
+} finally {
+  await close();
+}
