@@ -32,14 +32,27 @@ export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<E
   const budgetMs = attempt.lease.task.budgets.eval === undefined ? null : attempt.lease.task.budgets.eval * 1000;
   try {
     return await attempt.timer.run('eval', budgetMs, attempt.signal, async (signal) => {
-      const freshRuntime = input.freshRuntime === null ? null : await input.freshRuntime;
+      const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime, signal);
       return evaluator.evaluate({ spec, status: OUTCOMES[outcome].status, runtime, freshRuntime }, signal);
     });
   } catch (error) {
-    // Whatever went wrong before stays the reason; a reward that could not be computed is null, not 0.
-    attempt.fail(classify(error, 'eval'));
+    const failure = classify(error, 'eval');
+    // Whatever went wrong before stays the reason, unless the infrastructure failed now: then all of it is tried again.
+    if (OUTCOMES[failure.outcome].retried) attempt.failure = failure;
+    else attempt.fail(failure);
+    // A reward that could not be computed is null, not 0.
     return none;
   }
+}
+
+/** The runtime once it is ready; rejects with the signal's reason when that aborts first. */
+function readyWithin(fresh: Promise<Runtime>, signal: AbortSignal): Promise<Runtime> {
+  return new Promise((resolve, reject) => {
+    const abort = (): void => reject(signal.reason);
+    if (signal.aborted) abort();
+    signal.addEventListener('abort', abort, { once: true });
+    fresh.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort));
+  });
 }
 
 /** The session's result: trajectory and records from the completions, and the summary that rows and lists hold. */

@@ -50,6 +50,8 @@ class SessionRun {
   private readonly socketPath: string;
   private runtime: Runtime | null = null;
   private fresh: Promise<Runtime> | null = null;
+  /** Ends the start of the fresh runtime when nobody waits for it any more. */
+  private readonly over = new AbortController();
   private session: ProxySession | null = null;
   private releaseRun: (() => void) | null = null;
   private adapter: HarnessAdapter | null = null;
@@ -132,6 +134,7 @@ class SessionRun {
 
   async tearDown(): Promise<void> {
     this.releaseRun?.();
+    this.over.abort(new FloeError('cancelled', `session ${this.attempt.id} is over`));
     await this.session?.close();
     const fresh = await this.fresh?.catch(() => null);
     await Promise.all([this.runtime?.stop(), fresh?.stop()]);
@@ -233,7 +236,12 @@ class SessionRun {
     const { attempt, deps } = this;
     if (attempt.lease.task.evaluator?.refresh_runtime !== true) return;
     const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
-    this.fresh = startSandbox(this.startRequest('eval'), prepare, deps, attempt.signal);
+    this.fresh = startSandbox(
+      this.startRequest('eval'),
+      prepare,
+      deps,
+      AbortSignal.any([attempt.signal, this.over.signal]),
+    );
     this.fresh.catch(() => undefined);
   }
 }

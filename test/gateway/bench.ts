@@ -1,0 +1,144 @@
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import type { Evaluator } from '../../src/evaluators/evaluator.ts';
+import { Attempt } from '../../src/gateway/attempt.ts';
+import type { RunnerDeps } from '../../src/gateway/session-runner.ts';
+import { StagePools } from '../../src/gateway/stage-pools.ts';
+import { shellHarness } from '../../src/harnesses/shell.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import type { ProxySession } from '../../src/proxy/session.ts';
+import type { ExecResult, Runtime, StartRequest } from '../../src/runtimes/runtime.ts';
+import { leaseSchema, runtimeSpecSchema, type TaskRequestInput } from '../../src/schema/index.ts';
+
+export const ENDED_WELL: ExecResult = {
+  exitCode: 0,
+  signal: null,
+  stdout: '',
+  stderr: '',
+  droppedBytes: 0,
+  killedBy: null,
+  wallMs: 1,
+};
+
+/** A promise that ends only with the signal, as every well-behaved wait does. */
+export function untilAborted(signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    if (signal.aborted) reject(signal.reason);
+    signal.addEventListener('abort', () => reject(signal.reason), { once: true });
+  });
+}
+
+/** Parts of a runtime and a proxy session that the test decides; the rest does nothing, successfully. */
+export type BenchParts = {
+  readonly task?: Partial<TaskRequestInput>;
+  /** What the runtime of that purpose is to be; default one whose commands end well. */
+  readonly start?: (purpose: 'agent' | 'eval', request: StartRequest, signal: AbortSignal) => Promise<Runtime>;
+  readonly exec?: (signal: AbortSignal) => Promise<ExecResult>;
+  readonly session?: Partial<ProxySession>;
+  readonly openSession?: () => Promise<ProxySession>;
+  readonly evaluate?: Evaluator['evaluate'];
+};
+
+export type Bench = {
+  readonly attempt: Attempt;
+  readonly deps: RunnerDeps;
+  readonly clock: VirtualClock;
+  /** Runtimes that were started and not stopped. */
+  readonly alive: Set<Runtime>;
+};
+
+export function runtimeOf(exec: (signal: AbortSignal) => Promise<ExecResult>, alive: Set<Runtime>): Runtime {
+  const runtime: Runtime = {
+    backend: 'local',
+    isolation: 'none',
+    paths: { workdir: '/work', home: '/home', artifacts: '/artifacts', logs: '/logs' },
+    proxyOrigin: 'http://127.0.0.1:1',
+    exec: (_, signal) => exec(signal),
+    writeFiles: async () => {},
+    uploadDir: async () => {},
+    readFile: async () => null,
+    stop: async () => void alive.delete(runtime),
+  };
+  alive.add(runtime);
+  return runtime;
+}
+
+/** One attempt with everything around it faked, on a clock that moves when told to. */
+export function bench(parts: BenchParts = {}): Bench {
+  const clock = new VirtualClock();
+  const alive = new Set<Runtime>();
+  const exec = parts.exec ?? (async () => ENDED_WELL);
+  const session: ProxySession = {
+    sessionId: 'ses_1',
+    attempt: 1,
+    completions: () => [],
+    turns: 1,
+    sampledTokens: 1,
+    requests: 1,
+    lastError: null,
+    close: async () => {},
+    ...parts.session,
+  };
+  const lease = leaseSchema.parse({
+    session_id: 'ses_1',
+    task_id: 'tsk_1',
+    sample_index: 0,
+    attempt: 1,
+    epoch: 1,
+    lease_seconds: 60,
+    queued_ms: 0,
+    task: {
+      instruction: 'x',
+      timeout_seconds: 100,
+      agent: { harness: 'shell', custom_shell: 'true' },
+      evaluator: { strategy: 'fake', refresh_runtime: true },
+      ...parts.task,
+    },
+  });
+  const attempt = new Attempt(lease, runtimeSpecSchema.parse({}), clock, () => {});
+  const deps = {
+    nodeId: 'node',
+    clock,
+    log: silentLogger,
+    pools: new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 }),
+    proxy: {
+      origin: 'http://127.0.0.1:1',
+      listen: async () => {},
+      maxModelLen: () => null,
+      open: parts.openSession ?? (async () => session),
+      close: async () => {},
+    },
+    harnesses: new Map([['shell', shellHarness]]),
+    harnessInstallDir: async () => null,
+    evaluators: {
+      names: () => ['fake'],
+      check: () => {},
+      get: () => ({
+        name: 'fake',
+        checkConfig: () => {},
+        evaluate: parts.evaluate ?? (async () => ({ reward: 0, details: {} })),
+      }),
+    },
+    socketDir: '/tmp',
+    providers: new Map([
+      [
+        'local' as const,
+        {
+          backend: 'local' as const,
+          probe: async () => null,
+          start: async (request: StartRequest, signal: AbortSignal) => {
+            const purpose = request.name.endsWith('-eval') ? 'eval' : 'agent';
+            return parts.start?.(purpose, request, signal) ?? runtimeOf(exec, alive);
+          },
+        },
+      ],
+    ]),
+    defaultBackend: 'local' as const,
+    uploadRoots: [],
+  } satisfies RunnerDeps;
+  return { attempt, deps, clock, alive };
+}
+
+/** Lets everything that is ready run. */
+export async function settle(): Promise<void> {
+  for (let i = 0; i < 5; i++) await new Promise((resolve) => setImmediate(resolve));
+}
