@@ -5,7 +5,7 @@ import type { ProxySession } from '../proxy/session.ts';
 import type { ExecResult, Runtime } from '../runtimes/runtime.ts';
 import type { AgentReport } from '../schema/index.ts';
 import type { Attempt } from './attempt.ts';
-import { describe } from './failure.ts';
+import { blameless, describe } from './failure.ts';
 
 /** Enough of each stream to see how a run ended, small enough for a row. */
 const TAIL_CHARS = 4_000;
@@ -47,6 +47,9 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
     judge(attempt, run, runtime, result);
   } catch (error) {
     attempt.agent = report(run.session.turns, runtime, null);
+    // Time that went by because the model could not be reached was not the agent's to use.
+    const excuse = blameless(run.session.lastError);
+    if (excuse !== null && FloeError.is(error) && error.code === 'deadline_exceeded') attempt.fail(excuse);
     throw error;
   }
 }
@@ -73,8 +76,9 @@ function judge(attempt: Attempt, run: AgentRun, runtime: Runtime, result: ExecRe
     attempt.fail({ outcome: 'truncated_context', error: describe(lastError, 'agent') });
     return;
   }
-  if (!verdict.ok && (lastError?.code === 'engine_error' || lastError?.code === 'engine_unavailable')) {
-    attempt.fail({ outcome: 'engine_error', error: describe(lastError, 'agent') });
+  const excuse = blameless(lastError);
+  if (excuse !== null && (!verdict.ok || turns === 0)) {
+    attempt.fail(excuse);
     return;
   }
   if (turns === 0) {

@@ -1,4 +1,5 @@
 import { asFloeError, type ErrorCode, type FloeError } from '../core/errors.ts';
+import { OUTCOMES } from '../core/outcomes.ts';
 import type { Outcome, SessionError } from '../schema/index.ts';
 import type { Failure } from './attempt.ts';
 
@@ -12,6 +13,7 @@ const BY_CODE: Partial<Record<ErrorCode, Outcome>> = {
   runtime_failed: 'infra_error',
   harness_missing: 'infra_error',
   store_unavailable: 'infra_error',
+  setup_failed: 'infra_error',
   prepare_failed: 'env_error',
   workdir_missing: 'env_error',
   source_forbidden: 'env_error',
@@ -24,7 +26,8 @@ const BY_CODE: Partial<Record<ErrorCode, Outcome>> = {
 
 const BY_STAGE: Record<FailedStage, Outcome> = {
   init: 'env_error',
-  agent: 'agent_error',
+  // Judged by how it ended, an agent throws nothing: this is floe's own trouble in running it.
+  agent: 'infra_error',
   build: 'infra_error',
   eval: 'verifier_error',
 };
@@ -40,6 +43,13 @@ function outcomeOf(error: FloeError, stage: FailedStage): Outcome {
   if (error.code === 'internal') return 'infra_error';
   if (error.code === 'deadline_exceeded') return stage === 'agent' ? 'agent_timeout' : BY_STAGE[stage];
   return BY_CODE[error.code] ?? BY_STAGE[stage];
+}
+
+/** What a failed model call stands for when the agent cannot be blamed for giving up over it; null when it can. */
+export function blameless(error: FloeError | null): Failure | null {
+  if (error === null) return null;
+  const outcome = error.code === 'internal' ? 'infra_error' : BY_CODE[error.code];
+  return outcome !== undefined && OUTCOMES[outcome].retried ? { outcome, error: describe(error, 'agent') } : null;
 }
 
 export function describe(error: FloeError, stage: string | null): SessionError {
