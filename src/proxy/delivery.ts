@@ -28,12 +28,12 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
   return new Promise((resolve) => {
     const heartbeats = request.stream ? startHeartbeats(response, dialect, deps) : () => {};
     let cancelLimit = (): void => {};
-    const { socket } = response;
     let sent = false;
     call.attach();
     // Node reports a response as finished also when its connection was cut with bytes still unsent.
     response.prependOnceListener('finish', () => {
-      sent = socket !== null && !socket.destroyed;
+      // Looked up only here: a pipelined response has no socket before its turn.
+      sent = response.socket !== null && !response.socket.destroyed;
     });
     response.once('close', () => {
       heartbeats();

@@ -4,7 +4,7 @@ import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
 import { threadKeyOf } from '../dialects/call-kind.ts';
-import type { Dialect } from '../dialects/dialect.ts';
+import type { Dialect, RouteKind } from '../dialects/dialect.ts';
 import { matchRoute } from '../dialects/registry.ts';
 import type { EnginePool } from '../engines/pool.ts';
 import { readBody } from './body.ts';
@@ -83,7 +83,10 @@ class HttpProxy implements ModelProxy {
     // Without a listener Node answers an upgrade request as if it were an ordinary one.
     this.server.on('upgrade', (_request, socket) => {
       socket.on('error', () => socket.destroy());
-      socket.end('HTTP/1.1 426 Upgrade Required\r\nConnection: close\r\nContent-Length: 0\r\n\r\n');
+      // Such a socket is no longer the server's, and would outlive it with a client that keeps its side open.
+      socket.end('HTTP/1.1 426 Upgrade Required\r\nConnection: close\r\nContent-Length: 0\r\n\r\n', () =>
+        socket.destroy(),
+      );
     });
   }
 
@@ -197,11 +200,13 @@ class HttpProxy implements ModelProxy {
   private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     let dialect = matchRoute('', '', request.headers).dialect;
     let session: OpenSession | null = null;
+    let kind: RouteKind | null = null;
     try {
       refuseOddFraming(request);
       const target = parseTarget(request.url ?? '');
       const match = matchRoute(request.method ?? '', target.path, request.headers);
       dialect = match.dialect;
+      if (match.found) kind = match.kind;
       session = this.authenticate(request, keyOf(target, request.headers));
       session.calls.requests++;
       session.responses.add(response);
@@ -210,7 +215,8 @@ class HttpProxy implements ModelProxy {
       await this.serve(match.kind, match.dialect, session, request, response);
     } catch (thrown) {
       const error = asFloeError(thrown);
-      session?.calls.failed(error);
+      // A refused side request neither hides why the last model call failed nor passes for one.
+      if (kind === 'generate' || (kind === null && session?.calls.lastError === null)) session?.calls.failed(error);
       // The rest of a body that was not read would be taken for the next request.
       if (!request.complete) response.setHeader('connection', 'close');
       if (!response.destroyed) sendError(response, dialect, error);
@@ -227,7 +233,7 @@ class HttpProxy implements ModelProxy {
   }
 
   private async serve(
-    kind: 'generate' | 'count_tokens' | 'models' | 'probe',
+    kind: RouteKind,
     dialect: Dialect,
     session: OpenSession,
     request: IncomingMessage,
