@@ -1,6 +1,7 @@
 import { mkdir } from 'node:fs/promises';
 import { NodeApi } from '../client/node-api.ts';
 import { type Clock, systemClock } from '../core/clock.ts';
+import { asFloeError } from '../core/errors.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { harnessInstallDir } from '../harnesses/install.ts';
@@ -38,7 +39,12 @@ export type Gateway = {
 export async function startGateway(config: GatewayConfig, deps: GatewayDeps): Promise<Gateway> {
   const cleanups: (() => Promise<unknown>)[] = [];
   const close = async (): Promise<void> => {
-    for (let undo = cleanups.pop(); undo !== undefined; undo = cleanups.pop()) await undo();
+    const failures: unknown[] = [];
+    // One that fails must not leave the rest, the spawn helper for instance, running.
+    for (let undo = cleanups.pop(); undo !== undefined; undo = cleanups.pop()) {
+      await undo().catch((error: unknown) => failures.push(error));
+    }
+    if (failures.length > 0) throw failures[0];
   };
   try {
     return await assemble(config, deps, cleanups, close);
@@ -111,7 +117,11 @@ async function assemble(
         evaluators,
         socketDir: state.sockets,
       }),
-    delivered: (sessionId, attempt) => journal.release(sessionId, attempt),
+    delivered: (sessionId, attempt) => {
+      journal.release(sessionId, attempt).catch((error: unknown) => {
+        log.warn({ session: sessionId, error: asFloeError(error).message }, 'a journal segment could not be removed');
+      });
+    },
   });
   const control: ControlListener = await openControlListener(config, { agent, engines, pools, metrics });
   cleanups.push(() => control.close());

@@ -29,13 +29,17 @@ export type NodeAgentDeps = {
   readonly delivered: (sessionId: string, attempt: number) => void;
 };
 
+/** How repeated tries of one call ended: it succeeded, was refused for good, or the server could not be reached in time. */
+type Reached = 'done' | 'refused' | 'given_up';
+
 /** The node's side of the rollout server's protocol: registers, leases what it has room for, reports, delivers. */
 export class NodeAgent {
   private readonly deps: NodeAgentDeps;
   private readonly attempts = new Map<string, { attempt: Attempt; done: Promise<void> }>();
   private readonly stopping = new AbortController();
   private readonly leasing = new AbortController();
-  private loops: Promise<void>[] = [];
+  private leaseLoopDone: Promise<void> = Promise.resolve();
+  private heartbeatLoopDone: Promise<void> = Promise.resolve();
   private closing = false;
   private cancelGather: (() => void) | null = null;
 
@@ -45,8 +49,13 @@ export class NodeAgent {
 
   /** Resolves once the node is registered. Rejects with `unauthorized` or `schema_violation`; keeps trying otherwise. */
   async start(): Promise<void> {
-    await this.register();
-    this.loops = [this.leaseLoop(), this.heartbeatLoop()];
+    const { api, registration, log } = this.deps;
+    await this.untilReached('register', async () => {
+      await api.register(registration, this.stopping.signal);
+      log.info({ node: api.nodeId }, 'node registered');
+    });
+    this.leaseLoopDone = this.leaseLoop();
+    this.heartbeatLoopDone = this.heartbeatLoop();
   }
 
   live(): readonly Attempt[] {
@@ -56,6 +65,8 @@ export class NodeAgent {
   /** Takes no more sessions; resolves when those that it has are delivered. */
   async drain(): Promise<void> {
     this.leasing.abort(new FloeError('not_ready', 'the node is draining'));
+    // An answer with leases may be on its way still.
+    await this.leaseLoopDone;
     while (this.attempts.size > 0) await Promise.all([...this.attempts.values()].map((entry) => entry.done));
   }
 
@@ -66,15 +77,7 @@ export class NodeAgent {
     await this.drain();
     this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
     this.cancelGather?.();
-    await Promise.all(this.loops);
-  }
-
-  private async register(): Promise<void> {
-    const { api, registration, log } = this.deps;
-    await this.untilReached('register', async () => {
-      await api.register(registration, this.stopping.signal);
-      log.info({ node: api.nodeId }, 'node registered');
-    });
+    await this.heartbeatLoopDone;
   }
 
   private async leaseLoop(): Promise<void> {
@@ -86,13 +89,14 @@ export class NodeAgent {
         await this.capacityChange(signal);
         continue;
       }
-      await this.untilReached(
+      const reached = await this.untilReached(
         'lease',
         async () => {
           for (const lease of await api.lease({ slots, wait_seconds: leaseWaitSeconds }, signal)) this.begin(lease);
         },
         signal,
       );
+      if (reached === 'refused') await this.pause(signal);
     }
   }
 
@@ -113,6 +117,7 @@ export class NodeAgent {
     const attempt = new Attempt(lease, specOf(lease), clock, () => this.reportSoon());
     const key = attemptKey(lease.session_id, lease.epoch);
     log.info({ session: lease.session_id, attempt: lease.attempt, epoch: lease.epoch }, 'session leased');
+    if (this.closing) attempt.stop('shutdown');
     const done = runSession(attempt)
       .then((finished) => this.deliver(attempt, finished))
       .catch((error) => log.error({ session: lease.session_id, error: asFloeError(error).message }, 'session lost'))
@@ -130,14 +135,22 @@ export class NodeAgent {
     const { summary } = finished;
     // The shutdown signal must not cut off the results that it caused.
     const unreachable = new AbortController();
-    await this.untilReached(
+    const reached = await this.untilReached(
       'deliver',
       async () => {
         await api.deliverResult(finished, unreachable.signal);
       },
       unreachable.signal,
     );
+    if (reached === 'given_up') {
+      log.warn({ session: attempt.id, outcome: summary.outcome }, 'session not delivered');
+      return;
+    }
     this.deps.delivered(attempt.id, attempt.lease.attempt);
+    if (reached === 'refused') {
+      log.warn({ session: attempt.id, outcome: summary.outcome }, 'the result is no longer wanted');
+      return;
+    }
     metrics.sessions.inc({ outcome: summary.outcome });
     log.info(
       { session: attempt.id, outcome: summary.outcome, reward: summary.reward, tokens: summary.trainable_tokens },
@@ -147,7 +160,8 @@ export class NodeAgent {
 
   private async heartbeatLoop(): Promise<void> {
     while (!this.stopping.signal.aborted) {
-      await this.heartbeat(this.deps.heartbeatSeconds);
+      const reached = await this.heartbeat(this.deps.heartbeatSeconds);
+      if (reached === 'refused') await this.pause(this.stopping.signal);
     }
   }
 
@@ -160,10 +174,10 @@ export class NodeAgent {
   }
 
   /** Reports and renews; ends the sessions that the server wants ended. A node that the server forgot registers again. */
-  private async heartbeat(waitSeconds: number): Promise<void> {
+  private heartbeat(waitSeconds: number): Promise<Reached> {
     const { api, pools } = this.deps;
     const signal = this.stopping.signal;
-    await this.untilReached(
+    return this.untilReached(
       'heartbeat',
       async () => {
         const sessions = this.live().map((attempt) => attempt.progress());
@@ -180,34 +194,45 @@ export class NodeAgent {
     );
   }
 
-  /** Repeats `call` until it succeeds, is refused for good, `signal` aborts, or `maxTries` are used up. */
+  /** What the server refuses now it may allow when somebody has put it right; until then it is not asked in a tight loop. */
+  private pause(signal: AbortSignal): Promise<void> {
+    return sleep(this.deps.clock, RETRY.maxMs, signal).catch(() => undefined);
+  }
+
+  /**
+   * Repeats `call` until it succeeds, is refused for good, `signal` aborts, or `maxTries` are used up. Rejects only for
+   * `register`, when that is refused for good. A server that has forgotten the node is told of it again.
+   */
   private async untilReached(
     what: string,
     call: () => Promise<void>,
     signal: AbortSignal = this.stopping.signal,
     maxTries = Number.POSITIVE_INFINITY,
-  ): Promise<void> {
-    const { clock, log } = this.deps;
+  ): Promise<Reached> {
+    const { api, registration, clock, log } = this.deps;
+    let forgotten = false;
     for (
       let tries = 1, delayMs = RETRY.firstMs;
       !signal.aborted;
       tries++, delayMs = Math.min(delayMs * 2, RETRY.maxMs)
     ) {
       try {
-        return await call();
+        if (forgotten) await api.register(registration, signal);
+        forgotten = false;
+        await call();
+        return 'done';
       } catch (thrown) {
-        if (signal.aborted) return;
+        if (signal.aborted) return 'given_up';
         const error = asFloeError(thrown, 'peer_unreachable');
-        if (error.code === 'not_found' && what !== 'register' && what !== 'deliver') {
-          await this.register();
-          continue;
-        }
         if (what === 'register' && !error.retryable) throw error;
         log.warn({ what, tries, code: error.code, error: error.message }, 'the rollout server did not take a call');
-        if (!error.retryable || tries >= (this.closing ? CLOSING_TRIES : maxTries)) return;
+        forgotten = error.code === 'not_found' && what !== 'register' && what !== 'deliver';
+        if (!error.retryable && !forgotten) return 'refused';
+        if (tries >= (this.closing ? CLOSING_TRIES : maxTries)) return 'given_up';
         await sleep(clock, delayMs, signal).catch(() => undefined);
       }
     }
+    return 'given_up';
   }
 }
 

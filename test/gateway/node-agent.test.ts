@@ -1,0 +1,166 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import type { NodeApi } from '../../src/client/node-api.ts';
+import { FloeError } from '../../src/core/errors.ts';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import type { Attempt } from '../../src/gateway/attempt.ts';
+import { NodeAgent, type NodeAgentDeps } from '../../src/gateway/node-agent.ts';
+import { runSession } from '../../src/gateway/session-runner.ts';
+import { StagePools } from '../../src/gateway/stage-pools.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import { createGatewayMetrics } from '../../src/observe/metrics.ts';
+import { type Lease, leaseSchema } from '../../src/schema/index.ts';
+import { bench, settle, untilAborted } from './bench.ts';
+
+const LEASE = leaseSchema.parse({
+  session_id: 'ses_1',
+  task_id: 'tsk_1',
+  sample_index: 0,
+  attempt: 1,
+  epoch: 1,
+  lease_seconds: 60,
+  queued_ms: 0,
+  task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' } },
+});
+
+type Calls = { register: number; lease: number; heartbeat: number; deliver: number };
+
+let agent: NodeAgent | null = null;
+const clock = new VirtualClock();
+/** Closing waits between its tries, so the clock has to go on meanwhile. */
+async function close(): Promise<void> {
+  let closed = false;
+  const closing = agent?.close().finally(() => {
+    closed = true;
+  });
+  for (let i = 0; i < 50 && !closed; i++) {
+    await settle();
+    clock.advance(10_000);
+  }
+  await closing;
+}
+afterEach(async () => {
+  await close();
+  agent = null;
+});
+
+function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { calls: Calls; released: string[] } {
+  const calls: Calls = { register: 0, lease: 0, heartbeat: 0, deliver: 0 };
+  const released: string[] = [];
+  const counted = <A extends unknown[], R>(name: keyof Calls, call: (...args: A) => Promise<R>) => {
+    return (...args: A): Promise<R> => {
+      calls[name]++;
+      // A server that answers at once must not keep everything else from its turn.
+      return new Promise((resolve) => setImmediate(resolve)).then(() => call(...args));
+    };
+  };
+  const never = (_: unknown, signal?: AbortSignal): Promise<never> => untilAborted(signal as AbortSignal);
+  const fake = {
+    nodeId: 'node',
+    register: counted('register', api.register ?? (async () => ({}) as never)),
+    lease: counted('lease', api.lease ?? never),
+    heartbeat: counted('heartbeat', api.heartbeat ?? never),
+    deliverResult: counted('deliver', api.deliverResult ?? (async () => ({}) as never)),
+  };
+  agent = new NodeAgent({
+    api: fake as unknown as NodeApi,
+    registration: { gateway_url: null, max_init_workers: 1, ready_size: 1, max_run_workers: 1, max_postrun_workers: 1 },
+    clock,
+    log: silentLogger,
+    metrics: createGatewayMetrics(),
+    pools: new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 }),
+    leaseWaitSeconds: 1,
+    heartbeatSeconds: 1,
+    runSession: async () => null,
+    delivered: (sessionId) => void released.push(sessionId),
+    ...deps,
+  });
+  return { calls, released };
+}
+
+const refusing = (code: 'unauthorized' | 'not_found') => async (): Promise<never> => {
+  throw new FloeError(code, 'no');
+};
+
+describe('a server that refuses the node', () => {
+  it.each(['unauthorized', 'not_found'] as const)('with %s is not asked without a pause', async (code) => {
+    const { calls } = start({ heartbeat: refusing(code), lease: refusing(code) });
+    await agent?.start();
+    for (let i = 0; i < 20; i++) await settle();
+    expect(calls.heartbeat + calls.lease).toBeLessThan(10);
+    clock.advance(6_000);
+    await settle();
+    expect(calls.heartbeat + calls.lease).toBeGreaterThan(2);
+  });
+
+  it('after it has forgotten the node does not end the process', async () => {
+    let known = true;
+    const { calls } = start({
+      register: async () => {
+        if (!known) throw new FloeError('unauthorized', 'another token now');
+        known = false;
+        return {} as never;
+      },
+      heartbeat: refusing('not_found'),
+      lease: refusing('not_found'),
+    });
+    await agent?.start();
+    for (let i = 0; i < 5; i++) {
+      await settle();
+      clock.advance(6_000);
+    }
+    expect(calls.register).toBeGreaterThan(2);
+  });
+});
+
+describe('leases that arrive while the node closes', () => {
+  it('are ended like the others', async () => {
+    let answer = (_: Lease[]): void => {};
+    const stopped: (string | null)[] = [];
+    start(
+      { lease: () => new Promise((resolve) => (answer = resolve)) },
+      {
+        runSession: async (attempt: Attempt) => {
+          if (!attempt.signal.aborted) await untilAborted(attempt.signal).catch(() => {});
+          stopped.push(attempt.stopReason);
+          return null;
+        },
+      },
+    );
+    await agent?.start();
+    await settle();
+    const closing = close();
+    answer([LEASE]);
+    await closing;
+    expect(stopped).toEqual(['shutdown']);
+    expect(agent?.live()).toEqual([]);
+  });
+});
+
+describe('a result that the server never got', () => {
+  it('is not forgotten by the capture journal', async () => {
+    let leased = false;
+    const { released, calls } = start(
+      {
+        lease: async (_, signal) => {
+          if (leased) return untilAborted(signal as AbortSignal);
+          leased = true;
+          return [LEASE];
+        },
+        deliverResult: async () => {
+          throw new FloeError('peer_unreachable', 'away');
+        },
+      },
+      {
+        runSession: async () => {
+          const { attempt, deps } = bench();
+          return runSession(attempt, deps);
+        },
+      },
+    );
+    await agent?.start();
+    for (let i = 0; i < 5; i++) await settle();
+    await close();
+    expect(calls.deliver).toBeGreaterThan(1);
+    expect(released).toEqual([]);
+  });
+});
