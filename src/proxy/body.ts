@@ -8,11 +8,19 @@ export const MAX_BODY_BYTES = 64 * 1024 * 1024;
 /** A client that sends nothing for this long in the middle of its body is not coming back. */
 export const BODY_IDLE_MS = 30_000;
 
+/** Of the bodies that one session sends at the same time: two of the largest, or any number of ordinary ones. */
+export const MAX_READING_BYTES = 2 * MAX_BODY_BYTES;
+
+/** The bytes of a session's bodies that have been read but not yet taken in as a request. */
+export class Reading {
+  bytes = 0;
+}
+
 /**
- * The whole body. Rejects with `body_too_large`, `bad_request` when the client stalls, or `cancelled` when it goes away;
- * what was read is then dropped.
+ * The whole body. Rejects with `body_too_large`, `overloaded` when the session's other bodies leave no room, `bad_request`
+ * when the client stalls, or `cancelled` when it goes away; what was read is then dropped.
  */
-export function readBody(request: IncomingMessage, clock: Clock): Promise<Buffer> {
+export function readBody(request: IncomingMessage, clock: Clock, reading = new Reading()): Promise<Buffer> {
   const declared = Number(request.headers['content-length'] ?? 0);
   if (declared > MAX_BODY_BYTES) return Promise.reject(tooLarge());
   return new Promise((resolve, reject) => {
@@ -32,7 +40,9 @@ export function readBody(request: IncomingMessage, clock: Clock): Promise<Buffer
     function onData(chunk: Buffer): void {
       lastChunkMs = clock.monotonicMs();
       bytes += chunk.length;
+      reading.bytes += chunk.length;
       if (bytes > MAX_BODY_BYTES) settle(() => reject(tooLarge()));
+      else if (reading.bytes > MAX_READING_BYTES) settle(() => reject(tooMany()));
       else chunks.push(chunk);
     }
     function onEnd(): void {
@@ -43,6 +53,7 @@ export function readBody(request: IncomingMessage, clock: Clock): Promise<Buffer
     }
     function settle(outcome: () => void): void {
       cancelIdle();
+      reading.bytes -= bytes;
       request.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
       // A late error of a request that nobody listens to any more would end the process.
       request.on('error', () => {});
@@ -50,6 +61,10 @@ export function readBody(request: IncomingMessage, clock: Clock): Promise<Buffer
     }
     request.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
   });
+}
+
+function tooMany(): FloeError {
+  return new FloeError('overloaded', `the session sends more than ${MAX_READING_BYTES} bytes at the same time`);
 }
 
 function tooLarge(): FloeError {

@@ -9,20 +9,21 @@ import type { Completion } from '../tokens/completion.ts';
 export class Echoes {
   /** Delivered replies whose request came again. */
   private readonly doubted = new Set<Completion>();
-  private readonly requests: (readonly ChatMessage[])[] = [];
+  /** Replies that a request carried. The requests themselves are not kept: an agent may send any number, of any size. */
+  private readonly used = new WeakSet<Completion>();
 
   repeated(completion: Completion): void {
-    if (this.requests.some((messages) => carries(messages, completion))) return;
+    if (this.used.has(completion)) return;
     completion.abandoned = true;
     this.doubted.add(completion);
   }
 
-  seen(messages: readonly ChatMessage[]): void {
-    this.requests.push(messages);
-    for (const completion of this.doubted) {
-      if (!carries(messages, completion)) continue;
-      completion.abandoned = false;
-      this.doubted.delete(completion);
+  /** `recorded`: the session's replies so far. */
+  seen(messages: readonly ChatMessage[], recorded: readonly Completion[]): void {
+    for (const completion of recorded) {
+      if (this.used.has(completion) || !carries(messages, completion)) continue;
+      this.used.add(completion);
+      if (this.doubted.delete(completion)) completion.abandoned = false;
     }
   }
 }

@@ -248,14 +248,14 @@ class HttpProxy implements ModelProxy {
         sendJson(response, 200, dialect.encodeModels(calls.spec.modelName, this.maxModelLen()));
         return;
       case 'count_tokens': {
-        const body = await readBody(request, this.deps.clock);
+        const body = await readBody(request, this.deps.clock, calls.reading);
         const canonical = dialect.parseRequest(parseJson(body), request.headers);
         const tokens = await calls.countTokens(canonical, abortedByClose(response));
         sendJson(response, 200, dialect.encodeCount(tokens));
         return;
       }
       case 'generate': {
-        const body = await readBody(request, this.deps.clock);
+        const body = await readBody(request, this.deps.clock, calls.reading);
         calls.refuseWhenClosed();
         const digest = digestOf(dialect, threadKeyOf(request.headers), body);
         const call =

@@ -5,6 +5,12 @@ import { FloeError } from '../core/errors.ts';
 /** The kernel's limit for the path of a Unix socket, with its terminating zero. */
 const MAX_PATH_BYTES = 108;
 
+/**
+ * A harness has a handful open. What runs in the sandbox could open thousands, and every one is a file descriptor of the
+ * gateway, which all sessions share.
+ */
+export const MAX_CONNECTIONS = 256;
+
 /** A Unix socket of one session; what is accepted there is handed on. */
 export class SessionSocket {
   private readonly path: string;
@@ -14,6 +20,7 @@ export class SessionSocket {
   constructor(path: string) {
     this.path = path;
     this.server = createServer();
+    this.server.maxConnections = MAX_CONNECTIONS;
   }
 
   /** Replaces a socket file that a dead process left. Rejects with `setup_failed`. */

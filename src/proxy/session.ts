@@ -7,6 +7,7 @@ import type { GenerateRequest } from '../engines/engine.ts';
 import type { EnginePool, PooledReply } from '../engines/pool.ts';
 import type { CallKind, Sampling } from '../schema/index.ts';
 import type { Completion, CompletionRequest } from '../tokens/completion.ts';
+import { Reading } from './body.ts';
 import { Call, type CallParts } from './call.ts';
 import { Echoes } from './echoes.ts';
 import type { CompletionJournal } from './journal.ts';
@@ -66,6 +67,7 @@ export type SessionDeps = {
 export class SessionCalls {
   readonly spec: ProxySessionSpec;
   requests = 0;
+  readonly reading = new Reading();
   sampledTokens = 0;
   lastError: FloeError | null = null;
   private readonly deps: SessionDeps;
@@ -75,6 +77,7 @@ export class SessionCalls {
   private readonly running = new Set<Call>();
   private readonly echoes = new Echoes();
   private readonly memory = new TurnMemory();
+  private counting = 0;
   private nextIndex = 0;
   private closedBy: FloeError | null = null;
 
@@ -120,7 +123,7 @@ export class SessionCalls {
     };
     const earlier = this.byBody.get(digest)?.completion;
     if (earlier) this.echoes.repeated(earlier);
-    this.echoes.seen(recorded.messages);
+    this.echoes.seen(recorded.messages, this.recorded);
     const call = new Call(parts, clock, abandonGraceMs, (signal) => this.run(parts, recorded, signal));
     this.byBody.set(digest, call);
     this.running.add(call);
@@ -140,9 +143,17 @@ export class SessionCalls {
 
   async countTokens(request: CanonicalRequest, signal: AbortSignal): Promise<number> {
     this.refuseWhenClosed();
+    if (this.counting >= MAX_RUNNING_CALLS) {
+      throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} prompts being counted`);
+    }
     const id = newId('cnt', this.deps.clock);
     const recorded = this.requestOf(request, this.samplingOf(request, this.nextIndex));
-    return this.deps.engines.countTokens(this.engineRequest(id, request, recorded), signal);
+    this.counting++;
+    try {
+      return await this.deps.engines.countTokens(this.engineRequest(id, request, recorded), signal);
+    } finally {
+      this.counting--;
+    }
   }
 
   /** Remembered for the judgement of the run; a client that went away is not a failure. */

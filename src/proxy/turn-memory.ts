@@ -3,6 +3,9 @@ import type { ChatMessage, ChatTool } from '../schema/index.ts';
 /** A prompt's buffer is made this much larger than the prompt, so that the next turns fit behind it. */
 const GROWTH = 1.5;
 
+/** Kept of a session's requests, in characters: one of the largest. Agents name their threads themselves, as many as they like. */
+const MAX_KEPT_CHARS = 64 * 1024 * 1024;
+
 export type RequestTexts = {
   readonly messages: readonly ChatMessage[];
   readonly messageTexts: readonly string[];
@@ -10,7 +13,7 @@ export type RequestTexts = {
   readonly toolsText: string;
 };
 
-type Thread = { request: RequestTexts; prompts: Int32Array; promptLength: number };
+type Thread = { request: RequestTexts; chars: number; prompts: Int32Array; promptLength: number };
 
 /**
  * A harness sends its whole history at every turn. Here what a request repeats of the one before it in the same agent thread
@@ -18,7 +21,9 @@ type Thread = { request: RequestTexts; prompts: Int32Array; promptLength: number
  * the same buffer. The memory of a session is then that of its longest turn, not the sum of all.
  */
 export class TurnMemory {
+  /** Latest request last. */
   private readonly threads = new Map<string, Thread>();
+  private keptChars = 0;
 
   /** The request with its JSON texts, sharing what it repeats. */
   request(threadName: string, messages: readonly ChatMessage[], tools: readonly ChatTool[]): RequestTexts {
@@ -41,6 +46,7 @@ export class TurnMemory {
       tools: sameTools ? last.tools : tools,
       toolsText: sameTools ? last.toolsText : toolsText,
     };
+    this.remember(threadName, thread);
     return thread.request;
   }
 
@@ -59,11 +65,27 @@ export class TurnMemory {
     return thread.prompts.subarray(0, ids.length);
   }
 
+  /** Forgets the threads that were longest without a request, when together they are too large. */
+  private remember(name: string, thread: Thread): void {
+    const { messageTexts, toolsText } = thread.request;
+    this.keptChars -= thread.chars;
+    thread.chars = messageTexts.reduce((sum, text) => sum + text.length, toolsText.length);
+    this.keptChars += thread.chars;
+    this.threads.delete(name);
+    this.threads.set(name, thread);
+    for (const [oldest, { chars }] of this.threads) {
+      if (this.keptChars <= MAX_KEPT_CHARS || oldest === name) break;
+      this.threads.delete(oldest);
+      this.keptChars -= chars;
+    }
+  }
+
   private thread(name: string): Thread {
     const known = this.threads.get(name);
     if (known !== undefined) return known;
     const fresh: Thread = {
       request: { messages: [], messageTexts: [], tools: [], toolsText: '' },
+      chars: 0,
       prompts: new Int32Array(0),
       promptLength: 0,
     };
