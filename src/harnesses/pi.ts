@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
+import type { AgentSpec } from '../schema/index.ts';
 import {
   compileCacheDir,
   type HarnessAdapter,
@@ -17,6 +18,11 @@ const REPLY_SHARE = 1 / 4;
 /** Engines refuse a bound of less than one token, and a tool call needs some room. */
 const MIN_REPLY_TOKENS = 256;
 const STDERR_CHARS = 500;
+
+/** In every line that ends a message, of the model or of a tool. */
+const TURN_MARK = '"message_end"';
+/** Behind the model's last message come the results of one turn's tool calls; more lines than this are not pi's. */
+const MAX_PARSED_LINES = 1_000;
 
 const PROGRAM = 'node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js';
 
@@ -47,10 +53,18 @@ export const piHarness: HarnessAdapter = {
   name: 'pi',
   dialects: ['openai_chat', 'anthropic'],
   install: { version: '0.87.1', nodeVersion: '22', warmUp: [PROGRAM, '--version'] },
-  checkAgent: (agent) => void parseAs(settingsSchema, agent.settings, 'agent.settings'),
+  checkAgent,
   launch,
   judge,
 };
+
+function checkAgent(agent: AgentSpec): void {
+  parseAs(settingsSchema, agent.settings, 'agent.settings', 'agent.settings');
+  if (agent.custom_shell !== undefined) {
+    const issues = [{ path: 'agent.custom_shell', message: 'only the shell harness takes a command' }];
+    throw new FloeError('schema_violation', 'agent.custom_shell: only the shell harness takes a command', { issues });
+  }
+}
 
 function launch(context: LaunchContext): Launch {
   const { agent, instruction, installDir, paths } = context;
@@ -107,13 +121,20 @@ function judge({ exitCode, stdout, stderr }: HarnessReport): HarnessVerdict {
   return { ok: false, message: errorMessage ?? `the last turn stopped with ${stopReason}` };
 }
 
-/** The middle of a long output may be missing, so lines are read from the end and those that make no sense skipped. */
+/**
+ * The middle of a long output may be missing, so lines are read from the end and those that make no sense skipped. Only
+ * lines with the mark are parsed, and not for ever: what runs in the sandbox can write there, too.
+ */
 function lastTurn(stdout: string): z.infer<typeof turnSchema> | null {
-  for (let end = stdout.length; end > 0; ) {
-    const start = stdout.lastIndexOf('\n', end - 1) + 1;
-    const parsed = turnSchema.safeParse(jsonOrNull(stdout.slice(start, end)));
+  let from = stdout.length;
+  for (let tries = 0; tries < MAX_PARSED_LINES && from > 0; tries++) {
+    const mark = stdout.lastIndexOf(TURN_MARK, from - 1);
+    if (mark < 0) return null;
+    const start = stdout.lastIndexOf('\n', mark) + 1;
+    const end = stdout.indexOf('\n', mark);
+    const parsed = turnSchema.safeParse(jsonOrNull(stdout.slice(start, end < 0 ? stdout.length : end)));
     if (parsed.success) return parsed.data;
-    end = start - 1;
+    from = start;
   }
   return null;
 }

@@ -1,13 +1,19 @@
+/** First room for the beginning of an output; most are shorter. */
+const FIRST_BYTES = 16 * 1024;
+
 /**
  * Collects a stream of unknown length in bounded memory: the first half and the last half of the budget are kept, what
- * lies between is counted and dropped.
+ * lies between is counted and dropped. Bytes are copied out of their chunks, so that many tiny chunks cost no more than
+ * few large ones.
  */
 export class CappedOutput {
   private readonly headBytes: number;
   private readonly tailBytes: number;
-  private head: Buffer[] = [];
+  private head: Buffer = Buffer.alloc(0);
   private headLength = 0;
-  private tail: Buffer[] = [];
+  /** A ring, made when the head is full; `ringAt` is where the next byte goes. */
+  private ring: Buffer | null = null;
+  private ringAt = 0;
   private tailLength = 0;
   private dropped = 0;
 
@@ -21,35 +27,39 @@ export class CappedOutput {
   }
 
   push(chunk: Buffer): void {
-    const room = this.headBytes - this.headLength;
-    const kept = chunk.subarray(0, room);
-    if (kept.length > 0) {
-      this.head.push(kept);
-      this.headLength += kept.length;
-    }
-    if (chunk.length <= room) return;
-    const rest = chunk.subarray(kept.length);
-    this.tail.push(rest);
-    this.tailLength += rest.length;
-    this.trim();
+    const kept = Math.min(chunk.length, this.headBytes - this.headLength);
+    this.reserve(this.headLength + kept);
+    chunk.copy(this.head, this.headLength, 0, kept);
+    this.headLength += kept;
+    if (kept < chunk.length) this.pushTail(chunk.subarray(kept));
   }
 
   /** Everything kept, in order. */
   bytes(): Buffer {
-    return Buffer.concat([...this.head, ...this.tail]);
+    const parts = [this.head.subarray(0, this.headLength)];
+    if (this.ring !== null) {
+      const full = this.tailLength === this.tailBytes;
+      if (full) parts.push(this.ring.subarray(this.ringAt));
+      parts.push(this.ring.subarray(0, full ? this.ringAt : this.tailLength));
+    }
+    return Buffer.concat(parts);
   }
 
-  private trim(): void {
-    let first = 0;
-    while (this.tailLength > this.tailBytes) {
-      const oldest = this.tail[first];
-      if (oldest === undefined) break;
-      const excess = Math.min(oldest.length, this.tailLength - this.tailBytes);
-      this.dropped += excess;
-      this.tailLength -= excess;
-      if (excess === oldest.length) first++;
-      else this.tail[first] = oldest.subarray(excess);
-    }
-    if (first > 0) this.tail.splice(0, first);
+  private reserve(bytes: number): void {
+    if (bytes <= this.head.length) return;
+    const grown = Buffer.alloc(Math.min(this.headBytes, Math.max(bytes, 2 * this.head.length, FIRST_BYTES)));
+    this.head.copy(grown, 0, 0, this.headLength);
+    this.head = grown;
+  }
+
+  private pushTail(rest: Buffer): void {
+    this.dropped += Math.max(0, this.tailLength + rest.length - this.tailBytes);
+    this.tailLength = Math.min(this.tailBytes, this.tailLength + rest.length);
+    if (this.tailBytes === 0) return;
+    this.ring ??= Buffer.alloc(this.tailBytes);
+    const last = rest.subarray(Math.max(0, rest.length - this.tailBytes));
+    const first = last.copy(this.ring, this.ringAt);
+    last.copy(this.ring, 0, first);
+    this.ringAt = (this.ringAt + last.length) % this.tailBytes;
   }
 }

@@ -114,6 +114,9 @@ describe('the pi harness', () => {
     expect(judge(`${end('toolUse')}${tool}${end('stop')}{"type":"agent_settled"}\n`)).toEqual({ ok: true });
     expect(judge(end('error', 'x') + end('stop'))).toEqual({ ok: true });
     expect(judge(end('stop') + end('error', '400: no'))).toEqual({ ok: false, message: '400: no' });
+    // Whatever the sandbox writes there, one look at it must not hold up everything else.
+    expect(judge(`${end('stop')}${'\n'.repeat(4_000_000)}`)).toEqual({ ok: true });
+    expect(judge(end('stop') + '"message_end"\n'.repeat(10_000))).toMatchObject({ ok: false });
     expect(judge(end('aborted'))).toMatchObject({ ok: false });
     expect(judge(end('stop'), 1)).toMatchObject({ ok: false, message: 'pi exited with 1: e' });
     expect(judge(end('stop'), null)).toMatchObject({ ok: false });
