@@ -30,6 +30,10 @@ const REAP_POLL_MS = 2;
 /** Kept of the output of floe's own small commands. */
 const TOOL_OUTPUT_BYTES = 64 * 1024;
 const STDERR_CHARS = 500;
+/** bwrap's last words when what it is to run is not there. */
+const NO_PROGRAM = /^bwrap: execvp /m;
+/** The conventional code of a shell that does not find a command. */
+const EXIT_NO_PROGRAM = 127;
 
 export type BubblewrapParts = {
   readonly spawner: Spawner;
@@ -88,9 +92,11 @@ export class BubblewrapRuntime implements Runtime {
     );
     const killedBy = ended.killedBy ?? null;
     const stderr = ended.stderr.toString();
-    if (!ended.ran && killedBy === null) throw this.notRun(stderr, cwd);
+    // In an image the agent can remove programs, the shell too: that is the command's failure, not the sandbox's.
+    const missing = !ended.ran && killedBy === null && NO_PROGRAM.test(stderr);
+    if (!ended.ran && killedBy === null && !missing) throw this.notRun(stderr, cwd);
     return {
-      ...exitOf(ended, killedBy !== null),
+      ...(missing ? { exitCode: EXIT_NO_PROGRAM, signal: null } : exitOf(ended, killedBy !== null)),
       stdout: ended.stdout.toString(),
       stderr,
       droppedBytes: ended.droppedBytes,

@@ -110,8 +110,9 @@ export class BubblewrapProvider implements RuntimeProvider {
     if (image === null) return runtime;
     try {
       // Shows that the image can run a command at all, and that it has the working directory.
-      await runtime.exec({ command: ['/bin/sh', '-c', 'exit 0'] }, signal);
-      return runtime;
+      const { exitCode, stderr } = await runtime.exec({ command: ['/bin/sh', '-c', 'exit 0'] }, signal);
+      if (exitCode === 0) return runtime;
+      throw new FloeError('runtime_failed', `runtime.image: ${request.spec.image} cannot run a command: ${stderr}`);
     } catch (error) {
       await runtime.stop();
       throw error;

@@ -56,6 +56,16 @@ describe.skipIf(problem !== null)('a sandbox with an image', () => {
     expect(existsSync(join(image, 'testbed/written'))).toBe(false);
   });
 
+  test('whose shell the agent has removed ends every command as a shell that finds none', async () => {
+    const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
+    await runtime.exec({ command: 'rm /usr/bin/sh' }, never);
+    const ended = await runtime.exec({ command: 'true' }, never);
+    expect(ended).toMatchObject({ exitCode: 127, killedBy: null });
+    expect(ended.stderr).toContain('/bin/sh');
+    expect(await runtime.readFile('file', 100, never).catch((error) => error.code)).toBe('runtime_failed');
+    await runtime.stop();
+  });
+
   test("reaches its proxy without a Node of the image's own", async () => {
     const { createServer } = await import('node:net');
     const socketPath = join(bench.dir, 'proxy.sock');
