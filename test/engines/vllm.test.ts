@@ -185,6 +185,14 @@ describe('what is read from a reply', () => {
     expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
     clock.advance(1_000);
     expect((await generate()).versionSpans).toEqual([{ version: '8', start: 0, end: 3 }]);
+    // However short the call and however fresh what was known before it.
+    server.onChat = (received) => {
+      server.version = '9';
+      json(received.response, 200, vllmReply(received));
+    };
+    expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+    const together = await Promise.all([generate(), generate(), generate()]);
+    expect(together.map((reply) => reply.versionSpans[0]?.version)).toEqual(['9', '9', '9']);
   });
 });
 

@@ -238,7 +238,7 @@ class VllmEngine implements Engine {
 
   /** Without spans from the server: one version if it was the same before and after, otherwise nobody knows. */
   private async oneSpan(reply: ParsedReply, before: string | null): Promise<VersionSpan[]> {
-    const after = await this.parts.versions.current();
+    const after = await this.parts.versions.afterReply();
     return [{ version: before === after ? before : null, start: 0, end: reply.responseIds.length }];
   }
 }

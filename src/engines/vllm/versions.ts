@@ -2,8 +2,8 @@ import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 
 /**
- * How old the known version may be before a reply makes the adapter ask again. It bounds the calls for versions to ten per
- * second whatever the load, and the window in which an update can go unnoticed to this long.
+ * How old the version may be that a call is taken to begin with. One that is out of date differs from what the server says
+ * behind the reply, which then has no version rather than a wrong one.
  */
 const FRESH_MS = 100;
 
@@ -18,15 +18,17 @@ export type VersionSource = () => Promise<{ readonly status: number; readonly bo
  */
 export class EngineVersions {
   private readonly clock: Clock;
-  private readonly ask: VersionSource;
+  private readonly source: VersionSource;
   private known: string | null = null;
   private askedAtMs = Number.NEGATIVE_INFINITY;
   private pending: Promise<string | null> | null = null;
+  /** Asked for while another request is under way; begins when that one has ended. */
+  private next: Promise<string | null> | null = null;
   private absent = false;
 
-  constructor(clock: Clock, ask: VersionSource) {
+  constructor(clock: Clock, source: VersionSource) {
     this.clock = clock;
-    this.ask = ask;
+    this.source = source;
   }
 
   /** As last heard. */
@@ -37,6 +39,24 @@ export class EngineVersions {
   /** Null: unknown. Never rejects: an engine that cannot tell its version can still be sampled from. */
   current(): Promise<string | null> {
     if (this.absent || this.clock.monotonicMs() - this.askedAtMs < FRESH_MS) return Promise.resolve(this.known);
+    return this.ask();
+  }
+
+  /**
+   * As it is now or later: what the server was asked before may have been answered before an update. Replies that end
+   * together share one request.
+   */
+  afterReply(): Promise<string | null> {
+    if (this.absent) return Promise.resolve(this.known);
+    if (this.pending === null) return this.ask();
+    this.next ??= this.pending.then(() => {
+      this.next = null;
+      return this.ask();
+    });
+    return this.next;
+  }
+
+  private ask(): Promise<string | null> {
     this.pending ??= this.refresh().finally(() => {
       this.pending = null;
     });
@@ -51,7 +71,7 @@ export class EngineVersions {
 
   private async read(): Promise<string | null> {
     try {
-      const reply = await this.ask();
+      const reply = await this.source();
       if (reply.status === 404 || reply.status === 405) this.absent = true;
       if (reply.status !== 200) return null;
       const version = weightInfoSchema.parse(JSON.parse(reply.body.toString('utf8'))).weight_version;
