@@ -1,6 +1,16 @@
 // `npm start`: from a fresh clone to a finished demo.
+import { spawn } from 'node:child_process';
 import { join } from 'node:path';
-import { ROOT, run, setUp } from './setup.mjs';
+import { ROOT, setUp } from './setup.mjs';
 
 setUp();
-run(process.execPath, [join(ROOT, 'dist', 'cli', 'main.js'), 'demo', ...process.argv.slice(2)]);
+const demo = spawn(process.execPath, [join(ROOT, 'dist', 'cli', 'main.js'), 'demo', ...process.argv.slice(2)], {
+  cwd: ROOT,
+  stdio: 'inherit',
+});
+// A terminal signals the whole group; `kill` does not.
+for (const signal of ['SIGTERM', 'SIGHUP']) process.on(signal, () => demo.kill(signal));
+process.on('SIGINT', () => {});
+demo.on('exit', (code, signal) => {
+  process.exitCode = signal === null ? code : 1;
+});

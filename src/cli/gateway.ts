@@ -6,6 +6,7 @@ import { DEFAULT_SERVER_URL } from './connection.ts';
 import { floeHome, harnessDir, readToken } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
+import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
 import { startNode } from './stack.ts';
 
@@ -32,7 +33,7 @@ export function registerGateway(program: Command): void {
         harness_dir: harnessDir(),
         backend: choice.backend,
       }),
-      createLogger('floe-gateway', options.logLevel),
+      createLogger('floe-gateway', levelOption(options.logLevel)),
     );
     if (options.json) json({ node_id: node.nodeId, control_url: node.controlUrl, proxy_url: node.proxyOrigin });
     else line(`node ${node.nodeId}: control ${node.controlUrl}, proxy ${node.proxyOrigin}`);

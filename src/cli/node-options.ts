@@ -14,6 +14,8 @@ export type NodeOptions = {
   postrun?: string;
   uploadRoot: string[];
   allowHostNetwork?: boolean;
+  allowLocal?: boolean;
+  logprobsMode: 'raw' | 'processed';
   proxyHost: string;
   proxyPort: string;
   controlHost: string;
@@ -32,6 +34,8 @@ export function withNode(command: Command): Command {
     .option('--run <n>', 'RUN workers (default: four times the cores)')
     .option('--postrun <n>', 'POSTRUN workers (default: twice the cores)')
     .option('--upload-root <dir...>', 'host directories that prepare actions may read', [])
+    .option('--logprobs-mode <mode>', 'what the engines’ log-probabilities mean: raw or processed', 'processed')
+    .option('--allow-local', 'let tasks ask for no isolation')
     .option('--allow-host-network', 'let tasks ask for the host’s network')
     .option('--proxy-host <host>', 'address of the proxy listener', '127.0.0.1')
     .option('--proxy-port <port>', '0 picks a free one', '0')
@@ -56,9 +60,14 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
       run: Number(options.run ?? 4 * cores),
       postrun: Number(options.postrun ?? 2 * cores),
     },
-    engines: options.engine.map((base_url) => ({ base_url, model: options.model ?? null })),
+    engines: options.engine.map((base_url) => ({
+      base_url,
+      model: options.model ?? null,
+      logprobs_mode: options.logprobsMode,
+    })),
     default_backend: backend,
     upload_roots: options.uploadRoot,
+    allow_local: options.allowLocal === true,
     allow_host_network: options.allowHostNetwork === true,
     proxy: { host: options.proxyHost, port: Number(options.proxyPort) },
     control: { host: options.controlHost, port: Number(options.controlPort) },

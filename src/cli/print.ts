@@ -57,6 +57,11 @@ export function printError(error: unknown, asJson: boolean): void {
     return;
   }
   note(`${paint('red', 'error')} ${error.code}: ${error.message}`);
+  if (error.code === 'unauthorized') {
+    note(
+      '  the token comes from --token, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe)',
+    );
+  }
   const issues = error.details.issues;
   if (Array.isArray(issues) && issues.length > 1) {
     for (const issue of issues as { path: string; message: string }[]) note(`  ${issue.path}: ${issue.message}`);

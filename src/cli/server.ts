@@ -4,6 +4,7 @@ import { createLogger } from '../observe/log.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { ensureToken, floeHome } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
+import { levelOption } from './options.ts';
 import { json, line } from './print.ts';
 import { startServer } from './stack.ts';
 
@@ -13,6 +14,7 @@ type Options = {
   dir?: string;
   token?: string;
   auth: boolean;
+  callbackHost?: string[];
   logLevel: string;
   json?: boolean;
 };
@@ -26,13 +28,21 @@ export function registerServer(program: Command): void {
     .option('--dir <dir>', 'database and blobs (default: server/ in the floe home)')
     .option('--token <token>', 'control token (default: $FLOE_TOKEN, else the one in the floe home, made if need be)')
     .option('--no-auth', 'no token; loopback only')
+    .option(
+      '--callback-host <host...>',
+      'hosts that callbacks may go to (default: loopback when listening there, else any)',
+    )
     .option('--log-level <level>', 'trace to fatal', 'info')
     .option('--json', 'machine-readable output')
     .action(async (options: Options) => {
       const token = options.auth ? (options.token ?? process.env.FLOE_TOKEN ?? ensureToken(floeHome())) : null;
       const dir = options.dir ?? join(floeHome(), 'server');
-      const log = createLogger('floe-server', options.logLevel);
-      const server = await startServer(dir, { host: options.host, port: Number(options.port), token }, log);
+      const log = createLogger('floe-server', levelOption(options.logLevel));
+      const server = await startServer(
+        dir,
+        { host: options.host, port: Number(options.port), token, callback_hosts: options.callbackHost ?? null },
+        log,
+      );
       if (options.json) json({ url: server.url });
       else line(`rollout server: ${server.url}  (data in ${dir}${token === null ? '; NO TOKEN, loopback only' : ''})`);
       await untilSignalled();

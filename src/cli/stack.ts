@@ -2,6 +2,7 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { systemClock } from '../core/clock.ts';
 import { parseAs } from '../core/parse.ts';
+import { takeLock } from '../core/process-lock.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { type GatewayConfigInput, gatewayConfigSchema } from '../gateway/config.ts';
 import { type Gateway, startGateway } from '../gateway/gateway.ts';
@@ -17,6 +18,21 @@ export type RunningServer = { readonly url: string; close(): Promise<void> };
 /** A rollout server over the embedded store in `dir`, listening when this resolves. */
 export async function startServer(dir: string, config: RolloutConfigInput, log: Logger): Promise<RunningServer> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
+  const unlock = await takeLock(join(dir, 'server.lock'), `the server directory ${dir}`);
+  try {
+    return await openServer(dir, config, log, unlock);
+  } catch (error) {
+    await unlock();
+    throw error;
+  }
+}
+
+async function openServer(
+  dir: string,
+  config: RolloutConfigInput,
+  log: Logger,
+  unlock: () => Promise<void>,
+): Promise<RunningServer> {
   const store = SqliteStore.open(join(dir, 'floe.db'));
   const blobs = await DirectoryBlobStore.open(join(dir, 'blobs'), systemClock);
   const server = await createRolloutServer(config, {
@@ -32,6 +48,7 @@ export async function startServer(dir: string, config: RolloutConfigInput, log: 
     async close() {
       await server.close();
       await store.close();
+      await unlock();
     },
   };
 }

@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { countOption } from './options.ts';
 import { json, line } from './print.ts';
 import { readTaskFile } from './task-file.ts';
 import { watchTask } from './watch.ts';
@@ -16,7 +17,7 @@ export function registerSubmit(program: Command): void {
       .option('--watch', 'follow the task to its end'),
   ).action(async (file: string, options: Options) => {
     const task = await readTaskFile(file);
-    if (options.samples !== undefined) task.num_samples = Number(options.samples);
+    if (options.samples !== undefined) task.num_samples = countOption('--samples', options.samples);
     if (options.taskId !== undefined) task.task_id = options.taskId;
     await connected(options, async (client) => {
       const reply = await client.submit(task);

@@ -42,6 +42,9 @@ function printHead(session: SessionView): void {
   line(
     `outcome ${outcomeColour(summary.outcome)}, reward ${paint('bold', reward)}, ${(summary.timing.total_ms / 1000).toFixed(2)} s`,
   );
+  const details = Object.entries(summary.reward_details);
+  if (details.length > 0)
+    line(`graded: ${details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(', ')}`);
   if (summary.error !== null) line(paint('red', `${summary.error.code}: ${summary.error.message}`));
 }
 

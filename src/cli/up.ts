@@ -9,6 +9,7 @@ import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { ensureToken, floeHome, harnessDir } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
+import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
 import { startNode, startServer } from './stack.ts';
 
@@ -18,6 +19,7 @@ type Options = NodeOptions & {
   dir?: string;
   sim?: boolean;
   scenario: string[];
+  callbackHost?: string[];
   logLevel: string;
   json?: boolean;
 };
@@ -32,6 +34,10 @@ export function registerUp(program: Command): void {
       .option('--dir <dir>', 'data (default: the floe home)')
       .option('--sim', 'start a simulated engine too')
       .option('--scenario <file...>', 'scenarios of the simulated engine', [])
+      .option(
+        '--callback-host <host...>',
+        'hosts that callbacks may go to (default: loopback when listening there, else any)',
+      )
       .option('--log-level <level>', 'trace to fatal', 'info')
       .option('--json', 'machine-readable output'),
   ).action(up);
@@ -46,7 +52,7 @@ async function up(options: Options): Promise<void> {
   const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
   if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
 
-  const log = createLogger('floe', options.logLevel);
+  const log = createLogger('floe', levelOption(options.logLevel));
   const closers: (() => Promise<unknown>)[] = [];
   const closeAll = async (): Promise<void> => {
     for (let close = closers.pop(); close !== undefined; close = closers.pop()) await close();
@@ -57,7 +63,7 @@ async function up(options: Options): Promise<void> {
       closers.push(() => sim.close());
       options.engine.push(sim.url);
     }
-    const address = { host: options.host, port: Number(options.port) };
+    const address = { host: options.host, port: Number(options.port), callback_hosts: options.callbackHost ?? null };
     const server = await startServer(join(home, 'server'), { ...address, token }, log);
     closers.push(() => server.close());
     const node = await startNode(

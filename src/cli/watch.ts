@@ -4,6 +4,9 @@ import type { RolloutEvent, SessionView } from '../schema/index.ts';
 import { type ConnectionOptions, connected, withConnection } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
+/** A group often fails for one reason; the rest would hide it. */
+const SHOWN_ERRORS = 5;
+
 export function registerWatch(program: Command): void {
   withConnection(program.command('watch <task>').description('follow a task to its end')).action(
     async (task: string, options: ConnectionOptions) => {
@@ -32,8 +35,17 @@ export async function watchTask(client: FloeClient, taskId: string, asJson: bool
     stop.abort();
   }
   const sessions = await client.sessions(taskId);
+  const failed = sessions.filter((session) => session.summary?.error);
   if (asJson) json({ task_id: taskId, sessions });
-  else line(sessionTable(sessions));
+  else {
+    line(sessionTable(sessions));
+    for (const { session_id, summary } of failed.slice(0, SHOWN_ERRORS)) {
+      line(`${paint('red', session_id)} ${summary?.error?.code}: ${summary?.error?.message}`);
+    }
+    if (failed.length > SHOWN_ERRORS)
+      line(`and ${failed.length - SHOWN_ERRORS} more; look at one with floe trace <session>`);
+  }
+  if (failed.length > 0) process.exitCode = 1;
 }
 
 function printEvent(event: RolloutEvent, seen: Map<string, string>): void {

@@ -53,12 +53,15 @@ function endOfString(text: string, start: number): number {
   }
 }
 
-/** Checks a value against a schema. Throws `schema_violation` with the path of every wrong field. */
-export function parseAs<T extends z.ZodType>(schema: T, value: unknown, what: string): z.output<T> {
+/**
+ * Checks a value against a schema. Throws `schema_violation` with the path of every wrong field; `at` is where the value
+ * itself is in what the client sent.
+ */
+export function parseAs<T extends z.ZodType>(schema: T, value: unknown, what: string, at = ''): z.output<T> {
   const parsed = schema.safeParse(value);
   if (parsed.success) return parsed.data;
   const issues = parsed.error.issues.map((issue) => ({
-    path: issue.path.map(String).join('.') || '(whole object)',
+    path: [at, ...issue.path.map(String)].filter((part) => part !== '').join('.') || '(whole object)',
     message: issue.message,
   }));
   const first = issues[0];

@@ -8,10 +8,10 @@ const configSchema = z.strictObject({});
 export const sessionCompletedEvaluator: Evaluator = {
   name: 'session_completed',
   checkConfig(config) {
-    parseAs(configSchema, config, 'evaluator.config');
+    parseAs(configSchema, config, 'evaluator.config', 'evaluator.config');
   },
   async evaluate({ spec, status }) {
-    parseAs(configSchema, spec.config, 'evaluator.config');
+    parseAs(configSchema, spec.config, 'evaluator.config', 'evaluator.config');
     return { reward: status === 'COMPLETED' ? 1 : 0, details: { status } };
   },
 };

@@ -32,14 +32,25 @@ export type TestConfig = Omit<z.output<typeof configSchema>, 'expected_output_js
   readonly expected: ReadonlyMap<string, NodeStatus>;
 };
 
+const EXPECTED_PATH = 'evaluator.config.expected_output_json';
+
+function parseText(text: string): unknown {
+  try {
+    return parseJson(text);
+  } catch (cause) {
+    const issues = [{ path: EXPECTED_PATH, message: 'is a string that holds no JSON' }];
+    throw new FloeError('schema_violation', `${EXPECTED_PATH}: is a string that holds no JSON`, { issues }, cause);
+  }
+}
+
 /** Throws `schema_violation`, naming the field. */
 export function parseTestConfig(config: Readonly<Record<string, unknown>>): TestConfig {
-  const { expected_output_json, ...rest } = parseAs(configSchema, config, 'evaluator.config');
+  const { expected_output_json, ...rest } = parseAs(configSchema, config, 'evaluator.config', 'evaluator.config');
   const magic = rest.exclude_patterns.find((pattern) => pattern.startsWith(':'));
   if (magic !== undefined) {
     throw new FloeError('schema_violation', `evaluator.config: exclude_patterns: "${magic}" must not begin with ":"`);
   }
-  const value = typeof expected_output_json === 'string' ? parseJson(expected_output_json) : expected_output_json;
-  const expected = parseAs(expectedSchema, value, 'evaluator.config: expected_output_json');
+  const value = typeof expected_output_json === 'string' ? parseText(expected_output_json) : expected_output_json;
+  const expected = parseAs(expectedSchema, value, EXPECTED_PATH, EXPECTED_PATH);
   return { ...rest, expected: new Map(Object.entries(expected)) };
 }

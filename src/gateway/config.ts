@@ -20,6 +20,7 @@ export const gatewayConfigSchema = z.strictObject({
   engines: z.array(engineSpecSchema).min(1),
   default_backend: runtimeBackendSchema.default('bubblewrap'),
   upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
+  allow_local: z.boolean().default(false).describe('tasks may ask for no isolation though the default gives it'),
   allow_host_network: z.boolean().default(false),
   control: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
   proxy: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),

@@ -15,6 +15,7 @@ import { createSpawner } from '../runtimes/spawn-client.ts';
 import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
 import { NodeAgent } from './node-agent.ts';
+import { Sandboxes } from './sandbox.ts';
 import { runSession } from './session-runner.ts';
 import { StagePools } from './stage-pools.ts';
 import { takeStateDir } from './state-dir.ts';
@@ -75,11 +76,16 @@ async function assemble(
   await proxy.listen(config.proxy);
   cleanups.push(() => proxy.close());
 
-  const providers = createRuntimeProviders({
-    spawner,
-    clock,
-    stateDir: state.sessions,
-    allowHostNetwork: config.allow_host_network,
+  const sandboxes = new Sandboxes({
+    providers: createRuntimeProviders({
+      spawner,
+      clock,
+      stateDir: state.sessions,
+      allowHostNetwork: config.allow_host_network,
+    }),
+    defaultBackend: config.default_backend,
+    allowLocal: config.allow_local,
+    uploadRoots: config.upload_roots,
   });
   const pools = new StagePools(config.pools);
   const harnesses = harnessRegistry();
@@ -104,9 +110,7 @@ async function assemble(
     heartbeatSeconds: config.heartbeat_seconds,
     runSession: (attempt) =>
       runSession(attempt, {
-        providers,
-        defaultBackend: config.default_backend,
-        uploadRoots: config.upload_roots,
+        sandboxes,
         nodeId: config.node_id,
         clock,
         log,

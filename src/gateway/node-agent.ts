@@ -121,7 +121,10 @@ export class NodeAgent {
     const done = runSession(attempt)
       .then((finished) => this.deliver(attempt, finished))
       .catch((error) => log.error({ session: lease.session_id, error: asFloeError(error).message }, 'session lost'))
-      .finally(() => this.attempts.delete(key));
+      .finally(() => {
+        this.attempts.delete(key);
+        this.reportSoon();
+      });
     this.attempts.set(key, { attempt, done });
   }
 

@@ -13,10 +13,11 @@ import { type AgentRun, runAgent } from './agent-stage.ts';
 import type { Attempt } from './attempt.ts';
 import { classify, type FailedStage } from './failure.ts';
 import { build, evaluate, type PostrunInput } from './postrun-stage.ts';
-import { type SandboxDeps, startSandbox } from './sandbox.ts';
+import type { Sandboxes } from './sandbox.ts';
 import type { StagePools } from './stage-pools.ts';
 
-export type RunnerDeps = SandboxDeps & {
+export type RunnerDeps = {
+  readonly sandboxes: Sandboxes;
   readonly nodeId: string;
   readonly clock: Clock;
   readonly log: Logger;
@@ -74,7 +75,7 @@ class SessionRun {
         attempt.measure('init_ms', () =>
           attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
             await this.findHarness();
-            this.runtime = await startSandbox(this.startRequest('agent'), attempt.spec.prepare, deps, signal);
+            this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, signal);
           }),
         ),
       );
@@ -236,12 +237,8 @@ class SessionRun {
     const { attempt, deps } = this;
     if (attempt.lease.task.evaluator?.refresh_runtime !== true) return;
     const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
-    this.fresh = startSandbox(
-      this.startRequest('eval'),
-      prepare,
-      deps,
-      AbortSignal.any([attempt.signal, this.over.signal]),
-    );
+    const signal = AbortSignal.any([attempt.signal, this.over.signal]);
+    this.fresh = deps.sandboxes.start(this.startRequest('eval'), prepare, signal);
     this.fresh.catch(() => undefined);
   }
 }

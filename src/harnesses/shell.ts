@@ -15,7 +15,7 @@ const settingsSchema = z.strictObject({});
  */
 export const shellHarness: HarnessAdapter = {
   name: 'shell',
-  dialects: ['anthropic', 'openai_chat', 'openai_responses', 'gemini'],
+  dialects: ['openai_chat', 'anthropic'],
   install: null,
   checkAgent: (agent) => void commandOf(agent),
   launch,
@@ -34,7 +34,7 @@ function launch({ agent, instruction, paths }: LaunchContext): Launch {
 }
 
 function commandOf(agent: AgentSpec): string {
-  parseAs(settingsSchema, agent.settings, 'agent.settings');
+  parseAs(settingsSchema, agent.settings, 'agent.settings', 'agent.settings');
   const command = agent.custom_shell;
   if (command !== undefined && command.trim() !== '') return command;
   throw new FloeError('schema_violation', 'agent.custom_shell: the shell harness needs a command to run', {

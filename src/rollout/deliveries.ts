@@ -67,6 +67,12 @@ async function accept(
   const reply = { session_id: row.session_id, duplicate: false };
   // Only a trainer cancels; a node that reports it gave the session up, which is a failure of the infrastructure.
   const givenUp = summary.outcome === 'cancelled';
+  // A node that shuts down hands its sessions back. That says nothing of them, so it costs them no try.
+  if (summary.outcome === 'infra_error' && summary.error?.code === 'not_ready') {
+    const next = { attempt: row.attempt + 1, maxAttempts: row.max_attempts + 1, delayMs: 0 };
+    await requeue(context, tables, effects, row, next);
+    return { ...reply, requeued: true, cursor: null };
+  }
   if ((givenUp || OUTCOMES[summary.outcome].retried) && row.attempt < row.max_attempts) {
     const attempt = row.attempt + 1;
     await requeue(context, tables, effects, row, { attempt, delayMs: retryDelayMs(context, attempt) });

@@ -139,12 +139,13 @@ export async function requeue(
   tables: StoreTables,
   effects: Effects,
   row: SessionRow,
-  next: { attempt: number; delayMs: number },
+  next: { attempt: number; delayMs: number; maxAttempts?: number },
 ): Promise<void> {
   const nowMs = context.time.nowMs();
   const patch = {
     status: move(row.status, 'QUEUED'),
     attempt: next.attempt,
+    max_attempts: next.maxAttempts ?? row.max_attempts,
     epoch: row.epoch + 1,
     node_id: null,
     lease_expires_ms: null,

@@ -68,6 +68,7 @@ export {
   sessionProgressSchema,
 } from './node.ts';
 export {
+  environmentSchema,
   type PrepareAction,
   prepareActionSchema,
   type RuntimeBackend,

@@ -1,5 +1,11 @@
 import { z } from 'zod';
 
+/** Environment of a command. A name that a shell could not write, or a NUL byte, would fail only when the command starts. */
+export const environmentSchema = z.record(
+  z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'must be the name of an environment variable'),
+  z.string().refine((value) => !value.includes('\0'), 'must not contain a NUL byte'),
+);
+
 export const runtimeBackendSchema = z.enum(['bubblewrap', 'local']);
 export type RuntimeBackend = z.infer<typeof runtimeBackendSchema>;
 
@@ -30,7 +36,7 @@ export const prepareActionSchema = z.discriminatedUnion('type', [
     type: z.literal('exec'),
     command: z.string().min(1),
     cwd: z.string().optional(),
-    env: z.record(z.string(), z.string()).default({}),
+    env: environmentSchema.default({}),
     ...retries,
   }),
 ]);
@@ -44,14 +50,19 @@ export const runtimeSpecSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe("bubblewrap: a root file system directory on the node's host; null takes the host's /usr, read-only"),
-  workdir: z.string().min(1).default('/work').describe('where the harness starts; ignored by the local backend'),
+  workdir: z
+    .string()
+    .regex(/^\/(?!\.\.?(\/|$))[^\0]+$/, 'must be an absolute path below the root')
+    .refine((path) => !path.split('/').includes('..'), 'must not contain ..')
+    .default('/work')
+    .describe('where the harness starts; ignored by the local backend'),
   prepare: z.array(prepareActionSchema).default([]),
   eval_prepare: z
     .array(prepareActionSchema)
     .nullable()
     .default(null)
     .describe("replaces `prepare` for the evaluator's fresh runtime; null: `prepare` again"),
-  env: z.record(z.string(), z.string()).default({}),
+  env: environmentSchema.default({}),
   network: z.enum(['none', 'host']).default('none'),
   memory_mb: z.int().min(16).default(4096),
   cpus: z.number().gt(0).nullable().default(null),

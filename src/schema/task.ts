@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
-import { runtimeSpecSchema } from './runtime.ts';
+import { environmentSchema, runtimeSpecSchema } from './runtime.ts';
 import { samplingSchema } from './sampling.ts';
 
 /** Names a plug-in (builder, evaluator) and its configuration. */
@@ -13,7 +13,7 @@ export type StrategySpec = z.infer<typeof strategySpecSchema>;
 export const evaluatorSpecSchema = z.strictObject({
   strategy: z.string().min(1),
   config: metadataSchema.default({}),
-  env: z.record(z.string(), z.string()).default({}),
+  env: environmentSchema.default({}),
   refresh_runtime: z.boolean().default(false).describe('grade in a fresh runtime, prepared with `eval_prepare`'),
 });
 export type EvaluatorSpec = z.infer<typeof evaluatorSpecSchema>;
@@ -25,9 +25,13 @@ export const agentSpecSchema = z.strictObject({
     .min(1)
     .default('policy')
     .describe('the name that the harness is told; the engine gets its own'),
-  env: z.record(z.string(), z.string()).default({}),
+  env: environmentSchema.default({}),
   settings: metadataSchema.default({}).describe("the harness adapter's own settings, checked by it"),
-  custom_shell: z.string().optional().describe('the command of the `shell` harness'),
+  custom_shell: z
+    .string()
+    .refine((command) => !command.includes('\0'), 'must not contain a NUL byte')
+    .optional()
+    .describe('the command of the `shell` harness'),
 });
 export type AgentSpec = z.infer<typeof agentSpecSchema>;
 

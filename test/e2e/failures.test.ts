@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { startNode } from '../../src/cli/stack.ts';
+import { startNode, startServer } from '../../src/cli/stack.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import { oneCall, startTestStack } from './stack.ts';
 
@@ -80,6 +80,66 @@ describe('what a node lacks', () => {
       await expect(second).rejects.toMatchObject({ code: 'setup_failed', message: expect.stringContaining('in use') });
       const [result] = await stack.run({ instruction: 'x', agent: { harness: 'shell', custom_shell: oneCall('hi') } });
       expect(result?.outcome).toBe('completed');
+    } finally {
+      await stack.close();
+    }
+  });
+});
+
+describe('what a node does not do', () => {
+  it('run without isolation because a task asks for it, unless its operator allows that', async () => {
+    const stack = await startTestStack({ node: { default_backend: 'bubblewrap' } });
+    try {
+      const agent = { harness: 'shell', custom_shell: 'id' };
+      const [result] = await stack.run({ instruction: 'x', max_attempts: 1, agent, runtime: { backend: 'local' } });
+      expect(result).toMatchObject({ outcome: 'infra_error', error: { code: 'runtime_unavailable' }, agent: null });
+      expect(result?.error?.message).toContain('--allow-local');
+    } finally {
+      await stack.close();
+    }
+  });
+
+  it('cost its sessions a try when it shuts down', async () => {
+    const stack = await startTestStack();
+    try {
+      const events = stack.client.events();
+      const agent = { harness: 'shell', custom_shell: `[ "$FLOE_ATTEMPT" = 1 ] && sleep 600; ${oneCall('hi')}` };
+      const { session_ids } = await stack.client.submit({ instruction: 'x', max_attempts: 1, agent });
+      for await (const event of events) if (event.type === 'session.state_changed' && event.status === 'RUNNING') break;
+      await stack.node.close();
+      const handedBack = await stack.client.session(session_ids[0] as string);
+      expect(handedBack).toMatchObject({ status: 'QUEUED', attempt: 2, summary: null });
+      const second = await startNode(
+        {
+          node_id: 'second',
+          server_url: stack.serverUrl,
+          state_dir: join(stack.dir, 'second'),
+          harness_dir: stack.dir,
+          engines: [{ base_url: stack.sim.url }],
+          default_backend: 'local',
+        },
+        silentLogger,
+      );
+      try {
+        for await (const result of stack.client.results()) {
+          expect(result).toMatchObject({ outcome: 'completed', attempt: 2, node_id: 'second' });
+          break;
+        }
+      } finally {
+        await second.close();
+      }
+    } finally {
+      await stack.close();
+    }
+  });
+
+  it('share its database with a second server', async () => {
+    const stack = await startTestStack();
+    try {
+      await expect(startServer(join(stack.dir, 'server'), { port: 0 }, silentLogger)).rejects.toMatchObject({
+        code: 'setup_failed',
+        message: expect.stringContaining('in use by process'),
+      });
     } finally {
       await stack.close();
     }

@@ -95,6 +95,20 @@ describe('a session with the shell harness', () => {
   });
 
   it.each([
+    ['a relative workdir', { runtime: { workdir: 'work' } }, 'runtime.workdir'],
+    ['a workdir that climbs', { runtime: { workdir: '/work/../etc' } }, 'runtime.workdir'],
+    ['a name that no environment takes', { runtime: { env: { 'A=B': 'x' } } }, 'runtime.env.A=B'],
+    ['a misspelt setting', { agent: { harness: 'pi', settings: { dialekt: 'x' } } }, 'agent.settings'],
+    ['a command for pi', { agent: { harness: 'pi', custom_shell: 'x' } }, 'agent.custom_shell'],
+  ])('names the path of %s', async (_, part, path) => {
+    const refused = await stack.client
+      .submit({ ...shell('true'), ...part } as TaskRequestInput)
+      .catch((error) => error);
+    expect(refused.code).toBe('schema_violation');
+    expect(refused.details.issues.map((issue: { path: string }) => issue.path)).toContain(path);
+  });
+
+  it.each([
     ['an unknown harness', { ...shell('true'), agent: { harness: 'nobody' } }, 'unknown_harness'],
     ['a shell harness without a command', { ...shell('true'), agent: { harness: 'shell' } }, 'schema_violation'],
     ['an unknown builder', shell('true', { builder: { strategy: 'nothing' } }), 'unknown_builder'],

@@ -31,7 +31,7 @@ describe('the evaluator registry', () => {
   test('refuses expectations that are not JSON', () => {
     const config = { test_command: 'x', expected_output_json: '{a' };
     expect(() => registry.get('test_on_output').checkConfig(config)).toThrow(
-      expect.objectContaining({ code: 'malformed_json' }),
+      expect.objectContaining({ code: 'schema_violation' }),
     );
   });
 

@@ -1,6 +1,7 @@
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Evaluator } from '../../src/evaluators/evaluator.ts';
 import { Attempt } from '../../src/gateway/attempt.ts';
+import { Sandboxes } from '../../src/gateway/sandbox.ts';
 import type { RunnerDeps } from '../../src/gateway/session-runner.ts';
 import { StagePools } from '../../src/gateway/stage-pools.ts';
 import { shellHarness } from '../../src/harnesses/shell.ts';
@@ -119,21 +120,24 @@ export function bench(parts: BenchParts = {}): Bench {
       }),
     },
     socketDir: '/tmp',
-    providers: new Map([
-      [
-        'local' as const,
-        {
-          backend: 'local' as const,
-          probe: async () => null,
-          start: async (request: StartRequest, signal: AbortSignal) => {
-            const purpose = request.name.endsWith('-eval') ? 'eval' : 'agent';
-            return parts.start?.(purpose, request, signal) ?? runtimeOf(exec, alive);
+    sandboxes: new Sandboxes({
+      providers: new Map([
+        [
+          'local' as const,
+          {
+            backend: 'local' as const,
+            probe: async () => null,
+            start: async (request: StartRequest, signal: AbortSignal) => {
+              const purpose = request.name.endsWith('-eval') ? 'eval' : 'agent';
+              return parts.start?.(purpose, request, signal) ?? runtimeOf(exec, alive);
+            },
           },
-        },
-      ],
-    ]),
-    defaultBackend: 'local' as const,
-    uploadRoots: [],
+        ],
+      ]),
+      defaultBackend: 'local' as const,
+      uploadRoots: [],
+      allowLocal: true,
+    }),
   } satisfies RunnerDeps;
   return { attempt, deps, clock, alive };
 }

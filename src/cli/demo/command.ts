@@ -1,12 +1,14 @@
 import { rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import type { Command } from 'commander';
+import { FloeError } from '../../core/errors.ts';
 import { installHarness } from '../../harnesses/install.ts';
 import type { RuntimeBackend, SessionResult } from '../../schema/index.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../sim/ledger-check.ts';
-import { type BackendChoice, chooseBackend, isolationWarning } from '../backend.ts';
+import { type BackendChoice, chooseBackend, isolationWarning, probeBackends } from '../backend.ts';
 import { harnessDir } from '../home.ts';
 import { untilSignalled } from '../lifetime.ts';
+import { countOption } from '../options.ts';
 import { json, line, note, paint, table } from '../print.ts';
 import { type DemoRun, runDemo, startDemo } from './run.ts';
 import { type DemoTask, demoTasks } from './tasks.ts';
@@ -26,11 +28,11 @@ export function registerDemo(program: Command): void {
 }
 
 async function demo(options: Options): Promise<void> {
+  const samples = countOption('--samples', options.samples);
   const { tasks, leftOut } = demoTasks();
   for (const { name, missing } of leftOut)
     note(paint('yellow', `task ${name} is left out: this machine has no ${missing}`));
-  const choice: BackendChoice =
-    options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
+  const choice: BackendChoice = options.backend === undefined ? await chooseBackend() : await mustWork(options.backend);
   if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
   await installHarness('pi', { cacheDir: harnessDir(), log: (text) => note(`▸ ${text}`) });
 
@@ -38,8 +40,8 @@ async function demo(options: Options): Promise<void> {
   await rm(dir, { recursive: true, force: true });
   const stack = await startDemo(dir, tasks, choice.backend);
   try {
-    note(`▸ ${tasks.length} tasks × ${options.samples} samples, pi in ${choice.backend}, engine ${stack.sim.url}`);
-    const run = await runDemo(stack, tasks, Number(options.samples));
+    note(`▸ ${tasks.length} tasks × ${samples} samples, pi in ${choice.backend}, engine ${stack.sim.url}`);
+    const run = await runDemo(stack, tasks, samples);
     const report = checkAgainstLedger(run.results, stack.sim.ledger.entries(), 'processed');
     await writeTraces(join(dir, 'traces'), run);
     summarise(run, report, tasks, join(dir, 'traces'), options.json === true);
@@ -49,6 +51,15 @@ async function demo(options: Options): Promise<void> {
   } finally {
     await stack.close();
   }
+}
+
+/** A back end that was asked for by name and does not work is refused before anything starts. */
+async function mustWork(backend: RuntimeBackend): Promise<BackendChoice> {
+  const problem = (await probeBackends()).get(backend);
+  if (problem === undefined) throw new FloeError('bad_request', `--backend: there is no ${backend}`);
+  if (problem !== null)
+    throw new FloeError('runtime_unavailable', `${backend}: ${problem.problem}. Remedy: ${problem.remedy}`);
+  return { backend, problem: null };
 }
 
 async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promise<void> {
@@ -99,9 +110,11 @@ function summarise(
     line(paint('red', `${mismatch.session_id} ${mismatch.completion_id ?? ''} ${mismatch.what}: ${mismatch.detail}`));
   }
   const share = report.trainable_tokens === 0 ? 0 : (100 * report.exact_context_tokens) / report.trainable_tokens;
-  line(
-    `every trainable token was compared with the engine's ledger; ${share.toFixed(1)} % were sampled in exactly the context they are trained in`,
-  );
+  if (report.trainable_tokens > 0) {
+    line(
+      `every trainable token was compared with the engine's ledger; ${share.toFixed(1)} % were sampled in exactly the context they are trained in`,
+    );
+  }
   line(`traces: ${relative(process.cwd(), traceDir)}/traces.jsonl (one per line), sessions beside it`);
   line(
     `demo: ${results.length} sessions, ${completed} completed, mean reward ${meanReward?.toFixed(3) ?? 'none'}, ` +

@@ -10,10 +10,10 @@ export const perRequestConfigSchema = z.strictObject({ include: includeSchema })
 export const perRequestBuilder: Builder = {
   name: 'per_request',
   checkConfig(config) {
-    parseAs(perRequestConfigSchema, config, 'builder.config');
+    parseAs(perRequestConfigSchema, config, 'builder.config', 'builder.config');
   },
   build(graph, config) {
-    const { include } = parseAs(perRequestConfigSchema, config, 'builder.config');
+    const { include } = parseAs(perRequestConfigSchema, config, 'builder.config', 'builder.config');
     const excluded = excludedCompletions(graph, include);
     const trained = graph.nodes.filter((node) => !excluded.has(node.completion.completionId));
     return { traces: trained.map((node) => assembleTrace(graph, [node], () => true)), excluded };

@@ -30,10 +30,10 @@ type Config = z.infer<typeof prefixMergingConfigSchema>;
 export const prefixMergingBuilder: Builder = {
   name: 'prefix_merging',
   checkConfig(config) {
-    parseAs(prefixMergingConfigSchema, config, 'builder.config');
+    parseAs(prefixMergingConfigSchema, config, 'builder.config', 'builder.config');
   },
   build(graph, config) {
-    const parsed = parseAs(prefixMergingConfigSchema, config, 'builder.config');
+    const parsed = parseAs(prefixMergingConfigSchema, config, 'builder.config', 'builder.config');
     const excluded = excludedCompletions(graph, parsed.include);
     const isTrained = (node: GraphNode): boolean => !excluded.has(node.completion.completionId);
     const chains = ownedChains(graph, parsed, isTrained);
