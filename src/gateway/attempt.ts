@@ -49,7 +49,12 @@ export class Attempt {
     this.onChange = onChange;
     this.signal = this.controller.signal;
     this.startedMs = clock.monotonicMs();
-    this.timer = new StageTimer(clock, lease.task.timeout_seconds * 1000, lease.task.timeout_clock);
+    this.timer = this.newTimer(lease.task.timeout_seconds * 1000);
+  }
+
+  /** A budget by the task's clock. */
+  newTimer(budgetMs: number): StageTimer {
+    return new StageTimer(this.clock, budgetMs, this.lease.task.timeout_clock);
   }
 
   get id(): string {

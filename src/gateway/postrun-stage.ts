@@ -28,10 +28,12 @@ export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<E
   const spec = attempt.lease.task.evaluator;
   const outcome = outcomeOf(attempt);
   if (evaluator === null || spec === null || runtime === null || !OUTCOMES[outcome].evaluated) return none;
-  if (attempt.timer.remainingMs() === 0) return { reward: null, details: { skipped: 'the time budget is used up' } };
-  const budgetMs = attempt.lease.task.budgets.eval === undefined ? null : attempt.lease.task.budgets.eval * 1000;
+  const { eval: ownSeconds } = attempt.lease.task.budgets;
+  // A budget of its own does not depend on what the agent left over: using up the clock is no way out of a bad reward.
+  const timer = ownSeconds === undefined ? attempt.timer : attempt.newTimer(ownSeconds * 1000);
+  if (timer.remainingMs() === 0) return { reward: null, details: { skipped: 'the time budget is used up' } };
   try {
-    return await attempt.timer.run('eval', budgetMs, attempt.signal, async (signal) => {
+    return await timer.run('eval', null, attempt.signal, async (signal) => {
       const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime, signal);
       return evaluator.evaluate({ spec, status: OUTCOMES[outcome].status, runtime, freshRuntime }, signal);
     });

@@ -32,8 +32,9 @@ export async function runPrepare(
     } catch (thrown) {
       signal.throwIfAborted();
       const error = asFloeError(thrown, 'runtime_failed');
-      if (error.code === 'source_forbidden') {
-        throw new FloeError('source_forbidden', `prepare[${index}] (${action.type}): ${error.message}`, {
+      // A helper that died says nothing of the action: the session is worth another try.
+      if (error.code === 'source_forbidden' || (error.code === 'runtime_failed' && error.details.helper === 'died')) {
+        throw new FloeError(error.code, `prepare[${index}] (${action.type}): ${error.message}`, {
           ...error.details,
           index,
           type: action.type,

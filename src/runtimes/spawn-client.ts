@@ -183,7 +183,11 @@ class Helper {
     if (this.dead) return;
     this.dead = true;
     for (const waiter of this.pending.values()) {
-      waiter.failed(new FloeError('runtime_failed', 'the spawn helper died, and with it every process it ran'));
+      waiter.failed(
+        new FloeError('runtime_failed', 'the spawn helper died, and with it every process it ran', {
+          helper: 'died',
+        }),
+      );
     }
     this.pending.clear();
   }

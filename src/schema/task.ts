@@ -38,7 +38,11 @@ export type AgentSpec = z.infer<typeof agentSpecSchema>;
 export const budgetsSchema = z.strictObject({
   init: z.number().gt(0).optional().describe('seconds'),
   agent: z.number().gt(0).optional().describe('seconds'),
-  eval: z.number().gt(0).optional().describe('seconds'),
+  eval: z
+    .number()
+    .gt(0)
+    .optional()
+    .describe('seconds, beside timeout_seconds; without it evaluation takes what is left'),
 });
 export type Budgets = z.infer<typeof budgetsSchema>;
 

@@ -124,6 +124,23 @@ describe('a session with the shell harness', () => {
   });
 });
 
+describe('an engine that tells its version only when asked', () => {
+  it('has every token labelled with the weights that sampled it', async () => {
+    const stack = await startTestStack({ sim: { reportVersions: false, weightVersion: 'before' } });
+    try {
+      const first = only(await stack.run(shell(oneCall('hello'))));
+      stack.sim.updateWeights('after');
+      const second = only(await stack.run(shell(oneCall('hello'))));
+      const report = checkAgainstLedger([first, second], stack.sim.ledger.entries(), 'processed');
+      expect(report.mismatches).toEqual([]);
+      const versions = [first, second].map((result) => result.trajectory?.traces[0]?.version_spans[0]?.version);
+      expect(versions).toEqual(['before', 'after']);
+    } finally {
+      await stack.close();
+    }
+  });
+});
+
 describe('an engine that fails', () => {
   it('is retried as a new attempt, then ends as engine_error with a null reward', async () => {
     const stack = await startTestStack({ sim: { faults: [{ kind: 'logprob_nan' }] } });

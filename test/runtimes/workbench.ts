@@ -2,6 +2,7 @@ import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { systemClock } from '../../src/core/clock.ts';
+import { parseAs } from '../../src/core/parse.ts';
 import { createRuntimeProviders, type RuntimeProviderOptions } from '../../src/runtimes/providers.ts';
 import type { Runtime, RuntimeProvider, StartRequest } from '../../src/runtimes/runtime.ts';
 import { createSpawner } from '../../src/runtimes/spawn-client.ts';
@@ -37,8 +38,8 @@ export class Workbench {
     return provider;
   }
 
-  start(backend: RuntimeBackend, spec: SpecInput = {}, more: Partial<StartRequest> = {}): Promise<Runtime> {
-    const parsed = runtimeSpecSchema.parse(spec);
+  async start(backend: RuntimeBackend, spec: SpecInput = {}, more: Partial<StartRequest> = {}): Promise<Runtime> {
+    const parsed = parseAs(runtimeSpecSchema, spec, 'runtime');
     const name = `s${this.count++}`;
     return this.provider(backend).start({ name, spec: parsed, proxy: null, readOnlyMounts: [], ...more }, never);
   }

@@ -220,7 +220,9 @@ class VllmEngine implements Engine {
     if (reply.status === 503 || reply.status === 429) {
       return this.fail('engine_unavailable', message, { ...facts, retry_after_ms: retryAfterMs(reply.headers) });
     }
-    if (reply.status >= 500 || reply.status < 400) return this.fail('engine_error', message, facts);
+    // The URL and the model are floe's own, so a server that does not know or trust us is no fault of the request.
+    const misplaced = reply.status === 401 || reply.status === 403 || reply.status === 404;
+    if (misplaced || reply.status >= 500 || reply.status < 400) return this.fail('engine_error', message, facts);
     const parsed = rejectionSchema.safeParse(json);
     const overflow = (parsed.success && parsed.data.error.param === CONTEXT_PARAM) || CONTEXT_WORDING.test(message);
     // The wording stays the engine's own: harnesses recognise an overlong prompt by it.
