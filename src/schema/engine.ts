@@ -13,7 +13,7 @@ export const engineSpecSchema = z.strictObject({
   logprobs_mode: z
     .enum(['raw', 'processed'])
     .default('processed')
-    .describe('what its logprobs mean; vLLM cannot be asked, so it is stated here and recorded with every completion'),
+    .describe('what its logprobs mean; vLLM cannot be asked, so it is stated here'),
 });
 export type EngineSpec = z.infer<typeof engineSpecSchema>;
 

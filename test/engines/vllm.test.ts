@@ -289,7 +289,8 @@ describe('what is refused, with the reason', () => {
 describe('failures of the server', () => {
   test.each([
     [400, 'engine_rejected', false],
-    [404, 'engine_rejected', false],
+    [401, 'engine_error', true],
+    [404, 'engine_error', true],
     [429, 'engine_unavailable', true],
     [500, 'engine_error', true],
     [503, 'engine_unavailable', true],
