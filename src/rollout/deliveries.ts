@@ -35,10 +35,10 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
   for (const [name, bytes] of envelope.parts) checkPart(name, bytes);
   // Refuses before anything is written; the same checks hold again in the transaction that decides.
   await context.store.transaction((tables) => check(tables, nodeId, summary, null));
-  const blobs = {
-    trajectory: await putPart(context, envelope.parts.get('trajectory')),
-    completions: await putPart(context, envelope.parts.get('completions')),
-  };
+  const [trajectory, completions] = await Promise.all(
+    PART_NAMES.map((name) => putPart(context, envelope.parts.get(name))),
+  );
+  const blobs = { trajectory: trajectory ?? null, completions: completions ?? null };
   const digest = digestOf(envelope.header, blobs);
   return change(context, async (tables, effects) => {
     const checked = await check(tables, nodeId, summary, digest);

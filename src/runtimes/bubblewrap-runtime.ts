@@ -202,8 +202,7 @@ export class BubblewrapRuntime implements Runtime {
       const packingFailed = command.upload !== undefined && (await readFile(files.packing).catch(() => null)) !== null;
       return packingFailed ? { ...ended, exitCode: ended.exitCode || 1 } : ended;
     } finally {
-      await cgroup?.remove();
-      await Promise.all(Object.values(files).map((file) => rm(file, { force: true })));
+      await Promise.all([cgroup?.remove(), ...Object.values(files).map((file) => rm(file, { force: true }))]);
     }
   }
 

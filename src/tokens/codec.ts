@@ -34,6 +34,9 @@ const HEADER_SIZE_AT = 8;
 const HEADER_AT = 12;
 const BYTES_PER_NUMBER = 4;
 
+/** More agents than run side by side in one session; a base further back would only save bytes. */
+const BASE_CANDIDATES = 16;
+
 const count = z.int().min(0);
 
 const headerSchema = z.object({
@@ -168,13 +171,14 @@ export function baseIdOf(record: Buffer): string | null {
 
 /**
  * Of `earlier`, the completion whose prompt and response share the longest prefix with the prompt; null when none
- * shares anything. Looks at the latest first and skips all that are too short to win, so in a session that goes on
- * turn by turn it compares one prompt.
+ * shares anything. Looks at the latest {@link BASE_CANDIDATES} and skips all that are too short to win, so in a session
+ * that goes on turn by turn it compares one prompt.
  */
 export function chooseBase(completion: Completion, earlier: readonly Completion[]): Completion | null {
   let best: Completion | null = null;
   let longest = 0;
-  for (let i = earlier.length - 1; i >= 0; i--) {
+  const oldest = Math.max(0, earlier.length - BASE_CANDIDATES);
+  for (let i = earlier.length - 1; i >= oldest; i--) {
     const candidate = earlier[i] as Completion;
     if (candidate.promptIds.length + candidate.responseIds.length <= longest) continue;
     const shared = sharedIds(completion, candidate);
