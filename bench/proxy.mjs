@@ -5,7 +5,8 @@
 // Three processes: a stub engine with prepared vLLM replies, the proxy, and this one as the client. Every round calls the
 // engine directly and through the proxy, one after the other, so that a slow moment of the machine hits both.
 import { execFileSync, fork } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { mkdtemp, open, rm } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { cpus, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -218,6 +219,21 @@ async function round(pool, paths, body, { connections, calls }) {
   return latencies;
 }
 
+/** What the disk alone takes for one small record: it is part of every call's added latency. Median, ms. */
+async function measureSync(directory) {
+  const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND | constants.O_DSYNC;
+  const file = await open(join(directory, 'sync'), flags);
+  const record = Buffer.alloc(1_200, 1);
+  const latencies = [];
+  for (let i = 0; i < 500; i++) {
+    const startMs = performance.now();
+    await file.write(record);
+    latencies.push(performance.now() - startMs);
+  }
+  await file.close();
+  return quantile(latencies, 0.5);
+}
+
 function quantile(values, q) {
   values.sort((a, b) => a - b);
   return values[Math.min(values.length - 1, Math.floor(values.length * q))];
@@ -277,7 +293,7 @@ async function main(quick, json) {
       turn_c64: await measure(rig, TURN, { connections: 64, calls: n(1_000), rounds: 3, delayMs: PACED_MS }),
     };
     await Promise.all([rig.direct.close(), rig.through.close()]);
-    report(cases, json);
+    report(cases, await measureSync(directory), json);
   } finally {
     engine.stop();
     proxy.stop();
@@ -285,7 +301,7 @@ async function main(quick, json) {
   }
 }
 
-function report(cases, json) {
+function report(cases, syncMs, json) {
   const rounded = (value) => Math.round(value * 1_000) / 1_000;
   const rows = Object.fromEntries(
     Object.entries(cases).map(([name, row]) => [
@@ -300,6 +316,7 @@ function report(cases, json) {
     turns_per_cpu_s: Math.round(1e6 / cases.turn_c64.cpu_us),
     turns_per_cpu_s_c1: Math.round(1e6 / cases.turn_c1.cpu_us),
     cpu_us_small: Math.round(cases.small_c1.cpu_us),
+    sync_p50_ms: rounded(syncMs),
     cases: rows,
     cpu: cpus()[0]?.model ?? 'unknown',
     cores: cpus().length,
@@ -307,7 +324,7 @@ function report(cases, json) {
     commit: commit(),
   };
   console.log(
-    `small call: +${result.added_p50_ms_c1} ms p50 at 1 connection, +${result.added_p99_ms_c64} ms p99 at 64 (engine paced at ${PACED_MS} ms), ${result.cpu_us_small} us CPU`,
+    `small call: +${result.added_p50_ms_c1} ms p50 at 1 connection, +${result.added_p99_ms_c64} ms p99 at 64 (engine paced at ${PACED_MS} ms), ${result.cpu_us_small} us CPU; one synced append alone: ${result.sync_p50_ms} ms`,
   );
   console.log(
     `realistic turn: ${result.turns_per_cpu_s} per CPU second of the proxy at 64 connections, ${result.turns_per_cpu_s_c1} at 1`,
