@@ -1,9 +1,13 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { harnessDir } from '../../src/cli/home.ts';
+import { takeLock } from '../../src/core/process-lock.ts';
 import { oneCall, startTestStack, type TestStack } from '../e2e/stack.ts';
 
 const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
@@ -99,5 +103,28 @@ describe('the floe command', () => {
     const rows = lastJson(await floe('harness', 'list', '--json')) as { harness: string; version: string | null }[];
     expect(rows.map((row) => row.harness)).toEqual(['pi', 'shell']);
     expect(rows[0]?.version).toMatch(/^\d+\.\d+\.\d+$/);
+  });
+});
+
+describe('two demos in one directory', () => {
+  it('are not run at once: the second is refused and the first keeps its files', async () => {
+    const dir = await mkdtemp(join(tmpdir(), 'floe-demo-'));
+    const release = await (async () => {
+      await mkdir(join(dir, '.floe', 'demo'), { recursive: true });
+      await writeFile(join(dir, '.floe', 'demo', 'kept'), 'x');
+      return takeLock(join(dir, '.floe', 'demo.lock'), 'the demo');
+    })();
+    try {
+      const env = { ...process.env, FLOE_HARNESS_DIR: harnessDir() };
+      const args = [CLI, 'demo', '--backend', 'local', '--samples', '1'];
+      const child = spawn(process.execPath, args, { cwd: dir, env, stdio: ['ignore', 'ignore', 'pipe'] });
+      const [stderr, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')]);
+      expect(stderr).toContain('in use by process');
+      expect(code).toBe(1);
+      expect(existsSync(join(dir, '.floe', 'demo', 'kept'))).toBe(true);
+    } finally {
+      await release();
+      await rm(dir, { recursive: true, force: true });
+    }
   });
 });

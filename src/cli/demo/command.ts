@@ -1,7 +1,8 @@
-import { rm } from 'node:fs/promises';
+import { mkdir, rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import type { Command } from 'commander';
 import { FloeError } from '../../core/errors.ts';
+import { takeLock } from '../../core/process-lock.ts';
 import { installHarness } from '../../harnesses/install.ts';
 import type { RuntimeBackend, SessionResult } from '../../schema/index.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../sim/ledger-check.ts';
@@ -36,11 +37,30 @@ async function demo(options: Options): Promise<void> {
   if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
   await installHarness('pi', { cacheDir: harnessDir(), log: (text) => note(`▸ ${text}`) });
 
-  const dir = join(process.cwd(), '.floe', 'demo');
-  await rm(dir, { recursive: true, force: true });
-  const stack = await startDemo(dir, tasks, choice.backend);
+  const home = join(process.cwd(), '.floe');
+  const dir = join(home, 'demo');
+  await mkdir(home, { recursive: true });
+  // Another demo that still runs here, one left serving by --keep for instance, must not lose its files.
+  const unlock = await takeLock(join(home, 'demo.lock'), `the demo directory ${dir}`);
   try {
-    note(`▸ ${tasks.length} tasks × ${samples} samples, pi in ${choice.backend}, engine ${stack.sim.url}`);
+    await rm(dir, { recursive: true, force: true });
+    await runIn(dir, { tasks, samples, backend: choice.backend, options });
+  } finally {
+    await unlock();
+  }
+}
+
+type Job = {
+  readonly tasks: readonly DemoTask[];
+  readonly samples: number;
+  readonly backend: RuntimeBackend;
+  readonly options: Options;
+};
+
+async function runIn(dir: string, { tasks, samples, backend, options }: Job): Promise<void> {
+  const stack = await startDemo(dir, tasks, backend);
+  try {
+    note(`▸ ${tasks.length} tasks × ${samples} samples, pi in ${backend}, engine ${stack.sim.url}`);
     const run = await runDemo(stack, tasks, samples);
     const report = checkAgainstLedger(run.results, stack.sim.ledger.entries(), 'processed');
     await writeTraces(join(dir, 'traces'), run);
