@@ -1,4 +1,5 @@
-import { open, readFile, rm } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { link, readFile, rm, writeFile } from 'node:fs/promises';
 import { FloeError } from './errors.ts';
 
 /**
@@ -7,11 +8,20 @@ import { FloeError } from './errors.ts';
  * thing in that message.
  */
 export async function takeLock(path: string, what: string): Promise<() => Promise<void>> {
+  // Linked into place with its content: a lock that is seen half-written would be taken for that of a dead process.
+  const own = `${path}.${process.pid}-${randomUUID()}`;
+  await writeFile(own, await identity(process.pid), { mode: 0o600, flag: 'wx' });
+  try {
+    return await linkLock(own, path, what);
+  } finally {
+    await rm(own, { force: true });
+  }
+}
+
+async function linkLock(own: string, path: string, what: string): Promise<() => Promise<void>> {
   for (;;) {
     try {
-      const file = await open(path, 'wx', 0o600);
-      await file.writeFile(await identity(process.pid));
-      await file.close();
+      await link(own, path);
       return () => rm(path, { force: true });
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
