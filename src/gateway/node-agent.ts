@@ -3,7 +3,7 @@ import type { Clock } from '../core/clock.ts';
 import { sleep } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { Logger } from '../observe/log.ts';
-import type { GatewayMetrics } from '../observe/metrics.ts';
+import { type GatewayMetrics, recordSession } from '../observe/metrics.ts';
 import { type Lease, type NodeRegistration, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
 import { Attempt } from './attempt.ts';
 import type { StagePools } from './stage-pools.ts';
@@ -154,7 +154,7 @@ export class NodeAgent {
       log.warn({ session: attempt.id, outcome: summary.outcome }, 'the result is no longer wanted');
       return;
     }
-    metrics.sessions.inc({ outcome: summary.outcome });
+    recordSession(metrics, attempt.lease.task.agent.harness, summary);
     log.info(
       { session: attempt.id, outcome: summary.outcome, reward: summary.reward, tokens: summary.trainable_tokens },
       'session delivered',

@@ -1,4 +1,5 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import type { SessionSummary } from '../schema/index.ts';
 
 /** Spans a stage of a few milliseconds (no-op harness) to one of hours (a long agent run). */
 const STAGE_SECONDS = [0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3600, 14_400];
@@ -58,4 +59,17 @@ export function createGatewayMetrics(): GatewayMetrics {
       registers,
     }),
   };
+}
+
+/** Counts a session that has been delivered. */
+export function recordSession(metrics: GatewayMetrics, harness: string, summary: SessionSummary): void {
+  const { audit, timing } = summary;
+  metrics.sessions.inc({ outcome: summary.outcome });
+  const stages = { init: timing.init_ms, running: timing.running_ms, eval: timing.eval_ms, postrun: timing.postrun_ms };
+  for (const [stage, ms] of Object.entries(stages)) if (ms !== null) metrics.stageSeconds.observe({ stage }, ms / 1000);
+  if (audit === null) return;
+  metrics.tokens.inc({ kind: 'sampled' }, audit.tokens.sampled);
+  metrics.tokens.inc({ kind: 'trained' }, audit.tokens.trained);
+  for (const [link, count] of Object.entries(audit.links)) metrics.links.inc({ harness, link }, count);
+  for (const [reason, count] of Object.entries(audit.tokens.excluded)) metrics.excluded.inc({ harness, reason }, count);
 }

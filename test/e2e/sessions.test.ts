@@ -40,6 +40,17 @@ describe('a session with the shell harness', () => {
     expect(report.trainable_tokens).toBe(result.trainable_tokens);
   });
 
+  it('counts its tokens, links and stages in the metrics of its node', async () => {
+    const [result] = await stack.run(shell(oneCall('hello')));
+    await expect
+      .poll(async () => (await fetch(`${stack.node.controlUrl}/metrics`)).text(), { timeout: 5_000, interval: 20 })
+      .toMatch(/floe_sessions_total\{outcome="completed"\} 2/);
+    const text = await (await fetch(`${stack.node.controlUrl}/metrics`)).text();
+    expect(text).toContain(`floe_tokens_total{kind="trained"} ${2 * (result?.trainable_tokens ?? 0)}`);
+    expect(text).toContain('floe_completion_links_total{harness="shell",link="root"} 2');
+    expect(text).toContain('floe_stage_seconds_count{stage="running"} 2');
+  });
+
   it('names the harness and what it did when it never called the model', async () => {
     const result = only(await stack.run(shell('echo nothing to say')));
     expect(result).toMatchObject({ status: 'ERROR', outcome: 'no_completions', reward: null, trace_count: 0 });
