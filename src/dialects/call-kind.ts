@@ -1,9 +1,16 @@
 import { z } from 'zod';
-import type { CallKind } from '../schema/index.ts';
-
-export type Headers = Readonly<Record<string, string | string[] | undefined>>;
+import type { CallKind, ChatMessage, ChatTool, ResponseFormat } from '../schema/index.ts';
+import type { Headers } from './dialect.ts';
 
 export type CallLabel = { readonly thread: string; readonly callKind: CallKind };
+
+/** What a request's label is told from. */
+export type CallShape = {
+  readonly headers: Headers;
+  readonly messages: readonly ChatMessage[];
+  readonly tools: readonly ChatTool[];
+  readonly responseFormat: ResponseFormat | undefined;
+};
 
 /** Longest agent thread name that is kept: names come from a header that the sandboxed agent controls. */
 const MAX_THREAD_CHARS = 128;
@@ -15,7 +22,7 @@ const MAX_THREAD_CHARS = 128;
  * own with a parent, Copilot CLI only says that it is one. Otherwise a request without tools that asks for a JSON object with
  * a `title` is a title call. Everything else is `main`: a wrong `main` costs a sample, a wrong auxiliary label loses one.
  */
-export function labelCall(headers: Headers, toolCount: number, responseSchema: unknown): CallLabel {
+export function labelCall({ headers, tools, responseFormat }: CallShape): CallLabel {
   const agent = header(headers, 'x-claude-code-agent-id');
   if (agent !== null) return { thread: agent, callKind: 'subagent' };
   if (header(headers, 'x-parent-session-id') !== null) {
@@ -24,7 +31,7 @@ export function labelCall(headers: Headers, toolCount: number, responseSchema: u
   if (header(headers, 'x-interaction-type') === 'conversation-subagent') {
     return { thread: 'subagent', callKind: 'subagent' };
   }
-  if (toolCount === 0 && titleSchema.safeParse(responseSchema).success) return { thread: 'main', callKind: 'title' };
+  if (tools.length === 0 && asksForTitle(responseFormat)) return { thread: 'main', callKind: 'title' };
   return { thread: 'main', callKind: 'main' };
 }
 
@@ -34,6 +41,10 @@ export function threadKeyOf(headers: Headers): string {
 }
 
 const titleSchema = z.looseObject({ properties: z.looseObject({ title: z.looseObject({}) }) });
+
+function asksForTitle(format: ResponseFormat | undefined): boolean {
+  return format?.type === 'json_schema' && titleSchema.safeParse(format.json_schema.schema).success;
+}
 
 function header(headers: Headers, name: string): string | null {
   const value = headers[name];

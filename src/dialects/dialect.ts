@@ -1,4 +1,5 @@
 import type { FloeError } from '../core/errors.ts';
+import type { ReplyDelta } from '../core/reply-delta.ts';
 import type {
   AssistantMessage,
   CallKind,
@@ -12,26 +13,51 @@ import type {
 } from '../schema/index.ts';
 
 /** What a path of a dialect means. Only `generate` ever reaches an engine's sampler. */
-export type RouteKind = 'generate' | 'count_tokens' | 'models' | 'probe';
+export type RouteKind = 'generate' | 'count_tokens' | 'models' | 'model' | 'probe';
 
 export type Route = {
   readonly method: 'GET' | 'POST' | 'HEAD';
-  /** Exact path, after any `/s/<key>` prefix and without the query. */
+  /** Path after any `/s/<key>` prefix and without the query; `{model}` stands for one path segment up to the text behind it. */
   readonly path: string;
   readonly kind: RouteKind;
+  /** Where the path itself says whether the reply is streamed. */
+  readonly stream?: boolean;
 };
+
+export type Headers = Readonly<Record<string, string | string[] | undefined>>;
+
+/** What a request says outside of its body. */
+export type CallContext = {
+  readonly headers: Headers;
+  readonly query: URLSearchParams;
+  /** The model in the path; null where the dialect has it in the body. */
+  readonly model: string | null;
+  /** Whether the path asks for a stream; null where the body says it. */
+  readonly stream: boolean | null;
+};
+
+/** How the client declared a tool that the canonical form can only hold as a plain function. */
+export type ToolForm =
+  /** OpenAI Responses `custom`: its input is free text, canonically the argument `input`. */
+  | { readonly kind: 'custom' }
+  /** OpenAI Responses `namespace`: called by `name`, with the namespace beside it. */
+  | { readonly kind: 'namespaced'; readonly namespace: string; readonly name: string };
 
 /** A harness's request in canonical form. */
 export type CanonicalRequest = {
   readonly model: string;
   readonly messages: readonly ChatMessage[];
   readonly tools: readonly ChatTool[];
+  /** By canonical tool name; holds only the tools that are no plain functions. */
+  readonly toolForms: ReadonlyMap<string, ToolForm>;
   readonly toolChoice: ToolChoice | null;
   readonly parallelToolCalls: boolean | null;
   readonly samplingAsked: SamplingAsked;
   readonly stream: boolean;
   /** OpenAI chat: the client asked for a usage chunk at the end of the stream. */
   readonly streamUsage: boolean;
+  /** The completion of this session whose conversation `messages` go on from; null: `messages` are all of it. */
+  readonly continues: string | null;
   /** What was dropped or changed in translation, one short phrase each. */
   readonly adjusted: readonly string[];
   /** The harness's own agent thread; `main` when it names none. */
@@ -40,12 +66,17 @@ export type CanonicalRequest = {
   readonly callKind: CallKind;
 };
 
-/** An engine's reply in canonical form, as the harness is to see it. */
-export type CanonicalReply = {
+/** What is known of a reply when its first token is. */
+export type ReplyHead = {
   readonly completionId: string;
   /** The model name that the harness asked for. */
   readonly model: string;
   readonly createdMs: number;
+  readonly promptTokens: number | null;
+};
+
+/** An engine's reply in canonical form, as the harness is to see it. */
+export type CanonicalReply = ReplyHead & {
   readonly message: AssistantMessage;
   readonly finishReason: FinishReason;
   /** The stop string that ended the reply, if one did. */
@@ -53,11 +84,27 @@ export type CanonicalReply = {
   readonly usage: Usage;
 };
 
-/** A complete streamed reply in three pieces; the proxy writes `end` only after the completion is durable. */
-export type StreamedReply = {
-  /** Everything up to, but not including, the events that tell the client that the reply is complete. */
+/** The end of a streamed reply in two pieces; the proxy writes `end` only after the completion is durable. */
+export type StreamEnd = {
+  /** What closes the parts that are open: everything up to, but not including, the events that tell that the reply is complete. */
   readonly body: string;
   readonly end: string;
+};
+
+/**
+ * One streamed reply in the making. The calls come as `start`, any number of `delta`, `end`, each once in that order but for
+ * `delta`; each returns the text to send, which may be empty. The deltas add up to the message that `end` is given.
+ */
+export interface ReplyStream {
+  start(): string;
+  delta(delta: ReplyDelta): string;
+  end(reply: CanonicalReply): StreamEnd;
+}
+
+export type StreamFraming = {
+  readonly contentType: string;
+  /** Text that resets the client's idle timer and changes nothing; may come at any time before the end, also first. */
+  readonly heartbeat: string;
 };
 
 /**
@@ -67,20 +114,27 @@ export type StreamedReply = {
 export interface Dialect {
   readonly name: DialectName;
   readonly routes: readonly Route[];
-  /** Agent thread and call kind by header, where the harness sends them. */
-  parseRequest(body: unknown, headers: Readonly<Record<string, string | string[] | undefined>>): CanonicalRequest;
+  parseRequest(body: unknown, context: CallContext): CanonicalRequest;
+  /** The body of `count_tokens`, which may lack what only a generation needs. */
+  parseCount(body: unknown, context: CallContext): CanonicalRequest;
   /** The whole reply as a JSON body. */
-  encodeReply(reply: CanonicalReply): string;
-  /** The same reply as server-sent events. */
-  encodeStream(reply: CanonicalReply, request: CanonicalRequest): StreamedReply;
-  /** One server-sent event that resets the client's idle timer and changes nothing. */
-  readonly heartbeat: string;
+  encodeReply(reply: CanonicalReply, request: CanonicalRequest): string;
+  /** The same reply as a stream. */
+  openStream(head: ReplyHead, request: CanonicalRequest): ReplyStream;
+  framing(request: CanonicalRequest): StreamFraming;
   /** `GET` of the model list, with the one model that there is. */
   encodeModels(model: string, maxModelLen: number | null): string;
+  /** `GET` of that one model. */
+  encodeModel(model: string, maxModelLen: number | null): string;
   /** The answer to `count_tokens`. */
   encodeCount(tokens: number): string;
   /** An error as this dialect's clients expect it, for a response without a stream. */
   encodeError(error: FloeError): { readonly status: number; readonly body: string };
   /** The same inside a stream that has begun. */
-  encodeStreamError(error: FloeError): string;
+  encodeStreamError(error: FloeError, request: CanonicalRequest): string;
+}
+
+/** A context with nothing but headers, as requests have whose dialect keeps everything in the body. */
+export function plainContext(headers: Headers = {}): CallContext {
+  return { headers, query: new URLSearchParams(), model: null, stream: null };
 }

@@ -1,12 +1,19 @@
 import { anthropic } from './anthropic/dialect.ts';
-import type { Headers } from './call-kind.ts';
-import type { Dialect, RouteKind } from './dialect.ts';
+import type { Dialect, Headers, Route, RouteKind } from './dialect.ts';
 import { openaiChat } from './openai_chat/dialect.ts';
 
 export const DIALECTS: readonly Dialect[] = [openaiChat, anthropic];
 
 export type RouteMatch =
-  | { readonly found: true; readonly dialect: Dialect; readonly kind: RouteKind }
+  | {
+      readonly found: true;
+      readonly dialect: Dialect;
+      readonly kind: RouteKind;
+      /** The model in the path; null where the path has none. */
+      readonly model: string | null;
+      /** Whether the path asks for a stream; null where the body says it. */
+      readonly stream: boolean | null;
+    }
   /** `allow`: the methods that the path has; empty for an unknown path. `dialect` shapes the error. */
   | { readonly found: false; readonly dialect: Dialect; readonly allow: readonly string[] };
 
@@ -17,12 +24,28 @@ export function matchRoute(method: string, path: string, headers: Headers): Rout
   const allow = new Set<string>();
   for (const dialect of ordered) {
     for (const route of dialect.routes) {
-      if (route.path !== path) continue;
-      if (route.method === method) return { found: true, dialect, kind: route.kind };
+      const model = matchPath(route, path);
+      if (model === undefined) continue;
+      if (route.method === method) {
+        return { found: true, dialect, kind: route.kind, model, stream: route.stream ?? null };
+      }
       allow.add(route.method);
     }
   }
   return { found: false, dialect: preferred, allow: [...allow] };
+}
+
+const MODEL = '{model}';
+
+/** The model in the path, null for a route without one; undefined when the path is another one. */
+function matchPath(route: Route, path: string): string | null | undefined {
+  const at = route.path.indexOf(MODEL);
+  if (at < 0) return route.path === path ? null : undefined;
+  const head = route.path.slice(0, at);
+  const tail = route.path.slice(at + MODEL.length);
+  if (path.length <= head.length + tail.length || !path.startsWith(head) || !path.endsWith(tail)) return undefined;
+  const model = path.slice(head.length, path.length - tail.length);
+  return model.includes('/') || (tail === '' && model.includes(':')) ? undefined : model;
 }
 
 function guessDialect(path: string, headers: Headers): Dialect {

@@ -3,6 +3,7 @@ import type {
   ChatTool,
   EngineInfo,
   FinishReason,
+  ResponseFormat,
   Sampling,
   StopCause,
   ToolChoice,
@@ -24,6 +25,8 @@ export type GenerateRequest = {
   /** The bound in effect for this reply; null: the engine's own. */
   readonly maxTokens: number | null;
   readonly stop: readonly string[];
+  /** Constrains the reply's text; sent to the engine as it is. */
+  readonly responseFormat: ResponseFormat | null;
   readonly seed: number | null;
 };
 

@@ -1,7 +1,8 @@
 import type { ServerResponse } from 'node:http';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, type FloeError } from '../core/errors.ts';
-import type { CanonicalReply, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
+import type { CanonicalReply, CanonicalRequest, Dialect, StreamFraming } from '../dialects/dialect.ts';
+import { streamOf } from '../dialects/reply-parts.ts';
 import type { Completion } from '../tokens/completion.ts';
 import type { Call } from './call.ts';
 
@@ -26,7 +27,7 @@ export type DeliveryDeps = { readonly clock: Clock; readonly heartbeatMs: number
 export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps): Promise<void> {
   const { dialect, request } = call.parts;
   return new Promise((resolve) => {
-    const heartbeats = request.stream ? startHeartbeats(response, dialect, deps) : () => {};
+    const heartbeats = request.stream ? startHeartbeats(response, dialect.framing(request), deps) : () => {};
     let cancelLimit = (): void => {};
     let sent = false;
     call.attach();
@@ -51,28 +52,28 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
     };
     call.outcome.then(
       (completion) => write(() => sendReply(response, dialect, request, completion)),
-      (error: unknown) => write(() => sendError(response, dialect, asFloeError(error))),
+      (error: unknown) => write(() => sendError(response, dialect, asFloeError(error), request)),
     );
   });
 }
 
 /** Returns the function that stops them. */
-function startHeartbeats(response: ServerResponse, dialect: Dialect, deps: DeliveryDeps): () => void {
+function startHeartbeats(response: ServerResponse, framing: StreamFraming, deps: DeliveryDeps): () => void {
   const beat = (): void => {
     // A client that does not read gets no more to buffer.
-    if (!response.writableNeedDrain) response.write(dialect.heartbeat);
+    if (!response.writableNeedDrain) response.write(framing.heartbeat);
     cancel = deps.clock.schedule(deps.heartbeatMs, beat);
   };
   let cancel = deps.clock.schedule(HEADERS_HOLD_MS, () => {
-    startStream(response);
+    startStream(response, framing);
     response.flushHeaders();
     cancel = deps.clock.schedule(deps.heartbeatMs - HEADERS_HOLD_MS, beat);
   });
   return () => cancel();
 }
 
-function startStream(response: ServerResponse): void {
-  response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' });
+function startStream(response: ServerResponse, { contentType }: StreamFraming): void {
+  response.writeHead(200, { 'content-type': contentType, 'cache-control': 'no-cache' });
 }
 
 function sendReply(
@@ -83,11 +84,11 @@ function sendReply(
 ): void {
   const reply = replyOf(request, completion);
   if (!request.stream) {
-    sendJson(response, 200, dialect.encodeReply(reply));
+    sendJson(response, 200, dialect.encodeReply(reply, request));
     return;
   }
-  const { body, end } = dialect.encodeStream(reply, request);
-  if (!response.headersSent) startStream(response);
+  const { body, end } = streamOf(dialect, reply, request);
+  if (!response.headersSent) startStream(response, dialect.framing(request));
   response.end(body + end);
 }
 
@@ -96,6 +97,7 @@ function replyOf(request: CanonicalRequest, completion: Completion): CanonicalRe
     completionId: completion.completionId,
     model: request.model,
     createdMs: completion.timestampMs,
+    promptTokens: completion.usage.prompt_tokens,
     message: completion.message,
     finishReason: completion.finishReason,
     stopText: completion.stop?.kind === 'string' ? completion.stop.text : null,
@@ -104,9 +106,15 @@ function replyOf(request: CanonicalRequest, completion: Completion): CanonicalRe
 }
 
 /** In the dialect's shape: as a response of its own, or inside a stream that has begun. */
-export function sendError(response: ServerResponse, dialect: Dialect, error: FloeError): void {
+export function sendError(
+  response: ServerResponse,
+  dialect: Dialect,
+  error: FloeError,
+  request: CanonicalRequest | null,
+): void {
   if (response.headersSent) {
-    response.end(dialect.encodeStreamError(error));
+    // Only a streamed request gets headers before its outcome.
+    response.end(request === null ? '' : dialect.encodeStreamError(error, request));
     return;
   }
   const { status, body } = dialect.encodeError(error);

@@ -14,6 +14,7 @@ export type Target = {
   /** Path of the dialect: without key prefix and query. */
   readonly path: string;
   readonly pathKey: string | null;
+  readonly query: URLSearchParams;
   readonly queryKey: string | null;
 };
 
@@ -48,8 +49,9 @@ export function parseTarget(url: string): Target {
   const fullPath = question < 0 ? url : url.slice(0, question);
   if (SUSPICIOUS_PATH.test(fullPath))
     throw new FloeError('bad_request', 'the path has dot segments or encoded separators');
-  const queryKey = question < 0 ? null : new URLSearchParams(url.slice(question + 1)).get('key');
+  const query = new URLSearchParams(question < 0 ? '' : url.slice(question + 1));
+  const queryKey = query.get('key');
   const prefixed = KEY_PREFIX.exec(fullPath);
-  if (prefixed === null) return { path: fullPath, pathKey: null, queryKey };
-  return { path: prefixed[2] ?? '/', pathKey: prefixed[1] ?? null, queryKey };
+  if (prefixed === null) return { path: fullPath, pathKey: null, query, queryKey };
+  return { path: prefixed[2] ?? '/', pathKey: prefixed[1] ?? null, query, queryKey };
 }

@@ -3,8 +3,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
-import { threadKeyOf } from '../dialects/call-kind.ts';
-import type { Dialect, RouteKind } from '../dialects/dialect.ts';
+import type { CallContext, Dialect, RouteKind } from '../dialects/dialect.ts';
 import { matchRoute } from '../dialects/registry.ts';
 import type { EnginePool } from '../engines/pool.ts';
 import { readBody } from './body.ts';
@@ -212,14 +211,16 @@ class HttpProxy implements ModelProxy {
       session.responses.add(response);
       response.once('close', () => session?.responses.delete(response));
       if (!match.found) throw noRoute(match.allow, request.method ?? '', target.path, response);
-      await this.serve(match.kind, match.dialect, session, request, response);
+      const { model, stream } = match;
+      const context = { headers: request.headers, query: target.query, model, stream };
+      await this.serve(match, context, session, request, response);
     } catch (thrown) {
       const error = asFloeError(thrown);
       // A refused side request neither hides why the last model call failed nor passes for one.
       if (kind === 'generate' || (kind === null && session?.calls.lastError === null)) session?.calls.failed(error);
       // The rest of a body that was not read would be taken for the next request.
       if (!request.complete) response.setHeader('connection', 'close');
-      if (!response.destroyed) sendError(response, dialect, error);
+      if (!response.destroyed) sendError(response, dialect, error, null);
     }
   }
 
@@ -233,8 +234,8 @@ class HttpProxy implements ModelProxy {
   }
 
   private async serve(
-    kind: RouteKind,
-    dialect: Dialect,
+    { kind, dialect }: { readonly kind: RouteKind; readonly dialect: Dialect },
+    context: CallContext,
     session: OpenSession,
     request: IncomingMessage,
     response: ServerResponse,
@@ -247,9 +248,13 @@ class HttpProxy implements ModelProxy {
       case 'models':
         sendJson(response, 200, dialect.encodeModels(calls.spec.modelName, this.maxModelLen()));
         return;
+      case 'model':
+        if (context.model !== calls.spec.modelName) throw new FloeError('not_found', `no such model: ${context.model}`);
+        sendJson(response, 200, dialect.encodeModel(calls.spec.modelName, this.maxModelLen()));
+        return;
       case 'count_tokens': {
         const body = await readBody(request, this.deps.clock, calls.reading);
-        const canonical = dialect.parseRequest(parseJson(body), request.headers);
+        const canonical = dialect.parseCount(parseJson(body), context);
         const tokens = await calls.countTokens(canonical, abortedByClose(response));
         sendJson(response, 200, dialect.encodeCount(tokens));
         return;
@@ -257,10 +262,9 @@ class HttpProxy implements ModelProxy {
       case 'generate': {
         const body = await readBody(request, this.deps.clock, calls.reading);
         calls.refuseWhenClosed();
-        const digest = digestOf(dialect, threadKeyOf(request.headers), body);
+        const digest = digestOf(dialect, context, body);
         const call =
-          calls.findRepeat(digest) ??
-          calls.begin(digest, dialect, dialect.parseRequest(parseJson(body), request.headers));
+          calls.findRepeat(digest) ?? calls.begin(digest, dialect, dialect.parseRequest(parseJson(body), context));
         await deliver(response, call, {
           clock: this.deps.clock,
           heartbeatMs: this.deps.heartbeatMs ?? HEARTBEAT_MS,

@@ -2,7 +2,8 @@ import { createHash } from 'node:crypto';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
-import type { CanonicalRequest, Dialect } from '../dialects/dialect.ts';
+import { threadKeyOf } from '../dialects/call-kind.ts';
+import type { CallContext, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
 import type { GenerateRequest } from '../engines/engine.ts';
 import type { EnginePool, PooledReply } from '../engines/pool.ts';
 import type { CallKind, Sampling } from '../schema/index.ts';
@@ -248,6 +249,7 @@ export class SessionCalls {
       sampling: recorded.sampling,
       maxTokens: recorded.sampling.max_tokens,
       stop: request.samplingAsked.stop ?? [],
+      responseFormat: request.samplingAsked.response_format ?? null,
       seed: recorded.sampling.seed,
     };
   }
@@ -268,7 +270,9 @@ export class SessionCalls {
   }
 }
 
-/** What makes two requests the same: dialect, agent thread and body, byte for byte. */
-export function digestOf(dialect: Dialect, threadKey: string, body: Buffer): string {
-  return createHash('sha256').update(`${dialect.name}\n${threadKey}\n`).update(body).digest('base64');
+/** What makes two requests the same: dialect, agent thread, what the path says, and body, byte for byte. */
+export function digestOf(dialect: Dialect, context: CallContext, body: Buffer): string {
+  const { headers, model, stream } = context;
+  const outside = JSON.stringify([dialect.name, threadKeyOf(headers), model, stream]);
+  return createHash('sha256').update(outside).update(body).digest('base64');
 }

@@ -54,6 +54,20 @@ export const toolChoiceSchema = z.union([
 ]);
 export type ToolChoice = z.infer<typeof toolChoiceSchema>;
 
+/** The shape that a reply's text is asked to have. `schema` is a JSON Schema, sent to the engine as it came. */
+export const responseFormatSchema = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('json_object') }),
+  z.object({
+    type: z.literal('json_schema'),
+    json_schema: z.object({
+      name: z.string(),
+      schema: z.record(z.string(), z.unknown()),
+      strict: z.boolean().optional(),
+    }),
+  }),
+]);
+export type ResponseFormat = z.infer<typeof responseFormatSchema>;
+
 export const finishReasonSchema = z.enum(['stop', 'length', 'tool_calls', 'abort']);
 export type FinishReason = z.infer<typeof finishReasonSchema>;
 

@@ -13,6 +13,8 @@ export {
   dialectNameSchema,
   type FinishReason,
   finishReasonSchema,
+  type ResponseFormat,
+  responseFormatSchema,
   type ToolCall,
   type ToolChoice,
   toolCallSchema,

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { responseFormatSchema } from './chat.ts';
 
 /**
  * The sampling that the task fixes for the policy. All of it is sent to the engine explicitly: engines otherwise
@@ -20,7 +21,10 @@ export const samplingSchema = z.strictObject({
 });
 export type Sampling = z.infer<typeof samplingSchema>;
 
-/** What a harness asked for in one request; recorded, and overridden by {@link samplingSchema}. */
+/**
+ * What a harness asked for in one request; recorded. The numbers are overridden by {@link samplingSchema}; `stop` and
+ * `response_format` are passed on, since the harness could not read the reply without them.
+ */
 export const samplingAskedSchema = z.object({
   temperature: z.number().optional(),
   top_p: z.number().optional(),
@@ -28,5 +32,6 @@ export const samplingAskedSchema = z.object({
   max_tokens: z.number().optional(),
   stop: z.array(z.string()).optional(),
   seed: z.number().optional(),
+  response_format: responseFormatSchema.optional(),
 });
 export type SamplingAsked = z.infer<typeof samplingAskedSchema>;

@@ -1,12 +1,13 @@
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
-import type { CanonicalReply, CanonicalRequest } from '../../src/dialects/dialect.ts';
+import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
+import { streamOf } from '../../src/dialects/reply-parts.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   anthropic.parseRequest(
     { model: 'm', max_tokens: 100, messages: [{ role: 'user', content: 'hi' }], ...over },
-    headers,
+    plainContext(headers),
   );
 
 const messagesOf = (messages: object[], over: object = {}) => parse({ messages, ...over }).messages;
@@ -252,6 +253,7 @@ describe('a Messages request', () => {
 const reply = (over: Partial<CanonicalReply> = {}): CanonicalReply => ({
   completionId: 'cpl_1',
   model: 'asked',
+  promptTokens: 10,
   createdMs: 1_500,
   message: {
     role: 'assistant',
@@ -281,7 +283,7 @@ function eventsOf(stream: string): Event[] {
 
 describe('a reply', () => {
   test('has thinking, text and calls in order, the arguments as sampled, and truthful usage', () => {
-    const body = anthropic.encodeReply(reply());
+    const body = anthropic.encodeReply(reply(), parse({}));
     expect(body).toContain('"input":{"b": 1,  "a":9007199254740993}');
     expect(JSON.parse(body)).toMatchObject({
       id: 'cpl_1',
@@ -309,15 +311,15 @@ describe('a reply', () => {
       content: null,
       tool_calls: [{ id: 'c', type: 'function' as const, function: { name: 'f', arguments: raw } }],
     };
-    expect(JSON.parse(anthropic.encodeReply(reply({ message }))).content).toEqual([
+    expect(JSON.parse(anthropic.encodeReply(reply({ message }), parse({}))).content).toEqual([
       { type: 'tool_use', id: 'c', name: 'f', input },
     ]);
-    const { body } = anthropic.encodeStream(reply({ message }), parse({}));
+    const { body } = streamOf(anthropic, reply({ message }), parse({}));
     expect(eventsOf(body)[2]?.delta).toEqual({ type: 'input_json_delta', partial_json: raw });
   });
 
   test('streams as the events that a client puts together again', () => {
-    const { body, end } = anthropic.encodeStream(reply(), parse({ stream: true }));
+    const { body, end } = streamOf(anthropic, reply(), parse({ stream: true }));
     const events = eventsOf(body);
     expect(events.map(({ type }) => type)).toEqual([
       'message_start',
@@ -351,12 +353,12 @@ describe('a reply', () => {
     ],
   ])('that ended with %j says so', (over, expected) => {
     const message = { role: 'assistant' as const, content: 'x' };
-    expect(JSON.parse(anthropic.encodeReply(reply({ message, ...over })))).toMatchObject(expected);
+    expect(JSON.parse(anthropic.encodeReply(reply({ message, ...over }), parse({})))).toMatchObject(expected);
   });
 
   test('of nothing has no blocks', () => {
     const message = { role: 'assistant' as const, content: '' };
-    expect(JSON.parse(anthropic.encodeReply(reply({ message, finishReason: 'stop' }))).content).toEqual([]);
+    expect(JSON.parse(anthropic.encodeReply(reply({ message, finishReason: 'stop' }), parse({}))).content).toEqual([]);
   });
 
   test('an echo of it is the canonical turn again', () => {
@@ -366,7 +368,7 @@ describe('a reply', () => {
         tool_calls: [{ id: 'c1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }],
       },
     });
-    const { content } = JSON.parse(anthropic.encodeReply(plain));
+    const { content } = JSON.parse(anthropic.encodeReply(plain, parse({})));
     expect(messagesOf([{ role: 'assistant', content }])).toEqual([plain.message]);
   });
 });
@@ -391,7 +393,7 @@ describe('an error', () => {
     const error = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
     const message = 'prompt is too long: maximum context length is 5';
     expect(JSON.parse(anthropic.encodeError(error).body).error.message).toBe(message);
-    expect(eventsOf(anthropic.encodeStreamError(error))).toEqual([
+    expect(eventsOf(anthropic.encodeStreamError(error, parse({})))).toEqual([
       { type: 'error', error: { type: 'invalid_request_error', message } },
     ]);
   });

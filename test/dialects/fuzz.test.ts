@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
+import { plainContext } from '../../src/dialects/dialect.ts';
 import { DIALECTS } from '../../src/dialects/registry.ts';
 import { chatMessageSchema, chatToolSchema } from '../../src/schema/index.ts';
 
@@ -91,7 +92,7 @@ describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))('any 
         // As it comes from the wire: what JSON cannot say cannot occur.
         const foreign: unknown = JSON.parse(JSON.stringify(input) ?? 'null');
         try {
-          const request = dialect.parseRequest(foreign, {});
+          const request = dialect.parseRequest(foreign, plainContext());
           for (const entry of request.messages) expect(chatMessageSchema.parse(entry)).toEqual(entry);
           for (const tool of request.tools) chatToolSchema.parse(tool);
           accepted++;

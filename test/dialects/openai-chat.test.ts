@@ -1,10 +1,11 @@
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
-import type { CanonicalReply, CanonicalRequest } from '../../src/dialects/dialect.ts';
+import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
+import { streamOf } from '../../src/dialects/reply-parts.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
-  openaiChat.parseRequest({ model: 'm', messages: [{ role: 'user', content: 'hi' }], ...over }, headers);
+  openaiChat.parseRequest({ model: 'm', messages: [{ role: 'user', content: 'hi' }], ...over }, plainContext(headers));
 
 const messagesOf = (messages: object[]) => parse({ messages }).messages;
 const text = (value: string) => ({ type: 'text', text: value });
@@ -183,6 +184,7 @@ describe('a chat request', () => {
 const reply = (over: Partial<CanonicalReply> = {}): CanonicalReply => ({
   completionId: 'cpl_1',
   model: 'asked',
+  promptTokens: 10,
   createdMs: 1_500,
   message: {
     role: 'assistant',
@@ -207,7 +209,7 @@ const chunksOf = (stream: string): string[] =>
 
 describe('a reply', () => {
   test('is the message with the arguments as sampled', () => {
-    expect(JSON.parse(openaiChat.encodeReply(reply()))).toEqual({
+    expect(JSON.parse(openaiChat.encodeReply(reply(), parse({})))).toEqual({
       id: 'cpl_1',
       object: 'chat.completion',
       created: 1,
@@ -218,7 +220,7 @@ describe('a reply', () => {
   });
 
   test('streams role, thinking, text and calls; the end comes apart', () => {
-    const { body, end } = openaiChat.encodeStream(reply(), parse({ stream_options: { include_usage: true } }));
+    const { body, end } = streamOf(openaiChat, reply(), parse({ stream_options: { include_usage: true } }));
     const deltas = chunksOf(body).map((chunk) => JSON.parse(chunk).choices[0]);
     expect(deltas.map(({ delta }) => delta)).toEqual([
       { role: 'assistant', content: '' },
@@ -238,7 +240,7 @@ describe('a reply', () => {
   });
 
   test('has no usage chunk unless it was asked for', () => {
-    expect(chunksOf(openaiChat.encodeStream(reply(), parse({})).end)).toHaveLength(2);
+    expect(chunksOf(streamOf(openaiChat, reply(), parse({})).end)).toHaveLength(2);
   });
 
   test.each([
@@ -247,14 +249,14 @@ describe('a reply', () => {
   ] as const)('that ended by %s says %s, and without a cache count gives none', (finishReason, expected) => {
     const usage = { prompt_tokens: 1, completion_tokens: 1, cached_tokens: null };
     const body = JSON.parse(
-      openaiChat.encodeReply(reply({ message: { role: 'assistant', content: 'x' }, finishReason, usage })),
+      openaiChat.encodeReply(reply({ message: { role: 'assistant', content: 'x' }, finishReason, usage }), parse({})),
     );
     expect(body.choices[0].finish_reason).toBe(expected);
     expect(body.usage).toEqual({ prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 });
   });
 
   test('an echo of it is the canonical turn again', () => {
-    const { message } = JSON.parse(openaiChat.encodeReply(reply())).choices[0];
+    const { message } = JSON.parse(openaiChat.encodeReply(reply(), parse({}))).choices[0];
     expect(messagesOf([message])).toEqual([reply().message]);
   });
 });
@@ -272,7 +274,7 @@ test('an error has a type, a message and a code', () => {
       },
     }),
   });
-  const [event, done] = chunksOf(openaiChat.encodeStreamError(new FloeError('engine_error', 'why')));
+  const [event, done] = chunksOf(openaiChat.encodeStreamError(new FloeError('engine_error', 'why'), parse({})));
   expect(JSON.parse(event ?? '').error).toEqual({
     message: 'why',
     type: 'server_error',

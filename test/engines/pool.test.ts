@@ -14,6 +14,7 @@ const request: GenerateRequest = {
   toolsText: '[]',
   toolChoice: null,
   parallelToolCalls: null,
+  responseFormat: null,
   sampling: samplingSchema.parse({}),
   maxTokens: null,
   stop: [],

@@ -18,6 +18,7 @@ function request(over: Partial<GenerateRequest> = {}): GenerateRequest {
     toolsText: '[]',
     toolChoice: null,
     parallelToolCalls: null,
+    responseFormat: null,
     sampling: samplingSchema.parse({ temperature: 0.7 }),
     maxTokens: 50,
     stop: [],

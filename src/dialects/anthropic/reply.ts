@@ -1,7 +1,9 @@
 import type { FloeError } from '../../core/errors.ts';
+import type { ReplyDelta } from '../../core/reply-delta.ts';
 import type { ToolCall } from '../../schema/index.ts';
-import type { CanonicalReply, StreamedReply } from '../dialect.ts';
+import type { CanonicalReply, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
 import { harnessStatus, isContextOverflow } from '../refusal.ts';
+import { typedEvent } from '../server-sent.ts';
 
 export function encodeMessagesReply(reply: CanonicalReply): string {
   const { message } = reply;
@@ -39,53 +41,86 @@ function inputText(call: ToolCall): string {
   return JSON.stringify({ __unparsedToolInput: { raw, len: raw.length } });
 }
 
-export function encodeMessagesStream(reply: CanonicalReply): StreamedReply {
-  const { message } = reply;
-  const blocks = new BlockEvents();
-  if (message.reasoning_content !== undefined) {
-    blocks.add({ type: 'thinking', thinking: '', signature: '' }, [
-      { type: 'thinking_delta', thinking: message.reasoning_content },
-      { type: 'signature_delta', signature: reply.completionId },
-    ]);
-  }
-  if (message.content !== null && message.content !== '') {
-    blocks.add({ type: 'text', text: '' }, [{ type: 'text_delta', text: message.content }]);
-  }
-  for (const call of message.tool_calls ?? []) {
-    blocks.add({ type: 'tool_use', id: call.id, name: call.function.name, input: {} }, [
-      { type: 'input_json_delta', partial_json: call.function.arguments },
-    ]);
-  }
-  const usage = usageOf(reply);
-  const start = event('message_start', {
-    message: {
-      id: reply.completionId,
-      type: 'message',
-      role: 'assistant',
-      model: reply.model,
-      content: [],
-      stop_reason: null,
-      stop_sequence: null,
-      usage: { ...usage, output_tokens: 0 },
-    },
-  });
-  const end = event('message_delta', { delta: stopOf(reply), usage }) + event('message_stop', {});
-  return { body: start + blocks.text, end };
+export function openMessagesStream(head: ReplyHead): ReplyStream {
+  return new MessagesStream(head);
 }
 
-class BlockEvents {
-  text = '';
-  private index = 0;
+type BlockKind = 'thinking' | 'text' | 'tool_use';
 
-  add(start: object, deltas: readonly object[]): void {
-    const index = this.index++;
-    this.text += event('content_block_start', { index, content_block: start });
-    for (const delta of deltas) this.text += event('content_block_delta', { index, delta });
-    this.text += event('content_block_stop', { index });
+/** Content blocks follow one another: a delta of another kind, or of the next call, closes the open block. */
+class MessagesStream implements ReplyStream {
+  private readonly head: ReplyHead;
+  private index = -1;
+  private open: BlockKind | null = null;
+
+  constructor(head: ReplyHead) {
+    this.head = head;
+  }
+
+  start(): string {
+    const { completionId, model, promptTokens } = this.head;
+    return typedEvent('message_start', {
+      message: {
+        id: completionId,
+        type: 'message',
+        role: 'assistant',
+        model,
+        content: [],
+        stop_reason: null,
+        stop_sequence: null,
+        usage: {
+          input_tokens: promptTokens ?? 0,
+          cache_creation_input_tokens: 0,
+          cache_read_input_tokens: 0,
+          output_tokens: 0,
+        },
+      },
+    });
+  }
+
+  delta(delta: ReplyDelta): string {
+    switch (delta.kind) {
+      case 'reasoning':
+        return (
+          this.enter('thinking', { type: 'thinking', thinking: '', signature: '' }) +
+          this.piece({ type: 'thinking_delta', thinking: delta.text })
+        );
+      case 'text':
+        return this.enter('text', { type: 'text', text: '' }) + this.piece({ type: 'text_delta', text: delta.text });
+      case 'call':
+        return this.close() + this.enter('tool_use', { type: 'tool_use', id: delta.id, name: delta.name, input: {} });
+      case 'arguments':
+        return this.piece({ type: 'input_json_delta', partial_json: delta.text });
+    }
+  }
+
+  end(reply: CanonicalReply): StreamEnd {
+    const end =
+      typedEvent('message_delta', { delta: stopOf(reply), usage: usageOf(reply) }) + typedEvent('message_stop', {});
+    return { body: this.close(), end };
+  }
+
+  private enter(kind: BlockKind, block: object): string {
+    if (this.open === kind) return '';
+    const closed = this.close();
+    this.open = kind;
+    return closed + typedEvent('content_block_start', { index: ++this.index, content_block: block });
+  }
+
+  private piece(delta: object): string {
+    return typedEvent('content_block_delta', { index: this.index, delta });
+  }
+
+  private close(): string {
+    if (this.open === null) return '';
+    const signature =
+      this.open === 'thinking' ? this.piece({ type: 'signature_delta', signature: this.head.completionId }) : '';
+    this.open = null;
+    return signature + typedEvent('content_block_stop', { index: this.index });
   }
 }
 
-export const MESSAGES_HEARTBEAT = event('ping', {});
+export const MESSAGES_HEARTBEAT = typedEvent('ping', {});
 
 export function encodeMessagesError(error: FloeError): { status: number; body: string } {
   return { status: harnessStatus(error), body: JSON.stringify(errorObject(error)) };
@@ -120,10 +155,6 @@ function errorType(status: number): string {
     default:
       return status < 500 ? 'invalid_request_error' : 'api_error';
   }
-}
-
-function event(type: string, data: object): string {
-  return `event: ${type}\ndata: ${JSON.stringify({ type, ...data })}\n\n`;
 }
 
 function stopOf(reply: CanonicalReply): { stop_reason: string; stop_sequence: string | null } {

@@ -8,9 +8,9 @@ import type {
   ToolCall,
   ToolChoice,
 } from '../../schema/index.ts';
-import { type Headers, labelCall } from '../call-kind.ts';
+import { labelCall } from '../call-kind.ts';
 import { Conversation, contentOf } from '../conversation.ts';
-import type { CanonicalRequest } from '../dialect.ts';
+import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import {
   assistantBlockSchema,
   type ForeignRequest,
@@ -26,9 +26,9 @@ import {
 const BILLING_BLOCK = /^x-anthropic-billing-header:/;
 
 /** Fields that would change what is sampled or shown to the model, and have no effect behind floe. */
-const IGNORED_FIELDS = ['thinking', 'output_config', 'output_format', 'context_management', 'mcp_servers'] as const;
+const IGNORED_FIELDS = ['thinking', 'context_management', 'mcp_servers'] as const;
 
-export function parseMessagesRequest(body: unknown, headers: Headers): CanonicalRequest {
+export function parseMessagesRequest(body: unknown, { headers }: CallContext): CanonicalRequest {
   const request = parseAs(requestSchema, body, 'messages request');
   const conversation = new Conversation();
   addSystem(conversation, request.system);
@@ -36,19 +36,23 @@ export function parseMessagesRequest(body: unknown, headers: Headers): Canonical
   for (const field of IGNORED_FIELDS) {
     if (request[field] !== undefined && request[field] !== null) conversation.note(`${field} ignored`);
   }
+  if (request.output_config?.effort != null) conversation.note('output_config.effort ignored');
   const tools = toolsOf(request, conversation);
+  const samplingAsked = samplingOf(request);
   const { messages, adjusted } = conversation.finish();
   return {
     model: request.model,
     messages,
     tools,
+    toolForms: new Map(),
     toolChoice: toolChoiceOf(request.tool_choice),
     parallelToolCalls: parallelOf(request.tool_choice),
-    samplingAsked: samplingOf(request),
+    samplingAsked,
     stream: request.stream ?? false,
     streamUsage: true,
+    continues: null,
     adjusted,
-    ...labelCall(headers, tools.length, responseSchemaOf(request)),
+    ...labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format }),
   };
 }
 
@@ -209,18 +213,16 @@ function parallelOf(choice: ForeignRequest['tool_choice']): boolean | null {
 
 function samplingOf(request: ForeignRequest): SamplingAsked {
   const { temperature, top_p, top_k, max_tokens, stop_sequences } = request;
+  const schema = request.output_config?.format?.schema ?? request.output_format?.schema;
   return {
     ...(temperature == null ? {} : { temperature }),
     ...(top_p == null ? {} : { top_p }),
     ...(top_k == null ? {} : { top_k }),
     ...(max_tokens == null ? {} : { max_tokens }),
     ...(stop_sequences == null || stop_sequences.length === 0 ? {} : { stop: stop_sequences }),
+    // This dialect has no name for a schema, and engines want one.
+    ...(schema === undefined
+      ? {}
+      : { response_format: { type: 'json_schema' as const, json_schema: { name: 'response', schema } } }),
   };
-}
-
-const outputFormatSchema = z.looseObject({ format: z.looseObject({ schema: z.unknown() }) });
-
-function responseSchemaOf(request: ForeignRequest): unknown {
-  const output = outputFormatSchema.safeParse(request.output_config);
-  return output.success ? output.data.format.schema : null;
 }

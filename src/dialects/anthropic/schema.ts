@@ -72,6 +72,11 @@ const toolChoiceSchema = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('tool'), name: z.string(), ...parallelFlag }),
 ]);
 
+const outputFormatSchema = z.looseObject({
+  type: z.literal('json_schema'),
+  schema: z.record(z.string(), z.unknown()),
+});
+
 /** A Messages request. Which blocks a message may hold depends on its role, so they are checked one level further in. */
 export const requestSchema = z.looseObject({
   model: z.string(),
@@ -86,6 +91,8 @@ export const requestSchema = z.looseObject({
   system: z.union([z.string(), z.array(textBlockSchema)]).nullish(),
   tools: z.array(toolSchema).nullish(),
   tool_choice: toolChoiceSchema.nullish(),
+  output_config: z.looseObject({ effort: z.unknown(), format: outputFormatSchema.nullish() }).nullish(),
+  output_format: outputFormatSchema.nullish(),
   stream: z.boolean().nullish(),
   max_tokens: z.int().min(1).nullish(),
   temperature: z.number().nullish(),

@@ -1,11 +1,14 @@
 import type { FloeError } from '../../core/errors.ts';
-import type { CanonicalReply, CanonicalRequest, StreamedReply } from '../dialect.ts';
+import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream } from '../dialect.ts';
 import { harnessStatus, isContextOverflow } from '../refusal.ts';
+import { dataEvent } from '../server-sent.ts';
+
+const DONE = 'data: [DONE]\n\n';
 
 export function encodeChatReply(reply: CanonicalReply): string {
   const { message } = reply;
   return JSON.stringify({
-    ...head(reply, 'chat.completion'),
+    ...headOf(reply, 'chat.completion'),
     choices: [
       {
         index: 0,
@@ -23,24 +26,35 @@ export function encodeChatReply(reply: CanonicalReply): string {
   });
 }
 
-export function encodeChatStream(reply: CanonicalReply, request: CanonicalRequest): StreamedReply {
-  const base = head(reply, 'chat.completion.chunk');
-  const chunk = (delta: object, finish: string | null): string =>
-    event({ ...base, choices: [{ index: 0, delta, logprobs: null, finish_reason: finish }] });
-  const { message } = reply;
-  let body = chunk({ role: 'assistant', content: '' }, null);
-  if (message.reasoning_content !== undefined) body += chunk({ reasoning_content: message.reasoning_content }, null);
-  if (message.content !== null && message.content !== '') body += chunk({ content: message.content }, null);
-  for (const [index, call] of (message.tool_calls ?? []).entries()) {
-    body += chunk({ tool_calls: [{ index, ...call }] }, null);
-  }
-  let end = chunk({}, finishOf(reply));
-  if (request.streamUsage) end += event({ ...base, choices: [], usage: usageOf(reply) });
-  return { body, end: `${end}data: [DONE]\n\n` };
+export function openChatStream(head: ReplyHead, request: CanonicalRequest): ReplyStream {
+  const base = headOf(head, 'chat.completion.chunk');
+  const chunk = (delta: object, finish: string | null = null): string =>
+    dataEvent({ ...base, choices: [{ index: 0, delta, logprobs: null, finish_reason: finish }] });
+  return {
+    start: () => chunk({ role: 'assistant', content: '' }),
+    delta(delta) {
+      switch (delta.kind) {
+        case 'reasoning':
+          return chunk({ reasoning_content: delta.text });
+        case 'text':
+          return chunk({ content: delta.text });
+        case 'call': {
+          const { index, id, name } = delta;
+          return chunk({ tool_calls: [{ index, id, type: 'function', function: { name, arguments: '' } }] });
+        }
+        case 'arguments':
+          return chunk({ tool_calls: [{ index: delta.index, function: { arguments: delta.text } }] });
+      }
+    },
+    end(reply) {
+      const usage = request.streamUsage ? dataEvent({ ...base, choices: [], usage: usageOf(reply) }) : '';
+      return { body: '', end: `${chunk({}, finishOf(reply))}${usage}${DONE}` };
+    },
+  };
 }
 
 /** A chunk without content: SSE comments do not reset every client's idle timer. */
-export const CHAT_HEARTBEAT = event({
+export const CHAT_HEARTBEAT = dataEvent({
   id: 'heartbeat',
   object: 'chat.completion.chunk',
   created: 0,
@@ -53,7 +67,7 @@ export function encodeChatError(error: FloeError): { status: number; body: strin
 }
 
 export function encodeChatStreamError(error: FloeError): string {
-  return `${event(errorObject(error))}data: [DONE]\n\n`;
+  return `${dataEvent(errorObject(error))}${DONE}`;
 }
 
 function errorObject(error: FloeError): object {
@@ -73,11 +87,7 @@ function errorType(status: number): string {
   return status < 500 ? 'invalid_request_error' : 'server_error';
 }
 
-function event(data: object): string {
-  return `data: ${JSON.stringify(data)}\n\n`;
-}
-
-function head(reply: CanonicalReply, object: string): object {
+function headOf(reply: ReplyHead, object: string): object {
   return { id: reply.completionId, object, created: Math.floor(reply.createdMs / 1000), model: reply.model };
 }
 

@@ -6,13 +6,14 @@ import type {
   ChatTool,
   Content,
   ContentPart,
+  ResponseFormat,
   SamplingAsked,
   ToolCall,
   ToolChoice,
 } from '../../schema/index.ts';
-import { type Headers, labelCall } from '../call-kind.ts';
+import { labelCall } from '../call-kind.ts';
 import { Conversation, contentOf } from '../conversation.ts';
-import type { CanonicalRequest } from '../dialect.ts';
+import type { CallContext, CanonicalRequest } from '../dialect.ts';
 
 const textPartSchema = z.looseObject({ type: z.literal('text'), text: z.string() });
 const refusalPartSchema = z.looseObject({ type: z.literal('refusal'), refusal: z.string() });
@@ -59,6 +60,19 @@ const toolChoiceSchema = z.union([
   z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string() }) }),
 ]);
 
+const formatSchema = z.discriminatedUnion('type', [
+  z.looseObject({ type: z.literal('text') }),
+  z.looseObject({ type: z.literal('json_object') }),
+  z.looseObject({
+    type: z.literal('json_schema'),
+    json_schema: z.looseObject({
+      name: z.string(),
+      schema: z.record(z.string(), z.unknown()),
+      strict: z.boolean().nullish(),
+    }),
+  }),
+]);
+
 const requestSchema = z.looseObject({
   model: z.string(),
   messages: z.array(messageSchema).min(1),
@@ -75,13 +89,12 @@ const requestSchema = z.looseObject({
   max_completion_tokens: z.int().min(1).nullish(),
   stop: z.union([z.string(), z.array(z.string())]).nullish(),
   seed: z.int().nullish(),
-  response_format: z.looseObject({ type: z.string() }).nullish(),
+  response_format: formatSchema.nullish(),
 });
 type ForeignRequest = z.output<typeof requestSchema>;
 
 /** Fields that would change what is sampled or returned, and have no effect behind floe. */
 const IGNORED_FIELDS = [
-  'response_format',
   'reasoning_effort',
   'logit_bias',
   'presence_penalty',
@@ -97,7 +110,7 @@ const IGNORED_FIELDS = [
   'chat_template_kwargs',
 ] as const;
 
-export function parseChatRequest(body: unknown, headers: Headers): CanonicalRequest {
+export function parseChatRequest(body: unknown, { headers }: CallContext): CanonicalRequest {
   const request = parseAs(requestSchema, body, 'chat completion request');
   if ((request.n ?? 1) !== 1) throw new FloeError('unsupported', 'n: only one choice per request can be recorded');
   const conversation = new Conversation();
@@ -106,18 +119,21 @@ export function parseChatRequest(body: unknown, headers: Headers): CanonicalRequ
     if (request[field] !== undefined && request[field] !== null) conversation.note(`${field} ignored`);
   }
   const tools = toolsOf(request, conversation);
+  const samplingAsked = samplingOf(request);
   const { messages, adjusted } = conversation.finish();
   return {
     model: request.model,
     messages,
     tools,
+    toolForms: new Map(),
     toolChoice: toolChoiceOf(request),
     parallelToolCalls: request.parallel_tool_calls ?? null,
-    samplingAsked: samplingOf(request),
+    samplingAsked,
     stream: request.stream ?? false,
     streamUsage: request.stream_options?.include_usage ?? false,
+    continues: null,
     adjusted,
-    ...labelCall(headers, tools.length, responseSchemaOf(request)),
+    ...labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format }),
   };
 }
 
@@ -197,6 +213,7 @@ function toolChoiceOf(request: ForeignRequest): ToolChoice | null {
 }
 
 function samplingOf(request: ForeignRequest): SamplingAsked {
+  const format = formatOf(request);
   const maxTokens = request.max_completion_tokens ?? request.max_tokens;
   const stop = typeof request.stop === 'string' ? [request.stop] : request.stop;
   return {
@@ -206,12 +223,14 @@ function samplingOf(request: ForeignRequest): SamplingAsked {
     ...(maxTokens == null ? {} : { max_tokens: maxTokens }),
     ...(stop == null || stop.length === 0 ? {} : { stop }),
     ...(request.seed == null ? {} : { seed: request.seed }),
+    ...(format === null ? {} : { response_format: format }),
   };
 }
 
-const jsonSchemaFormatSchema = z.looseObject({ json_schema: z.looseObject({ schema: z.unknown() }) });
-
-function responseSchemaOf(request: ForeignRequest): unknown {
-  const format = jsonSchemaFormatSchema.safeParse(request.response_format);
-  return format.success ? format.data.json_schema.schema : null;
+function formatOf(request: ForeignRequest): ResponseFormat | null {
+  const format = request.response_format ?? null;
+  if (format === null || format.type === 'text') return null;
+  if (format.type === 'json_object') return { type: 'json_object' };
+  const { name, schema, strict } = format.json_schema;
+  return { type: 'json_schema', json_schema: { name, schema, ...(strict == null ? {} : { strict }) } };
 }

@@ -6,7 +6,7 @@ import type { GenerateRequest } from '../engine.ts';
  * `include_reasoning` is forced, because without it a reasoning parser swallows ids and log-probabilities.
  */
 export function chatBody(model: string, request: GenerateRequest, maxTokens: number | null): string {
-  const { sampling, toolChoice, parallelToolCalls, stop, seed } = request;
+  const { sampling, toolChoice, parallelToolCalls, stop, responseFormat, seed } = request;
   const rest = JSON.stringify({
     ...(request.tools.length === 0 || toolChoice === null ? {} : { tool_choice: toolChoice }),
     ...(request.tools.length === 0 || parallelToolCalls === null ? {} : { parallel_tool_calls: parallelToolCalls }),
@@ -17,6 +17,7 @@ export function chatBody(model: string, request: GenerateRequest, maxTokens: num
     repetition_penalty: sampling.repetition_penalty,
     ...(maxTokens === null ? {} : { max_tokens: maxTokens }),
     ...(stop.length === 0 ? {} : { stop }),
+    ...(responseFormat === null ? {} : { response_format: responseFormat }),
     ...(seed === null ? {} : { seed }),
     stream: false,
     logprobs: true,

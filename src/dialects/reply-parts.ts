@@ -1,0 +1,61 @@
+import { FloeError } from '../core/errors.ts';
+import type { ReplyDelta } from '../core/reply-delta.ts';
+import type { AssistantMessage } from '../schema/index.ts';
+import type { CanonicalReply, CanonicalRequest, Dialect, StreamEnd } from './dialect.ts';
+
+/** What was already sent of a reply, so that the rest can follow it. */
+export class SentParts {
+  private reasoning = 0;
+  private text = 0;
+  /** Characters of argument text, for each call that has begun. */
+  private readonly calls: number[] = [];
+
+  add(delta: ReplyDelta): void {
+    switch (delta.kind) {
+      case 'reasoning':
+        this.reasoning += delta.text.length;
+        return;
+      case 'text':
+        this.text += delta.text.length;
+        return;
+      case 'call':
+        this.calls[delta.index] = 0;
+        return;
+      case 'arguments':
+        this.calls[delta.index] = (this.calls[delta.index] ?? 0) + delta.text.length;
+        return;
+    }
+  }
+
+  /** The deltas that are missing from a complete message. Throws `engine_error` when more was sent than it holds. */
+  rest(message: AssistantMessage): ReplyDelta[] {
+    const deltas: ReplyDelta[] = [];
+    const reasoning = message.reasoning_content ?? '';
+    const content = message.content ?? '';
+    const calls = message.tool_calls ?? [];
+    const overshoot =
+      this.reasoning > reasoning.length ||
+      this.text > content.length ||
+      this.calls.length > calls.length ||
+      this.calls.some((sent, index) => sent > (calls[index]?.function.arguments.length ?? 0));
+    if (overshoot) throw new FloeError('engine_error', 'the engine streamed more than its reply holds');
+    if (this.reasoning < reasoning.length) deltas.push({ kind: 'reasoning', text: reasoning.slice(this.reasoning) });
+    if (this.text < content.length) deltas.push({ kind: 'text', text: content.slice(this.text) });
+    for (const [index, call] of calls.entries()) {
+      const sent = this.calls[index];
+      if (sent === undefined) deltas.push({ kind: 'call', index, id: call.id, name: call.function.name });
+      const text = call.function.arguments.slice(sent ?? 0);
+      if (text !== '') deltas.push({ kind: 'arguments', index, text });
+    }
+    return deltas;
+  }
+}
+
+/** A whole reply as a stream, where nothing of it was relayed. */
+export function streamOf(dialect: Dialect, reply: CanonicalReply, request: CanonicalRequest): StreamEnd {
+  const stream = dialect.openStream(reply, request);
+  let body = stream.start();
+  for (const delta of new SentParts().rest(reply.message)) body += stream.delta(delta);
+  const { body: close, end } = stream.end(reply);
+  return { body: body + close, end };
+}
