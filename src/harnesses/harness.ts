@@ -1,10 +1,12 @@
 import type { SandboxFile } from '../core/sandbox-file.ts';
-import type { AgentSpec, DialectName } from '../schema/index.ts';
+import type { AgentSpec, DialectName, Skill } from '../schema/index.ts';
 
 /** What an adapter gets to build a launch from. Paths are those that the sandbox sees. */
 export type LaunchContext = {
   readonly instruction: string;
   readonly agent: AgentSpec;
+  /** Every skill of the task: its own, and those read from `agent.skills_path`. */
+  readonly skills: readonly Skill[];
   /** `http://host:port/s/<session key>`, without a trailing slash. */
   readonly baseUrl: string;
   readonly apiKey: string;
@@ -16,6 +18,7 @@ export type LaunchContext = {
 };
 
 export type Launch = {
+  /** Written before the start, outside of the work tree. */
   readonly files: readonly SandboxFile[];
   readonly env: Readonly<Record<string, string>>;
   /** A shell command, or an argument list. Secrets and instructions never go on the command line. */
@@ -34,30 +37,44 @@ export type HarnessReport = {
 /** `ok`: the agent ended by itself. Exit codes lie (most harnesses exit 0 after an API error), so each adapter reads its own output. */
 export type HarnessVerdict = { readonly ok: true } | { readonly ok: false; readonly message: string };
 
+/** Parts of an agent's configuration that not every harness has a place for. */
+export type AgentFeature = 'mcp_servers' | 'skills' | 'system_prompt' | 'custom_shell';
+
 /**
  * How to run one agent program unchanged. Pure: no I/O. `checkAgent` throws `schema_violation` for settings that it does
- * not know; it is called at submission, so `launch` may take a checked agent for granted.
+ * not know and `unsupported` for what the harness has no place for; it is called at submission, so `launch` may take a
+ * checked agent for granted. Made by `defineHarness`.
  */
 export interface HarnessAdapter {
   readonly name: string;
-  readonly dialects: readonly DialectName[];
-  /** null: nothing to install (the `shell` harness). */
+  /** Of an agent that names none, the first. */
+  readonly dialects: readonly [DialectName, ...DialectName[]];
+  readonly features: readonly AgentFeature[];
+  /** null: nothing to install. */
   readonly install: HarnessInstall | null;
   checkAgent(agent: AgentSpec): void;
   launch(context: LaunchContext): Launch;
   judge(report: HarnessReport): HarnessVerdict;
 }
 
-/** A pinned installation: a lock file shipped under `harness-locks/<name>/`, installed by `npm ci --ignore-scripts`. */
+/**
+ * A pinned installation, made from the lock shipped under `harness-locks/<name>/`: by `npm ci --ignore-scripts` from a
+ * `package-lock.json`, or by pip into a virtual environment from a `requirements.txt` with hashes.
+ */
 export type HarnessInstall = {
   readonly version: string;
-  /** Major version of Node that runs it; installed next to it. */
-  readonly nodeVersion: string;
+  readonly source: 'npm' | 'pip';
+  /** Major version of the Node that runs it, installed next to it; null: a native program, or one in Python. */
+  readonly nodeVersion: string | null;
+  /** The program's entry, relative to the installation. The function throws `setup_failed` where there is none. */
+  readonly program: string | ((platform: NodeJS.Platform, arch: string) => string);
   /**
-   * Arguments for that Node, the first relative to the installation, of a run that loads the whole program and ends. It
-   * proves that the program starts, and fills Node's compile cache, without which every session compiles it anew.
+   * Arguments of a run that loads the whole program and ends, without the network. It proves that the program starts,
+   * and fills Node's compile cache, without which every session compiles it anew.
    */
   readonly warmUp: readonly string[];
+  /** Variables for that run, over `PATH`, `HOME` and the like. */
+  readonly warmUpEnv?: Readonly<Record<string, string>>;
 };
 
 /**

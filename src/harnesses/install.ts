@@ -1,13 +1,12 @@
-import { execFile } from 'node:child_process';
-import { createHash } from 'node:crypto';
-import { chmod, copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, stat, symlink } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { chmod, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import { FloeError } from '../core/errors.ts';
-import { SANDBOX_UID } from '../core/sandbox-user.ts';
-import { compileCacheDir, type HarnessAdapter, type HarnessInstall } from './harness.ts';
+import type { HarnessAdapter, HarnessInstall } from './harness.ts';
+import { copyLock, installationName, lockFolder } from './install/lock-folder.ts';
+import { installWithNpm, linkNode } from './install/npm.ts';
+import { installWithPip } from './install/pip.ts';
+import { fillCompileCache, proveStarts } from './install/warm-up.ts';
+import { harnessInstalls, pythonPath } from './installs.ts';
 import { findHarness } from './registry.ts';
 
 export type InstallOptions = {
@@ -22,61 +21,44 @@ export type HarnessStatus = {
   readonly path: string | null;
 };
 
-/** Enough of the digest to tell two lock files apart. */
-const DIGEST_CHARS = 12;
-/** npm reports every package that it warns about. */
-const NPM_OUTPUT_BYTES = 16 * 1024 * 1024;
-const NPM_STDERR_CHARS = 1_000;
-/** A program that only tells its version takes a second. */
-const WARM_UP_MS = 60_000;
-const TEMP_PREFIX = '.installing-';
+/** A harness, what is to be installed of it, and the folder with its lock. */
+export type LockedHarness = {
+  readonly name: string;
+  readonly install: HarnessInstall;
+  readonly lockDir: string;
+};
 
-const run = promisify(execFile);
+const TEMP_PREFIX = '.installing-';
 
 /**
  * Installs a harness from its lock file: nothing of it is resolved anew, no package runs a script. Returns its
  * directory; null when there is nothing to install. Safe to repeat, and safe when two processes do it at once.
- * Rejects with `unknown_harness`, or `setup_failed` when npm is missing or fails.
+ * Rejects with `unknown_harness`, or `setup_failed` when a tool is missing or fails, or the program does not start.
  */
-export async function installHarness(name: string, { cacheDir, log }: InstallOptions): Promise<string | null> {
-  const adapter = findHarness(name);
-  if (adapter.install === null) return null;
-  const target = await installPath(adapter, adapter.install.version, cacheDir);
-  if (await isDirectory(target)) {
-    await warmUp(adapter, adapter.install, target);
-    return target;
+export async function installHarness(name: string, options: InstallOptions): Promise<string | null> {
+  const locked = lockedHarness(name);
+  return locked === null ? null : installLocked(locked, options);
+}
+
+/** `installHarness` for any lock. */
+export async function installLocked(locked: LockedHarness, { cacheDir, log }: InstallOptions): Promise<string> {
+  const { name, install } = locked;
+  const target = await installPath(locked, cacheDir);
+  if (!(await isComplete(install, target))) {
+    log(`installing ${name} ${install.version} into ${target}`);
+    await putInPlace(locked, target);
+    log(`installed ${name} ${install.version}`);
   }
-  const parent = join(cacheDir, name);
-  await mkdir(parent, { recursive: true });
-  await removeAbandoned(parent);
-  const temp = await mkdtemp(join(parent, `${TEMP_PREFIX}${process.pid}-`));
-  try {
-    log(`installing ${name} ${adapter.install.version} into ${target}`);
-    for (const file of ['package.json', 'package-lock.json'])
-      await copyFile(join(lockDir(name), file), join(temp, file));
-    await npmCi(name, temp);
-    await linkNode(name, temp, adapter.install.nodeVersion);
-    // Sandboxes run as other users; there is nothing secret in an installation.
-    await chmod(temp, 0o755);
-    await rename(temp, target);
-    await warmUp(adapter, adapter.install, target);
-    log(`installed ${name} ${adapter.install.version}`);
-    return target;
-  } catch (error) {
-    // Renaming fails when another process has just finished the same installation.
-    if (await isDirectory(target)) return target;
-    throw error;
-  } finally {
-    await rm(temp, { recursive: true, force: true });
-  }
+  await fillCompileCache(name, install, target);
+  return target;
 }
 
 /** Rejects with `unknown_harness`. */
 export async function harnessStatus(name: string, cacheDir: string): Promise<HarnessStatus> {
-  const adapter = findHarness(name);
-  if (adapter.install === null) return { installed: true, path: null };
-  const path = await installPath(adapter, adapter.install.version, cacheDir);
-  const installed = await isDirectory(path);
+  const locked = lockedHarness(name);
+  if (locked === null) return { installed: true, path: null };
+  const path = await installPath(locked, cacheDir);
+  const installed = await isComplete(locked.install, path);
   return { installed, path: installed ? path : null };
 }
 
@@ -92,92 +74,56 @@ export async function harnessInstallDir(adapter: HarnessAdapter, cacheDir: strin
   });
 }
 
-/** The folder `harness-locks/` is at the same place relative to `src/` and to `dist/`. */
-function lockDir(name: string): string {
-  return fileURLToPath(new URL(`../../harness-locks/${name}`, import.meta.url));
-}
-
-async function installPath(adapter: HarnessAdapter, version: string, cacheDir: string): Promise<string> {
-  const lock = await readFile(join(lockDir(adapter.name), 'package-lock.json'));
-  const digest = createHash('sha256').update(lock).digest('hex').slice(0, DIGEST_CHARS);
-  return join(cacheDir, adapter.name, `${version}-${digest}`);
-}
-
-async function npmCi(name: string, cwd: string): Promise<void> {
-  // The harness brings its own Node, so the version that runs npm does not matter.
-  const flags = ['--ignore-scripts', '--omit=dev', '--engine-strict=false', '--no-audit', '--no-fund'];
-  try {
-    await run('npm', ['ci', ...flags], { cwd, maxBuffer: NPM_OUTPUT_BYTES });
-  } catch (cause) {
-    const { code, stderr } = cause as { code?: unknown; stderr?: string };
-    if (code === 'ENOENT') {
-      throw new FloeError(
-        'setup_failed',
-        'npm is not installed; it comes with Node from https://nodejs.org',
-        {},
-        cause,
-      );
-    }
-    const why = (stderr ?? String(cause)).trim().slice(-NPM_STDERR_CHARS);
-    throw new FloeError('setup_failed', `npm could not install ${name}: ${why}`, { harness: name }, cause);
+/** Bytes that an installation takes on the disk. */
+export async function installedBytes(path: string): Promise<number> {
+  let bytes = 0;
+  for (const entry of await readdir(path, { recursive: true, withFileTypes: true })) {
+    if (entry.isFile()) bytes += (await stat(join(entry.parentPath, entry.name))).size;
   }
+  return bytes;
 }
 
-/** Puts `node` into the installation's root, whatever the platform's package is called. */
-async function linkNode(name: string, dir: string, nodeVersion: string): Promise<void> {
-  const packages = [`node-${process.platform}-${process.arch}`, `node-bin-${process.platform}-${process.arch}`];
-  for (const candidate of packages) {
-    const program = join('node_modules', candidate, 'bin', 'node');
-    const version = await run(join(dir, program), ['--version']).then(
-      ({ stdout }) => stdout.trim(),
-      () => null,
-    );
-    if (version === null) continue;
-    if (!version.startsWith(`v${nodeVersion}.`)) break;
-    await symlink(program, join(dir, 'node'));
-    return;
-  }
-  const platform = `${process.platform}-${process.arch}`;
-  throw new FloeError('setup_failed', `${name} needs Node ${nodeVersion}, which is not packaged for ${platform}`);
+/** null: the harness needs no installation. Throws `unknown_harness`. */
+function lockedHarness(name: string): LockedHarness | null {
+  const install = harnessInstalls().get(name) ?? findHarness(name).install;
+  return install === null ? null : { name, install, lockDir: lockFolder(name) };
 }
 
-/** Runs the program once in its final place. Rejects with `setup_failed` when it does not start. Done once per installation. */
-async function warmUp(adapter: HarnessAdapter, install: HarnessInstall, dir: string): Promise<void> {
-  const cache = compileCacheDir(dir);
-  if (await isDirectory(cache)) return;
-  const home = await mkdtemp(join(tmpdir(), 'floe-warm-up-'));
-  const [program = '', ...args] = install.warmUp;
+async function installPath({ name, install, lockDir }: LockedHarness, cacheDir: string): Promise<string> {
+  return join(cacheDir, name, await installationName(install, lockDir));
+}
+
+/** Makes an installation beside its place and moves it there when it has been seen to start. */
+async function putInPlace({ name, install, lockDir }: LockedHarness, target: string): Promise<void> {
+  const parent = join(target, '..');
+  await mkdir(parent, { recursive: true });
+  await removeAbandoned(parent);
+  const temp = await mkdtemp(join(parent, `${TEMP_PREFIX}${process.pid}-`));
   try {
-    await run(join(dir, 'node'), [join(dir, program), ...args], {
-      cwd: home,
-      env: { PATH: process.env.PATH, HOME: home, NODE_COMPILE_CACHE: cache },
-      timeout: WARM_UP_MS,
-    });
-    await makeReadable(cache);
-    await shareWithSandboxes(cache);
-  } catch (cause) {
-    const { stderr } = cause as { stderr?: string };
-    const why = (stderr ?? String(cause)).trim().slice(-NPM_STDERR_CHARS);
-    throw new FloeError('setup_failed', `${adapter.name} is installed in ${dir} but does not start: ${why}`, {}, cause);
+    await copyLock(install, lockDir, temp);
+    if (install.source === 'pip') await installWithPip(name, temp, target);
+    else await installWithNpm(name, temp);
+    if (install.nodeVersion !== null) await linkNode(name, temp, install.nodeVersion);
+    await proveStarts(name, install, temp);
+    // Sandboxes run as other users; there is nothing secret in an installation.
+    await chmod(temp, 0o755);
+    if (!(await isComplete(install, target))) await rm(target, { recursive: true, force: true });
+    await rename(temp, target);
+  } catch (error) {
+    // Renaming fails when another process has just finished the same installation.
+    if (!(await isComplete(install, target))) throw error;
   } finally {
-    await rm(home, { recursive: true, force: true });
+    await rm(temp, { recursive: true, force: true });
   }
 }
 
-/** Node keeps its cache to its own user, but sandboxes run as others. */
-async function makeReadable(dir: string): Promise<void> {
-  await chmod(dir, 0o755);
-  for (const entry of await readdir(dir, { recursive: true, withFileTypes: true })) {
-    await chmod(join(entry.parentPath, entry.name), entry.isDirectory() ? 0o755 : 0o644);
-  }
-}
-
-/** Node keeps a cache per user id, named by it at the end: `v22.23.3-x64-9ac5647c-0`. */
-async function shareWithSandboxes(cache: string): Promise<void> {
-  for (const name of await readdir(cache)) {
-    const shared = name.replace(/-\d+$/, `-${SANDBOX_UID}`);
-    if (shared !== name) await symlink(name, join(cache, shared));
-  }
+/** An installation is moved into its place whole. One of pip's ends with the system's Python that it was made for. */
+async function isComplete(install: HarnessInstall, path: string): Promise<boolean> {
+  const part = install.source === 'pip' ? pythonPath(path) : path;
+  return stat(part).then(
+    () => true,
+    () => false,
+  );
 }
 
 /** Half-done installations of processes that are gone. */
@@ -196,11 +142,4 @@ function isRunning(pid: number): boolean {
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EPERM';
   }
-}
-
-function isDirectory(path: string): Promise<boolean> {
-  return stat(path).then(
-    (info) => info.isDirectory(),
-    () => false,
-  );
 }

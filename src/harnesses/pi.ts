@@ -10,6 +10,7 @@ import {
   type Launch,
   type LaunchContext,
 } from './harness.ts';
+import { commandOf, HARNESS_INSTALLS } from './installs.ts';
 
 /** Assumed where the engine does not tell its window; pi compacts by it. */
 const DEFAULT_CONTEXT_TOKENS = 131_072;
@@ -23,8 +24,6 @@ const STDERR_CHARS = 500;
 const TURN_MARK = '"message_end"';
 /** Behind the model's last message come the results of one turn's tool calls; more lines than this are not pi's. */
 const MAX_PARSED_LINES = 1_000;
-
-const PROGRAM = 'node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js';
 
 /** The name of floe's provider in pi's configuration. */
 const PROVIDER = 'floe';
@@ -52,7 +51,7 @@ const turnSchema = z.looseObject({
 export const piHarness: HarnessAdapter = {
   name: 'pi',
   dialects: ['openai_chat', 'anthropic'],
-  install: { version: '0.87.1', nodeVersion: '22', warmUp: [PROGRAM, '--version'] },
+  install: HARNESS_INSTALLS.pi,
   checkAgent,
   launch,
   judge,
@@ -72,7 +71,7 @@ function launch(context: LaunchContext): Launch {
   if (installDir === null) {
     throw new FloeError('harness_missing', 'pi is not installed; run `floe harness install pi`', { harness: 'pi' });
   }
-  const program = [`${installDir}/node`, `${installDir}/${PROGRAM}`];
+  const program = commandOf(HARNESS_INSTALLS.pi, installDir);
   const model = ['--provider', PROVIDER, '--model', agent.model_name];
   const thinking = settings.thinking === undefined ? [] : ['--thinking', settings.thinking];
   return {

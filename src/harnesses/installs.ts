@@ -1,0 +1,124 @@
+import { join } from 'node:path';
+import { FloeError } from '../core/errors.ts';
+import type { HarnessInstall } from './harness.ts';
+
+/** What decides which build of a native program fits: `<platform>-<arch>` in the words of Node. */
+type Builds = Readonly<Record<string, string>>;
+
+const CODEX_TARGETS: Builds = {
+  'linux-x64': 'x86_64-unknown-linux-musl',
+  'linux-arm64': 'aarch64-unknown-linux-musl',
+  'darwin-x64': 'x86_64-apple-darwin',
+  'darwin-arm64': 'aarch64-apple-darwin',
+};
+
+/** Every harness that is installed from a lock shipped with floe, by name. The adapters refer to these records. */
+export const HARNESS_INSTALLS = {
+  claude_code: {
+    version: '2.1.329',
+    source: 'npm',
+    nodeVersion: null,
+    program: native('claude_code', {
+      'linux-x64': 'node_modules/@anthropic-ai/claude-code-linux-x64/claude',
+      'linux-arm64': 'node_modules/@anthropic-ai/claude-code-linux-arm64/claude',
+      'darwin-x64': 'node_modules/@anthropic-ai/claude-code-darwin-x64/claude',
+      'darwin-arm64': 'node_modules/@anthropic-ai/claude-code-darwin-arm64/claude',
+    }),
+    warmUp: ['--version'],
+    warmUpEnv: { CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1', DISABLE_AUTOUPDATER: '1' },
+  },
+  codex: {
+    version: '0.169.0',
+    source: 'npm',
+    nodeVersion: null,
+    program: native(
+      'codex',
+      Object.fromEntries(
+        Object.entries(CODEX_TARGETS).map(([platform, target]) => [
+          platform,
+          `node_modules/@openai/codex-${platform}/vendor/${target}/bin/codex`,
+        ]),
+      ),
+    ),
+    warmUp: ['--version'],
+  },
+  gemini_cli: {
+    version: '0.61.0',
+    source: 'npm',
+    nodeVersion: '22',
+    program: 'node_modules/@google/gemini-cli/bundle/gemini.js',
+    warmUp: ['--version'],
+  },
+  mini_swe_agent: {
+    version: '2.4.6',
+    source: 'pip',
+    nodeVersion: null,
+    program: 'venv/bin/mini',
+    warmUp: ['--help'],
+    warmUpEnv: { MSWEA_SILENT_STARTUP: '1' },
+  },
+  opencode: {
+    version: '1.18.33',
+    source: 'npm',
+    nodeVersion: null,
+    program: native('opencode', {
+      // The build for processors without AVX2 runs on all of them, and starts as fast as the other.
+      'linux-x64': 'node_modules/opencode-linux-x64-baseline/bin/opencode',
+    }),
+    warmUp: ['--version'],
+  },
+  pi: {
+    version: '0.87.1',
+    source: 'npm',
+    nodeVersion: '22',
+    program: 'node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js',
+    warmUp: ['--version'],
+  },
+  qwen_code: {
+    version: '0.24.4',
+    source: 'npm',
+    nodeVersion: '22',
+    program: 'node_modules/@qwen-code/qwen-code/cli-entry.js',
+    warmUp: ['--help'],
+  },
+} as const satisfies Record<string, HarnessInstall>;
+
+/** `HARNESS_INSTALLS`, for names that come from outside. */
+export function harnessInstalls(): Map<string, HarnessInstall> {
+  return new Map(Object.entries(HARNESS_INSTALLS));
+}
+
+/** Absolute path of the program's entry in an installation. Throws `setup_failed` where there is no build for this platform. */
+export function programPath(install: HarnessInstall, installDir: string): string {
+  const { program } = install;
+  return join(installDir, typeof program === 'string' ? program : program(process.platform, process.arch));
+}
+
+/** The arguments that start the program; its own follow. Throws `setup_failed` where there is no build for this platform. */
+export function commandOf(install: HarnessInstall, installDir: string): readonly string[] {
+  const program = programPath(install, installDir);
+  // A script's first line names the interpreter by the path that it had when it was written, so it is named here.
+  if (install.source === 'pip') return [pythonPath(installDir), program];
+  return install.nodeVersion === null ? [program] : [nodePath(installDir), program];
+}
+
+/** The Node of an installation that brings one. */
+export function nodePath(installDir: string): string {
+  return join(installDir, 'node');
+}
+
+/** The Python of an installation made by pip. */
+export function pythonPath(installDir: string): string {
+  return join(installDir, 'venv/bin/python');
+}
+
+function native(name: string, builds: Builds): (platform: NodeJS.Platform, arch: string) => string {
+  return (platform, arch) => {
+    const program = builds[`${platform}-${arch}`];
+    if (program !== undefined) return program;
+    throw new FloeError('setup_failed', `${name} has no locked build for ${platform}-${arch}`, {
+      harness: name,
+      builds: Object.keys(builds),
+    });
+  };
+}
