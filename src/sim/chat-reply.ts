@@ -1,13 +1,26 @@
+import { rawField, StreamedCall } from './call-text.ts';
 import type { Piece } from './visible-text.ts';
 import type { SpecialTokens } from './vocabulary.ts';
 
 export type ParsedCall = { readonly id: string; readonly name: string; readonly argumentsText: string };
 
-/** A part of the assistant message, in the order sampled. Exactly one field is set. */
-export type MessageDelta =
-  | { readonly reasoning: string }
-  | { readonly content: string }
-  | { readonly call: ParsedCall & { readonly index: number } };
+/** News of one tool call: its name first, then its argument text piece by piece. */
+export type CallDelta =
+  | { readonly index: number; readonly id: string; readonly name: string }
+  | { readonly index: number; readonly argumentsText: string };
+
+/** What a stream shows of some pieces. Without any field the parser has swallowed them. */
+export type MessageDelta = {
+  readonly reasoning?: string;
+  readonly content?: string;
+  readonly calls?: readonly CallDelta[];
+};
+
+export type ParsedMessage = {
+  readonly reasoning: string | null;
+  readonly content: string | null;
+  readonly calls: readonly ParsedCall[];
+};
 
 export type ParserOptions = {
   readonly special: SpecialTokens;
@@ -15,104 +28,125 @@ export type ParserOptions = {
   readonly insideThinking: boolean;
   /** Whether tool calls are looked for; without, their text stays in the content. */
   readonly parseCalls: boolean;
-  readonly newCallId: () => string;
+  /** A new id for the call at `index` of the reply. */
+  readonly newCallId: (index: number) => string;
 };
 
 /**
  * Splits a reply into reasoning, content and tool calls by its delimiter tokens, as it comes. Works on ids, so that text
- * which only looks like a delimiter changes nothing. Argument text is handed out as sampled. A call that is no JSON, or
- * not closed, is content. White space alone around calls is no content, as in vLLM.
+ * which only looks like a delimiter changes nothing. Argument text is handed out as sampled.
+ *
+ * Calls are read in two ways, as vLLM's hermes parser does. {@link parsed} looks at the whole reply: one call that is no
+ * JSON, and all of it is content; a last call may lack its closing delimiter; text after the first call is dropped.
+ * {@link push} cannot know the end: it shows a call as soon as its name is there, and never takes anything back. So a
+ * stream that was cut within a call holds the beginning of that call, where the whole reply has it as content.
  */
 export class ReplyParser {
   private readonly options: ParserOptions;
   private state: 'content' | 'reasoning' | 'call';
-  private callText = '';
-  private blank = '';
-  private readonly message = { reasoning: null as string | null, content: '', calls: [] as ParsedCall[] };
+  private reasoning: string | null = null;
+  /** Everything that is no reasoning, delimiters included. */
+  private body = '';
+  /** Where the first call begins in `body`; -1: there is none. */
+  private callsAt = -1;
+  private readonly calls: StreamedCall[] = [];
+  private readonly ids: string[] = [];
+  /** Calls that the stream has named. */
+  private named = 0;
 
   constructor(options: ParserOptions) {
     this.options = options;
     this.state = options.insideThinking ? 'reasoning' : 'content';
   }
 
-  push(pieces: readonly Piece[]): MessageDelta[] {
-    return pieces.flatMap((piece) => this.take(piece));
-  }
-
-  /** What is still held back. */
-  finish(): MessageDelta[] {
-    if (this.state === 'call') {
-      this.state = 'content';
-      return this.content(`<tool_call>${this.callText}`);
+  push(pieces: readonly Piece[]): MessageDelta {
+    let reasoning = '';
+    let content = '';
+    const calls: CallDelta[] = [];
+    for (const piece of pieces) {
+      const shown = this.take(piece);
+      if (shown === 'reasoning') reasoning += piece.text;
+      else if (shown === 'content') content += piece.text;
     }
-    if (this.blank === '' || this.message.calls.length > 0) return [];
-    this.message.content += this.blank;
-    return [{ content: this.blank }];
+    this.newsOfCalls(calls);
+    return {
+      ...(reasoning === '' ? {} : { reasoning }),
+      ...(content === '' ? {} : { content }),
+      ...(calls.length === 0 ? {} : { calls }),
+    };
   }
 
-  /** The whole message; only after {@link finish}. */
-  get parsed(): {
-    readonly reasoning: string | null;
-    readonly content: string | null;
-    readonly calls: readonly ParsedCall[];
-  } {
-    const { reasoning, content, calls } = this.message;
-    return { reasoning, content: content === '' && (reasoning !== null || calls.length > 0) ? null : content, calls };
+  /** Whether the stream has shown a call. */
+  get showedCalls(): boolean {
+    return this.named > 0;
   }
 
-  private take({ text, delimiter }: Piece): MessageDelta[] {
+  /** The whole message of what has come so far. White space alone around calls is no content. */
+  get parsed(): ParsedMessage {
+    const { reasoning, body } = this;
+    const read = this.callsAt < 0 ? null : this.calls.map((call) => parseCall(call.text));
+    if (read?.every((call) => call !== null)) {
+      const before = body.slice(0, this.callsAt);
+      const calls = read.map((call, index) => ({ id: this.idOf(index), ...call }));
+      return { reasoning, content: before.trim() === '' ? null : before, calls };
+    }
+    return { reasoning, content: body === '' && reasoning !== null ? null : body, calls: [] };
+  }
+
+  /** Takes one piece in; says where a stream shows its text. */
+  private take({ text, delimiter }: Piece): 'reasoning' | 'content' | null {
     const { special, parseCalls } = this.options;
-    if (this.state === 'call') {
-      if (delimiter === special.toolCallClose) return this.closeCall();
-      this.callText += text;
-      return [];
-    }
     if (this.state === 'reasoning') {
       if (delimiter === special.thinkClose) {
         this.state = 'content';
-        return [];
+        return null;
       }
-      return this.reasoning(text);
+      this.reasoning = (this.reasoning ?? '') + text;
+      return 'reasoning';
     }
-    if (delimiter === special.thinkOpen && this.message.reasoning === null && this.message.content === '') {
+    if (this.state === 'content' && delimiter === special.thinkOpen && this.reasoning === null && this.body === '') {
       this.state = 'reasoning';
-      return [];
+      return null;
+    }
+    const start = this.body.length;
+    this.body += text;
+    if (this.state === 'call') {
+      const call = this.calls.at(-1);
+      if (delimiter !== special.toolCallClose) call?.take(text);
+      else {
+        call?.close();
+        this.state = 'content';
+      }
+      return null;
     }
     if (delimiter === special.toolCallOpen && parseCalls) {
       this.state = 'call';
-      this.callText = '';
-      return [];
+      this.calls.push(new StreamedCall());
+      if (this.callsAt < 0) this.callsAt = start;
+      return null;
     }
-    return this.content(text);
+    return this.callsAt < 0 ? 'content' : null;
   }
 
-  private reasoning(text: string): MessageDelta[] {
-    this.message.reasoning = (this.message.reasoning ?? '') + text;
-    return [{ reasoning: text }];
-  }
-
-  private content(text: string): MessageDelta[] {
-    const known = this.message;
-    if (known.content === '' && text.trim() === '') {
-      this.blank += text;
-      return [];
+  /** A call whose name has not come holds up those after it. */
+  private newsOfCalls(news: CallDelta[]): void {
+    for (let index = Math.max(0, this.named - 1); index < this.calls.length; index++) {
+      const call = this.calls[index];
+      if (index >= this.named) {
+        const name = call?.name();
+        if (name === undefined || name === null) return;
+        this.named++;
+        news.push({ index, id: this.idOf(index), name });
+      }
+      const argumentsText = call?.freshArguments() ?? '';
+      if (argumentsText !== '') news.push({ index, argumentsText });
     }
-    // Blanks between two calls were swallowed with the first one.
-    const delta = this.blank + text;
-    this.blank = '';
-    if (known.calls.length > 0 && delta.trim() === '') return [];
-    known.content += delta;
-    return [{ content: delta }];
   }
 
-  private closeCall(): MessageDelta[] {
-    this.state = 'content';
-    const call = parseCall(this.callText);
-    if (call === null) return this.content(`<tool_call>${this.callText}</tool_call>`);
-    this.blank = '';
-    const complete = { id: this.options.newCallId(), ...call };
-    this.message.calls.push(complete);
-    return [{ call: { ...complete, index: this.message.calls.length - 1 } }];
+  private idOf(index: number): string {
+    const id = this.ids[index] ?? this.options.newCallId(index);
+    this.ids[index] = id;
+    return id;
   }
 }
 
@@ -127,35 +161,4 @@ function parseCall(text: string): { readonly name: string; readonly argumentsTex
   if (typeof value !== 'object' || value === null || !('name' in value) || !('arguments' in value)) return null;
   const argumentsText = rawField(text, 'arguments');
   return typeof value.name === 'string' && argumentsText !== null ? { name: value.name, argumentsText } : null;
-}
-
-/** The text of a top-level field's value in the text of a JSON object that is known to be valid; the last one counts. */
-export function rawField(text: string, field: string): string | null {
-  let found: string | null = null;
-  let depth = 0;
-  let key: string | null = null;
-  let valueStart = -1;
-  for (let i = 0; i < text.length; i++) {
-    const char = text[i];
-    if (char === '"') {
-      const end = stringEnd(text, i);
-      if (depth === 1 && valueStart < 0) key = JSON.parse(text.slice(i, end + 1));
-      i = end;
-    } else if (char === '{' || char === '[') depth++;
-    else if (char === ':' && depth === 1) valueStart = i + 1;
-    else if (char === '}' || char === ']' || char === ',') {
-      if (depth === 1 && valueStart >= 0) {
-        if (key === field) found = text.slice(valueStart, i).trim();
-        valueStart = -1;
-      }
-      if (char !== ',') depth--;
-    }
-  }
-  return found;
-}
-
-function stringEnd(text: string, start: number): number {
-  let i = start + 1;
-  while (i < text.length && text[i] !== '"') i += text[i] === '\\' ? 2 : 1;
-  return i;
 }

@@ -23,6 +23,8 @@ export const simConfigSchema = z.strictObject({
   port: z.int().min(0).max(65_535).default(0).describe('0: any free port'),
   model: z.string().min(1).default('floe-sim'),
   scenarios: scenarioListSchema.default([]).describe('a built-in default answers what they do not cover'),
+  version: z.string().min(1).default('0.14.0').describe('what /version answers'),
+  vision: z.boolean().default(true).describe('whether messages may have images'),
   templateMode: z.enum(TEMPLATE_MODES).default('append_only'),
   logprobsMode: z
     .enum(['raw_logprobs', 'processed_logprobs'])

@@ -3,6 +3,7 @@ import { hashText, uniform } from './random.ts';
 
 /** What an engine can do wrong. docs/sim.md says for each what a client sees. */
 export const FAULT_KINDS = [
+  'http_400_context',
   'http_429',
   'http_500',
   'http_503',
@@ -20,6 +21,9 @@ export const FAULT_KINDS = [
   'garbage',
   'malformed_tool_call',
   'abort',
+  'stream_lost_ids',
+  'duplicate_call_ids',
+  'chunk_split',
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 

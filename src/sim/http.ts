@@ -1,5 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
 
@@ -10,6 +11,12 @@ const MAX_BODY_BYTES = 64 * 2 ** 20;
 export const NAN_MARK = '\u0001NaN\u0001';
 const NAN_MARK_JSON = JSON.stringify(NAN_MARK);
 
+/** Within the word `data`. */
+const CUT_IN_FIELD = 2;
+
+/** Pieces of one event; enough for any test, and long events stay cheap. */
+const MAX_CUTS = 64;
+
 /** One request and its reply. */
 export class Exchange {
   readonly request: IncomingMessage;
@@ -17,6 +24,8 @@ export class Exchange {
   readonly url: URL;
   /** Aborts when the client goes away before the reply was complete. */
   readonly signal: AbortSignal;
+  private split = false;
+  private writing: Promise<void> = Promise.resolve();
 
   constructor(request: IncomingMessage, response: ServerResponse) {
     this.request = request;
@@ -58,18 +67,33 @@ export class Exchange {
     this.response.end(text);
   }
 
+  /** From now on every {@link event} is written in pieces that end within its line and within its characters. */
+  splitWrites(): void {
+    this.split = true;
+  }
+
   beginStream(headers: Readonly<Record<string, string>> = {}): void {
     this.response.writeHead(200, { ...headers, 'content-type': 'text/event-stream; charset=utf-8' });
   }
 
   /** Writes one server-sent event; resolves when the client can take more, or has gone. */
   async event(value: unknown): Promise<void> {
-    await this.write(`data: ${typeof value === 'string' ? value : toJson(value)}\n\n`);
+    const text = `data: ${typeof value === 'string' ? value : toJson(value)}\n\n`;
+    if (!this.split) return this.write(text);
+    // Of several choices, each writes its events whole, though in pieces.
+    this.writing = this.writing.then(async () => {
+      for (const piece of brokenPieces(Buffer.from(text))) {
+        await this.write(piece);
+        // A turn of its own sends the piece by itself, as far as that is in the sender's hands.
+        await nextTurn();
+      }
+    });
+    return this.writing;
   }
 
   /** As {@link event}, for raw bytes of the reply. */
-  async write(text: string): Promise<void> {
-    if (this.signal.aborted || this.response.write(text)) return;
+  async write(bytes: string | Buffer): Promise<void> {
+    if (this.signal.aborted || this.response.write(bytes)) return;
     await new Promise<void>((resolve) => {
       const done = (): void => {
         this.response.off('drain', done);
@@ -89,6 +113,18 @@ export class Exchange {
   reset(): void {
     this.request.socket.resetAndDestroy();
   }
+}
+
+/** Cuts after the first bytes of the line, within every character of several bytes, and between the last newlines. */
+function brokenPieces(bytes: Buffer): Buffer[] {
+  const cuts = [CUT_IN_FIELD];
+  for (let i = CUT_IN_FIELD + 1; i < bytes.length - 1 && cuts.length < MAX_CUTS; i++) {
+    // A byte of the form 10xxxxxx goes on with the character that the byte before began.
+    const goesOn = ((bytes[i] as number) & 0xc0) === 0x80;
+    if (goesOn && ((bytes[i - 1] as number) & 0xc0) === 0xc0) cuts.push(i);
+  }
+  cuts.push(bytes.length - 1, bytes.length);
+  return cuts.map((cut, index) => bytes.subarray(cuts[index - 1] ?? 0, cut));
 }
 
 function toJson(value: unknown): string {

@@ -1,5 +1,6 @@
 import { FloeError } from '../core/errors.ts';
 import type { VersionSpan } from '../schema/index.ts';
+import { allowedLeaves, type Constraint } from './constraint.ts';
 import { Policy } from './policy.ts';
 import { readPrompt } from './prompt.ts';
 import { compileReply, type Leaf, NOISE, noiseDistribution, noiseWords, type Reply } from './reply.ts';
@@ -21,7 +22,7 @@ export type Oracle = (
   promptIds: ArrayLike<number>,
   responseIds: ArrayLike<number>,
   version: string | readonly VersionSpan[],
-  params: SamplerParams,
+  params: SamplerParams & { readonly constraint?: Constraint | null },
   options?: { readonly malformedCalls?: boolean },
 ) => OracleLogprobs;
 
@@ -44,6 +45,11 @@ export function newOracle(parts: OracleParts): Oracle {
     const conversation = readPrompt(vocabulary, promptIds);
     const { scenario, rule } = policy.select(conversation);
     const reply = compileReply(vocabulary, scenario, rule, mode, options.malformedCalls ?? false);
+    const { constraint = null } = params;
+    const allowed =
+      constraint === null
+        ? null
+        : allowedLeaves(vocabulary, compileReply(vocabulary, scenario, rule, mode), constraint);
     const turn = [...conversation.openTurn, ...Array.from(responseIds)];
     const first = conversation.openTurn.length;
     const versionAt = versionLookup(version, responseIds.length);
@@ -60,7 +66,8 @@ export function newOracle(parts: OracleParts): Oracle {
       const distribution = joint.next(turn, position);
       const id = turn[position] as number;
       raw.push(Math.log(distribution.get(id) ?? 0));
-      const drawn = reshape(distribution, params, Array.from(promptIds), turn.slice(first, position));
+      const open = allowed === null ? distribution : joint.only(distribution, allowed, turn, position);
+      const drawn = reshape(open, params, Array.from(promptIds), turn.slice(first, position));
       processed.push(Math.log(drawn.get(id) ?? 0));
     }
     return { raw, processed };
@@ -123,6 +130,23 @@ class Joint {
       }
     }
     return next;
+  }
+
+  /** What is left of `distribution` when tokens that no allowed leaf goes on with are struck out. */
+  only(
+    distribution: ReadonlyMap<number, number>,
+    allowed: readonly boolean[],
+    turn: readonly number[],
+    position: number,
+  ): Map<number, number> {
+    const goesOn = (id: number): boolean =>
+      this.reply.leaves.some(
+        (leaf, index) =>
+          allowed[index] === true &&
+          (this.probabilities[index] as number) > 0 &&
+          this.emission(leaf, turn, position).has(id),
+      );
+    return new Map([...distribution].filter(([id]) => goesOn(id)));
   }
 
   private emission(leaf: Leaf, turn: readonly number[], position: number): Map<number, number> {

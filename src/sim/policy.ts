@@ -1,3 +1,4 @@
+import { allowedLeaves, type Constraint } from './constraint.ts';
 import { type Conversation, readPrompt } from './prompt.ts';
 import { compileReply, NOISE, noiseDistribution, noiseWords, type Reply } from './reply.ts';
 import {
@@ -12,7 +13,12 @@ import type { Vocabulary } from './vocabulary.ts';
 import { logSumExp, type Weights } from './weights.ts';
 
 /** Where a reply stands: the possible next tokens and the logarithms of their true probabilities; all others have 0. */
-export type NextToken = { readonly ids: readonly number[]; readonly logps: readonly number[] };
+export type NextToken = {
+  readonly ids: readonly number[];
+  readonly logps: readonly number[];
+  /** Which of them a constraint lets through, at least one; without it, all. */
+  readonly permitted?: readonly boolean[];
+};
 
 const CERTAIN: readonly number[] = [0];
 
@@ -40,13 +46,23 @@ export class Policy {
     }
   }
 
-  /** The reply's beginning for a prompt. `malformed` writes tool calls that are no JSON. */
-  begin(promptIds: ArrayLike<number>, malformed = false): ReplyWalk {
+  /**
+   * The reply's beginning for a prompt. `malformed` writes tool calls that are no JSON; a constraint judges them as they
+   * would have been. A `constraint` that no leaf satisfies leaves nothing to write: ask {@link admits} first.
+   */
+  begin(promptIds: ArrayLike<number>, malformed = false, constraint: Constraint | null = null): ReplyWalk {
     const conversation = readPrompt(this.vocabulary, promptIds);
     const { scenario, rule } = this.select(conversation);
-    const walk = new ReplyWalk(this.reply(scenario, rule, malformed), this.words, this.vocabulary);
+    const allowed =
+      constraint === null ? null : allowedLeaves(this.vocabulary, this.reply(scenario, rule, false), constraint);
+    const walk = new ReplyWalk(this.reply(scenario, rule, malformed), this.words, this.vocabulary, allowed);
     for (const id of conversation.openTurn) walk.advance(id);
     return walk;
+  }
+
+  /** Whether the reply to a prompt can satisfy `constraint`. Throws `engine_rejected` for an unusable schema. */
+  admits(promptIds: ArrayLike<number>, constraint: Constraint): boolean {
+    return this.begin(promptIds, false, constraint).canGoOn;
   }
 
   /** The scenario and rule that answer a conversation. */
@@ -89,12 +105,14 @@ function ruleHolds(when: RuleCondition, conversation: Conversation): boolean {
     const result = conversation.lastToolResult;
     if (result === null || !textHolds(when.last_tool_result, result)) return false;
   }
+  if (when.images !== undefined && !countHolds(when.images, conversation.images)) return false;
   return (when.tools ?? []).every((tool) => conversation.tools.includes(tool));
 }
 
 /**
  * One reply in the making. Holds the leaves that agree with the tokens so far and the logarithm of each one's joint
- * probability with those tokens; the next token's probability is the share of the leaves that go on with it.
+ * probability with those tokens; the next token's probability is the share of the leaves that go on with it. Leaves
+ * that a constraint forbids count in the probabilities, but a token that only they go on with is not permitted.
  */
 export class ReplyWalk {
   readonly reply: Reply;
@@ -106,13 +124,26 @@ export class ReplyWalk {
   /** Weights that `logWeight` was computed with. */
   private weights: Weights | null = null;
   private readonly scripted: boolean;
+  /** By leaf; null: no constraint. */
+  private readonly allowed: readonly boolean[] | null;
 
-  constructor(reply: Reply, words: readonly number[], vocabulary: Vocabulary) {
+  constructor(
+    reply: Reply,
+    words: readonly number[],
+    vocabulary: Vocabulary,
+    allowed: readonly boolean[] | null = null,
+  ) {
+    this.allowed = allowed;
     this.reply = reply;
     this.words = words;
     this.vocabulary = vocabulary;
     this.live = reply.leaves.map((_, leaf) => ({ leaf, logWeight: 0 }));
     this.scripted = reply.leaves.length > 0;
+  }
+
+  /** Whether a leaf that may be written agrees with the turn so far. */
+  get canGoOn(): boolean {
+    return this.live.some(({ leaf }) => this.allowed?.[leaf] ?? true);
   }
 
   /** Distribution of the next token under `weights`. A finished turn goes on with end-of-text. */
@@ -198,7 +229,21 @@ export class ReplyWalk {
     const ids = [...shares.keys()];
     if (ids.length === 1) return { ids, logps: CERTAIN };
     const total = logSumExp(this.live.map(({ logWeight }) => logWeight));
-    return { ids, logps: ids.map((id) => logSumExp(shares.get(id) ?? []) - total) };
+    const logps = ids.map((id) => logSumExp(shares.get(id) ?? []) - total);
+    return this.allowed === null ? { ids, logps } : { ids, logps, permitted: this.permitted(ids, noise) };
+  }
+
+  /** Which of `ids` a leaf that may be written goes on with. `noise` is what a noise token could be here. */
+  private permitted(ids: readonly number[], noise: NextToken | undefined): readonly boolean[] {
+    const position = this.turn.length;
+    const reachable = new Set<number>();
+    for (const { leaf } of this.live) {
+      if (this.allowed?.[leaf] !== true) continue;
+      const symbol = this.symbol(leaf, position);
+      if (symbol !== NOISE) reachable.add(symbol);
+      else for (const id of noise?.ids ?? []) reachable.add(id);
+    }
+    return ids.map((id) => reachable.has(id));
   }
 }
 

@@ -1,3 +1,4 @@
+import { IMAGE_PATTERN } from './image.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
 /** What the policy knows of a request. It is read from the prompt's ids alone, as a model would. */
@@ -10,6 +11,8 @@ export type Conversation = {
   /** Closed assistant turns. */
   readonly assistantTurns: number;
   readonly tools: readonly string[];
+  /** Image placeholders in user and tool turns. */
+  readonly images: number;
   /** Ids of the assistant turn that the prompt leaves open, after its header; the reply goes on from there. */
   readonly openTurn: readonly number[];
 };
@@ -54,6 +57,10 @@ export function readPrompt(vocabulary: Vocabulary, promptIds: ArrayLike<number>)
     lastToolResult,
     assistantTurns,
     tools: toolNames(system),
+    // Only asked for by conditions on images: it decodes the whole conversation.
+    get images() {
+      return countImages(vocabulary, turns);
+    },
     openTurn,
   };
 }
@@ -99,6 +106,14 @@ function lastResult(vocabulary: Vocabulary, ids: readonly number[]): string {
   const start = ids.lastIndexOf(toolResponseOpen) + 1;
   const end = ids.indexOf(toolResponseClose, start);
   return vocabulary.decode(ids.slice(start, end < 0 ? ids.length : end)).replace(/^\n|\n$/g, '');
+}
+
+function countImages(vocabulary: Vocabulary, turns: readonly Turn[]): number {
+  let count = 0;
+  for (const { role, ids } of turns) {
+    if (role === 'user') count += vocabulary.decode(ids).match(IMAGE_PATTERN)?.length ?? 0;
+  }
+  return count;
 }
 
 function toolNames(system: string): string[] {

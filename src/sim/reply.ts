@@ -43,6 +43,7 @@ type Draft = {
   readonly think: { readonly text: string; readonly noise: number } | null;
   readonly text: string;
   readonly calls: readonly string[];
+  readonly raw: string;
   readonly picks: Leaf['picks'];
 };
 
@@ -60,7 +61,7 @@ export function compileReply(
 ): Reply {
   const path = `scenario ${scenario.name}: rules.${rule}.reply`;
   const segments = scenario.rules[rule]?.reply ?? [];
-  const drafts = expand(segments, [{ think: null, text: '', calls: [], picks: [] }], path);
+  const drafts = expand(segments, [{ think: null, text: '', calls: [], raw: '', picks: [] }], path);
   const leaves = drafts.map((draft) => ({
     symbols: Int32Array.from(encodeDraft(vocabulary, draft, mode, malformed)),
     picks: draft.picks,
@@ -80,6 +81,9 @@ function expand(segments: readonly Segment[], drafts: readonly Draft[], path: st
 }
 
 function extend(draft: Draft, segment: Segment, path: string): readonly Draft[] {
+  if (draft.raw !== '' && segment.raw === undefined && segment.choice === undefined) {
+    throw new FloeError('schema_violation', `${path}: only raw text may follow raw text`);
+  }
   if (segment.think !== undefined) {
     if (draft.think !== null || draft.text !== '' || draft.calls.length > 0) {
       throw new FloeError('schema_violation', `${path}: thinking must be the first thing of a reply`);
@@ -96,6 +100,7 @@ function extend(draft: Draft, segment: Segment, path: string): readonly Draft[] 
     const call = toolCallText(segment.call.tool, JSON.stringify(segment.call.arguments));
     return [{ ...draft, calls: [...draft.calls, call] }];
   }
+  if (segment.raw !== undefined) return [{ ...draft, raw: draft.raw + segment.raw }];
   if (segment.choice === undefined) return [draft];
   const { id, options } = segment.choice;
   return options.flatMap((option, index) =>
@@ -127,11 +132,11 @@ function encodeDraft(vocabulary: Vocabulary, draft: Draft, mode: TemplateMode, m
   return symbols;
 }
 
-function body({ text, calls }: Draft, malformed: boolean): string {
-  if (calls.length === 0) return text;
+function body({ text, calls, raw }: Draft, malformed: boolean): string {
+  if (calls.length === 0) return text + raw;
   const written = malformed ? calls.map((call) => call.replace(/\}\n<\/tool_call>$/, '\n</tool_call>')) : calls;
   const before = text.trim() === '' ? '' : `${text.replace(/\n+$/, '')}\n`;
-  return before + written.join('\n');
+  return before + written.join('\n') + raw;
 }
 
 /** Words that are one token each and stay so beside each other, in id order. */

@@ -1,4 +1,5 @@
 import type { FinishReason, VersionSpan } from '../schema/index.ts';
+import type { Constraint } from './constraint.ts';
 import type { LedgerEntry } from './ledger.ts';
 import type { NextToken, Policy, ReplyWalk } from './policy.ts';
 import { uniform } from './random.ts';
@@ -17,6 +18,8 @@ export type SamplingParams = SamplerParams & {
   readonly skipSpecial: boolean;
   /** Null: the server's own seed and a counter. */
   readonly seed: number | null;
+  /** What the reply's form must be; null: whatever the policy writes. */
+  readonly constraint: Constraint | null;
 };
 
 export type GenerateCall = {
@@ -88,7 +91,7 @@ export class Run {
     this.call = call;
     this.vocabulary = parts.vocabulary;
     this.startedMs = parts.nowMs;
-    this.walk = parts.policy.begin(call.promptIds, call.faults.malformedCalls);
+    this.walk = parts.policy.begin(call.promptIds, call.faults.malformedCalls, call.params.constraint);
     this.text = new VisibleText(parts.vocabulary, call.params);
     this.randomKey = call.params.seed === null ? parts.randomKey : seedKey(call.params.seed, call.choice);
     this.promptSet = hasPenalties(call.params) ? new Set(call.promptIds) : new Set();
@@ -163,6 +166,7 @@ function seedKey(seed: number, choice: number): readonly number[] {
 function alternatives(next: NextToken, logps: readonly number[], count: number): readonly Alternative[] {
   return next.ids
     .map((id, index) => ({ id, raw: next.logps[index] as number, processed: logps[index] as number }))
+    .filter((_, index) => next.permitted?.[index] ?? true)
     .sort((a, b) => b.raw - a.raw)
     .slice(0, count);
 }

@@ -26,7 +26,7 @@ export function hasPenalties(params: SamplerParams): boolean {
 }
 
 /**
- * The distribution that a token is really drawn from: penalties, temperature, min_p, top_k, top_p, in vLLM's order,
+ * The distribution that a token is really drawn from: mask, penalties, temperature, min_p, top_k, top_p, in vLLM's order,
  * with the policy's log-probabilities as logits. Returns log-probabilities; -Infinity where a candidate is cut off.
  * Greedy sampling reports the distribution after penalties, with nothing cut off, as vLLM does.
  */
@@ -34,6 +34,10 @@ export function processed(next: NextToken, params: SamplerParams, seen: SeenToke
   if (next.ids.length === 1) return [0];
   let logits: readonly number[] = next.logps;
   if (hasPenalties(params)) logits = penalised(next, params, seen);
+  const { permitted } = next;
+  if (permitted !== undefined) {
+    logits = logits.map((logit, index) => (permitted[index] ? logit : Number.NEGATIVE_INFINITY));
+  }
   if (isGreedy(params)) return logSoftmax(logits);
   if (params.temperature !== 1) logits = logits.map((logit) => logit / params.temperature);
   logits = logSoftmax(logits);

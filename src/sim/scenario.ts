@@ -32,6 +32,7 @@ const ruleConditionSchema = z.strictObject({
   last_tool_result: textConditionSchema.optional(),
   system: textConditionSchema.optional().describe('text of the system turn, tool definitions included'),
   tools: z.array(z.string()).optional().describe('names that must all be among the tools offered'),
+  images: countConditionSchema.optional().describe('images in the conversation: a number, or min and max'),
 });
 export type RuleCondition = z.infer<typeof ruleConditionSchema>;
 
@@ -73,15 +74,21 @@ const choiceSchema = z.strictObject({
     .min(2),
 });
 
-/** One part of a reply. One object with four optional keys, not a union, so that errors name the field inside. */
+/** One part of a reply. One object with five optional keys, not a union, so that errors name the field inside. */
 const segmentSchema = z
   .strictObject({
     think: thinkSchema.optional(),
     text: z.string().min(1).optional(),
     call: callSchema.optional(),
+    raw: z
+      .string()
+      .min(1)
+      .refine(hasNoTurnDelimiter, 'must not contain a turn delimiter')
+      .optional()
+      .describe('written as it is, also behind calls; only further raw text may follow'),
     choice: choiceSchema.optional(),
   })
-  .refine(hasOnePart, 'needs exactly one of `think`, `text`, `call`, `choice`');
+  .refine(hasOnePart, 'needs exactly one of `think`, `text`, `call`, `raw`, `choice`');
 export type Segment = z.infer<typeof segmentSchema>;
 
 const ruleSchema = z.strictObject({
@@ -161,5 +168,9 @@ function isRegex(pattern: string): boolean {
 }
 
 function hasNoDelimiter(text: string): boolean {
-  return !/<\/?think>|<\|(?:im_start|im_end|endoftext)\|>/.test(text);
+  return !/<\/?think>/.test(text) && hasNoTurnDelimiter(text);
+}
+
+function hasNoTurnDelimiter(text: string): boolean {
+  return !/<\|(?:im_start|im_end|endoftext)\|>/.test(text);
 }

@@ -8,6 +8,7 @@ import { Ledger } from './ledger.ts';
 import { SimMetrics } from './metrics.ts';
 import { newOracle, type Oracle } from './oracle.ts';
 import { Policy } from './policy.ts';
+import { CallIds } from './vllm/call-ids.ts';
 import { replyVllmError, type VllmContext } from './vllm/context.ts';
 import { vllmRoutes } from './vllm/routes.ts';
 import { bundledVocabulary } from './vocabulary.ts';
@@ -87,6 +88,7 @@ function newContext(config: SimConfig, clock: Clock): VllmContext {
     ledger,
     faults: new FaultInjector(seed, config.faults),
     metrics,
+    callIds: new CallIds(),
     clock,
     mode,
     startedMs: clock.nowMs(),

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ReplyParser, rawField } from '../../src/sim/chat-reply.ts';
+import { rawField } from '../../src/sim/call-text.ts';
+import { type MessageDelta, ReplyParser } from '../../src/sim/chat-reply.ts';
 import { VisibleText } from '../../src/sim/visible-text.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 
@@ -12,20 +13,37 @@ function parse(
   ids = vocabulary.encode(text),
 ) {
   const visible = new VisibleText(vocabulary, { stop: [], includeStop: false, skipSpecial: true });
-  let next = 0;
   const parser = new ReplyParser({
     special: vocabulary.special,
     insideThinking: options.insideThinking ?? false,
     parseCalls: options.parseCalls ?? true,
-    newCallId: () => `id${next++}`,
+    newCallId: (index) => `id${index}`,
   });
-  const deltas = [];
+  const deltas: MessageDelta[] = [];
   for (const id of ids) {
     visible.push(id);
-    deltas.push(...parser.push(visible.release()));
+    deltas.push(parser.push(visible.release()));
   }
-  deltas.push(...parser.push(visible.finish()), ...parser.finish());
-  return { ...parser.parsed, deltas };
+  deltas.push(parser.push(visible.finish()));
+  return { ...parser.parsed, deltas, streamed: joined(deltas) };
+}
+
+/** What a client has after a stream. */
+function joined(deltas: readonly MessageDelta[]) {
+  const calls: { id: string; name: string; argumentsText: string }[] = [];
+  for (const delta of deltas.flatMap((each) => each.calls ?? [])) {
+    if ('name' in delta) calls[delta.index] = { id: delta.id, name: delta.name, argumentsText: '' };
+    else {
+      const call = calls[delta.index];
+      if (call === undefined) throw new Error('argument text came before the name');
+      call.argumentsText += delta.argumentsText;
+    }
+  }
+  return {
+    reasoning: deltas.map(({ reasoning }) => reasoning ?? '').join(''),
+    content: deltas.map(({ content }) => content ?? '').join(''),
+    calls,
+  };
 }
 
 const call = (argumentsText: string): string =>
@@ -71,7 +89,11 @@ describe('the reply parser', () => {
     ['no JSON', '<tool_call>\n{"name": "f", \n</tool_call>'],
     ['no arguments', '<tool_call>\n{"name": "f"}\n</tool_call>'],
     ['no object', '<tool_call>\n[1]\n</tool_call>'],
-    ['not closed', '<tool_call>\n{"name": "f", "arguments": {}}'],
+    ['cut off', '<tool_call>\n{"name": "f", "arguments": {"a"'],
+    ['empty', '<tool_call></tool_call>'],
+    ['nameless', '<tool_call>\n{"name": 5, "arguments": {}}\n</tool_call>'],
+    ['behind a good one', `${call('{}')}\n<tool_call>{</tool_call>`],
+    ['before a good one', `Text <tool_call>{</tool_call>${call('{}')}`],
   ])('shows a call that is %s as content', (_, text) => {
     expect(parse(text)).toMatchObject({ calls: [], content: text });
   });
@@ -83,12 +105,54 @@ describe('the reply parser', () => {
     expect(parse('', {}, ids)).toMatchObject({ calls: [], content: '<tool_call>x' });
   });
 
-  it('gives the same message in deltas as in one piece', () => {
+  it('takes a call that is complete but for its delimiter', () => {
+    const reply = parse('Text.\n<tool_call>\n{"name": "f", "arguments": {"a":1}}\n');
+    expect(reply.content).toBe('Text.\n');
+    expect(reply.calls).toEqual([{ id: 'id0', name: 'f', argumentsText: '{"a":1}' }]);
+  });
+
+  it('drops text behind good calls', () => {
+    const reply = parse(`Before.\n${call('{}')}\nBehind.`);
+    expect(reply.content).toBe('Before.\n');
+    expect(reply.streamed.content).toBe('Before.\n');
+    expect(reply.calls.length).toBe(1);
+  });
+
+  it('streams the name first, with id and index, then the arguments in pieces', () => {
+    const { deltas } = parse(`${call('{"a": [1, "}"]}')}\n${call('{}')}`);
+    const news = deltas.flatMap((delta) => delta.calls ?? []);
+    expect(news[0]).toEqual({ index: 0, id: 'id0', name: 'f' });
+    const pieces = news.filter((piece) => 'argumentsText' in piece);
+    expect(pieces.filter(({ index }) => index === 0).length).toBeGreaterThan(2);
+    expect(news.findIndex(({ index }) => index === 1)).toBe(news.findLastIndex(({ index }) => index === 0) + 1);
+    expect(news.find(({ index }) => index === 1)).toEqual({ index: 1, id: 'id1', name: 'f' });
+  });
+
+  it.each([
+    ['cut off within the arguments', '<tool_call>\n{"name": "f", "arguments": {"a": "b', '{"a": "b'],
+    ['without the last brace', '<tool_call>\n{"name": "f", "arguments": {"a":1}\n</tool_call>', '{"a":1}'],
+    ['with arguments that are no object', call('"ls"'), '"ls"'],
+    ['cut off behind a blank', '<tool_call>\n{"name": "f", "arguments": {"a": ', '{"a":'],
+    ['cut off before the arguments', '<tool_call>\n{"name": "f", "argum', ''],
+  ])('streams a call that is %s as far as it came', (_, text, argumentsText) => {
+    expect(parse(text).streamed).toEqual({
+      reasoning: '',
+      content: '',
+      calls: [{ id: 'id0', name: 'f', argumentsText }],
+    });
+  });
+
+  it('streams nothing of calls behind one that has no name', () => {
+    expect(parse(`<tool_call>{}</tool_call>${call('{}')}`).streamed.calls).toEqual([]);
+  });
+
+  it('gives in deltas what it gives in one piece, as far as a stream can know', () => {
     const part = fc.constantFrom(
       '\n',
       ' ',
       'Text.',
       call('{"a": 1}'),
+      call('[{"b": "\\"]"}, []]'),
       '<tool_call>{</tool_call>',
       '</think>',
       '<think>',
@@ -96,14 +160,40 @@ describe('the reply parser', () => {
     );
     fc.assert(
       fc.property(fc.array(part, { maxLength: 8 }), fc.boolean(), (parts, insideThinking) => {
-        const { deltas, reasoning, content, calls } = parse(parts.join(''), { insideThinking });
-        const joined = (key: string): string =>
-          deltas.map((delta) => (delta as Record<string, string>)[key] ?? '').join('');
-        expect(joined('content')).toBe(content ?? '');
-        expect(joined('reasoning')).toBe(reasoning ?? '');
-        expect(deltas.filter((delta) => 'call' in delta).length).toBe(calls.length);
+        const { reasoning, content, calls, streamed } = parse(parts.join(''), { insideThinking });
+        expect(streamed.reasoning).toBe(reasoning ?? '');
+        if (calls.length > 0) {
+          expect(streamed.calls).toEqual(calls);
+          expect(streamed.content.trim() === '' ? null : streamed.content).toBe(content);
+        } else expect(content ?? '').toBe(streamed.content + (content ?? '').slice(streamed.content.length));
       }),
       { numRuns: 300 },
+    );
+  });
+
+  it('gives the same message however the stream is cut into events', () => {
+    const text = `<think>\nhm\n</think>\n\nText.\n${call('{"a": "é}"}')}\n${call('[1, 2]')}`;
+    const ids = vocabulary.encode(text);
+    const wanted = parse(text).streamed;
+    fc.assert(
+      fc.property(fc.array(fc.integer({ min: 1, max: 9 }), { minLength: 1 }), (sizes) => {
+        const visible = new VisibleText(vocabulary, { stop: [], includeStop: false, skipSpecial: true });
+        const parser = new ReplyParser({
+          special: vocabulary.special,
+          insideThinking: false,
+          parseCalls: true,
+          newCallId: (index) => `id${index}`,
+        });
+        const deltas: MessageDelta[] = [];
+        for (let at = 0, turn = 0; at < ids.length; turn++) {
+          const size = sizes[turn % sizes.length] as number;
+          for (const id of ids.slice(at, at + size)) visible.push(id);
+          deltas.push(parser.push(visible.release()));
+          at += size;
+        }
+        deltas.push(parser.push(visible.finish()));
+        expect(joined(deltas)).toEqual(wanted);
+      }),
     );
   });
 

@@ -66,6 +66,7 @@ const plain: SamplingParams = {
   includeStop: false,
   skipSpecial: true,
   seed: null,
+  constraint: null,
 };
 
 function bench(mode: TemplateMode, scenarios: readonly Scenario[] = [scenario]) {
@@ -178,7 +179,6 @@ describe('the policy', () => {
             newCallId: () => 'id',
           });
           parser.push(run.text.finish());
-          parser.finish();
           const { reasoning, content, calls } = parser.parsed;
           // A turn without thinking gets a block from strip_thinking when it stands last; the tool result avoids that.
           const text = renderChat(
@@ -345,6 +345,7 @@ describe('the policy', () => {
       lastToolResult: null,
       assistantTurns: 0,
       tools: ['bash'],
+      images: 0,
       openTurn: [],
     };
     const rule = (change: object): number => policy.select({ ...conversation, ...change }).rule;

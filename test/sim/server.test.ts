@@ -84,7 +84,9 @@ describe('chat completions', () => {
           expect(whole.logprobs).toEqual(plain.choices[0]?.logprobs);
           expect(whole.finish_reason).toBe(plain.choices[0]?.finish_reason);
           expect(whole.weight_versions).toEqual(plain.choices[0]?.weight_versions);
-          expect(whole.message.content).toBe(plain.choices[0]?.message.content);
+          // A stream shows the white space before a call before it can know of the call.
+          const content = whole.message.content?.trim() === '' ? null : whole.message.content;
+          expect(content).toBe(plain.choices[0]?.message.content);
           expect(whole.message.reasoning).toBe(plain.choices[0]?.message.reasoning);
           expect(whole.message.tool_calls.map((call) => call.function)).toEqual(
             plain.choices[0]?.message.tool_calls.map((call) => call.function),
@@ -151,7 +153,7 @@ describe('chat completions', () => {
     expect(cut.choices[0]?.message.tool_calls).toEqual([]);
     expect(cut.choices[0]?.message.content).toContain('<tool_call>\n{"');
     const streamed = assembled(await chatStream(sim, { ...asked, max_tokens: inCall }));
-    expect(streamed.message.content).toBe(cut.choices[0]?.message.content);
+    expect(streamed.message.content).toBe(cut.choices[0]?.message.content?.split('<tool_call>')[0]);
     expect(streamed.token_ids).toEqual(ids.slice(0, inCall));
     expect(streamed.finish_reason).toBe('length');
   });
@@ -214,7 +216,12 @@ describe('chat completions', () => {
     ['top_logprobs without logprobs', { messages: [user], top_logprobs: 2 }, 400, 'logprobs'],
     ['what a scripted policy cannot obey', { messages: [user], logit_bias: { 1: 2 } }, 400, 'logit_bias'],
     ['a wrong type, naming the field', { messages: [user], temperature: 'hot' }, 400, 'temperature'],
-    ['an image', { messages: [{ role: 'user', content: [{ type: 'image_url' }] }] }, 400, 'messages.0.content'],
+    [
+      'an image where the model has no eyes',
+      { messages: [{ role: 'user', content: [{ type: 'image_url' }] }] },
+      400,
+      'messages.0.content',
+    ],
     [
       'arguments that are no JSON',
       { messages: [{ role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: '{' } }] }] },
@@ -222,7 +229,7 @@ describe('chat completions', () => {
       'messages.0.tool_calls',
     ],
   ])('refuses %s', async (_, body, status, words) => {
-    const sim = await start();
+    const sim = await start({ vision: false });
     const response = await post(`${sim.url}/v1/chat/completions`, body);
     expect(response.status).toBe(status);
     const { error } = (await response.json()) as Chunk;

@@ -42,11 +42,28 @@ export type Chunk = {
     total_tokens: number;
     prompt_tokens_details?: { cached_tokens: number };
   };
-  error?: { message: string; type: string; code: number };
+  error?: { message: string; type: string; param: string | null; code: number };
 };
 
 export async function post(url: string, body: unknown, headers: Record<string, string> = {}): Promise<Response> {
   return fetch(url, { method: 'POST', body: JSON.stringify(body), headers });
+}
+
+type CallPart = { index?: number; id?: string; type?: string; function: { name?: string; arguments?: string } };
+
+/** Tool calls put together from their pieces: the first piece of a call has its id and name. */
+function joinedCalls(parts: readonly CallPart[]): Message['tool_calls'] {
+  const calls: Message['tool_calls'] = [];
+  for (const { index = 0, id, type, function: piece } of parts) {
+    const known = calls[index];
+    if (known !== undefined) known.function.arguments += piece.arguments ?? '';
+    else {
+      if (id === undefined || type !== 'function' || piece.name === undefined)
+        throw new Error('a call begins nameless');
+      calls[index] = { index, id, type, function: { name: piece.name, arguments: piece.arguments ?? '' } };
+    }
+  }
+  return calls;
 }
 
 /** One choice of a stream put together as a client does. */
@@ -65,7 +82,7 @@ export function assembled(chunks: readonly Chunk[], index = 0): Choice & { promp
       role: parts[0]?.delta.role ?? '',
       content: join('content'),
       reasoning: join('reasoning'),
-      tool_calls: parts.flatMap(({ delta }) => delta.tool_calls ?? []),
+      tool_calls: joinedCalls(parts.flatMap(({ delta }) => delta.tool_calls ?? [])),
     },
     logprobs: logprobs.length > 0 ? { content: logprobs } : null,
     token_ids: parts.flatMap(({ token_ids }) => token_ids ?? []),

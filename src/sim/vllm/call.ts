@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { Fault, FaultPlan } from '../faults.ts';
 import type { Exchange } from '../http.ts';
 import type { CallFaults } from '../run.ts';
-import { type VllmContext, vllmError } from './context.ts';
+import { contextOverflow, replyVllmError, type VllmContext, vllmError } from './context.ts';
 
 /** What is known of a generation call before its body is understood. */
 export type CallHead = {
@@ -23,10 +23,17 @@ export function callHead(exchange: Exchange, context: VllmContext, request: Head
   };
 }
 
-/** Carries out a fault that leaves no room for a reply. True when it did; then nothing is sampled. */
-export function failEarly(exchange: Exchange, { plan }: CallHead, stream: boolean): boolean {
+/**
+ * Carries out a fault that leaves no room for a reply. True when it did; then nothing is sampled. Prepares those that
+ * lie below the reply's text.
+ */
+export function failEarly(exchange: Exchange, context: VllmContext, { plan }: CallHead, stream: boolean): boolean {
+  if (plan.has('chunk_split')) exchange.splitWrites();
   if (plan.has('reset_before')) {
     exchange.reset();
+  } else if (plan.has('http_400_context')) {
+    const { maxModelLen } = context.engine.options;
+    replyVllmError(exchange, contextOverflow(maxModelLen, maxModelLen + 1));
   } else if (plan.has('http_429')) {
     exchange.json(429, vllmError('Too many requests (injected).', 429), { 'retry-after': '1' });
   } else if (plan.has('http_500')) {

@@ -1,13 +1,15 @@
-import { randomUUID } from 'node:crypto';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import { type MessageDelta, type ParsedCall, ReplyParser } from '../chat-reply.ts';
+import { type MessageDelta, ReplyParser } from '../chat-reply.ts';
+import type { Constraint } from '../constraint.ts';
 import type { GenerateEvent } from '../engine.ts';
 import type { Exchange } from '../http.ts';
 import type { GenerateCall, SampledToken } from '../run.ts';
 import { renderChat } from '../template.ts';
 import { type CallHead, callHead, engineFaults, failEarly, resetAt } from './call.ts';
 import { boundedMaxTokens, checkModel, type VllmContext } from './context.ts';
+import { demandedForm, forcesCalls, readsCalls } from './form.ts';
+import { wireDelta, wireMessage } from './message.ts';
 import {
   type ChatRequest,
   chatRequestSchema,
@@ -16,7 +18,7 @@ import {
   type TokenizeChatRequest,
   templateMessages,
 } from './request.ts';
-import { tokenName, WireChoice, type WireToken, wireLogprob } from './wire.ts';
+import { chatLogprobs, WireChoice, type WireToken } from './wire.ts';
 
 /** Renders and encodes a chat request's prompt. */
 export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest): number[] {
@@ -28,7 +30,7 @@ export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest
       'Cannot set both `continue_final_message` and `add_generation_prompt` to True.',
     );
   }
-  const text = renderChat(templateMessages(request.messages), {
+  const text = renderChat(templateMessages(request.messages, context.vision), {
     mode: context.mode,
     tools: request.tools ?? [],
     addGenerationPrompt: open,
@@ -41,16 +43,17 @@ export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest
 export async function chatCompletions(exchange: Exchange, context: VllmContext): Promise<void> {
   const request = parseAs(chatRequestSchema, await exchange.body(), 'chat completion request');
   const head = callHead(exchange, context, request);
-  if (failEarly(exchange, head, request.stream ?? false)) return;
+  if (failEarly(exchange, context, head, request.stream ?? false)) return;
   checkModel(context, request.model);
-  refuseUnsupported(request);
+  refuseUnsupported(request, 'chat');
   if ((request.top_logprobs ?? 0) > 0 && request.logprobs !== true) {
     throw new FloeError('engine_rejected', 'when using `top_logprobs`, `logprobs` must be set to true.');
   }
   const promptIds = chatPromptIds(context, request);
   const asked = request.max_completion_tokens ?? request.max_tokens ?? null;
   const maxTokens = boundedMaxTokens(context.engine.options.maxModelLen, promptIds.length, asked);
-  const call = new ChatCall(exchange, context, request, head, promptIds, maxTokens);
+  const constraint = demandedForm(request, context.engine.options.policy, promptIds);
+  const call = new ChatCall(exchange, context, request, head, { promptIds, maxTokens, constraint });
   await (request.stream === true ? call.stream() : call.reply());
 }
 
@@ -59,6 +62,13 @@ type ChoiceState = {
   readonly wire: WireChoice;
   readonly parser: ReplyParser;
   sampled: number;
+};
+
+/** What the request comes down to for the engine. */
+type Task = {
+  readonly promptIds: readonly number[];
+  readonly maxTokens: number;
+  readonly constraint: Constraint | null;
 };
 
 type Usage = { prompt_tokens: number; total_tokens: number; completion_tokens: number; prompt_tokens_details?: object };
@@ -70,7 +80,7 @@ class ChatCall {
   private readonly request: ChatRequest;
   private readonly head: CallHead;
   private readonly promptIds: readonly number[];
-  private readonly maxTokens: number;
+  private readonly task: Task;
   private readonly resetAt: number | null;
   private readonly choices: ChoiceState[];
   private readonly created: number;
@@ -79,20 +89,13 @@ class ChatCall {
   private readonly withLogprobs: boolean;
   private cachedTokens = 0;
 
-  constructor(
-    exchange: Exchange,
-    context: VllmContext,
-    request: ChatRequest,
-    head: CallHead,
-    promptIds: readonly number[],
-    maxTokens: number,
-  ) {
+  constructor(exchange: Exchange, context: VllmContext, request: ChatRequest, head: CallHead, task: Task) {
     this.exchange = exchange;
     this.context = context;
     this.request = request;
     this.head = head;
-    this.promptIds = promptIds;
-    this.maxTokens = maxTokens;
+    this.task = task;
+    this.promptIds = task.promptIds;
     this.resetAt = resetAt(head.plan);
     this.created = Math.floor(context.clock.nowMs() / 1000);
     this.beganMs = context.clock.monotonicMs();
@@ -132,9 +135,12 @@ class ChatCall {
     exchange.end();
   }
 
+  private newCallId(): (index: number) => string {
+    return this.context.callIds.forReply(this.head.sessionId, this.head.plan.has('duplicate_call_ids'));
+  }
+
   private newChoice(index: number): ChoiceState {
     const { context, head, request } = this;
-    const tools = (request.tools ?? []).length > 0 && request.tool_choice !== 'none';
     return {
       index,
       wire: new WireChoice({
@@ -147,8 +153,8 @@ class ChatCall {
       parser: new ReplyParser({
         special: context.vocabulary.special,
         insideThinking: context.mode === 'open_think' && (request.add_generation_prompt ?? true),
-        parseCalls: tools,
-        newCallId: () => `chatcmpl-tool-${randomUUID().replaceAll('-', '')}`,
+        parseCalls: readsCalls(request),
+        newCallId: this.newCallId(),
       }),
       sampled: 0,
     };
@@ -162,7 +168,7 @@ class ChatCall {
       choice: choice.index,
       sessionId: head.sessionId,
       promptIds: this.promptIds,
-      params: samplingParams(request, context.generationConfig, this.maxTokens),
+      params: samplingParams(request, context.generationConfig, this.task.maxTokens, this.task.constraint),
       topCount: this.withLogprobs ? (request.top_logprobs ?? 0) : 0,
       cacheSalt: request.cache_salt ?? '',
       eventTokens: request.stream === true ? Math.max(context.streamInterval, request.stream_interval ?? 1) : null,
@@ -195,22 +201,12 @@ class ChatCall {
       if (this.withLogprobs) logprobs.push(...this.logprobEntries(wire.logprobs, event.tokens));
       if (event.kind === 'finish') finish = event;
     }
-    choice.parser.finish();
-    const { reasoning, content, calls } = choice.parser.parsed;
+    const { parsed } = choice.parser;
     return {
       index: choice.index,
-      message: {
-        role: 'assistant',
-        content,
-        refusal: null,
-        annotations: null,
-        audio: null,
-        function_call: null,
-        tool_calls: calls.map(wireCall),
-        reasoning: this.request.include_reasoning === false ? null : reasoning,
-      },
+      message: wireMessage(this.request, parsed, forcesCalls(this.request)),
       logprobs: this.withLogprobs ? { content: logprobs } : null,
-      ...this.finishFields(choice, finish),
+      ...this.finishFields(parsed.calls.length > 0, finish),
       ...(this.withIds && named ? { token_ids: ids } : {}),
     };
   }
@@ -228,33 +224,32 @@ class ChatCall {
         );
       }
       if (event.kind === 'start') continue;
-      const deltas = choice.parser.push(event.pieces);
-      if (event.kind === 'finish') deltas.push(...choice.parser.finish());
-      const finishing = event.kind === 'finish' ? this.finishFields(choice, event) : null;
-      await this.eventChunks(choice, event.tokens, deltas, finishing);
+      const delta = choice.parser.push(event.pieces);
+      const finishing = event.kind === 'finish' ? this.finishFields(choice.parser.showedCalls, event) : null;
+      await this.eventChunk(choice, event.tokens, delta, finishing);
       if (this.resetAt !== null && choice.sampled >= this.resetAt) return this.exchange.reset();
     }
   }
 
   /**
-   * The ids of an event go with its last chunk, even when the parser shows no text of them, and the finish goes with
-   * the last ids.
+   * One chunk per event. Its ids and logprobs go with it even when the parser shows no text of them; the finish goes
+   * with the last ids.
    */
-  private async eventChunks(
+  private async eventChunk(
     choice: ChoiceState,
     tokens: readonly SampledToken[],
-    deltas: readonly MessageDelta[],
+    delta: MessageDelta,
     finishing: object | null,
   ): Promise<void> {
     const wire = choice.wire.take(tokens);
-    for (const delta of deltas.slice(0, -1)) await this.chunk(choice, { delta: this.wireDelta(delta) });
-    const last = deltas.at(-1);
-    if (last === undefined && finishing === null && !this.withIds && !this.withLogprobs) return;
+    const swallowed = Object.keys(delta).length === 0;
+    const lost = choice.wire.losesIds(swallowed, finishing !== null);
+    if (swallowed && finishing === null && (lost || (!this.withIds && !this.withLogprobs))) return;
     await this.chunk(choice, {
-      delta: last === undefined ? {} : this.wireDelta(last),
-      logprobs: this.withLogprobs ? { content: this.logprobEntries(wire.logprobs, tokens) } : null,
+      delta: wireDelta(this.request, delta),
+      logprobs: this.withLogprobs && !lost ? { content: this.logprobEntries(wire.logprobs, tokens) } : null,
       ...finishing,
-      ...(this.withIds && wire.ids !== undefined ? { token_ids: wire.ids } : {}),
+      ...(this.withIds && !lost && wire.ids !== undefined ? { token_ids: wire.ids } : {}),
     });
   }
 
@@ -263,17 +258,11 @@ class ChatCall {
     await this.exchange.event({ ...this.envelope('chat.completion.chunk'), choices: [body], ...top });
   }
 
-  private wireDelta(delta: MessageDelta): object {
-    if ('content' in delta) return { content: delta.content };
-    if ('reasoning' in delta) return this.request.include_reasoning === false ? {} : { reasoning: delta.reasoning };
-    return { tool_calls: [{ index: delta.call.index, ...wireCall(delta.call) }] };
-  }
-
-  private finishFields(choice: ChoiceState, finish: Extract<GenerateEvent, { kind: 'finish' }> | null): object {
+  /** `called` is whether the client has seen tool calls, which the two ways of reading may judge differently. */
+  private finishFields(called: boolean, finish: Extract<GenerateEvent, { kind: 'finish' }> | null): object {
     const reason = finish?.reason ?? 'abort';
-    const called = reason === 'stop' && choice.parser.parsed.calls.length > 0;
     return {
-      finish_reason: called ? 'tool_calls' : reason,
+      finish_reason: called && reason === 'stop' ? 'tool_calls' : reason,
       stop_reason: finish?.stop ?? null,
       ...(this.context.reportVersions ? { weight_versions: finish?.entry.version_spans ?? [] } : {}),
     };
@@ -281,17 +270,11 @@ class ChatCall {
 
   private logprobEntries(wire: readonly WireToken[], tokens: readonly SampledToken[]): object[] {
     const { vocabulary, logprobsMode } = this.context;
-    const asId = this.request.return_tokens_as_token_ids ?? false;
-    return wire.map(({ id, logprob }, index) => ({
-      token: tokenName(vocabulary, id, asId),
-      logprob,
-      bytes: [...vocabulary.bytes(id)],
-      top_logprobs: (tokens[index]?.top ?? []).map((other) => ({
-        token: tokenName(vocabulary, other.id, asId),
-        logprob: wireLogprob(other, logprobsMode),
-        bytes: [...vocabulary.bytes(other.id)],
-      })),
-    }));
+    return chatLogprobs(wire, tokens, {
+      vocabulary,
+      mode: logprobsMode,
+      asId: this.request.return_tokens_as_token_ids ?? false,
+    });
   }
 
   private envelope(object: string): object {
@@ -307,8 +290,4 @@ class ChatCall {
       ...(this.context.reportCachedTokens ? { prompt_tokens_details: { cached_tokens: this.cachedTokens } } : {}),
     };
   }
-}
-
-function wireCall(call: ParsedCall): object {
-  return { id: call.id, type: 'function', function: { name: call.name, arguments: call.argumentsText } };
 }

@@ -15,9 +15,9 @@ const DEFAULT_MAX_TOKENS = 16;
 export async function completions(exchange: Exchange, context: VllmContext): Promise<void> {
   const request = parseAs(completionRequestSchema, await exchange.body(), 'completion request');
   const head = callHead(exchange, context, request);
-  if (failEarly(exchange, head, request.stream ?? false)) return;
+  if (failEarly(exchange, context, head, request.stream ?? false)) return;
   checkModel(context, request.model);
-  refuseUnsupported(request);
+  refuseUnsupported(request, 'completions');
   if (request.echo === true) throw new FloeError('engine_rejected', 'echo is not supported by the simulated engine');
   const prompts = promptLists(context, request.prompt);
   const call = new CompletionCall(exchange, context, request, head, prompts);
@@ -126,7 +126,7 @@ class CompletionCall {
       choice: choice.sample,
       sessionId: head.sessionId,
       promptIds: choice.promptIds,
-      params: samplingParams(request, context.generationConfig, this.maxTokens(choice.promptIds)),
+      params: samplingParams(request, context.generationConfig, this.maxTokens(choice.promptIds), null),
       topCount: request.logprobs ?? 0,
       cacheSalt: request.cache_salt ?? '',
       eventTokens: request.stream === true ? Math.max(context.streamInterval, request.stream_interval ?? 1) : null,

@@ -9,6 +9,7 @@ import type { SimMetrics } from '../metrics.ts';
 import type { TemplateMode } from '../template.ts';
 import type { Vocabulary } from '../vocabulary.ts';
 import type { WeightStore } from '../weights.ts';
+import type { CallIds } from './call-ids.ts';
 
 export type LogprobsMode = SimConfig['logprobsMode'];
 
@@ -31,6 +32,11 @@ export type VllmContext = {
   readonly reportCachedTokens: boolean;
   /** Least tokens per streamed chunk. */
   readonly streamInterval: number;
+  /** Whether messages may have images. */
+  readonly vision: boolean;
+  /** What `/version` answers. */
+  readonly version: string;
+  readonly callIds: CallIds;
   readonly startedMs: number;
 };
 
@@ -41,16 +47,26 @@ export function checkModel(context: VllmContext, model: string | null | undefine
   }
 }
 
-/** vLLM's error object. */
-export function vllmError(message: string, status: number): object {
+/** vLLM's error object. `param` names the field that is to blame, where vLLM does. */
+export function vllmError(message: string, status: number, param: string | null = null): object {
   const type = status === 404 ? 'NotFoundError' : status < 500 ? 'BadRequestError' : 'InternalServerError';
-  return { error: { message, type, param: null, code: status } };
+  return { error: { message, type, param, code: status } };
 }
 
 /** Every 4xx that is no 404 is a 400 in vLLM. */
 export function replyVllmError(exchange: Exchange, error: FloeError): void {
   const status = error.status === 422 ? 400 : error.status;
-  exchange.json(status, vllmError(error.message, status));
+  const { param } = error.details;
+  exchange.json(status, vllmError(error.message, status, typeof param === 'string' ? param : null));
+}
+
+/** vLLM's refusal of a prompt that leaves no room for a reply. */
+export function contextOverflow(maxModelLen: number, promptTokens: number): FloeError {
+  return new FloeError(
+    'engine_rejected',
+    `This model's maximum context length is ${maxModelLen} tokens. However, your request has ${promptTokens} input tokens. Please reduce the length of the input messages.`,
+    { param: 'input_tokens' },
+  );
 }
 
 /**
@@ -58,12 +74,7 @@ export function replyVllmError(exchange: Exchange, error: FloeError): void {
  * `asked`, do not fit.
  */
 export function boundedMaxTokens(maxModelLen: number, promptTokens: number, asked: number | null): number {
-  if (promptTokens >= maxModelLen) {
-    throw new FloeError(
-      'engine_rejected',
-      `This model's maximum context length is ${maxModelLen} tokens. However, your request has ${promptTokens} input tokens. Please reduce the length of the input messages.`,
-    );
-  }
+  if (promptTokens >= maxModelLen) throw contextOverflow(maxModelLen, promptTokens);
   const room = maxModelLen - promptTokens;
   if (asked !== null && asked > room) {
     throw new FloeError(

@@ -18,7 +18,7 @@ export function controlRoutes(context: VllmContext): RouteTable {
   return {
     'GET /health': (exchange) => exchange.text(200, ''),
     'GET /ping': (exchange) => exchange.text(200, ''),
-    'GET /version': (exchange) => exchange.json(200, { version: 'floe-sim' }),
+    'GET /version': (exchange) => exchange.json(200, { version: context.version }),
     'GET /metrics': async (exchange) =>
       exchange.text(200, await context.metrics.text(), { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }),
     'GET /v1/models': (exchange) =>

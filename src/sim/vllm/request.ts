@@ -1,14 +1,22 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { SimConfig } from '../config.ts';
+import type { Constraint } from '../constraint.ts';
+import { imageText } from '../image.ts';
 import type { SamplingParams } from '../run.ts';
 import type { TemplateMessage } from '../template.ts';
+import { responseFormatSchema, structuredOutputsSchema, toolChoiceSchema } from './form.ts';
 
-const textPartSchema = z.object({ type: z.string(), text: z.string().optional() });
+const partSchema = z.object({
+  type: z.string(),
+  text: z.string().optional(),
+  image_url: z.union([z.string(), z.object({ url: z.string() })]).optional(),
+});
+type ContentPart = z.infer<typeof partSchema>;
 
 const messageSchema = z.object({
   role: z.enum(['system', 'developer', 'user', 'assistant', 'tool']),
-  content: z.union([z.string(), z.array(textPartSchema)]).nullish(),
+  content: z.union([z.string(), z.array(partSchema)]).nullish(),
   reasoning: z.string().nullish(),
   reasoning_content: z.string().nullish(),
   tool_calls: z
@@ -23,12 +31,11 @@ const messageSchema = z.object({
     .nullish(),
 });
 
-/** Of constrained decoding and the like: a scripted policy cannot obey them, so they are refused rather than ignored. */
+/** A scripted policy cannot obey these, so they are refused rather than ignored. */
 const UNSUPPORTED_FIELDS = [
   'logit_bias',
   'allowed_token_ids',
   'bad_words',
-  'structured_outputs',
   'guided_json',
   'guided_regex',
   'guided_choice',
@@ -37,6 +44,9 @@ const UNSUPPORTED_FIELDS = [
   'logprob_token_ids',
   'use_beam_search',
 ] as const;
+
+/** What only a chat's replies can be constrained by. */
+const CHAT_ONLY_FIELDS = ['response_format', 'structured_outputs'] as const;
 
 const samplingFields = {
   temperature: z.number().min(0).nullish(),
@@ -86,7 +96,10 @@ export const chatRequestSchema = z.looseObject({
   logprobs: z.boolean().nullish(),
   top_logprobs: z.int().min(0).max(20).nullish(),
   include_reasoning: z.boolean().nullish(),
-  tool_choice: z.union([z.string(), z.object({})]).nullish(),
+  tool_choice: toolChoiceSchema.nullish(),
+  parallel_tool_calls: z.boolean().nullish(),
+  response_format: responseFormatSchema.nullish(),
+  structured_outputs: structuredOutputsSchema.nullish(),
 });
 export type ChatRequest = z.infer<typeof chatRequestSchema>;
 
@@ -101,9 +114,9 @@ export const completionRequestSchema = z.looseObject({
 });
 export type CompletionRequest = z.infer<typeof completionRequestSchema>;
 
-/** Throws `engine_rejected` for a field that the simulator cannot honour. */
-export function refuseUnsupported(request: Readonly<Record<string, unknown>>): void {
-  for (const field of UNSUPPORTED_FIELDS) {
+/** Throws `engine_rejected` for a field that the simulator cannot honour on that route. */
+export function refuseUnsupported(request: Readonly<Record<string, unknown>>, route: 'chat' | 'completions'): void {
+  for (const field of route === 'chat' ? UNSUPPORTED_FIELDS : [...UNSUPPORTED_FIELDS, ...CHAT_ONLY_FIELDS]) {
     const value = request[field];
     if (value !== undefined && value !== null && value !== false) {
       throw new FloeError('engine_rejected', `${field} is not supported by the simulated engine`);
@@ -117,6 +130,7 @@ export function samplingParams(
   request: SamplingRequest,
   defaults: SimConfig['generationConfig'],
   maxTokens: number,
+  constraint: Constraint | null,
 ): SamplingParams {
   const stop = request.stop ?? [];
   return {
@@ -134,14 +148,18 @@ export function samplingParams(
     includeStop: request.include_stop_str_in_output ?? false,
     skipSpecial: request.skip_special_tokens ?? true,
     seed: request.seed ?? null,
+    constraint,
   };
 }
 
-/** Throws `engine_rejected` naming the message for parts that are no text and for arguments that are no JSON object. */
-export function templateMessages(messages: ChatRequest['messages']): TemplateMessage[] {
+/**
+ * Throws `engine_rejected` naming the message for parts that are neither text nor, with `vision`, images, and for
+ * arguments that are no JSON object.
+ */
+export function templateMessages(messages: ChatRequest['messages'], vision: boolean): TemplateMessage[] {
   return messages.map((message, index) => ({
     role: message.role === 'developer' ? 'system' : message.role,
-    text: textOf(message.content ?? '', index),
+    text: textOf(message.content ?? '', `messages.${index}.content`, vision),
     reasoning: message.reasoning ?? message.reasoning_content ?? null,
     toolCalls: (message.tool_calls ?? []).map((call) => ({
       name: call.function.name,
@@ -150,15 +168,15 @@ export function templateMessages(messages: ChatRequest['messages']): TemplateMes
   }));
 }
 
-function textOf(content: string | readonly { type: string; text?: string | undefined }[], index: number): string {
+/** Parts stand in lines of their own, in the order given. `path` names the content in messages. */
+function textOf(content: string | readonly ContentPart[], path: string, vision: boolean): string {
   if (typeof content === 'string') return content;
   return content
-    .map((part) => {
+    .map((part, index) => {
       if (part.type === 'text' && part.text !== undefined) return part.text;
-      throw new FloeError(
-        'engine_rejected',
-        `messages.${index}.content: ${part.type} parts are not supported by this model`,
-      );
+      const image = part.type === 'image_url' && vision ? part.image_url : undefined;
+      if (image !== undefined) return imageText(typeof image === 'string' ? image : image.url, `${path}.${index}`);
+      throw new FloeError('engine_rejected', `${path}: ${part.type} parts are not supported by this model`);
     })
     .join('\n');
 }

@@ -33,6 +33,7 @@ export class WireChoice {
   private readonly vocabulary: Vocabulary;
   private readonly other: LedgerEntry | undefined;
   private sent = 0;
+  private lost = false;
 
   constructor(parts: {
     readonly plan: FaultPlan;
@@ -75,6 +76,16 @@ export class WireChoice {
     return { ids: this.plan.has('missing_ids') ? undefined : ids, logprobs: wire };
   }
 
+  /**
+   * Whether a streamed chunk goes without its ids and logprobs: one whose text the parser swallowed, and when there was
+   * none such, the last.
+   */
+  losesIds(swallowed: boolean, last: boolean): boolean {
+    if (!this.plan.has('stream_lost_ids') || !(swallowed || (last && !this.lost))) return false;
+    this.lost = true;
+    return true;
+  }
+
   /** Completion tokens as the usage tells them. */
   completionTokens(sampled: number): number {
     return this.plan.has('usage_mismatch') ? sampled + USAGE_EXCESS : sampled;
@@ -87,6 +98,24 @@ export class WireChoice {
     const logprobs = this.mode === 'raw_logprobs' ? other.raw_logprobs : other.processed_logprobs;
     return { id: other.response_ids[at] as number, logprob: logprobs[at] as number };
   }
+}
+
+/** The entries of a chat reply's logprobs. */
+export function chatLogprobs(
+  wire: readonly WireToken[],
+  tokens: readonly SampledToken[],
+  options: { readonly vocabulary: Vocabulary; readonly mode: LogprobsMode; readonly asId: boolean },
+): object[] {
+  const { vocabulary, mode, asId } = options;
+  const entry = (id: number, logprob: WireLogprob): object => ({
+    token: tokenName(vocabulary, id, asId),
+    logprob,
+    bytes: [...vocabulary.bytes(id)],
+  });
+  return wire.map(({ id, logprob }, index) => ({
+    ...entry(id, logprob),
+    top_logprobs: (tokens[index]?.top ?? []).map((other) => entry(other.id, wireLogprob(other, mode))),
+  }));
 }
 
 /** The token's name in a logprob entry. */
