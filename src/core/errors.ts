@@ -50,6 +50,11 @@ export const ERROR_TABLE = {
     meaning: 'The harness is not installed; run `floe harness install`.',
   },
   harness_failed: { status: 500, retryable: false, meaning: 'The harness exited with an error.' },
+  harness_silent: {
+    status: 500,
+    retryable: false,
+    meaning: 'The harness ended without one request to its proxy; `floe doctor --harness` tries it with one turn.',
+  },
   no_completions: { status: 500, retryable: false, meaning: 'The harness never got a reply from the model.' },
   evaluator_failed: { status: 500, retryable: false, meaning: 'The reward could not be computed.' },
   audit_failed: { status: 500, retryable: false, meaning: 'The token sums of a trajectory do not hold.' },

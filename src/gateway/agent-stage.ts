@@ -3,7 +3,7 @@ import type { HarnessAdapter, HarnessVerdict } from '../harnesses/harness.ts';
 import { sessionEnv } from '../harnesses/session-env.ts';
 import type { ProxySession } from '../proxy/session.ts';
 import type { ExecResult, Runtime } from '../runtimes/runtime.ts';
-import type { AgentReport } from '../schema/index.ts';
+import type { AgentReport, Skill } from '../schema/index.ts';
 import type { Attempt } from './attempt.ts';
 import { blameless, describe } from './failure.ts';
 
@@ -15,6 +15,7 @@ export type AgentRun = {
   /** The installed harness, at the same path in the sandbox as on the host; null: nothing to install. */
   readonly installDir: string | null;
   readonly contextWindow: number | null;
+  readonly skills: readonly Skill[];
   readonly key: string;
   readonly session: ProxySession;
 };
@@ -29,6 +30,7 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
   const launch = run.adapter.launch({
     instruction: task.instruction,
     agent: task.agent,
+    skills: run.skills,
     baseUrl,
     apiKey: run.key,
     contextWindow: run.contextWindow,
@@ -96,17 +98,27 @@ function judge(attempt: Attempt, run: AgentRun, runtime: Runtime, result: ExecRe
 }
 
 function neverCalled(attempt: Attempt, run: AgentRun, result: ExecResult, verdict: HarnessVerdict): FloeError {
-  const { lastError } = run.session;
+  const { lastError, requests } = run.session;
+  const { harness } = attempt.lease.task.agent;
+  const ended = verdict.ok ? `exit code ${result.exitCode}` : verdict.message;
+  const details = { harness, exit_code: result.exitCode, proxy_requests: requests };
+  if (requests === 0) {
+    const hint =
+      `run \`floe doctor --harness ${harness}\` on the node; if that works, look at agent.env and agent.settings, ` +
+      'which may point the harness elsewhere';
+    return new FloeError(
+      'harness_silent',
+      `${harness} ended (${ended}) without one request to its model; ${hint}`,
+      details,
+    );
+  }
   const why =
     lastError !== null
       ? `its calls were refused: ${lastError.message}`
-      : run.session.requests > 0
-        ? `${run.session.requests} requests reached the proxy, none of them a model call`
-        : 'no request reached the proxy; check that the harness is told to use its base URL and dialect';
-  const ended = verdict.ok ? `exit code ${result.exitCode}` : verdict.message;
+      : `${requests} requests reached the proxy, none of them a model call`;
   return new FloeError(
     'no_completions',
-    `${run.adapter.name} ended (${ended}) without one answered model call: ${why}`,
-    { harness: attempt.lease.task.agent.harness, exit_code: result.exitCode, proxy_requests: run.session.requests },
+    `${harness} ended (${ended}) without one answered model call: ${why}`,
+    details,
   );
 }

@@ -120,6 +120,7 @@ async function assemble(
         harnessInstallDir: (adapter) => harnessInstallDir(adapter, config.harness_dir),
         evaluators,
         socketDir: state.sockets,
+        uploadRoots: config.upload_roots,
       }),
     delivered: (sessionId, attempt) => {
       journal.release(sessionId, attempt).catch((error: unknown) => {

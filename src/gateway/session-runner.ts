@@ -9,11 +9,13 @@ import type { Logger } from '../observe/log.ts';
 import type { ModelProxy } from '../proxy/proxy.ts';
 import type { ProxySession } from '../proxy/session.ts';
 import type { Runtime, StartRequest } from '../runtimes/runtime.ts';
+import type { Skill } from '../schema/index.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
 import type { Attempt } from './attempt.ts';
 import { classify, type FailedStage } from './failure.ts';
 import { build, evaluate, type PostrunInput } from './postrun-stage.ts';
 import type { Sandboxes } from './sandbox.ts';
+import { loadSkills } from './skill-folder.ts';
 import type { StagePools } from './stage-pools.ts';
 
 export type RunnerDeps = {
@@ -28,6 +30,8 @@ export type RunnerDeps = {
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
   readonly evaluators: EvaluatorRegistry;
   readonly socketDir: string;
+  /** Host directories that a task may name paths in. */
+  readonly uploadRoots: readonly string[];
 };
 
 /**
@@ -57,6 +61,7 @@ class SessionRun {
   private releaseRun: (() => void) | null = null;
   private adapter: HarnessAdapter | null = null;
   private installDir: string | null = null;
+  private skills: readonly Skill[] = [];
 
   constructor(attempt: Attempt, deps: RunnerDeps) {
     this.attempt = attempt;
@@ -75,6 +80,7 @@ class SessionRun {
         attempt.measure('init_ms', () =>
           attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
             await this.findHarness();
+            this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
             this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, signal);
           }),
         ),
@@ -207,6 +213,7 @@ class SessionRun {
       adapter,
       installDir: this.installDir,
       contextWindow: this.deps.proxy.maxModelLen(),
+      skills: this.skills,
       key: this.key,
       session,
     };

@@ -73,7 +73,9 @@ export type HarnessInstall = {
    * and fills Node's compile cache, without which every session compiles it anew.
    */
   readonly warmUp: readonly string[];
-  /** Variables for that run, over `PATH`, `HOME` and the like. */
+  /** Arguments of a further run for a fuller cache, of which nothing else is asked: without a model it may well fail. */
+  readonly cacheRun?: readonly string[];
+  /** Variables for these runs, over `PATH`, `HOME` and the like. */
   readonly warmUpEnv?: Readonly<Record<string, string>>;
 };
 

@@ -1,41 +1,28 @@
 import { z } from 'zod';
-import { FloeError } from '../core/errors.ts';
-import { parseAs } from '../core/parse.ts';
-import type { AgentSpec } from '../schema/index.ts';
-import {
-  compileCacheDir,
-  type HarnessAdapter,
-  type HarnessReport,
-  type HarnessVerdict,
-  type Launch,
-  type LaunchContext,
-} from './harness.ts';
+import type { DialectName } from '../schema/index.ts';
+import { type CheckedContext, defineHarness } from './define.ts';
+import { failedExit } from './exit.ts';
+import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './installs.ts';
-
-/** Assumed where the engine does not tell its window; pi compacts by it. */
-const DEFAULT_CONTEXT_TOKENS = 131_072;
-/** Of the window, what one reply may take unless the task says otherwise. */
-const REPLY_SHARE = 1 / 4;
-/** Engines refuse a bound of less than one token, and a tool call needs some room. */
-const MIN_REPLY_TOKENS = 256;
-const STDERR_CHARS = 500;
+import { lastLine } from './json-lines.ts';
+import { skillFiles } from './skill-files.ts';
+import { windowOf } from './window.ts';
 
 /** In every line that ends a message, of the model or of a tool. */
 const TURN_MARK = '"message_end"';
-/** Behind the model's last message come the results of one turn's tool calls; more lines than this are not pi's. */
-const MAX_PARSED_LINES = 1_000;
 
 /** The name of floe's provider in pi's configuration. */
 const PROVIDER = 'floe';
 
 const settingsSchema = z.strictObject({
-  /** The wire format that pi speaks to the policy. */
-  dialect: z.enum(['openai_chat', 'anthropic']).default('openai_chat'),
   /** pi's thinking level; without it pi takes its own default. */
   thinking: z.enum(['off', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).optional(),
   /** Bound that pi sends with each request; default: a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
+  /** Whether the policy takes images. */
+  vision: z.boolean().default(false),
 });
+type Settings = z.output<typeof settingsSchema>;
 
 /** The last word on a turn in pi's JSON lines. */
 const turnSchema = z.looseObject({
@@ -47,40 +34,35 @@ const turnSchema = z.looseObject({
   }),
 });
 
-/** pi, the coding agent of `@earendil-works/pi-coding-agent`: four tools, no sub-agents, no side calls. */
-export const piHarness: HarnessAdapter = {
-  name: 'pi',
-  dialects: ['openai_chat', 'anthropic'],
-  install: HARNESS_INSTALLS.pi,
-  checkAgent,
-  launch,
-  judge,
+/** What pi calls a dialect, and what it adds to the base URL itself. */
+const APIS: Readonly<Record<DialectName, { readonly api: string; readonly path: string }>> = {
+  openai_chat: { api: 'openai-completions', path: '/v1' },
+  openai_responses: { api: 'openai-responses', path: '/v1' },
+  anthropic: { api: 'anthropic-messages', path: '' },
+  gemini: { api: 'google-generative-ai', path: '/v1beta' },
 };
 
-function checkAgent(agent: AgentSpec): void {
-  parseAs(settingsSchema, agent.settings, 'agent.settings', 'agent.settings');
-  if (agent.custom_shell !== undefined) {
-    const issues = [{ path: 'agent.custom_shell', message: 'only the shell harness takes a command' }];
-    throw new FloeError('schema_violation', 'agent.custom_shell: only the shell harness takes a command', { issues });
-  }
-}
+/** pi, the coding agent of `@earendil-works/pi-coding-agent`: four tools, no sub-agents, no side calls. */
+export const piHarness = defineHarness<Settings>({
+  name: 'pi',
+  dialects: ['openai_chat', 'anthropic', 'openai_responses', 'gemini'],
+  features: ['skills', 'system_prompt'],
+  install: HARNESS_INSTALLS.pi,
+  settings: settingsSchema,
+  launch,
+  judge,
+});
 
-function launch(context: LaunchContext): Launch {
-  const { agent, instruction, installDir, paths } = context;
-  const settings = parseAs(settingsSchema, agent.settings, 'agent.settings');
-  if (installDir === null) {
-    throw new FloeError('harness_missing', 'pi is not installed; run `floe harness install pi`', { harness: 'pi' });
-  }
-  const program = commandOf(HARNESS_INSTALLS.pi, installDir);
+function launch(context: CheckedContext<Settings>): Launch {
+  const { agent, instruction, installDir, paths, settings } = context;
+  const agentDir = `${paths.home}/.pi/agent`;
   const model = ['--provider', PROVIDER, '--model', agent.model_name];
   const thinking = settings.thinking === undefined ? [] : ['--thinking', settings.thinking];
+  const system = agent.system_prompt === undefined ? [] : ['--append-system-prompt', agent.system_prompt];
   return {
     files: [
-      {
-        path: `${paths.home}/.pi/agent/models.json`,
-        content: JSON.stringify(modelsFile(context, settings), null, 2),
-        mode: 0o600,
-      },
+      { path: `${agentDir}/models.json`, content: JSON.stringify(modelsFile(context), null, 2), mode: 0o600 },
+      ...skillFiles(`${agentDir}/skills`, context.skills),
     ],
     env: {
       PI_OFFLINE: '1',
@@ -88,60 +70,38 @@ function launch(context: LaunchContext): Launch {
       PI_TELEMETRY: '0',
       NODE_COMPILE_CACHE: compileCacheDir(installDir),
     },
-    command: [...program, '-p', '--mode', 'json', '--session-dir', `${paths.logs}/pi`, ...model, ...thinking],
+    command: [
+      ...commandOf(HARNESS_INSTALLS.pi, installDir),
+      ...['-p', '--mode', 'json', '--session-dir', `${paths.logs}/pi`],
+      ...model,
+      ...thinking,
+      ...system,
+    ],
     stdin: instruction,
   };
 }
 
-function modelsFile(context: LaunchContext, settings: z.infer<typeof settingsSchema>): unknown {
-  const { agent, baseUrl, apiKey } = context;
-  const contextWindow = context.contextWindow ?? DEFAULT_CONTEXT_TOKENS;
-  const maxTokens = settings.max_tokens ?? Math.max(MIN_REPLY_TOKENS, Math.floor(contextWindow * REPLY_SHARE));
-  const wire =
-    settings.dialect === 'anthropic'
-      ? { baseUrl, api: 'anthropic-messages' }
-      : { baseUrl: `${baseUrl}/v1`, api: 'openai-completions' };
-  const cost = { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 };
-  const model = { id: agent.model_name, contextWindow, maxTokens, reasoning: true, input: ['text'], cost };
-  return { providers: { [PROVIDER]: { ...wire, apiKey, models: [model] } } };
+function modelsFile({ agent, apiKey, baseUrl, contextWindow, dialect, settings }: CheckedContext<Settings>): unknown {
+  const { contextTokens, replyTokens } = windowOf(contextWindow, settings.max_tokens);
+  const { api, path } = APIS[dialect];
+  const model = {
+    id: agent.model_name,
+    contextWindow: contextTokens,
+    maxTokens: replyTokens,
+    reasoning: true,
+    input: settings.vision ? ['text', 'image'] : ['text'],
+    cost: { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 },
+  };
+  return { providers: { [PROVIDER]: { baseUrl: `${baseUrl}${path}`, api, apiKey, models: [model] } } };
 }
 
 /** pi exits with 0 after an API error too, so what counts is how its last turn stopped. */
-function judge({ exitCode, stdout, stderr }: HarnessReport): HarnessVerdict {
-  if (exitCode !== 0) {
-    const how = exitCode === null ? 'pi was ended by a signal' : `pi exited with ${exitCode}`;
-    const tail = stderr.trim().slice(-STDERR_CHARS);
-    return { ok: false, message: tail === '' ? how : `${how}: ${tail}` };
-  }
-  const last = lastTurn(stdout);
+function judge(report: HarnessReport): HarnessVerdict {
+  const failed = failedExit('pi', report);
+  if (failed !== null) return failed;
+  const last = lastLine(report.stdout, TURN_MARK, turnSchema);
   if (last === null) return { ok: false, message: 'pi ended without a turn of the model' };
   const { stopReason, errorMessage } = last.message;
   if (stopReason !== 'error' && stopReason !== 'aborted') return { ok: true };
   return { ok: false, message: errorMessage ?? `the last turn stopped with ${stopReason}` };
-}
-
-/**
- * The middle of a long output may be missing, so lines are read from the end and those that make no sense skipped. Only
- * lines with the mark are parsed, and not for ever: what runs in the sandbox can write there, too.
- */
-function lastTurn(stdout: string): z.infer<typeof turnSchema> | null {
-  let from = stdout.length;
-  for (let tries = 0; tries < MAX_PARSED_LINES && from > 0; tries++) {
-    const mark = stdout.lastIndexOf(TURN_MARK, from - 1);
-    if (mark < 0) return null;
-    const start = stdout.lastIndexOf('\n', mark) + 1;
-    const end = stdout.indexOf('\n', mark);
-    const parsed = turnSchema.safeParse(jsonOrNull(stdout.slice(start, end < 0 ? stdout.length : end)));
-    if (parsed.success) return parsed.data;
-    from = start;
-  }
-  return null;
-}
-
-function jsonOrNull(line: string): unknown {
-  try {
-    return JSON.parse(line);
-  } catch {
-    return null;
-  }
 }

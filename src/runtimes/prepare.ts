@@ -1,9 +1,9 @@
-import { readFile, realpath, stat } from 'node:fs/promises';
-import { sep } from 'node:path';
+import { readFile, stat } from 'node:fs/promises';
 import { type Clock, sleep, systemClock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { PrepareAction } from '../schema/index.ts';
 import type { ExecResult, Runtime } from './runtime.ts';
+import { allowedSource } from './upload-root.ts';
 
 export type PrepareOptions = {
   /** Host directories that upload sources may lie in; empty: no uploads. */
@@ -112,22 +112,4 @@ function commandFailure(result: ExecResult, attempts: number): FloeError {
     exit_code: result.exitCode,
     attempts,
   });
-}
-
-/** The source with every link followed. */
-async function allowedSource(source: string, uploadRoots: readonly string[]): Promise<string> {
-  const roots = await Promise.all(uploadRoots.map((root) => realpath(root).catch(() => null)));
-  const real = await realpath(source).catch(() => null);
-  const allowed = roots.some(
-    (root) => root !== null && real !== null && (real === root || real.startsWith(below(root))),
-  );
-  if (real !== null && allowed) return real;
-  // Whether a path outside exists is nobody's business.
-  const inside = uploadRoots.some((root) => source.startsWith(below(root)));
-  if (real === null && inside) throw new FloeError('prepare_failed', `there is no ${source} on this node`);
-  throw new FloeError('source_forbidden', `${source} is not below an upload root of this node`, { source });
-}
-
-function below(root: string): string {
-  return root.endsWith(sep) ? root : root + sep;
 }

@@ -1,4 +1,12 @@
 export {
+  type AgentSpec,
+  agentSpecSchema,
+  type McpServer,
+  mcpServerSchema,
+  type Skill,
+  skillSchema,
+} from './agent.ts';
+export {
   type AssistantMessage,
   assistantMessageSchema,
   type ChatMessage,
@@ -119,8 +127,6 @@ export {
   taskStatusSchema,
 } from './status.ts';
 export {
-  type AgentSpec,
-  agentSpecSchema,
   type Budgets,
   budgetsSchema,
   type EvaluatorSpec,

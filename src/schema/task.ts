@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { agentSpecSchema } from './agent.ts';
 import { idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
 import { environmentSchema, runtimeSpecSchema } from './runtime.ts';
 import { samplingSchema } from './sampling.ts';
@@ -17,23 +18,6 @@ export const evaluatorSpecSchema = z.strictObject({
   refresh_runtime: z.boolean().default(false).describe('grade in a fresh runtime, prepared with `eval_prepare`'),
 });
 export type EvaluatorSpec = z.infer<typeof evaluatorSpecSchema>;
-
-export const agentSpecSchema = z.strictObject({
-  harness: z.string().min(1),
-  model_name: z
-    .string()
-    .min(1)
-    .default('policy')
-    .describe('the name that the harness is told; the engine gets its own'),
-  env: environmentSchema.default({}),
-  settings: metadataSchema.default({}).describe("the harness adapter's own settings, checked by it"),
-  custom_shell: z
-    .string()
-    .refine((command) => !command.includes('\0'), 'must not contain a NUL byte')
-    .optional()
-    .describe('the command of the `shell` harness'),
-});
-export type AgentSpec = z.infer<typeof agentSpecSchema>;
 
 export const budgetsSchema = z.strictObject({
   init: z.number().gt(0).optional().describe('seconds'),

@@ -34,7 +34,7 @@ function suite(dialect: 'openai_chat' | 'anthropic'): void {
       // The second task is sampled by other weights.
       if (index === 1) stack.sim.updateWeights('step-2');
       const request = await readTaskFile(task.taskFile);
-      const agent = { ...request.agent, settings: { ...request.agent.settings, dialect } };
+      const agent = { ...request.agent, dialect };
       results.push(...(await stack.run({ ...request, agent, num_samples: 3 })));
     }
   }, 120_000);

@@ -138,6 +138,7 @@ export function bench(parts: BenchParts = {}): Bench {
       uploadRoots: [],
       allowLocal: true,
     }),
+    uploadRoots: [],
   } satisfies RunnerDeps;
   return { attempt, deps, clock, alive };
 }

@@ -10,6 +10,7 @@ function context(agent: AgentInput, more: Partial<LaunchContext> = {}): LaunchCo
   return {
     instruction: "fix 'it'\n--now",
     agent: agentSpecSchema.parse(agent),
+    skills: [],
     baseUrl: 'http://127.0.0.1:1/s/secret-key',
     apiKey: 'secret-key',
     contextWindow: 32_768,
@@ -86,7 +87,7 @@ describe('the pi harness', () => {
     ['openai_chat', 'openai-completions', 'http://127.0.0.1:1/s/secret-key/v1'],
     ['anthropic', 'anthropic-messages', 'http://127.0.0.1:1/s/secret-key'],
   ])('speaks %s', (dialect, api, baseUrl) => {
-    const launch = pi.launch(context({ harness: 'pi', settings: { dialect } }));
+    const launch = pi.launch(context({ harness: 'pi', dialect }));
     expect(launch.files[0]).toMatchObject({ path: '/home/agent/.pi/agent/models.json', mode: 0o600 });
     expect(models(launch)).toMatchObject({ api, baseUrl, apiKey: 'secret-key' });
   });

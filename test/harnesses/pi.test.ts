@@ -114,6 +114,7 @@ describe.skipIf(installed === null).each<RuntimeBackend>(['bubblewrap', 'local']
       const launch = pi.launch({
         instruction: '- write "done" to out.txt',
         agent: agentSpecSchema.parse({ harness: 'pi' }),
+        skills: [],
         baseUrl: `${runtime.proxyOrigin}/s/the-key`,
         apiKey: 'the-key',
         contextWindow: 32_768,

@@ -1,0 +1,92 @@
+import type { z } from 'zod';
+import { FloeError } from '../core/errors.ts';
+import { parseAs } from '../core/parse.ts';
+import type { AgentSpec, DialectName } from '../schema/index.ts';
+import type {
+  AgentFeature,
+  HarnessAdapter,
+  HarnessInstall,
+  HarnessReport,
+  HarnessVerdict,
+  Launch,
+  LaunchContext,
+} from './harness.ts';
+
+/** A launch context with what was checked: the dialect, the adapter's own settings, and where the harness is. */
+export type CheckedContext<Settings> = Omit<LaunchContext, 'installDir'> & {
+  readonly dialect: DialectName;
+  readonly settings: Settings;
+  /** Empty for a harness without an installation. */
+  readonly installDir: string;
+};
+
+/** What an adapter says of its harness; everything that all adapters have in common is added by {@link defineHarness}. */
+export type HarnessDefinition<Settings> = {
+  readonly name: string;
+  readonly dialects: readonly [DialectName, ...DialectName[]];
+  readonly features: readonly AgentFeature[];
+  readonly install: HarnessInstall | null;
+  /** Of `agent.settings`. */
+  readonly settings: z.ZodType<Settings>;
+  launch(context: CheckedContext<Settings>): Launch;
+  judge(report: HarnessReport): HarnessVerdict;
+};
+
+export function defineHarness<Settings>(definition: HarnessDefinition<Settings>): HarnessAdapter {
+  const { name, dialects, features, install } = definition;
+  const settingsOf = (agent: AgentSpec): Settings =>
+    parseAs(definition.settings, agent.settings, 'agent.settings', 'agent.settings');
+  return {
+    name,
+    dialects,
+    features,
+    install,
+    checkAgent(agent) {
+      settingsOf(agent);
+      refuseDialect(name, dialects, agent);
+      for (const [feature, field] of asked(agent)) {
+        if (!features.includes(feature)) refuse(field, `the ${name} harness has no place for it`);
+      }
+      if (features.includes('custom_shell') && (agent.custom_shell ?? '').trim() === '') {
+        refuse('agent.custom_shell', `is required by the ${name} harness`, 'schema_violation');
+      }
+    },
+    launch(context) {
+      const { installDir } = context;
+      if (install !== null && installDir === null) {
+        throw new FloeError('harness_missing', `${name} is not installed; run \`floe harness install ${name}\``, {
+          harness: name,
+        });
+      }
+      const { agent } = context;
+      return definition.launch({
+        ...context,
+        dialect: agent.dialect ?? dialects[0],
+        settings: settingsOf(agent),
+        installDir: installDir ?? '',
+      });
+    },
+    judge: (report) => definition.judge(report),
+  };
+}
+
+function refuseDialect(name: string, dialects: readonly DialectName[], { dialect }: AgentSpec): void {
+  if (dialect === undefined || dialects.includes(dialect)) return;
+  refuse('agent.dialect', `${name} does not speak ${dialect}, but ${dialects.join(', ')}`);
+}
+
+/** What the agent asks for beyond a model and an instruction, with the field that asks. */
+function asked(agent: AgentSpec): readonly (readonly [AgentFeature, string])[] {
+  const all: readonly (readonly [AgentFeature, string, boolean])[] = [
+    ['mcp_servers', 'agent.mcp_servers', agent.mcp_servers.length > 0],
+    ['skills', 'agent.skills', agent.skills.length > 0],
+    ['skills', 'agent.skills_path', agent.skills_path !== undefined],
+    ['system_prompt', 'agent.system_prompt', agent.system_prompt !== undefined],
+    ['custom_shell', 'agent.custom_shell', agent.custom_shell !== undefined],
+  ];
+  return all.filter(([, , present]) => present).map(([feature, field]) => [feature, field]);
+}
+
+function refuse(path: string, message: string, code: 'unsupported' | 'schema_violation' = 'unsupported'): never {
+  throw new FloeError(code, `${path}: ${message}`, { issues: [{ path, message }] });
+}
