@@ -1,45 +1,64 @@
 import type { Command } from 'commander';
-import { harnessStatus, installHarness } from '../harnesses/install.ts';
+import { FloeError } from '../core/errors.ts';
+import { harnessStatus, installedBytes, installHarness } from '../harnesses/install.ts';
+import { harnessInstalls } from '../harnesses/installs.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import { harnessDir } from './home.ts';
 import { json, line, note, table } from './print.ts';
+
+const MB = 1_000_000;
 
 export function registerHarness(program: Command): void {
   const harness = program.command('harness').description('the agent programs that this machine can run');
   harness
     .command('list')
-    .description('adapters, their pinned versions, and whether they are installed')
+    .description('harnesses, their pinned versions, and whether they are installed')
     .option('--json', 'machine-readable output')
-    .action(async (options: { json?: boolean }) => {
-      const rows = [];
-      for (const adapter of harnessRegistry().values()) {
-        const status = await harnessStatus(adapter.name, harnessDir());
-        rows.push({
-          harness: adapter.name,
-          version: adapter.install?.version ?? null,
-          dialects: adapter.dialects,
-          installed: status.installed,
-          path: status.path,
-        });
-      }
-      if (options.json) return json(rows);
-      line(
-        table(
-          ['harness', 'version', 'dialects', 'installed'],
-          rows.map((row) => [
-            row.harness,
-            row.version ?? '',
-            row.dialects.join(' '),
-            row.installed ? (row.path ?? 'nothing to install') : 'no',
-          ]),
-        ),
-      );
-    });
+    .action(list);
   harness
-    .command('install <name>')
-    .description('install a harness in its pinned version, with the Node that it needs')
-    .action(async (name: string) => {
-      const path = await installHarness(name, { cacheDir: harnessDir(), log: note });
-      line(path ?? `${name} needs no installation`);
-    });
+    .command('install [names...]')
+    .description('install harnesses in their pinned versions, with what they need to run')
+    .option('--all', 'every harness that there is to install')
+    .action(install);
+}
+
+async function list(options: { json?: boolean }): Promise<void> {
+  const adapters = harnessRegistry();
+  const installs = harnessInstalls();
+  const names = [...new Set([...adapters.keys(), ...installs.keys()])].sort();
+  const rows = await Promise.all(
+    names.map(async (name) => {
+      const { installed, path } = await harnessStatus(name, harnessDir());
+      const version = installs.get(name)?.version ?? null;
+      const bytes = path === null ? null : await installedBytes(path);
+      return { harness: name, version, dialects: adapters.get(name)?.dialects ?? [], installed, path, bytes };
+    }),
+  );
+  if (options.json) return json(rows);
+  line(
+    table(
+      ['harness', 'version', 'dialects', 'MB', 'installed'],
+      rows.map(({ harness, version, dialects, installed, path, bytes }) => [
+        harness,
+        version ?? '',
+        dialects.join(' '),
+        bytes === null ? null : Math.round(bytes / MB),
+        installed ? (path ?? 'nothing to install') : 'no',
+      ]),
+    ),
+  );
+}
+
+/** One after the other: they share the network and the disk. Those after one that fails are not tried. */
+async function install(names: readonly string[], { all = false }: { all?: boolean }): Promise<void> {
+  if (all === names.length > 0) {
+    throw new FloeError('bad_request', 'name the harnesses to install, or give --all instead');
+  }
+  const cacheDir = harnessDir();
+  const chosen = all ? [...harnessInstalls().keys()] : names;
+  // A wrong name is said before the first download.
+  for (const name of chosen) await harnessStatus(name, cacheDir);
+  for (const name of chosen) {
+    line((await installHarness(name, { cacheDir, log: note })) ?? `${name} needs no installation`);
+  }
 }

@@ -1,10 +1,11 @@
-import { chmod, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FloeError } from '../core/errors.ts';
 import type { HarnessAdapter, HarnessInstall } from './harness.ts';
 import { copyLock, installationName, lockFolder } from './install/lock-folder.ts';
 import { installWithNpm, linkNode } from './install/npm.ts';
 import { installWithPip } from './install/pip.ts';
+import { makeReadable } from './install/readable.ts';
 import { fillCompileCache, proveStarts } from './install/warm-up.ts';
 import { harnessInstalls, pythonPath } from './installs.ts';
 import { findHarness } from './registry.ts';
@@ -105,8 +106,7 @@ async function putInPlace({ name, install, lockDir }: LockedHarness, target: str
     else await installWithNpm(name, temp);
     if (install.nodeVersion !== null) await linkNode(name, temp, install.nodeVersion);
     await proveStarts(name, install, temp);
-    // Sandboxes run as other users; there is nothing secret in an installation.
-    await chmod(temp, 0o755);
+    await makeReadable(temp);
     if (!(await isComplete(install, target))) await rm(target, { recursive: true, force: true });
     await rename(temp, target);
   } catch (error) {

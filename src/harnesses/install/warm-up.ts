@@ -1,11 +1,12 @@
-import { chmod, mkdtemp, readdir, rename, rm, stat, symlink } from 'node:fs/promises';
+import { mkdtemp, readdir, rename, rm, stat, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
 import { SANDBOX_UID } from '../../core/sandbox-user.ts';
 import { compileCacheDir, type HarnessInstall } from '../harness.ts';
 import { commandOf, programPath } from '../installs.ts';
-import { runTool } from './run-tool.ts';
+import { makeReadable } from './readable.ts';
+import { runTool, type ToolFailure } from './run-tool.ts';
 
 /** A program that only tells its version takes a second or two; a busy machine many times that. */
 const WARM_UP_MS = 120_000;
@@ -22,7 +23,9 @@ export async function proveStarts(name: string, install: HarnessInstall, dir: st
       program,
     });
   }
-  await runOnce(name, install, dir, {});
+  const failure = await runOnce(install, dir, install.warmUp, {});
+  if (failure === null) return;
+  throw notStarting(name, dir, failure);
 }
 
 /**
@@ -34,7 +37,11 @@ export async function fillCompileCache(name: string, install: HarnessInstall, di
   if (install.nodeVersion === null || (await exists(cache))) return;
   const filling = await mkdtemp(join(dir, FILLING_PREFIX));
   try {
-    await runOnce(name, install, dir, { NODE_COMPILE_CACHE: filling });
+    const env = { NODE_COMPILE_CACHE: filling };
+    const failure = await runOnce(install, dir, install.warmUp, env);
+    if (failure !== null) throw notStarting(name, dir, failure);
+    if (install.cacheRun !== undefined) await runOnce(install, dir, install.cacheRun, env);
+    // Node keeps its cache to its own user.
     await makeReadable(filling);
     await shareWithSandboxes(filling);
     await rename(filling, cache);
@@ -46,37 +53,28 @@ export async function fillCompileCache(name: string, install: HarnessInstall, di
   }
 }
 
+/** One run with nothing of the user's: a home of its own, no settings, no keys. */
 async function runOnce(
-  name: string,
   install: HarnessInstall,
   dir: string,
+  args: readonly string[],
   env: Readonly<Record<string, string>>,
-): Promise<void> {
+): Promise<ToolFailure | null> {
   const home = await mkdtemp(join(tmpdir(), 'floe-warm-up-'));
   try {
-    const failure = await runTool([...commandOf(install, dir), ...install.warmUp], {
+    return await runTool([...commandOf(install, dir), ...args], {
       cwd: home,
       env: { PATH: process.env.PATH, HOME: home, TMPDIR: home, ...install.warmUpEnv, ...env },
       timeoutMs: WARM_UP_MS,
     });
-    if (failure === null) return;
-    throw new FloeError(
-      'setup_failed',
-      `${name} was installed in ${dir} but does not start: ${failure.why}`,
-      { harness: name },
-      failure.cause,
-    );
   } finally {
     await rm(home, { recursive: true, force: true });
   }
 }
 
-/** Node keeps its cache to its own user, but sandboxes run as others. */
-async function makeReadable(dir: string): Promise<void> {
-  await chmod(dir, 0o755);
-  for (const entry of await readdir(dir, { recursive: true, withFileTypes: true })) {
-    await chmod(join(entry.parentPath, entry.name), entry.isDirectory() ? 0o755 : 0o644);
-  }
+function notStarting(name: string, dir: string, failure: ToolFailure): FloeError {
+  const message = `${name} was installed in ${dir} but does not start: ${failure.why}`;
+  return new FloeError('setup_failed', message, { harness: name }, failure.cause);
 }
 
 /** Node keeps a cache per user id, named by it at the end: `v22.23.3-x64-9ac5647c-0`. */
