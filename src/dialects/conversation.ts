@@ -1,4 +1,4 @@
-import type { AssistantMessage, ChatMessage, Content, ContentPart } from '../schema/index.ts';
+import type { AssistantMessage, ChatMessage, ChatTool, Content, ContentPart, ToolChoice } from '../schema/index.ts';
 
 /** Between text blocks of one message: what engines put there themselves when a template takes strings. */
 const BLOCK_SEPARATOR = '\n';
@@ -69,6 +69,26 @@ export class Conversation {
     const content = contentOf(parts.filter((part) => part.type === 'text'));
     this.messages.push({ role: 'tool', tool_call_id: toolCallId, content });
     this.open = false;
+  }
+
+  /** Notes ids that pair calls and results wrongly. For dialects whose every request holds the whole conversation. */
+  noteCallIds(): void {
+    const ids = new Set<string>();
+    for (const message of this.messages) {
+      if (message.role === 'tool' && !ids.has(message.tool_call_id)) this.note('a tool result answers no call');
+      if (message.role !== 'assistant') continue;
+      for (const { id } of message.tool_calls ?? []) {
+        if (ids.has(id)) this.note('a tool call id occurs twice');
+        ids.add(id);
+      }
+    }
+  }
+
+  /** The choice of one tool; null when it is none of those that the policy gets to see. */
+  forcedTool(name: string, tools: readonly ChatTool[]): ToolChoice | null {
+    if (tools.some((tool) => tool.function.name === name)) return { type: 'function', function: { name } };
+    this.note('tool_choice ignored: it names no tool of the request');
+    return null;
   }
 
   finish(): { messages: ChatMessage[]; adjusted: string[] } {

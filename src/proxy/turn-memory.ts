@@ -1,4 +1,5 @@
 import type { ChatMessage, ChatTool } from '../schema/index.ts';
+import { sameJson } from './same-json.ts';
 
 /** A prompt's buffer is made this much larger than the prompt, so that the next turns fit behind it. */
 const GROWTH = 1.5;
@@ -33,18 +34,16 @@ export class TurnMemory {
     const texts: string[] = new Array(messages.length);
     for (let i = 0; i < messages.length; i++) {
       const message = messages[i] as ChatMessage;
-      const text = JSON.stringify(message);
-      const same = text === last.messageTexts[i];
+      const same = sameJson(message, last.messages[i]);
       own[i] = same ? (last.messages[i] as ChatMessage) : message;
-      texts[i] = same ? (last.messageTexts[i] as string) : text;
+      texts[i] = same ? (last.messageTexts[i] as string) : JSON.stringify(message);
     }
-    const toolsText = JSON.stringify(tools);
-    const sameTools = toolsText === last.toolsText;
+    const sameTools = sameJson(tools, last.tools);
     thread.request = {
       messages: own,
       messageTexts: texts,
       tools: sameTools ? last.tools : tools,
-      toolsText: sameTools ? last.toolsText : toolsText,
+      toolsText: sameTools ? last.toolsText : JSON.stringify(tools),
     };
     this.remember(threadName, thread);
     return thread.request;
@@ -84,7 +83,7 @@ export class TurnMemory {
     const known = this.threads.get(name);
     if (known !== undefined) return known;
     const fresh: Thread = {
-      request: { messages: [], messageTexts: [], tools: [], toolsText: '' },
+      request: { messages: [], messageTexts: [], tools: [], toolsText: '[]' },
       chars: 0,
       prompts: new Int32Array(0),
       promptLength: 0,

@@ -70,6 +70,8 @@ describe('a chat request', () => {
       samplingAsked: { temperature: 0, top_p: 0.95, max_tokens: 20, stop: ['END'], seed: 4 },
       stream: true,
       streamUsage: true,
+      toolForms: new Map(),
+      continues: null,
       adjusted: [
         'developer message sent as system',
         'reasoning_effort ignored',
@@ -151,7 +153,8 @@ describe('a chat request', () => {
 
   test('names a forced tool, and the call kind and thread that headers tell', () => {
     const choice = { type: 'function', function: { name: 'f' } };
-    expect(parse({ tool_choice: choice }).toolChoice).toEqual(choice);
+    const tools = [{ type: 'function', function: { name: 'f' } }];
+    expect(parse({ tool_choice: choice, tools }).toolChoice).toEqual(choice);
     expect(parse({}, { 'x-session-id': 's2', 'x-parent-session-id': 's1' })).toMatchObject({
       thread: 's2',
       callKind: 'subagent',
@@ -162,11 +165,11 @@ describe('a chat request', () => {
       type: 'json_schema',
       json_schema: { schema: { properties: { title: { type: 'string' } } } },
     };
-    expect(parse({ response_format })).toMatchObject({ callKind: 'title', adjusted: ['response_format ignored'] });
+    expect(parse({ response_format })).toMatchObject({ callKind: 'title', adjusted: [] });
   });
 
   test.each<[object, string]>([
-    [{ messages: [{ role: 'user', content: [{ type: 'input_audio' }] }] }, 'messages.0.content'],
+    [{ messages: [{ role: 'user', content: [{ type: 'video' }] }] }, 'messages.0.content.0.type'],
     [{ messages: [{ role: 'tool', content: 'x' }] }, 'messages.0.tool_call_id'],
     [
       { messages: [{ role: 'assistant', tool_calls: [{ id: 'a', function: { name: 'f', arguments: {} } }] }] },
@@ -226,8 +229,9 @@ describe('a reply', () => {
       { role: 'assistant', content: '' },
       { reasoning_content: 'Think' },
       { content: ' Text\u2028' },
-      { tool_calls: [{ index: 0, ...reply().message.tool_calls?.[0] }] },
-      { tool_calls: [{ index: 1, ...reply().message.tool_calls?.[1] }] },
+      { tool_calls: [{ index: 0, id: 'c1', type: 'function', function: { name: 'f', arguments: '' } }] },
+      { tool_calls: [{ index: 0, function: { arguments: '{"b": 1' } }] },
+      { tool_calls: [{ index: 1, id: 'c2', type: 'function', function: { name: 'g', arguments: '' } }] },
     ]);
     expect(deltas.every(({ finish_reason }) => finish_reason === null)).toBe(true);
     const [finish, usage, done, ...rest] = chunksOf(end);

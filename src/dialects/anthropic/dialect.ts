@@ -7,7 +7,7 @@ import {
   MESSAGES_HEARTBEAT,
   openMessagesStream,
 } from './reply.ts';
-import { parseMessagesRequest } from './request.ts';
+import { parseMessagesCount, parseMessagesRequest } from './request.ts';
 
 /** Anthropic Messages. Claude Code probes `/` or `/api/hello` before its first call. */
 export const anthropic: Dialect = {
@@ -21,7 +21,7 @@ export const anthropic: Dialect = {
     { method: 'HEAD', path: '/api/hello', kind: 'probe' },
   ],
   parseRequest: parseMessagesRequest,
-  parseCount: parseMessagesRequest,
+  parseCount: parseMessagesCount,
   encodeReply: encodeMessagesReply,
   openStream: openMessagesStream,
   framing: () => ({ contentType: EVENT_STREAM, heartbeat: MESSAGES_HEARTBEAT }),

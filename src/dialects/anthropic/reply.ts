@@ -8,7 +8,7 @@ import { typedEvent } from '../server-sent.ts';
 export function encodeMessagesReply(reply: CanonicalReply): string {
   const { message } = reply;
   const blocks: string[] = [];
-  if (message.reasoning_content !== undefined) {
+  if (message.reasoning_content !== undefined && message.reasoning_content !== '') {
     blocks.push(
       JSON.stringify({ type: 'thinking', thinking: message.reasoning_content, signature: reply.completionId }),
     );
@@ -88,7 +88,12 @@ class MessagesStream implements ReplyStream {
       case 'text':
         return this.enter('text', { type: 'text', text: '' }) + this.piece({ type: 'text_delta', text: delta.text });
       case 'call':
-        return this.close() + this.enter('tool_use', { type: 'tool_use', id: delta.id, name: delta.name, input: {} });
+        return (
+          this.close() +
+          this.enter('tool_use', { type: 'tool_use', id: delta.id, name: delta.name, input: {} }) +
+          // As the vendor does: a call without arguments has a piece, too.
+          this.piece({ type: 'input_json_delta', partial_json: '' })
+        );
       case 'arguments':
         return this.piece({ type: 'input_json_delta', partial_json: delta.text });
     }

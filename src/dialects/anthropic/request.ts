@@ -1,199 +1,93 @@
-import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type {
-  AssistantMessage,
-  ChatTool,
-  ContentPart,
-  SamplingAsked,
-  ToolCall,
-  ToolChoice,
-} from '../../schema/index.ts';
+import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
 import { labelCall } from '../call-kind.ts';
-import { Conversation, contentOf } from '../conversation.ts';
+import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
-import {
-  assistantBlockSchema,
-  type ForeignRequest,
-  type ForeignResultBlock,
-  requestSchema,
-  userBlockSchema,
-} from './schema.ts';
-
-/**
- * Claude Code's first system block: client version, entry point and a hash or nonce. It changes within a session, which
- * breaks every prefix, and tells the model nothing.
- */
-const BILLING_BLOCK = /^x-anthropic-billing-header:/;
+import { addMessage, addSystem } from './history.ts';
+import { countSchema, type ForeignRequest, outputFormatSchema, requestSchema } from './schema.ts';
 
 /** Fields that would change what is sampled or shown to the model, and have no effect behind floe. */
-const IGNORED_FIELDS = ['thinking', 'context_management', 'mcp_servers'] as const;
+const IGNORED_FIELDS = ['thinking', 'context_management', 'mcp_servers', 'container'] as const;
 
-export function parseMessagesRequest(body: unknown, { headers }: CallContext): CanonicalRequest {
-  const request = parseAs(requestSchema, body, 'messages request');
+export function parseMessagesRequest(body: unknown, context: CallContext): CanonicalRequest {
+  const canonical = canonicalOf(parseAs(requestSchema, body, 'messages request'), context);
+  if (canonical.messages.at(-1)?.role === 'assistant') {
+    throw new FloeError(
+      'unsupported',
+      `messages.${lastIndex(body)}: an assistant turn at the end cannot be continued (prefill); the last turn must be the user's`,
+    );
+  }
+  return canonical;
+}
+
+export function parseMessagesCount(body: unknown, context: CallContext): CanonicalRequest {
+  return canonicalOf(parseAs(countSchema, body, 'count_tokens request'), context);
+}
+
+function lastIndex(body: unknown): number {
+  return (body as ForeignRequest).messages.length - 1;
+}
+
+function canonicalOf(request: ForeignRequest, { headers }: CallContext): CanonicalRequest {
   const conversation = new Conversation();
-  addSystem(conversation, request.system);
-  for (const [index, message] of request.messages.entries()) addMessage(conversation, message, index);
+  addSystem(conversation, request.system ?? '', 'system');
+  for (const [index, message] of request.messages.entries()) addMessage(conversation, message, `messages.${index}`);
+  conversation.noteCallIds();
   for (const field of IGNORED_FIELDS) {
     if (request[field] !== undefined && request[field] !== null) conversation.note(`${field} ignored`);
   }
   if (request.output_config?.effort != null) conversation.note('output_config.effort ignored');
   const tools = toolsOf(request, conversation);
-  const samplingAsked = samplingOf(request);
+  const responseFormat = responseFormatOf(request, conversation);
+  const toolChoice = toolChoiceOf(request.tool_choice, tools, conversation);
   const { messages, adjusted } = conversation.finish();
   return {
     model: request.model,
     messages,
     tools,
     toolForms: new Map(),
-    toolChoice: toolChoiceOf(request.tool_choice),
+    toolChoice,
     parallelToolCalls: parallelOf(request.tool_choice),
-    samplingAsked,
+    samplingAsked: samplingOf(request, responseFormat),
     stream: request.stream ?? false,
     streamUsage: true,
     continues: null,
     adjusted,
-    ...labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format }),
+    ...labelCall({ headers, messages, tools, responseFormat }),
   };
 }
 
-type ForeignContent = ForeignRequest['messages'][number]['content'];
-
-function addSystem(conversation: Conversation, system: ForeignRequest['system']): void {
-  if (system === null || system === undefined) return;
-  const texts = typeof system === 'string' ? [system] : system.map((block) => block.text);
-  const kept = texts.filter((text) => !BILLING_BLOCK.test(text));
-  if (kept.length < texts.length) conversation.note('billing header block removed');
-  const content = contentOf(kept.map((text) => ({ type: 'text', text })));
-  if (typeof content === 'string' && content !== '') conversation.system(content);
-}
-
-function addMessage(conversation: Conversation, message: ForeignRequest['messages'][number], index: number): void {
-  switch (message.role) {
-    case 'system':
-      addSystem(conversation, systemTexts(message.content, index));
-      return;
-    case 'user':
-      addUser(conversation, message.content, index);
-      return;
-    case 'assistant':
-      conversation.assistant(assistantOf(conversation, message.content, index));
-      return;
-  }
-}
-
-function systemTexts(content: ForeignContent, index: number): ForeignRequest['system'] {
-  if (typeof content === 'string') return content;
-  return parseAs(requestSchema.shape.system, content, `messages.${index}.content`);
-}
-
-/** Tool results answer the assistant turn, so they come first; what else the turn holds follows as one user message. */
-function addUser(conversation: Conversation, content: ForeignContent, index: number): void {
-  if (typeof content === 'string') {
-    conversation.user(content);
-    return;
-  }
-  const blocks = parseAs(z.array(userBlockSchema), content, `messages.${index}.content`);
-  const rest: ContentPart[] = [];
-  let results = 0;
-  for (const block of blocks) {
-    if (block.type !== 'tool_result') {
-      const part = partOf(conversation, block);
-      if (part !== null) rest.push(part);
-      continue;
-    }
-    if (rest.length > 0) conversation.note('text before a tool result moved after it');
-    if (block.is_error === true) conversation.note('is_error of a tool result dropped');
-    conversation.tool(block.tool_use_id, resultParts(conversation, block.content));
-    results++;
-  }
-  if (rest.length > 0 || results === 0) conversation.user(contentOf(rest));
-}
-
-function resultParts(
-  conversation: Conversation,
-  content: string | ForeignResultBlock[] | null | undefined,
-): ContentPart[] {
-  if (content === null || content === undefined) return [];
-  if (typeof content === 'string') return [{ type: 'text', text: content }];
-  return content.flatMap((block) => partOf(conversation, block) ?? []);
-}
-
-function partOf(conversation: Conversation, block: ForeignResultBlock): ContentPart | null {
-  switch (block.type) {
-    case 'text':
-      return { type: 'text', text: block.text };
-    case 'image': {
-      const { source } = block;
-      const url = source.type === 'url' ? source.url : `data:${source.media_type};base64,${source.data}`;
-      return { type: 'image_url', image_url: { url } };
-    }
-    case 'tool_reference':
-      return { type: 'text', text: block.tool_name };
-    case 'document': {
-      if (block.source.type === 'text') return { type: 'text', text: block.source.data };
-      conversation.note('document block dropped');
-      return null;
-    }
-  }
-}
-
-function assistantOf(conversation: Conversation, content: ForeignContent, index: number): AssistantMessage {
-  if (typeof content === 'string') return { role: 'assistant', content };
-  const blocks = parseAs(z.array(assistantBlockSchema), content, `messages.${index}.content`);
-  let text = '';
-  let reasoning = '';
-  const calls: ToolCall[] = [];
-  for (const block of blocks) {
-    switch (block.type) {
-      case 'text':
-        text += block.text;
-        break;
-      case 'thinking':
-        reasoning += block.thinking;
-        break;
-      case 'redacted_thinking':
-        conversation.note('redacted thinking dropped');
-        break;
-      case 'tool_use':
-        calls.push({
-          id: block.id,
-          type: 'function',
-          function: { name: block.name, arguments: JSON.stringify(block.input) },
-        });
-        break;
-    }
-  }
-  return {
-    role: 'assistant',
-    content: text === '' && calls.length > 0 ? null : text,
-    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls }),
-  };
-}
-
-/** A tool that the client runs has a schema of its own; anything else would have to be run by the vendor. */
+/** A tool that the client runs is described by itself; any other type is known to the vendor alone. */
 function toolsOf(request: ForeignRequest, conversation: Conversation): ChatTool[] {
   const tools: ChatTool[] = [];
-  for (const tool of request.tools ?? []) {
-    if ((tool.type ?? 'custom') !== 'custom' || tool.input_schema === undefined) {
-      conversation.note(`hosted tool ${tool.type ?? tool.name ?? 'without a name'} dropped`);
+  for (const [index, tool] of (request.tools ?? []).entries()) {
+    if ((tool.type ?? 'custom') !== 'custom') {
+      conversation.note(`hosted tool ${tool.type} dropped`);
       continue;
     }
+    if (tool.name === undefined) {
+      throw new FloeError('schema_violation', `messages request: tools.${index}.name: expected a string`);
+    }
     if (tool.defer_loading === true) conversation.note('defer_loading ignored: the tool is sent in full');
-    const description = tool.description ?? '';
+    if (tool.strict === true) conversation.note('strict of a tool ignored');
     tools.push({
       type: 'function',
       function: {
-        name: tool.name ?? '',
-        ...(description === '' ? {} : { description }),
-        parameters: tool.input_schema,
+        name: tool.name,
+        ...(tool.description ? { description: tool.description } : {}),
+        ...(tool.input_schema ? { parameters: tool.input_schema } : {}),
       },
     });
   }
   return tools;
 }
 
-function toolChoiceOf(choice: ForeignRequest['tool_choice']): ToolChoice | null {
+function toolChoiceOf(
+  choice: ForeignRequest['tool_choice'],
+  tools: readonly ChatTool[],
+  conversation: Conversation,
+): ToolChoice | null {
   if (choice === null || choice === undefined) return null;
   switch (choice.type) {
     case 'auto':
@@ -202,7 +96,7 @@ function toolChoiceOf(choice: ForeignRequest['tool_choice']): ToolChoice | null 
     case 'any':
       return 'required';
     case 'tool':
-      return { type: 'function', function: { name: choice.name } };
+      return conversation.forcedTool(choice.name, tools);
   }
 }
 
@@ -211,18 +105,26 @@ function parallelOf(choice: ForeignRequest['tool_choice']): boolean | null {
   return disabled === undefined || disabled === null ? null : !disabled;
 }
 
-function samplingOf(request: ForeignRequest): SamplingAsked {
+function responseFormatOf(request: ForeignRequest, conversation: Conversation): ResponseFormat | undefined {
+  const asked = request.output_config?.format ?? request.output_format ?? null;
+  if (asked === null) return undefined;
+  const format = outputFormatSchema.safeParse(asked);
+  if (!format.success) {
+    conversation.note('output format without a schema ignored');
+    return undefined;
+  }
+  // This dialect has no name for a schema, and engines want one.
+  return { type: 'json_schema', json_schema: { name: 'response', schema: format.data.schema } };
+}
+
+function samplingOf(request: ForeignRequest, responseFormat: ResponseFormat | undefined): SamplingAsked {
   const { temperature, top_p, top_k, max_tokens, stop_sequences } = request;
-  const schema = request.output_config?.format?.schema ?? request.output_format?.schema;
   return {
     ...(temperature == null ? {} : { temperature }),
     ...(top_p == null ? {} : { top_p }),
     ...(top_k == null ? {} : { top_k }),
     ...(max_tokens == null ? {} : { max_tokens }),
     ...(stop_sequences == null || stop_sequences.length === 0 ? {} : { stop: stop_sequences }),
-    // This dialect has no name for a schema, and engines want one.
-    ...(schema === undefined
-      ? {}
-      : { response_format: { type: 'json_schema' as const, json_schema: { name: 'response', schema } } }),
+    ...(responseFormat === undefined ? {} : { response_format: responseFormat }),
   };
 }

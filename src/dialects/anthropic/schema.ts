@@ -1,103 +1,136 @@
 import { z } from 'zod';
+import { jsonObjectSchema } from '../json-object.ts';
 
-const textBlockSchema = z.looseObject({ type: z.literal('text'), text: z.string() });
+const textBlockSchema = z.object({
+  type: z.literal('text'),
+  text: z.string(),
+  citations: z.array(z.unknown()).nullish(),
+});
 
-const imageBlockSchema = z.looseObject({
+const imageBlockSchema = z.object({
   type: z.literal('image'),
   source: z.discriminatedUnion('type', [
-    z.looseObject({ type: z.literal('base64'), media_type: z.string(), data: z.string() }),
-    z.looseObject({ type: z.literal('url'), url: z.string() }),
+    z.object({ type: z.literal('base64'), media_type: z.string(), data: z.string() }),
+    z.object({ type: z.literal('url'), url: z.string() }),
+    z.object({ type: z.literal('file') }),
   ]),
 });
 
-const documentBlockSchema = z.looseObject({
+const documentBlockSchema = z.object({
   type: z.literal('document'),
   source: z.discriminatedUnion('type', [
-    z.looseObject({ type: z.literal('text'), data: z.string() }),
-    z.looseObject({ type: z.literal('base64') }),
-    z.looseObject({ type: z.literal('url') }),
-    z.looseObject({ type: z.literal('content') }),
+    z.object({ type: z.literal('text'), data: z.string() }),
+    z.object({ type: z.literal('base64') }),
+    z.object({ type: z.literal('url') }),
+    z.object({ type: z.literal('file') }),
+    z.object({ type: z.literal('content') }),
   ]),
 });
 
-const toolReferenceSchema = z.looseObject({ type: z.literal('tool_reference'), tool_name: z.string() });
+const searchResultSchema = z.object({
+  type: z.literal('search_result'),
+  source: z.string(),
+  title: z.string(),
+  content: z.array(textBlockSchema),
+});
 
-const resultBlockSchema = z.discriminatedUnion('type', [
+const toolReferenceSchema = z.object({ type: z.literal('tool_reference'), tool_name: z.string() });
+
+/** What the vendor's own servers did or keep. Behind floe nothing writes them; a history from elsewhere may hold some. */
+const vendorBlockSchema = z.object({
+  type: z.enum([
+    'server_tool_use',
+    'web_search_tool_result',
+    'web_fetch_tool_result',
+    'code_execution_tool_result',
+    'bash_code_execution_tool_result',
+    'text_editor_code_execution_tool_result',
+    'tool_search_tool_result',
+    'mcp_tool_use',
+    'mcp_tool_result',
+    'container_upload',
+  ]),
+});
+
+const partSchemas = [
   textBlockSchema,
   imageBlockSchema,
   documentBlockSchema,
+  searchResultSchema,
   toolReferenceSchema,
-]);
-export type ForeignResultBlock = z.output<typeof resultBlockSchema>;
+  vendorBlockSchema,
+] as const;
 
-export const userBlockSchema = z.discriminatedUnion('type', [
-  textBlockSchema,
-  imageBlockSchema,
-  documentBlockSchema,
-  toolReferenceSchema,
-  z.looseObject({
-    type: z.literal('tool_result'),
-    tool_use_id: z.string(),
-    content: z.union([z.string(), z.array(resultBlockSchema)]).nullish(),
-    is_error: z.boolean().nullish(),
-  }),
-]);
+export const systemBlocksSchema = z.array(textBlockSchema);
 
-export const assistantBlockSchema = z.discriminatedUnion('type', [
-  textBlockSchema,
-  z.looseObject({ type: z.literal('thinking'), thinking: z.string() }),
-  z.looseObject({ type: z.literal('redacted_thinking') }),
-  z.looseObject({
-    type: z.literal('tool_use'),
-    id: z.string(),
-    name: z.string(),
-    input: z.record(z.string(), z.unknown()),
-  }),
-]);
+export const resultBlocksSchema = z.array(z.discriminatedUnion('type', partSchemas));
+export type ForeignPart = z.output<typeof resultBlocksSchema>[number];
 
-const toolSchema = z.looseObject({
+export const userBlocksSchema = z.array(
+  z.discriminatedUnion('type', [
+    ...partSchemas,
+    z.object({
+      type: z.literal('tool_result'),
+      tool_use_id: z.string(),
+      content: z.unknown().optional(),
+      is_error: z.boolean().nullish(),
+    }),
+  ]),
+);
+
+export const assistantBlocksSchema = z.array(
+  z.discriminatedUnion('type', [
+    textBlockSchema,
+    z.object({ type: z.literal('thinking'), thinking: z.string() }),
+    z.object({ type: z.literal('redacted_thinking') }),
+    z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: jsonObjectSchema }),
+    vendorBlockSchema,
+  ]),
+);
+export type ForeignAssistantBlock = z.output<typeof assistantBlocksSchema>[number];
+
+const toolSchema = z.object({
   type: z.string().nullish(),
   name: z.string().optional(),
   description: z.string().nullish(),
-  input_schema: z.record(z.string(), z.unknown()).optional(),
+  input_schema: jsonObjectSchema.nullish(),
   defer_loading: z.boolean().nullish(),
+  strict: z.boolean().nullish(),
 });
 
 const parallelFlag = { disable_parallel_tool_use: z.boolean().nullish() };
 
 const toolChoiceSchema = z.discriminatedUnion('type', [
-  z.looseObject({ type: z.literal('auto'), ...parallelFlag }),
-  z.looseObject({ type: z.literal('any'), ...parallelFlag }),
-  z.looseObject({ type: z.literal('none'), ...parallelFlag }),
-  z.looseObject({ type: z.literal('tool'), name: z.string(), ...parallelFlag }),
+  z.object({ type: z.literal('auto'), ...parallelFlag }),
+  z.object({ type: z.literal('any'), ...parallelFlag }),
+  z.object({ type: z.literal('none'), ...parallelFlag }),
+  z.object({ type: z.literal('tool'), name: z.string(), ...parallelFlag }),
 ]);
 
-const outputFormatSchema = z.looseObject({
-  type: z.literal('json_schema'),
-  schema: z.record(z.string(), z.unknown()),
-});
-
-/** A Messages request. Which blocks a message may hold depends on its role, so they are checked one level further in. */
-export const requestSchema = z.looseObject({
+/** A Messages request. What a message may hold depends on its role, so contents are checked where they are read. */
+export const requestSchema = z.object({
   model: z.string(),
-  messages: z
-    .array(
-      z.looseObject({
-        role: z.enum(['user', 'assistant', 'system']),
-        content: z.union([z.string(), z.array(z.unknown())]),
-      }),
-    )
-    .min(1),
-  system: z.union([z.string(), z.array(textBlockSchema)]).nullish(),
+  messages: z.array(z.object({ role: z.enum(['user', 'assistant', 'system']), content: z.unknown() })).min(1),
+  system: z.unknown().optional(),
   tools: z.array(toolSchema).nullish(),
   tool_choice: toolChoiceSchema.nullish(),
-  output_config: z.looseObject({ effort: z.unknown(), format: outputFormatSchema.nullish() }).nullish(),
-  output_format: outputFormatSchema.nullish(),
+  // Formats have moved and changed before; only what becomes one is looked at.
+  output_config: z.object({ effort: z.unknown().optional(), format: z.unknown().optional() }).nullish(),
+  output_format: z.unknown().optional(),
   stream: z.boolean().nullish(),
   max_tokens: z.int().min(1).nullish(),
   temperature: z.number().nullish(),
   top_p: z.number().nullish(),
   top_k: z.number().nullish(),
   stop_sequences: z.array(z.string()).nullish(),
+  thinking: z.unknown().optional(),
+  context_management: z.unknown().optional(),
+  mcp_servers: z.unknown().optional(),
+  container: z.unknown().optional(),
 });
 export type ForeignRequest = z.output<typeof requestSchema>;
+
+/** The same to be counted: clients leave out what only a generation needs. */
+export const countSchema = requestSchema.extend({ model: z.string().default('') });
+
+export const outputFormatSchema = z.object({ schema: jsonObjectSchema });

@@ -1,11 +1,14 @@
 import type { FloeError } from '../../core/errors.ts';
-import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream } from '../dialect.ts';
+import type { ReplyDelta } from '../../core/reply-delta.ts';
+import type { ToolCall } from '../../schema/index.ts';
+import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
 import { harnessStatus, isContextOverflow } from '../refusal.ts';
 import { dataEvent } from '../server-sent.ts';
+import { customInput } from './custom-tool.ts';
 
 const DONE = 'data: [DONE]\n\n';
 
-export function encodeChatReply(reply: CanonicalReply): string {
+export function encodeChatReply(reply: CanonicalReply, request: CanonicalRequest): string {
   const { message } = reply;
   return JSON.stringify({
     ...headOf(reply, 'chat.completion'),
@@ -16,7 +19,9 @@ export function encodeChatReply(reply: CanonicalReply): string {
           role: 'assistant',
           content: message.content,
           ...(message.reasoning_content === undefined ? {} : { reasoning_content: message.reasoning_content }),
-          ...(message.tool_calls === undefined ? {} : { tool_calls: message.tool_calls }),
+          ...(message.tool_calls === undefined
+            ? {}
+            : { tool_calls: message.tool_calls.map((call) => callObject(call, request)) }),
         },
         logprobs: null,
         finish_reason: finishOf(reply),
@@ -26,31 +31,77 @@ export function encodeChatReply(reply: CanonicalReply): string {
   });
 }
 
+function callObject(call: ToolCall, request: CanonicalRequest): object {
+  const { name, arguments: text } = call.function;
+  if (!isCustom(name, request)) return call;
+  return { id: call.id, type: 'custom', custom: { name, input: customInput(text) } };
+}
+
+function isCustom(name: string, request: CanonicalRequest): boolean {
+  return request.toolForms.get(name)?.kind === 'custom';
+}
+
 export function openChatStream(head: ReplyHead, request: CanonicalRequest): ReplyStream {
-  const base = headOf(head, 'chat.completion.chunk');
-  const chunk = (delta: object, finish: string | null = null): string =>
-    dataEvent({ ...base, choices: [{ index: 0, delta, logprobs: null, finish_reason: finish }] });
-  return {
-    start: () => chunk({ role: 'assistant', content: '' }),
-    delta(delta) {
-      switch (delta.kind) {
-        case 'reasoning':
-          return chunk({ reasoning_content: delta.text });
-        case 'text':
-          return chunk({ content: delta.text });
-        case 'call': {
-          const { index, id, name } = delta;
-          return chunk({ tool_calls: [{ index, id, type: 'function', function: { name, arguments: '' } }] });
-        }
-        case 'arguments':
-          return chunk({ tool_calls: [{ index: delta.index, function: { arguments: delta.text } }] });
-      }
-    },
-    end(reply) {
-      const usage = request.streamUsage ? dataEvent({ ...base, choices: [], usage: usageOf(reply) }) : '';
-      return { body: '', end: `${chunk({}, finishOf(reply))}${usage}${DONE}` };
-    },
-  };
+  return new ChatStream(head, request);
+}
+
+class ChatStream implements ReplyStream {
+  private readonly base: object;
+  private readonly request: CanonicalRequest;
+  /** A custom call that is open: its input can be told from the argument text only when that is complete. */
+  private custom: { readonly index: number; text: string } | null = null;
+
+  constructor(head: ReplyHead, request: CanonicalRequest) {
+    this.base = headOf(head, 'chat.completion.chunk');
+    this.request = request;
+  }
+
+  start(): string {
+    return this.chunk({ role: 'assistant', content: '' });
+  }
+
+  delta(delta: ReplyDelta): string {
+    switch (delta.kind) {
+      case 'reasoning':
+        return this.chunk({ reasoning_content: delta.text });
+      case 'text':
+        return this.chunk({ content: delta.text });
+      case 'call':
+        return this.closeCustom() + this.openCall(delta.index, delta.id, delta.name);
+      case 'arguments':
+        if (this.custom === null) return this.call(delta.index, { function: { arguments: delta.text } });
+        this.custom.text += delta.text;
+        return '';
+    }
+  }
+
+  end(reply: CanonicalReply): StreamEnd {
+    const usage = this.request.streamUsage ? dataEvent({ ...this.base, choices: [], usage: usageOf(reply) }) : '';
+    return { body: this.closeCustom(), end: `${this.chunk({}, finishOf(reply))}${usage}${DONE}` };
+  }
+
+  private openCall(index: number, id: string, name: string): string {
+    if (!isCustom(name, this.request)) {
+      return this.call(index, { id, type: 'function', function: { name, arguments: '' } });
+    }
+    this.custom = { index, text: '' };
+    return this.call(index, { id, type: 'custom', custom: { name, input: '' } });
+  }
+
+  private closeCustom(): string {
+    if (this.custom === null) return '';
+    const { index, text } = this.custom;
+    this.custom = null;
+    return this.call(index, { custom: { input: customInput(text) } });
+  }
+
+  private call(index: number, call: object): string {
+    return this.chunk({ tool_calls: [{ index, ...call }] });
+  }
+
+  private chunk(delta: object, finish: string | null = null): string {
+    return dataEvent({ ...this.base, choices: [{ index: 0, delta, logprobs: null, finish_reason: finish }] });
+  }
 }
 
 /** A chunk without content: SSE comments do not reset every client's idle timer. */

@@ -1,0 +1,84 @@
+import { FloeError } from '../../core/errors.ts';
+import { parseAs } from '../../core/parse.ts';
+import type { AssistantMessage, Content, ContentPart, ToolCall } from '../../schema/index.ts';
+import { type Conversation, contentOf } from '../conversation.ts';
+import { customArguments } from './custom-tool.ts';
+import { type ForeignAssistant, type ForeignMessage, type ForeignToolCall, partsSchema } from './schema.ts';
+
+const WHAT = 'chat completion request';
+
+/** `at`: where the message is in the request, for errors. */
+export function addMessage(conversation: Conversation, message: ForeignMessage, at: string): void {
+  switch (message.role) {
+    case 'system':
+    case 'developer':
+      if (message.role === 'developer') conversation.note('developer message sent as system');
+      conversation.system(textOf(conversation, partsOf(conversation, message.content, at)));
+      return;
+    case 'user':
+      conversation.user(contentOf(partsOf(conversation, message.content, at)));
+      return;
+    case 'assistant':
+      conversation.assistant(assistantOf(conversation, message, at));
+      return;
+    case 'tool':
+      conversation.tool(message.tool_call_id, partsOf(conversation, message.content, at));
+      return;
+    case 'function':
+      throw new FloeError('unsupported', `${at}.role: results of legacy functions; send tool messages instead`);
+  }
+}
+
+function assistantOf(conversation: Conversation, message: ForeignAssistant, at: string): AssistantMessage {
+  if (message.function_call != null) {
+    throw new FloeError('unsupported', `${at}.function_call: a legacy call; send tool_calls instead`);
+  }
+  // A refusal stands beside the content; where there is no other text, it is what the assistant said.
+  const content = textOf(conversation, partsOf(conversation, message.content, at)) || (message.refusal ?? '');
+  const reasoning = message.reasoning_content ?? message.reasoning ?? '';
+  const calls = (message.tool_calls ?? []).map((call, index) => callOf(call, `${at}.tool_calls.${index}`));
+  return {
+    role: 'assistant',
+    content: content === '' && calls.length > 0 ? null : content,
+    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
+    ...(calls.length === 0 ? {} : { tool_calls: calls }),
+  };
+}
+
+function callOf({ id, type, function: called, custom }: ForeignToolCall, at: string): ToolCall {
+  if (type === 'custom') {
+    if (!custom) throw new FloeError('schema_violation', `${WHAT}: ${at}.custom: expected an object`);
+    return { id, type: 'function', function: { name: custom.name, arguments: customArguments(custom.input) } };
+  }
+  if (!called) throw new FloeError('schema_violation', `${WHAT}: ${at}.function: expected an object`);
+  return { id, type: 'function', function: { name: called.name, arguments: called.arguments } };
+}
+
+function partsOf(conversation: Conversation, content: unknown, at: string): ContentPart[] {
+  if (content === null || content === undefined) return [];
+  if (typeof content === 'string') return [{ type: 'text', text: content }];
+  const parts: ContentPart[] = [];
+  for (const part of parseAs(partsSchema, content, WHAT, `${at}.content`)) {
+    switch (part.type) {
+      case 'text':
+        parts.push({ type: 'text', text: part.text });
+        break;
+      case 'refusal':
+        parts.push({ type: 'text', text: part.refusal });
+        break;
+      case 'image_url':
+        parts.push({ type: 'image_url', image_url: { url: part.image_url.url } });
+        break;
+      default:
+        conversation.note(`${part.type} part dropped`);
+    }
+  }
+  return parts;
+}
+
+function textOf(conversation: Conversation, parts: readonly ContentPart[]): string {
+  const texts = parts.filter((part) => part.type === 'text');
+  if (texts.length < parts.length) conversation.note('image outside a user message dropped');
+  const content: Content = contentOf(texts);
+  return typeof content === 'string' ? content : '';
+}
