@@ -6,6 +6,9 @@ export type JsonSchema = boolean | Readonly<Record<string, unknown>>;
 /** Comparisons that one check may take. Schemas come from clients, and references let a short one ask for endless work. */
 const MAX_STEPS = 100_000;
 
+/** Schemas within schemas; deeper than any reply, and far from the end of the call stack. */
+const MAX_DEPTH = 200;
+
 /**
  * Whether `value` satisfies `schema`. Knows the keywords that generated schemas are made of: `type`, `enum`, `const`,
  * `properties`, `required`, `additionalProperties`, `items`, `prefixItems`, the bounds of numbers and lengths, `allOf`,
@@ -21,23 +24,28 @@ type Keywords = Readonly<Record<string, unknown>>;
 class SchemaCheck {
   private readonly root: JsonSchema;
   private steps = 0;
+  private depth = 0;
 
   constructor(root: JsonSchema) {
     this.root = root;
   }
 
   holds(value: unknown, schema: unknown): boolean {
-    if (++this.steps > MAX_STEPS) throw new FloeError('engine_rejected', 'the JSON schema takes too long to check');
+    if (++this.steps > MAX_STEPS || this.depth === MAX_DEPTH) {
+      throw new FloeError('engine_rejected', 'the JSON schema takes too long to check');
+    }
     if (typeof schema === 'boolean') return schema;
     if (!isObject(schema)) throw new FloeError('engine_rejected', 'a JSON schema must be an object or a boolean');
-    return (
+    this.depth++;
+    const holds =
       typeHolds(value, schema.type) &&
       this.listed(value, schema) &&
       boundsHold(value, schema) &&
       (!isObject(value) || this.object(value, schema)) &&
       (!Array.isArray(value) || this.array(value, schema)) &&
-      this.combined(value, schema)
-    );
+      this.combined(value, schema);
+    this.depth--;
+    return holds;
   }
 
   private listed(value: unknown, { enum: choices, const: only }: Keywords): boolean {

@@ -57,6 +57,7 @@ function call(requestId: string, more: Partial<GenerateCall> = {}): GenerateCall
       includeStop: false,
       skipSpecial: true,
       seed: 1,
+      constraint: null,
     },
     topCount: 0,
     cacheSalt: '',

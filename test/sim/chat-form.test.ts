@@ -1,0 +1,224 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
+import { assembled, type Choice, type Chunk, events, post } from './sse.ts';
+
+const bash = { type: 'function', function: { name: 'bash' } };
+const read = { type: 'function', function: { name: 'read' } };
+const scenarios = [
+  {
+    name: 'mixed',
+    rules: [
+      {
+        when: { last_user: { contains: 'talk' } },
+        reply: [{ think: 4 }, { text: 'Just words.' }],
+      },
+      {
+        reply: [
+          { think: 4 },
+          {
+            choice: {
+              id: 'way',
+              options: [
+                { logit: 3, reply: [{ text: 'Just words.' }] },
+                { logit: 0, reply: [{ text: '{"answer": "yes"}' }] },
+                { logit: 0, reply: [{ text: '{"answer": 42}' }] },
+                { logit: 0, reply: [{ text: 'Both.' }, { call: { tool: 'bash' } }, { call: { tool: 'read' } }] },
+                { logit: 0, reply: [{ call: { tool: 'bash', arguments: { command: 'ls' } } }] },
+              ],
+            },
+          },
+        ],
+      },
+    ],
+  },
+];
+const messages = [{ role: 'user', content: 'Go.' }];
+const answer = { type: 'object', properties: { answer: { type: 'string' } }, required: ['answer'] };
+
+const running: SimServer[] = [];
+async function start(options: SimOptions = {}): Promise<SimServer> {
+  const sim = await startSim({ scenarios, ...options });
+  running.push(sim);
+  return sim;
+}
+afterEach(async () => {
+  for (const sim of running.splice(0)) await sim.close();
+});
+
+async function reply(sim: SimServer, body: object): Promise<Choice> {
+  const response = await post(`${sim.url}/v1/chat/completions`, {
+    messages,
+    return_token_ids: true,
+    logprobs: true,
+    ...body,
+  });
+  expect(response.status).toBe(200);
+  const [choice] = ((await response.json()) as Chunk).choices;
+  if (choice === undefined) throw new Error('the reply has no choice');
+  return choice;
+}
+
+async function streamed(sim: SimServer, body: object): Promise<Choice> {
+  const all = { messages, return_token_ids: true, logprobs: true, stream: true, ...body };
+  return assembled(events(await (await post(`${sim.url}/v1/chat/completions`, all)).text()));
+}
+
+async function refusal(sim: SimServer, body: object): Promise<NonNullable<Chunk['error']>> {
+  const response = await post(`${sim.url}/v1/chat/completions`, { messages, ...body });
+  expect(response.status).toBe(400);
+  const { error } = (await response.json()) as Chunk;
+  if (error === undefined) throw new Error('the refusal has no error');
+  expect(sim.ledger.total).toBe(0);
+  return error;
+}
+
+describe('response_format', () => {
+  it.each([
+    [{ response_format: { type: 'json_object' } }, ['{"answer": "yes"}', '{"answer": 42}']],
+    [{ response_format: { type: 'json_schema', json_schema: { name: 'a', schema: answer } } }, ['{"answer": "yes"}']],
+    [{ structured_outputs: { json: answer } }, ['{"answer": "yes"}']],
+    [{ structured_outputs: { json: JSON.stringify(answer) } }, ['{"answer": "yes"}']],
+    [{ structured_outputs: { json_object: true } }, ['{"answer": "yes"}', '{"answer": 42}']],
+  ])('%j is obeyed, with logprobs that the oracle confirms', async (body, texts) => {
+    const sim = await start();
+    const seen = new Set<string>();
+    for (let seed = 0; seed < 12; seed++) {
+      const choice = await reply(sim, { ...body, seed, temperature: 0.8 });
+      seen.add(choice.message.content?.trim() ?? '');
+      expect(choice.message.reasoning).toMatch(/^\n( [a-z]+){4}\n$/);
+    }
+    expect([...seen].sort()).toEqual(texts);
+    for (const entry of sim.ledger.entries()) {
+      const wanted = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
+      for (const [index, logp] of entry.processed_logprobs.entries()) {
+        expect(logp).toBeCloseTo(wanted.processed[index] ?? Number.NaN, 9);
+        expect(entry.raw_logprobs[index]).toBeCloseTo(wanted.raw[index] ?? Number.NaN, 9);
+      }
+      expect(entry.processed_logprobs).not.toEqual(entry.raw_logprobs);
+    }
+  });
+
+  it('lets replies of calls alone through where there are tools, and they are content where there are none', async () => {
+    const sim = await start();
+    const seen = new Set<string>();
+    const body = {
+      response_format: { type: 'json_schema', json_schema: { name: 'a', schema: answer } },
+      tools: [bash],
+    };
+    for (let seed = 0; seed < 16; seed++) {
+      const { message } = await reply(sim, { ...body, seed });
+      seen.add(message.tool_calls[0]?.function.name ?? message.content?.trim() ?? '');
+    }
+    expect([...seen].sort()).toEqual(['bash', '{"answer": "yes"}']);
+    const none = await reply(sim, { ...body, tool_choice: 'none', seed: 1 });
+    expect(none.message.content?.trim()).toBe('{"answer": "yes"}');
+  });
+
+  it('of type text changes nothing', async () => {
+    const sim = await start();
+    const free = await reply(sim, { seed: 4 });
+    const text = await reply(sim, { seed: 4, response_format: { type: 'text' } });
+    expect(text.token_ids).toEqual(free.token_ids);
+    expect(text.logprobs).toEqual(free.logprobs);
+    expect(sim.ledger.entries()[1]?.params.constraint).toBeNull();
+  });
+
+  it.each([
+    ['that no reply fulfils', { type: 'json_object' }, 'no reply that fulfils it'],
+    ['without its schema', { type: 'json_schema' }, '`json_schema` must be set'],
+    ['of another type', { type: 'structural_tag' }, 'structural_tag is not supported'],
+    ['with a wrong reference', { type: 'json_schema', json_schema: { name: 'a', schema: { $ref: '#/x' } } }, '#/x'],
+  ])('is refused %s, naming the field', async (_, format, words) => {
+    const sim = await start();
+    // Only words come as an answer to this, unless the schema itself is in question.
+    const body = words === '#/x' ? {} : { messages: [{ role: 'user', content: 'Just talk.' }] };
+    const error = await refusal(sim, { ...body, response_format: format });
+    expect(error).toMatchObject({ type: 'BadRequestError', param: 'response_format', code: 400 });
+    expect(error.message).toMatch(/^response_format: /);
+    expect(error.message).toContain(words);
+  });
+
+  it('is refused before a stream begins', async () => {
+    const sim = await start();
+    const error = await refusal(sim, {
+      messages: [{ role: 'user', content: 'Just talk.' }],
+      response_format: { type: 'json_object' },
+      stream: true,
+    });
+    expect(error.param).toBe('response_format');
+  });
+
+  it('is refused in other words of structured_outputs, and by the text completions', async () => {
+    const sim = await start();
+    expect((await refusal(sim, { structured_outputs: { regex: 'a' } })).message).toContain('regex');
+    expect((await refusal(sim, { structured_outputs: { json: '{' } })).message).toContain('no JSON');
+    const response = await post(`${sim.url}/v1/completions`, { prompt: 'x', response_format: { type: 'json_object' } });
+    expect(response.status).toBe(400);
+    expect(((await response.json()) as Chunk).error?.message).toContain('response_format');
+  });
+});
+
+describe('tool_choice', () => {
+  it('required and named give a call every time, and say so at the end', async () => {
+    const sim = await start();
+    const named = { type: 'function', function: { name: 'read' } };
+    for (let seed = 0; seed < 8; seed++) {
+      const any = await reply(sim, { tools: [bash, read], tool_choice: 'required', seed });
+      expect(any.message.tool_calls.length).toBeGreaterThan(0);
+      expect(any.finish_reason).toBe('tool_calls');
+      const one = await reply(sim, { tools: [bash, read], tool_choice: named, seed });
+      expect(one.message.tool_calls.map((call) => call.function.name)).toEqual(['bash', 'read']);
+      expect(one.finish_reason).toBe('tool_calls');
+      expect((await streamed(sim, { tools: [bash, read], tool_choice: named, seed })).finish_reason).toBe('tool_calls');
+    }
+    expect(sim.ledger.entries()[0]?.params.constraint).toEqual({ kind: 'call', name: null });
+  });
+
+  it('outweighs a format', async () => {
+    const sim = await start();
+    const body = { tools: [bash], tool_choice: 'required', response_format: { type: 'json_object' }, seed: 1 };
+    expect((await reply(sim, body)).message.tool_calls.length).toBeGreaterThan(0);
+  });
+
+  it('none leaves calls in the content', async () => {
+    const sim = await start({
+      scenarios: [{ name: 's', rules: [{ reply: [{ call: { tool: 'bash', arguments: {} } }] }] }],
+    });
+    const choice = await reply(sim, { tools: [bash], tool_choice: 'none' });
+    expect(choice.message.tool_calls).toEqual([]);
+    expect(choice.message.content).toContain('<tool_call>');
+    expect(choice.finish_reason).toBe('stop');
+  });
+
+  it.each([
+    ['that no reply fulfils', { tools: [bash], tool_choice: 'required' }, 'no reply that fulfils it'],
+    ['without tools', { tool_choice: 'required' }, '`tools` must be set'],
+    ['that is unknown', { tools: [bash], tool_choice: 'any' }, 'Invalid value for `tool_choice`: any'],
+    [
+      'of a tool that is not offered',
+      { tools: [bash], tool_choice: { type: 'function', function: { name: 'write' } } },
+      'does not match any of the specified `tools`',
+    ],
+  ])('is refused %s, naming the field', async (_, body, words) => {
+    const sim = await start();
+    const error = await refusal(sim, { messages: [{ role: 'user', content: 'Just talk.' }], ...body });
+    expect(error).toMatchObject({ param: 'tool_choice', code: 400 });
+    expect(error.message).toContain(words);
+  });
+
+  it('with parallel_tool_calls false shows the first call only, and all ids', async () => {
+    const sim = await start();
+    const named = { type: 'function', function: { name: 'read' } };
+    const body = { tools: [bash, read], tool_choice: named, seed: 2 };
+    const both = await reply(sim, body);
+    expect(both.message.tool_calls.length).toBe(2);
+    for (const one of [
+      await reply(sim, { ...body, parallel_tool_calls: false }),
+      await streamed(sim, { ...body, parallel_tool_calls: false }),
+    ]) {
+      expect(one.message.tool_calls.map((call) => call.function)).toEqual([{ name: 'bash', arguments: '{}' }]);
+      expect(one.token_ids).toEqual(both.token_ids);
+      expect(one.finish_reason).toBe('tool_calls');
+    }
+  });
+});
