@@ -1,9 +1,9 @@
 import { FloeError } from '../core/errors.ts';
 import { hashText } from './random.ts';
 
-/** Least and most placeholder tokens of an image: few, so that screenshots leave room for a conversation. */
+/** Least and most placeholders of an image, of 7 tokens each: no more than a real screenshot takes. */
 const MIN_PADS = 4;
-const MAX_PADS = 35;
+const MAX_PADS = 131;
 
 /** Finds the images of a rendered conversation. */
 export const IMAGE_PATTERN = /<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>/g;

@@ -1,7 +1,10 @@
+import { connect } from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
 import { type FaultInput, type SimServer, startSim } from '../../src/sim/index.ts';
+import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 import { assembled, type Chunk, events, post } from './sse.ts';
 
+const vocabulary = bundledVocabulary();
 const scenarios = [
   {
     name: 'caller',
@@ -181,6 +184,110 @@ describe('a fault', () => {
     expect(choice?.finish_reason).toBe('abort');
     expect(choice?.token_ids?.length).toBe(3);
     expect(sim.ledger.entries()[0]?.aborted_at).toBe(3);
+  });
+});
+
+describe('a fault of the stream', () => {
+  it('stream_lost_ids loses the ids of chunks whose text the parser swallowed', async () => {
+    const sim = await start([{ kind: 'stream_lost_ids' }]);
+    const chunks = await streamed(sim);
+    const [entry] = sim.ledger.entries();
+    const sent = chunks.flatMap(({ choices }) => choices[0]?.token_ids ?? []);
+    expect(chunks.at(-1)?.usage?.completion_tokens).toBe(entry?.response_ids.length);
+    expect(sent.length).toBeLessThan(entry?.response_ids.length ?? 0);
+    expect(assembled(chunks).logprobs?.content.length).toBe(sent.length);
+    // What is lost are the delimiters and what stands in a call before its arguments.
+    expect(vocabulary.decode(sent)).not.toContain('<think>');
+    expect(assembled(chunks).message.tool_calls[0]?.function.arguments).toBe('{"command":"ls"}');
+    expect(entry?.faults).toEqual(['stream_lost_ids']);
+    expect((await reply(sim)).choices[0]?.token_ids).toEqual(entry?.response_ids);
+  });
+
+  it('stream_lost_ids loses the last ids when nothing was swallowed', async () => {
+    const sim = await startSim({ faults: [{ kind: 'stream_lost_ids' }] });
+    running.push(sim);
+    const whole = assembled(await streamed(sim));
+    const [entry] = sim.ledger.entries();
+    expect(whole.token_ids).toEqual(entry?.response_ids.slice(0, -1));
+    expect(whole.finish_reason).toBe('stop');
+  });
+
+  it('chunk_split breaks the bytes within lines and characters, and changes nothing else', async () => {
+    const emoji = [{ name: 's', rules: [{ reply: [{ text: 'Größe 😀 ✓' }] }] }];
+    const sim = await startSim({ scenarios: emoji, faults: [{ kind: 'chunk_split', on_calls: [2] }] });
+    running.push(sim);
+    const path = '/v1/chat/completions';
+    const more = { stream: true, stream_interval: 100, n: 2 };
+    const whole = Buffer.concat(await rawPieces(sim, path, { ...body, ...more }));
+    const pieces = await rawPieces(sim, path, { ...body, ...more });
+    const same = (text: string): unknown => events(text).map(({ choices, usage }) => ({ choices, usage }));
+    const byChoice = (bytes: Buffer, index: number): unknown => assembled(events(bytes.toString()), index);
+    expect(same(Buffer.concat(pieces).toString())).toHaveLength((same(whole.toString()) as unknown[]).length);
+    for (const index of [0, 1]) expect(byChoice(Buffer.concat(pieces), index)).toEqual(byChoice(whole, index));
+    expect(pieces.filter((piece) => piece.toString() === 'da').length).toBe(events(whole.toString()).length + 1);
+    // A piece that begins within a character is no text by itself.
+    expect(pieces.filter((piece) => ((piece[0] ?? 0) & 0xc0) === 0x80).length).toBeGreaterThan(4);
+  });
+});
+
+/** The chunks of a reply's body as they were framed on the wire. */
+async function rawPieces(sim: SimServer, path: string, request: object): Promise<Buffer[]> {
+  const text = JSON.stringify(request);
+  const socket = connect(Number(new URL(sim.url).port), '127.0.0.1');
+  socket.write(
+    `POST ${path} HTTP/1.1\r\nhost: sim\r\nconnection: close\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`,
+  );
+  const received: Buffer[] = [];
+  for await (const bytes of socket) received.push(bytes as Buffer);
+  const all = Buffer.concat(received);
+  const pieces: Buffer[] = [];
+  for (let at = all.indexOf('\r\n\r\n') + 4; ; ) {
+    const lineEnd = all.indexOf('\r\n', at);
+    const size = Number.parseInt(all.toString('latin1', at, lineEnd), 16);
+    if (!(size > 0)) return pieces;
+    pieces.push(all.subarray(lineEnd + 2, lineEnd + 2 + size));
+    at = lineEnd + 2 + size + 2;
+  }
+}
+
+describe('a fault of the parts around', () => {
+  it("duplicate_call_ids repeats the ids of the session's previous reply", async () => {
+    const sim = await start([{ kind: 'duplicate_call_ids', on_calls: [3, 4, 5] }]);
+    const ask = async (session: string, stream = false): Promise<string | undefined> => {
+      const response = await post(`${sim.url}/v1/chat/completions`, { ...body, stream }, { 'x-session-id': session });
+      const choice = stream ? assembled(events(await response.text())) : ((await response.json()) as Chunk).choices[0];
+      return choice?.message.tool_calls[0]?.id;
+    };
+    const first = await ask('a');
+    const other = await ask('b');
+    expect(first).toMatch(/^chatcmpl-tool-[0-9a-f]{32}$/);
+    expect(other).not.toBe(first);
+    expect(await ask('a')).toBe(first);
+    expect(await ask('a', true)).toBe(first);
+    expect(await ask('new')).not.toBe(first);
+    expect(await ask('a')).not.toBe(first);
+    expect(sim.ledger.entries().map((entry) => entry.faults)).toEqual([
+      [],
+      [],
+      ['duplicate_call_ids'],
+      ['duplicate_call_ids'],
+      ['duplicate_call_ids'],
+      [],
+    ]);
+  });
+
+  it("http_400_context refuses in vLLM's words for an overlong prompt, and samples nothing", async () => {
+    const sim = await start([{ kind: 'http_400_context' }]);
+    for (const path of ['/v1/chat/completions', '/v1/completions']) {
+      const response = await post(`${sim.url}${path}`, path.includes('chat') ? body : { prompt: 'x' });
+      expect(response.status).toBe(400);
+      const { error } = (await response.json()) as Chunk;
+      expect(error).toMatchObject({ type: 'BadRequestError', param: 'input_tokens', code: 400 });
+      expect(error?.message).toMatch(
+        /^This model's maximum context length is 32768 tokens\. However, your request has/,
+      );
+    }
+    expect(sim.ledger.total).toBe(0);
   });
 });
 

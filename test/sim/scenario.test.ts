@@ -41,6 +41,8 @@ describe('a scenario file', () => {
     [[{ think: { text: 'a</think>b' } }], 'reply.0.think.text'],
     [[{ call: { arguments: {} } }], 'reply.0.call.tool'],
     [[{ choice: { id: 'a', options: [{ reply: [] }] } }], 'reply.0.choice.options'],
+    [[{ raw: '' }], 'reply.0.raw'],
+    [[{ raw: 'a<|im_end|>b' }], 'reply.0.raw'],
   ])('refuses %j at %s', (reply, path) => {
     expect(paths(failure(() => parseScenarios(withReply(reply), 'f')))).toContain(`scenarios.0.rules.0.${path}`);
   });
@@ -53,6 +55,8 @@ describe('a scenario file', () => {
   it.each([
     ['thinking after text', [{ text: 'a' }, { think: 3 }], /rules\.0\.reply\.1: thinking must be the first/],
     ['text after a call', [{ call: { tool: 't' } }, { text: 'a' }], /rules\.0\.reply\.1: text after a call/],
+    ['a call after raw text', [{ raw: 'a' }, { call: { tool: 't' } }], /rules\.0\.reply\.1: only raw text may follow/],
+    ['thinking after raw text', [{ raw: 'a' }, { think: 3 }], /only raw text may follow/],
     [
       'more leaves than can be held',
       Array.from({ length: 10 }, (_, i) => ({

@@ -338,6 +338,9 @@ describe('the other routes', () => {
     expect(metrics).toContain(`vllm:prompt_tokens_total${labels} ${entry?.prompt_ids.length}`);
     expect(metrics).toContain(`vllm:num_requests_running${labels} 0`);
     expect((await fetch(`${sim.url}/health`)).status).toBe(200);
+    expect(await (await fetch(`${sim.url}/version`)).json()).toEqual({ version: '0.14.0' });
+    const other = await start({ version: '0.9.1' });
+    expect(await (await fetch(`${other.url}/version`)).json()).toEqual({ version: '0.9.1' });
   });
 
   it('answers unknown routes with 404 and wrong methods with 405', async () => {
