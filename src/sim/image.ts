@@ -12,8 +12,8 @@ const SCHEMES = /^(?:data:image\/[a-z0-9.+-]+;base64,|https?:\/\/)/i;
 
 /**
  * What the template writes for an image. The bundled vocabulary has no tokens of its own for it, so these are ordinary
- * ones. How many follows from a hash of the URL, data or not, so that different images mostly give different prompts;
- * nothing is ever fetched or decoded. `path` names the field in messages.
+ * ones. How many follows from a hash of the URL, data or not, so that different images mostly give different prompts
+ * (with real models, images of one size give the same ids); nothing is ever fetched or decoded. `path` names the field in messages.
  * Throws `engine_rejected` for a URL that is none of an image.
  */
 export function imageText(url: string, path: string): string {

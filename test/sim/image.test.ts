@@ -15,7 +15,7 @@ const scenarios = [
   },
 ];
 const red = `data:image/png;base64,${Buffer.from('red').toString('base64')}`;
-const blue = `data:image/png;base64,${Buffer.from('blue').toString('base64')}`;
+const green = `data:image/png;base64,${Buffer.from('green').toString('base64')}`;
 const image = (url: string) => ({ type: 'image_url', image_url: { url } });
 const text = { type: 'text', text: 'Look.' };
 
@@ -47,7 +47,7 @@ describe('an image', () => {
       /user\nLook\.\n<\|vision_start\|>(<\|image_pad\|>){4,131}<\|vision_end\|>\nLook\.<\|im_end\|>/,
     );
     expect(await look(sim, [{ role: 'user', content: [text, image(red), text] }])).toEqual(one);
-    const other = await look(sim, [{ role: 'user', content: [text, image(blue), text] }]);
+    const other = await look(sim, [{ role: 'user', content: [text, image(green), text] }]);
     expect(other.prompt).not.toBe(one.prompt);
   });
 
