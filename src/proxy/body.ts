@@ -1,9 +1,16 @@
 import type { IncomingMessage } from 'node:http';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
+import { parseJson } from '../core/parse.ts';
 
 /** The largest conversation that is read: a million tokens of text with images still fits. */
 export const MAX_BODY_BYTES = 64 * 1024 * 1024;
+
+/**
+ * Values in one body. A session of a thousand turns has some 30,000; a body of nothing but small values holds the event
+ * loop, and with it every other session, for seconds.
+ */
+export const MAX_BODY_VALUES = 200_000;
 
 /** A client that sends nothing for this long in the middle of its body is not coming back. */
 export const BODY_IDLE_MS = 30_000;
@@ -61,6 +68,11 @@ export function readBody(request: IncomingMessage, clock: Clock, reading = new R
     }
     request.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
   });
+}
+
+/** The body as JSON. Throws `malformed_json`, or `body_too_large` beyond {@link MAX_BODY_VALUES}. */
+export function parseBody(body: Buffer): unknown {
+  return parseJson(body, MAX_BODY_VALUES);
 }
 
 function tooMany(): FloeError {

@@ -2,11 +2,10 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo, Socket } from 'node:net';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
-import { parseJson } from '../core/parse.ts';
 import type { CallContext, Dialect, RouteKind } from '../dialects/dialect.ts';
 import { matchRoute } from '../dialects/registry.ts';
 import type { EnginePool } from '../engines/pool.ts';
-import { readBody } from './body.ts';
+import { parseBody, readBody } from './body.ts';
 import { ABANDON_GRACE_MS } from './call.ts';
 import { deliver, HEARTBEAT_MS, sendError, sendJson } from './delivery.ts';
 import { MAX_HEADERS, parseTarget, refuseOddFraming } from './framing.ts';
@@ -254,7 +253,7 @@ class HttpProxy implements ModelProxy {
         return;
       case 'count_tokens': {
         const body = await readBody(request, this.deps.clock, calls.reading);
-        const canonical = dialect.parseCount(parseJson(body), context);
+        const canonical = dialect.parseCount(parseBody(body), context);
         const tokens = await calls.countTokens(canonical, abortedByClose(response));
         sendJson(response, 200, dialect.encodeCount(tokens));
         return;
@@ -264,7 +263,7 @@ class HttpProxy implements ModelProxy {
         calls.refuseWhenClosed();
         const digest = digestOf(dialect, context, body);
         const call =
-          calls.findRepeat(digest) ?? calls.begin(digest, dialect, dialect.parseRequest(parseJson(body), context));
+          calls.findRepeat(digest) ?? calls.begin(digest, dialect, dialect.parseRequest(parseBody(body), context));
         await deliver(response, call, {
           clock: this.deps.clock,
           heartbeatMs: this.deps.heartbeatMs ?? HEARTBEAT_MS,

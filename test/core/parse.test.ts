@@ -28,6 +28,17 @@ describe('parseJson', () => {
     expect(parseJson(JSON.stringify({ a: '['.repeat(1_000), b: `\\"${'{'.repeat(1_000)}` }))).toHaveProperty('b');
   });
 
+  it('refuses more values than it is told to take, wherever they are, and does not count what is in strings', () => {
+    const flat = JSON.stringify(Array.from({ length: 50 }, (_, i) => i));
+    const nested = JSON.stringify(Array.from({ length: 25 }, () => []));
+    const keys = JSON.stringify(Object.fromEntries(Array.from({ length: 50 }, (_, i) => [`k${i}`, i])));
+    for (const text of [flat, nested, keys]) {
+      expect(codeOf(() => parseJson(text, 40))).toBe('body_too_large');
+      expect(codeOf(() => parseJson(text, 80))).toBe('no error');
+    }
+    expect(codeOf(() => parseJson(JSON.stringify(',[{'.repeat(100)), 1))).toBe('no error');
+  });
+
   it('refuses bytes that are not UTF-8', () => {
     expect(codeOf(() => parseJson(Buffer.from([0x22, 0xff, 0xfe, 0x22])))).toBe('malformed_json');
   });
