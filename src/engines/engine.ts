@@ -1,3 +1,4 @@
+import type { ReplyDelta } from '../core/reply-delta.ts';
 import type {
   AssistantMessage,
   ChatTool,
@@ -10,6 +11,16 @@ import type {
   Usage,
   VersionSpan,
 } from '../schema/index.ts';
+
+/**
+ * Hears of a reply while it is sampled. `started` comes once, before the first `delta`; the deltas add up to a beginning of the
+ * reply's message, mostly to all of it. An engine that does not stream calls neither. Must not throw.
+ */
+export interface ReplyListener {
+  /** The first token is there. `promptTokens` is null where the engine does not tell yet. */
+  started(promptTokens: number | null): void;
+  delta(delta: ReplyDelta): void;
+}
 
 /** One call to be sampled. `messageTexts` are canonical chat messages as JSON text, sent as they are. */
 export type GenerateRequest = {
@@ -28,6 +39,8 @@ export type GenerateRequest = {
   /** Constrains the reply's text; sent to the engine as it is. */
   readonly responseFormat: ResponseFormat | null;
   readonly seed: number | null;
+  /** Wants the reply as it comes, where the engine's streams are exact. The reply itself is the same with and without. */
+  readonly listener?: ReplyListener | undefined;
 };
 
 /** One sampled reply. `responseIds`, `responseLogprobs` have one length; `versionSpans` cover it without gaps. */
@@ -57,3 +70,6 @@ export interface Engine {
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number>;
   close(): Promise<void>;
 }
+
+/** Something about an engine that its operator should know. Must not throw. */
+export type EngineNotice = (message: string, details: Readonly<Record<string, unknown>>) => void;

@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
 import { type Clock, sleep } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
+import type { ReplyDelta } from '../core/reply-delta.ts';
 import type { EngineInfo, EngineSpec } from '../schema/index.ts';
-import type { Engine, GenerateReply, GenerateRequest } from './engine.ts';
+import type { Engine, EngineNotice, GenerateReply, GenerateRequest, ReplyListener } from './engine.ts';
 import { createVllmEngine } from './vllm/engine.ts';
 
 /** A reply and the engine that gave it. `engineMs` is its last, successful call alone. */
@@ -15,7 +16,8 @@ export type PooledReply = {
 
 /**
  * Several engines that serve one policy. A call goes to the engine with the fewest calls in flight. A call to which no
- * reply began is tried again, elsewhere or after a pause, for up to {@link PATIENCE_MS} or until the signal aborts.
+ * reply began is tried again, elsewhere or after a pause, for up to {@link PATIENCE_MS} or until the signal aborts; never one
+ * whose listener has been given a delta.
  * `generate` and `countTokens` reject as an `Engine` does, and with `engine_unavailable` when there is no engine.
  */
 export interface EnginePool {
@@ -40,7 +42,11 @@ const FAILURES_UNTIL_AVOIDED = 3;
 /** How long an engine is passed over before one call tries it again. */
 const AVOIDED_MS = 5_000;
 
-export type EnginePoolDeps = { readonly clock: Clock };
+export type EnginePoolDeps = {
+  readonly clock: Clock;
+  /** Where engines tell what their operator should know; default: nowhere. */
+  readonly notice?: EngineNotice;
+};
 
 /** Connects to every engine. Rejects as `createVllmEngine` does, with no engine left open. */
 export async function createEnginePool(specs: readonly EngineSpec[], deps: EnginePoolDeps): Promise<EnginePool> {
@@ -82,11 +88,17 @@ class LeastBusyPool implements EnginePool {
   }
 
   generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply> {
+    const relay = request.listener && new WatchedListener(request.listener);
+    const watched = relay === undefined ? request : { ...request, listener: relay };
     return this.attempt(request, signal, async (engine) => {
       const startMs = this.clock.monotonicMs();
-      const reply = await engine.generate(request, signal);
-      const { engine_id, model } = engine.info();
-      return { reply, engineId: engine_id, model, engineMs: this.clock.monotonicMs() - startMs };
+      try {
+        const reply = await engine.generate(watched, signal);
+        const { engine_id, model } = engine.info();
+        return { reply, engineId: engine_id, model, engineMs: this.clock.monotonicMs() - startMs };
+      } catch (error) {
+        throw relay?.relayed ? brokenOff(error) : error;
+      }
     });
   }
 
@@ -168,4 +180,29 @@ function hashOf(sessionId: string): number {
 function retryAfterMs(error: FloeError): number {
   const value = error.details.retry_after_ms;
   return typeof value === 'number' ? value : 0;
+}
+
+/** Knows whether a reply's beginning is out: another engine, asked again, would sample another reply. */
+class WatchedListener implements ReplyListener {
+  relayed = false;
+  private readonly inner: ReplyListener;
+
+  constructor(inner: ReplyListener) {
+    this.inner = inner;
+  }
+
+  started(promptTokens: number | null): void {
+    this.inner.started(promptTokens);
+  }
+
+  delta(delta: ReplyDelta): void {
+    this.relayed = true;
+    this.inner.delta(delta);
+  }
+}
+
+/** What would be tried again, as something that is not. */
+function brokenOff(error: unknown): unknown {
+  if (!FloeError.is(error) || error.code !== 'engine_unavailable') return error;
+  return new FloeError('engine_error', error.message, error.details, error);
 }

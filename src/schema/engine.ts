@@ -14,6 +14,10 @@ export const engineSpecSchema = z.strictObject({
     .enum(['raw', 'processed'])
     .default('processed')
     .describe('what its logprobs mean; vLLM cannot be asked, so it is stated here'),
+  stream: z
+    .enum(['auto', 'off'])
+    .default('auto')
+    .describe('auto: replies that a harness wants streamed are relayed as they come; off: they arrive whole'),
 });
 export type EngineSpec = z.infer<typeof engineSpecSchema>;
 
@@ -26,6 +30,7 @@ export const engineInfoSchema = z.object({
   logprobs_mode: z.enum(['raw', 'processed']),
   policy_version: z.string().nullable(),
   healthy: z.boolean(),
+  streaming: z.boolean().describe('whether replies are relayed as they come; ends when a stream has lost token ids'),
   inflight: z.int(),
 });
 export type EngineInfo = z.infer<typeof engineInfoSchema>;

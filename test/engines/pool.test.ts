@@ -47,6 +47,7 @@ class ToyEngine implements Engine {
       logprobs_mode: 'processed' as const,
       policy_version: null,
       healthy: true,
+      streaming: true,
       inflight: this.inflight,
     };
   }

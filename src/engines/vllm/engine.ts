@@ -3,11 +3,13 @@ import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineInfo, EngineSpec, VersionSpan } from '../../schema/index.ts';
-import type { Engine, GenerateReply, GenerateRequest } from '../engine.ts';
-import { callEngine, type HttpReply } from '../http.ts';
+import type { Engine, EngineNotice, GenerateReply, GenerateRequest } from '../engine.ts';
+import { callEngine, type HttpReply, type OpenReply, openReply } from '../http.ts';
 import { IdScanner } from '../id-scan.ts';
-import { errorMessage, type ParsedReply, parseReply } from './reply.ts';
+import { errorMessage, type ParsedReply } from './record.ts';
+import { parseReply } from './reply.ts';
 import { chatBody, tokenizeBody } from './request.ts';
+import { ReplyStreamReader } from './stream.ts';
 import { EngineVersions } from './versions.ts';
 
 /** uvicorn closes idle connections after 5 s; a request on a connection that is being closed would be lost. */
@@ -29,7 +31,7 @@ const rejectionSchema = z.looseObject({ error: z.looseObject({ param: z.string()
 const CONTEXT_WORDING = /maximum context length|maximum model length|max_model_len|longer than the maximum/i;
 const CONTEXT_PARAM = 'input_tokens';
 
-export type VllmDeps = { readonly clock: Clock };
+export type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
  * A vLLM server. Rejects with `engine_unavailable` when it cannot be reached, `engine_error` when it does not serve the
@@ -59,7 +61,7 @@ export async function createVllmEngine(spec: EngineSpec, deps: VllmDeps): Promis
       }),
     );
     await versions.current();
-    return new VllmEngine({ pool, engineId, prefix, spec, versions, ...model });
+    return new VllmEngine({ pool, engineId, prefix, spec, versions, notice: deps.notice ?? (() => {}), ...model });
   } catch (error) {
     await pool.destroy();
     throw error;
@@ -116,6 +118,7 @@ type Parts = Model & {
   readonly prefix: string;
   readonly spec: EngineSpec;
   readonly versions: EngineVersions;
+  readonly notice: EngineNotice;
 };
 
 class VllmEngine implements Engine {
@@ -123,6 +126,8 @@ class VllmEngine implements Engine {
   private readonly scanner = new IdScanner();
   private inflight = 0;
   private healthy = true;
+  /** Once a stream has lost ids, the next would as well. */
+  private losesIds = false;
 
   constructor(parts: Parts) {
     this.parts = parts;
@@ -139,15 +144,19 @@ class VllmEngine implements Engine {
       logprobs_mode: spec.logprobs_mode,
       policy_version: versions.last,
       healthy: this.healthy,
+      streaming: this.streaming,
       inflight: this.inflight,
     };
+  }
+
+  private get streaming(): boolean {
+    return this.parts.spec.stream === 'auto' && !this.losesIds;
   }
 
   async generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
     return this.tracked(async () => {
       const versionBefore = this.parts.versions.current();
-      const reply = await this.sample(request, signal);
-      const parsed = parseReply(reply.body, request, this.scanner);
+      const parsed = await this.sample(request, signal);
       return { ...parsed, versionSpans: parsed.versionSpans ?? (await this.oneSpan(parsed, await versionBefore)) };
     });
   }
@@ -155,7 +164,7 @@ class VllmEngine implements Engine {
   async countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
     return this.tracked(async () => {
       const reply = await this.post('/tokenize', tokenizeBody(this.parts.model, request), request, signal);
-      const parsed = countSchema.safeParse(jsonOf(reply.body));
+      const parsed = countSchema.safeParse(jsonOf(await reply.read()));
       if (!parsed.success) throw this.fail('engine_error', '/tokenize answered without a count');
       return parsed.data.count;
     });
@@ -183,21 +192,51 @@ class VllmEngine implements Engine {
    * Harnesses ask for bounds such as 32,000 tokens whatever the model; vLLM refuses a bound that does not fit behind the
    * prompt instead of lowering it. Without a bound it takes the room there is, which is then less than what was asked for.
    */
-  private async sample(request: GenerateRequest, signal: AbortSignal): Promise<HttpReply> {
-    const { model, maxModelLen } = this.parts;
+  private async sample(request: GenerateRequest, signal: AbortSignal): Promise<ParsedReply> {
+    const { maxModelLen } = this.parts;
     const hopeless = request.maxTokens !== null && maxModelLen !== null && request.maxTokens >= maxModelLen;
     const maxTokens = hopeless ? null : request.maxTokens;
     try {
-      return await this.post('/v1/chat/completions', chatBody(model, request, maxTokens), request, signal);
+      return await this.complete(request, maxTokens, signal);
     } catch (error) {
       if (maxTokens === null || !FloeError.is(error) || error.details.context_overflow !== true) throw error;
-      return await this.post('/v1/chat/completions', chatBody(model, request, null), request, signal);
+      return await this.complete(request, null, signal);
     }
   }
 
-  private async post(path: string, body: string, request: GenerateRequest, signal: AbortSignal): Promise<HttpReply> {
+  private async complete(
+    request: GenerateRequest,
+    maxTokens: number | null,
+    signal: AbortSignal,
+  ): Promise<ParsedReply> {
+    const listener = this.streaming ? request.listener : undefined;
+    const body = chatBody(this.parts.model, request, maxTokens, listener !== undefined);
+    const reply = await this.post('/v1/chat/completions', body, request, signal);
+    if (listener === undefined || !isEventStream(reply)) return parseReply(await reply.read(), request, this.scanner);
+    const stream = new ReplyStreamReader(request, this.scanner, listener);
+    try {
+      await reply.each((bytes) => stream.push(bytes));
+      return stream.reply();
+    } catch (error) {
+      if (FloeError.is(error) && error.details.lost_ids === true) this.giveUpStreams(error);
+      throw error;
+    }
+  }
+
+  private giveUpStreams(error: FloeError): void {
+    if (this.losesIds) return;
+    this.losesIds = true;
+    const { engineId, notice } = this.parts;
+    notice('a streamed reply has lost token ids; replies of this engine arrive whole from now on', {
+      engine_id: engineId,
+      reason: error.message,
+    });
+  }
+
+  /** Rejects with what the status says, unless it is 200. */
+  private async post(path: string, body: string, request: GenerateRequest, signal: AbortSignal): Promise<OpenReply> {
     const { pool, engineId, prefix } = this.parts;
-    const reply = await callEngine(pool, engineId, {
+    const reply = await openReply(pool, engineId, {
       method: 'POST',
       path: prefix + path,
       headers: {
@@ -210,7 +249,7 @@ class VllmEngine implements Engine {
       signal,
     });
     if (reply.status === 200) return reply;
-    throw this.refused(reply);
+    throw this.refused({ status: reply.status, headers: reply.headers, body: await reply.read() });
   }
 
   private refused(reply: HttpReply): FloeError {
@@ -248,4 +287,9 @@ class VllmEngine implements Engine {
 function retryAfterMs(headers: HttpReply['headers']): number | null {
   const seconds = Number(headers['retry-after']);
   return Number.isFinite(seconds) && seconds >= 0 ? seconds * 1000 : null;
+}
+
+/** A server that does not stream answers whole. */
+function isEventStream(reply: OpenReply): boolean {
+  return String(reply.headers['content-type'] ?? '').startsWith('text/event-stream');
 }

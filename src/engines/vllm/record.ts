@@ -1,0 +1,215 @@
+import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
+import type { AssistantMessage, FinishReason, StopCause, Usage, VersionSpan } from '../../schema/index.ts';
+import type { GenerateReply } from '../engine.ts';
+import type { ScannedIds } from '../id-scan.ts';
+
+/** Log-probabilities are float32 sums; a certain token can come out this far above 0. */
+const LOGPROB_ROUNDING = 1e-3;
+
+/** How vLLM writes an id where OpenAI's API has the token's text. */
+const TOKEN_ID = 'token_id:';
+
+/** Stands in for an id array that was read from the bytes; a number is no valid value of that field. */
+const SCANNED_MARK = -1;
+
+export const idsSchema = z
+  .union([
+    z.array(
+      z
+        .int()
+        .min(0)
+        .max(2 ** 31 - 1),
+    ),
+    z.literal(SCANNED_MARK),
+  ])
+  .nullish();
+
+export const logprobsSchema = z.looseObject({ content: z.array(z.unknown()).nullish() }).nullish();
+
+export const stopReasonSchema = z.union([z.int(), z.string()]).nullish();
+
+export const versionsSchema = z
+  .array(z.looseObject({ version: z.union([z.string(), z.int()]).nullable(), start: z.int(), end: z.int() }))
+  .nullish();
+
+export const foreignUsageSchema = z.looseObject({
+  prompt_tokens: z.int().min(0),
+  completion_tokens: z.int().min(0),
+  prompt_tokens_details: z.looseObject({ cached_tokens: z.int().nullish() }).nullish(),
+});
+
+/** What vLLM says of a reply, whether it came whole or in pieces. */
+export type ReplyFields = {
+  readonly promptIds: Int32Array;
+  readonly responseIds: Int32Array;
+  /** The entries of `logprobs.content`, one for each response id. */
+  readonly logprobs: readonly unknown[] | null | undefined;
+  readonly versions: z.output<typeof versionsSchema>;
+  readonly message: AssistantMessage;
+  readonly finishReason: string;
+  readonly stopReason: z.output<typeof stopReasonSchema>;
+  readonly usage: z.output<typeof foreignUsageSchema>;
+};
+
+/** vLLM's reply without what only the adapter knows: the version that it was sampled with, unless the spans tell. */
+export type ParsedReply = Omit<GenerateReply, 'versionSpans'> & {
+  readonly versionSpans: readonly VersionSpan[] | null;
+};
+
+/** Throws `engine_error`, naming what is wrong, for everything that cannot be trained on. */
+export function recordable(fields: ReplyFields): ParsedReply {
+  const { promptIds, responseIds } = fields;
+  const finishReason = finishOf(fields.finishReason);
+  const usage: Usage = {
+    prompt_tokens: fields.usage.prompt_tokens,
+    completion_tokens: fields.usage.completion_tokens,
+    cached_tokens: fields.usage.prompt_tokens_details?.cached_tokens ?? null,
+  };
+  refuseCount('prompt_token_ids', promptIds.length, 'usage.prompt_tokens', usage.prompt_tokens);
+  refuseCount('token_ids', responseIds.length, 'usage.completion_tokens', usage.completion_tokens);
+  if (responseIds.length === 0) throw refusal('token_ids is empty: nothing was sampled');
+  return {
+    promptIds,
+    responseIds,
+    responseLogprobs: logprobsOf(fields.logprobs, responseIds),
+    versionSpans: spansOf(fields.versions, responseIds.length),
+    message: fields.message,
+    finishReason,
+    stop: stopOf(fields.stopReason, finishReason, responseIds),
+    usage,
+  };
+}
+
+export function refusal(what: string, cause?: unknown, details: object = {}): FloeError {
+  return new FloeError('engine_error', `the engine's reply cannot be recorded: ${what}`, { ...details }, cause);
+}
+
+/**
+ * Parses a reply's JSON, but for an id array that was read from its bytes already. Throws `engine_error` for what is no JSON
+ * or reports an error.
+ */
+export function parseReplyJson(body: Buffer, scanned: ScannedIds | null): unknown {
+  const text =
+    scanned === null
+      ? body.toString('utf8')
+      : body.toString('utf8', 0, scanned.start) + SCANNED_MARK + body.toString('utf8', scanned.end);
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (cause) {
+    throw refusal('it is not JSON', cause);
+  }
+  if (isErrorBody(json)) {
+    throw refusal(`status 200 with an error inside: ${errorMessage(json) ?? 'without a message'}`);
+  }
+  return json;
+}
+
+/** The value in its shape. Throws `engine_error` naming the first wrong field. */
+export function shaped<T extends z.ZodType>(schema: T, json: unknown): z.output<T> {
+  const parsed = schema.safeParse(json);
+  if (parsed.success) return parsed.data;
+  const issue = parsed.error.issues[0];
+  throw refusal(issue ? `${issue.path.map(String).join('.') || 'body'}: ${issue.message}` : 'wrong shape');
+}
+
+const errorBodySchema = z.looseObject({ error: z.unknown() });
+
+/** By hand: a schema that does not match makes an error object, which every good reply would pay for. */
+export function isErrorBody(json: unknown): boolean {
+  if (typeof json !== 'object' || json === null) return false;
+  return 'error' in json || ('object' in json && json.object === 'error');
+}
+
+const messageBodySchema = z.looseObject({ message: z.string() });
+
+/** The message of an error body in either of the shapes that vLLM has used. */
+export function errorMessage(json: unknown): string | null {
+  const nested = errorBodySchema.safeParse(json);
+  const holder = messageBodySchema.safeParse(nested.success && nested.data.error ? nested.data.error : json);
+  if (holder.success) return holder.data.message;
+  return nested.success && typeof nested.data.error === 'string' ? nested.data.error : null;
+}
+
+/** The id echoes the request id that was sent. One that is another floe call's means that replies were mixed up. */
+export function refuseForeignId(id: string | null | undefined, completionId: string): void {
+  if (!id || id.endsWith(completionId)) return;
+  const prefix = completionId.slice(0, completionId.indexOf('_') + 1);
+  if (prefix !== '' && id.replace(/^chatcmpl-/, '').startsWith(prefix)) {
+    throw refusal(`it answers ${id}, not ${completionId}`);
+  }
+}
+
+export function idsOf(
+  value: number[] | number | null | undefined,
+  scanned: ScannedIds | null,
+  field: string,
+): Int32Array {
+  if (value === null || value === undefined) {
+    throw refusal(`${field} is missing; the server does not honour return_token_ids`);
+  }
+  if (typeof value !== 'number') return Int32Array.from(value);
+  if (scanned === null) throw refusal(`${field} is not an array of ids`);
+  return scanned.ids;
+}
+
+function refuseCount(field: string, count: number, usageField: string, usage: number): void {
+  if (count !== usage) throw refusal(`${field} has ${count} ids, but ${usageField} is ${usage}`);
+}
+
+function finishOf(reason: string): FinishReason {
+  switch (reason) {
+    case 'stop':
+    case 'length':
+    case 'tool_calls':
+    case 'abort':
+      return reason;
+    default:
+      throw refusal(`finish_reason is ${JSON.stringify(reason)}`);
+  }
+}
+
+/** Checked by hand: one schema object per token costs more than everything else in a reply. */
+function logprobsOf(content: ReplyFields['logprobs'], ids: Int32Array): Float32Array {
+  const count = ids.length;
+  if (content === null || content === undefined) throw refusal('logprobs.content is missing');
+  if (content.length !== count) throw refusal(`logprobs.content has ${content.length} entries for ${count} token_ids`);
+  const logprobs = new Float32Array(count);
+  for (let i = 0; i < count; i++) {
+    const entry = content[i] as { logprob?: unknown; token?: unknown } | null;
+    const value = typeof entry === 'object' && entry !== null ? entry.logprob : undefined;
+    if (typeof value !== 'number' || !Number.isFinite(value)) {
+      throw refusal(`logprobs.content.${i}.logprob is not a finite number`);
+    }
+    if (value > LOGPROB_ROUNDING) throw refusal(`logprobs.content.${i}.logprob is ${value}, above 0`);
+    const token = entry?.token;
+    // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
+    if (typeof token === 'string' && token.startsWith(TOKEN_ID) && token !== `${TOKEN_ID}${ids[i]}`) {
+      throw refusal(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${ids[i]}`);
+    }
+    logprobs[i] = value;
+  }
+  return logprobs;
+}
+
+function spansOf(spans: ReplyFields['versions'], count: number): VersionSpan[] | null {
+  if (spans === null || spans === undefined || spans.length === 0) return null;
+  let next = 0;
+  for (const [index, span] of spans.entries()) {
+    if (span.start !== next || span.end < span.start)
+      throw refusal(`weight_versions.${index} does not follow the span before`);
+    next = span.end;
+  }
+  if (next !== count) throw refusal(`weight_versions cover ${next} of ${count} token_ids`);
+  return spans.map(({ version, start, end }) => ({ version: version === null ? null : String(version), start, end }));
+}
+
+/** vLLM leaves `stop_reason` null when the end-of-sequence token ended the reply, and keeps that token in the ids. */
+function stopOf(reason: ReplyFields['stopReason'], finish: FinishReason, ids: Int32Array): StopCause | null {
+  if (typeof reason === 'string') return { kind: 'string', text: reason };
+  if (typeof reason === 'number') return { kind: 'token', id: reason };
+  const last = ids.at(-1);
+  const ended = finish === 'stop' || finish === 'tool_calls';
+  return ended && last !== undefined ? { kind: 'token', id: last } : null;
+}

@@ -1,0 +1,176 @@
+import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
+import type { GenerateRequest, ReplyListener } from '../engine.ts';
+import { EventSplitter } from '../event-stream.ts';
+import type { IdScanner, ScannedIds } from '../id-scan.ts';
+import { MessageBuilder } from '../message-builder.ts';
+import {
+  foreignUsageSchema,
+  idsOf,
+  idsSchema,
+  logprobsSchema,
+  type ParsedReply,
+  parseReplyJson,
+  recordable,
+  refusal,
+  refuseForeignId,
+  shaped,
+  stopReasonSchema,
+  versionsSchema,
+} from './record.ts';
+
+const DONE = Buffer.from('[DONE]');
+
+const callPieceSchema = z.looseObject({
+  index: z.int().min(0),
+  id: z.string().nullish(),
+  function: z.looseObject({ name: z.string().nullish(), arguments: z.string().nullish() }).nullish(),
+});
+type CallPiece = z.output<typeof callPieceSchema>;
+
+const choiceSchema = z.looseObject({
+  index: z.literal(0).optional(),
+  delta: z.looseObject({
+    content: z.string().nullish(),
+    reasoning: z.string().nullish(),
+    reasoning_content: z.string().nullish(),
+    tool_calls: z.array(callPieceSchema).nullish(),
+  }),
+  finish_reason: z.string().nullish(),
+  stop_reason: stopReasonSchema,
+  prompt_token_ids: idsSchema,
+  token_ids: idsSchema,
+  logprobs: logprobsSchema,
+  weight_versions: versionsSchema,
+});
+type ForeignChoice = z.output<typeof choiceSchema>;
+
+const chunkSchema = z.looseObject({
+  id: z.string().nullish(),
+  choices: z.array(choiceSchema).max(1),
+  prompt_token_ids: idsSchema,
+  usage: foreignUsageSchema.nullish(),
+});
+
+/**
+ * Reads a 200 reply of vLLM that comes as a stream, and tells a listener on the way. The reply is the one that
+ * {@link parseReply} would make of the same sampling, refused for the same reasons; its message is what the deltas add up to.
+ *
+ * A stream that has lost token ids, as those of some releases did when a parser swallowed the text, is refused with
+ * `details.lost_ids`.
+ */
+export class ReplyStreamReader {
+  private readonly request: GenerateRequest;
+  private readonly scanner: IdScanner;
+  private readonly listener: ReplyListener;
+  private readonly events = new EventSplitter();
+  private readonly message: MessageBuilder;
+  private promptIds: Int32Array | null = null;
+  private readonly responseIds: number[] = [];
+  private logprobs: unknown[] | null = null;
+  private versions: ForeignChoice['weight_versions'];
+  private finishReason: string | null = null;
+  private stopReason: ForeignChoice['stop_reason'];
+  private usage: z.output<typeof foreignUsageSchema> | null = null;
+  private started = false;
+  private done = false;
+
+  constructor(request: GenerateRequest, scanner: IdScanner, listener: ReplyListener) {
+    this.request = request;
+    this.scanner = scanner;
+    this.listener = listener;
+    this.message = new MessageBuilder((delta) => {
+      this.start();
+      listener.delta(delta);
+    });
+  }
+
+  /** Takes bytes, cut anywhere. True when the stream is complete. Throws `engine_error`. */
+  push(bytes: Buffer): boolean {
+    this.events.push(bytes, (data) => {
+      if (this.done) return;
+      if (data.equals(DONE)) this.done = true;
+      else this.takeChunk(data);
+    });
+    // Once for all events of one read, so that a fast engine costs a delta for each read and not for each token.
+    this.message.flush();
+    return this.done;
+  }
+
+  /** The whole reply, when the stream has ended. Throws `engine_error`. */
+  reply(): ParsedReply {
+    const { promptIds, usage, finishReason } = this;
+    if (finishReason === null) throw this.brokenOff('it has no finish chunk');
+    if (!this.done) throw this.brokenOff('it has no [DONE]');
+    if (usage === null) throw refusal('usage is missing; the server does not honour stream_options.include_usage');
+    if (promptIds === null)
+      throw lostIds(refusal('prompt_token_ids is missing; the server does not honour return_token_ids'));
+    const incomplete = this.message.incompleteCall();
+    if (incomplete !== null) throw refusal(`tool_calls.${incomplete.index} has no ${incomplete.field}`);
+    const responseIds = Int32Array.from(this.responseIds);
+    const { logprobs, versions, stopReason } = this;
+    const message = this.message.message();
+    try {
+      return recordable({ promptIds, responseIds, logprobs, versions, message, finishReason, stopReason, usage });
+    } catch (error) {
+      const lost = responseIds.length !== usage.completion_tokens || promptIds.length !== usage.prompt_tokens;
+      throw lost && FloeError.is(error) ? lostIds(error) : error;
+    }
+  }
+
+  private brokenOff(what: string): FloeError {
+    return refusal(`the stream broke off: ${what}`);
+  }
+
+  private takeChunk(data: Buffer): void {
+    // Only the first chunk has prompt ids; they are most of its bytes.
+    const scanned =
+      this.promptIds === null ? this.scanner.scan(data, 'prompt_token_ids', this.request.sessionId) : null;
+    const chunk = shaped(chunkSchema, parseReplyJson(data, scanned));
+    refuseForeignId(chunk.id, this.request.completionId);
+    const choice = chunk.choices[0];
+    const promptIds = chunk.prompt_token_ids ?? choice?.prompt_token_ids;
+    if (promptIds !== null && promptIds !== undefined) this.takePromptIds(promptIds, scanned);
+    if (chunk.usage) this.usage = chunk.usage;
+    if (choice !== undefined) this.takeChoice(choice);
+  }
+
+  private takePromptIds(ids: number[] | number, scanned: ScannedIds | null): void {
+    if (this.promptIds !== null) throw refusal('prompt_token_ids comes twice');
+    this.promptIds = idsOf(ids, scanned, 'prompt_token_ids');
+  }
+
+  private takeChoice(choice: ForeignChoice): void {
+    if (choice.token_ids) for (const id of idsOf(choice.token_ids, null, 'token_ids')) this.responseIds.push(id);
+    const entries = choice.logprobs?.content;
+    if (entries) {
+      this.logprobs ??= [];
+      for (const entry of entries) this.logprobs.push(entry);
+    }
+    if (choice.weight_versions?.length) this.versions = choice.weight_versions;
+    if (choice.finish_reason) {
+      this.finishReason = choice.finish_reason;
+      this.stopReason = choice.stop_reason;
+    }
+    const { content, reasoning, reasoning_content, tool_calls } = choice.delta;
+    this.message.addReasoning(reasoning ?? reasoning_content ?? '');
+    this.message.addText(content ?? '');
+    for (const piece of tool_calls ?? []) this.takeCall(piece);
+    if (this.responseIds.length > 0) this.start();
+  }
+
+  private takeCall({ index, id, function: piece }: CallPiece): void {
+    if (this.message.addCall(index, id ?? '', piece?.name ?? '', piece?.arguments ?? '')) return;
+    throw refusal(`tool_calls.${index} comes before those in front of it`);
+  }
+
+  private start(): void {
+    if (this.started) return;
+    this.started = true;
+    this.listener.started(this.promptIds?.length ?? null);
+  }
+}
+
+function lostIds(error: FloeError): FloeError {
+  return new FloeError(error.code, error.message, { ...error.details, lost_ids: true }, error.cause);
+}
