@@ -1,0 +1,43 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { harnessDir } from '../../src/cli/home.ts';
+import { compileCacheDir } from '../../src/harnesses/harness.ts';
+import { harnessStatus } from '../../src/harnesses/install.ts';
+import { commandOf, harnessInstalls } from '../../src/harnesses/installs.ts';
+import { bubblewrapProblem, never, Workbench } from '../runtimes/workbench.ts';
+
+// Those that this machine has: `floe harness install --all` brings the others.
+const installed = await Promise.all(
+  [...harnessInstalls()].map(async ([name, install]) => {
+    const { path } = await harnessStatus(name, harnessDir());
+    if (path === null) console.warn(`the test that starts ${name} in a sandbox is skipped: it is not installed`);
+    return { name, install, path: path ?? '' };
+  }),
+);
+const problem = await bubblewrapProblem();
+
+describe.skipIf(problem !== null)('in a sandbox without a network', () => {
+  let bench: Workbench;
+  beforeAll(async () => {
+    bench = await Workbench.open();
+  });
+  afterAll(() => bench.close());
+
+  for (const { name, install, path } of installed) {
+    test.skipIf(path === '')(`the installed ${name} starts, and cannot be changed`, async () => {
+      const readOnlyMounts = [{ hostPath: path, sandboxPath: path }];
+      const runtime = await bench.start('bubblewrap', {}, { readOnlyMounts });
+      const env = { ...install.warmUpEnv, NODE_COMPILE_CACHE: compileCacheDir(path) };
+      const started = await runtime.exec({ command: [...commandOf(install, path), ...install.warmUp], env }, never);
+      const touched = await runtime.exec(
+        { command: ['touch', `${path}/new`, commandOf(install, path)[0] ?? ''] },
+        never,
+      );
+      await runtime.stop();
+      expect(started.stderr).not.toMatch(/error/i);
+      expect(started.exitCode).toBe(0);
+      if (install.warmUp[0] === '--version') expect(started.stdout).toContain(install.version);
+      expect(touched.exitCode).toBe(1);
+      expect(touched.stderr.match(/Read-only file system/g)).toHaveLength(2);
+    });
+  }
+});
