@@ -28,16 +28,13 @@ describe.skipIf(problem !== null)('in a sandbox without a network', () => {
       const runtime = await bench.start('bubblewrap', {}, { readOnlyMounts });
       const env = { ...install.warmUpEnv, NODE_COMPILE_CACHE: compileCacheDir(path) };
       const started = await runtime.exec({ command: [...commandOf(install, path), ...install.warmUp], env }, never);
-      const touched = await runtime.exec(
-        { command: ['touch', `${path}/new`, commandOf(install, path)[0] ?? ''] },
-        never,
-      );
+      const touched = await runtime.exec({ command: ['touch', `${path}/new`] }, never);
       await runtime.stop();
       expect(started.stderr).not.toMatch(/error/i);
       expect(started.exitCode).toBe(0);
       if (install.warmUp[0] === '--version') expect(started.stdout).toContain(install.version);
       expect(touched.exitCode).toBe(1);
-      expect(touched.stderr.match(/Read-only file system/g)).toHaveLength(2);
+      expect(touched.stderr).toMatch(/Read-only file system/);
     });
   }
 });
