@@ -38,10 +38,18 @@ export type CallContext = {
 
 /** How the client declared a tool that the canonical form can only hold as a plain function. */
 export type ToolForm =
-  /** OpenAI Responses `custom`: its input is free text, canonically the argument `input`. */
-  | { readonly kind: 'custom' }
+  /** OpenAI Responses `custom`: its input is free text, canonically the argument `input`. In a namespace both names are set. */
+  | { readonly kind: 'custom'; readonly namespace?: string; readonly name?: string }
   /** OpenAI Responses `namespace`: called by `name`, with the namespace beside it. */
   | { readonly kind: 'namespaced'; readonly namespace: string; readonly name: string };
+
+/** How a reply is to be written, where only the dialect that parsed the request knows. */
+export type ReplyShape = {
+  /** OpenAI Responses: the reply is the summary in a compaction item. */
+  readonly compaction: boolean;
+  /** OpenAI Responses: thinking also goes into `encrypted_content`, for clients that send nothing else back. */
+  readonly sealedThinking: boolean;
+};
 
 /** A harness's request in canonical form. */
 export type CanonicalRequest = {
@@ -54,10 +62,13 @@ export type CanonicalRequest = {
   readonly parallelToolCalls: boolean | null;
   readonly samplingAsked: SamplingAsked;
   readonly stream: boolean;
+  /** Gemini without `alt=sse`: the stream is one JSON array. */
+  readonly streamAsArray?: true;
   /** OpenAI chat: the client asked for a usage chunk at the end of the stream. */
   readonly streamUsage: boolean;
   /** The completion of this session whose conversation `messages` go on from; null: `messages` are all of it. */
   readonly continues: string | null;
+  readonly replyShape?: ReplyShape;
   /** What was dropped or changed in translation, one short phrase each. */
   readonly adjusted: readonly string[];
   /** The harness's own agent thread; `main` when it names none. */
