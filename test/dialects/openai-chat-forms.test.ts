@@ -1,0 +1,251 @@
+import { describe, expect, test } from 'vitest';
+import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
+import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
+import { streamOf } from '../../src/dialects/reply-parts.ts';
+
+const text = (value: string) => ({ type: 'text', text: value });
+const user = { role: 'user', content: 'hi' };
+
+const parse = (over: object): CanonicalRequest =>
+  openaiChat.parseRequest({ model: 'm', messages: [user], ...over }, plainContext());
+
+describe('contents', () => {
+  const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA' } };
+
+  test.each<[string, object, object]>([
+    ['a string', { role: 'system', content: 'a' }, { role: 'system', content: 'a' }],
+    ['parts', { role: 'developer', content: [text('a'), text('b')] }, { role: 'system', content: 'a\nb' }],
+    ['null', { role: 'user', content: null }, { role: 'user', content: '' }],
+    ['nothing', { role: 'user' }, { role: 'user', content: '' }],
+    ['one part', { role: 'user', content: [text('a')] }, { role: 'user', content: 'a' }],
+    ['an image alone', { role: 'user', content: [image] }, { role: 'user', content: [image] }],
+    ['a refusal', { role: 'assistant', content: null, refusal: 'No.' }, { role: 'assistant', content: 'No.' }],
+    ['no refusal', { role: 'assistant', content: 'a', refusal: null }, { role: 'assistant', content: 'a' }],
+    ['an empty text', { role: 'assistant', content: '' }, { role: 'assistant', content: '' }],
+    [
+      'reasoning and nothing else',
+      { role: 'assistant', content: null, reasoning_content: 'r', reasoning: 'r' },
+      { role: 'assistant', content: '', reasoning_content: 'r' },
+    ],
+  ])('of %s', (_, message, expected) => {
+    expect(parse({ messages: [message] }).messages).toEqual([expected]);
+  });
+
+  test('that the policy cannot take are dropped by name', () => {
+    const content = [text('hear'), { type: 'input_audio', input_audio: {} }, { type: 'file', file: {} }];
+    expect(parse({ messages: [{ role: 'user', content }] })).toMatchObject({
+      messages: [{ role: 'user', content: 'hear' }],
+      adjusted: ['input_audio part dropped', 'file part dropped'],
+    });
+  });
+
+  test('with an image where only text can be lose it', () => {
+    expect(parse({ messages: [{ role: 'system', content: [text('a'), image] }] })).toMatchObject({
+      messages: [{ role: 'system', content: 'a' }],
+      adjusted: ['image outside a user message dropped'],
+    });
+  });
+
+  test('of tool results without a call, and of calls with one id, are kept and noted', () => {
+    const call = { id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } };
+    const messages = [
+      { role: 'assistant', tool_calls: [call, call] },
+      { role: 'tool', tool_call_id: 'z', content: 'x' },
+    ];
+    expect(parse({ messages }).adjusted).toEqual(['a tool call id occurs twice', 'a tool result answers no call']);
+  });
+
+  test.each<[object, string]>([
+    [{ role: 'user', content: 5 }, 'messages.0.content'],
+    [{ role: 'user', content: [text('a'), { type: 'text' }] }, 'messages.0.content.1.text'],
+    [{ role: 'assistant', tool_calls: [{ id: 'a', type: 'function' }] }, 'messages.0.tool_calls.0.function'],
+    [{ role: 'assistant', tool_calls: [{ id: 'a', type: 'custom' }] }, 'messages.0.tool_calls.0.custom'],
+    [{ role: 'function', name: 'f', content: 'x' }, 'messages.0.role: results of legacy functions'],
+    [{ role: 'assistant', content: null, function_call: { name: 'f', arguments: '' } }, 'messages.0.function_call'],
+    [{ role: 'critic', content: 'x' }, 'messages.0.role'],
+  ])('of another kind are refused with the path: %j', (message, path) => {
+    expect(() => parse({ messages: [message] })).toThrow(path);
+  });
+});
+
+describe('settings', () => {
+  test.each<[object, string[]]>([
+    [{ store: true, prompt_cache_key: 'k', user: 'u', metadata: {}, service_tier: 'auto', safety_identifier: 'x' }, []],
+    [{ logprobs: false, top_logprobs: 0, presence_penalty: 0, frequency_penalty: 0, reasoning_effort: null }, []],
+    [{ logprobs: true, top_logprobs: 3 }, ['logprobs ignored', 'top_logprobs ignored']],
+    [{ reasoning_effort: 'low', verbosity: 'high' }, ['reasoning_effort ignored', 'verbosity ignored']],
+    [{ functions: [], function_call: null, n: 1, tools: null, stop: null, stop_sequences: ['x'] }, []],
+  ])('%j say what has no effect', (over, adjusted) => {
+    expect(parse(over).adjusted).toEqual(adjusted);
+  });
+
+  test.each<[object, object]>([
+    [{ max_tokens: 5 }, { max_tokens: 5 }],
+    [{ max_completion_tokens: 6 }, { max_tokens: 6 }],
+    [{ max_tokens: 5, max_completion_tokens: 6 }, { max_tokens: 6 }],
+    [
+      { temperature: 0, top_p: 0.95 },
+      { temperature: 0, top_p: 0.95 },
+    ],
+    [{ stop: [] }, {}],
+    [{ stop: ['a', 'b'] }, { stop: ['a', 'b'] }],
+    [{ response_format: { type: 'text' } }, {}],
+    [{ response_format: { type: 'json_object' } }, { response_format: { type: 'json_object' } }],
+  ])('%j ask for %j', (over, asked) => {
+    expect(parse(over).samplingAsked).toEqual(asked);
+  });
+
+  test('ask for a schema, named or not', () => {
+    const schema = { type: 'object' };
+    const formatOf = (json_schema: object) =>
+      parse({ response_format: { type: 'json_schema', json_schema } }).samplingAsked.response_format;
+    expect(formatOf({ name: 'n', schema, strict: true, description: 'd' })).toEqual({
+      type: 'json_schema',
+      json_schema: { name: 'n', schema, strict: true },
+    });
+    expect(formatOf({ schema, strict: null })).toEqual({
+      type: 'json_schema',
+      json_schema: { name: 'response', schema },
+    });
+    expect(formatOf({ name: 'n' })).toBeUndefined();
+    expect(parse({ response_format: { type: 'grammar' } })).toMatchObject({
+      samplingAsked: {},
+      adjusted: ['response_format grammar without a schema ignored'],
+    });
+  });
+
+  test.each<[object, string]>([
+    [{ n: 2 }, 'n: '],
+    [{ functions: [{ name: 'f' }] }, 'functions: '],
+    [{ function_call: 'auto' }, 'function_call: '],
+    [{ continue_final_message: true }, 'continue_final_message: '],
+    [{ add_generation_prompt: false }, 'add_generation_prompt: '],
+    [{ response_format: { type: 'json_schema', json_schema: { schema: 'x' } } }, 'response_format.json_schema.schema'],
+  ])('that cannot be had are refused by name: %j', (over, words) => {
+    expect(() => parse(over)).toThrow(words);
+  });
+});
+
+const patch = {
+  type: 'custom',
+  custom: {
+    name: 'apply_patch',
+    description: 'Edits files',
+    format: { type: 'grammar', grammar: { syntax: 'lark', definition: 'start: "x"' } },
+  },
+};
+
+describe('tools', () => {
+  test.each<[object, object]>([
+    [{ name: 'f', strict: false, parameters: null, description: '' }, { name: 'f' }],
+    [
+      { name: 'f', parameters: { type: 'object', properties: { n: { type: ['integer', 'null'] } } } },
+      { name: 'f', parameters: { type: 'object', properties: { n: { type: ['integer', 'null'] } } } },
+    ],
+  ])('of %j', (declared, expected) => {
+    expect(parse({ tools: [{ type: 'function', function: declared }] })).toMatchObject({
+      tools: [{ type: 'function', function: expected }],
+      adjusted: [],
+    });
+  });
+
+  test('of the custom type are functions with one text, and tell their grammar', () => {
+    const request = parse({ tools: [patch, { type: 'custom', custom: { name: 'free' } }] });
+    expect(request.tools.map((tool) => tool.function)).toEqual([
+      {
+        name: 'apply_patch',
+        description: 'Edits files\n\nThe input follows this lark grammar:\nstart: "x"',
+        parameters: { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] },
+      },
+      {
+        name: 'free',
+        parameters: { type: 'object', properties: { input: { type: 'string' } }, required: ['input'] },
+      },
+    ]);
+    expect([...request.toolForms]).toEqual([
+      ['apply_patch', { kind: 'custom' }],
+      ['free', { kind: 'custom' }],
+    ]);
+    expect(request.adjusted).toEqual(['grammar of a custom tool told in its description']);
+  });
+
+  test.each<[unknown, unknown, string[]]>([
+    ['none', 'none', []],
+    ['required', 'required', []],
+    [{ type: 'function', function: { name: 'f' } }, { type: 'function', function: { name: 'f' } }, []],
+    [{ type: 'custom', custom: { name: 'free' } }, { type: 'function', function: { name: 'free' } }, []],
+    [{ type: 'function', function: { name: 'g' } }, null, ['tool_choice ignored: it names no tool of the request']],
+    [
+      { type: 'allowed_tools', allowed_tools: { mode: 'required', tools: [{ type: 'function' }] } },
+      'required',
+      ['tool_choice.allowed_tools: all tools stay allowed'],
+    ],
+  ])('with the choice %j', (tool_choice, toolChoice, adjusted) => {
+    const tools = [
+      { type: 'function', function: { name: 'f' } },
+      { type: 'custom', custom: { name: 'free' } },
+    ];
+    expect(parse({ tools, tool_choice })).toMatchObject({ toolChoice, adjusted });
+  });
+
+  test.each([['any'], [{ type: 'function' }], [{ type: 'allowed_tools' }]])(
+    'with the unknown choice %j are refused',
+    (tool_choice) => {
+      expect(() => parse({ tool_choice })).toThrow('tool_choice');
+    },
+  );
+});
+
+describe('a call of a custom tool', () => {
+  const request = parse({ tools: [patch, { type: 'function', function: { name: 'f' } }] });
+  const call = (id: string, name: string, args: string) => ({
+    id,
+    type: 'function' as const,
+    function: { name, arguments: args },
+  });
+  const reply = (...calls: ReturnType<typeof call>[]): CanonicalReply => ({
+    completionId: 'cpl_1',
+    model: 'm',
+    promptTokens: 1,
+    createdMs: 0,
+    message: { role: 'assistant', content: null, tool_calls: calls },
+    finishReason: 'tool_calls',
+    stopText: null,
+    usage: { prompt_tokens: 1, completion_tokens: 1, cached_tokens: null },
+  });
+  const calls = [
+    call('a', 'apply_patch', '{"input": "x\\n\\u00e9"}'),
+    call('b', 'f', '{ "n": 1 }'),
+    call('c', 'apply_patch', 'cut {'),
+  ];
+  const custom = (id: string, input: string) => ({ id, type: 'custom', custom: { name: 'apply_patch', input } });
+
+  test('goes back as one, with the text alone; what is no such argument goes back as it is', () => {
+    const { message } = JSON.parse(openaiChat.encodeReply(reply(...calls), request)).choices[0];
+    expect(message.tool_calls).toEqual([custom('a', 'x\né'), calls[1], custom('c', 'cut {')]);
+    const echoed = parse({ messages: [message] }).messages[0];
+    expect(echoed).toMatchObject({
+      tool_calls: [
+        call('a', 'apply_patch', '{"input":"x\\né"}'),
+        calls[1],
+        call('c', 'apply_patch', '{"input":"cut {"}'),
+      ],
+    });
+  });
+
+  test('streams its text in one piece when it is complete, before the next call', () => {
+    const { body } = streamOf(openaiChat, reply(...calls), request);
+    const deltas = body
+      .split('\n\n')
+      .filter((event) => event !== '')
+      .flatMap((event) => JSON.parse(event.slice('data: '.length)).choices[0].delta.tool_calls ?? []);
+    expect(deltas).toEqual([
+      { index: 0, ...custom('a', '') },
+      { index: 0, custom: { input: 'x\né' } },
+      { index: 1, ...call('b', 'f', '') },
+      { index: 1, function: { arguments: '{ "n": 1 }' } },
+      { index: 2, ...custom('c', '') },
+      { index: 2, custom: { input: 'cut {' } },
+    ]);
+  });
+});
