@@ -1,8 +1,10 @@
 import { anthropic } from './anthropic/dialect.ts';
 import type { Dialect, Headers, Route, RouteKind } from './dialect.ts';
+import { gemini } from './gemini/dialect.ts';
 import { openaiChat } from './openai_chat/dialect.ts';
+import { openaiResponses } from './openai_responses/dialect.ts';
 
-export const DIALECTS: readonly Dialect[] = [openaiChat, anthropic];
+export const DIALECTS: readonly Dialect[] = [openaiChat, openaiResponses, anthropic, gemini];
 
 export type RouteMatch =
   | {
@@ -48,7 +50,15 @@ function matchPath(route: Route, path: string): string | null | undefined {
   return model.includes('/') || (tail === '' && model.includes(':')) ? undefined : model;
 }
 
+const RESPONSES_PATH = /^(?:\/v1)?\/responses(?:\/|$)/;
+
+/** Google's paths end in a verb behind the model, except for those that only its beta version has. */
+const GEMINI_PATH = /^\/v1beta\/|^\/v1\/models\/[^/]+:[a-zA-Z]+$/;
+
 function guessDialect(path: string, headers: Headers): Dialect {
+  if (RESPONSES_PATH.test(path)) return openaiResponses;
+  if (GEMINI_PATH.test(path)) return gemini;
   const speaksAnthropic = headers['anthropic-version'] !== undefined || path.startsWith('/v1/messages');
-  return speaksAnthropic ? anthropic : openaiChat;
+  if (speaksAnthropic) return anthropic;
+  return headers['x-goog-api-key'] !== undefined ? gemini : openaiChat;
 }

@@ -1,0 +1,65 @@
+import { isJsonObject, type JsonObject } from './schema.ts';
+
+/** Google's type names. In JSON Schema they would be invalid, so that lower-casing them is safe in either form. */
+const TYPES: ReadonlyMap<unknown, string> = new Map(
+  ['string', 'number', 'integer', 'boolean', 'array', 'object', 'null'].map((name) => [name.toUpperCase(), name]),
+);
+
+/** 64-bit integers, which Google's JSON writes as strings. */
+const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']);
+const SCHEMAS_BY_NAME = new Set(['properties', 'patternProperties', '$defs', 'definitions', 'defs']);
+const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems']);
+const SCHEMAS = new Set(['items', 'additionalProperties', 'not']);
+
+const SPELLINGS: ReadonlyMap<string, string> = new Map(
+  [...COUNTS, ...SCHEMA_LISTS, 'additionalProperties', 'propertyOrdering'].map((camel) => [
+    camel.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+    camel,
+  ]),
+);
+
+/**
+ * A schema in Google's OpenAPI subset as JSON Schema: type names in lower case, `nullable` as the type `null`, counts as
+ * numbers. Everything else stays, so that JSON Schema comes out as it went in.
+ */
+export function jsonSchemaOf(schema: JsonObject): JsonObject {
+  const entries: [string, unknown][] = [];
+  for (const [spelled, value] of Object.entries(schema)) {
+    const key = SPELLINGS.get(spelled) ?? spelled;
+    if (key === 'nullable' && typeof value === 'boolean') continue;
+    if (key === 'type' && value === 'TYPE_UNSPECIFIED') continue;
+    entries.push([key, translated(key, value)]);
+  }
+  // Not by assignment, which would take a field named `__proto__` for the prototype.
+  const plain = Object.fromEntries(entries);
+  return schema.nullable === true ? orNull(plain) : plain;
+}
+
+function translated(key: string, value: unknown): unknown {
+  if (key === 'type') return Array.isArray(value) ? value.map(typeName) : typeName(value);
+  if (COUNTS.has(key)) return typeof value === 'string' && /^\d{1,15}$/.test(value) ? Number(value) : value;
+  if (SCHEMAS.has(key)) return subschema(value);
+  if (SCHEMA_LISTS.has(key)) return Array.isArray(value) ? value.map(subschema) : value;
+  if (SCHEMAS_BY_NAME.has(key) && isJsonObject(value)) {
+    return Object.fromEntries(Object.entries(value).map(([name, schema]) => [name, subschema(schema)]));
+  }
+  return value;
+}
+
+function subschema(value: unknown): unknown {
+  return isJsonObject(value) ? jsonSchemaOf(value) : value;
+}
+
+function typeName(value: unknown): unknown {
+  return TYPES.get(value) ?? value;
+}
+
+function orNull(schema: JsonObject): JsonObject {
+  const { type, anyOf, enum: values } = schema;
+  const nullable = { ...schema };
+  if (typeof type === 'string') nullable.type = type === 'null' ? type : [type, 'null'];
+  else if (Array.isArray(type)) nullable.type = type.includes('null') ? type : [...type, 'null'];
+  else if (Array.isArray(anyOf)) nullable.anyOf = [...anyOf, { type: 'null' }];
+  if (Array.isArray(values) && !values.includes(null)) nullable.enum = [...values, null];
+  return nullable;
+}

@@ -1,0 +1,170 @@
+import { FloeError } from '../../core/errors.ts';
+import { parseAs } from '../../core/parse.ts';
+import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
+import { labelCall } from '../call-kind.ts';
+import { Conversation } from '../conversation.ts';
+import type { CallContext, CanonicalRequest } from '../dialect.ts';
+import { addContents, instructionText, REQUEST } from './contents.ts';
+import { jsonSchemaOf } from './json-schema.ts';
+import {
+  countSchema,
+  declarationsSchema,
+  type ForeignCalling,
+  type ForeignGeneration,
+  type ForeignRequest,
+  requestSchema,
+} from './schema.ts';
+
+/** Settings that would change what is sampled or returned, and have no effect behind floe. */
+const IGNORED_SETTINGS = [
+  'thinkingConfig',
+  'responseLogprobs',
+  'logprobs',
+  'presencePenalty',
+  'frequencyPenalty',
+  'responseModalities',
+  'speechConfig',
+  'imageConfig',
+  'mediaResolution',
+] as const satisfies readonly (keyof ForeignGeneration)[];
+
+/** Kinds of hosted tools are named by the client; longer than any that there is. */
+const MAX_TOOL_KIND_CHARS = 64;
+
+export function parseGenerateRequest(body: unknown, context: CallContext): CanonicalRequest {
+  return canonical(parseAs(requestSchema, body, REQUEST), context, '');
+}
+
+/** `countTokens` takes contents alone, or a whole request under `generateContentRequest`. */
+export function parseCountRequest(body: unknown, context: CallContext): CanonicalRequest {
+  const { generateContentRequest } = parseAs(countSchema, body, REQUEST);
+  if (!generateContentRequest) return parseGenerateRequest(body, context);
+  const at = 'generateContentRequest';
+  return canonical(parseAs(requestSchema, generateContentRequest, REQUEST, at), context, `${at}.`);
+}
+
+/** `at` stands before the names of fields. */
+function canonical(request: ForeignRequest, context: CallContext, at: string): CanonicalRequest {
+  const { headers, query } = context;
+  const settings: ForeignGeneration = request.generationConfig ?? {};
+  if ((settings.candidateCount ?? 1) !== 1) {
+    throw new FloeError('unsupported', `${at}generationConfig.candidateCount: only one candidate can be recorded`);
+  }
+  if (request.cachedContent) {
+    throw new FloeError('unsupported', `${at}cachedContent: send the contents themselves`);
+  }
+  const conversation = new Conversation();
+  const instruction = instructionText(
+    conversation,
+    request.systemInstruction?.parts ?? [],
+    `${at}systemInstruction.parts`,
+  );
+  if (instruction !== '') conversation.system(instruction);
+  addContents(conversation, request.contents, `${at}contents`);
+  for (const field of IGNORED_SETTINGS) {
+    if (settings[field] !== undefined && settings[field] !== null) conversation.note(`${field} ignored`);
+  }
+  const tools = toolsOf(request, conversation, at);
+  const toolChoice = toolChoiceOf(request.toolConfig?.functionCallingConfig, conversation);
+  const samplingAsked = samplingOf(settings, conversation);
+  const { messages, adjusted } = conversation.finish();
+  return {
+    model: modelOf(request, context, at),
+    messages,
+    tools,
+    toolForms: new Map(),
+    toolChoice,
+    parallelToolCalls: null,
+    samplingAsked,
+    stream: context.stream ?? false,
+    streamUsage: true,
+    ...(context.stream === true && query.get('alt') !== 'sse' ? { streamAsArray: true as const } : {}),
+    continues: null,
+    adjusted,
+    ...labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format }),
+  };
+}
+
+/** The path has it; only a body that stands for itself names it, as a resource. */
+function modelOf(request: ForeignRequest, { model }: CallContext, at: string): string {
+  const name = model ?? request.model?.replace(/^models\//, '');
+  if (!name) throw new FloeError('schema_violation', `${REQUEST}: ${at}model: neither the path nor the body names one`);
+  return name;
+}
+
+/** Only functions are run by the client; any other tool would have to be run by the vendor. */
+function toolsOf(request: ForeignRequest, conversation: Conversation, at: string): ChatTool[] {
+  const tools: ChatTool[] = [];
+  for (const [index, tool] of (request.tools ?? []).entries()) {
+    for (const [key, value] of Object.entries(tool)) {
+      if (value === null) continue;
+      if (key !== 'functionDeclarations' && key !== 'function_declarations') {
+        conversation.note(`hosted tool ${key.slice(0, MAX_TOOL_KIND_CHARS)} dropped`);
+        continue;
+      }
+      const path = `${at}tools.${index}.functionDeclarations`;
+      for (const declaration of parseAs(declarationsSchema, value, REQUEST, path)) {
+        const { name, description } = declaration;
+        const parameters = declaration.parametersJsonSchema ?? declaration.parameters;
+        tools.push({
+          type: 'function',
+          function: {
+            name,
+            ...(description ? { description } : {}),
+            ...(parameters ? { parameters: jsonSchemaOf(parameters) } : {}),
+          },
+        });
+      }
+    }
+  }
+  return tools;
+}
+
+function toolChoiceOf(calling: ForeignCalling | null | undefined, conversation: Conversation): ToolChoice | null {
+  const allowed = calling?.allowedFunctionNames ?? [];
+  const [only] = allowed;
+  if (calling?.mode === 'ANY' && only !== undefined && allowed.length === 1) {
+    return { type: 'function', function: { name: only } };
+  }
+  if (allowed.length > 0) conversation.note('allowedFunctionNames ignored');
+  switch (calling?.mode) {
+    case 'ANY':
+      return 'required';
+    case 'NONE':
+      return 'none';
+    case 'VALIDATED':
+      conversation.note('mode VALIDATED taken as AUTO');
+      return 'auto';
+    case 'AUTO':
+      return 'auto';
+    default:
+      return null;
+  }
+}
+
+function samplingOf(settings: ForeignGeneration, conversation: Conversation): SamplingAsked {
+  const { temperature, topP, topK, maxOutputTokens, stopSequences, seed } = settings;
+  const format = formatOf(settings, conversation);
+  return {
+    ...(temperature == null ? {} : { temperature }),
+    ...(topP == null ? {} : { top_p: topP }),
+    ...(topK == null ? {} : { top_k: topK }),
+    ...(maxOutputTokens == null ? {} : { max_tokens: maxOutputTokens }),
+    ...(stopSequences == null || stopSequences.length === 0 ? {} : { stop: stopSequences }),
+    ...(seed == null ? {} : { seed }),
+    ...(format === null ? {} : { response_format: format }),
+  };
+}
+
+function formatOf(settings: ForeignGeneration, conversation: Conversation): ResponseFormat | null {
+  const schema = settings.responseJsonSchema ?? settings.responseSchema;
+  const type = settings.responseMimeType || 'text/plain';
+  if (type === 'application/json') {
+    if (!schema) return { type: 'json_object' };
+    // This dialect has no name for a schema, and engines want one.
+    return { type: 'json_schema', json_schema: { name: 'response', schema: jsonSchemaOf(schema) } };
+  }
+  if (type !== 'text/plain') conversation.note('responseMimeType ignored');
+  else if (schema) conversation.note('response schema ignored: responseMimeType is not application/json');
+  return null;
+}

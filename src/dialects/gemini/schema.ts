@@ -1,0 +1,128 @@
+import { z } from 'zod';
+import { jsonObjectSchema } from '../json-object.ts';
+
+export type JsonObject = Record<string, unknown>;
+
+export function isJsonObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/**
+ * An object whose fields may be spelled in snake_case as well, as Google's own parser has it. Errors name the field in
+ * camelCase. Fields that are not in `shape` are dropped.
+ */
+function aliased<Shape extends z.ZodRawShape>(shape: Shape) {
+  const spellings: [snake: string, camel: string][] = [];
+  for (const camel of Object.keys(shape)) {
+    const snake = camel.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+    if (snake !== camel) spellings.push([snake, camel]);
+  }
+  return z.preprocess((value) => (isJsonObject(value) ? inCamelCase(value, spellings) : value), z.object(shape));
+}
+
+function inCamelCase(value: JsonObject, spellings: readonly (readonly [string, string])[]): JsonObject {
+  let copy: JsonObject | null = null;
+  for (const [snake, camel] of spellings) {
+    if (!Object.hasOwn(value, snake)) continue;
+    copy ??= { ...value };
+    copy[camel] ??= value[snake];
+  }
+  return copy ?? value;
+}
+
+/** One object counts as a list of one: Google takes it so, and its own examples write `parts` that way. */
+function listOf<Item extends z.ZodType>(item: Item, min = 0) {
+  return z.preprocess((value) => (isJsonObject(value) ? [value] : value), z.array(item).min(min));
+}
+
+const inlineData = aliased({ mimeType: z.string(), data: z.string() }).nullish();
+const fileData = aliased({ mimeType: z.string().nullish(), fileUri: z.string() }).nullish();
+
+const functionCallSchema = aliased({
+  name: z.string(),
+  args: jsonObjectSchema.nullish(),
+  id: z.string().nullish(),
+});
+
+const functionResponseSchema = aliased({
+  name: z.string(),
+  response: jsonObjectSchema.nullish(),
+  id: z.string().nullish(),
+  parts: listOf(aliased({ inlineData, fileData })).nullish(),
+});
+export type ForeignResult = z.output<typeof functionResponseSchema>;
+
+const partSchema = aliased({
+  text: z.string().nullish(),
+  thought: z.boolean().nullish(),
+  thoughtSignature: z.string().nullish(),
+  functionCall: functionCallSchema.nullish(),
+  functionResponse: functionResponseSchema.nullish(),
+  inlineData,
+  fileData,
+  executableCode: z.unknown().optional(),
+  codeExecutionResult: z.unknown().optional(),
+  toolCall: z.unknown().optional(),
+  toolResponse: z.unknown().optional(),
+});
+export type ForeignPart = z.output<typeof partSchema>;
+export type ForeignMedia = Pick<ForeignPart, 'inlineData' | 'fileData'>;
+
+const contentSchema = aliased({
+  role: z.enum(['user', 'model', 'function']).nullish(),
+  parts: listOf(partSchema).nullish(),
+});
+export type ForeignContent = z.output<typeof contentSchema>;
+
+export const declarationsSchema = listOf(
+  aliased({
+    name: z.string(),
+    description: z.string().nullish(),
+    parameters: jsonObjectSchema.nullish(),
+    parametersJsonSchema: jsonObjectSchema.nullish(),
+  }),
+);
+
+const functionCallingSchema = aliased({
+  mode: z.enum(['MODE_UNSPECIFIED', 'AUTO', 'ANY', 'NONE', 'VALIDATED']).nullish(),
+  allowedFunctionNames: z.array(z.string()).nullish(),
+});
+export type ForeignCalling = z.output<typeof functionCallingSchema>;
+
+const generationSchema = aliased({
+  temperature: z.number().nullish(),
+  topP: z.number().nullish(),
+  topK: z.number().nullish(),
+  maxOutputTokens: z.int().min(1).nullish(),
+  stopSequences: z.array(z.string()).nullish(),
+  seed: z.int().nullish(),
+  candidateCount: z.int().nullish(),
+  responseMimeType: z.string().nullish(),
+  responseSchema: jsonObjectSchema.nullish(),
+  responseJsonSchema: jsonObjectSchema.nullish(),
+  thinkingConfig: z.unknown().optional(),
+  responseLogprobs: z.unknown().optional(),
+  logprobs: z.unknown().optional(),
+  presencePenalty: z.unknown().optional(),
+  frequencyPenalty: z.unknown().optional(),
+  responseModalities: z.unknown().optional(),
+  speechConfig: z.unknown().optional(),
+  imageConfig: z.unknown().optional(),
+  mediaResolution: z.unknown().optional(),
+});
+export type ForeignGeneration = z.output<typeof generationSchema>;
+
+/** A GenerateContentRequest. Which parts a content may hold depends on its role, so that is checked where it is read. */
+export const requestSchema = aliased({
+  model: z.string().nullish(),
+  contents: listOf(contentSchema, 1),
+  /** Of any role. */
+  systemInstruction: aliased({ parts: listOf(partSchema).nullish() }).nullish(),
+  tools: listOf(jsonObjectSchema).nullish(),
+  toolConfig: aliased({ functionCallingConfig: functionCallingSchema.nullish() }).nullish(),
+  generationConfig: generationSchema.nullish(),
+  cachedContent: z.string().nullish(),
+});
+export type ForeignRequest = z.output<typeof requestSchema>;
+
+export const countSchema = aliased({ generateContentRequest: jsonObjectSchema.nullish() });

@@ -1,0 +1,30 @@
+/**
+ * Marks a signature as floe's, with its version. Nine characters, so that they are twelve of the base64 text and the rest
+ * does not depend on them; letters and digits there, so that it is the same in the URL-safe alphabet.
+ */
+const PREFIX = 'floe/th1:';
+const ENCODED_PREFIX = Buffer.from(PREFIX).toString('base64');
+
+/**
+ * The thinking of a reply in the form of Google's `thoughtSignature`, a field of opaque bytes. Gemini CLI drops thought
+ * parts from its history and keeps signatures, so that this is how thinking comes back.
+ */
+export function signatureOf(thinking: string): string {
+  // As JSON text, which UTF-8 holds whatever the string is made of.
+  return Buffer.from(PREFIX + JSON.stringify(thinking)).toString('base64');
+}
+
+/**
+ * The thinking in a signature; null for one that is not floe's. Whoever sends a request can write one, so it is worth no
+ * more than a thought part.
+ */
+export function thinkingOf(signature: string): string | null {
+  if (!signature.startsWith(ENCODED_PREFIX)) return null;
+  try {
+    const thinking: unknown = JSON.parse(Buffer.from(signature, 'base64').toString().slice(PREFIX.length));
+    return typeof thinking === 'string' ? thinking : null;
+  } catch {
+    // Cut short or made up: no signature of ours.
+    return null;
+  }
+}
