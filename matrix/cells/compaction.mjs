@@ -1,0 +1,69 @@
+import { call, FINAL, grader, offersTools, sideScenario, think } from '../script.mjs';
+
+const SUMMARY =
+  'The parts are being read one after the other with sh part.sh; go on until it says that no more parts are left.';
+/** Says how far it is in the first and the last line, since harnesses cut long output at either end. */
+const PART_SCRIPT = (parts, bytes) => `n=$(cat .part 2>/dev/null || echo 0)
+n=$((n+1))
+echo $n > .part
+if [ $n -gt ${parts} ]; then
+  echo read > read.txt
+  echo "no more parts are left"
+  exit 0
+fi
+echo "part $n of ${parts}"
+i=0
+while [ $i -lt ${Math.ceil(bytes / 64)} ]; do
+  echo "part $n line $i: the quick brown fox jumps over the lazy dog again"
+  i=$((i+1))
+done
+echo "part $n ends here"
+`;
+
+/**
+ * The agent reads more than its context holds. Where it stands is in the sandbox, not in the conversation, so it goes on
+ * after a compaction that it need not notice.
+ */
+export const cell = {
+  name: 'compaction',
+  title: 'the conversation outgrows the context; the harness summarises and goes on',
+  build({ row }) {
+    const { compaction } = row;
+    const { shell } = row.calls;
+    const tools = offersTools(row);
+    return {
+      instruction:
+        'Run `sh part.sh` again and again, and read what it prints, until it says that no more parts are left.',
+      files: { 'part.sh': PART_SCRIPT(compaction.parts, compaction.partBytes) },
+      settings: compaction.settings,
+      sim: { maxModelLen: compaction.window },
+      scenarios: [
+        {
+          name: 'compaction',
+          rules: [{ when: compaction.when, reply: compaction.reply ?? [think(), { text: SUMMARY }] }],
+        },
+        {
+          name: 'main',
+          rules: [
+            { when: { ...tools, last_tool_result: { contains: 'no more parts are left' } }, reply: FINAL },
+            { when: tools, reply: [think(), call(shell('sh part.sh'))] },
+          ],
+        },
+        sideScenario(row),
+      ],
+      grader: grader('grep -q read read.txt'),
+      check({ completions, byScenario }) {
+        const summaries = byScenario('compaction');
+        if (summaries.length === 0) return ['the harness never asked for a summary'];
+        const problems = summaries
+          .filter(({ call_kind }) => call_kind !== 'compaction')
+          .map(({ completion_id, call_kind }) => `${completion_id} is a compaction and labelled ${call_kind}`);
+        const last = Math.max(...summaries.map(({ index }) => index));
+        if (!completions.some(({ index, call_kind }) => index > last && call_kind === 'main')) {
+          problems.push('the main agent did not go on after the compaction');
+        }
+        return problems;
+      },
+    };
+  },
+};

@@ -1,0 +1,31 @@
+import { call, FINAL, grader, mainScenario, sideScenario, think } from './script.mjs';
+
+/** The first call of the session, and one in its middle. */
+const HIT_CALLS = [1, 3];
+
+/** A session some of whose engine calls fail. */
+export function faultyCell(name, kind, title) {
+  return {
+    name,
+    title,
+    build({ row }) {
+      const { shell } = row.calls;
+      return {
+        instruction: 'Write one into one.txt, then two into two.txt.',
+        faults: [{ kind, on_calls: HIT_CALLS }],
+        scenarios: [
+          mainScenario(row, [
+            [think(), call(shell('echo one > one.txt; echo wrote-one'))],
+            [think(), call(shell('echo two > two.txt; echo wrote-two'))],
+            FINAL,
+          ]),
+          sideScenario(row),
+        ],
+        grader: grader('grep -q one one.txt && grep -q two two.txt'),
+        check({ firedFaults }) {
+          return firedFaults === HIT_CALLS.length ? [] : [`${firedFaults} of ${HIT_CALLS.length} faults were met`];
+        },
+      };
+    },
+  };
+}
