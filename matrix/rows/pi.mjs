@@ -16,6 +16,6 @@ export const row = {
     parts: 8,
     partBytes: 40_000,
   },
-  lengthStop: { then: 'ends' },
+  lengthStop: { reaction: 'ends' },
   skips: { subagent: 'pi has no sub-agents' },
 };
