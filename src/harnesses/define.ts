@@ -28,6 +28,8 @@ export type HarnessDefinition<Settings> = {
   readonly install: HarnessInstall | null;
   /** Of `agent.settings`. */
   readonly settings: z.ZodType<Settings>;
+  /** What goes together with what: calls `refuseAgent` for an agent that cannot be run as asked. */
+  check?(agent: AgentSpec, settings: Settings): void;
   launch(context: CheckedContext<Settings>): Launch;
   judge(report: HarnessReport): HarnessVerdict;
 };
@@ -42,14 +44,15 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
     features,
     install,
     checkAgent(agent) {
-      settingsOf(agent);
+      const settings = settingsOf(agent);
       refuseDialect(name, dialects, agent);
       for (const [feature, field] of asked(agent)) {
-        if (!features.includes(feature)) refuse(field, `the ${name} harness has no place for it`);
+        if (!features.includes(feature)) refuseAgent(field, `the ${name} harness has no place for it`);
       }
       if (features.includes('custom_shell') && (agent.custom_shell ?? '').trim() === '') {
-        refuse('agent.custom_shell', `is required by the ${name} harness`, 'schema_violation');
+        refuseAgent('agent.custom_shell', `is required by the ${name} harness`, 'schema_violation');
       }
+      definition.check?.(agent, settings);
     },
     launch(context) {
       const { installDir } = context;
@@ -72,7 +75,7 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
 
 function refuseDialect(name: string, dialects: readonly DialectName[], { dialect }: AgentSpec): void {
   if (dialect === undefined || dialects.includes(dialect)) return;
-  refuse('agent.dialect', `${name} does not speak ${dialect}, but ${dialects.join(', ')}`);
+  refuseAgent('agent.dialect', `${name} does not speak ${dialect}, but ${dialects.join(', ')}`);
 }
 
 /** What the agent asks for beyond a model and an instruction, with the field that asks. */
@@ -87,6 +90,11 @@ function asked(agent: AgentSpec): readonly (readonly [AgentFeature, string])[] {
   return all.filter(([, , present]) => present).map(([feature, field]) => [feature, field]);
 }
 
-function refuse(path: string, message: string, code: 'unsupported' | 'schema_violation' = 'unsupported'): never {
+/** Throws for what is asked in the field at the path, such as `agent.skills`. */
+export function refuseAgent(
+  path: string,
+  message: string,
+  code: 'unsupported' | 'schema_violation' = 'unsupported',
+): never {
   throw new FloeError(code, `${path}: ${message}`, { issues: [{ path, message }] });
 }

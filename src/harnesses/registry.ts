@@ -1,11 +1,18 @@
 import { FloeError } from '../core/errors.ts';
+import { claudeCodeHarness } from './claude-code.ts';
 import type { HarnessAdapter } from './harness.ts';
 import { piHarness } from './pi.ts';
 import { shellHarness } from './shell.ts';
 
 /** Every harness that floe knows how to run, by name. */
 export function harnessRegistry(): Map<string, HarnessAdapter> {
-  return new Map([piHarness, shellHarness].map((adapter) => [adapter.name, adapter]));
+  const adapters: readonly HarnessAdapter[] = [
+    // One per line.
+    claudeCodeHarness,
+    piHarness,
+    shellHarness,
+  ];
+  return new Map(adapters.map((adapter) => [adapter.name, adapter]));
 }
 
 /** Throws `unknown_harness`, which lists what there is. */
