@@ -25,6 +25,12 @@ export const ERROR_TABLE = {
   unknown_harness: { status: 422, retryable: false, meaning: 'No adapter of that name.' },
   unknown_builder: { status: 422, retryable: false, meaning: 'No builder of that name.' },
   unknown_evaluator: { status: 422, retryable: false, meaning: 'No evaluator of that name.' },
+  upgrade_required: {
+    status: 426,
+    retryable: false,
+    meaning: 'Only plain HTTP/1.1 is spoken here; repeat the request without the upgrade.',
+  },
+  turn_limit: { status: 400, retryable: false, meaning: 'The session has had all the model turns of its task.' },
   overloaded: { status: 429, retryable: true, meaning: 'A limit is reached; try again after Retry-After.' },
   not_ready: { status: 503, retryable: true, meaning: 'The component is starting or shutting down.' },
   store_unavailable: { status: 503, retryable: true, meaning: 'The store cannot write; nothing was acknowledged.' },

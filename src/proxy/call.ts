@@ -2,6 +2,7 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { CanonicalRequest, Dialect } from '../dialects/dialect.ts';
 import type { Completion } from '../tokens/completion.ts';
+import { Relay } from './relay.ts';
 
 /** How long an engine call lives on without a client: a harness that retries on a new connection finds it still running. */
 export const ABANDON_GRACE_MS = 2_000;
@@ -10,6 +11,8 @@ export type CallParts = {
   readonly completionId: string;
   readonly index: number;
   readonly arrivedMs: number;
+  /** Unix ms, likewise. */
+  readonly timestampMs: number;
   readonly dialect: Dialect;
   readonly request: CanonicalRequest;
 };
@@ -22,6 +25,8 @@ export class Call {
   readonly parts: CallParts;
   readonly outcome: Promise<Completion>;
   completion: Completion | null = null;
+  /** What is known of the reply while it is sampled; null for a request that wants it whole, and once the call has ended. */
+  relay: Relay | null;
   /** Some client has the whole reply. */
   delivered = false;
   private readonly controller = new AbortController();
@@ -31,11 +36,17 @@ export class Call {
   private settled = false;
   private cancelGrace: (() => void) | null = null;
 
-  constructor(parts: CallParts, clock: Clock, graceMs: number, run: (signal: AbortSignal) => Promise<Completion>) {
+  constructor(
+    parts: CallParts,
+    clock: Clock,
+    graceMs: number,
+    run: (signal: AbortSignal, relay: Relay | null) => Promise<Completion>,
+  ) {
     this.parts = parts;
+    this.relay = parts.request.stream ? new Relay() : null;
     this.clock = clock;
     this.graceMs = graceMs;
-    this.outcome = this.track(run(this.controller.signal));
+    this.outcome = this.track(run(this.controller.signal, this.relay));
     // Whoever waits sees the failure; with nobody waiting it must not end the process.
     this.outcome.catch(() => {});
   }
@@ -75,6 +86,7 @@ export class Call {
       return this.completion;
     } finally {
       this.settled = true;
+      this.relay = null;
       this.cancelGrace?.();
       this.judgeDelivery();
     }

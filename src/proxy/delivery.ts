@@ -1,19 +1,10 @@
 import type { ServerResponse } from 'node:http';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, type FloeError } from '../core/errors.ts';
-import type { CanonicalReply, CanonicalRequest, Dialect, StreamFraming } from '../dialects/dialect.ts';
-import { streamOf } from '../dialects/reply-parts.ts';
+import type { CanonicalReply, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
 import type { Completion } from '../tokens/completion.ts';
 import type { Call } from './call.ts';
-
-/**
- * How long a stream's headers are held back. The engine's quick refusals (an overlong prompt, an overload) arrive within
- * it and keep their HTTP status, which is what harnesses act on; no client minds a silence this short.
- */
-const HEADERS_HOLD_MS = 1_000;
-
-/** Half of the shortest idle limit that leaves room for a lost tick: clients give up from 60 s of silence on. */
-export const HEARTBEAT_MS = 10_000;
+import { ReplyWriter } from './reply-writer.ts';
 
 /** A reader that has not taken a finished reply by then never will; its buffer is freed. */
 const DELIVERY_LIMIT_MS = 60_000;
@@ -21,15 +12,23 @@ const DELIVERY_LIMIT_MS = 60_000;
 export type DeliveryDeps = { readonly clock: Clock; readonly heartbeatMs: number };
 
 /**
- * Waits for a call and writes its reply, or its failure, in the client's dialect. Nothing of a reply is written before its
- * completion is durable. Resolves when the response has ended, one way or the other; never rejects.
+ * Waits for a call and writes its reply, or its failure, in the client's dialect. A streamed reply is relayed as it comes; that it
+ * is complete is not told before its completion is durable. Resolves when the response has ended, one way or the other; never
+ * rejects.
  */
 export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps): Promise<void> {
-  const { dialect, request } = call.parts;
+  const { parts, relay } = call;
+  const { dialect, request } = parts;
   return new Promise((resolve) => {
-    const heartbeats = request.stream ? startHeartbeats(response, dialect.framing(request), deps) : () => {};
+    const writer = request.stream ? new ReplyWriter(response, parts, deps.clock, deps.heartbeatMs) : null;
     let cancelLimit = (): void => {};
     let sent = false;
+    let failed = false;
+    const more = (): void => {
+      if (call.running && relay?.message) writer?.relay(relay.message, relay.promptTokens);
+    };
+    const stopReading = relay?.read(more);
+    response.on('drain', more);
     call.attach();
     // Node reports a response as finished also when its connection was cut with bytes still unsent.
     response.prependOnceListener('finish', () => {
@@ -37,59 +36,41 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
       sent = response.socket !== null && !response.socket.destroyed;
     });
     response.once('close', () => {
-      heartbeats();
+      writer?.stop();
+      stopReading?.();
       cancelLimit();
-      call.detach(sent && call.completion !== null);
+      call.detach(sent && !failed && call.completion !== null);
       resolve();
     });
     // A client that resets its connection: `close` follows.
     response.on('error', () => {});
-    const write = (send: () => void): void => {
-      heartbeats();
+    const fail = (error: unknown): void => {
+      failed = true;
+      if (writer !== null && response.headersSent) writer.fail(asFloeError(error));
+      else sendError(response, dialect, asFloeError(error));
+    };
+    const settle = (send: () => void): void => {
+      writer?.stop();
+      stopReading?.();
       if (response.destroyed || response.writableEnded) return;
       cancelLimit = deps.clock.schedule(DELIVERY_LIMIT_MS, () => response.destroy());
-      send();
+      try {
+        send();
+      } catch (error) {
+        fail(error);
+      }
     };
     call.outcome.then(
-      (completion) => write(() => sendReply(response, dialect, request, completion)),
-      (error: unknown) => write(() => sendError(response, dialect, asFloeError(error), request)),
+      (completion) =>
+        settle(() => {
+          const reply = replyOf(request, completion);
+          if (writer === null) sendJson(response, 200, dialect.encodeReply(reply, request));
+          else writer.finish(reply);
+        }),
+      (error: unknown) => settle(() => fail(error)),
     );
+    more();
   });
-}
-
-/** Returns the function that stops them. */
-function startHeartbeats(response: ServerResponse, framing: StreamFraming, deps: DeliveryDeps): () => void {
-  const beat = (): void => {
-    // A client that does not read gets no more to buffer.
-    if (!response.writableNeedDrain) response.write(framing.heartbeat);
-    cancel = deps.clock.schedule(deps.heartbeatMs, beat);
-  };
-  let cancel = deps.clock.schedule(HEADERS_HOLD_MS, () => {
-    startStream(response, framing);
-    response.flushHeaders();
-    cancel = deps.clock.schedule(deps.heartbeatMs - HEADERS_HOLD_MS, beat);
-  });
-  return () => cancel();
-}
-
-function startStream(response: ServerResponse, { contentType }: StreamFraming): void {
-  response.writeHead(200, { 'content-type': contentType, 'cache-control': 'no-cache' });
-}
-
-function sendReply(
-  response: ServerResponse,
-  dialect: Dialect,
-  request: CanonicalRequest,
-  completion: Completion,
-): void {
-  const reply = replyOf(request, completion);
-  if (!request.stream) {
-    sendJson(response, 200, dialect.encodeReply(reply, request));
-    return;
-  }
-  const { body, end } = streamOf(dialect, reply, request);
-  if (!response.headersSent) startStream(response, dialect.framing(request));
-  response.end(body + end);
 }
 
 function replyOf(request: CanonicalRequest, completion: Completion): CanonicalReply {
@@ -105,16 +86,10 @@ function replyOf(request: CanonicalRequest, completion: Completion): CanonicalRe
   };
 }
 
-/** In the dialect's shape: as a response of its own, or inside a stream that has begun. */
-export function sendError(
-  response: ServerResponse,
-  dialect: Dialect,
-  error: FloeError,
-  request: CanonicalRequest | null,
-): void {
+/** An error as a response of its own, in the dialect's shape. Once headers are out there is no room for one. */
+export function sendError(response: ServerResponse, dialect: Dialect, error: FloeError): void {
   if (response.headersSent) {
-    // Only a streamed request gets headers before its outcome.
-    response.end(request === null ? '' : dialect.encodeStreamError(error, request));
+    response.end();
     return;
   }
   const { status, body } = dialect.encodeError(error);

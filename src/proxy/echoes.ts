@@ -1,4 +1,4 @@
-import type { AssistantMessage, ChatMessage } from '../schema/index.ts';
+import type { AssistantMessage, ChatMessage, ToolCall } from '../schema/index.ts';
 import type { Completion } from '../tokens/completion.ts';
 
 /**
@@ -21,22 +21,64 @@ export class Echoes {
   /** `recorded`: the session's replies so far. */
   seen(messages: readonly ChatMessage[], recorded: readonly Completion[]): void {
     for (const completion of recorded) {
-      if (this.used.has(completion) || !carries(messages, completion)) continue;
+      if (this.used.has(completion) || !carries(messages, completion, recorded)) continue;
       this.used.add(completion);
       if (this.doubted.delete(completion)) completion.abandoned = false;
     }
   }
 }
 
-function carries(messages: readonly ChatMessage[], completion: Completion): boolean {
-  const echo = messages[completion.request.messages.length];
-  return echo?.role === 'assistant' && sameReply(echo, completion.message);
+/**
+ * Calls are known by their ids, names and arguments together: engines give the same id twice. Where a harness changed the
+ * arguments, the id alone will do if no other reply in that place has it.
+ */
+function carries(messages: readonly ChatMessage[], completion: Completion, recorded: readonly Completion[]): boolean {
+  const echo = echoOf(messages, completion);
+  if (echo === null) return false;
+  const calls = completion.message.tool_calls ?? [];
+  const echoed = echo.tool_calls ?? [];
+  if (calls.length === 0) return echoed.length === 0 && sameText(echo, completion.message);
+  if (!sharesId(calls, echoed)) return false;
+  if (calls.every((call) => echoed.some((other) => sameCall(call, other)))) return true;
+  return !recorded.some(
+    (other) =>
+      other !== completion && echoOf(messages, other) === echo && sharesId(other.message.tool_calls ?? [], echoed),
+  );
 }
 
-/** By the call ids where there are calls, which harnesses echo untouched; else by the text, which they may trim. */
-function sameReply(echo: AssistantMessage, reply: AssistantMessage): boolean {
-  const calls = reply.tool_calls ?? [];
-  const echoed = echo.tool_calls ?? [];
-  if (calls.length > 0) return calls.some((call) => echoed.some((other) => other.id === call.id));
-  return echoed.length === 0 && (echo.content ?? '').trim() === (reply.content ?? '').trim();
+/** The assistant turn behind the messages that the completion answered. */
+function echoOf(messages: readonly ChatMessage[], completion: Completion): AssistantMessage | null {
+  const echo = messages[completion.request.messages.length];
+  return echo?.role === 'assistant' ? echo : null;
+}
+
+/** Harnesses may trim. */
+function sameText(echo: AssistantMessage, reply: AssistantMessage): boolean {
+  return (echo.content ?? '').trim() === (reply.content ?? '').trim();
+}
+
+function sharesId(calls: readonly ToolCall[], echoed: readonly ToolCall[]): boolean {
+  return calls.some((call) => echoed.some((other) => other.id === call.id));
+}
+
+function sameCall(call: ToolCall, other: ToolCall): boolean {
+  return (
+    call.id === other.id &&
+    call.function.name === other.function.name &&
+    (call.function.arguments === other.function.arguments ||
+      canonical(call.function.arguments) === canonical(other.function.arguments))
+  );
+}
+
+/** Harnesses write arguments anew, some with the keys in another order. */
+function canonical(text: string): string {
+  try {
+    return JSON.stringify(JSON.parse(text), (_, value: unknown) =>
+      typeof value === 'object' && value !== null && !Array.isArray(value)
+        ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+        : value,
+    );
+  } catch {
+    return text.trim();
+  }
 }

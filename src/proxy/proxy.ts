@@ -7,12 +7,14 @@ import { matchRoute } from '../dialects/registry.ts';
 import type { EnginePool } from '../engines/pool.ts';
 import { parseBody, readBody } from './body.ts';
 import { ABANDON_GRACE_MS } from './call.ts';
-import { deliver, HEARTBEAT_MS, sendError, sendJson } from './delivery.ts';
+import { deliver, sendError, sendJson } from './delivery.ts';
 import { MAX_HEADERS, parseTarget, refuseOddFraming } from './framing.ts';
 import type { CompletionJournal } from './journal.ts';
 import { KeyRing, keyOf } from './keys.ts';
-import { digestOf, type ProxySession, type ProxySessionSpec, SessionCalls } from './session.ts';
+import { HEARTBEAT_MS } from './reply-writer.ts';
+import { type ProxySession, type ProxySessionSpec, SessionCalls } from './session.ts';
 import { SessionSocket } from './session-socket.ts';
+import { digestOf } from './turn.ts';
 
 /** A client that has not sent its headers by then is holding a connection open on purpose. */
 const HEADERS_TIMEOUT_MS = 10_000;
@@ -219,7 +221,7 @@ class HttpProxy implements ModelProxy {
       if (kind === 'generate' || (kind === null && session?.calls.lastError === null)) session?.calls.failed(error);
       // The rest of a body that was not read would be taken for the next request.
       if (!request.complete) response.setHeader('connection', 'close');
-      if (!response.destroyed) sendError(response, dialect, error, null);
+      if (!response.destroyed) sendError(response, dialect, error);
     }
   }
 
@@ -248,8 +250,8 @@ class HttpProxy implements ModelProxy {
         sendJson(response, 200, dialect.encodeModels(calls.spec.modelName, this.maxModelLen()));
         return;
       case 'model':
-        if (context.model !== calls.spec.modelName) throw new FloeError('not_found', `no such model: ${context.model}`);
-        sendJson(response, 200, dialect.encodeModel(calls.spec.modelName, this.maxModelLen()));
+        calls.refuseModel(context.model ?? '');
+        sendJson(response, 200, dialect.encodeModel(context.model ?? '', this.maxModelLen()));
         return;
       case 'count_tokens': {
         const body = await readBody(request, this.deps.clock, calls.reading);

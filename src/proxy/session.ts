@@ -1,26 +1,23 @@
-import { createHash } from 'node:crypto';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
-import { threadKeyOf } from '../dialects/call-kind.ts';
-import type { CallContext, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
-import type { GenerateRequest } from '../engines/engine.ts';
-import type { EnginePool, PooledReply } from '../engines/pool.ts';
-import type { CallKind, Sampling } from '../schema/index.ts';
+import type { CanonicalRequest, Dialect } from '../dialects/dialect.ts';
+import type { EnginePool } from '../engines/pool.ts';
+import type { Sampling } from '../schema/index.ts';
 import type { Completion, CompletionRequest } from '../tokens/completion.ts';
 import { Reading } from './body.ts';
 import { Call, type CallParts } from './call.ts';
+import { continued } from './continuation.ts';
 import { Echoes } from './echoes.ts';
 import type { CompletionJournal } from './journal.ts';
+import { refuseModel } from './models.ts';
+import type { Relay } from './relay.ts';
+import { completionOf, engineRequestOf, samplingOf } from './turn.ts';
+import { TurnLimit } from './turn-limit.ts';
 import { TurnMemory } from './turn-memory.ts';
 
 /** Calls of one session at a time. Harnesses run a handful of sub-agents; a loop in the sandbox could open thousands. */
 const MAX_RUNNING_CALLS = 64;
-
-/** Largest `num_samples` of a task: seeds of different calls never coincide with those of another sample. */
-const SEED_STRIDE = 100_000;
-
-const TRAINABLE_KINDS: readonly CallKind[] = ['main', 'subagent', 'compaction'];
 
 export type ProxySessionSpec = {
   readonly sessionId: string;
@@ -32,7 +29,13 @@ export type ProxySessionSpec = {
   readonly socketPath: string | null;
   /** The name that the harness is told; what the model list shows. */
   readonly modelName: string;
+  /** Other names that requests may use; `*` allows any. Default: none. */
+  readonly modelAliases?: readonly string[];
   readonly sampling: Sampling;
+  /** Completions of kind `main` that the session may have; null or absent: any number. */
+  readonly maxTurns?: number | null;
+  /** Called once, when a request beyond {@link maxTurns} was refused. Must not throw. */
+  readonly onTurnLimit?: () => void;
   /** After every recorded completion. Must not throw. */
   readonly onProgress?: (turns: number, sampledTokens: number) => void;
 };
@@ -78,6 +81,7 @@ export class SessionCalls {
   private readonly running = new Set<Call>();
   private readonly echoes = new Echoes();
   private readonly memory = new TurnMemory();
+  private readonly turnLimit: TurnLimit;
   private counting = 0;
   private nextIndex = 0;
   private closedBy: FloeError | null = null;
@@ -85,6 +89,7 @@ export class SessionCalls {
   constructor(spec: ProxySessionSpec, deps: SessionDeps) {
     this.spec = spec;
     this.deps = deps;
+    this.turnLimit = new TurnLimit(spec.maxTurns ?? null, () => spec.onTurnLimit?.());
   }
 
   get turns(): number {
@@ -105,19 +110,26 @@ export class SessionCalls {
     return call;
   }
 
-  /** Starts a generation. Throws `session_closed` or `overloaded`. */
-  begin(digest: string, dialect: Dialect, request: CanonicalRequest): Call {
+  /**
+   * Starts a generation. Throws `session_closed`, `overloaded`, `not_found` for another model, `turn_limit`, or `schema_violation`
+   * when it goes on from a completion that there is not.
+   */
+  begin(digest: string, dialect: Dialect, asked: CanonicalRequest): Call {
     this.refuseWhenClosed();
+    this.refuseModel(asked.model);
+    this.turnLimit.refuse(asked.callKind);
     if (this.running.size >= MAX_RUNNING_CALLS) {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} model calls running`);
     }
     const { clock, abandonGraceMs } = this.deps;
+    const request = continued(asked, this.recorded);
     const index = this.nextIndex++;
-    const recorded = this.requestOf(request, this.samplingOf(request, index));
+    const recorded = this.requestOf(request, samplingOf(this.spec, request, index));
     const parts: CallParts = {
       completionId: newId('cpl', clock),
       index,
       arrivedMs: clock.monotonicMs(),
+      timestampMs: clock.nowMs(),
       dialect,
       // Only what is shared between turns is kept.
       request: { ...request, messages: recorded.messages, tools: recorded.tools },
@@ -125,36 +137,31 @@ export class SessionCalls {
     const earlier = this.byBody.get(digest)?.completion;
     if (earlier) this.echoes.repeated(earlier);
     this.echoes.seen(recorded.messages, this.recorded);
-    const call = new Call(parts, clock, abandonGraceMs, (signal) => this.run(parts, recorded, signal));
-    this.byBody.set(digest, call);
-    this.running.add(call);
-    call.outcome.then(
-      () => {
-        this.lastError = null;
-        this.running.delete(call);
-      },
-      (error: unknown) => {
-        this.failed(asFloeError(error));
-        this.running.delete(call);
-        if (this.byBody.get(digest) === call) this.byBody.delete(digest);
-      },
-    );
+    const call = new Call(parts, clock, abandonGraceMs, (signal, relay) => this.run(parts, recorded, signal, relay));
+    this.track(digest, call);
     return call;
   }
 
-  async countTokens(request: CanonicalRequest, signal: AbortSignal): Promise<number> {
+  async countTokens(asked: CanonicalRequest, signal: AbortSignal): Promise<number> {
     this.refuseWhenClosed();
+    this.refuseModel(asked.model);
     if (this.counting >= MAX_RUNNING_CALLS) {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} prompts being counted`);
     }
     const id = newId('cnt', this.deps.clock);
-    const recorded = this.requestOf(request, this.samplingOf(request, this.nextIndex));
+    const request = continued(asked, this.recorded);
+    const recorded = this.requestOf(request, samplingOf(this.spec, request, this.nextIndex));
     this.counting++;
     try {
-      return await this.deps.engines.countTokens(this.engineRequest(id, request, recorded), signal);
+      return await this.deps.engines.countTokens(engineRequestOf(id, this.spec, request, recorded), signal);
     } finally {
       this.counting--;
     }
+  }
+
+  /** Throws `not_found` for a model that the session does not have. */
+  refuseModel(model: string): void {
+    refuseModel(model, this.spec.modelName, this.spec.modelAliases ?? []);
   }
 
   /** Remembered for the judgement of the run; a client that went away is not a failure. */
@@ -174,11 +181,39 @@ export class SessionCalls {
     await Promise.allSettled(calls.map((call) => call.outcome));
   }
 
-  private async run(parts: CallParts, recorded: CompletionRequest, signal: AbortSignal): Promise<Completion> {
-    const timestampMs = this.deps.clock.nowMs();
-    const asked = this.engineRequest(parts.completionId, parts.request, recorded);
-    const answer = await this.deps.engines.generate(asked, signal);
-    const completion = this.completionOf(parts, recorded, answer, timestampMs);
+  private track(digest: string, call: Call): void {
+    const { callKind } = call.parts.request;
+    this.byBody.set(digest, call);
+    this.running.add(call);
+    this.turnLimit.begun(callKind);
+    const ended = (answered: boolean): void => {
+      this.running.delete(call);
+      this.turnLimit.ended(callKind, answered);
+    };
+    call.outcome.then(
+      () => {
+        this.lastError = null;
+        ended(true);
+      },
+      (error: unknown) => {
+        this.failed(asFloeError(error));
+        ended(false);
+        if (this.byBody.get(digest) === call) this.byBody.delete(digest);
+      },
+    );
+  }
+
+  private async run(
+    parts: CallParts,
+    recorded: CompletionRequest,
+    signal: AbortSignal,
+    relay: Relay | null,
+  ): Promise<Completion> {
+    const asked = engineRequestOf(parts.completionId, this.spec, parts.request, recorded);
+    const answer = await this.deps.engines.generate({ ...asked, listener: relay ?? undefined }, signal);
+    const promptIds = this.memory.prompt(parts.request.thread, answer.reply.promptIds);
+    const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;
+    const completion = completionOf(this.spec, parts, recorded, answer, promptIds, totalMs);
     await this.deps.journal.append(completion, this.recorded);
     this.recorded.push(completion);
     this.sampledTokens += completion.responseIds.length;
@@ -191,43 +226,6 @@ export class SessionCalls {
     return completion;
   }
 
-  private completionOf(
-    parts: CallParts,
-    request: CompletionRequest,
-    answer: PooledReply,
-    timestampMs: number,
-  ): Completion {
-    const { reply, engineId, model, engineMs } = answer;
-    // A reply that the engine broke off is what the policy sampled, but no harness gets to see it.
-    const brokenOff = reply.finishReason === 'abort';
-    return {
-      completionId: parts.completionId,
-      sessionId: this.spec.sessionId,
-      attempt: this.spec.attempt,
-      index: parts.index,
-      timestampMs,
-      dialect: parts.dialect.name,
-      callKind: parts.request.callKind,
-      thread: parts.request.thread,
-      request,
-      promptIds: this.memory.prompt(parts.request.thread, reply.promptIds),
-      responseIds: reply.responseIds,
-      responseLogprobs: reply.responseLogprobs,
-      versionSpans: reply.versionSpans,
-      message: reply.message,
-      finishReason: reply.finishReason,
-      stop: reply.stop,
-      engineId,
-      model,
-      usage: reply.usage,
-      engineMs,
-      totalMs: this.deps.clock.monotonicMs() - parts.arrivedMs,
-      abandoned: brokenOff,
-      auxiliary: !TRAINABLE_KINDS.includes(parts.request.callKind),
-      undelivered: brokenOff,
-    };
-  }
-
   private requestOf(request: CanonicalRequest, sampling: Sampling): CompletionRequest {
     return {
       ...this.memory.request(request.thread, request.messages, request.tools),
@@ -236,43 +234,4 @@ export class SessionCalls {
       adjusted: request.adjusted,
     };
   }
-
-  private engineRequest(id: string, request: CanonicalRequest, recorded: CompletionRequest): GenerateRequest {
-    return {
-      completionId: id,
-      sessionId: this.spec.sessionId,
-      messageTexts: recorded.messageTexts,
-      tools: recorded.tools,
-      toolsText: recorded.toolsText,
-      toolChoice: request.toolChoice,
-      parallelToolCalls: request.parallelToolCalls,
-      sampling: recorded.sampling,
-      maxTokens: recorded.sampling.max_tokens,
-      stop: request.samplingAsked.stop ?? [],
-      responseFormat: request.samplingAsked.response_format ?? null,
-      seed: recorded.sampling.seed,
-    };
-  }
-
-  /**
-   * What is in effect: the task's sampling, whatever the harness asks for; of the two bounds the lower one; and a seed of
-   * its own for every call: `seed + sample_index` for the first, further apart than there are samples from then on.
-   */
-  private samplingOf(request: CanonicalRequest, index: number): Sampling {
-    const { sampling, sampleIndex } = this.spec;
-    const asked = request.samplingAsked.max_tokens ?? null;
-    const maxTokens =
-      asked === null || sampling.max_tokens === null
-        ? (asked ?? sampling.max_tokens)
-        : Math.min(asked, sampling.max_tokens);
-    const seed = sampling.seed === null ? null : sampling.seed + sampleIndex + index * SEED_STRIDE;
-    return { ...sampling, max_tokens: maxTokens, seed };
-  }
-}
-
-/** What makes two requests the same: dialect, agent thread, what the path says, and body, byte for byte. */
-export function digestOf(dialect: Dialect, context: CallContext, body: Buffer): string {
-  const { headers, model, stream } = context;
-  const outside = JSON.stringify([dialect.name, threadKeyOf(headers), model, stream]);
-  return createHash('sha256').update(outside).update(body).digest('base64');
 }
