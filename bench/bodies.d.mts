@@ -1,0 +1,3 @@
+import type { Arbitrary } from 'fast-check';
+
+export function strangeBody(dialectName: string): Arbitrary<unknown>;

@@ -1,0 +1,122 @@
+// Request bodies that no harness sends, as fast-check arbitraries: anything at all, and real requests with a few things wrong.
+import fc from 'fast-check';
+import { HISTORIES } from './histories.mjs';
+
+/** Names and values that occur in real requests, so that random bodies get further than the first check. */
+const word = fc.constantFrom(
+  ...['type', 'role', 'content', 'text', 'user', 'assistant', 'system', 'developer', 'tool', 'tool_result', 'tool_use'],
+  ...['thinking', 'image', 'image_url', 'source', 'base64', 'url', 'input', 'id', 'name', 'function', 'arguments'],
+  ...['tool_calls', 'tool_call_id', 'tool_use_id', 'input_schema', 'parameters', 'custom', 'auto', 'any'],
+  ...['contents', 'parts', 'functionCall', 'functionResponse', 'model', 'instructions', 'message', 'reasoning'],
+  ...['function_call', 'function_call_output', 'call_id', 'output', 'namespace', 'args', 'response', 'inlineData'],
+  ...['__proto__', 'constructor', 'toString', '__unparsedToolInput'],
+);
+const { value } = fc.letrec((tie) => ({
+  value: fc.oneof(
+    { depthSize: 'small', withCrossShrink: true },
+    fc.oneof(word, fc.string({ unit: 'binary' }), fc.integer(), fc.double(), fc.boolean(), fc.constant(null)),
+    fc.array(tie('value'), { maxLength: 4 }),
+    fc.dictionary(word, tie('value'), { maxKeys: 5 }),
+  ),
+}));
+/** Now and then anything else: a body with one wrong field gets past all the checks before it. */
+const mostly = (valid) => fc.oneof({ weight: 30, arbitrary: valid }, { weight: 1, arbitrary: value });
+const text = mostly(fc.string());
+const block = fc.oneof(
+  fc.record({ type: fc.constant('text'), text }),
+  fc.record({ type: fc.constant('image_url'), image_url: mostly(fc.record({ url: text })) }),
+  fc.record({
+    type: fc.constant('image'),
+    source: mostly(fc.record({ type: fc.constant('base64'), media_type: text, data: text })),
+  }),
+  fc.record({ type: fc.constant('tool_result'), tool_use_id: text, content: mostly(fc.string()) }),
+  fc.record({ type: fc.constant('tool_use'), id: text, name: text, input: mostly(fc.dictionary(word, value)) }),
+  fc.record({ type: fc.constant('thinking'), thinking: text, signature: value }),
+);
+const call = fc.record({ id: text, function: mostly(fc.record({ name: text, arguments: text })) });
+const message = fc.record(
+  {
+    role: mostly(fc.constantFrom('user', 'assistant', 'system', 'tool')),
+    content: mostly(fc.oneof(fc.string(), fc.array(block, { maxLength: 3 }))),
+    tool_call_id: text,
+    tool_calls: mostly(fc.array(call, { maxLength: 2 })),
+    reasoning_content: text,
+  },
+  { requiredKeys: ['role', 'content', 'tool_call_id'] },
+);
+const tool = fc.record({
+  type: fc.constantFrom('function', 'custom', 'web_search'),
+  name: text,
+  function: mostly(fc.record({ name: text, parameters: fc.dictionary(word, value) })),
+  input_schema: mostly(fc.dictionary(word, value)),
+});
+const messageLike = fc.record(
+  {
+    model: text,
+    messages: mostly(fc.array(message, { minLength: 1, maxLength: 4 })),
+    system: text,
+    tools: mostly(fc.array(tool, { maxLength: 2 })),
+    tool_choice: mostly(fc.constant(null)),
+    max_tokens: mostly(fc.integer({ min: 1 })),
+    stop: text,
+    stream: mostly(fc.boolean()),
+    thinking: value,
+    output_config: value,
+    response_format: mostly(fc.record({ type: text, json_schema: value })),
+  },
+  { requiredKeys: ['model', 'messages'] },
+);
+
+const edit = fc.record({
+  at: fc.nat(),
+  how: fc.constantFrom('replace', 'remove', 'repeat', 'rename'),
+  value,
+  key: word,
+});
+
+/** A session of this dialect of one to three turns, with up to three things in it changed. Values that JSON can say. */
+function edited(dialectName) {
+  return fc.tuple(fc.integer({ min: 1, max: 3 }), fc.array(edit, { maxLength: 3 })).map(([turns, edits]) => {
+    const body = JSON.parse(JSON.stringify(HISTORIES[dialectName](turns)));
+    for (const one of edits) apply(body, one);
+    return body;
+  });
+}
+
+function apply(body, { at, how, value: replacement, key }) {
+  const places = placesIn(body);
+  if (places.length === 0) return;
+  const [parent, name] = places[at % places.length];
+  const isList = Array.isArray(parent);
+  if (how === 'replace') set(parent, name, replacement);
+  else if (how === 'repeat' && isList) parent.splice(name, 0, parent[name]);
+  else if (how === 'remove' && isList) parent.splice(name, 1);
+  else {
+    if (how === 'rename' && !isList) set(parent, key, parent[name]);
+    delete parent[name];
+  }
+}
+
+/** As an own key also where the name is `__proto__`, which is what JSON.parse does. */
+function set(parent, name, entry) {
+  Object.defineProperty(parent, name, { value: entry, writable: true, enumerable: true, configurable: true });
+}
+
+/** Where something stands, without the insides of tool schemas: they are most of a request, and no dialect reads them. */
+function placesIn(node, places = []) {
+  for (const name of Object.keys(node)) {
+    places.push([node, name]);
+    const schema = name === 'input_schema' || name === 'parameters' || name === 'parametersJsonSchema';
+    if (!schema && typeof node[name] === 'object' && node[name] !== null) placesIn(node[name], places);
+  }
+  return places;
+}
+
+/** Bodies for one dialect, as they are before they are written as JSON. */
+export function strangeBody(dialectName) {
+  return fc.oneof(
+    { weight: 1, arbitrary: value },
+    { weight: 3, arbitrary: messageLike },
+    { weight: 6, arbitrary: edited(dialectName) },
+  );
+}
