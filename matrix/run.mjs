@@ -4,7 +4,7 @@
 //   node matrix/run.mjs [--harness NAME]… [--dialect D]… [--cell C]… [--jobs N] [--keep] [--json FILE] [--capture DIR]
 //                       [--install] [--write] [--samples N]
 import { mkdtemp, readdir, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { cpus, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { chooseBackend } from '../dist/cli/backend.js';
@@ -24,8 +24,8 @@ const { values: options } = parseArgs({
     dialect: { type: 'string', multiple: true, default: [] },
     cell: { type: 'string', multiple: true, default: [] },
     jobs: { type: 'string', default: '2' },
-    /** Sessions for each row of the overhead table; 0: not measured. */
-    samples: { type: 'string', default: '5' },
+    /** Sessions for each line of the overhead table; a partial run measures none unless told to. */
+    samples: { type: 'string' },
     keep: { type: 'boolean', default: false },
     json: { type: 'string' },
     capture: { type: 'string' },
@@ -34,6 +34,7 @@ const { values: options } = parseArgs({
   },
 });
 
+const DEFAULT_SAMPLES = 5;
 const DOCUMENT = new URL('../docs/compatibility.md', import.meta.url);
 
 async function loadRows() {
@@ -109,6 +110,11 @@ async function runAll(plan, cells, { backend, keepDir, capture, signal }) {
 
 const sameCell = (a, b) => a.variant === b.variant && a.dialect === b.dialect && a.cell === b.cell && a.row === b.row;
 
+function machineWords() {
+  const gib = Math.round(totalmem() / 2 ** 30);
+  return `a ${process.platform}-${process.arch} machine with ${cpus().length} cores and ${gib} GiB of memory, Node ${process.versions.node}`;
+}
+
 async function main(signal) {
   const [rows, cells] = [await loadRows(), await loadCells()];
   refuseUnknown(
@@ -130,17 +136,22 @@ async function main(signal) {
 
   const reports = await runAll(plan, cells, { backend, keepDir, capture, signal });
   capture?.close();
-  const overhead = signal.aborted
-    ? []
-    : await measureOverhead(reports, cells, { backend, samples: Number(options.samples), signal });
-  const outcome = { reports, overhead, adapters, cells };
+  const whole = options.harness.length + options.dialect.length + options.cell.length === 0;
+  const samples = Number(options.samples ?? (whole || options.write ? DEFAULT_SAMPLES : 0));
+  const overhead = await measureOverhead(reports, cells, {
+    backend,
+    samples,
+    signal,
+    note: (text) => console.log(text),
+  });
+  const date = new Date().toISOString().slice(0, 10);
+  const outcome = { reports, overhead, adapters, cells, date, machine: machineWords() };
   console.log(`\n${tableOf(outcome)}\n`);
   for (const { kept, variant, dialect, cell, problems } of reports) {
     for (const text of problems.slice(0, 5)) console.log(`${variant.label} ${dialect} ${cell}: ${text}`);
     if (kept !== null) console.log(`${variant.label} ${dialect} ${cell}: material in ${kept}`);
   }
-  const whole = options.harness.length + options.dialect.length + options.cell.length === 0 && !signal.aborted;
-  if (whole || options.write) await writeFile(DOCUMENT, documentOf(outcome));
+  if ((whole || options.write) && !signal.aborted) await writeFile(DOCUMENT, documentOf(outcome));
   if (options.json !== undefined) await writeFile(options.json, `${JSON.stringify(jsonOf(outcome), null, 1)}\n`);
   console.log(lastLineOf(reports));
   if (signal.aborted || reports.some(({ problems }) => problems.length > 0)) process.exitCode = 1;
