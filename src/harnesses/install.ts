@@ -107,13 +107,20 @@ async function putInPlace({ name, install, lockDir }: LockedHarness, target: str
     if (install.nodeVersion !== null) await linkNode(name, temp, install.nodeVersion);
     await proveStarts(name, install, temp);
     await makeReadable(temp);
-    if (!(await isComplete(install, target))) await rm(target, { recursive: true, force: true });
-    await rename(temp, target);
-  } catch (error) {
-    // Renaming fails when another process has just finished the same installation.
-    if (!(await isComplete(install, target))) throw error;
+    await moveTo(target, temp, install);
   } finally {
     await rm(temp, { recursive: true, force: true });
+  }
+}
+
+/** Renaming fails when something is there: what another process has just finished stays, what has broken since goes. */
+async function moveTo(target: string, temp: string, install: HarnessInstall): Promise<void> {
+  try {
+    await rename(temp, target);
+  } catch {
+    if (await isComplete(install, target)) return;
+    await rm(target, { recursive: true, force: true });
+    await rename(temp, target);
   }
 }
 
