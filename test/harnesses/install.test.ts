@@ -220,7 +220,8 @@ const python = spawnSync('/usr/bin/python3', [
 const noPython = python.status !== 0;
 if (noPython) console.warn('tests of harnesses in Python are skipped: no /usr/bin/python3 with venv');
 
-describe.skipIf(noPython)('a program in Python', () => {
+// Making a virtual environment takes seconds, on a busy machine tens of them.
+describe.skipIf(noPython)('a program in Python', { timeout: 180_000 }, () => {
   const inPython: Partial<HarnessInstall> = { source: 'pip', program: 'venv/bin/fixture' };
 
   /** Packs a wheel with one module and a command, and a lock that names the file. */
