@@ -45,6 +45,8 @@ export type ToolForm =
 
 /** How a reply is to be written, where only the dialect that parsed the request knows. */
 export type ReplyShape = {
+  /** OpenAI Responses: the id of the response that this one goes on from, as the client gave it. */
+  readonly previousResponse: string | null;
   /** OpenAI Responses: the reply is the summary in a compaction item. */
   readonly compaction: boolean;
   /** OpenAI Responses: thinking also goes into `encrypted_content`, for clients that send nothing else back. */

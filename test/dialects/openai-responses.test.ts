@@ -117,7 +117,7 @@ describe('a responses request', () => {
       stream: true,
       streamUsage: true,
       continues: null,
-      replyShape: { compaction: false, sealedThinking: true },
+      replyShape: { previousResponse: null, compaction: false, sealedThinking: true },
       adjusted: [
         'hosted tool web_search dropped',
         'hosted tool image_generation dropped',

@@ -10,7 +10,6 @@ import {
   agentMessageSchema,
   compactionSchema,
   customCallSchema,
-  type ForeignItem,
   type ForeignPart,
   type ForeignReasoning,
   functionCallSchema,
@@ -21,6 +20,7 @@ import {
 } from './schema.ts';
 import { unsealText } from './sealed-text.ts';
 import { canonicalName, type ToolTable } from './tool-table.ts';
+import { violation, WHAT } from './violation.ts';
 
 /** What the policy is asked when the client hands its history over to be compacted. */
 export const COMPACTION_PROMPT = [
@@ -42,7 +42,6 @@ const HOSTED_ITEMS: ReadonlySet<string> = new Set([
   ...['tool_search_call', 'tool_search_output', 'program', 'program_output'],
 ]);
 
-const WHAT = 'responses request';
 const partsSchema = z.array(partSchema);
 
 /** Input items, put into a conversation one after the other. */
@@ -59,10 +58,10 @@ export class History {
     this.turns = new AssistantTurns(conversation);
   }
 
-  add(item: ForeignItem, at: string): void {
+  /** Throws `schema_violation` or `unsupported`, naming the field. */
+  add(item: unknown, at: string): void {
     if (this.compaction) throw new FloeError('unsupported', `${at}: nothing may follow a compaction_trigger`);
-    // An item without a type is a message where it has a role, else the short form of a reference.
-    const type = item.type ?? (item.role === undefined ? 'item_reference' : 'message');
+    const type = typeOf(item, at);
     switch (type) {
       case 'message':
         this.message(item, at);
@@ -102,7 +101,7 @@ export class History {
     this.turns.close();
   }
 
-  private rare(type: string, item: ForeignItem, at: string): void {
+  private rare(type: string, item: unknown, at: string): void {
     switch (type) {
       case 'additional_tools':
         for (const [index, tool] of parseAs(additionalToolsSchema, item, WHAT, at).tools.entries()) {
@@ -134,7 +133,7 @@ export class History {
     }
   }
 
-  private message(item: ForeignItem, at: string): void {
+  private message(item: unknown, at: string): void {
     const { role, content, id } = parseAs(messageSchema, item, WHAT, at);
     const parts = this.parts(content, `${at}.content`);
     switch (role) {
@@ -193,6 +192,16 @@ export class History {
     if (texts.length < parts.length) this.conversation.note('image outside a user message dropped');
     return texts;
   }
+}
+
+/** Checked by hand, since every item of a history passes here. Without a type an item with a role is a message, else a reference. */
+function typeOf(item: unknown, at: string): string {
+  if (typeof item !== 'object' || item === null || Array.isArray(item)) throw violation(at, 'expected an object');
+  if ('type' in item && item.type !== undefined && item.type !== null) {
+    if (typeof item.type !== 'string') throw violation(`${at}.type`, 'expected a string');
+    return item.type;
+  }
+  return 'role' in item ? 'message' : 'item_reference';
 }
 
 /** Foreign text inside a message: bounded, and without control characters. */

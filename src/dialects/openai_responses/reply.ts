@@ -22,7 +22,7 @@ export function openResponse(head: ReplyHead, request: CanonicalRequest): object
     model: head.model,
     output: [],
     parallel_tool_calls: request.parallelToolCalls ?? true,
-    previous_response_id: request.continues === null ? null : responseId(request.continues),
+    previous_response_id: request.replyShape?.previousResponse ?? null,
     temperature: null,
     tool_choice: foreignChoice(request.toolChoice, request),
     tools: [],

@@ -1,4 +1,3 @@
-import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, SamplingAsked } from '../../schema/index.ts';
@@ -7,8 +6,9 @@ import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import { History } from './history.ts';
 import { completionOfResponse } from './identifiers.ts';
-import { countSchema, type ForeignItem, type ForeignRequest, itemSchema, requestSchema } from './schema.ts';
+import { countSchema, type ForeignRequest, requestSchema } from './schema.ts';
 import { ToolTable } from './tool-table.ts';
+import { violation, WHAT } from './violation.ts';
 
 /** Fields that would change what is sampled or returned, and have no effect behind floe. */
 const IGNORED_FIELDS = [
@@ -29,14 +29,12 @@ const REFUSED_FIELDS = {
 /** Stands for the reply that the input continues; the proxy puts the recorded conversation there. */
 const CONTINUED: AssistantMessage = { role: 'assistant', content: '' };
 
-const itemsSchema = z.array(itemSchema);
-
 export function parseResponsesRequest(body: unknown, context: CallContext): CanonicalRequest {
-  return canonicalOf(parseAs(requestSchema, body, 'responses request'), context);
+  return canonicalOf(parseAs(requestSchema, body, WHAT), context);
 }
 
 export function parseResponsesCount(body: unknown, context: CallContext): CanonicalRequest {
-  return canonicalOf(parseAs(countSchema, body, 'responses request'), context);
+  return canonicalOf(parseAs(countSchema, body, WHAT), context);
 }
 
 function canonicalOf(request: ForeignRequest, { headers }: CallContext): CanonicalRequest {
@@ -56,7 +54,7 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
   const samplingAsked = samplingOf(request);
   const { messages: all, adjusted } = conversation.finish();
   const messages = all.filter((message) => message !== CONTINUED);
-  if (messages.length === 0) throw new FloeError('schema_violation', 'responses request: input: holds no message');
+  if (messages.length === 0) throw violation('input', 'holds no message');
   const { tools } = table;
   const label = labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format });
   return {
@@ -72,6 +70,7 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
     streamUsage: true,
     continues,
     replyShape: {
+      previousResponse: request.previous_response_id || null,
       compaction: history.compaction,
       sealedThinking: request.include?.includes('reasoning.encrypted_content') ?? false,
     },
@@ -99,10 +98,11 @@ function continuedBy(previous: string | null | undefined): string | null {
   return completionId;
 }
 
-function itemsOf(input: unknown): ForeignItem[] {
+function itemsOf(input: unknown): unknown[] {
   if (input === null || input === undefined) return [];
   if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }];
-  return parseAs(itemsSchema, input, 'responses request', 'input');
+  if (Array.isArray(input)) return input;
+  throw violation('input', 'expected a string or an array of items');
 }
 
 function noteIgnored(request: ForeignRequest, conversation: Conversation): void {

@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto';
-import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { ChatTool, ToolChoice } from '../../schema/index.ts';
 import type { Conversation } from '../conversation.ts';
@@ -14,6 +13,7 @@ import {
   toolChoiceSchema,
   toolSchema,
 } from './schema.ts';
+import { violation, WHAT } from './violation.ts';
 
 /** Longest function name that OpenAI-compatible engines take. */
 const MAX_NAME_CHARS = 64;
@@ -49,18 +49,18 @@ export class ToolTable {
   }
 
   private addTo(namespace: string | null, declared: unknown, at: string, repeated: boolean): void {
-    const { type } = parseAs(toolSchema, declared, 'responses request', at);
+    const { type } = parseAs(toolSchema, declared, WHAT, at);
     if (type === 'function') {
-      const tool = parseAs(functionToolSchema, declared, 'responses request', at);
+      const tool = parseAs(functionToolSchema, declared, WHAT, at);
       if (tool.defer_loading === true) this.conversation.note('defer_loading ignored: the tool is sent in full');
       const form: ToolForm | null = namespace === null ? null : { kind: 'namespaced', namespace, name: tool.name };
       this.enter(functionTool(canonicalName(namespace, tool.name), tool), form, at, repeated);
     } else if (type === 'custom') {
-      const tool = parseAs(customToolSchema, declared, 'responses request', at);
+      const tool = parseAs(customToolSchema, declared, WHAT, at);
       const form: ToolForm = { kind: 'custom', ...(namespace === null ? {} : { namespace, name: tool.name }) };
       this.enter(customTool(canonicalName(namespace, tool.name), tool), form, at, repeated);
     } else if (type === 'namespace' && namespace === null) {
-      const group = parseAs(namespaceToolSchema, declared, 'responses request', at);
+      const group = parseAs(namespaceToolSchema, declared, WHAT, at);
       if (group.description) this.conversation.note('description of a tool namespace dropped');
       for (const [index, tool] of group.tools.entries()) {
         this.addTo(group.name, tool, `${at}.tools.${index}`, repeated);
@@ -76,9 +76,7 @@ export class ToolTable {
     const earlier = this.taken.get(name);
     if (earlier !== undefined) {
       if (repeated && earlier === text) return;
-      throw new FloeError('schema_violation', `responses request: ${at}: a second tool with the name ${name}`, {
-        issues: [{ path: at, message: 'a second tool with this name' }],
-      });
+      throw violation(at, `a second tool with the name ${JSON.stringify(name)}`);
     }
     this.taken.set(name, text);
     this.tools.push(tool);
@@ -95,7 +93,7 @@ export class ToolTable {
       case 'required':
         return choice;
     }
-    const { type, name, namespace, mode } = parseAs(toolChoiceSchema, choice, 'responses request', 'tool_choice');
+    const { type, name, namespace, mode } = parseAs(toolChoiceSchema, choice, WHAT, 'tool_choice');
     if (type === 'allowed_tools') {
       this.conversation.note('allowed_tools: the tool list is sent in full');
       return mode ?? 'auto';
