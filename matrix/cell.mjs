@@ -26,7 +26,9 @@ export function taskOf({ row, variant, dialect }, made) {
       ...row.agent?.(dialect),
     },
     sampling: made.sampling ?? {},
-    runtime: { prepare: [...Object.entries(made.files ?? {}).map(prepareFile), { type: 'exec', command: COMMIT }] },
+    runtime: {
+      prepare: [...Object.entries({ ...row.files, ...made.files }).map(prepareFile), { type: 'exec', command: COMMIT }],
+    },
     evaluator: {
       strategy: 'test_on_output',
       config: { test_command: made.grader, expected_output_json: { task: 'PASSED' } },
