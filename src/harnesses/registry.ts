@@ -1,5 +1,6 @@
 import { FloeError } from '../core/errors.ts';
 import { claudeCodeHarness } from './claude-code.ts';
+import { codexHarness } from './codex.ts';
 import type { HarnessAdapter } from './harness.ts';
 import { piHarness } from './pi.ts';
 import { shellHarness } from './shell.ts';
@@ -9,6 +10,7 @@ export function harnessRegistry(): Map<string, HarnessAdapter> {
   const adapters: readonly HarnessAdapter[] = [
     // One per line.
     claudeCodeHarness,
+    codexHarness,
     piHarness,
     shellHarness,
   ];
