@@ -9,17 +9,7 @@ import type { ForeignContent, ForeignMedia, ForeignPart, ForeignResult, JsonObje
 export const REQUEST = 'generate content request';
 
 /** A part is one of these. */
-const KINDS = [
-  'text',
-  'functionCall',
-  'functionResponse',
-  'inlineData',
-  'fileData',
-  'executableCode',
-  'codeExecutionResult',
-  'toolCall',
-  'toolResponse',
-] as const satisfies readonly (keyof ForeignPart)[];
+type PartKind = Exclude<keyof ForeignPart, 'thought' | 'thoughtSignature'>;
 
 /** Adds `contents` to a conversation; `at` is where they are in the request. Throws `schema_violation`. */
 export function addContents(conversation: Conversation, contents: readonly ForeignContent[], at: string): void {
@@ -72,14 +62,15 @@ class ContentsReader {
     let result: OpenResult | null = null;
     for (const [index, part] of parts.entries()) {
       const path = `${at}.${index}`;
-      if (kindOf(part, path) === 'functionResponse') {
+      const kind = kindOf(part, path);
+      if (kind === 'functionResponse') {
         if (rest.length > 0) this.conversation.note('text before a tool result moved after it');
         this.closeResult(result);
         result = this.resultOf(part.functionResponse as ForeignResult, path);
         results++;
         continue;
       }
-      const content = this.userPart(part, path);
+      const content = this.userPart(part, kind, path);
       if (content === null) continue;
       if (content.type === 'image_url' && result !== null) {
         result.parts.push(content);
@@ -122,8 +113,7 @@ class ContentsReader {
     if (part.thoughtSignature) turn.signature(part.thoughtSignature);
   }
 
-  private userPart(part: ForeignPart, at: string): ContentPart | null {
-    const kind = kindOf(part, at);
+  private userPart(part: ForeignPart, kind: PartKind | null, at: string): ContentPart | null {
     switch (kind) {
       case 'text':
         if (part.thought !== true) return { type: 'text', text: part.text ?? '' };
@@ -140,7 +130,7 @@ class ContentsReader {
     }
   }
 
-  private dropped(part: ForeignPart, kind: string | null): void {
+  private dropped(part: ForeignPart, kind: PartKind | null): void {
     if (kind !== null) this.conversation.note(`${kind} part dropped`);
     else if (!part.thoughtSignature && part.thought !== true) this.conversation.note('part of an unknown kind dropped');
   }
@@ -187,12 +177,14 @@ class ContentsReader {
   }
 }
 
-function kindOf(part: ForeignPart, at: string): (typeof KINDS)[number] | null {
-  let found: (typeof KINDS)[number] | null = null;
-  for (const kind of KINDS) {
-    if (part[kind] === undefined || part[kind] === null) continue;
-    if (found !== null) throw wrongField(at, `a part is one of ${found} and ${kind}, not both`);
-    found = kind;
+/** Null where the part says nothing that is known here. */
+function kindOf(part: ForeignPart, at: string): PartKind | null {
+  let found: PartKind | null = null;
+  // The schema leaves nothing but its own fields, and those that are missing are not there.
+  for (const key of Object.keys(part) as (keyof ForeignPart)[]) {
+    if (key === 'thought' || key === 'thoughtSignature' || part[key] === undefined || part[key] === null) continue;
+    if (found !== null) throw wrongField(at, `a part is one of ${found} and ${key}, not both`);
+    found = key;
   }
   return found;
 }

@@ -32,13 +32,21 @@ const IGNORED_SETTINGS = [
 const MAX_TOOL_KIND_CHARS = 64;
 
 export function parseGenerateRequest(body: unknown, context: CallContext): CanonicalRequest {
-  return canonical(parseAs(requestSchema, body, REQUEST), context, '');
+  const request = parseAs(requestSchema, body, REQUEST);
+  const last = request.contents.length - 1;
+  if (request.contents[last]?.role === 'model') {
+    throw new FloeError(
+      'unsupported',
+      `contents.${last}: a turn of the model at the end cannot be continued (prefill); the last turn must be the user's`,
+    );
+  }
+  return canonical(request, context, '');
 }
 
 /** `countTokens` takes contents alone, or a whole request under `generateContentRequest`. */
 export function parseCountRequest(body: unknown, context: CallContext): CanonicalRequest {
   const { generateContentRequest } = parseAs(countSchema, body, REQUEST);
-  if (!generateContentRequest) return parseGenerateRequest(body, context);
+  if (!generateContentRequest) return canonical(parseAs(requestSchema, body, REQUEST), context, '');
   const at = 'generateContentRequest';
   return canonical(parseAs(requestSchema, generateContentRequest, REQUEST, at), context, `${at}.`);
 }
@@ -61,11 +69,12 @@ function canonical(request: ForeignRequest, context: CallContext, at: string): C
   );
   if (instruction !== '') conversation.system(instruction);
   addContents(conversation, request.contents, `${at}contents`);
+  conversation.noteCallIds();
   for (const field of IGNORED_SETTINGS) {
     if (settings[field] !== undefined && settings[field] !== null) conversation.note(`${field} ignored`);
   }
   const tools = toolsOf(request, conversation, at);
-  const toolChoice = toolChoiceOf(request.toolConfig?.functionCallingConfig, conversation);
+  const toolChoice = toolChoiceOf(request.toolConfig?.functionCallingConfig, tools, conversation);
   const samplingAsked = samplingOf(settings, conversation);
   const { messages, adjusted } = conversation.finish();
   return {
@@ -120,11 +129,15 @@ function toolsOf(request: ForeignRequest, conversation: Conversation, at: string
   return tools;
 }
 
-function toolChoiceOf(calling: ForeignCalling | null | undefined, conversation: Conversation): ToolChoice | null {
+function toolChoiceOf(
+  calling: ForeignCalling | null | undefined,
+  tools: readonly ChatTool[],
+  conversation: Conversation,
+): ToolChoice | null {
   const allowed = calling?.allowedFunctionNames ?? [];
   const [only] = allowed;
   if (calling?.mode === 'ANY' && only !== undefined && allowed.length === 1) {
-    return { type: 'function', function: { name: only } };
+    return conversation.forcedTool(only, tools);
   }
   if (allowed.length > 0) conversation.note('allowedFunctionNames ignored');
   switch (calling?.mode) {

@@ -12,20 +12,22 @@ export function isJsonObject(value: unknown): value is JsonObject {
  * camelCase. Fields that are not in `shape` are dropped.
  */
 function aliased<Shape extends z.ZodRawShape>(shape: Shape) {
-  const spellings: [snake: string, camel: string][] = [];
+  const spellings = new Map<string, string>();
   for (const camel of Object.keys(shape)) {
     const snake = camel.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-    if (snake !== camel) spellings.push([snake, camel]);
+    if (snake !== camel) spellings.set(snake, camel);
   }
   return z.preprocess((value) => (isJsonObject(value) ? inCamelCase(value, spellings) : value), z.object(shape));
 }
 
-function inCamelCase(value: JsonObject, spellings: readonly (readonly [string, string])[]): JsonObject {
+function inCamelCase(value: JsonObject, spellings: ReadonlyMap<string, string>): JsonObject {
   let copy: JsonObject | null = null;
-  for (const [snake, camel] of spellings) {
-    if (!Object.hasOwn(value, snake)) continue;
+  for (const key of Object.keys(value)) {
+    if (!key.includes('_')) continue;
+    const camel = spellings.get(key);
+    if (camel === undefined) continue;
     copy ??= { ...value };
-    copy[camel] ??= value[snake];
+    copy[camel] ??= value[key];
   }
   return copy ?? value;
 }
