@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
+import { Semaphore } from '../core/semaphore.ts';
 
 /** The largest conversation that is read: a million tokens of text with images still fits. */
 export const MAX_BODY_BYTES = 64 * 1024 * 1024;
@@ -20,7 +21,19 @@ export const MAX_READING_BYTES = 2 * MAX_BODY_BYTES;
 
 /** The bytes of a session's bodies that have been read but not yet taken in as a request. */
 export class Reading {
-  bytes = 0;
+  /** One body at a time: what comes out may be much larger than what went in. */
+  readonly unpacking = new Semaphore(1);
+  private bytes = 0;
+
+  /** Throws `overloaded` when there is no room; to be given back all the same. */
+  take(bytes: number): void {
+    this.bytes += bytes;
+    if (this.bytes > MAX_READING_BYTES) throw tooMany();
+  }
+
+  give(bytes: number): void {
+    this.bytes -= bytes;
+  }
 }
 
 /**
@@ -47,10 +60,13 @@ export function readBody(request: IncomingMessage, clock: Clock, reading = new R
     function onData(chunk: Buffer): void {
       lastChunkMs = clock.monotonicMs();
       bytes += chunk.length;
-      reading.bytes += chunk.length;
-      if (bytes > MAX_BODY_BYTES) settle(() => reject(tooLarge()));
-      else if (reading.bytes > MAX_READING_BYTES) settle(() => reject(tooMany()));
-      else chunks.push(chunk);
+      try {
+        reading.take(chunk.length);
+        if (bytes > MAX_BODY_BYTES) throw tooLarge();
+        chunks.push(chunk);
+      } catch (error) {
+        settle(() => reject(error));
+      }
     }
     function onEnd(): void {
       settle(() => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks, bytes)));
@@ -60,7 +76,7 @@ export function readBody(request: IncomingMessage, clock: Clock, reading = new R
     }
     function settle(outcome: () => void): void {
       cancelIdle();
-      reading.bytes -= bytes;
+      reading.give(bytes);
       request.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
       // A late error of a request that nobody listens to any more would end the process.
       request.on('error', () => {});

@@ -87,19 +87,24 @@ function replyOf(request: CanonicalRequest, completion: Completion): CanonicalRe
 }
 
 /** An error as a response of its own, in the dialect's shape. Once headers are out there is no room for one. */
-export function sendError(response: ServerResponse, dialect: Dialect, error: FloeError): void {
+export function sendError(response: ServerResponse, dialect: Dialect, error: FloeError, end = endWith): void {
   if (response.headersSent) {
     response.end();
     return;
   }
   const { status, body } = dialect.encodeError(error);
   if (status === 429 || status === 503) response.setHeader('retry-after', retryAfterSeconds(error));
-  sendJson(response, status, body);
+  sendJson(response, status, body, end);
 }
 
-export function sendJson(response: ServerResponse, status: number, body: string): void {
+/** `end` is given the bytes when the head is out. */
+export function sendJson(response: ServerResponse, status: number, body: string, end = endWith): void {
   const bytes = Buffer.from(body);
   response.writeHead(status, { 'content-type': 'application/json', 'content-length': bytes.length });
+  end(response, bytes);
+}
+
+function endWith(response: ServerResponse, bytes: Buffer): void {
   response.end(bytes);
 }
 

@@ -36,10 +36,6 @@ export function refuseOddFraming(request: IncomingMessage): void {
   const hasBody =
     request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0;
   if (hasBody && request.method !== 'POST') throw new FloeError('bad_request', `${request.method} with a body`);
-  const encoding = request.headers['content-encoding'];
-  if (encoding !== undefined && encoding !== 'identity') {
-    throw new FloeError('bad_request', `content-encoding ${encoding} is not supported; send the body as it is`);
-  }
 }
 
 /** Splits the request target. Throws `bad_request` for anything but an absolute path in plain form. */

@@ -8,13 +8,18 @@ import type { EnginePool } from '../engines/pool.ts';
 import { parseBody, readBody } from './body.ts';
 import { ABANDON_GRACE_MS } from './call.ts';
 import { deliver, sendError, sendJson } from './delivery.ts';
+import { decodeBody } from './encoding.ts';
 import { MAX_HEADERS, parseTarget, refuseOddFraming } from './framing.ts';
 import type { CompletionJournal } from './journal.ts';
 import { KeyRing, keyOf } from './keys.ts';
 import { HEARTBEAT_MS } from './reply-writer.ts';
+import { publishRequest } from './request-channel.ts';
+import { dialectOf, kindOf, noRoute } from './routes.ts';
 import { type ProxySession, type ProxySessionSpec, SessionCalls } from './session.ts';
 import { SessionSocket } from './session-socket.ts';
 import { digestOf } from './turn.ts';
+import { endAfterUnread } from './unread.ts';
+import { refuseUpgrade } from './upgrade.ts';
 
 /** A client that has not sent its headers by then is holding a connection open on purpose. */
 const HEADERS_TIMEOUT_MS = 10_000;
@@ -81,13 +86,7 @@ class HttpProxy implements ModelProxy {
     // One more than is accepted: beyond its own limit Node drops headers silently.
     this.server.maxHeadersCount = MAX_HEADERS + 1;
     // Without a listener Node answers an upgrade request as if it were an ordinary one.
-    this.server.on('upgrade', (_request, socket) => {
-      socket.on('error', () => socket.destroy());
-      // Such a socket is no longer the server's, and would outlive it with a client that keeps its side open.
-      socket.end('HTTP/1.1 426 Upgrade Required\r\nConnection: close\r\nContent-Length: 0\r\n\r\n', () =>
-        socket.destroy(),
-      );
-    });
+    this.server.on('upgrade', refuseUpgrade);
   }
 
   get origin(): string {
@@ -198,31 +197,53 @@ class HttpProxy implements ModelProxy {
 
   /** Never rejects: whatever goes wrong becomes an answer in the client's dialect. */
   private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    let dialect = matchRoute('', '', request.headers).dialect;
+    const method = request.method ?? '';
+    let dialect = dialectOf(request);
     let session: OpenSession | null = null;
     let kind: RouteKind | null = null;
     try {
       refuseOddFraming(request);
       const target = parseTarget(request.url ?? '');
-      const match = matchRoute(request.method ?? '', target.path, request.headers);
+      const match = matchRoute(method, target.path, request.headers);
       dialect = match.dialect;
-      if (match.found) kind = match.kind;
+      kind = kindOf(match, method);
       session = this.authenticate(request, keyOf(target, request.headers));
-      session.calls.requests++;
-      session.responses.add(response);
-      response.once('close', () => session?.responses.delete(response));
-      if (!match.found) throw noRoute(match.allow, request.method ?? '', target.path, response);
-      const { model, stream } = match;
+      const { calls, responses } = session;
+      calls.requests++;
+      responses.add(response);
+      response.once('close', () => responses.delete(response));
+      const body = await this.bodyOf(request, kind, calls);
+      publishRequest(request, target, calls.spec, dialect, body);
+      if (kind === null) throw noRoute(match.found ? [] : match.allow, method, target.path, response);
+      const { model, stream } = match.found ? match : { model: null, stream: null };
       const context = { headers: request.headers, query: target.query, model, stream };
-      await this.serve(match, context, session, request, response);
+      await this.serve(kind, dialect, context, calls, body, response);
     } catch (thrown) {
       const error = asFloeError(thrown);
       // A refused side request neither hides why the last model call failed nor passes for one.
       if (kind === 'generate' || (kind === null && session?.calls.lastError === null)) session?.calls.failed(error);
-      // The rest of a body that was not read would be taken for the next request.
-      if (!request.complete) response.setHeader('connection', 'close');
-      if (!response.destroyed) sendError(response, dialect, error);
+      if (!response.destroyed) this.refuse(request, response, dialect, error);
     }
+  }
+
+  /** Empty for a request that is not expected to have one. */
+  private async bodyOf(request: IncomingMessage, kind: RouteKind | null, { reading }: SessionCalls): Promise<Buffer> {
+    if (kind !== 'generate' && kind !== 'count_tokens') return Buffer.alloc(0);
+    const body = await readBody(request, this.deps.clock, reading);
+    return decodeBody(body, request.headers['content-encoding'], reading);
+  }
+
+  private refuse(request: IncomingMessage, response: ServerResponse, dialect: Dialect, error: FloeError): void {
+    if (request.complete) {
+      sendError(response, dialect, error);
+      return;
+    }
+    // The rest of a body that was not read would be taken for the next request.
+    response.setHeader('connection', 'close');
+    sendError(response, dialect, error, (_, bytes) => {
+      response.write(bytes);
+      endAfterUnread(request, response, this.deps.clock);
+    });
   }
 
   private authenticate(request: IncomingMessage, key: string | null): OpenSession {
@@ -235,13 +256,13 @@ class HttpProxy implements ModelProxy {
   }
 
   private async serve(
-    { kind, dialect }: { readonly kind: RouteKind; readonly dialect: Dialect },
+    kind: RouteKind,
+    dialect: Dialect,
     context: CallContext,
-    session: OpenSession,
-    request: IncomingMessage,
+    calls: SessionCalls,
+    body: Buffer,
     response: ServerResponse,
   ): Promise<void> {
-    const { calls } = session;
     switch (kind) {
       case 'probe':
         response.writeHead(200, { 'content-length': 0 }).end();
@@ -254,14 +275,12 @@ class HttpProxy implements ModelProxy {
         sendJson(response, 200, dialect.encodeModel(context.model ?? '', this.maxModelLen()));
         return;
       case 'count_tokens': {
-        const body = await readBody(request, this.deps.clock, calls.reading);
         const canonical = dialect.parseCount(parseBody(body), context);
         const tokens = await calls.countTokens(canonical, abortedByClose(response));
         sendJson(response, 200, dialect.encodeCount(tokens));
         return;
       }
       case 'generate': {
-        const body = await readBody(request, this.deps.clock, calls.reading);
         calls.refuseWhenClosed();
         const digest = digestOf(dialect, context, body);
         const call =
@@ -273,12 +292,6 @@ class HttpProxy implements ModelProxy {
       }
     }
   }
-}
-
-function noRoute(allow: readonly string[], method: string, path: string, response: ServerResponse): FloeError {
-  if (allow.length === 0) return new FloeError('not_found', `no such path: ${path}`);
-  response.setHeader('allow', allow.join(', '));
-  return new FloeError('method_not_allowed', `${path} takes ${allow.join(', ')}, not ${method}`);
 }
 
 function abortedByClose(response: ServerResponse): AbortSignal {

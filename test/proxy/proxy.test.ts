@@ -216,7 +216,7 @@ describe('routes', () => {
     ['POST', '/v1/unknown', 404],
     ['GET', '/v1/chat/completions', 405],
     ['POST', '/v1/models', 405],
-    ['GET', '/', 405],
+    ['GET', '/', 404],
     ['POST', '/v1/chat/completions/', 404],
     ['POST', '/v1/engines/toy/completions', 404],
   ])('%s %s is %d', async (method, path, status) => {
