@@ -49,6 +49,10 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
     judge(attempt, run, runtime, result);
   } catch (error) {
     attempt.agent = report(run.session.turns, runtime, null);
+    if (FloeError.is(error) && error.code === 'turn_limit') {
+      attempt.fail({ outcome: 'truncated_turns', error: describe(error, 'agent') });
+      return;
+    }
     // Time that went by because the model could not be reached was not the agent's to use.
     const excuse = blameless(run.session.lastError);
     if (excuse !== null && FloeError.is(error) && error.code === 'deadline_exceeded') attempt.fail(excuse);

@@ -57,6 +57,8 @@ class SessionRun {
   private fresh: Promise<Runtime> | null = null;
   /** Ends the start of the fresh runtime when nobody waits for it any more. */
   private readonly over = new AbortController();
+  /** Ends an agent that has had all of its turns. */
+  private readonly turnsUsedUp = new AbortController();
   private session: ProxySession | null = null;
   private releaseRun: (() => void) | null = null;
   private adapter: HarnessAdapter | null = null;
@@ -111,7 +113,8 @@ class SessionRun {
           const session = await this.openProxySession();
           this.session = session;
           try {
-            await runAgent(attempt, this.mustHaveRuntime(), this.agentRun(session), signal);
+            const run = AbortSignal.any([signal, this.turnsUsedUp.signal]);
+            await runAgent(attempt, this.mustHaveRuntime(), this.agentRun(session), run);
           } finally {
             await session.close();
           }
@@ -227,13 +230,20 @@ class SessionRun {
   private openProxySession(): Promise<ProxySession> {
     const { attempt, deps } = this;
     const { lease } = attempt;
+    const { agent } = lease.task;
     return deps.proxy.open({
       sessionId: lease.session_id,
       attempt: lease.attempt,
       sampleIndex: lease.sample_index,
       key: this.key,
       socketPath: this.mustHaveRuntime().isolation === 'sandboxed' ? this.socketPath : null,
-      modelName: lease.task.agent.model_name,
+      modelName: agent.model_name,
+      modelAliases: agent.model_aliases,
+      maxTurns: agent.max_turns ?? null,
+      onTurnLimit: () => {
+        const message = `the agent has had the ${agent.max_turns} model turns of agent.max_turns`;
+        this.turnsUsedUp.abort(new FloeError('turn_limit', message, { turns: agent.max_turns }));
+      },
       sampling: lease.task.sampling,
       onProgress: (turns, sampledTokens) => attempt.progressed(turns, sampledTokens),
     });

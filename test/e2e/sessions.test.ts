@@ -54,7 +54,27 @@ describe('a session with the shell harness', () => {
   it('names the harness and what it did when it never called the model', async () => {
     const result = only(await stack.run(shell('echo nothing to say')));
     expect(result).toMatchObject({ status: 'ERROR', outcome: 'no_completions', reward: null, trace_count: 0 });
-    expect(result.error?.message).toMatch(/shell ended \(exit code 0\).*no request reached the proxy/);
+    expect(result.error).toMatchObject({ code: 'harness_silent', details: { harness: 'shell', proxy_requests: 0 } });
+    expect(result.error?.message).toMatch(/shell ended \(exit code 0\).*floe doctor --harness shell/);
+  });
+
+  it('ends an agent that has had all of its turns, and keeps and grades what it did', async () => {
+    const marker = 'floe-test-turns-marker';
+    const task = shell(`${oneCall('one')}; ${oneCall('two')}; ${oneCall('three')}; FLOE_MARK=${marker} sleep 600`);
+    const result = only(await stack.run({ ...task, agent: { ...task.agent, max_turns: 2 } }));
+    expect(result).toMatchObject({ status: 'COMPLETED', outcome: 'truncated_turns', reward: 1, completion_count: 2 });
+    expect(result.error).toMatchObject({ code: 'turn_limit', details: { turns: 2 } });
+    expect(result.trainable_tokens).toBeGreaterThan(0);
+    expect(processesOf(marker)).toEqual([]);
+  });
+
+  it('refuses model names that are not the policy, unless the task allows them', async () => {
+    const task = shell(oneCall('hello').replace('policy', 'gpt-5'));
+    const refused = only(await stack.run(task));
+    expect(refused).toMatchObject({ outcome: 'no_completions', completion_count: 0 });
+    expect(refused.error?.message).toContain('gpt-5');
+    const allowed = only(await stack.run({ ...task, agent: { ...task.agent, model_aliases: ['gpt-5'] } }));
+    expect(allowed).toMatchObject({ outcome: 'completed', completion_count: 1 });
   });
 
   it('keeps the traces of an agent that failed', async () => {
@@ -115,7 +135,7 @@ describe('a session with the shell harness', () => {
     const refused = await stack.client
       .submit({ ...shell('true'), ...part } as TaskRequestInput)
       .catch((error) => error);
-    expect(refused.code).toBe('schema_violation');
+    expect(refused.code).toBe(path === 'agent.custom_shell' ? 'unsupported' : 'schema_violation');
     expect(refused.details.issues.map((issue: { path: string }) => issue.path)).toContain(path);
   });
 
