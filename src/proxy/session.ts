@@ -144,7 +144,8 @@ export class SessionCalls {
 
   async countTokens(asked: CanonicalRequest, signal: AbortSignal): Promise<number> {
     this.refuseWhenClosed();
-    this.refuseModel(asked.model);
+    // A count may leave the model out.
+    if (asked.model !== '') this.refuseModel(asked.model);
     if (this.counting >= MAX_RUNNING_CALLS) {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} prompts being counted`);
     }

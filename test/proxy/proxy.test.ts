@@ -118,12 +118,15 @@ describe('a call', () => {
     const body = { ...chatBody(), max_tokens: 5 };
     const count = await rig.send({ path: `/s/${key}/v1/messages/count_tokens`, body }).reply;
     expect(JSON.parse(count.body)).toEqual({ input_tokens: 7 });
+    const bare = { messages: chatBody().messages };
+    const bareCount = await rig.send({ path: `/s/${key}/v1/messages/count_tokens`, body: bare }).reply;
+    expect(bareCount.body).toBe(count.body);
     const models = await rig.send({ method: 'GET', path: `/s/${key}/v1/models` }).reply;
     expect(JSON.parse(models.body)).toMatchObject({ data: [{ id: 'policy', max_model_len: 4096 }] });
     expect((await rig.send({ method: 'HEAD', path: `/s/${key}/` }).reply).status).toBe(200);
     expect((await rig.send({ method: 'HEAD', path: `/s/${key}/api/hello` }).reply).status).toBe(200);
     expect(rig.server.chats).toEqual([]);
-    expect(session).toMatchObject({ requests: 4, turns: 0 });
+    expect(session).toMatchObject({ requests: 5, turns: 0 });
   });
 });
 
