@@ -1,4 +1,5 @@
 export { type SimConfig, type SimConfigInput, simConfigSchema } from './config.ts';
+export type { Constraint } from './constraint.ts';
 export { FAULT_KINDS, type Fault, type FaultInput, type FaultKind, faultSchema } from './faults.ts';
 export { Ledger, type LedgerEntry, type LedgerFilter } from './ledger.ts';
 export type { Oracle, OracleLogprobs } from './oracle.ts';

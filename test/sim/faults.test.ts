@@ -210,6 +210,8 @@ describe('a fault of the stream', () => {
     const [entry] = sim.ledger.entries();
     expect(whole.token_ids).toEqual(entry?.response_ids.slice(0, -1));
     expect(whole.finish_reason).toBe('stop');
+    const cut = await send(sim, { stream: true, max_tokens: 3 });
+    expect(assembled(events(await cut.text())).token_ids?.length).toBe(2);
   });
 
   it('chunk_split breaks the bytes within lines and characters, and changes nothing else', async () => {
