@@ -418,11 +418,12 @@ describe('an error', () => {
     ['session_closed', 'invalid_prompt'],
   ] as const)('%s in a stream is told twice, as %s', (code, expected) => {
     const [error, failed] = eventsOf(openaiResponses.encodeStreamError(new FloeError(code, 'why'), parse()));
-    expect(error).toMatchObject({
+    expect(error).toEqual({
       type: 'error',
+      sequence_number: expect.any(Number),
       code: expected,
       message: 'why',
-      error: { code: expected, message: 'why' },
+      param: null,
     });
     expect(failed?.type).toBe('response.failed');
     expect(failed?.response).toMatchObject({

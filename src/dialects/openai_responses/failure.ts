@@ -20,12 +20,12 @@ export function encodeResponsesError(error: FloeError): { status: number; body: 
 }
 
 /**
- * Both events that tell of a failure, because clients look for one or the other: SDKs throw at `error`, in its flat or in its
- * nested form, and Codex reads `response.failed` alone.
+ * Both events that tell of a failure, because clients look for one or the other: Codex reads `response.failed` alone. The first
+ * is flat, as the API describes it: an `error` object in it makes the official SDK throw before a client such as pi has seen
+ * the code, by which it decides about trying again.
  */
 export function encodeResponsesStreamError(error: FloeError, request: CanonicalRequest): string {
   const { message } = error;
-  const type = errorType(harnessStatus(error));
   const code = failureCode(error);
   const head = { completionId: 'failed', model: request.model, createdMs: 0, promptTokens: null };
   const response = {
@@ -40,7 +40,6 @@ export function encodeResponsesStreamError(error: FloeError, request: CanonicalR
       code,
       message,
       param: null,
-      error: { type, code, message, param: null },
     }) + typedEvent('response.failed', { sequence_number: LAST_SEQUENCE_NUMBER, response })
   );
 }
