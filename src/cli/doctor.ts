@@ -1,13 +1,23 @@
 import { access, constants, mkdir } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { request } from 'undici';
+import { FloeError } from '../core/errors.ts';
 import { harnessStatus } from '../harnesses/install.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
-import { probeBackends } from './backend.ts';
+import { chooseBackend, probeBackends } from './backend.ts';
+import { type Finding, printFinding } from './doctor-finding.ts';
+import { examineHarness } from './doctor-harness.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { json, line, paint } from './print.ts';
+import { json } from './print.ts';
 
-type Finding = { readonly part: string; readonly ok: boolean; readonly text: string; readonly remedy: string | null };
+type Options = {
+  engine?: string;
+  harness?: string;
+  dialect?: string;
+  settings?: string;
+  customShell?: string;
+  json?: boolean;
+};
 
 /** Programs that sessions use from the host's /usr, and what for. */
 const PROGRAMS = [
@@ -20,25 +30,38 @@ export function registerDoctor(program: Command): void {
     .command('doctor')
     .description('what this machine has and lacks, and the command that helps')
     .option('--engine <url>', 'look at this inference server too')
+    .option('--harness <name>', 'only this: prove the harness with one scripted turn in a sandbox')
+    .option('--dialect <name>', 'what that harness is to speak (default: its first)')
+    .option('--settings <json>', 'its agent.settings')
+    .option('--custom-shell <command>', 'its agent.custom_shell')
     .option('--json', 'machine-readable output')
-    .action(async (options: { engine?: string; json?: boolean }) => {
-      const findings = [
-        node(),
-        await home(),
-        ...(await backends()),
-        ...(await programs()),
-        ...(await harnesses()),
-        ...(options.engine === undefined ? [] : [await engine(options.engine)]),
-      ];
+    .action(async (options: Options) => {
+      const findings = await examine(options);
       if (options.json) json({ findings });
-      else for (const finding of findings) print(finding);
+      else for (const finding of findings) printFinding(finding);
       if (findings.some((finding) => !finding.ok)) process.exitCode = 1;
     });
 }
 
-function print({ part, ok, text, remedy }: Finding): void {
-  line(`${ok ? paint('green', 'ok  ') : paint('red', 'lack')}  ${part.padEnd(22)} ${text}`);
-  if (remedy !== null) line(`      ${' '.repeat(22)} → ${remedy}`);
+async function examine({ engine, harness, json: _, ...agent }: Options): Promise<Finding[]> {
+  if (harness !== undefined) {
+    if (engine !== undefined) throw new FloeError('bad_request', '--harness uses an engine of its own: drop --engine');
+    return examineHarness({ ...agent, harness }, { harnessDir: harnessDir(), chooseBackend });
+  }
+  const stray = [
+    ['--dialect', agent.dialect],
+    ['--settings', agent.settings],
+    ['--custom-shell', agent.customShell],
+  ].find(([, value]) => value !== undefined);
+  if (stray !== undefined) throw new FloeError('bad_request', `${stray[0]} is about a harness: add --harness <name>`);
+  return [
+    node(),
+    await home(),
+    ...(await backends()),
+    ...(await programs()),
+    ...(await harnesses()),
+    ...(engine === undefined ? [] : [await engineFinding(engine)]),
+  ];
 }
 
 function node(): Finding {
@@ -103,7 +126,7 @@ async function harnesses(): Promise<Finding[]> {
   return findings;
 }
 
-async function engine(url: string): Promise<Finding> {
+async function engineFinding(url: string): Promise<Finding> {
   try {
     const reply = await request(`${url}/v1/models`, { headersTimeout: 5_000, bodyTimeout: 5_000 });
     const body = (await reply.body.json()) as { data?: { id?: string }[] };

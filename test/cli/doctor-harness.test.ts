@@ -1,0 +1,145 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { chooseBackend } from '../../src/cli/backend.ts';
+import type { Finding } from '../../src/cli/doctor-finding.ts';
+import { examineHarness, findingsOf } from '../../src/cli/doctor-harness.ts';
+import { type Probe, probeAgent } from '../../src/cli/doctor-probe.ts';
+import { harnessDir } from '../../src/cli/home.ts';
+import { harnessStatus } from '../../src/harnesses/install.ts';
+import { type AgentSpec, agentSpecSchema } from '../../src/schema/index.ts';
+import { oneCall } from '../e2e/stack.ts';
+
+const installed = (await harnessStatus('pi', harnessDir())).installed;
+
+const parts = (findings: readonly Finding[]): string[] =>
+  findings.map(({ part, ok }) => `${ok ? 'ok' : 'lack'} ${part}`);
+const GOOD = ['ok installed', 'ok runtime', 'ok sandbox', 'ok request', 'ok reply', 'ok session', 'ok tokens'];
+
+function shell(command: string): AgentSpec {
+  return agentSpecSchema.parse({ harness: 'shell', custom_shell: command });
+}
+
+describe('doctor --harness', () => {
+  const machine = { harnessDir: '', chooseBackend: async () => ({ backend: 'local' as const, problem: null }) };
+  let dir: string;
+  beforeAll(async () => {
+    dir = await mkdtemp(join(tmpdir(), 'floe-doctor-test-'));
+    machine.harnessDir = dir;
+  });
+  afterAll(() => rm(dir, { recursive: true, force: true }));
+
+  const examine = (customShell: string, dialect?: string): Promise<Finding[]> =>
+    examineHarness({ harness: 'shell', customShell, dialect }, machine);
+
+  it('finds nothing lacking in a program that calls its model', async () => {
+    const findings = await examine(oneCall('hi'));
+    expect(parts(findings)).toEqual(GOOD);
+    expect(findings.at(-1)?.text).toMatch(/^\d+ trained, all as sampled$/);
+  });
+
+  it('shows the last words of a program that never called', async () => {
+    const findings = await examine('echo no such option --model; echo see --help >&2; exit 7');
+    expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'lack request']);
+    expect(findings.at(-1)).toMatchObject({
+      text: 'none reached the proxy; exit code 7',
+      remedy: expect.stringMatching(/"no such option --model" and "see --help"/),
+    });
+  });
+
+  it('tells calls that were refused from calls that never came', async () => {
+    const findings = await examine(oneCall('hi').replace('policy', 'another-model'));
+    expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'lack request']);
+    expect(findings.at(-1)?.text).toMatch(/^none was answered: .*another-model/);
+  });
+
+  it('notices another dialect than the one asked for', async () => {
+    const findings = await examine(oneCall('hi'), 'anthropic');
+    expect(findings.at(-1)).toMatchObject({ ok: false, text: 'in openai_chat instead of anthropic' });
+  });
+
+  it('does not take an answered call for a good end', async () => {
+    const findings = await examine(`${oneCall('hi')}; exit 5`);
+    expect(parts(findings)).toEqual([...GOOD.slice(0, 5), 'lack session']);
+    expect(findings.at(-1)?.text).toMatch(/^agent_error: harness_failed: .*exited with 5/);
+  });
+
+  it('says how to install a harness that is missing, and starts nothing', async () => {
+    const chooses = { ...machine, chooseBackend: () => Promise.reject(new Error('nothing is to be started')) };
+    const findings = await examineHarness({ harness: 'pi' }, chooses);
+    expect(findings).toMatchObject([{ part: 'installed', ok: false, remedy: 'floe harness install pi' }]);
+  });
+
+  it.each([
+    [{ harness: 'nothing' }, 'unknown_harness'],
+    [{ harness: 'pi', dialect: 'latin' }, 'schema_violation'],
+    [{ harness: 'pi', settings: '{' }, 'malformed_json'],
+    [{ harness: 'pi', settings: '{"no_such_setting":1}' }, 'schema_violation'],
+    [{ harness: 'pi', customShell: 'true' }, 'unsupported'],
+    [{ harness: 'shell' }, 'schema_violation'],
+  ])('refuses %j with %s', async (options, code) => {
+    await expect(examineHarness(options, machine)).rejects.toMatchObject({ code });
+  });
+});
+
+describe('the verdict on a probe', () => {
+  let good: Probe;
+  let dir: string;
+  beforeAll(async () => {
+    dir = await mkdtemp(join(tmpdir(), 'floe-doctor-test-'));
+    good = await probeAgent(shell(oneCall('hi')), 'local', dir);
+  });
+  afterAll(() => rm(dir, { recursive: true, force: true }));
+
+  const lastOf = (probe: Probe): Finding | undefined => findingsOf(probe, 'openai_chat').at(-1);
+
+  it('lacks a reply when the harness asked again or was gone', () => {
+    const marked = (marks: object): Probe => ({
+      ...good,
+      completions: good.completions.map((completion) => ({ ...completion, ...marks })),
+    });
+    expect(lastOf(marked({ abandoned: true }))).toMatchObject({
+      ok: false,
+      part: 'reply',
+      text: expect.stringMatching(/asked again/),
+    });
+    expect(lastOf(marked({ undelivered: true }))).toMatchObject({
+      ok: false,
+      part: 'reply',
+      text: expect.stringMatching(/went away/),
+    });
+  });
+
+  it('lacks exact tokens when one differs from the ledger, or none is trained', () => {
+    const mismatch = {
+      session_id: 's',
+      trace_id: 't',
+      completion_id: 'c',
+      what: 'logprob',
+      detail: '1 not 2',
+    } as const;
+    expect(lastOf({ ...good, ledger: { ...good.ledger, mismatches: [mismatch] } })).toMatchObject({
+      ok: false,
+      part: 'tokens',
+      text: '1 differences from the engine, the first: logprob: 1 not 2',
+    });
+    expect(lastOf({ ...good, ledger: { ...good.ledger, trainable_tokens: 0 } })).toMatchObject({ ok: false });
+  });
+
+  it('lacks a sandbox when the agent was never started', () => {
+    const error = { code: 'runtime_failed', message: 'no namespace', stage: 'init', details: {} };
+    const probe: Probe = { ...good, result: { ...good.result, outcome: 'infra_error', agent: null, error } };
+    expect(lastOf(probe)).toMatchObject({ part: 'sandbox', text: 'infra_error: runtime_failed: no namespace' });
+  });
+});
+
+describe.each(['openai_chat', 'anthropic', 'openai_responses', 'gemini'] as const)(
+  'doctor on pi over %s',
+  (dialect) => {
+    it.skipIf(!installed)('proves the real program', async () => {
+      const findings = await examineHarness({ harness: 'pi', dialect }, { harnessDir: harnessDir(), chooseBackend });
+      expect(parts(findings)).toEqual(GOOD);
+    });
+  },
+);
