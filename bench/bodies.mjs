@@ -52,7 +52,7 @@ const tool = fc.record({
 });
 const messageLike = fc.record(
   {
-    model: text,
+    model: mostly(fc.constant('policy')),
     messages: mostly(fc.array(message, { minLength: 1, maxLength: 4 })),
     system: text,
     tools: mostly(fc.array(tool, { maxLength: 2 })),

@@ -33,6 +33,12 @@ describe('system text', () => {
     expect(parse({ system }).messages).toEqual([user]);
   });
 
+  test('of nothing else, and empty, is refused', () => {
+    expect(() => parse({ messages: [{ role: 'system', content: [text(billing)] }] })).toThrow(
+      'messages: there is no text',
+    );
+  });
+
   test('that only begins like a billing block is a prompt', () => {
     const system = `${billing}\nYou are an agent.`;
     expect(parse({ system })).toMatchObject({ messages: [{ role: 'system', content: system }, user], adjusted: [] });

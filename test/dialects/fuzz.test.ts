@@ -43,6 +43,7 @@ describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))(
           for (const parse of [dialect.parseRequest, dialect.parseCount]) {
             try {
               const request = parse(foreign, context);
+              expect(request.messages.length).toBeGreaterThan(0);
               for (const entry of request.messages) expect(chatMessageSchema.parse(entry)).toEqual(entry);
               for (const tool of request.tools) chatToolSchema.parse(tool);
               const reply = replyCalling(request.tools[0]?.function.name ?? 'f');

@@ -233,6 +233,14 @@ describe('a call of a custom tool', () => {
     });
   });
 
+  test.each([['{"input": 5}'], ['{"text": "x"}'], ['["input"]'], ['null'], ['']])(
+    'with the arguments %j has them as its text',
+    (args) => {
+      const { message } = JSON.parse(openaiChat.encodeReply(reply(call('a', 'apply_patch', args)), request)).choices[0];
+      expect(message.tool_calls).toEqual([custom('a', args)]);
+    },
+  );
+
   test('streams its text in one piece when it is complete, before the next call', () => {
     const { body } = streamOf(openaiChat, reply(...calls), request);
     const deltas = body

@@ -42,6 +42,7 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
   const responseFormat = responseFormatOf(request, conversation);
   const toolChoice = toolChoiceOf(request.tool_choice, tools, conversation);
   const { messages, adjusted } = conversation.finish();
+  if (messages.length === 0) throw new FloeError('schema_violation', 'messages request: messages: there is no text');
   return {
     model: request.model,
     messages,
