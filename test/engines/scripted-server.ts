@@ -139,3 +139,77 @@ export function vllmReply(received: Pick<Received, 'headers'>, parts: ReplyParts
     prompt_token_ids: promptIds,
   };
 }
+
+/**
+ * The chunks of the same reply as a stream, as vLLM sends it: the prompt ids first, then a chunk for each token, the
+ * last with the finish, then the usage.
+ */
+export function vllmChunks(received: Pick<Received, 'headers'>, parts: ReplyParts = {}): Record<string, unknown>[] {
+  const whole = vllmReply(received, parts) as {
+    id: string;
+    choices: {
+      message: {
+        content: string | null;
+        reasoning?: string;
+        tool_calls: { id: string; function: { name: string; arguments: string } }[];
+      };
+      logprobs: { content: unknown[] };
+      finish_reason: string;
+      stop_reason: unknown;
+      token_ids: number[];
+    }[];
+    usage: object;
+    prompt_token_ids: number[];
+  };
+  const [choice] = whole.choices;
+  if (choice === undefined) throw new Error('a reply without a choice');
+  const chunk = (fields: object, top: object = {}): Record<string, unknown> => ({
+    id: whole.id,
+    object: 'chat.completion.chunk',
+    choices: [{ index: 0, logprobs: null, finish_reason: null, ...fields }],
+    ...top,
+  });
+  const { content, reasoning, tool_calls } = choice.message;
+  const deltas: object[] = [
+    ...pieces(reasoning ?? '').map((text) => ({ reasoning: text })),
+    ...pieces(content ?? '').map((text) => ({ content: text })),
+    ...tool_calls.flatMap(({ id, function: { name, arguments: text } }, index) => [
+      { tool_calls: [{ index, id, type: 'function', function: { name, arguments: '' } }] },
+      ...pieces(text).map((part) => ({ tool_calls: [{ index, function: { arguments: part } }] })),
+    ]),
+  ];
+  const ids = choice.token_ids;
+  const steps = Math.max(ids.length, deltas.length);
+  const chunks = [chunk({ delta: { role: 'assistant', content: '' } }, { prompt_token_ids: whole.prompt_token_ids })];
+  for (let i = 0; i < steps; i++) {
+    const last = i === steps - 1;
+    // Ids come one by one; what is left over at the end comes with the finish.
+    const own = last ? ids.slice(i) : ids.slice(i, i + 1);
+    const entries = choice.logprobs.content;
+    chunks.push(
+      chunk({
+        delta: deltas[i] ?? {},
+        token_ids: own,
+        logprobs: { content: last ? entries.slice(i) : entries.slice(i, i + 1) },
+        ...(last ? { finish_reason: choice.finish_reason, stop_reason: choice.stop_reason } : {}),
+      }),
+    );
+  }
+  return [...chunks, { id: whole.id, object: 'chat.completion.chunk', choices: [], usage: whole.usage }];
+}
+
+function pieces(text: string): string[] {
+  return text === ''
+    ? []
+    : [text.slice(0, Math.ceil(text.length / 2)), text.slice(Math.ceil(text.length / 2))].filter(Boolean);
+}
+
+export function eventText(chunk: unknown): string {
+  return `data: ${typeof chunk === 'string' ? chunk : JSON.stringify(chunk)}\n\n`;
+}
+
+/** Sends a whole stream at once. */
+export function sendStream(response: ServerResponse, chunks: readonly unknown[], end = '[DONE]'): void {
+  response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' });
+  response.end(chunks.map(eventText).join('') + (end === '' ? '' : eventText(end)));
+}

@@ -1,0 +1,106 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import { SentParts } from '../../src/dialects/reply-parts.ts';
+import { MessageBuilder } from '../../src/engines/message-builder.ts';
+import type { AssistantMessage } from '../../src/schema/index.ts';
+
+type Piece =
+  | { readonly kind: 'reasoning'; readonly text: string }
+  | { readonly kind: 'text'; readonly text: string }
+  | { readonly kind: 'call'; readonly index: number; readonly text: string };
+
+function build(pieces: readonly Piece[]): { deltas: ReplyDelta[]; message: AssistantMessage } {
+  const deltas: ReplyDelta[] = [];
+  const builder = new MessageBuilder((delta) => deltas.push(delta));
+  for (const piece of pieces) {
+    if (piece.kind === 'reasoning') builder.addReasoning(piece.text);
+    else if (piece.kind === 'text') builder.addText(piece.text);
+    else if (piece.kind === 'call') builder.addCall(piece.index, `id${piece.index}`, 'f', piece.text);
+    builder.flush();
+  }
+  return { deltas, message: builder.message() };
+}
+
+const order = { reasoning: 0, text: 1, call: 2, arguments: 2 };
+
+describe('a message in the making', () => {
+  const text = fc.string({ unit: fc.constantFrom('a', ' ', '\n', '\ud83d', '\ude00', 'é') });
+  const piece = fc.oneof(
+    fc.record({ kind: fc.constant('reasoning' as const), text }),
+    fc.record({ kind: fc.constant('text' as const), text }),
+    fc.record({ kind: fc.constant('call' as const), index: fc.nat(3), text }),
+  );
+
+  test('hands out deltas in order, that with the rest make up the message, whatever order it came in', () => {
+    fc.assert(
+      fc.property(fc.array(piece, { maxLength: 12 }), (pieces) => {
+        const { deltas, message } = build(pieces);
+        for (const [i, delta] of deltas.entries()) {
+          const before = deltas[i - 1];
+          if (before) expect(order[before.kind]).toBeLessThanOrEqual(order[delta.kind]);
+          if (delta.kind === 'arguments') expect(before).toMatchObject({ index: delta.index });
+        }
+        const sent = new SentParts();
+        for (const delta of deltas) sent.add(delta);
+        const all = [...deltas, ...sent.rest(message)];
+        const joined = (kind: 'reasoning' | 'text'): string =>
+          all.map((delta) => (delta.kind === kind ? delta.text : '')).join('');
+        expect(joined('reasoning')).toBe(message.reasoning_content ?? '');
+        expect(joined('text')).toBe(message.content ?? '');
+        for (const [index, call] of (message.tool_calls ?? []).entries()) {
+          const own = all.map((delta) => (delta.kind === 'arguments' && delta.index === index ? delta.text : ''));
+          expect(own.join('')).toBe(call.function.arguments);
+        }
+      }),
+    );
+  });
+
+  test('hands out everything at once when it comes in order', () => {
+    const { deltas } = build([
+      { kind: 'reasoning', text: 'hm' },
+      { kind: 'text', text: ' ' },
+      { kind: 'text', text: 'Look.\n' },
+      { kind: 'call', index: 0, text: '{"a"' },
+      { kind: 'call', index: 0, text: ':1}' },
+      { kind: 'text', text: '\n' },
+      { kind: 'call', index: 1, text: '{}' },
+    ]);
+    expect(deltas).toEqual([
+      { kind: 'reasoning', text: 'hm' },
+      { kind: 'text', text: ' Look.\n' },
+      { kind: 'call', index: 0, id: 'id0', name: 'f' },
+      { kind: 'arguments', index: 0, text: '{"a"' },
+      { kind: 'arguments', index: 0, text: ':1}' },
+      { kind: 'call', index: 1, id: 'id1', name: 'f' },
+      { kind: 'arguments', index: 1, text: '{}' },
+    ]);
+  });
+
+  test('has no text where there is only white space around calls, and never half a character', () => {
+    const blank = build([
+      { kind: 'text', text: '\n\n' },
+      { kind: 'call', index: 0, text: '{}' },
+      { kind: 'text', text: '\n' },
+    ]);
+    expect(blank.message.content).toBeNull();
+    expect(blank.deltas.filter(({ kind }) => kind === 'text')).toEqual([]);
+    const { deltas } = build([
+      { kind: 'text', text: 'a\ud83d' },
+      { kind: 'text', text: '\ude00' },
+    ]);
+    expect(deltas).toEqual([
+      { kind: 'text', text: 'a' },
+      { kind: 'text', text: '😀' },
+    ]);
+  });
+
+  test('tells of a call without id or name, and takes none out of turn', () => {
+    const builder = new MessageBuilder(() => {});
+    expect(builder.addCall(0, 'a', '', '')).toBe(true);
+    expect(builder.addCall(2, 'c', 'f', '')).toBe(false);
+    expect(builder.incompleteCall()).toEqual({ index: 0, field: 'name' });
+    builder.addCall(0, '', 'f', '{}');
+    expect(builder.incompleteCall()).toBeNull();
+  });
+});
