@@ -1,0 +1,35 @@
+import { describe, expect, it } from 'vitest';
+import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
+
+const problem = await harnessProblem('claude_code');
+
+const read = { tool: 'Read', arguments: { file_path: '/work/config.txt' } };
+const edit = {
+  tool: 'Edit',
+  arguments: { file_path: '/work/config.txt', old_string: 'colour = red', new_string: 'colour = blue' },
+};
+const ask = { tool: 'mcp__words__secret_word', arguments: {} };
+const shell = { tool: 'Bash', arguments: { command: 'cat config.txt' } };
+const turns = [read, edit, ask, shell, 'Done.'];
+
+describe.each([
+  ['as it is', false],
+  ['in its simple form', true],
+])('Claude Code, %s', (_, simple) => {
+  it('does its task, and trains exactly what was sampled', async (context) => {
+    if (problem !== null) context.skip(problem);
+    const { skills, ...plain } = EXTRAS;
+    const agent = { harness: 'claude_code', settings: { simple }, ...plain, ...(simple ? {} : { skills }) };
+    const { result, report, sampledTokens, sent } = await runRealHarness(agent, turns);
+    expect(result.error?.message ?? result.outcome).toBe('completed');
+    expect(result.reward).toBe(1);
+    expect(report.mismatches).toEqual([]);
+    // It repeats its Edit call with a default that the policy did not write, so the next turn begins a trace of its own.
+    expect(result).toMatchObject({ completion_count: turns.length, trace_count: 2 });
+    expect(report.trainable_tokens).toBe(sampledTokens);
+    expect(report.exact_context_tokens).toBe(sampledTokens);
+    expect(sent).toContain('the word is xyzzy');
+    expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
+    if (!simple) expect(sent).toContain('lamp-rules: How lamps are coloured.');
+  });
+});

@@ -1,0 +1,26 @@
+import { expect, it } from 'vitest';
+import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
+
+const problem = await harnessProblem('codex');
+
+const shell = (cmd: string) => ({ tool: 'exec_command', arguments: { cmd } });
+const turns = [
+  shell('cat config.txt'),
+  shell("sed -i 's/colour = red/colour = blue/' config.txt"),
+  { tool: 'mcp__words__secret_word', arguments: {} },
+  'Done.',
+];
+
+it('Codex does its task, and trains exactly what was sampled', async (context) => {
+  if (problem !== null) context.skip(problem);
+  const { result, report, sampledTokens, sent } = await runRealHarness({ harness: 'codex', ...EXTRAS }, turns);
+  expect(result.error?.message ?? result.outcome).toBe('completed');
+  expect(result.reward).toBe(1);
+  expect(report.mismatches).toEqual([]);
+  expect(result).toMatchObject({ completion_count: turns.length, trace_count: 1 });
+  expect(report.trainable_tokens).toBe(sampledTokens);
+  expect(report.exact_context_tokens).toBe(sampledTokens);
+  expect(sent).toContain('the word is xyzzy');
+  expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
+  expect(sent).toContain('lamp-rules: How lamps are coloured.');
+});

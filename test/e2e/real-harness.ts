@@ -1,0 +1,107 @@
+import { chooseBackend } from '../../src/cli/backend.ts';
+import { harnessDir } from '../../src/cli/home.ts';
+import { harnessStatus } from '../../src/harnesses/install.ts';
+import type { AgentSpec, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
+import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
+import { parseScenarios, type Scenario, type ScenarioInput } from '../../src/sim/scenario.ts';
+import { startTestStack } from './stack.ts';
+
+/** Room for the prompts of the largest harness, about 25,000 tokens, far from where any of them compacts. */
+const WINDOW_TOKENS = 131_072;
+
+export type Rule = ScenarioInput['rules'][number];
+export type Call = { readonly tool: string; readonly arguments: Record<string, unknown> };
+
+/** null when the harness can be run here, in a sandbox; otherwise the reason to skip. */
+export async function harnessProblem(name: string): Promise<string | null> {
+  const { installed } = await harnessStatus(name, harnessDir());
+  if (!installed) return `${name} is not installed: floe harness install ${name}`;
+  return (await chooseBackend()).problem?.problem ?? null;
+}
+
+/** A tool server with one tool, `secret_word`, as a program for Node. It answers with the variable WORD. */
+export const MCP_SERVER = `
+const say = (id, result) => process.stdout.write(JSON.stringify({ jsonrpc: '2.0', id, result }) + '\\n');
+const tool = { name: 'secret_word', description: 'Tells the secret word.', inputSchema: { type: 'object', properties: {} } };
+require('node:readline').createInterface({ input: process.stdin }).on('line', (line) => {
+  const { id, method, params } = JSON.parse(line);
+  if (id === undefined) return;
+  if (method === 'initialize') {
+    const serverInfo = { name: 'words', version: '1' };
+    say(id, { protocolVersion: params.protocolVersion, capabilities: { tools: {} }, serverInfo });
+  } else if (method === 'tools/list') say(id, { tools: [tool] });
+  else if (method === 'tools/call') say(id, { content: [{ type: 'text', text: 'the word is ' + process.env.WORD }] });
+  else say(id, {});
+});
+`;
+
+/** What gives an agent that server, a skill and an addition to its system prompt. */
+export const EXTRAS = {
+  mcp_servers: [
+    { name: 'words', transport: 'stdio', command: 'node', args: ['/tmp/words.cjs'], env: { WORD: 'xyzzy' } },
+  ],
+  skills: [
+    { name: 'lamp-rules', files: { 'SKILL.md': '---\nname: lamp-rules\ndescription: How lamps are coloured.\n---\n' } },
+  ],
+  system_prompt: 'Greet with "moin" — $(always) \\ \'\'\' """\nand in full.',
+} satisfies Partial<TaskRequestInput['agent']>;
+
+/** Replies, turn by turn; every one begins with drawn tokens, so that there are log-probabilities to compare. */
+export function scenarioOf(turns: readonly (string | Call)[]): Scenario[] {
+  const rules: Rule[] = turns.map((turn, index) => ({
+    when: { assistant_turns: index },
+    reply: [{ think: 12 }, typeof turn === 'string' ? { text: turn } : { call: turn }],
+  }));
+  return parseScenarios({ scenarios: [{ name: 'turns', rules }] }, 'the turns');
+}
+
+export type RealRun = {
+  readonly result: SessionResult;
+  readonly report: LedgerReport;
+  readonly sampledTokens: number;
+  /** What the harness sent, as JSON text. */
+  readonly sent: string;
+};
+
+/** One session in a sandbox: the harness is to turn the colour of config.txt to blue. The reward is a test's. */
+export async function runRealHarness(
+  agent: Pick<AgentSpec, 'harness'> & Partial<TaskRequestInput['agent']>,
+  turns: readonly (string | Call)[],
+): Promise<RealRun> {
+  const stack = await startTestStack({
+    scenarios: scenarioOf(turns),
+    sim: { maxModelLen: WINDOW_TOKENS },
+    node: { default_backend: 'bubblewrap', harness_dir: harnessDir() },
+  });
+  try {
+    const [result] = await stack.run({
+      instruction: '/config.txt: "replace" the colour red by blue\n--help $(id)',
+      timeout_seconds: 60,
+      max_attempts: 1,
+      agent,
+      runtime: {
+        prepare: [
+          { type: 'write_file', target: 'config.txt', content: 'name = lamp\ncolour = red\n' },
+          { type: 'write_file', target: '/tmp/words.cjs', content: MCP_SERVER },
+        ],
+      },
+      evaluator: {
+        strategy: 'test_on_output',
+        config: {
+          test_command: 'if grep -q "colour = blue" config.txt; then echo PASSED colour; else echo FAILED colour; fi',
+          expected_output_json: { colour: 'PASSED' },
+        },
+      },
+    });
+    if (result === undefined) throw new Error('the session has no result');
+    const entries = stack.sim.ledger.entries();
+    return {
+      result,
+      report: checkAgainstLedger([result], entries, 'processed'),
+      sampledTokens: entries.reduce((sum, entry) => sum + entry.response_ids.length, 0),
+      sent: (await stack.client.completions(result.session_id)).toString(),
+    };
+  } finally {
+    await stack.close();
+  }
+}
