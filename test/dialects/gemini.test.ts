@@ -370,6 +370,7 @@ describe('thinking in a signature', () => {
     expect(reasoningOf({ ...call('f'), thought_signature: signed('Hm') })).toBe('Hm');
     expect(reasoningOf({ thoughtSignature: signed('Hm') })).toBe('Hm');
     expect(reasoningOf(text, { text: 'y', thoughtSignature: signed(', well') })).toBe('Hm, well');
+    expect(reasoningOf(thought, text, { text: 'y', thoughtSignature: signed(', well') })).toBe('Hm, well');
     expect(reasoningOf(text, { text: ', well', thought: true }, { ...text, thoughtSignature: signed(', well') })).toBe(
       'Hm, well',
     );
