@@ -2,29 +2,17 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { REQUEST_CHANNEL } from '../dist/proxy/request-channel.js';
 import { slugOf } from './cell.mjs';
-
-/** Carries each request as it reached the proxy: `{ sessionId, dialect, method, path, headers, body }`. */
-const CHANNEL = 'floe:proxy:request';
-
-/** Headers that open a session; keys are useless afterwards, but look like secrets. */
-const SECRET_HEADERS = ['authorization', 'x-api-key', 'x-goog-api-key'];
 
 export function captureRequests(dir) {
   const bySession = new Map();
   const see = (message) => {
     const { sessionId, dialect, method, path, headers, body } = message;
-    const shown = Object.fromEntries(Object.entries(headers).filter(([name]) => !SECRET_HEADERS.includes(name)));
-    const line = JSON.stringify({
-      dialect,
-      method,
-      path: path.replace(/^\/s\/[^/]+/, ''),
-      headers: shown,
-      body: textOf(body),
-    });
+    const line = JSON.stringify({ dialect, method, path, headers, body: contentOf(body) });
     bySession.set(sessionId, [...(bySession.get(sessionId) ?? []), line]);
   };
-  subscribe(CHANNEL, see);
+  subscribe(REQUEST_CHANNEL, see);
   return {
     async write(planned, sessionId) {
       const lines = bySession.get(sessionId) ?? [];
@@ -33,14 +21,14 @@ export function captureRequests(dir) {
       await mkdir(dir, { recursive: true });
       await writeFile(join(dir, `${slugOf(planned)}.jsonl`), `${lines.join('\n')}\n`);
     },
-    close: () => unsubscribe(CHANNEL, see),
+    close: () => unsubscribe(REQUEST_CHANNEL, see),
   };
 }
 
-/** JSON where it is JSON, so that a line of the file can be read. */
-function textOf(body) {
-  if (!Buffer.isBuffer(body) && typeof body !== 'string') return body ?? null;
+/** JSON where it is JSON, so that a line of the file can be read; null: there is none. */
+function contentOf(body) {
   const text = body.toString('utf8');
+  if (text === '') return null;
   try {
     return JSON.parse(text);
   } catch {

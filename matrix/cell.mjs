@@ -2,7 +2,7 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { checkAgainstLedger } from '../dist/sim/ledger-check.js';
-import { accountProblems, factsOf, labelProblems, mismatchProblems, taskProblems } from './checks.mjs';
+import { accountProblems, factsOf, labelProblems, mismatchProblems, taskProblems, workProblems } from './checks.mjs';
 import { completionsOf, runTask, startStack } from './stack.mjs';
 
 /** Of a session's active time; the slowest harness needs about 10 s for a cell, and this machine may be busy. */
@@ -71,6 +71,7 @@ export async function runCell(planned, cell, { backend, keepDir, keepAlways = fa
       ...mismatchProblems(mismatches),
       ...accountProblems(facts),
       ...labelProblems(facts),
+      ...workProblems(facts),
       ...(made.check?.(facts) ?? []),
     );
   } catch (error) {

@@ -71,6 +71,17 @@ export function labelProblems({ byScenario }) {
     .map(({ completion_id, call_kind }) => `${completion_id} is a side call of the harness and labelled ${call_kind}`);
 }
 
+/** Scenarios that are the agent's own work. */
+const WORK = ['main', 'subagent', 'compaction'];
+
+/** Whatever the agent's own script gave and the harness used is in a trace: excluding all of it would keep every sum. */
+export function workProblems({ byScenario, traces }) {
+  const traced = new Set(traces.flatMap(({ completion_ids }) => completion_ids));
+  return WORK.flatMap(byScenario)
+    .filter(({ completion_id, abandoned, undelivered }) => !abandoned && !undelivered && !traced.has(completion_id))
+    .map(({ completion_id, call_kind }) => `${completion_id} (${call_kind}) is the agent's work and in no trace`);
+}
+
 export function mismatchProblems(mismatches) {
   return mismatches.map(({ completion_id, what, detail }) => `ledger: ${completion_id ?? 'trace'}: ${what}: ${detail}`);
 }

@@ -19,11 +19,16 @@ export async function measureOverhead(reports, cells, { backend, samples, signal
   if (samples < 1 || process.platform !== 'linux') return measured;
   for (const report of reports) {
     if (report.cell !== 'edit' || stateOf(report) !== 'passed' || signal.aborted) continue;
-    const line = await measureLine(report, cells.get('edit'), { backend, samples, signal });
-    measured.push(line);
-    note(
-      `overhead ${line.label} ${line.dialect}: ${line.wall_seconds} s, CPU ${line.cpu_seconds} s, ${line.peak_rss_mb} MB`,
-    );
+    try {
+      const line = await measureLine(report, cells.get('edit'), { backend, samples, signal });
+      measured.push(line);
+      note(
+        `overhead ${line.label} ${line.dialect}: ${line.wall_seconds} s, CPU ${line.cpu_seconds} s, ${line.peak_rss_mb} MB`,
+      );
+    } catch (error) {
+      // A line without figures is no reason to lose the run.
+      note(`overhead ${report.variant.label} ${report.dialect}: not measured: ${error.message}`);
+    }
   }
   return measured;
 }

@@ -3,7 +3,7 @@
 //
 //   node matrix/run.mjs [--harness NAME]… [--dialect D]… [--cell C]… [--jobs N] [--keep] [--json FILE] [--capture DIR]
 //                       [--install] [--write] [--samples N]
-import { mkdtemp, readdir, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { cpus, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -103,6 +103,8 @@ async function runAll(plan, cells, { backend, keepDir, capture, signal }) {
       signal,
     });
     await capture?.write(planned, report.sessionId);
+    // Not its own failure.
+    if (signal.aborted) return;
     finish(planned, report);
   });
   return plan.map((planned) => done.find((other) => sameCell(other, planned))).filter((one) => one !== undefined);
@@ -153,6 +155,7 @@ async function main(signal) {
   }
   if ((whole || options.write) && !signal.aborted) await writeFile(DOCUMENT, documentOf(outcome));
   if (options.json !== undefined) await writeFile(options.json, `${JSON.stringify(jsonOf(outcome), null, 1)}\n`);
+  if (reports.every(({ kept }) => kept === null)) await rm(keepDir, { recursive: true });
   console.log(lastLineOf(reports));
   if (signal.aborted || reports.some(({ problems }) => problems.length > 0)) process.exitCode = 1;
 }
