@@ -62,6 +62,8 @@ export type Sent = {
   readonly firstBytes: Promise<string>;
   /** Resolves when the headers are there. */
   readonly headers: Promise<IncomingHttpHeaders>;
+  /** The body as far as it has come. */
+  received(): string;
   abort(): void;
 };
 
@@ -136,15 +138,15 @@ export class Rig {
     const firstBytes = new Promise<string>((resolve) => {
       gotBytes = resolve;
     });
+    let text = '';
     const reply = new Promise<Reply>((resolve, reject) => {
       sent.on('error', reject);
       sent.on('response', (response) => {
         gotHeaders(response.headers);
-        let text = '';
         response.setEncoding('utf8');
         response.on('data', (chunk: string) => {
-          gotBytes(chunk);
           text += chunk;
+          gotBytes(chunk);
         });
         response.on('error', reject);
         response.on('end', () => resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text }));
@@ -152,7 +154,7 @@ export class Rig {
     });
     reply.catch(() => {});
     sent.end(body);
-    return { reply, firstBytes, headers, abort: () => sent.destroy() };
+    return { reply, firstBytes, headers, received: () => text, abort: () => sent.destroy() };
   }
 
   chat(key: string, body: object = {}, headers: Record<string, string> = {}): Sent {
