@@ -64,7 +64,7 @@ export class Conversation {
     const images = parts.filter((part) => part.type === 'image_url');
     if (images.length > 0) {
       this.note('image of a tool result moved to a user message');
-      this.toolImages.push(...images);
+      for (const image of images) this.toolImages.push(image);
     }
     const content = contentOf(parts.filter((part) => part.type === 'text'));
     this.messages.push({ role: 'tool', tool_call_id: toolCallId, content });
@@ -103,15 +103,27 @@ export class Conversation {
     this.appendUser(images, true);
   }
 
-  /** A `folded` piece of user content is merged with user content on either side of it. */
+  /**
+   * A `folded` piece of user content is merged with user content on either side of it. In time by the size of the piece, not of
+   * what it joins: a request may hold any number of pieces.
+   */
   private appendUser(content: Content, folded: boolean): void {
     const last = this.messages.at(-1);
-    if (last?.role === 'user' && (folded || this.open)) {
-      const merged = contentOf([...partsOf(last.content), ...partsOf(content)]);
-      this.messages[this.messages.length - 1] = { role: 'user', content: merged };
+    if (last?.role !== 'user' || !(folded || this.open)) {
+      this.messages.push({ role: 'user', content: ownedContent(content) });
+    } else if (typeof last.content !== 'string') {
+      for (const part of partsOf(content)) last.content.push(part);
+    } else if (typeof content === 'string') {
+      const separator = last.content === '' || content === '' ? '' : BLOCK_SEPARATOR;
+      last.content = `${last.content}${separator}${content}`;
     } else {
-      this.messages.push({ role: 'user', content });
+      last.content = contentOf([...partsOf(last.content), ...content]);
     }
     this.open = folded;
   }
+}
+
+/** A copy where the conversation goes on to write in it. */
+function ownedContent(content: Content): Content {
+  return typeof content === 'string' ? content : [...content];
 }

@@ -265,6 +265,24 @@ describe('a responses request', () => {
   });
 });
 
+describe('a request of a hundred thousand pieces', () => {
+  const many = <T>(piece: T): T[] => new Array<T>(100_000).fill(piece);
+  const begun = [user('x'), assistant('y')];
+
+  test.each<[string, object[], number]>([
+    ['late system text', [...begun, ...many({ role: 'developer', content: 'z' })], 3],
+    ['images of one result', [...begun, output('a', many({ type: 'input_image', image_url: image }))], 4],
+    [
+      'images between texts',
+      [...begun, output('a', [{ type: 'input_image', image_url: image }]), ...many({ role: 'system', content: 'z' })],
+      4,
+    ],
+    ['calls', many(call('a')), 1],
+  ])('is taken like any other: %s', (_, input, count) => {
+    expect(messagesOf(input)).toHaveLength(count);
+  });
+});
+
 describe('the items of one assistant turn', () => {
   test('are one message: thinking, text, calls as they came', () => {
     const items = [thinking('t'), assistant('x'), call('a', '{ "x":1'), call('b', ''), output('a'), output('b')];
