@@ -22,8 +22,8 @@ export type Attempt = {
 
 /** What makes two requests the same: dialect, agent thread, what the path says, and body, byte for byte. */
 export function digestOf(dialect: Dialect, context: CallContext, body: Buffer): string {
-  const { headers, model, stream } = context;
-  const outside = JSON.stringify([dialect.name, threadKeyOf(headers), model, stream]);
+  const { headers, query, model, stream } = context;
+  const outside = JSON.stringify([dialect.name, threadKeyOf(headers), model, stream, query.get('alt')]);
   return createHash('sha256').update(outside).update(body).digest('base64');
 }
 
