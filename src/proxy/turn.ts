@@ -6,6 +6,7 @@ import type { PooledReply } from '../engines/pool.ts';
 import type { CallKind, Sampling } from '../schema/index.ts';
 import type { Completion, CompletionRequest } from '../tokens/completion.ts';
 import type { CallParts } from './call.ts';
+import { engineTexts } from './engine-texts.ts';
 
 /** Largest `num_samples` of a task: seeds of different calls never coincide with those of another sample. */
 const SEED_STRIDE = 100_000;
@@ -51,7 +52,7 @@ export function engineRequestOf(
   return {
     completionId,
     sessionId,
-    messageTexts: recorded.messageTexts,
+    messageTexts: engineTexts(recorded.messages, recorded.messageTexts),
     tools: recorded.tools,
     toolsText: recorded.toolsText,
     toolChoice: request.toolChoice,

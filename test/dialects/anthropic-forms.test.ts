@@ -96,12 +96,15 @@ describe('an assistant turn', () => {
     ]);
   });
 
-  test.each<[object, string]>([
+  test.each<[unknown, string]>([
     [{ __unparsedToolInput: { raw: '{"a": 1,', len: 8 } }, '{"a": 1,'],
     [{ __unparsedToolInput: { len: 8 } }, '{"__unparsedToolInput":{"len":8}}'],
     [{ __unparsedToolInput: { raw: 'x' }, other: 1 }, '{"__unparsedToolInput":{"raw":"x"},"other":1}'],
     [{ b: 1, a: 'é' }, '{"b":1,"a":"é"}'],
     [{}, '{}'],
+    ['echo hello', '"echo hello"'],
+    [[1], '[1]'],
+    [null, 'null'],
   ])('with the input %j has the arguments %s', (input, expected) => {
     const { messages } = afterAssistant([{ type: 'tool_use', id: '1', name: 'f', input }]);
     expect(messages[1]).toMatchObject({ tool_calls: [{ function: { name: 'f', arguments: expected } }] });

@@ -242,10 +242,10 @@ describe('a Messages request', () => {
       {
         messages: [
           { role: 'user', content: 'x' },
-          { role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'f', input: 'x' }] },
+          { role: 'assistant', content: [{ type: 'tool_use', id: 7, name: 'f', input: {} }] },
         ],
       },
-      'messages.1.content.0.input',
+      'messages.1.content.0.id',
     ],
     [{ messages: [{ role: 'user', content: [{ type: 'audio' }] }] }, 'messages.0.content.0.type'],
     [{ tools: [{ name: 5 }] }, 'tools.0.name'],

@@ -1,3 +1,4 @@
+import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
@@ -141,11 +142,11 @@ function assistantOf(conversation: Conversation, content: unknown, at: string): 
   };
 }
 
-/** As the policy wrote them where Claude Code could not parse them and says so; else the JSON text of the object. */
+const unparsedSchema = z.strictObject({ __unparsedToolInput: z.looseObject({ raw: z.string() }) });
+
+/** As the policy wrote them where Claude Code could not parse them and says so; else their JSON text. */
 function argumentsOf({ input }: Extract<ForeignAssistantBlock, { type: 'tool_use' }>): string {
-  const wrapped = input.__unparsedToolInput;
-  if (typeof wrapped === 'object' && wrapped !== null && 'raw' in wrapped && Object.keys(input).length === 1) {
-    if (typeof wrapped.raw === 'string') return wrapped.raw;
-  }
-  return JSON.stringify(input);
+  if (input === undefined) return '{}';
+  const unparsed = unparsedSchema.safeParse(input);
+  return unparsed.success ? unparsed.data.__unparsedToolInput.raw : JSON.stringify(input);
 }

@@ -83,7 +83,8 @@ export const assistantBlocksSchema = z.array(
     textBlockSchema,
     z.object({ type: z.literal('thinking'), thinking: z.string() }),
     z.object({ type: z.literal('redacted_thinking') }),
-    z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: jsonObjectSchema }),
+    // Claude Code echoes what the policy wrote, which need not be an object.
+    z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: z.unknown() }),
     vendorBlockSchema,
   ]),
 );
