@@ -25,9 +25,9 @@ function measure(dialect) {
   const context = { ...plainContext(), model: 'policy', stream: true };
   const turn = (memory, body) => {
     const { thread, messages, tools } = dialect.parseRequest(body, context);
-    return { messages, texts: memory.request(thread, messages, tools) };
+    return memory.request(thread, messages, tools);
   };
-  const times = { json: [], parse: [], texts: [] };
+  const times = { json: [], parse: [], texts: [], first: [] };
   for (let i = 0; i < WARM_UP + ROUNDS; i++) {
     const memory = new TurnMemory();
     turn(memory, JSON.parse(before));
@@ -38,19 +38,25 @@ function measure(dialect) {
     const canonical = performance.now();
     const { messageTexts } = memory.request(thread, messages, tools);
     const end = performance.now();
+    new TurnMemory().request(thread, messages, tools);
+    const first = performance.now();
     if (messageTexts.length < 2 * TURNS) throw new Error(`${dialect.name}: only ${messageTexts.length} messages`);
     if (i < WARM_UP) continue;
     times.json.push(parsed - start);
     times.parse.push(canonical - parsed);
     times.texts.push(end - canonical);
+    times.first.push(first - end);
   }
-  const [json, parse, texts] = [times.json, times.parse, times.texts].map(median);
+  const [json, parse, texts, first] = [times.json, times.parse, times.texts, times.first].map(median);
   return {
     body_kb: round(now.length / 1_000, 0),
     json_parse_us: us(json),
     parse_request_us: us(parse),
     turn_texts_us: us(texts),
+    first_texts_us: us(first),
     ratio_to_parse: round((parse + texts) / json),
+    /** Where the session remembers nothing: its first request, or one that begins with another system text. */
+    ratio_of_first: round((parse + first) / json),
   };
 }
 
@@ -58,7 +64,7 @@ const dialects = Object.fromEntries(DIALECTS.map((dialect) => [dialect.name, mea
 const rows = Object.entries(dialects).map(([name, row]) => [
   name,
   `${row.ratio_to_parse}x`,
-  `${row.body_kb} KB: JSON.parse ${row.json_parse_us} us, request ${row.parse_request_us} us, texts ${row.turn_texts_us} us`,
+  `${row.body_kb} KB: JSON.parse ${row.json_parse_us} us, request ${row.parse_request_us} us, texts ${row.turn_texts_us} us; ${row.ratio_of_first}x when nothing is remembered`,
 ]);
 const ratios = Object.fromEntries(Object.entries(dialects).map(([name, row]) => [name, row.ratio_to_parse]));
 printReport('a turn made canonical, against one JSON.parse of its body', rows, { ratio_to_parse: ratios, dialects });
