@@ -1,0 +1,154 @@
+import { expect } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
+import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import { createProxy, type ModelProxy } from '../../src/proxy/proxy.ts';
+import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session.ts';
+import {
+  type Audit,
+  engineSpecSchema,
+  type SessionResult,
+  samplingSchema,
+  type Trajectory,
+  trajectorySchema,
+} from '../../src/schema/index.ts';
+import type { LedgerEntry } from '../../src/sim/ledger.ts';
+import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
+import { type SimOptions, type SimServer, startSim } from '../../src/sim/server.ts';
+import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+import { HandJournal, WatchedClock } from '../proxy/rig.ts';
+import type { Ask, Said, Speaker, Turn } from './speakers.ts';
+
+/** How long a call outlives its client; a number that nothing else in the proxy waits for. */
+const GRACE_MS = 61_000;
+
+export type Answer = { readonly status: number; readonly body: string };
+
+/** The proxy in front of the simulated engine, whose ledger is the judge. */
+export class Golden {
+  readonly sim: SimServer;
+  readonly journal = new HandJournal();
+  private readonly clock = new WatchedClock();
+  private readonly engines: EnginePool;
+  private readonly proxy: ModelProxy;
+  private sessions = 0;
+
+  private constructor(sim: SimServer, engines: EnginePool) {
+    this.sim = sim;
+    this.engines = engines;
+    this.proxy = createProxy({ engines, journal: this.journal, clock: this.clock, abandonGraceMs: GRACE_MS });
+  }
+
+  static async start(options: SimOptions): Promise<Golden> {
+    const sim = await startSim(options);
+    const engines = await createEnginePool([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
+    const golden = new Golden(sim, engines);
+    await golden.proxy.listen({ host: '127.0.0.1', port: 0 });
+    return golden;
+  }
+
+  async open(speaker: Speaker, stream: boolean, over: Partial<ProxySessionSpec> = {}): Promise<GoldenSession> {
+    const number = ++this.sessions;
+    const key = `key-${number}-0123456789012345678901234567890`;
+    const session = await this.proxy.open({
+      sessionId: `ses_${speaker.dialect}_${number}`,
+      attempt: 0,
+      sampleIndex: number,
+      key,
+      socketPath: null,
+      modelName: 'policy',
+      sampling: samplingSchema.parse({}),
+      ...over,
+    });
+    return new GoldenSession(this, speaker, stream, session, `${this.proxy.origin}/s/${key}`);
+  }
+
+  /** Resolves when the proxy has noticed that nobody waits for a reply any more. */
+  clientGone(): Promise<void> {
+    return this.clock.scheduled(GRACE_MS);
+  }
+
+  async close(): Promise<void> {
+    await this.proxy.close();
+    await this.engines.close();
+    await this.sim.close();
+  }
+}
+
+export type Judged = {
+  readonly trajectory: Trajectory;
+  readonly audit: Audit;
+  readonly report: LedgerReport;
+};
+
+/** One agent's session: it talks in its dialect, and at the end everything that was sampled is compared. */
+export class GoldenSession {
+  readonly session: ProxySession;
+  private readonly golden: Golden;
+  private readonly speaker: Speaker;
+  private readonly stream: boolean;
+  private readonly base: string;
+
+  constructor(golden: Golden, speaker: Speaker, stream: boolean, session: ProxySession, base: string) {
+    this.golden = golden;
+    this.speaker = speaker;
+    this.stream = stream;
+    this.session = session;
+    this.base = base;
+  }
+
+  async post(ask: Omit<Ask, 'stream'>, headers: Record<string, string> = {}, signal?: AbortSignal): Promise<Answer> {
+    const { path, body } = this.speaker.write({ ...ask, stream: this.stream });
+    const reply = await fetch(this.base + path, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json', ...headers },
+      body: JSON.stringify(body),
+      ...(signal === undefined ? {} : { signal }),
+    });
+    return { status: reply.status, body: await reply.text() };
+  }
+
+  /** Asks and understands the reply. */
+  async say(ask: Omit<Ask, 'stream'>, headers: Record<string, string> = {}): Promise<Said> {
+    const answer = await this.post(ask, headers);
+    expect(answer, answer.body).toMatchObject({ status: 200 });
+    return this.read(answer);
+  }
+
+  read({ body }: Answer): Said {
+    return this.speaker.read(body, this.stream);
+  }
+
+  ledger(): LedgerEntry[] {
+    return this.golden.sim.ledger.entries().filter((entry) => entry.session_id === this.session.sessionId);
+  }
+
+  /** Ends the session. The traces must equal the ledger and the sums must hold, whatever the agent did. */
+  async judge(config: Record<string, unknown> = {}): Promise<Judged> {
+    await this.session.close();
+    const { json, audit } = buildTrajectory({
+      spec: { strategy: 'prefix_merging', config },
+      completions: this.session.completions(),
+      status: 'COMPLETED',
+      reward: 1,
+      error: null,
+      metadata: {},
+    });
+    const trajectory = trajectorySchema.parse(JSON.parse(json.toString()));
+    const result = { session_id: this.session.sessionId, trajectory } as SessionResult;
+    const report = checkAgainstLedger([result], this.ledger(), 'processed');
+    expect(report.mismatches).toEqual([]);
+    const excluded = Object.values(audit.tokens.excluded).reduce((sum, count) => sum + count, 0);
+    expect(audit.tokens.trained + excluded).toBe(audit.tokens.sampled);
+    const sampled = this.ledger().reduce((sum, entry) => sum + entry.response_ids.length, 0);
+    expect(audit.tokens.sampled).toBe(sampled);
+    return { trajectory, audit, report };
+  }
+}
+
+export const user = (text: string): Turn => ({ role: 'user', text });
+export const assistant = (said: Said): Turn => ({ role: 'assistant', said });
+/** The results of all calls of a turn: each call's arguments and its place. */
+export const results = (said: Said, text = 'fine'): Turn => ({
+  role: 'results',
+  results: said.calls.map((call, index) => ({ call, text: `${text} ${index}: ${call.arguments}` })),
+});
