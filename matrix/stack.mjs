@@ -3,7 +3,9 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-export const VERSION_NAME = 'matrix';
+const VERSION_NAME = 'matrix';
+/** Nobody runs out of it but where a cell wants that: the largest prompt of a harness has some 30,000 tokens. */
+const WINDOW_TOKENS = 131_072;
 
 /** `sim`: settings of the simulated engine; `backend`: of the sandboxes. */
 export async function startStack({ sim: simOptions, backend }) {
@@ -19,7 +21,7 @@ export async function startStack({ sim: simOptions, backend }) {
     for (let undo = closers.pop(); undo !== undefined; undo = closers.pop()) await undo();
   };
   try {
-    const sim = await startSim({ weightVersion: VERSION_NAME, ...simOptions });
+    const sim = await startSim({ weightVersion: VERSION_NAME, maxModelLen: WINDOW_TOKENS, ...simOptions });
     closers.push(() => sim.close());
     const server = await startServer(join(dir, 'server'), { port: 0 }, silentLogger);
     closers.push(() => server.close());
