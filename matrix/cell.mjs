@@ -53,7 +53,7 @@ export async function runCell(planned, cell, { backend, keepDir, keepAlways = fa
   let material = {};
   try {
     const made = cell.build(planned);
-    stack = await startStack({ backend, sim: { scenarios: made.scenarios, ...made.sim } });
+    stack = await startStack({ backend, sim: { ...planned.row.sim, scenarios: made.scenarios, ...made.sim } });
     stack.sim.setFaults(made.faults ?? []);
     const task = taskOf(planned, made);
     material = { task };

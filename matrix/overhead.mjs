@@ -35,7 +35,7 @@ export async function measureOverhead(reports, cells, { backend, samples, signal
 
 async function measureLine(planned, cell, { backend, samples, signal }) {
   const made = cell.build(planned);
-  const stack = await startStack({ backend, sim: { scenarios: made.scenarios } });
+  const stack = await startStack({ backend, sim: { ...planned.row.sim, scenarios: made.scenarios } });
   const watch = new ProcessWatch();
   const run = async (task) => {
     watch.start();

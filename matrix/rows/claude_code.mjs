@@ -4,6 +4,8 @@ export const row = {
     { label: 'claude_code', settings: {} },
     { label: 'claude_code simple', settings: { simple: true } },
   ],
+  // Its prompt takes 25,000 tokens of the simulator, and it compacts long before the window is full.
+  sim: { maxModelLen: 131_072 },
   calls: {
     shell: (command) => ({ tool: 'Bash', arguments: { command } }),
     read: (path) => ({ tool: 'Read', arguments: { file_path: `/work/${path}` } }),
