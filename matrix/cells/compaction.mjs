@@ -21,7 +21,7 @@ echo "part $n ends here"
 `;
 
 /**
- * The agent reads more than its context holds. Where it stands is in the sandbox, not in the conversation, so it goes on
+ * The agent reads more than its context holds. No two calls are the same, which some harnesses take for a loop. Where it stands is in the sandbox, not in the conversation, so it goes on
  * after a compaction that it need not notice.
  */
 export const cell = {
@@ -46,6 +46,10 @@ export const cell = {
           name: 'main',
           rules: [
             { when: { ...tools, last_tool_result: { contains: 'no more parts are left' } }, reply: FINAL },
+            ...Array.from({ length: compaction.parts }, (_, index) => ({
+              when: { ...tools, last_tool_result: { regex: `part ${index + 1} (of|line|ends)` } },
+              reply: [think(), call(shell(`sh part.sh after ${index + 1}`))],
+            })),
             { when: tools, reply: [think(), call(shell('sh part.sh'))] },
           ],
         },

@@ -17,5 +17,8 @@ export const row = {
     partBytes: 40_000,
   },
   lengthStop: { reaction: 'ends' },
-  skips: { subagent: 'pi has no sub-agents' },
+  skips: {
+    subagent:
+      'pi has no sub-agents: [its four tools](https://github.com/earendil-works/pi/tree/main/packages/coding-agent)',
+  },
 };
