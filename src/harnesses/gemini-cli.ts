@@ -1,0 +1,85 @@
+import { z } from 'zod';
+import type { SandboxFile } from '../core/sandbox-file.ts';
+import { type CheckedContext, defineHarness } from './define.ts';
+import { failedExit } from './exit.ts';
+import { geminiCliSettings } from './gemini-cli-settings.ts';
+import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
+import { commandOf, HARNESS_INSTALLS } from './installs.ts';
+import { lastLine } from './json-lines.ts';
+import { withLogsIn } from './log-link.ts';
+import { skillFiles } from './skill-files.ts';
+
+/** In the line that ends the output; in other lines its quotes are escaped. */
+const RESULT_MARK = '{"type":"result"';
+/** In the lines that tell of errors; the last of them says why a result is one that names none. */
+const ERROR_MARK = '{"type":"error"';
+
+/** The policy used its room up, or would say nothing: the agent has ended, and can be graded. */
+const POLICY_ENDINGS = [
+  'Model response was truncated because it exceeded the token limit.',
+  'The model returned reasoning thoughts but no final response text.',
+  'The model returned an empty response with no text or thoughts.',
+];
+
+const settingsSchema = z.strictObject({
+  /** Bound that is sent with each request of the agent; default: a quarter of the context window. */
+  max_tokens: z.int().min(1).optional(),
+});
+export type GeminiCliSettings = z.output<typeof settingsSchema>;
+
+const resultSchema = z.looseObject({
+  type: z.literal('result'),
+  status: z.string(),
+  error: z.looseObject({ type: z.string(), message: z.string() }).optional(),
+});
+const errorSchema = z.looseObject({ type: z.literal('error'), message: z.string() });
+
+/** Gemini CLI, headless. */
+export const geminiCliHarness = defineHarness<GeminiCliSettings>({
+  name: 'gemini_cli',
+  dialects: ['gemini'],
+  features: ['mcp_servers', 'skills', 'system_prompt'],
+  install: HARNESS_INSTALLS.gemini_cli,
+  settings: settingsSchema,
+  launch,
+  judge,
+});
+
+function launch(context: CheckedContext<GeminiCliSettings>): Launch {
+  const { agent, apiKey, baseUrl, instruction, installDir, paths } = context;
+  const geminiDir = `${paths.home}/.gemini`;
+  const settingsFile = `${geminiDir}/settings.json`;
+  const files: SandboxFile[] = [
+    { path: settingsFile, content: JSON.stringify(geminiCliSettings(context)), mode: 0o600 },
+    ...skillFiles(`${geminiDir}/skills`, context.skills),
+  ];
+  if (agent.system_prompt !== undefined) files.push({ path: `${geminiDir}/GEMINI.md`, content: agent.system_prompt });
+  return {
+    files,
+    env: {
+      GEMINI_API_KEY: apiKey,
+      GOOGLE_GEMINI_BASE_URL: baseUrl,
+      GEMINI_CLI_TRUST_WORKSPACE: 'true',
+      GEMINI_CLI_NO_RELAUNCH: 'true',
+      GEMINI_SANDBOX: 'false',
+      NODE_COMPILE_CACHE: compileCacheDir(installDir),
+    },
+    command: withLogsIn(`${paths.logs}/gemini_cli`, `${geminiDir}/tmp`, [
+      ...commandOf(HARNESS_INSTALLS.gemini_cli, installDir),
+      ...['--model', agent.model_name, '--yolo', '--output-format', 'stream-json'],
+    ]),
+    stdin: instruction.startsWith('/') ? `\n${instruction}` : instruction,
+  };
+}
+
+/** It exits with 0 after replies that it can make nothing of, so its own result is read as well. */
+function judge(report: HarnessReport): HarnessVerdict {
+  const result = lastLine(report.stdout, RESULT_MARK, resultSchema);
+  if (result?.error !== undefined) return { ok: false, message: result.error.message };
+  const failed = failedExit('gemini', report);
+  if (failed !== null) return failed;
+  if (result === null) return { ok: false, message: 'gemini ended without a result' };
+  if (result.status === 'success') return { ok: true };
+  const message = lastLine(report.stdout, ERROR_MARK, errorSchema)?.message ?? `the result is ${result.status}`;
+  return POLICY_ENDINGS.some((ending) => message.startsWith(ending)) ? { ok: true } : { ok: false, message };
+}
