@@ -9,13 +9,16 @@ const MAX_WINDOW_BYTES = 8 * 1024 * 1024;
  * empty ones behind a large window: so the bytes moved are bounded, at the start and for each byte of output.
  */
 const MOVED_AT_START = 256 * 1024 * 1024;
-const MOVED_PER_BYTE = 128;
+const MOVED_PER_BYTE = 512;
 
 /** Work in bytes, written or moved, between two turns of the event loop: some milliseconds. */
-const WORK_PER_TURN = 4 * 1024 * 1024;
+const WORK_PER_TURN = 1024 * 1024;
 
 /** A moved byte costs a fraction of one that is written. */
 const MOVES_PER_WRITE = 16;
+
+/** What a block costs that holds nothing, in the same measure. */
+const WORK_PER_BLOCK = 256;
 
 const FRAME_MAGIC = 0xfd2fb528;
 const SKIPPABLE_MAGIC = 0x184d2a50;
@@ -42,7 +45,8 @@ export async function unpackZstd(packed: Buffer, maxBytes: number): Promise<Buff
     else if (magic === FRAME_MAGIC) at = await unpackFrame(packed, at, output);
     else throw invalid('no frame where one should begin');
     if (at > packed.length) throw invalid('it is cut off');
-    output.work++;
+    // Skipped frames cost time as well.
+    output.move(0);
     await output.breathe();
   }
   return output.whole();
@@ -112,7 +116,7 @@ function invalid(what: string): FloeError {
 /** What has come out, and what that took. */
 class Output {
   bytes = 0;
-  work = 0;
+  private work = 0;
   private moved = 0;
   private readonly maxBytes: number;
   private readonly chunks: Uint8Array[] = [];
@@ -133,7 +137,7 @@ class Output {
   /** Called before a block is decoded. */
   move(bytes: number): void {
     this.moved += bytes;
-    this.work += bytes / MOVES_PER_WRITE + 1;
+    this.work += bytes / MOVES_PER_WRITE + WORK_PER_BLOCK;
     if (this.moved > MOVED_AT_START + MOVED_PER_BYTE * this.bytes) throw invalid('its blocks hold too little');
   }
 

@@ -27,6 +27,37 @@ test('a client that asks for an upgrade and keeps its side open does not hold up
   }
 });
 
+test('an upgrade on a connection that was in use is refused in JSON, with its length, and ends it', async () => {
+  const key = rig.key();
+  const session = await rig.open({ key });
+  const socket = tcp();
+  let text = '';
+  socket.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+  const body = JSON.stringify(chatBody());
+  socket.write(
+    `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+  );
+  while (!text.includes('Hello.')) await once(socket, 'data');
+  text = '';
+  const headers = [
+    'Host: x',
+    'Connection: keep-alive, Upgrade',
+    'Upgrade: websocket',
+    'Sec-WebSocket-Version: 13',
+    'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==',
+    `Authorization: Bearer ${key}`,
+  ];
+  const ended = once(socket, 'end');
+  socket.write(`GET /s/${key}/v1/responses HTTP/1.1\r\n${headers.join('\r\n')}\r\n\r\n`);
+  await ended;
+  socket.destroy();
+  const [head = '', answer = ''] = text.split('\r\n\r\n');
+  expect(head).toMatch(/^HTTP\/1\.1 426 Upgrade Required\r\n/);
+  expect(head.toLowerCase()).toContain(`content-length: ${Buffer.byteLength(answer)}`);
+  expect(JSON.parse(answer)).toMatchObject({ error: { message: expect.any(String), code: 'upgrade_required' } });
+  expect(session).toMatchObject({ turns: 1, requests: 1 });
+});
+
 test('pipelined: the second reply is delivered too', async () => {
   const key = rig.key();
   const session = await rig.open({ key });

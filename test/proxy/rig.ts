@@ -71,6 +71,8 @@ export type SendOptions = {
   readonly method?: string;
   readonly path: string;
   readonly body?: unknown;
+  /** A body as it is. */
+  readonly raw?: Buffer | string;
   readonly headers?: Record<string, string | string[]>;
   readonly socketPath?: string;
 };
@@ -121,8 +123,9 @@ export class Rig {
   send(options: SendOptions): Sent {
     const { hostname, port } = new URL(this.proxy.origin);
     const { socketPath } = options;
-    const body =
-      options.body === undefined || typeof options.body === 'string' ? options.body : JSON.stringify(options.body);
+    const given = options.raw ?? options.body;
+    const plain = given === undefined || typeof given === 'string' || Buffer.isBuffer(given);
+    const body = plain ? given : JSON.stringify(given);
     const sent = httpRequest({
       ...(socketPath === undefined ? { host: hostname, port } : { socketPath }),
       method: options.method ?? 'POST',
