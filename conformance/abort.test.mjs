@@ -1,0 +1,57 @@
+// A client that stops reading in the middle of a reply, and goes on with another one.
+import Anthropic from '@anthropic-ai/sdk';
+import { GoogleGenAI } from '@google/genai';
+import OpenAI from 'openai';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { startFloe } from './floe.mjs';
+
+let floe;
+beforeAll(async () => {
+  floe = await startFloe({ sim: { tokenDelayMs: 5 }, proxy: { abandonGraceMs: 0 } });
+});
+afterAll(() => floe.close());
+
+const messages = (content) => [{ role: 'user', content }];
+
+/** Each begins to read a story, breaks off at the first piece of text, and resolves when it has. */
+const BREAK_OFF = {
+  async anthropic(content) {
+    const client = new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key });
+    const stream = client.messages.stream({ model: 'policy', max_tokens: 900, messages: messages(content) });
+    stream.on('text', () => stream.abort());
+    await expect(stream.finalMessage()).rejects.toBeInstanceOf(Anthropic.APIUserAbortError);
+  },
+  async openai_chat(content) {
+    const client = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key });
+    const stream = client.chat.completions.stream({ model: 'policy', messages: messages(content) });
+    stream.on('content', () => stream.abort());
+    await expect(stream.finalChatCompletion()).rejects.toBeInstanceOf(OpenAI.APIUserAbortError);
+  },
+  async openai_responses(content) {
+    const client = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key });
+    const stream = client.responses.stream({ model: 'policy', input: content });
+    stream.on('response.output_text.delta', () => stream.abort());
+    await expect(stream.finalResponse()).rejects.toBeInstanceOf(OpenAI.APIUserAbortError);
+  },
+  async gemini(contents) {
+    const client = new GoogleGenAI({ apiKey: floe.key, httpOptions: { baseUrl: floe.baseUrl } });
+    const controller = new AbortController();
+    const config = { abortSignal: controller.signal };
+    const read = async () => {
+      const stream = await client.models.generateContentStream({ model: 'policy', contents, config });
+      for await (const { text } of stream) if (text) controller.abort();
+    };
+    await expect(read()).rejects.toMatchObject({ name: 'AbortError' });
+  },
+};
+
+it.each(Object.keys(BREAK_OFF))('%s: an aborted stream ends the engine call and records nothing', async (dialect) => {
+  await floe.renew();
+  await BREAK_OFF[dialect]('Tell me a story');
+  await expect.poll(() => floe.ledger().map(({ aborted_at }) => aborted_at !== null)).toEqual([true]);
+  expect(floe.session.completions()).toEqual([]);
+  const client = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key });
+  await client.chat.completions.create({ model: 'policy', messages: messages('A story again') });
+  const { audit } = await floe.check();
+  expect(audit.completions).toMatchObject({ recorded: 1, trained: 1 });
+});

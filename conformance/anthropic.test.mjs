@@ -1,0 +1,269 @@
+// @anthropic-ai/sdk against the `anthropic` dialect.
+import Anthropic from '@anthropic-ai/sdk';
+import { betaZodTool } from '@anthropic-ai/sdk/helpers/beta/zod';
+import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { PNG, startFloe, TOO_LONG } from './floe.mjs';
+import { CITY } from './scenarios.mjs';
+
+let floe;
+beforeAll(async () => {
+  floe = await startFloe();
+});
+afterEach(() => floe.renew());
+afterAll(() => floe.close());
+
+const client = (over = {}) => new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key, maxRetries: 0, ...over });
+const ask = (content, over = {}) => ({
+  model: 'policy',
+  max_tokens: 1024,
+  messages: [{ role: 'user', content }],
+  ...over,
+});
+const WEATHER = {
+  name: 'get_weather',
+  description: 'The weather of a city',
+  input_schema: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+};
+const NOTE = { name: 'save_note', input_schema: { type: 'object', properties: { text: { type: 'string' } } } };
+const png = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: PNG } };
+const result = (tool_use_id, content) => ({ type: 'tool_result', tool_use_id, content });
+/** The policy writes line breaks between thinking, text and calls. */
+const textOf = (message) => message.content.find(({ type }) => type === 'text')?.text.trim();
+
+describe('a message', () => {
+  it('has the usage that the engine counted', async () => {
+    const message = await client().messages.create(ask('Hello'));
+    expect(message).toMatchObject({ type: 'message', role: 'assistant', model: 'policy', stop_reason: 'end_turn' });
+    expect(textOf(message)).toBe(floe.last.message.content);
+    const { input_tokens, cache_read_input_tokens, output_tokens } = message.usage;
+    expect(input_tokens + cache_read_input_tokens).toBe(floe.last.promptIds.length);
+    expect(output_tokens).toBe(floe.last.responseIds.length);
+  });
+
+  it('is the same from the stream as the SDK adds it up', async () => {
+    const stream = client().messages.stream(ask('Tell me a story'));
+    let text = '';
+    stream.on('text', (piece) => {
+      text += piece;
+    });
+    const message = await stream.finalMessage();
+    expect(text).toBe(floe.last.message.content);
+    expect(textOf(message)).toBe(text);
+    expect(message.usage.output_tokens).toBe(floe.last.responseIds.length);
+    expect(message.stop_reason).toBe('end_turn');
+  });
+
+  it('says what cut it', async () => {
+    const cut = await client().messages.create(ask('Tell me a story', { max_tokens: 12 }));
+    expect(cut.stop_reason).toBe('max_tokens');
+    expect(cut.usage.output_tokens).toBe(12);
+    const stopped = await client()
+      .messages.stream(ask('Tell me a story', { stop_sequences: ['fox'] }))
+      .finalMessage();
+    expect(stopped).toMatchObject({ stop_reason: 'stop_sequence', stop_sequence: 'fox' });
+    expect(textOf(stopped)).toBe('Once upon a time there was a');
+  });
+});
+
+describe('tools', () => {
+  it('are called, and the result is fed back', async () => {
+    const params = ask('How is the weather in Paris?', { tools: [WEATHER], system: 'Be brief.' });
+    const first = await client().messages.create(params);
+    expect(first.stop_reason).toBe('tool_use');
+    expect(first.content.map(({ type }) => type)).toEqual(['thinking', 'text', 'tool_use']);
+    const call = first.content[2];
+    expect(call).toMatchObject({ name: 'get_weather', input: { city: 'Paris' } });
+    const messages = [
+      ...params.messages,
+      { role: 'assistant', content: first.content },
+      { role: 'user', content: [result(call.id, 'sun')] },
+    ];
+    const second = await client().messages.create({ ...params, messages });
+    expect(textOf(second)).toBe('It is sunny in Paris.');
+    await floe.checkOneTrace();
+  });
+
+  it('are called two at once from a stream', async () => {
+    const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
+    const stream = client().messages.stream(params);
+    const pieces = [];
+    stream.on('inputJson', (piece) => pieces.push(piece));
+    const first = await stream.finalMessage();
+    const calls = first.content.filter(({ type }) => type === 'tool_use');
+    expect(calls.map(({ input }) => input)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    expect(new Set(calls.map(({ id }) => id)).size).toBe(2);
+    expect(pieces.join('')).toBe(floe.last.message.tool_calls.map((call) => call.function.arguments).join(''));
+    const results = calls.map(({ id, input }) => result(id, input.city === 'Oslo' ? 'rain' : 'sun'));
+    const messages = [
+      ...params.messages,
+      { role: 'assistant', content: first.content },
+      { role: 'user', content: results },
+    ];
+    const second = await client()
+      .messages.stream({ ...params, messages })
+      .finalMessage();
+    expect(textOf(second)).toBe('Sun in Paris, rain in Oslo.');
+    await floe.checkOneTrace();
+  });
+
+  it.each([false, true])('are run by the tool runner (stream: %s)', async (stream) => {
+    const ran = [];
+    const tool = betaZodTool({
+      ...WEATHER,
+      inputSchema: z.object({ city: z.string() }),
+      run: ({ city }) => {
+        ran.push(city);
+        return city === 'Oslo' ? 'rain' : 'sun';
+      },
+    });
+    const runner = client().beta.messages.toolRunner({
+      ...ask('How is the weather in Paris and Oslo?', { tools: [tool] }),
+      stream,
+    });
+    expect(textOf(await runner)).toBe('Sun in Paris, rain in Oslo.');
+    expect(ran).toEqual(['Paris', 'Oslo']);
+    await floe.checkOneTrace();
+  });
+
+  it.each([{ type: 'tool', name: 'save_note' }, { type: 'any' }])('can be forced: %o', async (tool_choice) => {
+    const message = await client().messages.create(ask('Please remember milk.', { tools: [NOTE], tool_choice }));
+    expect(message.stop_reason).toBe('tool_use');
+    expect(message.content).toMatchObject([{ type: 'tool_use', name: 'save_note', input: { text: 'milk' } }]);
+  });
+
+  it('can be called one at a time', async () => {
+    const message = await client().messages.create(
+      ask('How is the weather in Paris and Oslo?', {
+        tools: [WEATHER],
+        tool_choice: { type: 'auto', disable_parallel_tool_use: true },
+      }),
+    );
+    expect(message.content.filter(({ type }) => type === 'tool_use')).toHaveLength(1);
+  });
+});
+
+describe('thinking', () => {
+  it.each([false, true])('goes out and comes back (stream: %s)', async (stream) => {
+    const params = ask('A riddle: tall when young, short when old?', {
+      thinking: { type: 'enabled', budget_tokens: 1024 },
+      max_tokens: 2048,
+    });
+    const send = (body) =>
+      stream ? client().messages.stream(body).finalMessage() : client().messages.create({ ...body, stream: false });
+    const first = await send(params);
+    const [thinking, text] = first.content;
+    expect(thinking).toMatchObject({ type: 'thinking', thinking: floe.last.message.reasoning_content });
+    expect(thinking.thinking.trim()).toMatch(/^It melts\. \S/);
+    expect(thinking.signature).not.toBe('');
+    expect(text.text.trim()).toBe('A candle.');
+    const messages = [
+      ...params.messages,
+      { role: 'assistant', content: first.content },
+      { role: 'user', content: 'Really?' },
+    ];
+    expect(textOf(await send({ ...params, messages }))).toBe('Still a candle.');
+    await floe.checkOneTrace();
+  });
+});
+
+describe('structured output', () => {
+  const City = z.object({ city: z.string(), population: z.number() });
+
+  it('is parsed by the SDK', async () => {
+    const params = ask('Tell me the facts about Paris.', { output_config: { format: zodOutputFormat(City) } });
+    const message = await client().messages.parse(params);
+    expect(message.parsed_output).toEqual(CITY);
+    expect((await client().messages.stream(params).finalMessage()).parsed_output).toEqual(CITY);
+  });
+});
+
+describe('images', () => {
+  it('reach the policy', async () => {
+    const content = [{ type: 'text', text: 'How many in the picture?' }, png];
+    expect(textOf(await client().messages.create(ask(content)))).toBe('One picture.');
+    expect(textOf(await client().messages.create(ask([...content, png])))).toBe('Two pictures.');
+  });
+
+  it('reach the policy from a tool', async () => {
+    const params = ask('How is the weather in Paris?', { tools: [WEATHER] });
+    const first = await client().messages.create(params);
+    const { id } = first.content.at(-1);
+    const messages = [
+      ...params.messages,
+      { role: 'assistant', content: first.content },
+      { role: 'user', content: [result(id, [{ type: 'text', text: 'A map:' }, png])] },
+    ];
+    expect(textOf(await client().messages.create({ ...params, messages }))).toBe('The map shows sun.');
+    await floe.checkOneTrace();
+  });
+});
+
+describe('errors', () => {
+  it.each([false, true])('name a model that there is not (stream: %s)', async (stream) => {
+    const error = await client()
+      .messages.create(ask('Hello', { model: 'claude', stream }))
+      .catch((thrown) => thrown);
+    expect(error).toBeInstanceOf(Anthropic.NotFoundError);
+    expect(error).toMatchObject({ status: 404, type: 'not_found_error' });
+    expect(error.message).toContain('no such model: claude');
+  });
+
+  it('tell of a wrong key', async () => {
+    const sent = client({ baseURL: floe.proxy.origin, apiKey: 'wrong' }).messages.create(ask('Hello'));
+    await expect(sent).rejects.toBeInstanceOf(Anthropic.AuthenticationError);
+  });
+
+  it('tell that the session has ended', async () => {
+    await floe.session.close();
+    await expect(client().messages.create(ask('Hello'))).rejects.toMatchObject({ status: 410 });
+  });
+
+  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+    const error = await client()
+      .messages.create(ask(TOO_LONG, { stream }))
+      .catch((thrown) => thrown);
+    expect(error).toBeInstanceOf(Anthropic.BadRequestError);
+    expect(error.type).toBe('invalid_request_error');
+    expect(error.message).toContain('prompt is too long');
+  });
+
+  it('refuse prefill', async () => {
+    const messages = [
+      { role: 'user', content: 'Hello' },
+      { role: 'assistant', content: 'Good' },
+    ];
+    const sent = client().messages.create(ask('', { messages }));
+    await expect(sent).rejects.toBeInstanceOf(Anthropic.BadRequestError);
+  });
+
+  it.each([false, true])('of the engine are tried again by the SDK (stream: %s)', async (stream) => {
+    floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
+    const retrying = client({ maxRetries: 2 }).messages;
+    const message = await (stream ? retrying.stream(ask('Hello')).finalMessage() : retrying.create(ask('Hello')));
+    expect(message.stop_reason).toBe('end_turn');
+    expect(floe.session.requests).toBe(2);
+  });
+
+  it('of a busy engine are waited out by the proxy', async () => {
+    floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
+    expect((await client().messages.create(ask('Hello'))).stop_reason).toBe('end_turn');
+    expect(floe.session.requests).toBe(1);
+  });
+});
+
+it('counts the tokens that a prompt has', async () => {
+  const { max_tokens, ...params } = ask('How is the weather?', { tools: [WEATHER], system: 'Be brief.' });
+  const { input_tokens } = await client().messages.countTokens(params);
+  await client().messages.create({ ...params, max_tokens });
+  expect(floe.last.promptIds).toHaveLength(input_tokens);
+});
+
+it('lists the one model', async () => {
+  const ids = [];
+  for await (const { id, type } of client().models.list()) ids.push([type, id]);
+  expect(ids).toEqual([['model', 'policy']]);
+  expect(await client().models.retrieve('policy')).toMatchObject({ type: 'model', id: 'policy' });
+  await expect(client().models.retrieve('claude')).rejects.toBeInstanceOf(Anthropic.NotFoundError);
+});

@@ -1,0 +1,230 @@
+// @google/genai against the `gemini` dialect.
+import { ApiError, createPartFromBase64, FunctionCallingConfigMode, GoogleGenAI, Type } from '@google/genai';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { PNG, startFloe, TOO_LONG } from './floe.mjs';
+import { CITY } from './scenarios.mjs';
+
+let floe;
+beforeAll(async () => {
+  floe = await startFloe();
+});
+afterEach(() => floe.renew());
+afterAll(() => floe.close());
+
+const client = ({ baseUrl = floe.baseUrl, apiKey = floe.key, ...options } = {}) =>
+  new GoogleGenAI({ apiKey, httpOptions: { baseUrl, ...options } });
+const models = (over) => client(over).models;
+const ask = (contents, config = {}) => ({ model: 'policy', contents, config });
+const user = (...parts) => ({ role: 'user', parts });
+const WEATHER = {
+  functionDeclarations: [
+    {
+      name: 'get_weather',
+      description: 'The weather of a city',
+      parameters: { type: Type.OBJECT, properties: { city: { type: Type.STRING } }, required: ['city'] },
+    },
+  ],
+};
+const NOTE = {
+  functionDeclarations: [
+    {
+      name: 'save_note',
+      parametersJsonSchema: { type: 'object', properties: { text: { type: 'string' } } },
+    },
+  ],
+};
+const png = createPartFromBase64(PNG, 'image/png');
+const result = ({ id, name }, output) => ({ functionResponse: { id, name, response: { output } } });
+const thoughtOf = (response) =>
+  (response.candidates[0].content.parts ?? []).flatMap((part) => (part.thought ? [part.text] : [])).join('');
+/** The policy writes line breaks between thinking, text and calls. */
+const textOf = (response) => response.text.trim();
+
+/** All of a stream: its text, thinking and calls as the SDK's own getters give them, its parts, and the last response. */
+async function read(stream) {
+  const whole = { text: '', thought: '', calls: [], parts: [], last: null };
+  for await (const response of stream) {
+    whole.text += response.text ?? '';
+    whole.thought += thoughtOf(response);
+    whole.calls.push(...(response.functionCalls ?? []));
+    whole.parts.push(...response.candidates[0].content.parts);
+    whole.last = response;
+  }
+  return whole;
+}
+
+describe('a reply', () => {
+  it('has the usage that the engine counted', async () => {
+    const response = await models().generateContent(ask('Hello', { systemInstruction: 'Be brief.' }));
+    expect(response.text).toBe(floe.last.message.content);
+    expect(response.candidates[0].finishReason).toBe('STOP');
+    expect(response).toMatchObject({ modelVersion: 'policy', responseId: floe.last.completionId });
+    expect(response.usageMetadata.promptTokenCount).toBe(floe.last.promptIds.length);
+    expect(response.usageMetadata.candidatesTokenCount).toBe(floe.last.responseIds.length);
+  });
+
+  it('is the same from a stream', async () => {
+    const { text, last } = await read(await models().generateContentStream(ask('Tell me a story')));
+    expect(text).toBe(floe.last.message.content);
+    expect(last.candidates[0].finishReason).toBe('STOP');
+    expect(last.usageMetadata.candidatesTokenCount).toBe(floe.last.responseIds.length);
+  });
+
+  it('says what cut it', async () => {
+    const cut = await models().generateContent(ask('Tell me a story', { maxOutputTokens: 12 }));
+    expect(cut.candidates[0].finishReason).toBe('MAX_TOKENS');
+    const stopped = await models().generateContent(ask('Tell me a story', { stopSequences: ['fox'] }));
+    expect(stopped.text).toBe('Once upon a time there was a ');
+  });
+});
+
+describe('tools', () => {
+  it('are called, and the result is fed back', async () => {
+    const config = { tools: [WEATHER] };
+    const question = user({ text: 'How is the weather in Paris?' });
+    const first = await models().generateContent(ask([question], config));
+    const [call] = first.functionCalls;
+    expect(call).toMatchObject({ name: 'get_weather', args: { city: 'Paris' } });
+    const contents = [question, first.candidates[0].content, user(result(call, 'sun'))];
+    expect(textOf(await models().generateContent(ask(contents, config)))).toBe('It is sunny in Paris.');
+    await floe.checkOneTrace();
+  });
+
+  it('are called two at once from a stream', async () => {
+    const config = { tools: [WEATHER] };
+    const question = user({ text: 'How is the weather in Paris and Oslo?' });
+    const { calls, parts } = await read(await models().generateContentStream(ask([question], config)));
+    expect(calls.map(({ args }) => args)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    const [paris, oslo] = calls;
+    const contents = [question, { role: 'model', parts }, user(result(paris, 'sun'), result(oslo, 'rain'))];
+    const { text } = await read(await models().generateContentStream(ask(contents, config)));
+    expect(text.trim()).toBe('Sun in Paris, rain in Oslo.');
+    await floe.checkOneTrace();
+  });
+
+  it.each([false, true])('are run by the SDK (stream: %s)', async (stream) => {
+    const ran = [];
+    const tool = {
+      tool: async () => WEATHER,
+      callTool: async (calls) =>
+        calls.map((call) => {
+          ran.push(call.args.city);
+          return result(call, call.args.city === 'Oslo' ? 'rain' : 'sun');
+        }),
+    };
+    const request = ask('How is the weather in Paris and Oslo?', { tools: [tool] });
+    const text = stream
+      ? (await read(await models().generateContentStream(request))).text
+      : (await models().generateContent(request)).text;
+    expect(text.trim()).toBe('Sun in Paris, rain in Oslo.');
+    expect(ran).toEqual(['Paris', 'Oslo']);
+    await floe.checkOneTrace();
+  });
+
+  it.each([{}, { allowedFunctionNames: ['save_note'] }])('can be forced: %o', async (over) => {
+    const toolConfig = { functionCallingConfig: { mode: FunctionCallingConfigMode.ANY, ...over } };
+    const request = ask('Please remember milk.', { tools: [NOTE], toolConfig });
+    const { functionCalls } = await models().generateContent(request);
+    expect(functionCalls).toMatchObject([{ name: 'save_note', args: { text: 'milk' } }]);
+  });
+});
+
+describe('thinking', () => {
+  it('goes out and comes back', async () => {
+    const config = { thinkingConfig: { includeThoughts: true, thinkingBudget: 1024 } };
+    const question = user({ text: 'A riddle: tall when young, short when old?' });
+    const first = await models().generateContent(ask([question], config));
+    expect(thoughtOf(first)).toBe(floe.last.message.reasoning_content);
+    expect(textOf(first)).toBe('A candle.');
+    const contents = [question, first.candidates[0].content, user({ text: 'Really?' })];
+    expect(textOf(await models().generateContent(ask(contents, config)))).toBe('Still a candle.');
+    await floe.checkOneTrace();
+  });
+
+  it.each([false, true])('is kept by a chat of the SDK (stream: %s)', async (stream) => {
+    const chat = client().chats.create({ model: 'policy' });
+    const send = async (message) =>
+      stream
+        ? (await read(await chat.sendMessageStream({ message }))).text
+        : (await chat.sendMessage({ message })).text;
+    expect((await send('A riddle!')).trim()).toBe('A candle.');
+    expect((await send('Really?')).trim()).toBe('Still a candle.');
+    await floe.checkOneTrace();
+  });
+});
+
+it('structured output has the form that was asked for', async () => {
+  const request = (config) =>
+    ask('Tell me the facts about Paris.', { responseMimeType: 'application/json', ...config });
+  const json = { type: 'object', properties: { city: { type: 'string' }, population: { type: 'number' } } };
+  const required = ['city', 'population'];
+  const first = await models().generateContent(request({ responseJsonSchema: { ...json, required } }));
+  expect(JSON.parse(first.text)).toEqual(CITY);
+  const properties = { city: { type: Type.STRING }, population: { type: Type.NUMBER } };
+  const schema = { type: Type.OBJECT, properties, required };
+  const { text } = await read(await models().generateContentStream(request({ responseSchema: schema })));
+  expect(JSON.parse(text)).toEqual(CITY);
+});
+
+it('images reach the policy', async () => {
+  const question = { text: 'How many in the picture?' };
+  expect(textOf(await models().generateContent(ask([user(question, png)])))).toBe('One picture.');
+  expect(textOf(await models().generateContent(ask([user(question, png, png)])))).toBe('Two pictures.');
+});
+
+describe('errors', () => {
+  const sent = (stream, request, over) =>
+    (stream ? models(over).generateContentStream(request).then(read) : models(over).generateContent(request)).catch(
+      (thrown) => thrown,
+    );
+
+  it.each([false, true])('name a model that there is not (stream: %s)', async (stream) => {
+    const error = await sent(stream, { ...ask('Hello'), model: 'gemini-pro' });
+    expect(error).toBeInstanceOf(ApiError);
+    expect(error.status).toBe(404);
+    expect(JSON.parse(error.message).error).toMatchObject({ status: 'NOT_FOUND', code: 404 });
+  });
+
+  it('tell of a wrong key', async () => {
+    const error = await sent(false, ask('Hello'), { baseUrl: floe.proxy.origin, apiKey: 'wrong' });
+    expect(error).toMatchObject({ name: 'ApiError', status: 401 });
+  });
+
+  it('tell that the session has ended', async () => {
+    await floe.session.close();
+    expect(await sent(false, ask('Hello'))).toMatchObject({ name: 'ApiError', status: 410 });
+  });
+
+  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+    const error = await sent(stream, ask(TOO_LONG));
+    expect(error).toMatchObject({ name: 'ApiError', status: 400 });
+    expect(JSON.parse(error.message).error.status).toBe('INVALID_ARGUMENT');
+  });
+
+  it.each([false, true])('of the engine are tried again by the SDK (stream: %s)', async (stream) => {
+    floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
+    const retryOptions = { attempts: 3, initialDelay: 0.1 };
+    expect(await sent(stream, ask('Hello'), { retryOptions })).not.toBeInstanceOf(Error);
+    expect(floe.session.requests).toBe(2);
+  });
+
+  it('of a busy engine are waited out by the proxy', async () => {
+    floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
+    expect(textOf(await models().generateContent(ask('Hello')))).not.toBe('');
+    expect(floe.session.requests).toBe(1);
+  });
+});
+
+it('counts the tokens that a prompt has', async () => {
+  const { totalTokens } = await models().countTokens({ model: 'policy', contents: 'How is the weather?' });
+  await models().generateContent(ask('How is the weather?'));
+  expect(floe.last.promptIds).toHaveLength(totalTokens);
+});
+
+it('lists the one model', async () => {
+  const names = [];
+  for await (const { name } of await models().list()) names.push(name);
+  expect(names).toEqual(['models/policy']);
+  expect(await models().get({ model: 'policy' })).toMatchObject({ name: 'models/policy' });
+  await expect(models().get({ model: 'gemini-pro' })).rejects.toMatchObject({ status: 404 });
+});

@@ -1,0 +1,225 @@
+// openai against the `openai_chat` dialect.
+import OpenAI from 'openai';
+import { zodFunction, zodResponseFormat } from 'openai/helpers/zod';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { PNG, startFloe, TOO_LONG } from './floe.mjs';
+import { CITY } from './scenarios.mjs';
+
+let floe;
+beforeAll(async () => {
+  floe = await startFloe();
+});
+afterEach(() => floe.renew());
+afterAll(() => floe.close());
+
+const client = (over = {}) => new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0, ...over });
+const chat = (over) => client(over).chat.completions;
+const ask = (content, over = {}) => ({ model: 'policy', messages: [{ role: 'user', content }], ...over });
+const Weather = z.object({ city: z.string() });
+const WEATHER = {
+  type: 'function',
+  function: {
+    name: 'get_weather',
+    description: 'The weather of a city',
+    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+  },
+};
+const NOTE = {
+  type: 'function',
+  function: { name: 'save_note', parameters: { type: 'object', properties: { text: { type: 'string' } } } },
+};
+const png = { type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } };
+const result = (call, content) => ({ role: 'tool', tool_call_id: call.id, content });
+const argumentsOf = (call) => JSON.parse(call.function.arguments);
+/** The policy writes line breaks between thinking, text and calls. */
+const textOf = (completion) => completion.choices[0].message.content?.trim();
+
+describe('a completion', () => {
+  it('has the usage that the engine counted', async () => {
+    const completion = await chat().create(ask('Hello'));
+    expect(completion).toMatchObject({ object: 'chat.completion', model: 'policy' });
+    expect(completion.choices).toMatchObject([{ index: 0, finish_reason: 'stop', message: { role: 'assistant' } }]);
+    expect(completion.choices[0].message.content).toBe(floe.last.message.content);
+    expect(completion.usage.prompt_tokens).toBe(floe.last.promptIds.length);
+    expect(completion.usage.completion_tokens).toBe(floe.last.responseIds.length);
+  });
+
+  it('is the same from the stream as the SDK adds it up', async () => {
+    const stream = chat().stream(ask('Tell me a story', { stream_options: { include_usage: true } }));
+    let text = '';
+    stream.on('content', (piece) => {
+      text += piece;
+    });
+    const completion = await stream.finalChatCompletion();
+    expect(text).toBe(floe.last.message.content);
+    expect(completion.choices[0]).toMatchObject({ finish_reason: 'stop', message: { content: text } });
+    expect((await stream.totalUsage()).completion_tokens).toBe(floe.last.responseIds.length);
+  });
+
+  it('says what cut it', async () => {
+    const cut = await chat().create(ask('Tell me a story', { max_completion_tokens: 12 }));
+    expect(cut.choices[0].finish_reason).toBe('length');
+    expect(cut.usage.completion_tokens).toBe(12);
+    const stopped = await chat().create(ask('Tell me a story', { stop: ['fox'] }));
+    expect(stopped.choices[0]).toMatchObject({
+      finish_reason: 'stop',
+      message: { content: 'Once upon a time there was a ' },
+    });
+  });
+});
+
+describe('tools', () => {
+  it('are called, and the result is fed back', async () => {
+    const params = ask('How is the weather in Paris?', { tools: [WEATHER] });
+    const { choices } = await chat().create(params);
+    expect(choices[0].finish_reason).toBe('tool_calls');
+    const { message } = choices[0];
+    expect(message.tool_calls).toMatchObject([{ type: 'function', function: { name: 'get_weather' } }]);
+    expect(argumentsOf(message.tool_calls[0])).toEqual({ city: 'Paris' });
+    const messages = [...params.messages, message, result(message.tool_calls[0], 'sun')];
+    expect(textOf(await chat().create({ ...params, messages }))).toBe('It is sunny in Paris.');
+    await floe.checkOneTrace();
+  });
+
+  it('are called two at once from a stream', async () => {
+    const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
+    const message = await chat().stream(params).finalMessage();
+    expect(message.tool_calls.map(argumentsOf)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    expect(new Set(message.tool_calls.map(({ id }) => id)).size).toBe(2);
+    const [paris, oslo] = message.tool_calls;
+    const messages = [...params.messages, message, result(paris, 'sun'), result(oslo, 'rain')];
+    const second = await chat()
+      .stream({ ...params, messages })
+      .finalChatCompletion();
+    expect(textOf(second)).toBe('Sun in Paris, rain in Oslo.');
+    const { audit } = await floe.check();
+    expect(audit.tokens.trained).toBe(audit.tokens.sampled);
+  });
+
+  it.each([false, true])('are run by the runner (stream: %s)', async (stream) => {
+    const ran = [];
+    const tool = zodFunction({
+      name: 'get_weather',
+      parameters: Weather,
+      function: ({ city }) => {
+        ran.push(city);
+        return city === 'Oslo' ? 'rain' : 'sun';
+      },
+    });
+    const runner = chat().runTools(ask('How is the weather in Paris and Oslo?', { tools: [tool], stream }));
+    expect((await runner.finalContent()).trim()).toBe('Sun in Paris, rain in Oslo.');
+    expect(ran).toEqual(['Paris', 'Oslo']);
+    expect(runner.allChatCompletions()).toHaveLength(2);
+  });
+
+  it.each(['required', { type: 'function', function: { name: 'save_note' } }])('can be forced: %o', async (forced) => {
+    const { choices } = await chat().create(ask('Please remember milk.', { tools: [NOTE], tool_choice: forced }));
+    expect(choices[0].finish_reason).toBe('tool_calls');
+    expect(argumentsOf(choices[0].message.tool_calls[0])).toEqual({ text: 'milk' });
+  });
+
+  it('can be called one at a time', async () => {
+    const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER], parallel_tool_calls: false });
+    expect((await chat().create(params)).choices[0].message.tool_calls).toHaveLength(1);
+  });
+});
+
+describe('reasoning', () => {
+  it('goes out and comes back', async () => {
+    const params = ask('A riddle: tall when young, short when old?', { reasoning_effort: 'high' });
+    const { message } = (await chat().create(params)).choices[0];
+    expect(message.reasoning_content).toBe(floe.last.message.reasoning_content);
+    expect(message.reasoning_content).toContain('It melts.');
+    const messages = [...params.messages, message, { role: 'user', content: 'Really?' }];
+    expect(textOf(await chat().create({ ...params, messages }))).toBe('Still a candle.');
+    await floe.checkOneTrace();
+  });
+
+  it('comes in pieces from a stream', async () => {
+    let reasoning = '';
+    for await (const { choices } of await chat().create(ask('A riddle!', { stream: true }))) {
+      reasoning += choices[0]?.delta.reasoning_content ?? '';
+    }
+    expect(reasoning).toBe(floe.last.message.reasoning_content);
+  });
+});
+
+it('structured output is parsed by the SDK', async () => {
+  const City = z.object({ city: z.string(), population: z.number() });
+  const params = ask('Tell me the facts about Paris.', { response_format: zodResponseFormat(City, 'city') });
+  expect((await chat().parse(params)).choices[0].message.parsed).toEqual(CITY);
+  const streamed = await chat().stream(params).finalChatCompletion();
+  expect(streamed.choices[0].message.parsed).toEqual(CITY);
+  const loose = await chat().create({ ...params, response_format: { type: 'json_object' } });
+  expect(JSON.parse(textOf(loose))).toEqual({ name: 'Paris' });
+});
+
+it('images reach the policy', async () => {
+  const content = [{ type: 'text', text: 'How many in the picture?' }, png];
+  expect(textOf(await chat().create(ask(content)))).toBe('One picture.');
+  expect(textOf(await chat().create(ask([...content, png])))).toBe('Two pictures.');
+});
+
+describe('errors', () => {
+  it.each([false, true])('name a model that there is not (stream: %s)', async (stream) => {
+    const error = await chat()
+      .create(ask('Hello', { model: 'gpt', stream }))
+      .catch((thrown) => thrown);
+    expect(error).toBeInstanceOf(OpenAI.NotFoundError);
+    expect(error).toMatchObject({ status: 404, code: 'not_found', type: 'invalid_request_error' });
+    expect(error.message).toContain('no such model: gpt');
+  });
+
+  it('tell of a wrong key', async () => {
+    const sent = chat({ baseURL: `${floe.proxy.origin}/v1`, apiKey: 'wrong' }).create(ask('Hello'));
+    await expect(sent).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
+  });
+
+  it('tell that the session has ended', async () => {
+    await floe.session.close();
+    await expect(chat().create(ask('Hello'))).rejects.toMatchObject({ status: 410, code: 'session_closed' });
+  });
+
+  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+    const error = await chat()
+      .create(ask(TOO_LONG, { stream }))
+      .catch((thrown) => thrown);
+    expect(error).toBeInstanceOf(OpenAI.BadRequestError);
+    expect(error.code).toBe('context_length_exceeded');
+    expect(error.message).toContain('maximum context length');
+  });
+
+  it.each([false, true])('of the engine are tried again by the SDK (stream: %s)', async (stream) => {
+    floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
+    const retrying = chat({ maxRetries: 2 });
+    const { choices } = await (stream
+      ? retrying.stream(ask('Hello')).finalChatCompletion()
+      : retrying.create(ask('Hello')));
+    expect(choices[0].finish_reason).toBe('stop');
+    expect(floe.session.requests).toBe(2);
+  });
+
+  it('of a busy engine are waited out by the proxy', async () => {
+    floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
+    expect((await chat().create(ask('Hello'))).choices[0].finish_reason).toBe('stop');
+    expect(floe.session.requests).toBe(1);
+  });
+
+  it('tell of more calls than a session may have at once, which the SDK tries again', async () => {
+    await fetch(`${floe.sim.url}/pause?mode=wait`, { method: 'POST' });
+    const running = Array.from({ length: 64 }, (_, number) => chat().create(ask(`Hello ${number}`)));
+    await expect.poll(() => floe.session.requests).toBe(64);
+    await expect(chat().create(ask('Hello'))).rejects.toBeInstanceOf(OpenAI.RateLimitError);
+    await fetch(`${floe.sim.url}/resume`, { method: 'POST' });
+    expect(await Promise.all(running)).toHaveLength(64);
+  });
+});
+
+it('lists the one model', async () => {
+  const ids = [];
+  for await (const { id } of client().models.list()) ids.push(id);
+  expect(ids).toEqual(['policy']);
+  expect(await client().models.retrieve('policy')).toMatchObject({ object: 'model', id: 'policy' });
+  await expect(client().models.retrieve('gpt')).rejects.toBeInstanceOf(OpenAI.NotFoundError);
+});

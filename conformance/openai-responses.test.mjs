@@ -1,0 +1,204 @@
+// openai against the `openai_responses` dialect.
+import OpenAI from 'openai';
+import { zodResponsesFunction, zodTextFormat } from 'openai/helpers/zod';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { PNG, startFloe, TOO_LONG } from './floe.mjs';
+import { CITY } from './scenarios.mjs';
+
+let floe;
+beforeAll(async () => {
+  floe = await startFloe();
+});
+afterEach(() => floe.renew());
+afterAll(() => floe.close());
+
+const client = (over = {}) => new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0, ...over });
+const responses = (over) => client(over).responses;
+const ask = (input, over = {}) => ({ model: 'policy', input, ...over });
+const Weather = z.object({ city: z.string() });
+const WEATHER = zodResponsesFunction({ name: 'get_weather', parameters: Weather });
+const NOTE = { type: 'function', name: 'save_note', parameters: { type: 'object', properties: {} }, strict: false };
+const png = { type: 'input_image', detail: 'auto', image_url: `data:image/png;base64,${PNG}` };
+const user = (content) => ({ role: 'user', content });
+const result = ({ call_id }, output) => ({ type: 'function_call_output', call_id, output });
+const callsOf = ({ output }) => output.filter(({ type }) => type === 'function_call');
+/** The policy writes line breaks between thinking, text and calls. */
+const textOf = (response) => response.output_text.trim();
+
+describe('a response', () => {
+  it('has the usage that the engine counted', async () => {
+    const response = await responses().create(ask('Hello', { instructions: 'Be brief.' }));
+    expect(response).toMatchObject({ object: 'response', status: 'completed', model: 'policy', error: null });
+    expect(response.output_text).toBe(floe.last.message.content);
+    expect(response.usage.input_tokens).toBe(floe.last.promptIds.length);
+    expect(response.usage.output_tokens).toBe(floe.last.responseIds.length);
+  });
+
+  it('is the same from the stream as the SDK adds it up', async () => {
+    const stream = responses().stream(ask('Tell me a story'));
+    let text = '';
+    stream.on('response.output_text.delta', ({ delta }) => {
+      text += delta;
+    });
+    const response = await stream.finalResponse();
+    expect(text).toBe(floe.last.message.content);
+    expect(response).toMatchObject({ status: 'completed', output_text: text });
+    expect(response.usage.output_tokens).toBe(floe.last.responseIds.length);
+  });
+
+  it('says what cut it', async () => {
+    const cut = await responses().create(ask('Tell me a story', { max_output_tokens: 16 }));
+    expect(cut).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } });
+    expect(cut.usage.output_tokens).toBe(16);
+  });
+});
+
+describe('tools', () => {
+  it('are called, and the result is fed back with all items', async () => {
+    const input = [user('How is the weather in Paris?')];
+    const first = await responses().create(ask(input, { tools: [WEATHER] }));
+    expect(first.output.map(({ type }) => type)).toEqual(['reasoning', 'message', 'function_call']);
+    const [call] = callsOf(first);
+    expect(JSON.parse(call.arguments)).toEqual({ city: 'Paris' });
+    const next = [...input, ...first.output, result(call, 'sun')];
+    expect(textOf(await responses().create(ask(next, { tools: [WEATHER] })))).toBe('It is sunny in Paris.');
+    await floe.checkOneTrace();
+  });
+
+  it('are called two at once from a stream, and answered by the id of the response', async () => {
+    const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
+    const first = await responses().stream(params).finalResponse();
+    const calls = callsOf(first);
+    expect(calls.map(({ parsed_arguments }) => parsed_arguments)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    const second = await responses()
+      .stream({
+        ...params,
+        previous_response_id: first.id,
+        input: calls.map((call) => result(call, call.parsed_arguments.city === 'Oslo' ? 'rain' : 'sun')),
+      })
+      .finalResponse();
+    expect(second.previous_response_id).toBe(first.id);
+    expect(textOf(second)).toBe('Sun in Paris, rain in Oslo.');
+    await floe.checkOneTrace();
+  });
+
+  it.each(['required', { type: 'function', name: 'save_note' }])('can be forced: %o', async (tool_choice) => {
+    const response = await responses().create(ask('Please remember milk.', { tools: [NOTE], tool_choice }));
+    expect(callsOf(response)).toMatchObject([{ name: 'save_note', arguments: '{"text":"milk"}', status: 'completed' }]);
+  });
+
+  it('can be called one at a time', async () => {
+    const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER], parallel_tool_calls: false });
+    expect(callsOf(await responses().create(params))).toHaveLength(1);
+  });
+
+  it('may take free text', async () => {
+    const tools = [{ type: 'custom', name: 'save_note', description: 'Any text.' }];
+    const params = ask('Please remember milk.', { tools, tool_choice: 'required' });
+    const [call] = (await responses().create(params)).output;
+    expect(call).toMatchObject({ type: 'custom_tool_call', name: 'save_note' });
+    const streamed = await responses().stream(params).finalResponse();
+    expect(streamed.output[0]).toMatchObject({ type: 'custom_tool_call', input: call.input });
+  });
+});
+
+describe('reasoning', () => {
+  const riddle = user('A riddle: tall when young, short when old?');
+
+  it.each([
+    ['items', {}],
+    ['sealed items', { store: false, include: ['reasoning.encrypted_content'] }],
+  ])('goes out and comes back as %s', async (_, over) => {
+    const params = ask([riddle], { reasoning: { effort: 'high', summary: 'auto' }, ...over });
+    const first = await responses().stream(params).finalResponse();
+    const [reasoning] = first.output;
+    expect(reasoning.type).toBe('reasoning');
+    expect(reasoning.summary.map(({ text }) => text).join('')).toBe(floe.last.message.reasoning_content);
+    const input = [riddle, ...first.output, user('Really?')];
+    expect(textOf(await responses().create({ ...params, input }))).toBe('Still a candle.');
+    await floe.checkOneTrace();
+  });
+
+  it('is kept behind the id of the response', async () => {
+    const first = await responses().create(ask('A riddle!'));
+    const second = await responses().create(ask('Really?', { previous_response_id: first.id }));
+    expect(textOf(second)).toBe('Still a candle.');
+    await floe.checkOneTrace();
+  });
+});
+
+it('structured output is parsed by the SDK', async () => {
+  const City = z.object({ city: z.string(), population: z.number() });
+  const params = ask('Tell me the facts about Paris.', { text: { format: zodTextFormat(City, 'city') } });
+  expect((await responses().parse(params)).output_parsed).toEqual(CITY);
+  expect((await responses().stream(params).finalResponse()).output_parsed).toEqual(CITY);
+});
+
+it('images reach the policy', async () => {
+  const content = [{ type: 'input_text', text: 'How many in the picture?' }, png];
+  expect(textOf(await responses().create(ask([user(content)])))).toBe('One picture.');
+  expect(textOf(await responses().create(ask([user([...content, png])])))).toBe('Two pictures.');
+});
+
+it('images reach the policy from a tool', async () => {
+  const input = [user('How is the weather in Paris?')];
+  const first = await responses().create(ask(input, { tools: [WEATHER] }));
+  const output = [{ type: 'input_text', text: 'A map:' }, png];
+  const next = [...input, ...first.output, result(callsOf(first)[0], output)];
+  expect(textOf(await responses().create(ask(next, { tools: [WEATHER] })))).toBe('The map shows sun.');
+});
+
+describe('errors', () => {
+  it.each([false, true])('name a model that there is not (stream: %s)', async (stream) => {
+    const error = await responses()
+      .create(ask('Hello', { model: 'gpt', stream }))
+      .catch((thrown) => thrown);
+    expect(error).toBeInstanceOf(OpenAI.NotFoundError);
+    expect(error).toMatchObject({ status: 404, code: 'not_found' });
+  });
+
+  it('tell of a wrong key', async () => {
+    const sent = responses({ baseURL: `${floe.proxy.origin}/v1`, apiKey: 'wrong' }).create(ask('Hello'));
+    await expect(sent).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
+  });
+
+  it('tell that the session has ended', async () => {
+    await floe.session.close();
+    await expect(responses().create(ask('Hello'))).rejects.toMatchObject({ status: 410, code: 'session_closed' });
+  });
+
+  it('tell of a response that the session does not have', async () => {
+    const sent = responses().create(ask('Hello', { previous_response_id: 'resp_cpl_none' }));
+    await expect(sent).rejects.toMatchObject({ status: 400, message: expect.stringContaining('previous_response_id') });
+  });
+
+  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+    const error = await responses()
+      .create(ask(TOO_LONG, { stream }))
+      .catch((thrown) => thrown);
+    expect(error).toBeInstanceOf(OpenAI.BadRequestError);
+    expect(error.code).toBe('context_length_exceeded');
+  });
+
+  it.each([false, true])('of the engine are tried again by the SDK (stream: %s)', async (stream) => {
+    floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
+    const retrying = responses({ maxRetries: 2 });
+    const { status } = await (stream ? retrying.stream(ask('Hello')).finalResponse() : retrying.create(ask('Hello')));
+    expect(status).toBe('completed');
+    expect(floe.session.requests).toBe(2);
+  });
+
+  it('of a busy engine are waited out by the proxy', async () => {
+    floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
+    expect((await responses().create(ask('Hello'))).status).toBe('completed');
+    expect(floe.session.requests).toBe(1);
+  });
+});
+
+it('counts the tokens that a prompt has', async () => {
+  const params = ask('How is the weather?', { tools: [WEATHER], instructions: 'Be brief.' });
+  const { input_tokens } = await responses().inputTokens.count(params);
+  await responses().create(params);
+  expect(floe.last.promptIds).toHaveLength(input_tokens);
+});

@@ -1,0 +1,93 @@
+// What the simulated policy does. The first user message chooses the scenario.
+
+const reply = (...segments) => ({ reply: segments });
+const weather = (city) => ({ call: { tool: 'get_weather', arguments: { city } } });
+
+export const CITY = { city: 'Paris', population: 2_100_000 };
+
+export const SCENARIOS = [
+  {
+    name: 'weather',
+    match: { contains: 'weather' },
+    rules: [
+      {
+        when: { assistant_turns: 0, tools: ['get_weather'], last_user: { contains: 'Paris and Oslo' } },
+        ...reply({ think: { text: 'Two cities.', noise: 6 } }, weather('Paris'), weather('Oslo')),
+      },
+      {
+        when: { assistant_turns: 0, tools: ['get_weather'] },
+        ...reply({ think: { text: 'I should look.', noise: 6 } }, { text: 'Let me look.' }, weather('Paris')),
+      },
+      // Images of a tool's result come to the policy in a user message behind it.
+      { when: { last_role: 'user', images: 1 }, ...reply({ text: 'The map shows sun.' }) },
+      {
+        when: { last_role: 'tool', last_tool_result: { regex: 'rain' } },
+        ...reply({ think: 4 }, { text: 'Sun in Paris, rain in Oslo.' }),
+      },
+      { when: { last_role: 'tool' }, ...reply({ think: 4 }, { text: 'It is sunny in Paris.' }) },
+      reply({ text: 'There is nothing more to say about the weather.' }),
+    ],
+  },
+  {
+    // A policy that hardly ever calls the tool, unless it has to.
+    name: 'note',
+    match: { contains: 'remember' },
+    rules: [
+      {
+        when: { last_role: 'tool' },
+        ...reply({ text: 'Noted.' }),
+      },
+      reply({
+        choice: {
+          id: 'call',
+          options: [
+            { logit: 10, reply: [{ text: 'I will keep it in mind.' }] },
+            { logit: -10, reply: [{ call: { tool: 'save_note', arguments: { text: 'milk' } } }] },
+          ],
+        },
+      }),
+    ],
+  },
+  {
+    name: 'riddle',
+    match: { contains: 'riddle' },
+    rules: [
+      { when: { assistant_turns: 0 }, ...reply({ think: { text: 'It melts.', noise: 12 } }, { text: 'A candle.' }) },
+      reply({ think: { text: 'Again.', noise: 8 } }, { text: 'Still a candle.' }),
+    ],
+  },
+  {
+    // A policy that hardly ever answers in JSON, unless it has to.
+    name: 'facts',
+    match: { contains: 'facts' },
+    rules: [
+      reply({
+        choice: {
+          id: 'form',
+          options: [
+            { logit: 10, reply: [{ text: 'Paris is the capital of France.' }] },
+            { logit: 0, reply: [{ text: '{"name":"Paris"}' }] },
+            { logit: -10, reply: [{ text: JSON.stringify(CITY) }] },
+          ],
+        },
+      }),
+    ],
+  },
+  {
+    name: 'picture',
+    match: { contains: 'picture' },
+    rules: [
+      { when: { images: 2 }, ...reply({ text: 'Two pictures.' }) },
+      { when: { images: 1 }, ...reply({ text: 'One picture.' }) },
+      reply({ text: 'I see no picture.' }),
+    ],
+  },
+  {
+    name: 'story',
+    match: { contains: 'story' },
+    rules: [
+      { when: { last_user: { contains: 'again' } }, ...reply({ text: 'Once more, then.' }) },
+      reply({ text: `Once upon a time ${'there was a fox, and '.repeat(100)}that was it.` }),
+    ],
+  },
+];
