@@ -52,7 +52,7 @@ class ToyEngine implements Engine {
     };
   }
 
-  async generate(): Promise<GenerateReply> {
+  async generate(_request: GenerateRequest): Promise<GenerateReply> {
     this.calls++;
     this.inflight++;
     try {
@@ -63,7 +63,7 @@ class ToyEngine implements Engine {
   }
 
   async countTokens(): Promise<number> {
-    return (await this.generate()).responseIds.length;
+    return (await this.generate(request)).responseIds.length;
   }
 
   async close(): Promise<void> {
@@ -88,6 +88,28 @@ async function through<T>(clock: VirtualClock, work: Promise<T>): Promise<T> {
 }
 
 describe('the pool', () => {
+  test('never tries a call again whose beginning its listener has heard', async () => {
+    const heard: string[] = [];
+    const listener = { started: () => {}, delta: (delta: { kind: string }) => void heard.push(delta.kind) };
+    const broken = new ToyEngine('a');
+    const other = new ToyEngine('b');
+    broken.generate = async (asked) => {
+      asked.listener?.started(4);
+      asked.listener?.delta({ kind: 'text', text: 'Hel' });
+      throw unavailable();
+    };
+    other.inflight = 1;
+    const pool = poolOf([broken, other], { clock: new VirtualClock() });
+    await expect(pool.generate({ ...request, listener }, never())).rejects.toMatchObject({ code: 'engine_error' });
+    expect(heard).toEqual(['text']);
+    expect(other.calls).toBe(0);
+    broken.generate = async (asked) => {
+      asked.listener?.started(4);
+      throw unavailable();
+    };
+    await expect(pool.generate({ ...request, listener }, never())).resolves.toMatchObject({ engineId: 'b' });
+  });
+
   test('sends a call to the engine with the fewest in flight and names it', async () => {
     const [busy, idle] = [new ToyEngine('a'), new ToyEngine('b')];
     busy.inflight = 2;
