@@ -28,5 +28,7 @@ export const row = {
     partBytes: 25_000,
   },
   lengthStop: { reaction: 'continues' },
-  skips: { 'subagent@claude_code simple': 'the simple form has no sub-agents' },
+  skips: {
+    'subagent@claude_code simple': 'the simple form has no sub-agents: https://code.claude.com/docs/en/env-vars',
+  },
 };

@@ -19,13 +19,15 @@ const MESSAGE_CHARS = 500;
 /** Longer than any session: whoever waits for the policy decides when to give up, and each retry would be a new sample. */
 const API_TIMEOUT_MS = 24 * 60 * 60 * 1000;
 
+/** Of one request, as for an engine or a proxy that is away for some seconds; its own ten take minutes. */
+const REQUEST_RETRIES = 4;
+
 /** A tool's name; commas, spaces and a leading dash mean something else on the command line. */
 const toolName = z.string().regex(/^[A-Za-z0-9_*][A-Za-z0-9_*-]*$/, 'must be the name of a tool');
 
 const settingsSchema = z.strictObject({
   /** The small form: three tools and a prompt of a few lines. */
   simple: z.boolean().default(false),
-  effort: z.enum(['low', 'medium', 'high', 'xhigh', 'max']).optional(),
   /** Bound that is sent with each request; default: a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
   /** The built-in tools that there are; default: those of the program. */
@@ -83,7 +85,6 @@ function launch(context: CheckedContext<Settings>): Launch {
   const options = ['--mcp-config', mcpFile, '--strict-mcp-config'];
   if (settings.tools !== undefined) options.push('--tools', settings.tools.join(','));
   if (settings.disallowed_tools.length > 0) options.push('--disallowed-tools', settings.disallowed_tools.join(','));
-  if (settings.effort !== undefined) options.push('--effort', settings.effort);
   if (agent.system_prompt !== undefined) {
     files.push({ path: promptFile, content: agent.system_prompt });
     options.push('--append-system-prompt-file', promptFile);
@@ -124,6 +125,7 @@ const QUIET = {
   CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK: '1',
   CLAUDE_CODE_NO_MODEL_FALLBACK: '1',
   API_TIMEOUT_MS: String(API_TIMEOUT_MS),
+  CLAUDE_CODE_MAX_RETRIES: String(REQUEST_RETRIES),
   // Otherwise the list of skills gets a hundredth of the window, and a task's own lose their descriptions first.
   SLASH_COMMAND_TOOL_CHAR_BUDGET: '100000',
 };

@@ -32,8 +32,6 @@ const STREAM_RETRIES = 2;
 const CUT_REPLY = 'Incomplete response returned, reason: max_output_tokens';
 
 const settingsSchema = z.strictObject({
-  /** Sent as `reasoning.effort`; without it codex sends its default. */
-  reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh']).optional(),
   /** Room kept free of the window when codex compacts; default: a quarter of the window. */
   max_tokens: z.int().min(1).optional(),
   /** Whether the main agent may start others. */
@@ -88,7 +86,6 @@ function config({ agent, baseUrl, contextWindow, settings }: CheckedContext<Sett
     model_provider: PROVIDER,
     model_context_window: contextTokens,
     model_auto_compact_token_limit: Math.max(1, contextTokens - replyTokens),
-    model_reasoning_effort: settings.reasoning_effort,
     approval_policy: 'never',
     sandbox_mode: 'danger-full-access',
     check_for_update_on_startup: false,

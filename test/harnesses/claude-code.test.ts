@@ -58,12 +58,10 @@ describe('a launch of Claude Code', () => {
   });
 
   test('takes its settings, and no option for a tool', () => {
-    const settings = { simple: true, effort: 'low', tools: ['Bash', 'Edit'], disallowed_tools: ['mcp__a-b__c'] };
+    const settings = { simple: true, tools: ['Bash', 'Edit'], disallowed_tools: ['mcp__a-b__c'] };
     const { command, env } = launchOf(claude, { settings });
     expect(env.CLAUDE_CODE_SIMPLE).toBe('1');
-    expect((command as string[]).join(' ')).toContain(
-      '--tools Bash,Edit --disallowed-tools mcp__a-b__c --effort low --',
-    );
+    expect((command as string[]).join(' ')).toContain('--tools Bash,Edit --disallowed-tools mcp__a-b__c --');
     expect(launchOf(claude).env).not.toHaveProperty('CLAUDE_CODE_SIMPLE');
     for (const bad of [
       { tools: ['--model'] },

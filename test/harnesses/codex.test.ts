@@ -41,10 +41,9 @@ describe('a launch of Codex', () => {
 
   test("knows the policy's window, and compacts with room for a reply", () => {
     expect(config()).toContain('"model_context_window" = 32768\n"model_auto_compact_token_limit" = 24576\n');
-    const settings = { max_tokens: 1_072, reasoning_effort: 'high' };
+    const settings = { max_tokens: 1_072 };
     const text = config({ settings }, { contextWindow: null });
     expect(text).toContain('"model_context_window" = 131072\n"model_auto_compact_token_limit" = 130000\n');
-    expect(text).toContain('"model_reasoning_effort" = "high"\n');
     expect(config({ settings: { max_tokens: 99_999 } })).toContain('"model_auto_compact_token_limit" = 1\n');
   });
 
