@@ -1,7 +1,8 @@
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { MAX_BODY_BYTES } from '../../src/proxy/body.ts';
+import { MAX_BODY_BYTES, Reading } from '../../src/proxy/body.ts';
+import { decodeBody } from '../../src/proxy/encoding.ts';
 import { unpackZstd } from '../../src/proxy/zstd.ts';
 import { chatBody, Rig } from './rig.ts';
 
@@ -114,6 +115,17 @@ describe('a compressed body', () => {
     expect(answers.map(({ status }) => status)).toEqual([413, 413]);
     expect((await rig.chat(key).reply).status).toBe(200);
   });
+});
+
+test('one session unpacks one body at a time, and what waits counts as being read', async () => {
+  const reading = new Reading();
+  const packed = gzipSync(text);
+  const bodies = [packed, packed, packed].map((body) => decodeBody(body, 'gzip', reading));
+  expect(reading.unpacking).toMatchObject({ inUse: 1, waiting: 2 });
+  expect((await Promise.all(bodies)).map(String)).toEqual([text, text, text]);
+  expect(reading.unpacking).toMatchObject({ inUse: 0, waiting: 0 });
+  reading.take(2 * MAX_BODY_BYTES - 1);
+  await expect(decodeBody(packed, 'gzip', reading)).rejects.toMatchObject({ code: 'overloaded' });
 });
 
 test('whatever the zstd bytes are, they are unpacked or refused', async () => {

@@ -174,6 +174,27 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
 });
 
 describe('a relayed stream', () => {
+  test('that comes token by token has each piece once', async () => {
+    await rig.open({ key });
+    const engine = new SteppedEngine();
+    const sent = send('openai_chat');
+    for (const piece of ['Hmm, ', 'wait.', 'Let me', ' look.', 'call_1', 'comman', '"ls', 'call_2']) {
+      while (!sent.received().includes(piece)) {
+        await engine.send(1);
+        await new Promise((resolve) => setImmediate(resolve));
+      }
+    }
+    await engine.rest();
+    const events = (await sent.reply).body.split('\n\n').filter((line) => line.startsWith('data: {'));
+    const deltas = events.map((line) => JSON.parse(line.slice('data: '.length)).choices[0]?.delta ?? {});
+    expect(deltas.map(({ reasoning_content = '' }) => reasoning_content).join('')).toBe('Hmm, wait.');
+    expect(deltas.map(({ content = '' }) => content).join('')).toBe('Let me look.');
+    for (const [index, call] of calls.entries()) {
+      const own = deltas.flatMap(({ tool_calls = [] }) => tool_calls).filter((piece) => piece.index === index);
+      expect(own.map((piece) => piece.function.arguments).join('')).toBe(call.arguments);
+    }
+  });
+
   test('is kept alive only while nothing comes', async () => {
     await rig.open({ key });
     const engine = new SteppedEngine();
