@@ -48,7 +48,8 @@ const BREAK_OFF = {
 it.each(Object.keys(BREAK_OFF))('%s: an aborted stream ends the engine call and records nothing', async (dialect) => {
   await floe.renew();
   await BREAK_OFF[dialect]('Tell me a story');
-  await expect.poll(() => floe.ledger().map(({ aborted_at }) => aborted_at !== null)).toEqual([true]);
+  const aborted = () => floe.ledger().map(({ aborted_at }) => aborted_at !== null);
+  await expect.poll(aborted, { timeout: 30_000 }).toEqual([true]);
   expect(floe.session.completions()).toEqual([]);
   const client = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key });
   await client.chat.completions.create({ model: 'policy', messages: messages('A story again') });

@@ -68,6 +68,8 @@ export const SCENARIOS = [
             { logit: 10, reply: [{ text: 'Paris is the capital of France.' }] },
             { logit: 0, reply: [{ text: '{"name":"Paris"}' }] },
             { logit: -10, reply: [{ text: JSON.stringify(CITY) }] },
+            // Some frameworks ask for an object as the arguments of a tool of this name.
+            { logit: -10, reply: [{ call: { tool: 'json', arguments: CITY } }] },
           ],
         },
       }),

@@ -1,0 +1,133 @@
+// OpenAI's Agents SDK over the `openai_responses` and `openai_chat` dialects.
+import { Agent, MaxTurnsExceededError, OpenAIProvider, Runner, tool } from '@openai/agents';
+import OpenAI from 'openai';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { PNG, startFloe, TOO_LONG } from './floe.mjs';
+import { CITY } from './scenarios.mjs';
+
+let floe;
+beforeAll(async () => {
+  floe = await startFloe();
+});
+afterEach(() => floe.renew());
+afterAll(() => floe.close());
+
+const City = z.object({ city: z.string(), population: z.number() });
+const WEATHER = tool({
+  name: 'get_weather',
+  description: 'The weather of a city',
+  parameters: z.object({ city: z.string() }),
+  execute: ({ city }) => (city === 'Oslo' ? 'rain' : 'sun'),
+});
+const NOTE = tool({
+  name: 'save_note',
+  description: 'Keeps a note',
+  parameters: z.object({ text: z.string() }),
+  execute: () => 'saved',
+});
+const agent = (over = {}) => new Agent({ name: 'Tester', instructions: 'Be brief.', model: 'policy', ...over });
+
+describe.each([
+  { dialect: 'openai_responses', useResponses: true },
+  { dialect: 'openai_chat', useResponses: false },
+])('$dialect', ({ dialect, useResponses }) => {
+  /** Its traces of a run would go to the vendor. */
+  const runner = (over = {}) => {
+    const openAIClient = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0, ...over });
+    return new Runner({ modelProvider: new OpenAIProvider({ openAIClient, useResponses }), tracingDisabled: true });
+  };
+
+  it('runs an agent', async () => {
+    const result = await runner().run(agent({ tools: [WEATHER] }), 'How is the weather in Paris and Oslo?');
+    expect(result.finalOutput.trim()).toBe('Sun in Paris, rain in Oslo.');
+    const calls = result.newItems.filter(({ type }) => type === 'tool_call_item');
+    expect(calls.map(({ rawItem }) => JSON.parse(rawItem.arguments))).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    const outputs = result.newItems.filter(({ type }) => type === 'tool_call_output_item');
+    expect(outputs.map(({ output }) => output)).toEqual(['sun', 'rain']);
+    expect(result.rawResponses.at(-1).usage.outputTokens).toBe(floe.last.responseIds.length);
+    expect(floe.session.completions().map((completion) => completion.dialect)).toEqual([dialect, dialect]);
+    const { audit } = await floe.check();
+    expect(audit).toMatchObject({ exact_context_share: 1, completions: { trained: 2 } });
+  });
+
+  it('runs an agent that streams', async () => {
+    const result = await runner().run(agent({ tools: [WEATHER] }), 'How is the weather in Paris and Oslo?', {
+      stream: true,
+    });
+    let text = '';
+    for await (const piece of result.toTextStream()) text += piece;
+    await result.completed;
+    expect(result.error).toBeNull();
+    expect(text.trim()).toBe('Sun in Paris, rain in Oslo.');
+    expect(result.finalOutput.trim()).toBe(text.trim());
+    expect(floe.session.turns).toBe(2);
+  });
+
+  it('goes on from its own history', async () => {
+    const riddler = agent();
+    const first = await runner().run(riddler, 'A riddle: tall when young, short when old?');
+    expect(first.finalOutput.trim()).toBe('A candle.');
+    const next = [...first.history, { role: 'user', content: 'Really?' }];
+    const second = await runner().run(riddler, next);
+    expect(second.finalOutput.trim()).toBe('Still a candle.');
+    // Over chat completions the framework gives no reasoning back: then each turn is a trace, in the context that it had.
+    if (useResponses) await floe.checkOneTrace();
+    const { audit } = await floe.check();
+    expect(audit).toMatchObject({ exact_context_share: 1, completions: { recorded: 2, trained: 2 } });
+  });
+
+  it('is forced to use a tool', async () => {
+    const forced = agent({ tools: [NOTE], modelSettings: { toolChoice: 'save_note' } });
+    const { newItems, finalOutput } = await runner().run(forced, 'Please remember milk.');
+    const [call] = newItems.filter(({ type }) => type === 'tool_call_item');
+    expect(JSON.parse(call.rawItem.arguments)).toEqual({ text: 'milk' });
+    expect(finalOutput.trim()).toBe('Noted.');
+  });
+
+  it('answers with an object', async () => {
+    const { finalOutput } = await runner().run(agent({ outputType: City }), 'Tell me the facts about Paris.');
+    expect(finalOutput).toEqual(CITY);
+  });
+
+  it('shows a picture', async () => {
+    const content = [
+      { type: 'input_text', text: 'How many in the picture?' },
+      { type: 'input_image', image: `data:image/png;base64,${PNG}` },
+    ];
+    const { finalOutput } = await runner().run(agent(), [{ role: 'user', content }]);
+    expect(finalOutput).toBe('One picture.');
+  });
+
+  it('stops at its own bound', async () => {
+    const sent = runner().run(agent({ tools: [WEATHER] }), 'How is the weather in Paris?', { maxTurns: 1 });
+    await expect(sent).rejects.toBeInstanceOf(MaxTurnsExceededError);
+    expect(floe.session.turns).toBe(1);
+  });
+
+  it("throws the client's errors", async () => {
+    const unknown = runner().run(agent({ model: 'gpt' }), 'Hello');
+    await expect(unknown).rejects.toBeInstanceOf(OpenAI.NotFoundError);
+    await expect(runner().run(agent(), TOO_LONG)).rejects.toMatchObject({
+      status: 400,
+      code: 'context_length_exceeded',
+    });
+    await floe.session.close();
+    await expect(runner().run(agent(), 'Hello')).rejects.toMatchObject({ status: 410 });
+  });
+
+  it('tries again what the engine failed', async () => {
+    floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
+    await runner({ maxRetries: 1 }).run(agent(), 'Hello');
+    expect(floe.session.requests).toBe(2);
+  });
+});
+
+it('openai_responses: goes on from the id of the last response', async () => {
+  const openAIClient = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key });
+  const runner = new Runner({ modelProvider: new OpenAIProvider({ openAIClient }), tracingDisabled: true });
+  const first = await runner.run(agent(), 'A riddle!');
+  const { finalOutput } = await runner.run(agent(), 'Really?', { previousResponseId: first.lastResponseId });
+  expect(finalOutput.trim()).toBe('Still a candle.');
+  await floe.checkOneTrace();
+});
