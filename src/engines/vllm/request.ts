@@ -1,8 +1,8 @@
 import type { GenerateRequest } from '../engine.ts';
 
 /**
- * Tokens of one streamed chunk, where the server can do that; the first token comes at once all the same. Each chunk costs
- * about as much as ten tokens, and a harness does not mind text that comes a third of a second later.
+ * Tokens of one streamed chunk, where the server can do that; the first token comes at once all the same. One chunk for each
+ * token would take several times the CPU, and a harness does not mind text that comes a third of a second later.
  */
 const TOKENS_PER_CHUNK = 16;
 
