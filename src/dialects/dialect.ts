@@ -116,8 +116,10 @@ export interface ReplyStream {
 
 export type StreamFraming = {
   readonly contentType: string;
-  /** Text that resets the client's idle timer and changes nothing; may come at any time before the end, also first. */
+  /** Text that resets the client's idle timer and changes nothing; may come at any time before the end. */
   readonly heartbeat: string;
+  /** Clients take nothing before the start of the reply; where nothing is known of it yet, the start is the first heartbeat. */
+  readonly startsFirst?: boolean;
 };
 
 /**

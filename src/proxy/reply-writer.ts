@@ -46,13 +46,7 @@ export class ReplyWriter {
    */
   relay(message: AssistantMessage, promptTokens: number | null): void {
     if (this.response.writableNeedDrain || this.response.writableEnded || this.response.destroyed) return;
-    const { completionId, timestampMs, request } = this.parts;
-    const text = this.missing(message, {
-      completionId,
-      model: request.model,
-      createdMs: timestampMs,
-      promptTokens,
-    });
+    const text = this.missing(message, this.head(promptTokens));
     if (text === '') return;
     if (!this.response.headersSent) {
       this.writeHeaders();
@@ -81,12 +75,16 @@ export class ReplyWriter {
     this.cancelTimer();
   }
 
+  private head(promptTokens: number | null): ReplyHead {
+    const { completionId, timestampMs, request } = this.parts;
+    return { completionId, model: request.model, createdMs: timestampMs, promptTokens };
+  }
+
   private missing(message: AssistantMessage, head: ReplyHead): string {
-    let text = '';
-    const { dialect, request } = this.parts;
     const deltas = this.sent.rest(message);
+    let text = '';
     if (this.stream === null) {
-      this.stream = dialect.openStream(head, request);
+      this.stream = this.open(head);
       text = this.stream.start();
     }
     for (const delta of deltas) {
@@ -96,15 +94,25 @@ export class ReplyWriter {
     return text;
   }
 
+  private open(head: ReplyHead): ReplyStream {
+    return this.parts.dialect.openStream(head, this.parts.request);
+  }
+
   private writeHeaders(): void {
     this.response.writeHead(200, { 'content-type': this.framing.contentType, 'cache-control': 'no-cache' });
+  }
+
+  private signOfLife(): string {
+    if (this.framing.startsFirst !== true || this.stream !== null) return this.framing.heartbeat;
+    this.stream = this.open(this.head(null));
+    return this.stream.start();
   }
 
   /** Only after a silence, and never more than a client reads. */
   private beat(): void {
     const quietMs = this.clock.monotonicMs() - this.lastWriteMs;
     const early = this.stream !== null && quietMs < this.heartbeatMs;
-    if (!early && !this.response.writableNeedDrain) this.response.write(this.framing.heartbeat);
+    if (!early && !this.response.writableNeedDrain) this.response.write(this.signOfLife());
     const waitMs = early ? this.heartbeatMs - quietMs : this.heartbeatMs;
     this.cancelTimer = this.clock.schedule(waitMs, () => this.beat());
   }

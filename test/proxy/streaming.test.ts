@@ -68,6 +68,21 @@ describe('a stream', () => {
   });
 });
 
+test('a silent Responses stream begins with the start of the reply, and tells it once', async () => {
+  rig.journal.hold = true;
+  await rig.open({ key });
+  const body = { model: 'policy', stream: true, input: 'hi' };
+  const sent = rig.send({ path: `/s/${key}/v1/responses`, body });
+  await rig.journal.waiting();
+  clock.advance(20_000);
+  expect(await sent.firstBytes).toMatch(/^event: response\.created\n/);
+  rig.journal.held[0]?.commit();
+  const events = (await sent.reply).body.match(/^event: .*$/gm) ?? [];
+  expect(events.filter((event) => event === 'event: response.created')).toHaveLength(1);
+  expect(events).toContain('event: keepalive');
+  expect(events.at(-1)).toBe('event: response.completed');
+});
+
 describe('durability', () => {
   test.each([[true], [false]])(
     'nothing of a reply leaves before its record is durable (stream: %s)',

@@ -19,7 +19,8 @@ export const openaiResponses: Dialect = {
   parseCount: parseResponsesCount,
   encodeReply: encodeResponse,
   openStream: openResponsesStream,
-  framing: () => ({ contentType: EVENT_STREAM, heartbeat: RESPONSES_HEARTBEAT }),
+  // The official client's accumulator fails on any event before `response.created`.
+  framing: () => ({ contentType: EVENT_STREAM, heartbeat: RESPONSES_HEARTBEAT, startsFirst: true }),
   encodeModels: openaiChat.encodeModels,
   encodeModel: openaiChat.encodeModel,
   encodeCount: (tokens) => JSON.stringify({ object: 'response.input_tokens', input_tokens: tokens }),
