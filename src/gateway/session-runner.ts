@@ -188,12 +188,13 @@ class SessionRun {
   }
 
   private async findHarness(): Promise<void> {
-    const name = this.attempt.lease.task.agent.harness;
+    const { agent } = this.attempt.lease.task;
+    const name = agent.harness;
     const adapter = this.deps.harnesses.get(name);
     if (adapter === undefined)
       throw new FloeError('unknown_harness', `this node has no harness ${name}`, { harness: name });
     this.adapter = adapter;
-    this.installDir = await this.deps.harnessInstallDir(adapter);
+    this.installDir = adapter.inImage(agent) ? null : await this.deps.harnessInstallDir(adapter);
   }
 
   private startRequest(purpose: 'agent' | 'eval'): StartRequest {

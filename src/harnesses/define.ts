@@ -16,7 +16,7 @@ import type {
 export type CheckedContext<Settings> = Omit<LaunchContext, 'installDir'> & {
   readonly dialect: DialectName;
   readonly settings: Settings;
-  /** Empty for a harness without an installation. */
+  /** Empty for a harness without an installation, and where the image brings the program. */
   readonly installDir: string;
 };
 
@@ -28,6 +28,8 @@ export type HarnessDefinition<Settings> = {
   readonly install: HarnessInstall | null;
   /** Of `agent.settings`. */
   readonly settings: z.ZodType<Settings>;
+  /** See `HarnessAdapter.inImage`; without it, never. */
+  inImage?(settings: Settings): boolean;
   /** What goes together with what: calls `refuseAgent` for an agent that cannot be run as asked. */
   check?(agent: AgentSpec, settings: Settings): void;
   launch(context: CheckedContext<Settings>): Launch;
@@ -38,11 +40,13 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
   const { name, dialects, features, install } = definition;
   const settingsOf = (agent: AgentSpec): Settings =>
     parseAs(definition.settings, agent.settings, 'agent.settings', 'agent.settings');
+  const inImage = (agent: AgentSpec): boolean => definition.inImage?.(settingsOf(agent)) ?? false;
   return {
     name,
     dialects,
     features,
     install,
+    inImage,
     checkAgent(agent) {
       const settings = settingsOf(agent);
       refuseDialect(name, dialects, agent);
@@ -55,13 +59,12 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
       definition.check?.(agent, settings);
     },
     launch(context) {
-      const { installDir } = context;
-      if (install !== null && installDir === null) {
+      const { agent, installDir } = context;
+      if (install !== null && installDir === null && !inImage(agent)) {
         throw new FloeError('harness_missing', `${name} is not installed; run \`floe harness install ${name}\``, {
           harness: name,
         });
       }
-      const { agent } = context;
       return definition.launch({
         ...context,
         dialect: agent.dialect ?? dialects[0],

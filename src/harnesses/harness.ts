@@ -52,6 +52,8 @@ export interface HarnessAdapter {
   readonly features: readonly AgentFeature[];
   /** null: nothing to install. */
   readonly install: HarnessInstall | null;
+  /** Whether this agent's settings name a program of the image's own, so that the node needs no installation. */
+  inImage(agent: AgentSpec): boolean;
   checkAgent(agent: AgentSpec): void;
   launch(context: LaunchContext): Launch;
   judge(report: HarnessReport): HarnessVerdict;

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { DialectName } from '../schema/index.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
 import { failedExit } from './exit.ts';
@@ -58,12 +59,19 @@ function launch(context: CheckedContext<Settings>): Launch {
   const agentDir = `${paths.home}/.pi/agent`;
   const model = ['--provider', PROVIDER, '--model', agent.model_name];
   const thinking = settings.thinking === undefined ? [] : ['--thinking', settings.thinking];
-  const system = agent.system_prompt === undefined ? [] : ['--append-system-prompt', agent.system_prompt];
+  const files: SandboxFile[] = [
+    { path: `${agentDir}/models.json`, content: JSON.stringify(modelsFile(context), null, 2), mode: 0o600 },
+    ...skillFiles(`${agentDir}/skills`, context.skills),
+  ];
+  const system: string[] = [];
+  if (agent.system_prompt !== undefined) {
+    const path = `${agentDir}/floe-prompt.md`;
+    files.push({ path, content: agent.system_prompt });
+    // pi reads what is a path of a file, and takes everything else for the prompt itself.
+    system.push('--append-system-prompt', path);
+  }
   return {
-    files: [
-      { path: `${agentDir}/models.json`, content: JSON.stringify(modelsFile(context), null, 2), mode: 0o600 },
-      ...skillFiles(`${agentDir}/skills`, context.skills),
-    ],
+    files,
     env: {
       PI_OFFLINE: '1',
       PI_SKIP_VERSION_CHECK: '1',
