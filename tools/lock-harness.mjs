@@ -30,8 +30,8 @@ const HARNESSES = {
   pi: { npm: '@earendil-works/pi-coding-agent', node: NODE_22 },
   // There is no clipboard and no microphone.
   qwen_code: { npm: '@qwen-code/qwen-code', node: NODE_22, leaveOut: /^@teddyzhu\/|audio-capture$/ },
-  // Data sets are for its benchmark command.
-  mini_swe_agent: { pip: 'mini-swe-agent', leaveOut: ['datasets'] },
+  // Data sets are for its benchmark command. LiteLLM 1.106 imports `mcp`, which it does not depend on, at every tool call.
+  mini_swe_agent: { pip: 'mini-swe-agent', leaveOut: ['datasets'], constraints: ['litellm!=1.106.*'] },
 };
 
 const [name, version, , uv = 'uv'] = process.argv.slice(2);
@@ -109,10 +109,10 @@ function find(packages, from, wanted) {
 }
 
 /** For Python 3.10 and newer, on every platform; wheels only. */
-function lockPip({ pip, leaveOut }) {
+function lockPip({ pip, leaveOut, constraints }) {
   const input = join(work, 'requirements.in');
   const excludes = join(work, 'excludes.txt');
-  writeFileSync(input, `${pip}==${version}\n`);
+  writeFileSync(input, [`${pip}==${version}`, ...constraints, ''].join('\n'));
   writeFileSync(excludes, leaveOut.join('\n'));
   const flags = [
     '--universal',
