@@ -68,7 +68,10 @@ async function assemble(
 
   const spawner = await createSpawner();
   cleanups.push(() => spawner.close());
-  const engines: EnginePool = await createEnginePool(config.engines, { clock });
+  const engines: EnginePool = await createEnginePool(config.engines, {
+    clock,
+    notice: (message, details) => log.warn(details, message),
+  });
   cleanups.push(() => engines.close());
   const journal = await CaptureJournal.open(state.journal);
   cleanups.push(() => journal.close());
