@@ -47,13 +47,14 @@ function matchPath(route: Route, path: string): string | null | undefined {
   const tail = route.path.slice(at + MODEL.length);
   if (path.length <= head.length + tail.length || !path.startsWith(head) || !path.endsWith(tail)) return undefined;
   const model = path.slice(head.length, path.length - tail.length);
-  return model.includes('/') || (tail === '' && model.includes(':')) ? undefined : model;
+  // Names such as `org/model:7b` are told from further path segments by the verb behind them.
+  return tail === '' && /[/:]/.test(model) ? undefined : model;
 }
 
 const RESPONSES_PATH = /^(?:\/v1)?\/responses(?:\/|$)/;
 
 /** Google's paths end in a verb behind the model, except for those that only its beta version has. */
-const GEMINI_PATH = /^\/v1beta\/|^\/v1\/models\/[^/]+:[a-zA-Z]+$/;
+const GEMINI_PATH = /^\/v1beta\/|^\/v1\/models\/.+:[a-zA-Z]+$/;
 
 function guessDialect(path: string, headers: Headers): Dialect {
   if (RESPONSES_PATH.test(path)) return openaiResponses;

@@ -592,6 +592,16 @@ describe('the paths', () => {
     expect(matchRoute(method, path, headers)).toEqual({ found: false, dialect: gemini, allow: [] });
   });
 
+  test('may name a model with slashes and colons', () => {
+    for (const model of ['org/model', 'org/model:7b', 'a/b/c']) {
+      for (const version of ['/v1beta', '/v1']) {
+        const path = `${version}/models/${model}:streamGenerateContent`;
+        expect(matchRoute('POST', path, {})).toMatchObject({ found: true, dialect: gemini, model, stream: true });
+      }
+    }
+    expect(matchRoute('GET', '/v1beta/models/org/model', {})).toEqual({ found: false, dialect: gemini, allow: [] });
+  });
+
   test('leave the paths of others alone', () => {
     const headers = { 'x-goog-api-key': 'k' };
     expect(matchRoute('POST', '/v1/chat/completions', headers).dialect.name).toBe('openai_chat');
