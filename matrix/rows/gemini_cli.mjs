@@ -13,11 +13,9 @@ export const row = {
     subagent: (prompt) => ({ tool: 'invoke_agent', arguments: { agent_name: 'generalist', prompt } }),
   },
   finishSubagent: (text) => [{ call: { tool: 'complete_task', arguments: { result: text } } }],
-  compaction: {
-    when: { system: { contains: 'state_snapshot' } },
-    window: 65_536,
-    parts: 8,
-    partBytes: 40_000,
-  },
   lengthStop: { reaction: 'ends' },
+  skips: {
+    compaction:
+      'Gemini CLI summarises only what is before a later message of the user, and a session has one: https://github.com/google-gemini/gemini-cli/pull/8661',
+  },
 };

@@ -1,8 +1,9 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox-file.ts';
-import { type CheckedContext, defineHarness } from './define.ts';
+import type { AgentSpec } from '../schema/index.ts';
+import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
 import { failedExit } from './exit.ts';
-import { geminiCliSettings } from './gemini-cli-settings.ts';
+import { type GeminiCliSettings, geminiCliSettings, geminiCliSettingsSchema } from './gemini-cli-settings.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './installs.ts';
 import { lastLine } from './json-lines.ts';
@@ -14,18 +15,18 @@ const RESULT_MARK = '{"type":"result"';
 /** In the lines that tell of errors; the last of them says why a result is one that names none. */
 const ERROR_MARK = '{"type":"error"';
 
+/** What it says of tool servers that do not start, without their names. */
+const SERVERS_MARK = 'MCP issues detected.';
+
+/** Names that it takes for one of Google's models, whatever its settings say. */
+const TAKEN_NAMES = ['auto', 'auto-gemini-2.5', 'auto-gemini-3', 'flash', 'flash-lite', 'none', 'pro'];
+
 /** The policy used its room up, or would say nothing: the agent has ended, and can be graded. */
 const POLICY_ENDINGS = [
   'Model response was truncated because it exceeded the token limit.',
   'The model returned reasoning thoughts but no final response text.',
   'The model returned an empty response with no text or thoughts.',
 ];
-
-const settingsSchema = z.strictObject({
-  /** Bound that is sent with each request of the agent; default: a quarter of the context window. */
-  max_tokens: z.int().min(1).optional(),
-});
-export type GeminiCliSettings = z.output<typeof settingsSchema>;
 
 const resultSchema = z.looseObject({
   type: z.literal('result'),
@@ -34,13 +35,16 @@ const resultSchema = z.looseObject({
 });
 const errorSchema = z.looseObject({ type: z.literal('error'), message: z.string() });
 
-/** Gemini CLI, headless. */
+/** Gemini CLI, headless. Its sub-agents and helpers are the policy, too. */
 export const geminiCliHarness = defineHarness<GeminiCliSettings>({
   name: 'gemini_cli',
   dialects: ['gemini'],
   features: ['mcp_servers', 'skills', 'system_prompt'],
   install: HARNESS_INSTALLS.gemini_cli,
-  settings: settingsSchema,
+  settings: geminiCliSettingsSchema,
+  check({ model_name: name }: AgentSpec) {
+    if (TAKEN_NAMES.includes(name)) refuseAgent('agent.model_name', `gemini_cli takes ${name} for a model of Google's`);
+  },
   launch,
   judge,
 });
@@ -48,11 +52,12 @@ export const geminiCliHarness = defineHarness<GeminiCliSettings>({
 function launch(context: CheckedContext<GeminiCliSettings>): Launch {
   const { agent, apiKey, baseUrl, instruction, installDir, paths } = context;
   const geminiDir = `${paths.home}/.gemini`;
-  const settingsFile = `${geminiDir}/settings.json`;
   const files: SandboxFile[] = [
-    { path: settingsFile, content: JSON.stringify(geminiCliSettings(context)), mode: 0o600 },
+    // Not the system's settings, which would go over those of the work tree: it takes them from root only.
+    { path: `${geminiDir}/settings.json`, content: JSON.stringify(geminiCliSettings(context)), mode: 0o600 },
     ...skillFiles(`${geminiDir}/skills`, context.skills),
   ];
+  // Added to its own prompt, in front of such files of the work tree.
   if (agent.system_prompt !== undefined) files.push({ path: `${geminiDir}/GEMINI.md`, content: agent.system_prompt });
   return {
     files,
@@ -60,14 +65,16 @@ function launch(context: CheckedContext<GeminiCliSettings>): Launch {
       GEMINI_API_KEY: apiKey,
       GOOGLE_GEMINI_BASE_URL: baseUrl,
       GEMINI_CLI_TRUST_WORKSPACE: 'true',
-      GEMINI_CLI_NO_RELAUNCH: 'true',
       GEMINI_SANDBOX: 'false',
+      // It would start itself again for a larger heap.
+      GEMINI_CLI_NO_RELAUNCH: 'true',
       NODE_COMPILE_CACHE: compileCacheDir(installDir),
     },
     command: withLogsIn(`${paths.logs}/gemini_cli`, `${geminiDir}/tmp`, [
       ...commandOf(HARNESS_INSTALLS.gemini_cli, installDir),
       ...['--model', agent.model_name, '--yolo', '--output-format', 'stream-json'],
     ]),
+    // At the very start, a slash makes it a command of the program's own, which never reaches the model.
     stdin: instruction.startsWith('/') ? `\n${instruction}` : instruction,
   };
 }
@@ -79,6 +86,8 @@ function judge(report: HarnessReport): HarnessVerdict {
   const failed = failedExit('gemini', report);
   if (failed !== null) return failed;
   if (result === null) return { ok: false, message: 'gemini ended without a result' };
+  if (report.stderr.includes(SERVERS_MARK))
+    return { ok: false, message: 'MCP servers did not start, or have no tools' };
   if (result.status === 'success') return { ok: true };
   const message = lastLine(report.stdout, ERROR_MARK, errorSchema)?.message ?? `the result is ${result.status}`;
   return POLICY_ENDINGS.some((ending) => message.startsWith(ending)) ? { ok: true } : { ok: false, message };

@@ -1,6 +1,7 @@
 import { z } from 'zod';
-import type { DialectName, McpServer } from '../schema/index.ts';
+import type { DialectName } from '../schema/index.ts';
 import type { CheckedContext } from './define.ts';
+import { mcpServer } from './gemini-cli-settings.ts';
 import { windowOf } from './window.ts';
 
 export const qwenCodeSettingsSchema = z.strictObject({
@@ -22,6 +23,7 @@ type QwenApi = {
   readonly path: string;
 };
 
+/** By dialect, what Qwen Code calls it and where it looks for the key. */
 export const QWEN_APIS: Readonly<Record<DialectName, QwenApi>> = {
   openai_chat: { authType: 'openai', keyVariable: 'OPENAI_API_KEY', path: '/v1' },
   openai_responses: { authType: 'openai', keyVariable: 'OPENAI_API_KEY', path: '/v1', wireApi: 'responses' },
@@ -29,14 +31,16 @@ export const QWEN_APIS: Readonly<Record<DialectName, QwenApi>> = {
   gemini: { authType: 'gemini', keyVariable: 'GEMINI_API_KEY', path: '' },
 };
 
-export function qwenCodeSettings(context: CheckedContext<QwenCodeSettings>): unknown {
+/** The content of Qwen Code's settings file. */
+export function qwenCodeSettings(context: CheckedContext<QwenCodeSettings>): object {
   const { agent, baseUrl, contextWindow, dialect, settings } = context;
   const { contextTokens, replyTokens } = windowOf(contextWindow, settings.max_tokens);
   const { authType, keyVariable, path, wireApi } = QWEN_APIS[dialect];
   return {
-    // Older forms are migrated, and the file rewritten.
+    // The form of the file: older ones are written anew.
     $version: 4,
-    general: { enableAutoUpdate: false, checkpointing: { enabled: false }, gitCoAuthor: { commit: false, pr: false } },
+    // The policy is asked to sign commits with the name of another model otherwise.
+    general: { enableAutoUpdate: false, gitCoAuthor: { commit: false, pr: false } },
     privacy: { usageStatisticsEnabled: false },
     telemetry: { enabled: false },
     security: { auth: { selectedType: authType }, folderTrust: { enabled: false } },
@@ -60,17 +64,10 @@ export function qwenCodeSettings(context: CheckedContext<QwenCodeSettings>): unk
         },
       ],
     },
+    // Nothing outlives the session that could be remembered, and writing it takes calls of the model.
     memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
     experimental: { emitToolUseSummaries: false },
     agents: { crossSessionMessaging: false },
     mcpServers: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, mcpServer(server)])),
   };
-}
-
-function mcpServer(server: McpServer): unknown {
-  if (server.transport === 'stdio') {
-    return { command: server.command, args: server.args, env: server.env, trust: true };
-  }
-  const { headers, url } = server;
-  return { [server.transport === 'http' ? 'httpUrl' : 'url']: url, headers, trust: true };
 }

@@ -1,0 +1,32 @@
+import { expect, it } from 'vitest';
+import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
+
+const problem = await harnessProblem('gemini_cli');
+
+const read = { tool: 'read_file', arguments: { file_path: 'config.txt' } };
+const edit = {
+  tool: 'replace',
+  arguments: {
+    file_path: 'config.txt',
+    instruction: 'Make the lamp blue.',
+    old_string: 'colour = red',
+    new_string: 'colour = blue',
+  },
+};
+const ask = { tool: 'mcp_words_secret_word', arguments: {} };
+const shell = { tool: 'run_shell_command', arguments: { command: 'cat config.txt' } };
+const turns = [read, edit, ask, shell, 'Done.'];
+
+it('Gemini CLI does its task, and trains exactly what was sampled', async (context) => {
+  if (problem !== null) context.skip(problem);
+  const { result, report, sampledTokens, sent } = await runRealHarness({ harness: 'gemini_cli', ...EXTRAS }, turns);
+  expect(result.error?.message ?? result.outcome).toBe('completed');
+  expect(result.reward).toBe(1);
+  expect(report.mismatches).toEqual([]);
+  expect(result).toMatchObject({ completion_count: turns.length });
+  expect(report.trainable_tokens).toBe(sampledTokens);
+  expect(sent).toContain('the word is xyzzy');
+  expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
+  expect(sent).toContain('How lamps are coloured.');
+  expect(sent).toContain(JSON.stringify('/config.txt: "replace" the colour red by blue\n--help $(id)').slice(1, -1));
+});

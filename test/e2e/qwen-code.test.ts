@@ -1,0 +1,31 @@
+import { describe, expect, it } from 'vitest';
+import { findHarness } from '../../src/harnesses/registry.ts';
+import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
+
+const problem = await harnessProblem('qwen_code');
+
+const read = { tool: 'read_file', arguments: { file_path: '/work/config.txt' } };
+const edit = {
+  tool: 'edit',
+  arguments: { file_path: '/work/config.txt', old_string: 'colour = red', new_string: 'colour = blue' },
+};
+const ask = { tool: 'tool_call', arguments: { name: 'mcp__words__secret_word', arguments: {} } };
+const shell = { tool: 'run_shell_command', arguments: { command: 'cat config.txt', is_background: false } };
+const turns = [read, edit, ask, shell, 'Done.'];
+
+describe.each(findHarness('qwen_code').dialects)('Qwen Code over %s', (dialect) => {
+  it('does its task, and trains exactly what was sampled', async (context) => {
+    if (problem !== null) context.skip(problem);
+    const agent = { harness: 'qwen_code', dialect, ...EXTRAS };
+    const { result, report, sampledTokens, sent } = await runRealHarness(agent, turns);
+    expect(result.error?.message ?? result.outcome).toBe('completed');
+    expect(result.reward).toBe(1);
+    expect(report.mismatches).toEqual([]);
+    expect(result).toMatchObject({ completion_count: turns.length });
+    expect(report.trainable_tokens).toBe(sampledTokens);
+    expect(sent).toContain('the word is xyzzy');
+    expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
+    expect(sent).toContain('How lamps are coloured.');
+    expect(sent).toContain(JSON.stringify('/config.txt: "replace" the colour red by blue\n--help $(id)').slice(1, -1));
+  });
+});
