@@ -1,8 +1,13 @@
 import { FloeError } from '../core/errors.ts';
 import { claudeCodeHarness } from './claude-code.ts';
 import { codexHarness } from './codex.ts';
+import { geminiCliHarness } from './gemini-cli.ts';
 import type { HarnessAdapter } from './harness.ts';
+import { miniSweAgentHarness } from './mini-swe-agent.ts';
+import { opencodeHarness } from './opencode.ts';
+import { openhandsHarness } from './openhands.ts';
 import { piHarness } from './pi.ts';
+import { qwenCodeHarness } from './qwen-code.ts';
 import { shellHarness } from './shell.ts';
 
 /** Every harness that floe knows how to run, by name. */
@@ -11,7 +16,12 @@ export function harnessRegistry(): Map<string, HarnessAdapter> {
     // One per line.
     claudeCodeHarness,
     codexHarness,
+    geminiCliHarness,
+    miniSweAgentHarness,
+    opencodeHarness,
+    openhandsHarness,
     piHarness,
+    qwenCodeHarness,
     shellHarness,
   ];
   return new Map(adapters.map((adapter) => [adapter.name, adapter]));
