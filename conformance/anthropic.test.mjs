@@ -144,6 +144,37 @@ describe('tools', () => {
   });
 });
 
+describe('a message thread', () => {
+  it('sends what is new alone, and is one conversation to the policy', async () => {
+    const tools = [WEATHER];
+    const thread = client().beta.messages.thread({ model: 'policy', max_tokens: 1024, tools, system: 'Be brief.' });
+    const first = await thread.send({ role: 'user', content: 'How is the weather in Paris and Oslo?' });
+    const calls = first.content.filter(({ type }) => type === 'tool_use');
+    const content = calls.map(({ id, input }) => result(id, input.city === 'Oslo' ? 'rain' : 'sun'));
+    const second = await thread.stream({ role: 'user', content }).finalMessage();
+    expect(textOf(second)).toBe('Sun in Paris, rain in Oslo.');
+    expect(thread.previousMessageId).toBe(second.id);
+    expect(floe.last.request.tools).toHaveLength(1);
+    await floe.checkOneTrace();
+  });
+
+  it('is sent again as a whole where the session does not know it', async () => {
+    /** Goes to whichever session there is. */
+    const fetchCurrent = (url, init) => {
+      const headers = new Headers(init.headers);
+      headers.delete('authorization');
+      return fetch(String(url).replace(floe.proxy.origin, floe.baseUrl), { ...init, headers });
+    };
+    const moving = client({ baseURL: floe.proxy.origin, fetch: fetchCurrent });
+    const thread = moving.beta.messages.thread({ model: 'policy', max_tokens: 1024 });
+    await thread.send({ role: 'user', content: 'A riddle: tall when young, short when old?' });
+    await floe.renew();
+    expect(textOf(await thread.send({ role: 'user', content: 'Really?' }))).toBe('Still a candle.');
+    expect(floe.session.requests).toBe(2);
+    expect(floe.last.request.messages).toHaveLength(3);
+  });
+});
+
 describe('thinking', () => {
   it.each([false, true])('goes out and comes back (stream: %s)', async (stream) => {
     const params = ask('A riddle: tall when young, short when old?', {

@@ -70,6 +70,8 @@ export type CanonicalRequest = {
   readonly streamUsage: boolean;
   /** The completion of this session whose conversation `messages` go on from; null: `messages` are all of it. */
   readonly continues: string | null;
+  /** With `continues`: the tools are that completion's, since a request of this kind has none of its own. */
+  readonly continuesTools?: true;
   readonly replyShape?: ReplyShape;
   /** What was dropped or changed in translation, one short phrase each. */
   readonly adjusted: readonly string[];

@@ -142,6 +142,50 @@ describe('a request that goes on from a response', () => {
   });
 });
 
+describe('a message thread', () => {
+  const post = (body: object) =>
+    send({ path: '/v1/messages', body: { model: 'policy', max_tokens: 100, ...body } }).then((reply) => ({
+      status: reply.status,
+      body: JSON.parse(reply.body),
+    }));
+  const say = (content: string) => ({ messages: [{ role: 'user', content }] });
+  const from = ({ body }: { body: { id: string } }) => ({ thread: { type: 'continue', previous_message_id: body.id } });
+
+  test('has its conversation, system text and tools before each new message', async () => {
+    const session = await rig.open({ key });
+    const tools = [{ name: 'bash', input_schema: { type: 'object' } }];
+    const one = await post({ ...say('one'), system: 'Be brief.', tools, thread: { type: 'create' } });
+    const two = await post({ ...say('two'), ...from(one) });
+    await post({ ...say('three'), ...from(two) });
+    const reply = { role: 'assistant', content: 'Hello.' };
+    const [, second, third] = rig.server.chats.map(({ body }) => body);
+    expect(third?.messages).toEqual([
+      { role: 'system', content: 'Be brief.' },
+      { role: 'user', content: 'one' },
+      reply,
+      { role: 'user', content: 'two' },
+      reply,
+      { role: 'user', content: 'three' },
+    ]);
+    expect(second?.tools).toEqual(third?.tools);
+    expect(third?.tools).toMatchObject([{ function: { name: 'bash' } }]);
+    expect(session.completions().map(({ request }) => request.tools.length)).toEqual([1, 1, 1]);
+  });
+
+  test('of another session, or of none, is told to be lost', async () => {
+    await rig.open({ key });
+    const one = await post(say('one'));
+    key = rig.key();
+    await rig.open({ key, sessionId: 'ses_2' });
+    for (const thread of [from(one), from({ body: { id: 'msg_nothing' } })]) {
+      const { status, body } = await post({ ...say('two'), ...thread });
+      expect(status).toBe(404);
+      expect(body.error.details).toEqual({ error_code: 'thread_not_found' });
+    }
+    expect(rig.server.chats).toHaveLength(1);
+  });
+});
+
 describe('what is no generation', () => {
   test('counts the exact prompt, tools included, lists models and answers probes, and samples nothing', async () => {
     const sim = await startSim();

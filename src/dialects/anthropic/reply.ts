@@ -128,7 +128,8 @@ class MessagesStream implements ReplyStream {
 export const MESSAGES_HEARTBEAT = typedEvent('ping', {});
 
 export function encodeMessagesError(error: FloeError): { status: number; body: string } {
-  return { status: harnessStatus(error), body: JSON.stringify(errorObject(error)) };
+  const status = lostThread(error) === null ? harnessStatus(error) : 404;
+  return { status, body: JSON.stringify(errorObject(error)) };
 }
 
 export function encodeMessagesStreamError(error: FloeError): string {
@@ -137,8 +138,20 @@ export function encodeMessagesStreamError(error: FloeError): string {
 
 /** Clients of this dialect recognise an overlong prompt by its wording; the engine's own words follow it. */
 function errorObject(error: FloeError): object {
+  const lost = lostThread(error);
+  if (lost !== null) {
+    const message = `thread.previous_message_id: there is no response ${lost} in this session`;
+    // By this code the official clients send the whole conversation instead.
+    return { type: 'error', error: { type: 'not_found_error', message, details: { error_code: 'thread_not_found' } } };
+  }
   const message = isContextOverflow(error) ? `prompt is too long: ${error.message}` : error.message;
   return { type: 'error', error: { type: errorType(harnessStatus(error)), message } };
+}
+
+/** The response that a request continues and that there is not; null for any other error. */
+function lostThread(error: FloeError): string | null {
+  const { unknown_response } = error.details;
+  return typeof unknown_response === 'string' ? unknown_response : null;
 }
 
 function errorType(status: number): string {

@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
+import type { AssistantMessage, ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
 import { labelCall } from '../call-kind.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
@@ -9,6 +9,9 @@ import { countSchema, type ForeignRequest, outputFormatSchema, requestSchema } f
 
 /** Fields that would change what is sampled or shown to the model, and have no effect behind floe. */
 const IGNORED_FIELDS = ['thinking', 'context_management', 'mcp_servers', 'container'] as const;
+
+/** Stands for the reply that the messages continue; the proxy puts the recorded conversation there. */
+const CONTINUED: AssistantMessage = { role: 'assistant', content: '' };
 
 export function parseMessagesRequest(body: unknown, context: CallContext): CanonicalRequest {
   const canonical = canonicalOf(parseAs(requestSchema, body, 'messages request'), context);
@@ -31,17 +34,21 @@ function lastIndex(body: unknown): number {
 
 function canonicalOf(request: ForeignRequest, { headers }: CallContext): CanonicalRequest {
   const conversation = new Conversation();
+  const continues = request.thread?.type === 'continue' ? request.thread.previous_message_id : null;
   addSystem(conversation, request.system ?? '', 'system');
+  if (continues !== null) conversation.assistant(CONTINUED);
   for (const [index, message] of request.messages.entries()) addMessage(conversation, message, `messages.${index}`);
-  conversation.noteCallIds();
+  if (continues === null) conversation.noteCallIds();
   for (const field of IGNORED_FIELDS) {
     if (request[field] !== undefined && request[field] !== null) conversation.note(`${field} ignored`);
   }
   if (request.output_config?.effort != null) conversation.note('output_config.effort ignored');
   const tools = toolsOf(request, conversation);
   const responseFormat = responseFormatOf(request, conversation);
-  const toolChoice = toolChoiceOf(request.tool_choice, tools, conversation);
-  const { messages, adjusted } = conversation.finish();
+  const continuesTools = continues !== null && tools.length === 0;
+  const toolChoice = toolChoiceOf(request.tool_choice, continuesTools ? null : tools, conversation);
+  const { messages: all, adjusted } = conversation.finish();
+  const messages = all.filter((message) => message !== CONTINUED);
   if (messages.length === 0) throw new FloeError('schema_violation', 'messages request: messages: there is no text');
   return {
     model: request.model,
@@ -53,7 +60,8 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
     samplingAsked: samplingOf(request, responseFormat),
     stream: request.stream ?? false,
     streamUsage: true,
-    continues: null,
+    continues,
+    ...(continuesTools ? { continuesTools } : {}),
     adjusted,
     ...labelCall({ headers, messages, tools, responseFormat }),
   };
@@ -84,9 +92,10 @@ function toolsOf(request: ForeignRequest, conversation: Conversation): ChatTool[
   return tools;
 }
 
+/** `tools`: null where they are those of an earlier request. */
 function toolChoiceOf(
   choice: ForeignRequest['tool_choice'],
-  tools: readonly ChatTool[],
+  tools: readonly ChatTool[] | null,
   conversation: Conversation,
 ): ToolChoice | null {
   if (choice === null || choice === undefined) return null;
@@ -97,7 +106,9 @@ function toolChoiceOf(
     case 'any':
       return 'required';
     case 'tool':
-      return conversation.forcedTool(choice.name, tools);
+      return tools === null
+        ? { type: 'function', function: { name: choice.name } }
+        : conversation.forcedTool(choice.name, tools);
   }
 }
 

@@ -108,6 +108,12 @@ const toolChoiceSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('tool'), name: z.string(), ...parallelFlag }),
 ]);
 
+/** A conversation that the server holds. What continues one has new messages alone: system text and tools are as they were. */
+const threadSchema = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('create') }),
+  z.object({ type: z.literal('continue'), previous_message_id: z.string() }),
+]);
+
 /** A Messages request. What a message may hold depends on its role, so contents are checked where they are read. */
 export const requestSchema = z.object({
   model: z.string(),
@@ -124,6 +130,7 @@ export const requestSchema = z.object({
   top_p: z.number().nullish(),
   top_k: z.number().nullish(),
   stop_sequences: z.array(z.string()).nullish(),
+  thread: threadSchema.nullish(),
   thinking: z.unknown().optional(),
   context_management: z.unknown().optional(),
   mcp_servers: z.unknown().optional(),
