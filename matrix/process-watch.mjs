@@ -25,7 +25,7 @@ export function parseStat(pid, text) {
 
 /** Rows of everything below `root`, `root` left out. */
 export function descendants(table, root) {
-  const children = Map.groupBy === undefined ? groupByParent(table) : Map.groupBy(table, ({ parent }) => parent);
+  const children = groupByParent(table);
   const found = [];
   const queue = [...(children.get(root) ?? [])];
   for (let row = queue.pop(); row !== undefined; row = queue.pop()) {

@@ -123,19 +123,31 @@ export function documentOf(outcome) {
   ].join('\n\n')}\n`;
 }
 
+/** One line for all cells that a harness leaves out in the same dialects for the same reason. */
 function skipSection(reports) {
-  const skips = new Map();
-  for (const { variant, dialect, cell, skip } of reports) {
-    if (skip === null) continue;
-    const key = `${variant.label}\n${cell}\n${skip}`;
-    skips.set(key, [...(skips.get(key) ?? []), dialect]);
-  }
-  if (skips.size === 0) return [];
-  const rows = [...skips].map(([key, dialects]) => {
-    const [label, cell, reason] = key.split('\n');
-    return [label, `\`${cell}\``, dialects.join(', '), reason];
+  const skipped = reports.filter(({ skip }) => skip !== null);
+  if (skipped.length === 0) return [];
+  const byCell = groupBy(skipped, ({ variant, skip, cell }) => JSON.stringify([variant.label, skip, cell]));
+  const merged = groupBy([...byCell.values()], (group) => {
+    return JSON.stringify([group[0].variant.label, group[0].skip, group.map(({ dialect }) => dialect)]);
   });
-  return ['## Left out, and why', markdown(['Harness', 'Cell', 'Dialects', 'Reason'], rows)];
+  const rows = [...merged.values()].map((groups) => {
+    const [{ variant, skip }] = groups[0];
+    const cells = groups.map(([{ cell }]) => `\`${cell}\``);
+    const dialects = groups[0].map(({ dialect }) => dialect);
+    return [variant.label, cells.length === CELL_NAMES.length ? 'all' : cells.join(', '), dialects.join(', '), skip];
+  });
+  return ['## Left out, and why', markdown(['Harness', 'Cells', 'Dialects', 'Reason'], rows)];
+}
+
+/** In the order in which the keys come; `Map.groupBy` came with Node 21. */
+function groupBy(list, keyOf) {
+  const groups = new Map();
+  for (const item of list) {
+    const key = keyOf(item);
+    groups.set(key, [...(groups.get(key) ?? []), item]);
+  }
+  return groups;
 }
 
 function overheadSection(overhead) {

@@ -94,6 +94,14 @@ describe('the report', () => {
     });
   });
 
+  it('names the cells together that are left out for one reason', () => {
+    const skip = 'floe has no harness plain';
+    const reports = ['edit', 'image'].flatMap((name) => [cell(name, { skip }), cell(name, { skip, dialect: 'x' })]);
+    const text = report.documentOf({ ...outcome, reports: [...reports, cell('subagent', { skip })] });
+    expect(text).toContain(`| plain | \`edit\`, \`image\` | gemini, x | ${skip} |`);
+    expect(text).toContain(`| plain | \`subagent\` | gemini | ${skip} |`);
+  });
+
   it('writes a document with the table, the reasons and the figures', () => {
     const text = report.documentOf(outcome);
     expect(text).toContain('on 2026-01-02, on a machine');
