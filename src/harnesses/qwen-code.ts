@@ -38,7 +38,8 @@ export const qwenCodeHarness = defineHarness<QwenCodeSettings>({
 function launch(context: CheckedContext<QwenCodeSettings>): Launch {
   const { agent, apiKey, contextWindow, dialect, instruction, installDir, paths, settings } = context;
   const settingsFile = `${paths.home}/.floe/qwen-code-settings.json`;
-  const system = agent.system_prompt === undefined ? [] : ['--append-system-prompt', agent.system_prompt];
+  // In one argument with the option's name, since it may begin like an option itself.
+  const system = agent.system_prompt === undefined ? [] : [`--append-system-prompt=${agent.system_prompt}`];
   const { authType, keyVariable } = QWEN_APIS[dialect];
   return {
     files: [

@@ -1,0 +1,138 @@
+import { describe, expect, test } from 'vitest';
+import { findHarness } from '../../src/harnesses/registry.ts';
+import { agentOf, fileOf, INSTRUCTION, judgeOf, KEY, launchOf } from './launch-context.ts';
+
+const qwen = findHarness('qwen_code');
+
+const BASE = `http://127.0.0.1:1/s/${KEY}`;
+const stdio = { name: 'words', transport: 'stdio', command: 'node', args: ['w.js', 'x y'], env: { WORD: 'hush' } };
+const http = { name: 'web', transport: 'http', url: 'http://127.0.0.1:9/mcp', headers: { 'x-key': 'hush' } };
+const skill = { name: 'lamps', files: { 'SKILL.md': 'how', 'deep/a.txt': 'b' } };
+
+type Rest = Parameters<typeof launchOf> extends [unknown, ...infer More] ? More : never;
+const settingsOf = (...rest: Rest) => JSON.parse(fileOf(launchOf(qwen, ...rest), 'qwen-code-settings.json'));
+
+describe('a launch of Qwen Code', () => {
+  test('has secrets and the instruction in files, variables and stdin only', () => {
+    for (const dialect of qwen.dialects) {
+      const { command, env, files, stdin } = launchOf(qwen, { dialect, mcp_servers: [stdio, http] });
+      const line = JSON.stringify(command);
+      for (const hidden of [KEY, '--now', 'hush']) expect(line).not.toContain(hidden);
+      expect(stdin).toBe(INSTRUCTION);
+      const file = files.find(({ path }) => path === env.QWEN_CODE_SYSTEM_SETTINGS_PATH);
+      expect(file?.mode).toBe(0o600);
+    }
+  });
+
+  test('does not let the instruction be one of its own commands', () => {
+    expect(launchOf(qwen, {}, { instruction: '/goal the text' }).stdin).toBe('\n/goal the text');
+  });
+
+  test.each([
+    ['openai_chat', 'openai', `${BASE}/v1`, 'OPENAI_API_KEY', undefined],
+    ['openai_responses', 'openai', `${BASE}/v1`, 'OPENAI_API_KEY', 'responses'],
+    ['anthropic', 'anthropic', BASE, 'ANTHROPIC_API_KEY', undefined],
+    ['gemini', 'gemini', BASE, 'GEMINI_API_KEY', undefined],
+  ])('speaks %s', (dialect, authType, baseUrl, envKey, wireApi) => {
+    const input = { dialect, model_name: 'qwen/q:7b' };
+    const { command, env } = launchOf(qwen, input);
+    expect((command as string[]).join(' ')).toContain(`--auth-type ${authType} --model qwen/q:7b --yolo`);
+    expect(env[envKey]).toBe(KEY);
+    const { model, modelProviders, security } = settingsOf(input);
+    expect(model.name).toBe('qwen/q:7b');
+    expect(security.auth.selectedType).toBe(authType);
+    expect(Object.keys(modelProviders)).toEqual([authType]);
+    const [only, ...others] = modelProviders[authType];
+    expect(others).toEqual([]);
+    expect(only).toMatchObject({ id: 'qwen/q:7b', baseUrl, envKey });
+    expect(only.wireApi).toBe(wireApi);
+    // Without it thinking comes back as something that the policy said.
+    const include = wireApi === 'responses' ? ['reasoning.encrypted_content'] : undefined;
+    expect(only.generationConfig.extra_body?.include).toEqual(include);
+  });
+
+  test("knows the policy's window, and whether it sees", () => {
+    const configOf = (...rest: Rest) => settingsOf(...rest).modelProviders.openai[0].generationConfig;
+    expect(configOf()).toMatchObject({
+      contextWindowSize: 32_768,
+      samplingParams: { max_tokens: 8_192 },
+      modalities: { image: false },
+    });
+    expect(launchOf(qwen).env.QWEN_CODE_MAX_OUTPUT_TOKENS).toBe('8192');
+    const settings = { max_tokens: 77, vision: true };
+    expect(configOf({ settings }, { contextWindow: null })).toMatchObject({
+      contextWindowSize: 131_072,
+      samplingParams: { max_tokens: 77 },
+      modalities: { image: true },
+    });
+    expect(launchOf(qwen, { settings }).env.QWEN_CODE_MAX_OUTPUT_TOKENS).toBe('77');
+  });
+
+  test('brings tool servers, skills and an addition to the prompt', () => {
+    const launch = launchOf(qwen, { mcp_servers: [stdio, http], skills: [skill], system_prompt: '--moin' });
+    expect(settingsOf({ mcp_servers: [stdio, http] }).mcpServers).toEqual({
+      words: { command: 'node', args: ['w.js', 'x y'], env: { WORD: 'hush' }, trust: true },
+      web: { httpUrl: 'http://127.0.0.1:9/mcp', headers: { 'x-key': 'hush' }, trust: true },
+    });
+    expect(fileOf(launch, '/home/agent/.qwen/skills/lamps/SKILL.md')).toBe('how');
+    expect(fileOf(launch, '/home/agent/.qwen/skills/lamps/deep/a.txt')).toBe('b');
+    // One argument, which is none of its options whatever it begins with.
+    expect((launch.command as string[]).at(-1)).toBe('--append-system-prompt=--moin');
+    for (const { path } of launch.files) expect(path).not.toMatch(/^\/work/);
+  });
+
+  test('makes no calls for itself', () => {
+    expect(settingsOf()).toMatchObject({
+      memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
+      general: { enableAutoUpdate: false },
+      privacy: { usageStatisticsEnabled: false },
+      telemetry: { enabled: false },
+    });
+  });
+
+  test('refuses settings that it does not know', () => {
+    const check = (settings: object) => () => qwen.checkAgent(agentOf(qwen, { settings }));
+    expect(check({ surprise: 1 })).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+    expect(check({ max_tokens: 0 })).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+    expect(check({ vision: true })).not.toThrow();
+  });
+});
+
+describe('the verdict on Qwen Code', () => {
+  // As 0.24.4 writes them, shortened.
+  const turn =
+    '{"type":"assistant","message":{"content":[{"type":"text","text":"{\\"type\\":\\"result\\",\\"is_error\\":true}"}]}}\n';
+  const success = '{"type":"result","subtype":"success","is_error":false,"num_turns":2,"result":"Done."}\n';
+  const error = (message: string): string =>
+    `${JSON.stringify({ type: 'result', subtype: 'error_during_execution', is_error: true, error: { message } })}\n`;
+  const judge = (stdout: string, more = {}) => judgeOf(qwen, stdout, more);
+
+  test('is what its result says', () => {
+    expect(judge(turn + success)).toEqual({ ok: true });
+    expect(judge(turn + error('[API Error: 400 {"type":"error"}]'), { exitCode: 1 })).toEqual({
+      ok: false,
+      message: 'the result is an error (error_during_execution): [API Error: 400 {"type":"error"}]',
+    });
+    expect(judge(success, { exitCode: 1, stderr: 'x' })).toEqual({ ok: false, message: 'qwen exited with 1: x' });
+    expect(judge(turn)).toEqual({ ok: false, message: 'qwen ended without a result' });
+    expect(judge('', { exitCode: 52, stderr: 'bad settings' })).toMatchObject({ message: expect.stringMatching('52') });
+  });
+
+  test('does not blame it for what the policy did', () => {
+    const loop = 'Loop detection halted the run (consecutive_identical_tool_calls: the model repeated the same call).';
+    const broken = '[API Error: Anthropic stream contained malformed tool call arguments: completed argument buffer]';
+    for (const message of [loop, broken]) expect(judge(error(message), { exitCode: 1 })).toEqual({ ok: true });
+  });
+
+  test('names tool servers that did not start', () => {
+    const stderr =
+      'Ripgrep not available.\nWarning: MCP server(s) failed to start: gone, a.b. Continuing with built-in tools and any\n';
+    expect(judge(success, { stderr })).toEqual({ ok: false, message: 'MCP servers did not start: gone, a.b' });
+  });
+
+  test('reads a long output in no time', () => {
+    expect(judge(success + '"type":"result"\n'.repeat(20_000))).toMatchObject({ ok: false });
+    const stderr = `Warning: MCP server(s) failed to start: ${'. '.repeat(200_000)}`;
+    expect(judge(success, { stderr })).toEqual({ ok: true });
+  });
+});
