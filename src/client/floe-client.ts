@@ -1,5 +1,6 @@
 import { parseAs } from '../core/parse.ts';
 import {
+  MAX_ARTIFACTS_MB,
   type RolloutEvent,
   type RolloutStatus,
   rolloutEventSchema,
@@ -22,6 +23,9 @@ import { linesOf } from './lines.ts';
 
 /** The server holds a request for results this long before the client asks again. */
 const RESULTS_WAIT_SECONDS = 30;
+
+/** The largest archive over a link of 1 MiB a second, beside the time of any answer. */
+const ARCHIVE_SECONDS = MAX_ARTIFACTS_MB;
 
 export type ResultsOptions = {
   /** Results after this cursor; 0 or absent: from the first. */
@@ -95,6 +99,11 @@ export class FloeClient {
 
   async completions(sessionId: string, signal?: AbortSignal): Promise<Buffer> {
     return this.connection.bytes(`${sessionPath(sessionId)}/completions`, { signal });
+  }
+
+  /** A tar archive, compressed with gzip, of what the agent left behind. Throws `not_found` when there is none. */
+  async artifacts(sessionId: string, signal?: AbortSignal): Promise<Buffer> {
+    return this.connection.bytes(`${sessionPath(sessionId)}/artifacts`, { waitSeconds: ARCHIVE_SECONDS, signal });
   }
 
   async status(signal?: AbortSignal): Promise<RolloutStatus> {

@@ -1,4 +1,4 @@
-import { ENVELOPE_TYPE, encodeEnvelope } from '../core/envelope.ts';
+import { ENVELOPE_TYPE, type Envelope, encodeEnvelope, envelopeLength } from '../core/envelope.ts';
 import { parseAs } from '../core/parse.ts';
 import {
   type DeliveryReply,
@@ -22,7 +22,26 @@ export type DeliveredResult = {
   /** A Trajectory as JSON on one line; null when none was built. */
   readonly trajectory: Buffer | null;
   readonly completions: Buffer | null;
+  /** A compressed tar archive of `summary.artifacts.bytes`. */
+  readonly artifacts: Buffer | null;
 };
+
+/** Between server and node there may be a slow link: each of these many bytes may take a second more. */
+const BYTES_PER_SECOND = 1024 * 1024;
+
+function envelopeOf(result: DeliveredResult): Envelope {
+  const parts = new Map<string, Buffer>();
+  for (const name of ['trajectory', 'completions', 'artifacts'] as const) {
+    const data = result[name];
+    if (data !== null) parts.set(name, data);
+  }
+  return { header: result.summary, parts };
+}
+
+/** Bytes of the request that delivers a result; a server takes up to RESULT_LIMIT_BYTES. */
+export function deliveryLength(result: DeliveredResult): number {
+  return envelopeLength(envelopeOf(result));
+}
 
 /**
  * A gateway node's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable`.
@@ -68,11 +87,10 @@ export class NodeApi {
 
   /** Resolves when the result is on disk at the server. */
   async deliverResult(result: DeliveredResult, signal?: AbortSignal): Promise<DeliveryReply> {
-    const parts = new Map<string, Buffer>();
-    if (result.trajectory !== null) parts.set('trajectory', result.trajectory);
-    if (result.completions !== null) parts.set('completions', result.completions);
+    const data = encodeEnvelope(envelopeOf(result));
     const reply = await this.connection.json('POST', `${this.path}/results`, {
-      bytes: { type: ENVELOPE_TYPE, data: encodeEnvelope({ header: result.summary, parts }) },
+      bytes: { type: ENVELOPE_TYPE, data },
+      waitSeconds: data.length / BYTES_PER_SECOND,
       signal,
     });
     return parseAs(deliveryReplySchema, reply, 'reply to result');

@@ -1,3 +1,4 @@
+import { MAX_ARTIFACTS_MB } from '../schema/index.ts';
 import { FloeError } from './errors.ts';
 import { parseJson } from './parse.ts';
 
@@ -9,14 +10,28 @@ import { parseJson } from './parse.ts';
  */
 export const ENVELOPE_TYPE = 'application/x-floe-envelope';
 
+const MIB = 1024 * 1024;
+/** Token arrays: a 200-turn session of 128k tokens is about 10 MB of JSON. */
+const TOKEN_DATA_BYTES = 64 * MIB;
+/** Of a whole envelope: the largest archive that a task may ask for, and token data beside it. */
+export const RESULT_LIMIT_BYTES = MAX_ARTIFACTS_MB * MIB + TOKEN_DATA_BYTES;
+
 export type Envelope = { readonly header: unknown; readonly parts: ReadonlyMap<string, Buffer> };
 
 const NEWLINE = 0x0a;
 
 export function encodeEnvelope(envelope: Envelope): Buffer {
+  return Buffer.concat([headLine(envelope), ...envelope.parts.values()]);
+}
+
+/** The length of {@link encodeEnvelope}, known without copying the parts. */
+export function envelopeLength(envelope: Envelope): number {
+  return [...envelope.parts.values()].reduce((sum, part) => sum + part.length, headLine(envelope).length);
+}
+
+function headLine(envelope: Envelope): Buffer {
   const parts = [...envelope.parts].map(([name, data]) => ({ name, bytes: data.length }));
-  const line = Buffer.from(`${JSON.stringify({ header: envelope.header, parts })}\n`);
-  return Buffer.concat([line, ...envelope.parts.values()]);
+  return Buffer.from(`${JSON.stringify({ header: envelope.header, parts })}\n`);
 }
 
 /** Throws `malformed_json` unless the sizes add up to exactly the body. The parts are views of `body`. */

@@ -1,11 +1,13 @@
 import type { DeliveredResult } from '../client/node-api.ts';
 import { OUTCOMES, policyOf } from '../core/outcomes.ts';
 import type { Evaluation, Evaluator } from '../evaluators/evaluator.ts';
+import type { Collected } from '../runtimes/collect.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Outcome, SessionSummary, TerminalStatus } from '../schema/index.ts';
 import type { Completion } from '../tokens/completion.ts';
 import { encodeRecords } from '../tokens/records.ts';
 import { buildTrajectory, type EncodedTrajectory } from '../tokens/trajectory.ts';
+import { artifactsReport, deliverable } from './artifacts-stage.ts';
 import type { Attempt } from './attempt.ts';
 import { classify } from './failure.ts';
 
@@ -14,6 +16,8 @@ export type PostrunInput = {
   readonly freshRuntime: Promise<Runtime> | null;
   readonly evaluator: Evaluator | null;
   readonly completions: readonly Completion[];
+  /** What the agent left behind. */
+  readonly artifacts: Collected | null;
   readonly nodeId: string;
 };
 
@@ -97,11 +101,13 @@ export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunIn
     audit: built?.audit ?? null,
     timing: attempt.timing(),
     agent: attempt.agent,
+    artifacts: artifactsReport(input.artifacts),
     node_id: input.nodeId,
     error: attempt.failure?.error ?? null,
     metadata: lease.task.metadata,
   };
-  return { summary, trajectory: built?.json ?? null, completions };
+  const artifacts = input.artifacts?.archive ?? null;
+  return deliverable({ summary, trajectory: built?.json ?? null, completions, artifacts });
 }
 
 function statusOf(attempt: Attempt): TerminalStatus {

@@ -8,9 +8,11 @@ import type { HarnessAdapter } from '../harnesses/harness.ts';
 import type { Logger } from '../observe/log.ts';
 import type { ModelProxy } from '../proxy/proxy.ts';
 import type { ProxySession } from '../proxy/session.ts';
+import type { Collected } from '../runtimes/collect.ts';
 import type { Runtime, StartRequest } from '../runtimes/runtime.ts';
 import type { Skill } from '../schema/index.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
+import { collectArtifacts } from './artifacts-stage.ts';
 import type { Attempt } from './attempt.ts';
 import { classify, type FailedStage } from './failure.ts';
 import { build, evaluate, type PostrunInput } from './postrun-stage.ts';
@@ -64,6 +66,7 @@ class SessionRun {
   private adapter: HarnessAdapter | null = null;
   private installDir: string | null = null;
   private skills: readonly Skill[] = [];
+  private artifacts: Collected | null = null;
 
   constructor(attempt: Attempt, deps: RunnerDeps) {
     this.attempt = attempt;
@@ -156,7 +159,12 @@ class SessionRun {
     return attempt.measure('postrun_ms', async () => {
       const evaluation = await attempt.measure('eval_ms', () => evaluate(attempt, input));
       if (this.stopped()) return null;
-      return attempt.measure('build_ms', async () => build(attempt, evaluation, input));
+      // After the evaluation: what an agent makes of its sandbox costs its grading no time.
+      this.artifacts = await collectArtifacts(attempt, this.runtime);
+      if (this.stopped()) return null;
+      return attempt.measure('build_ms', async () =>
+        build(attempt, evaluation, { ...input, artifacts: this.artifacts }),
+      );
     });
   }
 
@@ -168,6 +176,7 @@ class SessionRun {
       freshRuntime: this.fresh,
       evaluator: strategy === undefined ? null : deps.evaluators.get(strategy),
       completions: this.session?.completions() ?? [],
+      artifacts: this.artifacts,
       nodeId: deps.nodeId,
     };
   }

@@ -7,14 +7,16 @@ import { OUTCOMES } from '../core/outcomes.ts';
 import { parseAs } from '../core/parse.ts';
 import { isTerminal } from '../core/session-state.ts';
 import { type DeliveryReply, type SessionSummary, sessionSummarySchema } from '../schema/index.ts';
-import type { BlobRef, SessionRow, StoreTables } from '../store/index.ts';
+import type { BlobRef, ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
 import { change, type Effects, type RolloutContext } from './context.ts';
-import { endSession, giveUp, type ResultBlobs, requeue } from './endings.ts';
+import { endSession, giveUp, requeue } from './endings.ts';
 import { retryDelayMs } from './leases.ts';
 import { knownNode } from './nodes.ts';
 
-const PART_NAMES = ['trajectory', 'completions'] as const;
+const PART_NAMES = ['trajectory', 'completions', 'artifacts'] as const;
 const JSON_NULL = Buffer.from('null');
+/** The first bytes of every gzip stream. */
+const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
 
 type Delivery = {
   readonly nodeId: string;
@@ -33,12 +35,13 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
   const summary = { ...parseAs(sessionSummarySchema, envelope.header, 'result header'), node_id: nodeId };
   checkConsistent(summary);
   for (const [name, bytes] of envelope.parts) checkPart(name, bytes);
+  checkArtifacts(summary, envelope.parts.get('artifacts'));
   // Refuses before anything is written; the same checks hold again in the transaction that decides.
   await context.store.transaction((tables) => check(tables, nodeId, summary, null));
-  const [trajectory, completions] = await Promise.all(
+  const [trajectory = null, completions = null, artifacts = null] = await Promise.all(
     PART_NAMES.map((name) => putPart(context, envelope.parts.get(name))),
   );
-  const blobs = { trajectory: trajectory ?? null, completions: completions ?? null };
+  const blobs = { trajectory, completions, artifacts };
   const digest = digestOf(envelope.header, blobs);
   return change(context, async (tables, effects) => {
     const checked = await check(tables, nodeId, summary, digest);
@@ -62,6 +65,7 @@ async function accept(
     summary: JSON.stringify(summary),
     trajectory_ref: blobs.trajectory?.ref ?? null,
     completions_ref: blobs.completions?.ref ?? null,
+    artifacts_ref: blobs.artifacts?.ref ?? null,
     delivered_at: isoNow(context.clock),
   });
   const reply = { session_id: row.session_id, duplicate: false };
@@ -92,6 +96,8 @@ async function accept(
 /** Equal for equal deliveries. The blobs' names are hashes of the parts, which need not be read once more for this. */
 function digestOf(header: unknown, blobs: ResultBlobs): string {
   const parts = [header, blobs.trajectory?.ref ?? null, blobs.completions?.ref ?? null];
+  // A delivery that was accepted before there were artifacts keeps the digest that it was stored with.
+  if (blobs.artifacts !== null) parts.push(blobs.artifacts.ref);
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
 }
 
@@ -139,6 +145,15 @@ function repeatedReply(row: SessionRow, epoch: number): DeliveryReply {
 function checkConsistent(summary: SessionSummary): void {
   const expected = OUTCOMES[summary.outcome].status;
   if (summary.status !== expected) throw violation('status', `must be ${expected} for outcome ${summary.outcome}`);
+}
+
+/** What the summary says of the artifacts is what everyone else is told of them. */
+function checkArtifacts(summary: SessionSummary, archive: Buffer | undefined): void {
+  const bytes = archive?.length ?? 0;
+  const said = summary.artifacts?.bytes ?? 0;
+  if (said !== bytes) throw violation('artifacts.bytes', `is ${said}, but the part has ${bytes}`);
+  if (archive !== undefined && !archive.subarray(0, GZIP_MAGIC.length).equals(GZIP_MAGIC))
+    throw violation('parts.artifacts', 'must be compressed with gzip');
 }
 
 /** The trajectory is handed on inside larger JSON, one result a line, without being parsed here. Completions are opaque. */

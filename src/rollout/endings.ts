@@ -1,12 +1,10 @@
 import { move } from '../core/session-state.ts';
 import type { Outcome, SessionError, SessionSummary, TaskRequest, TaskState } from '../schema/index.ts';
-import type { BlobRef, SessionRow, StoreTables } from '../store/index.ts';
+import type { ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
 import type { Effects, RolloutContext } from './context.ts';
 import { serverSummary } from './summary.ts';
 
-export type ResultBlobs = { readonly trajectory: BlobRef | null; readonly completions: BlobRef | null };
-
-const NO_BLOBS: ResultBlobs = { trajectory: null, completions: null };
+const NO_BLOBS: ResultBlobs = { trajectory: null, completions: null, artifacts: null };
 
 type Ending = {
   readonly summary: SessionSummary;

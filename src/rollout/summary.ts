@@ -38,6 +38,7 @@ export function serverSummary(
     audit: null,
     timing: { ...NO_TIMING },
     agent: null,
+    artifacts: null,
     node_id: row.node_id,
     error,
     metadata: task.metadata,

@@ -98,22 +98,23 @@ export async function cancelOneSession(context: RolloutContext, sessionId: strin
 export async function sessionBlob(
   context: RolloutContext,
   sessionId: string,
-  which: 'trajectory_ref' | 'completions_ref',
+  what: 'trajectory' | 'completions' | 'artifacts',
 ): Promise<Buffer> {
   const { row, result } = await context.store.transaction(async (tables) => ({
     row: await tables.sessions.get(sessionId),
     result: await tables.results.ofSession(sessionId),
   }));
   if (row === undefined) throw unknownSession(sessionId);
-  const ref = result?.[which] ?? null;
-  if (ref === null) {
-    const what = which === 'trajectory_ref' ? 'trajectory' : 'completions';
-    throw new FloeError('not_found', `session ${sessionId} is ${row.status} and has no ${what}`, {
-      session_id: sessionId,
-      status: row.status,
-    });
-  }
-  return context.blobs.get(ref);
+  const ref = result?.[`${what}_ref`] ?? null;
+  if (ref !== null) return context.blobs.get(ref);
+  const reason = what === 'artifacts' ? whyWithoutArtifacts(row) : null;
+  const message = `session ${sessionId} is ${row.status} and has no ${what}${reason === null ? '' : `: ${reason}`}`;
+  throw new FloeError('not_found', message, { session_id: sessionId, status: row.status, reason });
+}
+
+function whyWithoutArtifacts(row: SessionRow): string | null {
+  if (row.summary === null) return null;
+  return (JSON.parse(row.summary) as SessionSummary).artifacts?.omitted ?? null;
 }
 
 export async function rolloutStatus(context: RolloutContext): Promise<RolloutStatus> {

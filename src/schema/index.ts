@@ -94,7 +94,9 @@ export {
 } from './sampling.ts';
 export {
   type AgentReport,
+  type ArtifactsReport,
   agentReportSchema,
+  artifactsReportSchema,
   type Outcome,
   type OutcomePolicy,
   outcomePolicySchema,
@@ -127,10 +129,13 @@ export {
   taskStatusSchema,
 } from './status.ts';
 export {
+  type ArtifactsSpec,
+  artifactsSpecSchema,
   type Budgets,
   budgetsSchema,
   type EvaluatorSpec,
   evaluatorSpecSchema,
+  MAX_ARTIFACTS_MB,
   type StrategySpec,
   type SubmitReply,
   strategySpecSchema,

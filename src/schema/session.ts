@@ -72,6 +72,13 @@ export const agentReportSchema = z.object({
 });
 export type AgentReport = z.infer<typeof agentReportSchema>;
 
+/** The archive of what the agent left behind; null for a session: it left nothing, or nothing was to be kept. */
+export const artifactsReportSchema = z.object({
+  bytes: z.int().min(0).describe('of the archive; 0: there is none'),
+  omitted: z.string().nullable().describe('what the archive lacks and why, or why there is none'),
+});
+export type ArtifactsReport = z.infer<typeof artifactsReportSchema>;
+
 /** Everything about a finished session except its token data: small, and what rows, lists and logs hold. */
 export const sessionSummarySchema = z.object({
   session_id: idSchema,
@@ -90,6 +97,7 @@ export const sessionSummarySchema = z.object({
   audit: auditSchema.nullable(),
   timing: sessionTimingSchema,
   agent: agentReportSchema.nullable(),
+  artifacts: artifactsReportSchema.nullable().default(null),
   node_id: z.string().nullable(),
   error: sessionErrorSchema.nullable(),
   metadata: metadataSchema,

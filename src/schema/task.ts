@@ -30,6 +30,35 @@ export const budgetsSchema = z.strictObject({
 });
 export type Budgets = z.infer<typeof budgetsSchema>;
 
+/** The largest archive that a task may ask for, in MiB: a result with it must fit into one request. */
+export const MAX_ARTIFACTS_MB = 256;
+/** More than a task names by hand; a folder is one path. */
+const MAX_ARTIFACT_PATHS = 64;
+
+/** What is kept of a sandbox when its agent has ended, as one archive. */
+export const artifactsSpecSchema = z.strictObject({
+  collect: z.boolean().default(true),
+  max_mb: z
+    .number()
+    .gt(0)
+    .max(MAX_ARTIFACTS_MB)
+    .default(16)
+    .describe('MiB of the archive, compressed; of a larger one nothing is kept'),
+  paths: z
+    .array(
+      z
+        .string()
+        .min(1)
+        .max(4096)
+        .refine((path) => !path.includes('\0'), 'must not contain a NUL byte')
+        .refine((path) => !path.split('/').includes('..'), 'must not contain ..'),
+    )
+    .max(MAX_ARTIFACT_PATHS)
+    .default([])
+    .describe('files and folders of the sandbox beside /artifacts and /logs; relative ones are below the workdir'),
+});
+export type ArtifactsSpec = z.infer<typeof artifactsSpecSchema>;
+
 /** What a trainer submits: to be sampled `num_samples` times. */
 export const taskRequestSchema = z.strictObject({
   task_id: idSchema.optional().describe('chosen by floe when absent'),
@@ -46,6 +75,7 @@ export const taskRequestSchema = z.strictObject({
   sampling: samplingSchema.prefault({}),
   builder: strategySpecSchema.default({ strategy: 'prefix_merging', config: {} }),
   evaluator: evaluatorSpecSchema.nullable().default(null),
+  artifacts: artifactsSpecSchema.prefault({}),
   callback_url: z
     .url({ protocol: /^https?$/ })
     .nullable()

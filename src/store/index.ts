@@ -5,6 +5,7 @@ export type {
   CallbackRow,
   DeliveryRow,
   NodeRow,
+  ResultBlobs,
   ResultWithSummary,
   SessionPatch,
   SessionRow,

@@ -64,6 +64,7 @@ export type DeliveryRow = {
   readonly summary: string;
   readonly trajectory_ref: string | null;
   readonly completions_ref: string | null;
+  readonly artifacts_ref: string | null;
   readonly delivered_at: string;
 };
 
@@ -76,6 +77,15 @@ export type ResultRow = {
   readonly trajectory_bytes: number;
   readonly completions_ref: string | null;
   readonly completions_bytes: number;
+  readonly artifacts_ref: string | null;
+  readonly artifacts_bytes: number;
+};
+
+/** What a result has in the blob store. */
+export type ResultBlobs = {
+  readonly trajectory: BlobRef | null;
+  readonly completions: BlobRef | null;
+  readonly artifacts: BlobRef | null;
 };
 
 export type ResultWithSummary = ResultRow & { readonly summary: string };

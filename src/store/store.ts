@@ -1,10 +1,10 @@
 import type { SessionStatus, TaskState } from '../schema/index.ts';
 import type {
-  BlobRef,
   CallbackRow,
   DeliveryRow,
   NewSession,
   NodeRow,
+  ResultBlobs,
   ResultWithSummary,
   SessionPatch,
   SessionRow,
@@ -84,11 +84,7 @@ export interface SessionTable {
 
 export interface ResultTable {
   /** Assigns the next cursor. Cursors only grow, and a reader that has seen one has seen all before it. */
-  append(
-    sessionId: string,
-    taskId: string,
-    blobs: { trajectory: BlobRef | null; completions: BlobRef | null },
-  ): Promise<number>;
+  append(sessionId: string, taskId: string, blobs: ResultBlobs): Promise<number>;
   /** Results after a cursor, oldest first. */
   page(after: number, limit: number): Promise<ResultWithSummary[]>;
   ofTask(taskId: string): Promise<ResultWithSummary[]>;

@@ -114,7 +114,7 @@ test('results go on over pages and from any cursor, and stop when told to', asyn
   const node = await running.node();
   await client.submit(task({ num_samples: 5 }));
   for (const lease of await node.lease({ slots: 5, wait_seconds: 0 })) {
-    await node.deliverResult({ summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null });
+    await node.deliverResult({ summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null, artifacts: null });
   }
   const cursors = async (after: number) => {
     const seen: (number | undefined)[] = [];

@@ -20,6 +20,9 @@ export const ENDED_WELL: ExecResult = {
   wallMs: 1,
 };
 
+/** What packing says of a sandbox that the agent left empty. */
+export const NOTHING_LEFT: ExecResult = { ...ENDED_WELL, stdout: 'empty 1\n' };
+
 /** A promise that ends only with the signal, as every well-behaved wait does. */
 export function untilAborted(signal: AbortSignal): Promise<never> {
   return new Promise((_, reject) => {
@@ -34,6 +37,9 @@ export type BenchParts = {
   /** What the runtime of that purpose is to be; default one whose commands end well. */
   readonly start?: (purpose: 'agent' | 'eval', request: StartRequest, signal: AbortSignal) => Promise<Runtime>;
   readonly exec?: (signal: AbortSignal) => Promise<ExecResult>;
+  /** The command that packs what the agent left, and what is then read; default: it left nothing. */
+  readonly pack?: (signal: AbortSignal) => Promise<ExecResult>;
+  readonly readFile?: Runtime['readFile'];
   readonly session?: Partial<ProxySession>;
   readonly openSession?: () => Promise<ProxySession>;
   readonly evaluate?: Evaluator['evaluate'];
@@ -47,16 +53,22 @@ export type Bench = {
   readonly alive: Set<Runtime>;
 };
 
-export function runtimeOf(exec: (signal: AbortSignal) => Promise<ExecResult>, alive: Set<Runtime>): Runtime {
+export function runtimeOf(
+  exec: (signal: AbortSignal) => Promise<ExecResult>,
+  alive: Set<Runtime>,
+  parts: Pick<BenchParts, 'pack' | 'readFile'> = {},
+): Runtime {
+  const { pack = async () => NOTHING_LEFT, readFile = async () => null } = parts;
   const runtime: Runtime = {
     backend: 'local',
     isolation: 'none',
     paths: { workdir: '/work', home: '/home', artifacts: '/artifacts', logs: '/logs' },
     proxyOrigin: 'http://127.0.0.1:1',
-    exec: (_, signal) => exec(signal),
+    // The agent is the only one who is shown the proxy.
+    exec: ({ withProxy }, signal) => (withProxy === true ? exec(signal) : pack(signal)),
     writeFiles: async () => {},
     uploadDir: async () => {},
-    readFile: async () => null,
+    readFile,
     stop: async () => void alive.delete(runtime),
   };
   alive.add(runtime);
@@ -129,7 +141,7 @@ export function bench(parts: BenchParts = {}): Bench {
             probe: async () => null,
             start: async (request: StartRequest, signal: AbortSignal) => {
               const purpose = request.name.endsWith('-eval') ? 'eval' : 'agent';
-              return parts.start?.(purpose, request, signal) ?? runtimeOf(exec, alive);
+              return parts.start?.(purpose, request, signal) ?? runtimeOf(exec, alive, parts);
             },
           },
         ],

@@ -64,7 +64,7 @@ async function finishTask(running: Running, callbackUrl: string): Promise<string
   const node = await running.node();
   const { task_id } = await client.submit(task({ num_samples: 2, callback_url: callbackUrl }));
   for (const lease of await node.lease({ slots: 2, wait_seconds: 5 })) {
-    await node.deliverResult({ summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null });
+    await node.deliverResult({ summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null, artifacts: null });
   }
   return task_id;
 }

@@ -48,7 +48,7 @@ test('the life of a session is told in order, once it is committed', async () =>
   const { task_id, session_ids } = await client.submit(task());
   const [lease] = await node.lease({ slots: 1, wait_seconds: 5 });
   if (lease === undefined) throw new Error('a session was queued');
-  await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null });
+  await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null, artifacts: null });
   const { value } = await first;
   if (value) events.push(value);
   for await (const event of stream) {

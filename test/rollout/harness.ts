@@ -142,6 +142,7 @@ export function summaryOf(
       total_ms: 7,
     },
     agent: null,
+    artifacts: null,
     node_id: null,
     error: null,
     metadata: {},

@@ -21,6 +21,7 @@ test('a task is submitted, leased, delivered and read back with its bytes as the
       summary: summaryOf(lease),
       trajectory: TRAJECTORY,
       completions: COMPLETIONS,
+      artifacts: null,
     });
     expect(reply).toMatchObject({ duplicate: false, requeued: false });
   }

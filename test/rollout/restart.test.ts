@@ -116,7 +116,7 @@ test('kill -9 in the middle of submits and results loses nothing that was acknow
         open.push(...((await attempt(() => node.lease({ slots: 2, wait_seconds: 1 }))) ?? []));
         const lease = open.pop();
         if (lease === undefined) continue;
-        const result = { summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null };
+        const result = { summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null, artifacts: null };
         const reply = await attempt(() => node.deliverResult(result));
         if (reply === null) open.push(lease);
         else delivered.set(lease.session_id, count(lease));

@@ -103,7 +103,7 @@ test('held requests on two servers over one store wake up', async () => {
   const [lease] = await leasing;
   expect(lease?.session_id).toBe(session_ids[0]);
   if (lease === undefined) return;
-  await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null });
+  await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null, artifacts: null });
   expect(await reading).toBe(lease.session_id);
 });
 

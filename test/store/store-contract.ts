@@ -45,7 +45,7 @@ function claim(tables: StoreTables, limit: number, nowMs = 10): Promise<SessionR
   return tables.sessions.claim({ limit, nodeId: 'n1', nowMs, leaseExpiresMs: nowMs + 100, updatedAt: AT });
 }
 
-const NO_BLOBS = { trajectory: null, completions: null };
+const NO_BLOBS = { trajectory: null, completions: null, artifacts: null };
 
 /** What every store must do. `open` gives an empty one. */
 export function describeStore(name: string, open: () => Promise<Store>): void {
@@ -208,6 +208,7 @@ function resultTests(store: () => Store): void {
       summary: '{}',
       trajectory_ref: null,
       completions_ref: null,
+      artifacts_ref: 'def',
       delivered_at: AT,
     };
     await store().transaction((tables) => tables.results.addDelivery(row));

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { ENVELOPE_TYPE } from '../../core/envelope.ts';
+import { ENVELOPE_TYPE, RESULT_LIMIT_BYTES } from '../../core/envelope.ts';
 import {
   deliveryReplySchema,
   heartbeatReplySchema,
@@ -38,8 +38,6 @@ export type RouteSpec = {
   readonly open?: boolean;
 };
 
-/** Results carry token arrays: a 200-turn session of 128k tokens is about 10 MB of JSON. */
-const RESULT_LIMIT_BYTES = 64 * 1024 * 1024;
 /** Holding a request for longer gains nothing and runs into the timeouts of middle boxes. */
 const MAX_WAIT_SECONDS = 60;
 
@@ -142,6 +140,13 @@ export const API = {
     summary: 'The captured model calls of a finished session, as its node delivered them.',
     reply: z.unknown(),
   },
+  getArtifacts: {
+    method: 'GET',
+    path: '/sessions/:id/artifacts',
+    summary: 'What the agent of a finished session left behind, as one compressed tar archive.',
+    reply: z.string().meta({ format: 'binary' }),
+    media: ['application/gzip'],
+  },
   registerNode: {
     method: 'POST',
     path: '/nodes/register',
@@ -166,7 +171,7 @@ export const API = {
   deliverResult: {
     method: 'POST',
     path: '/nodes/:id/results',
-    summary: 'A node delivers a session: an envelope of SessionSummary, `trajectory` and `completions`.',
+    summary: 'A node delivers a session: an envelope of SessionSummary, `trajectory`, `completions` and `artifacts`.',
     rawBody: ENVELOPE_TYPE,
     bodyLimitBytes: RESULT_LIMIT_BYTES,
     reply: deliveryReplySchema,

@@ -99,4 +99,12 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
       insert into service_time (id, now_ms) values (1, 0);
     `,
   },
+  {
+    number: 2,
+    sql: `
+      alter table results add column artifacts_ref text;
+      alter table results add column artifacts_bytes integer not null default 0;
+      alter table deliveries add column artifacts_ref text;
+    `,
+  },
 ];

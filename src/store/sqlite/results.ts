@@ -1,4 +1,4 @@
-import type { BlobRef, DeliveryRow, ResultWithSummary } from '../rows.ts';
+import type { DeliveryRow, ResultBlobs, ResultWithSummary } from '../rows.ts';
 import type { ResultTable } from '../store.ts';
 import type { Connection } from './tables.ts';
 
@@ -9,11 +9,7 @@ export class SqliteResults implements ResultTable {
     this.db = db;
   }
 
-  async append(
-    sessionId: string,
-    taskId: string,
-    blobs: { trajectory: BlobRef | null; completions: BlobRef | null },
-  ): Promise<number> {
+  async append(sessionId: string, taskId: string, blobs: ResultBlobs): Promise<number> {
     // SQLite has one writer at a time, so cursors become visible in the order in which they are assigned.
     const row = await this.db
       .insertInto('results')
@@ -24,6 +20,8 @@ export class SqliteResults implements ResultTable {
         trajectory_bytes: blobs.trajectory?.bytes ?? 0,
         completions_ref: blobs.completions?.ref ?? null,
         completions_bytes: blobs.completions?.bytes ?? 0,
+        artifacts_ref: blobs.artifacts?.ref ?? null,
+        artifacts_bytes: blobs.artifacts?.bytes ?? 0,
       })
       .returning('cursor')
       .executeTakeFirstOrThrow();
