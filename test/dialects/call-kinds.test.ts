@@ -284,6 +284,7 @@ describe('a prompt', () => {
     ['that has the words of Codex further down', chat(user(`What does this do? ${CODEX_SUMMARY}`))],
     ['that begins as that of pi and has tools', { ...chat(system(PI_SUMMARY), user('a')), tools: [tool('read')] }],
     ['that begins as that of pi and goes on', chat(system(PI_SUMMARY), user('a'), assistant('b'), user('c'))],
+    ['that quotes what pi says', chat(system(`Never say: ${PI_SUMMARY}`), user('a'))],
     ['whose user says what pi says', chat(system('s'), user(PI_SUMMARY))],
     ['that quotes what opencode says', chat(system(`Never say: ${OPENCODE_SUMMARY}`), user('a'))],
     ['that asks opencode for a title, with tools', { ...chat(system(OPENCODE_TITLE)), tools: [tool('bash')] }],
