@@ -2,7 +2,8 @@ const shell = (command) => ({ tool: 'bash', arguments: { command } });
 
 export const row = {
   harness: 'mini_swe_agent',
-  variants: [{ label: 'mini_swe_agent', settings: {} }],
+  // A reply without a proper call is dropped, and the model told so; three in a row end it by default.
+  variants: [{ label: 'mini_swe_agent', settings: { format_error_limit: 12 } }],
   calls: {
     shell,
     read: (path) => shell(`cat ${path}`),
@@ -11,8 +12,12 @@ export const row = {
     image: null,
     subagent: null,
   },
-  // It ends after three replies in a row without a proper call, so there may be two.
-  malformed: { no_object: null },
+  malformed: {
+    unknown_tool: 'resampled',
+    wrong_arguments: 'resampled',
+    no_object: 'resampled',
+    cut_off: 'resampled',
+  },
   lengthStop: { reaction: 'continues' },
   skips: {
     subagent: 'mini-SWE-agent has no sub-agents',

@@ -32,6 +32,8 @@ const settingsSchema = z.strictObject({
   max_tokens: z.int().min(1).optional(),
   /** Calls of the model after which it ends; default: none. */
   step_limit: z.int().min(1).optional(),
+  /** Replies in a row without a proper call that end it, 0 for none; default: the program's own 3. */
+  format_error_limit: z.int().min(0).optional(),
   /** After which a command is killed; default: the program's own 30. */
   command_timeout_seconds: z.int().min(1).optional(),
   /** `mini` in the task's image, which is then run instead of the node's. */
@@ -101,7 +103,11 @@ function config({ agent, contextWindow, dialect, instruction, paths, settings }:
   const { replyTokens } = windowOf(contextWindow, settings.max_tokens);
   return {
     run: { task: instruction },
-    agent: { step_limit: settings.step_limit ?? 0, cost_limit: 0 },
+    agent: {
+      step_limit: settings.step_limit,
+      max_consecutive_format_errors: settings.format_error_limit,
+      cost_limit: 0,
+    },
     environment: { cwd: paths.workdir, timeout: settings.command_timeout_seconds },
     model: {
       model_class: model,
@@ -113,8 +119,8 @@ function config({ agent, contextWindow, dialect, instruction, paths, settings }:
 }
 
 /**
- * It exits with 1 after an error that it does not go on from. Handing in, running into its own limit and three replies
- * without a proper call one after the other are ways in which the agent ends.
+ * It exits with 1 after an error that it does not go on from. Handing in, running into a limit of its own and too many
+ * replies without a proper call are ways in which the agent ends.
  */
 function judge(report: HarnessReport): HarnessVerdict {
   const failed = failedExit('mini', report);

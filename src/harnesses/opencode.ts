@@ -14,6 +14,9 @@ import { windowOf } from './window.ts';
 const STEP_MARK = '{"type":"step_finish"';
 const ERROR_MARK = '{"type":"error"';
 
+/** In its warnings, which go to the error output. */
+const MISSING_SERVER = /message="server unavailable" key=([A-Za-z0-9_-]+) type=\w+ status=failed/g;
+
 const settingsSchema = z.strictObject({
   /** Bound that is sent with each request; default: a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
@@ -68,7 +71,7 @@ function launch(context: CheckedContext<OpencodeSettings>): Launch {
     },
     command: withLogsIn(logDir, `${dataDir}/log`, [
       ...commandOf(HARNESS_INSTALLS.opencode, installDir),
-      ...['run', '--format', 'json', '--model', opencodeModel(agent.model_name)],
+      ...['run', '--format', 'json', '--print-logs', '--log-level', 'WARN', '--model', opencodeModel(agent.model_name)],
     ]),
     stdin: instruction,
   };
@@ -97,5 +100,11 @@ function judge(report: HarnessReport): HarnessVerdict {
   if (step === null) return { ok: false, message: 'opencode ended without a turn of the model' };
   // Tools were called, and their results never went back.
   if (step.part.reason === 'tool-calls') return { ok: false, message: 'opencode ended within its turn' };
-  return { ok: true };
+  return missingServers(report.stderr) ?? { ok: true };
+}
+
+/** It works on without a tool server that does not start, so that the agent was not the one that the task asked for. */
+function missingServers(stderr: string): HarnessVerdict | null {
+  const names = [...stderr.matchAll(MISSING_SERVER)].map((found) => found[1]);
+  return names.length === 0 ? null : { ok: false, message: `MCP servers did not start: ${names.join(', ')}` };
 }

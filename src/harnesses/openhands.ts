@@ -12,6 +12,9 @@ const EVENT_MARK = '"kind": "';
 /** What a shell and the sandbox say of a program that is not there. */
 const NOT_FOUND = 127;
 
+/** Of the program's own, 500: a way in which the agent ends. */
+const ITERATION_LIMIT = 'MaxIterationsReached';
+
 /** Enough of an error to see what went wrong. */
 const DETAIL_CHARS = 500;
 
@@ -88,6 +91,6 @@ function judge(report: HarnessReport): HarnessVerdict {
   if (failed !== null) return failed;
   const last = lastLine(report.stdout, EVENT_MARK, eventSchema);
   if (last === null) return { ok: false, message: 'openhands ended without a word of the agent' };
-  if (last.kind !== 'ConversationErrorEvent') return { ok: true };
+  if (last.kind !== 'ConversationErrorEvent' || last.code === ITERATION_LIMIT) return { ok: true };
   return { ok: false, message: `${last.code}: ${last.detail.slice(0, DETAIL_CHARS)}` };
 }

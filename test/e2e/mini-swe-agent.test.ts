@@ -1,0 +1,31 @@
+import { describe, expect, it } from 'vitest';
+import { harnessProblem, runRealHarness } from './real-harness.ts';
+
+const problem = await harnessProblem('mini_swe_agent');
+
+const shell = (command: string) => ({ tool: 'bash', arguments: { command } });
+const turns = [
+  shell('cat config.txt'),
+  shell('sed -i s/red/blue/ config.txt'),
+  shell('echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT'),
+];
+
+describe.each(['openai_chat', 'anthropic', 'openai_responses', 'gemini'] as const)(
+  'mini-SWE-agent over %s',
+  (dialect) => {
+    it('does its task, and trains exactly what was sampled', async (context) => {
+      if (problem !== null) context.skip(problem);
+      const { result, report, sampledTokens, sent } = await runRealHarness(
+        { harness: 'mini_swe_agent', dialect },
+        turns,
+      );
+      expect(result.error?.message ?? result.outcome).toBe('completed');
+      expect(result.reward).toBe(1);
+      expect(report.mismatches).toEqual([]);
+      expect(result).toMatchObject({ completion_count: turns.length, trace_count: 1 });
+      expect(report.trainable_tokens).toBe(sampledTokens);
+      expect(report.exact_context_tokens).toBe(sampledTokens);
+      expect(sent).toContain('colour = red');
+    });
+  },
+);
