@@ -60,7 +60,9 @@ export const agentSpecSchema = z.strictObject({
     .int()
     .min(1)
     .optional()
-    .describe('model calls of the main agent; the next one ends the session as `truncated_turns`'),
+    .describe(
+      'model calls of the main agent; the next one ends the session as `truncated_turns`. All calls together: 256, or 32 times as many',
+    ),
   mcp_servers: z.array(mcpServerSchema).default([]),
   skills: z.array(skillSchema).default([]),
   skills_path: z
