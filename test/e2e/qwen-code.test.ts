@@ -4,6 +4,9 @@ import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
 
 const problem = await harnessProblem('qwen_code');
 
+/** It takes 5 s, on a busy machine many times that. */
+const TIMEOUT = { timeout: 120_000 };
+
 const read = { tool: 'read_file', arguments: { file_path: '/work/config.txt' } };
 const edit = {
   tool: 'edit',
@@ -14,7 +17,7 @@ const shell = { tool: 'run_shell_command', arguments: { command: 'cat config.txt
 const turns = [read, edit, ask, shell, 'Done.'];
 
 describe.each(findHarness('qwen_code').dialects)('Qwen Code over %s', (dialect) => {
-  it('does its task, and trains exactly what was sampled', async (context) => {
+  it('does its task, and trains exactly what was sampled', TIMEOUT, async (context) => {
     if (problem !== null) context.skip(problem);
     const agent = { harness: 'qwen_code', dialect, ...EXTRAS };
     const { result, report, sampledTokens, sent } = await runRealHarness(agent, turns);
@@ -23,6 +26,7 @@ describe.each(findHarness('qwen_code').dialects)('Qwen Code over %s', (dialect) 
     expect(report.mismatches).toEqual([]);
     expect(result).toMatchObject({ completion_count: turns.length });
     expect(report.trainable_tokens).toBe(sampledTokens);
+    expect(report.exact_context_tokens).toBe(sampledTokens);
     expect(sent).toContain('the word is xyzzy');
     expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
     expect(sent).toContain('How lamps are coloured.');
