@@ -5,9 +5,11 @@ import { demoTasks } from '../../src/cli/demo/tasks.ts';
 import { harnessDir } from '../../src/cli/home.ts';
 import { readTaskFile } from '../../src/cli/task-file.ts';
 import { harnessStatus } from '../../src/harnesses/install.ts';
-import { type SessionResult, sessionResultSchema } from '../../src/schema/index.ts';
+import { findHarness } from '../../src/harnesses/registry.ts';
+import { type DialectName, type SessionResult, sessionResultSchema } from '../../src/schema/index.ts';
 import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
 import { loadScenarios } from '../../src/sim/scenario.ts';
+import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
 const { backend } = await chooseBackend();
@@ -15,7 +17,7 @@ const installed = (await harnessStatus('pi', harnessDir())).installed;
 const { tasks } = demoTasks();
 
 /** pi, unchanged, repairs real repositories; the engine's ledger is the judge of every token. */
-function suite(dialect: 'openai_chat' | 'anthropic'): void {
+function suite(dialect: DialectName): void {
   let stack: TestStack;
   let results: SessionResult[];
 
@@ -82,7 +84,23 @@ function suite(dialect: 'openai_chat' | 'anthropic'): void {
   });
 }
 
-describe.each(['openai_chat', 'anthropic'] as const)('pi over %s', (dialect) => {
+describe.each(findHarness('pi').dialects)('pi over %s', (dialect) => {
   if (installed) suite(dialect);
   else it('repairs repositories', (context) => context.skip('pi is not installed: floe harness install pi'));
+});
+
+it('pi finds a skill, and takes an addition to its prompt as it stands', async (context) => {
+  const problem = await harnessProblem('pi');
+  if (problem !== null) context.skip(problem);
+  const { skills } = EXTRAS;
+  const system_prompt = `@/etc/passwd\n${EXTRAS.system_prompt}`;
+  const { result, report, sent } = await runRealHarness({ harness: 'pi', skills, system_prompt }, [
+    { tool: 'bash', arguments: { command: 'sed -i s/red/blue/ config.txt' } },
+    'Done.',
+  ]);
+  expect(result.error?.message ?? result.outcome).toBe('completed');
+  expect(result.reward).toBe(1);
+  expect(report.mismatches).toEqual([]);
+  expect(sent).toContain('lamp-rules');
+  expect(sent).toContain(JSON.stringify(system_prompt).slice(1, -1));
 });

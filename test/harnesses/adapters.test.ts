@@ -27,14 +27,14 @@ describe('the registry', () => {
 
   test('lists what there is when asked for something else', () => {
     expect(() => findHarness('claude')).toThrow(expect.objectContaining({ code: 'unknown_harness' }));
-    expect(() => findHarness('claude')).toThrow(/pi, shell/);
+    expect(() => findHarness('claude')).toThrow(/pi, (.*, )?shell/);
   });
 });
 
-const launches: [string, AgentInput][] = [
-  ['pi', { harness: 'pi' }],
-  ['shell', { harness: 'shell', custom_shell: 'run' }],
-];
+const launches = [...harnessRegistry().keys()].map((harness): [string, AgentInput] => [
+  harness,
+  harness === 'shell' ? { harness, custom_shell: 'run' } : { harness },
+]);
 describe.each(launches)('the %s harness', (name, agent) => {
   const adapter: HarnessAdapter = findHarness(name);
 
@@ -43,7 +43,9 @@ describe.each(launches)('the %s harness', (name, agent) => {
     const line = typeof launch.command === 'string' ? launch.command : launch.command.join(' ');
     expect(line).not.toContain('secret-key');
     expect(line).not.toContain('--now');
-    expect(launch.stdin).toBe("fix 'it'\n--now");
+    const places = [launch.stdin ?? '', ...launch.files.map(({ content }) => String(content))];
+    expect(places.some((text) => text.includes('--now'))).toBe(true);
+    for (const { path } of launch.files) expect(path).toMatch(/^\/home\/agent\//);
   });
 
   test('refuses settings that it does not know', () => {
@@ -85,7 +87,9 @@ describe('the pi harness', () => {
 
   test.each([
     ['openai_chat', 'openai-completions', 'http://127.0.0.1:1/s/secret-key/v1'],
+    ['openai_responses', 'openai-responses', 'http://127.0.0.1:1/s/secret-key/v1'],
     ['anthropic', 'anthropic-messages', 'http://127.0.0.1:1/s/secret-key'],
+    ['gemini', 'google-generative-ai', 'http://127.0.0.1:1/s/secret-key/v1beta'],
   ])('speaks %s', (dialect, api, baseUrl) => {
     const launch = pi.launch(context({ harness: 'pi', dialect }));
     expect(launch.files[0]).toMatchObject({ path: '/home/agent/.pi/agent/models.json', mode: 0o600 });
@@ -99,6 +103,20 @@ describe('the pi harness', () => {
     const launch = pi.launch(context({ harness: 'pi', settings }, { contextWindow: null }));
     expect(models(launch).models[0]).toMatchObject({ contextWindow: 131_072, maxTokens: 77 });
     expect(launch.command).toEqual(expect.arrayContaining(['--thinking', 'high']));
+  });
+
+  test('reads an addition to its prompt from a file, whatever it looks like', () => {
+    const launch = pi.launch(context({ harness: 'pi', system_prompt: '@/etc/passwd' }));
+    const options = launch.command as readonly string[];
+    const path = options[options.indexOf('--append-system-prompt') + 1];
+    expect(launch.files).toContainEqual({ path, content: '@/etc/passwd' });
+    expect(pi.launch(context({ harness: 'pi' })).command).not.toContain('--append-system-prompt');
+  });
+
+  test('shows the policy images only when it takes them', () => {
+    const inputOf = (settings: object) => models(pi.launch(context({ harness: 'pi', settings }))).models[0].input;
+    expect(inputOf({})).toEqual(['text']);
+    expect(inputOf({ vision: true })).toEqual(['text', 'image']);
   });
 
   test('cannot be launched without its installation', () => {
