@@ -42,5 +42,7 @@ export function sessionEnv({ lease, baseUrl, apiKey, paths }: SessionEnvContext)
     OPENAI_API_KEY: apiKey,
     GOOGLE_API_URL: baseUrl,
     GOOGLE_API_KEY: apiKey,
+    GOOGLE_GEMINI_BASE_URL: baseUrl,
+    GEMINI_API_KEY: apiKey,
   };
 }

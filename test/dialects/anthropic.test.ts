@@ -325,6 +325,23 @@ describe('a reply', () => {
     expect(pieces.join('')).toBe(raw);
   });
 
+  test('closes no call in a stream before the end, and then all of them in order', () => {
+    const call = (id: string) => ({ id, type: 'function' as const, function: { name: 'f', arguments: '{}' } });
+    const message = { role: 'assistant' as const, content: null, tool_calls: [call('a'), call('b')] };
+    const { body, end } = streamOf(anthropic, reply({ message }), parse({ stream: true }));
+    expect(eventsOf(body).map(({ type }) => type)).not.toContain('content_block_stop');
+    const rest = eventsOf(end).map(({ type, index }) => (index === undefined ? type : `${type} ${index}`));
+    expect(rest).toEqual([
+      'content_block_stop 0',
+      'content_block_start 1',
+      'content_block_delta 1',
+      'content_block_delta 1',
+      'content_block_stop 1',
+      'message_delta',
+      'message_stop',
+    ]);
+  });
+
   test('streams as the events that a client puts together again', () => {
     const { body, end } = streamOf(anthropic, reply(), parse({ stream: true }));
     const events = eventsOf(body);
@@ -332,9 +349,9 @@ describe('a reply', () => {
       'message_start',
       ...['content_block_start', 'content_block_delta', 'content_block_delta', 'content_block_stop'],
       ...['content_block_start', 'content_block_delta', 'content_block_stop'],
-      ...['content_block_start', 'content_block_delta', 'content_block_delta', 'content_block_stop'],
+      ...['content_block_start', 'content_block_delta', 'content_block_delta'],
     ]);
-    expect(events.map(({ index }) => index)).toEqual([undefined, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]);
+    expect(events.map(({ index }) => index)).toEqual([undefined, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2]);
     expect(events.filter(({ delta }) => delta).map(({ delta }) => delta)).toEqual([
       { type: 'thinking_delta', thinking: 'Think' },
       { type: 'signature_delta', signature: 'cpl_1' },
@@ -343,6 +360,8 @@ describe('a reply', () => {
       { type: 'input_json_delta', partial_json: '{"b": 1,  "a":9007199254740993}' },
     ]);
     expect(eventsOf(end)).toEqual([
+      // Some clients run a tool as soon as its block is closed.
+      { type: 'content_block_stop', index: 2 },
       {
         type: 'message_delta',
         delta: { stop_reason: 'tool_use', stop_sequence: null },

@@ -14,6 +14,7 @@ export const anthropic: Dialect = {
   name: 'anthropic',
   routes: [
     { method: 'POST', path: '/v1/messages', kind: 'generate' },
+    { method: 'POST', path: '/messages', kind: 'generate' },
     { method: 'POST', path: '/v1/messages/count_tokens', kind: 'count_tokens' },
     { method: 'GET', path: '/v1/models', kind: 'models' },
     { method: 'GET', path: '/v1/models/{model}', kind: 'model' },

@@ -47,11 +47,16 @@ export function openMessagesStream(head: ReplyHead): ReplyStream {
 
 type BlockKind = 'thinking' | 'text' | 'tool_use';
 
-/** Content blocks follow one another: a delta of another kind, or of the next call, closes the open block. */
+/**
+ * Content blocks follow one another: a delta of another kind, or of the next call, closes the open block. Some clients run a
+ * tool as soon as its block is closed, so that event and all behind it are held back until the end, when the completion is durable.
+ */
 class MessagesStream implements ReplyStream {
   private readonly head: ReplyHead;
   private index = -1;
   private open: BlockKind | null = null;
+  /** What may only leave with the end; null: nothing yet. */
+  private held: string | null = null;
 
   constructor(head: ReplyHead) {
     this.head = head;
@@ -79,6 +84,20 @@ class MessagesStream implements ReplyStream {
   }
 
   delta(delta: ReplyDelta): string {
+    const text = this.eventsOf(delta);
+    if (this.held === null) return text;
+    this.held += text;
+    return '';
+  }
+
+  end(reply: CanonicalReply): StreamEnd {
+    const close = this.close();
+    const end =
+      typedEvent('message_delta', { delta: stopOf(reply), usage: usageOf(reply) }) + typedEvent('message_stop', {});
+    return this.held === null ? { body: close, end } : { body: '', end: this.held + close + end };
+  }
+
+  private eventsOf(delta: ReplyDelta): string {
     switch (delta.kind) {
       case 'reasoning':
         return (
@@ -99,12 +118,6 @@ class MessagesStream implements ReplyStream {
     }
   }
 
-  end(reply: CanonicalReply): StreamEnd {
-    const end =
-      typedEvent('message_delta', { delta: stopOf(reply), usage: usageOf(reply) }) + typedEvent('message_stop', {});
-    return { body: this.close(), end };
-  }
-
   private enter(kind: BlockKind, block: object): string {
     if (this.open === kind) return '';
     const closed = this.close();
@@ -120,6 +133,7 @@ class MessagesStream implements ReplyStream {
     if (this.open === null) return '';
     const signature =
       this.open === 'thinking' ? this.piece({ type: 'signature_delta', signature: this.head.completionId }) : '';
+    if (this.open === 'tool_use') this.held ??= '';
     this.open = null;
     return signature + typedEvent('content_block_stop', { index: this.index });
   }
