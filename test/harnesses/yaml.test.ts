@@ -23,7 +23,9 @@ describe('a YAML document', () => {
 
   test('is read back as it was by the parser that mini-SWE-agent has', (context) => {
     if (path === null) return context.skip('mini_swe_agent is not installed: floe harness install mini_swe_agent');
-    const values = fc.sample(fc.dictionary(fc.string({ maxLength: 8 }), fc.string({ unit: 'binary' })), 300);
+    const odd = fc.constantFrom(...'\0\t\n\r"\\:#{}[]%@&*!|>~\x7f\x85\x9f\xa0\u2028\u2029\ufeff\ufffe\uffff😀');
+    const unit = fc.oneof(odd, fc.string({ unit: 'binary', minLength: 1, maxLength: 1 }));
+    const values = fc.sample(fc.dictionary(fc.string({ unit, maxLength: 8 }), fc.string({ unit })), 300);
     const script = 'import json, sys, yaml; print(json.dumps([yaml.safe_load(line) for line in sys.stdin]))';
     const input = values.map((value) => toYaml(value)).join('\n');
     const read = execFileSync(pythonPath(path), ['-c', script], { input, maxBuffer: 1 << 26 });
