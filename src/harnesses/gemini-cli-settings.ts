@@ -31,6 +31,9 @@ const MODEL_CONFIGS = [
   'context-calibrator',
 ];
 
+/** Of one call of a model, 5 to 10 s apart; the proxy has asked the engine again itself. Its own ten take minutes. */
+const ATTEMPTS = 3;
+
 /** Tools that Google's servers would have to run. */
 const HOSTED_TOOLS = ['google_web_search', 'web_fetch'];
 
@@ -39,7 +42,12 @@ export function geminiCliSettings({ agent, contextWindow, settings }: CheckedCon
   const { contextTokens, replyTokens } = windowOf(contextWindow, settings.max_tokens);
   const { mcp_servers: servers, model_name: name, system_prompt: prompt } = agent;
   return {
-    general: { enableAutoUpdate: false, enableAutoUpdateNotification: false, sessionRetention: { enabled: false } },
+    general: {
+      enableAutoUpdate: false,
+      enableAutoUpdateNotification: false,
+      sessionRetention: { enabled: false },
+      maxAttempts: ATTEMPTS,
+    },
     privacy: { usageStatisticsEnabled: false },
     telemetry: { enabled: false },
     security: { auth: { selectedType: 'gemini-api-key' } },

@@ -58,6 +58,8 @@ export function qwenCodeSettings(context: CheckedContext<QwenCodeSettings>): obj
             modalities: { image: settings.vision },
             timeout: TIMEOUT_MS,
             streamIdleTimeoutMs: 0,
+            // It has tries of its own over those of its client.
+            maxRetries: 0,
             // Otherwise it has no form in which thinking can be sent back, and makes it an assistant's message.
             ...(wireApi === 'responses' ? { extra_body: { include: ['reasoning.encrypted_content'] } } : {}),
           },

@@ -10,6 +10,7 @@ const sse = { ...http, name: 'old', transport: 'sse' };
 const skill = { name: 'lamps', files: { 'SKILL.md': 'how', 'deep/a.txt': 'b' } };
 
 type Settings = {
+  readonly general: object;
   readonly model: { readonly compressionThreshold: number };
   readonly modelConfigs: {
     readonly customOverrides: readonly {
@@ -59,6 +60,7 @@ describe('a launch of Gemini CLI', () => {
     const tokens = (settings: Settings): number => Math.round(settings.model.compressionThreshold * 1_048_576);
     expect(tokens(settingsOf())).toBe(16_384);
     expect(settingsOf().tools.truncateToolOutputThreshold).toBe(24_576);
+    expect(settingsOf().general).toMatchObject({ enableAutoUpdate: false, maxAttempts: 3 });
     const short = settingsOf({ settings: { max_tokens: 1_000 } }, { contextWindow: null });
     expect(tokens(short)).toBe(131_072 - 3_000);
     expect(short.tools.truncateToolOutputThreshold).toBe(3_000);
