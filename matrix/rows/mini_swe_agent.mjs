@@ -1,5 +1,7 @@
 const shell = (command) => ({ tool: 'bash', arguments: { command } });
 
+const README = 'https://github.com/SWE-agent/mini-swe-agent#readme';
+
 export const row = {
   harness: 'mini_swe_agent',
   // A reply without a proper call is dropped, and the model told so; three in a row end it by default.
@@ -20,8 +22,8 @@ export const row = {
   },
   lengthStop: { reaction: 'continues' },
   skips: {
-    subagent: 'mini-SWE-agent has no sub-agents',
-    compaction: 'mini-SWE-agent never summarises: its history is linear',
-    image: 'the shell is its only tool, and what it prints reaches the policy as text',
+    subagent: `mini-SWE-agent has no sub-agents: ${README}`,
+    compaction: `mini-SWE-agent never summarises: its history is linear: ${README}`,
+    image: `the shell is its only tool, and what it prints reaches the policy as text: ${README}`,
   },
 };
