@@ -116,8 +116,11 @@ function countImages(vocabulary: Vocabulary, turns: readonly Turn[]): number {
   return count;
 }
 
+/** Of the last block: the template writes the definitions behind the system text, which may have a block of its own. */
 function toolNames(system: string): string[] {
-  const block = /<tools>\n(.*?)\n<\/tools>/s.exec(system)?.[1];
-  if (block === undefined) return [];
+  const start = system.lastIndexOf('<tools>\n');
+  const end = system.indexOf('\n</tools>', start);
+  if (start < 0 || end < 0) return [];
+  const block = system.slice(start, end);
   return block.split('\n').flatMap((line) => /"name":\s*"((?:[^"\\]|\\.)*)"/.exec(line)?.[1] ?? []);
 }

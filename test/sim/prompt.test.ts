@@ -14,6 +14,13 @@ const message = (role: TemplateMessage['role'], text: string): TemplateMessage =
 });
 
 describe('reading a prompt', () => {
+  it('takes the tools that were offered, not what the system text says of tools', () => {
+    const messages = [message('system', 'Mind:\n<tools>\n{"name": "ghost"}\n</tools>'), message('user', 'Go')];
+    const tools = [{ type: 'function', function: { name: 'bash' } }];
+    const text = renderChat(messages, { mode: 'open_think', tools, addGenerationPrompt: true });
+    expect(read(text).tools).toEqual(['bash']);
+  });
+
   it('finds what rules ask for', () => {
     const messages = [
       message('system', 'Be brief.'),
