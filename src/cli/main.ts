@@ -18,6 +18,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   results: async () => (await import('./results.ts')).registerResults,
   cancel: async () => (await import('./cancel.ts')).registerCancel,
   trace: async () => (await import('./trace.ts')).registerTrace,
+  artifacts: async () => (await import('./artifacts.ts')).registerArtifacts,
   harness: async () => (await import('./harness.ts')).registerHarness,
   doctor: async () => (await import('./doctor.ts')).registerDoctor,
   demo: async () => (await import('./demo/command.ts')).registerDemo,

@@ -1,0 +1,68 @@
+import { writeFile } from 'node:fs/promises';
+import { Readable } from 'node:stream';
+import { createGunzip } from 'node:zlib';
+import type { Command } from 'commander';
+import { FloeError } from '../core/errors.ts';
+import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { json, line, note } from './print.ts';
+import { type TarEntry, tarEntries } from './tar-entries.ts';
+
+type Options = ConnectionOptions & { output?: string; list?: boolean };
+
+export function registerArtifacts(program: Command): void {
+  withConnection(
+    program
+      .command('artifacts <session>')
+      .description('what the agent of a finished session left behind, as a compressed tar archive')
+      .option('-o, --output <file>', 'where to write it; - is standard output (default: <session>.tar.gz)')
+      .option('--list', 'print the names of what is in it instead; with --json one entry per line'),
+  ).action(async (id: string, options: Options) => {
+    await connected(options, async (client) => {
+      const archive = await client.artifacts(id);
+      if (options.list) await list(archive, options.json === true);
+      else await save(archive, options.output ?? `${id}.tar.gz`, options.json === true);
+    });
+  });
+}
+
+async function save(archive: Buffer, file: string, asJson: boolean): Promise<void> {
+  if (file === '-') {
+    await new Promise<void>((resolve, reject) =>
+      process.stdout.write(archive, (error) => (error ? reject(error) : resolve())),
+    );
+    return;
+  }
+  try {
+    await writeFile(file, archive);
+  } catch (thrown) {
+    throw new FloeError('setup_failed', `${file} cannot be written: ${(thrown as Error).message}`, { file }, thrown);
+  }
+  if (asJson) json({ file, bytes: archive.length });
+  else note(`${archive.length} bytes written to ${file}`);
+}
+
+async function list(archive: Buffer, asJson: boolean): Promise<void> {
+  const unpacked = Readable.from([archive]).pipe(createGunzip());
+  try {
+    for await (const entry of tarEntries(unpacked)) {
+      if (asJson) json(entry);
+      else line(described(entry));
+    }
+  } catch (thrown) {
+    if (FloeError.is(thrown)) throw thrown;
+    throw new FloeError('corrupt_record', `the archive cannot be read: ${(thrown as Error).message}`, {}, thrown);
+  }
+}
+
+function described({ name, kind, target }: TarEntry): string {
+  const shown = printable(name);
+  if (target !== null) return `${shown} -> ${printable(target)}`;
+  return kind === 'folder' && !shown.endsWith('/') ? `${shown}/` : shown;
+}
+
+/** An agent chooses the names of its files; a terminal must not obey them. */
+function printable(name: string): string {
+  return name.replace(/[\p{Cc}\p{Cf}\\]/gu, (char) =>
+    char === '\\' ? '\\\\' : `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`,
+  );
+}
