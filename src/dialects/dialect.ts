@@ -26,7 +26,10 @@ export type Route = {
 
 export type Headers = Readonly<Record<string, string | string[] | undefined>>;
 
-/** What a request says outside of its body. */
+/** A reply that the session handed out before. */
+export type RecordedReply = { readonly message: AssistantMessage; readonly callKind: CallKind };
+
+/** What a request says outside of its body, and what its session has for it to refer to. */
 export type CallContext = {
   readonly headers: Headers;
   readonly query: URLSearchParams;
@@ -34,6 +37,8 @@ export type CallContext = {
   readonly model: string | null;
   /** Whether the path asks for a stream; null where the body says it. */
   readonly stream: boolean | null;
+  /** The session's reply of that completion id; null when it handed out none. Absent: it handed out no reply at all. */
+  readonly recorded?: (completionId: string) => RecordedReply | null;
 };
 
 /** How the client declared a tool that the canonical form can only hold as a plain function. */

@@ -11,14 +11,20 @@ import { quoted } from './models.ts';
 export function continued(request: CanonicalRequest, recorded: readonly Completion[]): CanonicalRequest {
   const { continues, messages } = request;
   if (continues === null) return request;
-  const earlier = recorded.findLast((completion) => completion.completionId === continues);
-  if (earlier === undefined || earlier.finishReason === 'abort') throw unknown(continues);
+  const earlier = handedOut(continues, recorded);
+  if (earlier === null) throw unknown(continues);
   const history = earlier.request.messages;
   const replaces = messages[0]?.role === 'system' && history[0]?.role === 'system';
   const kept = replaces ? history.slice(1) : history;
   const [head, rest] = messages[0]?.role === 'system' ? [messages.slice(0, 1), messages.slice(1)] : [[], messages];
   const tools = request.continuesTools === true ? earlier.request.tools : request.tools;
   return { ...request, tools, messages: [...head, ...kept, earlier.message, ...rest], continues: null };
+}
+
+/** The completion of that id whose reply a client could have; null when there is none. */
+export function handedOut(completionId: string, recorded: readonly Completion[]): Completion | null {
+  const found = recorded.findLast((completion) => completion.completionId === completionId);
+  return found === undefined || found.finishReason === 'abort' ? null : found;
 }
 
 function unknown(continues: string): FloeError {

@@ -216,7 +216,8 @@ class HttpProxy implements ModelProxy {
       publishRequest(request, target, calls.spec, dialect, body);
       if (kind === null) throw noRoute(match.found ? [] : match.allow, method, target.path, response);
       const { model, stream } = match.found ? match : { model: null, stream: null };
-      const context = { headers: request.headers, query: target.query, model, stream };
+      const recorded = (id: string) => calls.handedOut(id);
+      const context = { headers: request.headers, query: target.query, model, stream, recorded };
       await this.serve(kind, dialect, context, calls, body, response);
     } catch (thrown) {
       const error = asFloeError(thrown);

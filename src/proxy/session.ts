@@ -7,7 +7,7 @@ import type { Sampling } from '../schema/index.ts';
 import type { Completion, CompletionRequest } from '../tokens/completion.ts';
 import { Reading } from './body.ts';
 import { Call, type CallParts } from './call.ts';
-import { continued } from './continuation.ts';
+import { continued, handedOut } from './continuation.ts';
 import { Echoes } from './echoes.ts';
 import type { CompletionJournal } from './journal.ts';
 import { refuseModel } from './models.ts';
@@ -98,6 +98,11 @@ export class SessionCalls {
 
   completions(): readonly Completion[] {
     return [...this.recorded].sort((a, b) => a.index - b.index);
+  }
+
+  /** The completion of that id whose reply the session handed out; null when it handed out none. */
+  handedOut(completionId: string): Completion | null {
+    return handedOut(completionId, this.recorded);
   }
 
   /**

@@ -225,8 +225,6 @@ describe('a responses request', () => {
     [{ background: true }, 'background: '],
     [{ previous_response_id: 'chatcmpl-1' }, 'previous_response_id: '],
     [{ previous_response_id: 'resp_' }, 'previous_response_id: '],
-    [{ input: [user('a'), { type: 'item_reference', id: 'rs_1' }] }, 'input.1: item_reference'],
-    [{ input: [{ id: 'rs_1' }] }, 'input.0: item_reference'],
     [{ input: [{ type: 'hologram' }] }, 'input.0.type: unknown item type "hologram"'],
     [{ input: [{ type: '__proto__' }] }, 'input.0.type: unknown item type'],
     [{ input: [{ type: 'compaction', encrypted_content: 'gAAAA' }] }, 'input.0.encrypted_content: '],

@@ -5,6 +5,7 @@ import type { ContentPart } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
 import { customArguments } from '../openai_chat/custom-tool.ts';
 import { AssistantTurns } from './assistant-turns.ts';
+import type { ItemReferences } from './item-references.ts';
 import {
   additionalToolsSchema,
   agentMessageSchema,
@@ -20,7 +21,7 @@ import {
 } from './schema.ts';
 import { unsealText } from './sealed-text.ts';
 import { canonicalName, type ToolTable } from './tool-table.ts';
-import { violation, WHAT } from './violation.ts';
+import { quoted, violation, WHAT } from './violation.ts';
 
 /** What the policy is asked when the client hands its history over to be compacted. */
 export const COMPACTION_PROMPT = [
@@ -50,11 +51,13 @@ export class History {
   compaction = false;
   private readonly conversation: Conversation;
   private readonly tools: ToolTable;
+  private readonly references: ItemReferences;
   private readonly turns: AssistantTurns;
 
-  constructor(conversation: Conversation, tools: ToolTable) {
+  constructor(conversation: Conversation, tools: ToolTable, references: ItemReferences) {
     this.conversation = conversation;
     this.tools = tools;
+    this.references = references;
     this.turns = new AssistantTurns(conversation);
   }
 
@@ -114,8 +117,7 @@ export class History {
         const summary = unsealText('summary', parseAs(compactionSchema, item, WHAT, at).encrypted_content);
         if (summary === null)
           throw new FloeError('unsupported', `${at}.encrypted_content: not a summary of this proxy`);
-        this.turns.close();
-        this.conversation.user(`${SUMMARY_HEAD}\n\n${summary}`);
+        this.summary(summary);
         return;
       }
       case 'compaction_trigger':
@@ -125,12 +127,37 @@ export class History {
         this.compaction = true;
         return;
       case 'item_reference':
-        throw new FloeError('unsupported', `${at}: item_reference: items are not stored; send the item itself`);
+        this.reference(item, at);
+        return;
       default:
         if (!HOSTED_ITEMS.has(type))
           throw new FloeError('unsupported', `${at}.type: unknown item type ${quoted(type)}`);
         this.conversation.note(`hosted item ${type} dropped`);
     }
+  }
+
+  /** As if the item had been sent itself. */
+  private reference(reference: unknown, at: string): void {
+    const item = this.references.recall(reference, at);
+    switch (item.kind) {
+      case 'reasoning':
+        this.turns.reasoning(item.id, item.text);
+        return;
+      case 'text':
+        this.turns.text(item.id, item.text);
+        return;
+      case 'call':
+        this.turns.call(item.id, item.call.id, item.call.function.name, item.call.function.arguments);
+        return;
+      case 'summary':
+        this.summary(item.text);
+        return;
+    }
+  }
+
+  private summary(text: string): void {
+    this.turns.close();
+    this.conversation.user(`${SUMMARY_HEAD}\n\n${text}`);
   }
 
   private message(item: unknown, at: string): void {
@@ -202,9 +229,4 @@ function typeOf(item: unknown, at: string): string {
     return item.type;
   }
   return 'role' in item ? 'message' : 'item_reference';
-}
-
-/** Foreign text inside a message: bounded, and without control characters. */
-function quoted(text: string): string {
-  return JSON.stringify(text.slice(0, 64));
 }

@@ -1,4 +1,4 @@
-import type { ToolCall } from '../../schema/index.ts';
+import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
 import type { CanonicalReply, CanonicalRequest } from '../dialect.ts';
 import { customInput } from '../openai_chat/custom-tool.ts';
 import { itemId } from './identifiers.ts';
@@ -80,7 +80,7 @@ export function itemsOf(reply: CanonicalReply, request: CanonicalRequest): objec
   const last = lastStatus(reply);
   const items: object[] = [];
   if (thinking !== '') items.push(reasoningItem(completionId, thinking, request));
-  if (content || (items.length === 0 && calls.length === 0)) {
+  if (hasMessageItem(message)) {
     items.push(messageItem(completionId, content ?? '', calls.length === 0 ? last : 'completed'));
   }
   for (const [index, call] of calls.entries()) {
@@ -88,6 +88,11 @@ export function itemsOf(reply: CanonicalReply, request: CanonicalRequest): objec
     items.push(callItem(completionId, headOf(call, index), call.function.arguments, status, request));
   }
   return items;
+}
+
+/** Whether the reply's text is an item of its own. */
+export function hasMessageItem({ content, reasoning_content, tool_calls = [] }: AssistantMessage): boolean {
+  return Boolean(content) || (!reasoning_content && tool_calls.length === 0);
 }
 
 export function lastStatus(reply: CanonicalReply): ItemStatus {

@@ -6,6 +6,7 @@ import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import { History } from './history.ts';
 import { completionOfResponse } from './identifiers.ts';
+import { ItemReferences } from './item-references.ts';
 import { countSchema, type ForeignRequest, requestSchema } from './schema.ts';
 import { ToolTable } from './tool-table.ts';
 import { violation, WHAT } from './violation.ts';
@@ -37,7 +38,7 @@ export function parseResponsesCount(body: unknown, context: CallContext): Canoni
   return canonicalOf(parseAs(countSchema, body, WHAT), context);
 }
 
-function canonicalOf(request: ForeignRequest, { headers }: CallContext): CanonicalRequest {
+function canonicalOf(request: ForeignRequest, { headers, recorded }: CallContext): CanonicalRequest {
   refuseStored(request);
   const conversation = new Conversation();
   const table = new ToolTable(conversation);
@@ -45,7 +46,7 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
   for (const [index, tool] of (request.tools ?? []).entries()) table.add(tool, `tools.${index}`);
   if (request.instructions) conversation.system(request.instructions);
   if (continues !== null) conversation.assistant(CONTINUED);
-  const history = new History(conversation, table);
+  const history = new History(conversation, table, new ItemReferences(recorded));
   for (const [index, item] of itemsOf(request.input).entries()) history.add(item, `input.${index}`);
   history.close();
   if (continues === null) conversation.noteCallIds();

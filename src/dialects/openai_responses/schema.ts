@@ -60,6 +60,8 @@ export const customCallSchema = z.object({
   input: z.string(),
 });
 
+export const referenceSchema = z.object({ id: z.string() });
+
 export const compactionSchema = z.object({ encrypted_content: z.string() });
 
 export const additionalToolsSchema = z.object({ tools: z.array(z.unknown()) });
