@@ -59,7 +59,7 @@ const GEMINI_PATH = /^\/v1beta\/|^\/v1\/models\/.+:[a-zA-Z]+$/;
 function guessDialect(path: string, headers: Headers): Dialect {
   if (RESPONSES_PATH.test(path)) return openaiResponses;
   if (GEMINI_PATH.test(path)) return gemini;
-  const speaksAnthropic = headers['anthropic-version'] !== undefined || /^(\/v1)?\/messages(\/|$)/.test(path);
+  const speaksAnthropic = headers['anthropic-version'] !== undefined || /^(\/v1)?\/messages\b/.test(path);
   if (speaksAnthropic) return anthropic;
   return headers['x-goog-api-key'] !== undefined ? gemini : openaiChat;
 }
