@@ -55,14 +55,19 @@ describe('a response', () => {
 });
 
 describe('tools', () => {
-  it('are called, and the result is fed back with all items', async () => {
+  it.each([
+    ['all items', (items) => items],
+    ['references to all items', (items) => items.map(({ id }) => ({ type: 'item_reference', id }))],
+  ])('are called, and the result is fed back with %s', async (_, given) => {
     const input = [user('How is the weather in Paris?')];
     const first = await responses().create(ask(input, { tools: [WEATHER] }));
     expect(first.output.map(({ type }) => type)).toEqual(['reasoning', 'message', 'function_call']);
     const [call] = callsOf(first);
     expect(JSON.parse(call.arguments)).toEqual({ city: 'Paris' });
-    const next = [...input, ...first.output, result(call, 'sun')];
-    expect(textOf(await responses().create(ask(next, { tools: [WEATHER] })))).toBe('It is sunny in Paris.');
+    const next = ask([...input, ...given(first.output), result(call, 'sun')], { tools: [WEATHER] });
+    const { input_tokens } = await responses().inputTokens.count(next);
+    expect(textOf(await responses().create(next))).toBe('It is sunny in Paris.');
+    expect(floe.last.promptIds).toHaveLength(input_tokens);
     await floe.checkOneTrace();
   });
 

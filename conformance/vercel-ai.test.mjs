@@ -33,9 +33,6 @@ const DIALECTS = [
   },
 ];
 
-/** Otherwise the Responses provider sends references to items that the vendor would have stored. */
-const WHOLE_ITEMS = { openai: { store: false, include: ['reasoning.encrypted_content'] } };
-
 const City = z.object({ city: z.string(), population: z.number() });
 const WEATHER = tool({
   description: 'The weather of a city',
@@ -48,7 +45,6 @@ describe.each(DIALECTS)('$dialect', ({ dialect, keepsReasoning, model }) => {
   const policy = (id = 'policy') => model(id, floe.key);
   const agent = (over = {}) => ({
     model: policy(),
-    providerOptions: WHOLE_ITEMS,
     tools: { get_weather: WEATHER },
     stopWhen: stepCountIs(5),
     maxRetries: 0,
@@ -94,11 +90,11 @@ describe.each(DIALECTS)('$dialect', ({ dialect, keepsReasoning, model }) => {
 
   it('takes reasoning out and gives it back', async () => {
     const question = { role: 'user', content: 'A riddle: tall when young, short when old?' };
-    const first = await generateText({ model: policy(), messages: [question], providerOptions: WHOLE_ITEMS });
+    const first = await generateText({ model: policy(), messages: [question] });
     expect(first.text.trim()).toBe('A candle.');
     if (dialect !== 'openai_chat') expect(first.reasoningText.trim()).toBe(floe.last.message.reasoning_content.trim());
     const messages = [question, ...first.response.messages, { role: 'user', content: 'Really?' }];
-    const second = streamText({ model: policy(), messages, providerOptions: WHOLE_ITEMS });
+    const second = streamText({ model: policy(), messages });
     expect((await second.text).trim()).toBe('Still a candle.');
     await checkTurns();
   });
@@ -150,10 +146,41 @@ describe.each(DIALECTS)('$dialect', ({ dialect, keepsReasoning, model }) => {
   });
 });
 
-it('openai_responses: is told what it would have to send instead of a reference', async () => {
-  const question = { role: 'user', content: 'A riddle!' };
-  const { response } = await generateText({ model: openai(floe.key).responses('policy'), messages: [question] });
-  const messages = [question, ...response.messages, { role: 'user', content: 'Really?' }];
-  const refused = generateText({ model: openai(floe.key).responses('policy'), messages });
-  await expect(refused).rejects.toThrow('input.1: item_reference: items are not stored; send the item itself');
+/** By default the Responses provider names the items of earlier replies; with these it sends them. */
+const WHOLE_ITEMS = { openai: { store: false, include: ['reasoning.encrypted_content'] } };
+
+describe.each([
+  { providerOptions: {}, history: ['item_reference', 'item_reference', 'function_call'] },
+  { providerOptions: WHOLE_ITEMS, history: ['reasoning', 'assistant', 'function_call'] },
+])('openai_responses, with the settings $providerOptions', ({ providerOptions, history }) => {
+  /** What the items of the last request are. */
+  let sent;
+  const provider = () =>
+    createOpenAI({
+      baseURL: `${floe.baseUrl}/v1`,
+      apiKey: floe.key,
+      fetch: (url, init) => {
+        sent = JSON.parse(init.body).input.map(({ type, role }) => type ?? role);
+        return fetch(url, init);
+      },
+    });
+
+  it.each(['generates', 'streams'])('is one trace over a tool loop and a next message: %s', async (way) => {
+    const messages = [{ role: 'user', content: 'How is the weather in Paris?' }];
+    const asked = { model: provider().responses('policy'), providerOptions, maxRetries: 0, system: 'Be brief.' };
+    const turn = async () => {
+      const params = { ...asked, messages, tools: { get_weather: WEATHER }, stopWhen: stepCountIs(5) };
+      const result = way === 'streams' ? streamText(params) : await generateText(params);
+      const text = (await result.text).trim();
+      messages.push(...(await result.response).messages, { role: 'user', content: 'And tomorrow?' });
+      return text;
+    };
+    expect(await turn()).toBe('It is sunny in Paris.');
+    const loop = ['system', 'user', ...history, 'function_call_output'];
+    expect(sent).toEqual(loop);
+    expect(await turn()).toBe('There is nothing more to say about the weather.');
+    expect(sent.slice(0, loop.length)).toEqual(loop);
+    expect(floe.session.completions()).toHaveLength(3);
+    await floe.checkOneTrace();
+  });
 });
