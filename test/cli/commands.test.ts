@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
@@ -62,6 +62,34 @@ describe('the floe command', () => {
     expect(lastJson(await floe('status', '--json'))).toMatchObject({ sessions: { COMPLETED: 2 } });
     expect((await floe('watch', 'cli-test')).stdout).toContain('COMPLETED');
     expect((await floe('cancel', 'cli-test')).stdout).toContain('2 of 2 sessions ended');
+  });
+
+  it('writes what an agent left behind to a file or standard output, and names what is in it', async () => {
+    const leave = 'mkdir "$ARTIFACTS_DIR/out"; echo answer >"$ARTIFACTS_DIR/out/a.txt"; echo said >"$LOGS_DIR/log"';
+    const agent = { harness: 'shell', custom_shell: `${oneCall('hi')}; ${leave}` };
+    const [result] = await stack.run({ instruction: 'hi', agent });
+    const id = result?.session_id ?? '';
+    const file = join(stack.dir, 'left.tar.gz');
+    expect(await floe('artifacts', id, '-o', file)).toMatchObject({ code: 0, stdout: '' });
+    const written = await readFile(file);
+    expect(written).toEqual(await stack.client.artifacts(id));
+    expect(written).toHaveLength(result?.artifacts?.bytes ?? 0);
+    expect((await floe('artifacts', id, '--list')).stdout.trim().split('\n').sort()).toEqual([
+      'artifacts/out/',
+      'artifacts/out/a.txt',
+      'logs/log',
+    ]);
+    const entries = (await floe('artifacts', id, '--list', '--json')).stdout.trim().split('\n');
+    expect(entries.map((line) => JSON.parse(line))).toContainEqual({
+      ...{ name: 'artifacts/out/a.txt', kind: 'file', bytes: 7, target: null },
+    });
+    expect((await floe('artifacts', id, '-o', '-')).stdout).toBe(written.toString('utf8'));
+    expect((await floe('artifacts', id, '-o', '/nowhere/a', '--json')).stdout).toContain('setup_failed');
+
+    const [empty] = await stack.run({ instruction: 'hi', agent: { harness: 'shell', custom_shell: oneCall('hi') } });
+    const refused = await floe('artifacts', empty?.session_id ?? '', '--json');
+    expect(refused.code).toBe(2);
+    expect(lastJson(refused)).toMatchObject({ error: { code: 'not_found' } });
   });
 
   it('exits with 2 and names the field when the input is refused', async () => {

@@ -4,10 +4,12 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { collect } from '../../src/runtimes/collect.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
-import { bubblewrapProblem, never, Workbench } from './workbench.ts';
+import { bubblewrapProblem, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
 
 const problem = await bubblewrapProblem();
 const MIB = 1024 * 1024;
+/** For a shell, the folder of temporary files. */
+const TMP = `"\${TMPDIR:-/tmp}"`;
 
 describe.each([
   ['local', false],
@@ -18,6 +20,8 @@ describe.each([
 
 function suite(backend: 'local' | 'bubblewrap', skipped: boolean): void {
   const it = test.skipIf(skipped);
+  const bubblewrap = backend === 'bubblewrap' ? it : () => {};
+  const local = backend === 'local' ? it : () => {};
   let bench: Workbench;
   beforeAll(async () => {
     bench = await Workbench.open();
@@ -31,6 +35,14 @@ function suite(backend: 'local' | 'bubblewrap', skipped: boolean): void {
     const ended = await runtime.exec({ command: `set -e; ${command}`, env }, never);
     expect(ended).toMatchObject({ exitCode: 0, killedBy: null });
     return runtime;
+  }
+
+  /** A sandbox that finds this script under the name of tar before it finds the real one. */
+  async function withTar(script: string, command: string): Promise<Runtime> {
+    const dir = backend === 'local' ? join(bench.dir, `bin-${uniqueSeconds()}`) : '/work/bin';
+    const BIN = { BIN: dir, PATH: `${dir}:/usr/local/bin:/usr/bin:/bin` };
+    const place = `mkdir -p "$BIN"; cat >"$BIN/tar" <<'FLOE'\n#!/bin/sh\n${script}\nFLOE\nchmod 755 "$BIN/tar"; `;
+    return after(place + command, { env: BIN });
   }
 
   /** `tar -tv` of an archive: the kind, and the name with what it links to. */
@@ -62,6 +74,154 @@ function suite(backend: 'local' | 'bubblewrap', skipped: boolean): void {
       'd paths/work/out/',
       'd paths/work/out/deep/',
     ]);
+    await runtime.stop();
+  });
+
+  it('is nothing when there are only empty folders', async () => {
+    const runtime = await after('mkdir -p "$L/pi/sessions" out');
+    expect(await collect(runtime, { maxBytes: MIB, paths: ['out'] }, never)).toBeNull();
+    await runtime.stop();
+  });
+
+  it('is told to lack the further paths that are not there, or not in the sandbox', async () => {
+    const runtime = await after('echo a >"$A/a"');
+    const paths = ['nowhere', ...(backend === 'local' ? ['/etc/hostname'] : [])];
+    const collected = await collect(runtime, { maxBytes: MIB, paths }, never);
+    expect(listing(collected?.archive)).toEqual(['- artifacts/a']);
+    expect(collected?.omitted).toContain('nowhere is not there');
+    if (backend === 'local') expect(collected?.omitted).toContain('/etc/hostname is not in the sandbox');
+    const alone = await after('true');
+    expect(await collect(alone, { maxBytes: MIB, paths: ['nowhere'] }, never)).toEqual({
+      archive: null,
+      omitted: 'nowhere is not there',
+    });
+    await Promise.all([runtime.stop(), alone.stop()]);
+  });
+
+  it('keeps links as links, and opens no pipe, socket or device', async () => {
+    const runtime = await after(
+      `cd "$A"; ln -s / root; ln -s loop loop; ln -s ../artifacts self; ln -s /etc/passwd p; mkfifo fifo; echo f >file
+       ln file again; mkdir .hidden; echo h >.hidden/h; echo d >-rf; echo n >"two
+lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
+    );
+    const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
+    expect(collected?.omitted).toBeNull();
+    const names = listing(collected?.archive);
+    expect(names).toEqual(expect.arrayContaining(['l artifacts/root -> /', 'l artifacts/loop -> loop']));
+    expect(names).toEqual(expect.arrayContaining(['l artifacts/p -> /etc/passwd', 'l artifacts/self -> ../artifacts']));
+    expect(names).toEqual(
+      expect.arrayContaining(['- artifacts/.hidden/h', '- artifacts/-rf', '- artifacts/two\\nlines']),
+    );
+    expect(names.filter((name) => name.includes('fifo'))).toEqual([]);
+    expect(names.filter((name) => name.startsWith('h '))).toHaveLength(1);
+    await runtime.stop();
+  });
+
+  it('is not what a further path leads to when that is a link, nor the archive itself', async () => {
+    const runtime = await after(`ln -s / out; echo a >"$A/a"; echo t >${TMP}/t; mkdir out2; ln -s /etc out2/etc`);
+    const tmp = join(runtime.paths.artifacts, '..', 'tmp');
+    const collected = await collect(runtime, { maxBytes: MIB, paths: ['out', 'out2', tmp] }, never);
+    const names = ['l paths/work/out -> /', 'd paths/work/out2/', 'l paths/work/out2/etc -> /etc'];
+    expect(listing(collected?.archive)).toEqual(['- artifacts/a', '- paths/tmp/t', 'd paths/tmp/', ...names].sort());
+    await runtime.stop();
+  });
+
+  it('costs no more than its content when its files are holes of terabytes', async () => {
+    const spec = { max_file_mb: 16 * MIB };
+    const runtime = await after('for i in 1 2 3; do truncate -s 9T "$A/$i"; done; echo end >>"$A/3"', spec);
+    const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
+    expect(collected?.omitted).toBeNull();
+    expect(listing(collected?.archive)).toEqual(['- artifacts/1', '- artifacts/2', '- artifacts/3']);
+    expect(collected?.archive?.length).toBeLessThan(10_000);
+    await runtime.stop();
+  });
+
+  it('is left out when it is larger than allowed, and is not packed to its end for that', async () => {
+    const runtime = await after('head -c 40000000 /dev/urandom >"$A/noise"');
+    expect(await collect(runtime, { maxBytes: MIB, paths: [] }, never)).toEqual({
+      archive: null,
+      omitted: 'the archive is larger than the 1 MiB of artifacts.max_mb',
+    });
+    const { stdout } = await runtime.exec({ command: `cat ${TMP}/*/packed | wc -c` }, never);
+    expect(Number(stdout)).toBe(MIB + 1);
+    await runtime.stop();
+  });
+
+  it('fits when it has exactly the bytes that are allowed', async () => {
+    const runtime = await after('head -c 3000 /dev/urandom >"$A/noise"');
+    const bytes = (await collect(runtime, { maxBytes: MIB, paths: [] }, never))?.archive?.length ?? 0;
+    expect(bytes).toBeGreaterThan(3000);
+    expect((await collect(runtime, { maxBytes: bytes, paths: [] }, never))?.archive).toHaveLength(bytes);
+    expect((await collect(runtime, { maxBytes: bytes - 1, paths: [] }, never))?.archive).toBeNull();
+    await runtime.stop();
+  });
+
+  it('of a tree that takes for ever is given up with the signal, and no process is left', async () => {
+    const seconds = uniqueSeconds();
+    const runtime = await withTar(`case "$1" in --version) echo GNU ;; *) sleep ${seconds} ;; esac`, 'echo a >"$A/a"');
+    const controller = new AbortController();
+    const reason = new Error('too late');
+    const packing = expect(collect(runtime, { maxBytes: MIB, paths: [] }, controller.signal)).rejects.toBe(reason);
+    await expect.poll(() => processesMentioning(seconds), { timeout: 10_000, interval: 20 }).not.toEqual([]);
+    controller.abort(reason);
+    await packing;
+    expect(await processesMentioning(seconds)).toEqual([]);
+    await runtime.stop();
+  });
+
+  it('is packed by a tar that knows none of the options of the GNU one', async () => {
+    const plain = 'case "$*" in *--*) echo "no such option" >&2; exit 1 ;; esac; exec /usr/bin/tar "$@"';
+    const runtime = await withTar(plain, 'echo a >"$A/a"; ln -s a "$A/l"; mkdir out; echo o >out/o');
+    const collected = await collect(runtime, { maxBytes: MIB, paths: ['out'] }, never);
+    expect(collected?.omitted).toBeNull();
+    const names = ['- artifacts/./a', 'l artifacts/./l -> a', '- paths/work/out/o'];
+    expect(listing(collected?.archive)).toEqual(expect.arrayContaining(names));
+    await runtime.stop();
+  });
+
+  it.each([
+    ['ends at once', 'echo broken >&2; exit 3', 'tar ended with exit code 3: broken'],
+    ['fails before it packs', 'echo broken >&2; exit 2', 'tar ended with exit code 2: broken'],
+    ['kills itself', 'kill -9 $$', 'tar ended with exit code 137'],
+  ])('is left out when tar %s', async (_, tar, why) => {
+    const runtime = await withTar(`case "$1" in --version) echo GNU ;; *) ${tar} ;; esac`, 'echo a >"$A/a"');
+    const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
+    expect(collected).toEqual({ archive: null, omitted: expect.stringContaining(why) });
+    await runtime.stop();
+  });
+
+  it('comes with what tar could not read', async () => {
+    const complain = 'cat >/dev/null; echo content; echo "a: Cannot open" >&2; exit 2';
+    const runtime = await withTar(`case "$1" in --version) echo GNU ;; *) ${complain} ;; esac`, 'echo a >"$A/a"');
+    const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
+    expect(collected?.archive).not.toBeNull();
+    expect(collected?.omitted).toBe('a: Cannot open');
+    await runtime.stop();
+  });
+
+  it('is left out when the programs of the sandbox pack something else', async () => {
+    const runtime = await withTar(
+      ':',
+      'echo a >"$A/a"; printf "#!/bin/sh\\necho nothing" >"$BIN/gzip"; chmod 755 "$BIN/gzip"',
+    );
+    const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
+    expect(collected).toEqual({ archive: null, omitted: 'what the sandbox packed is not an archive' });
+    await runtime.stop();
+  });
+
+  bubblewrap('is left out of a sandbox that is full, which says so', async () => {
+    const fill = 'echo a >"$A/a"; head -c 2000000 /dev/urandom >"$A/b"; cat /dev/zero >/tmp/full || true';
+    const runtime = await after(fill, { storage_mb: 4 });
+    const collected = await collect(runtime, { maxBytes: 4 * MIB, paths: [] }, never);
+    expect(collected).toEqual({ archive: null, omitted: expect.stringContaining('No space left on device') });
+    await runtime.stop();
+  });
+
+  local('is not looked for behind a link in place of its folder', async () => {
+    const runtime = await after('echo l >"$L/l"; rm -rf "$A"; ln -s / "$A"');
+    const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
+    expect(collected?.omitted).toBeNull();
+    expect(listing(collected?.archive)).toEqual(['- logs/l']);
     await runtime.stop();
   });
 }

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import Libsql from 'libsql';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { SqliteStore } from '../../src/store/index.ts';
+import { MIGRATIONS } from '../../src/store/sqlite/migrations.ts';
 import { addSessions, describeStore, taskRow } from './store-contract.ts';
 
 let directory: string;
@@ -42,6 +43,35 @@ test('the file is in write-ahead mode', async () => {
   const raw = new Libsql(path);
   expect(raw.prepare('pragma journal_mode').all()).toEqual([{ journal_mode: 'wal' }]);
   raw.close();
+});
+
+test('a database of an older floe keeps its results and takes artifacts', async () => {
+  const path = join(directory, 'floe.db');
+  const raw = new Libsql(path);
+  raw.exec(MIGRATIONS[0]?.sql ?? '');
+  raw.exec(`
+    pragma user_version = 1;
+    insert into sessions values (1, 'old', 'a', 0, 'COMPLETED', 0, 1, 1, 1, null, null, 0, 0, 0, 0, 0, '{}', 1, '', '');
+    insert into results values (1, 'old', 'a', 't', 5, 'c', 6);
+    insert into deliveries values ('old', 1, 'd', '{}', 't', 'c', '');
+  `);
+  raw.close();
+  const store = SqliteStore.open(path);
+  const read = await store.transaction(async (tables) => ({
+    result: await tables.results.ofSession('old'),
+    delivery: await tables.results.delivery('old', 1),
+    next: await tables.results.append('new', 'a', {
+      trajectory: null,
+      completions: null,
+      artifacts: { ref: 'x', bytes: 9 },
+    }),
+  }));
+  expect(read).toMatchObject({
+    result: { trajectory_ref: 't', completions_bytes: 6, artifacts_ref: null, artifacts_bytes: 0 },
+    delivery: { digest: 'd', artifacts_ref: null },
+    next: 2,
+  });
+  await store.close();
 });
 
 test('a database of a newer floe is refused', async () => {

@@ -193,6 +193,20 @@ function resultTests(store: () => Store): void {
     expect(await store().transaction((tables) => tables.results.newestCursor())).toBe(second[0]?.cursor);
   });
 
+  test('a result refers to its blobs', async () => {
+    const blob = (ref: string, bytes: number) => ({ ref, bytes });
+    const blobs = { trajectory: blob('t', 1), completions: null, artifacts: blob('a', 3) };
+    await store().transaction(async (tables) => {
+      await addSessions(tables, 'a', ['a0']);
+      await tables.sessions.update('a0', { summary: '{}', status: 'COMPLETED' });
+      await tables.results.append('a0', 'a', blobs);
+    });
+    expect(await store().transaction((tables) => tables.results.ofSession('a0'))).toMatchObject({
+      ...{ trajectory_ref: 't', trajectory_bytes: 1, completions_ref: null, completions_bytes: 0 },
+      ...{ artifacts_ref: 'a', artifacts_bytes: 3 },
+    });
+  });
+
   test('a session has one result only', async () => {
     const append = () => store().transaction((tables) => tables.results.append('s', 'a', NO_BLOBS));
     await append();
