@@ -158,6 +158,16 @@ describe('references to all items of a reply', () => {
 });
 
 describe('references to some items of a reply', () => {
+  test('are told apart by their replies, in whatever order they come', () => {
+    expect(parse(refs('rs_cpl_thought', 'rs_cpl_full', 'fc_cpl_full_0', 'msg_cpl_full')).messages).toEqual([
+      THOUGHT,
+      { ...FULL, tool_calls: [canonicalCall('a')] },
+    ]);
+    expect(parse(refs('msg_cpl_full', 'rs_cpl_full')).messages).toEqual([
+      message({ content: '\n\nLook.', reasoning_content: 'Hm.\n' }),
+    ]);
+  });
+
   test.each<[string[], AssistantMessage]>([
     [
       ['msg_cpl_full', 'fc_cpl_full_0', 'fc_cpl_full_1'],
