@@ -44,6 +44,11 @@ describe('system text', () => {
     expect(parse({ system })).toMatchObject({ messages: [{ role: 'system', content: system }, user], adjusted: [] });
   });
 
+  test('that begins like a billing block is a prompt however much white space it has', () => {
+    const system = `${billing}${' '.repeat(300_000)}\nYou are an agent.`;
+    expect(parse({ system }).messages[0]).toEqual({ role: 'system', content: system });
+  });
+
   test('among the messages loses its billing block as well', () => {
     const { messages } = parse({ messages: [{ role: 'system', content: [text(billing), text('env')] }, user] });
     expect(messages).toEqual([{ role: 'system', content: 'env' }, user]);

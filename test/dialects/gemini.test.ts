@@ -388,6 +388,7 @@ describe('thinking in a signature', () => {
     ['one of another version', base64('floe/th2:"x"')],
     ['one that was cut', base64('floe/th1:"x')],
     ['one that holds no text', base64('floe/th1:{"text":"x"}')],
+    ['one that holds more than anybody can read', base64(`floe/th1:${'[[],'.repeat(10_000_000)}`)],
     ['an empty one', ''],
   ])('is not looked for in %s', (_, thoughtSignature) => {
     expect(messagesOf([model({ text: 'x', thoughtSignature })])).toEqual([{ role: 'assistant', content: 'x' }]);

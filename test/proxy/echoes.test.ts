@@ -45,6 +45,12 @@ describe('an echoed turn with calls', () => {
     expect(broughtBack(reply(['call_0', 'sh', '{"repaired":true}']), [one(), two()])).toEqual([false, false]);
   });
 
+  test('is told by the id alone where what came back cannot be the same arguments, of whatever size', () => {
+    const huge = `[${'[],'.repeat(10_000_000)}[]]`;
+    expect(broughtBack(reply(['call_0', 'sh', huge]), [one()])).toEqual([true]);
+    expect(broughtBack(reply(['call_0', 'sh', huge]), [one(), two()])).toEqual([false, false]);
+  });
+
   test('with the same ids within one reply needs all of its calls', () => {
     const both = completion(reply(['c', 'sh', '{"a":1}'], ['c', 'sh', '{"a":2}']));
     const half = completion(reply(['c', 'sh', '{"a":1}'], ['c', 'sh', '{"a":3}']));

@@ -35,4 +35,15 @@ describe('the texts that an engine gets', () => {
     expect(given[1]).toBe(JSON.stringify(calling('{"a": 1}', JSON.stringify(broken))));
     expect(texts).toEqual(textsOf(messages));
   });
+
+  test('are not held up by arguments that are costly to read, which stay text', () => {
+    const deep = `${'['.repeat(201)}${']'.repeat(201)}`;
+    const wide = `[${'{},'.repeat(75_000)}{}]`;
+    const messages = [calling(deep, '[1]'), calling(wide), calling(wide), calling('{}')];
+    const asText = (text: string): string => JSON.stringify(text);
+    // The first that is too much, and what follows it.
+    const expected = [calling(asText(deep), '[1]'), calling(wide), calling(asText(wide)), calling(asText('{}'))];
+    const given = engineTexts(messages, textsOf(messages));
+    expect(textsOf(expected).map((text, index) => text === given[index])).toEqual([true, true, true, true]);
+  });
 });

@@ -20,8 +20,11 @@ export function signatureOf(thinking: string): string {
  */
 export function thinkingOf(signature: string): string | null {
   if (!signature.startsWith(ENCODED_PREFIX)) return null;
+  const text = Buffer.from(signature, 'base64').toString().slice(PREFIX.length);
+  // Anything else would not be worth what it may cost to parse: the bounds of a body do not hold inside its strings.
+  if (!text.startsWith('"')) return null;
   try {
-    const thinking: unknown = JSON.parse(Buffer.from(signature, 'base64').toString().slice(PREFIX.length));
+    const thinking: unknown = JSON.parse(text);
     return typeof thinking === 'string' ? thinking : null;
   } catch {
     // Cut short or made up: no signature of ours.
