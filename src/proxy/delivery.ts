@@ -4,6 +4,7 @@ import { asFloeError, type FloeError } from '../core/errors.ts';
 import type { CanonicalReply, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
 import type { Completion } from '../tokens/completion.ts';
 import type { Call } from './call.ts';
+import { onceGone } from './departure.ts';
 import { ReplyWriter } from './reply-writer.ts';
 
 /** A reader that has not taken a finished reply by then never will; its buffer is freed. */
@@ -24,6 +25,7 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
     let cancelLimit = (): void => {};
     let sent = false;
     let failed = false;
+    let gone = false;
     const more = (): void => {
       if (call.running && relay?.message) writer?.relay(relay.message, relay.promptTokens);
     };
@@ -35,13 +37,6 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
       // Looked up only here: a pipelined response has no socket before its turn.
       sent = response.socket !== null && !response.socket.destroyed;
     });
-    response.once('close', () => {
-      writer?.stop();
-      stopReading?.();
-      cancelLimit();
-      call.detach(sent && !failed && call.completion !== null);
-      resolve();
-    });
     // A client that resets its connection: `close` follows.
     response.on('error', () => {});
     const fail = (error: unknown): void => {
@@ -52,7 +47,7 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
     const settle = (send: () => void): void => {
       writer?.stop();
       stopReading?.();
-      if (response.destroyed || response.writableEnded) return;
+      if (gone || response.destroyed || response.writableEnded) return;
       cancelLimit = deps.clock.schedule(DELIVERY_LIMIT_MS, () => response.destroy());
       try {
         send();
@@ -70,6 +65,14 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
       (error: unknown) => settle(() => fail(error)),
     );
     more();
+    onceGone(response, () => {
+      gone = true;
+      writer?.stop();
+      stopReading?.();
+      cancelLimit();
+      call.detach(sent && !failed && call.completion !== null);
+      resolve();
+    });
   });
 }
 

@@ -8,6 +8,7 @@ import type { EnginePool } from '../engines/pool.ts';
 import { parseBody, readBody } from './body.ts';
 import { ABANDON_GRACE_MS } from './call.ts';
 import { deliver, sendError, sendJson } from './delivery.ts';
+import { onceGone } from './departure.ts';
 import { decodeBody } from './encoding.ts';
 import { MAX_HEADERS, parseTarget, refuseOddFraming } from './framing.ts';
 import type { CompletionJournal } from './journal.ts';
@@ -211,7 +212,7 @@ class HttpProxy implements ModelProxy {
       const { calls, responses } = session;
       calls.requests++;
       responses.add(response);
-      response.once('close', () => responses.delete(response));
+      onceGone(response, () => responses.delete(response));
       const body = await this.bodyOf(request, kind, calls);
       publishRequest(request, target, calls.spec, dialect, body);
       if (kind === null) throw noRoute(match.found ? [] : match.allow, method, target.path, response);
@@ -297,6 +298,6 @@ class HttpProxy implements ModelProxy {
 
 function abortedByClose(response: ServerResponse): AbortSignal {
   const controller = new AbortController();
-  response.once('close', () => controller.abort(new FloeError('cancelled', 'the client went away')));
+  onceGone(response, () => controller.abort(new FloeError('cancelled', 'the client went away')));
   return controller.signal;
 }
