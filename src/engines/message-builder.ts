@@ -92,6 +92,8 @@ export class MessageBuilder {
       const text = fresh(call.text, call.sent);
       if (text !== '') this.emit({ kind: 'arguments', index, text });
       call.sent += text.length;
+      // The next call would close this one.
+      if (call.sent < call.text.length) return;
     }
   }
 }

@@ -195,6 +195,40 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
 });
 
 describe('the rest of a reply', () => {
+  const callOf = (id: string, text: string) => ({
+    id,
+    type: 'function' as const,
+    function: { name: 'f', arguments: text },
+  });
+  const begun = (...deltas: ReplyDelta[]): SentParts => {
+    const sent = new SentParts();
+    for (const delta of deltas) sent.add(delta);
+    return sent;
+  };
+
+  test('begins with what is missing of the open call, which text behind it would close', () => {
+    const sent = begun({ kind: 'call', index: 0, id: 'c', name: 'f' }, { kind: 'arguments', index: 0, text: '{"a"' });
+    const message = { role: 'assistant' as const, content: 'behind', tool_calls: [callOf('c', '{"a":1}')] };
+    expect(sent.rest(message)).toEqual([
+      { kind: 'arguments', index: 0, text: ':1}' },
+      { kind: 'text', text: 'behind' },
+    ]);
+  });
+
+  test('is an engine error where a call grew that is closed: its end would be taken for that of another', () => {
+    const sent = begun(
+      { kind: 'call', index: 0, id: 'c', name: 'f' },
+      { kind: 'arguments', index: 0, text: '{"a"' },
+      { kind: 'call', index: 1, id: 'd', name: 'f' },
+    );
+    const message = {
+      role: 'assistant' as const,
+      content: null,
+      tool_calls: [callOf('c', '{"a":1}'), callOf('d', '{}')],
+    };
+    expect(() => sent.rest(message)).toThrow('went on with a call behind the next one');
+  });
+
   test.each<[string, ReplyDelta[]]>([
     ['thinking', [{ kind: 'reasoning', text: 'more than there is' }]],
     ['text', [{ kind: 'text', text: 'more than there is' }]],
