@@ -57,7 +57,7 @@ export function openGenerateStream(head: ReplyHead, { streamAsArray }: Canonical
   return streamAsArray === true ? new ArrayStream(head) : new EventStream(head);
 }
 
-/** The responses that a stream consists of. Text and thinking go out as they come, a call when its arguments are complete. */
+/** The responses that a stream consists of. Text and thinking are one as they come, a call when its arguments are complete. */
 class ResponseSplitter {
   private readonly head: ReplyHead;
   private readonly writer = new PartWriter();
@@ -101,8 +101,10 @@ class ResponseSplitter {
   }
 }
 
+/** Some clients run a call as soon as they have it, so calls and all behind them are held back until the completion is durable. */
 class EventStream implements ReplyStream {
   private readonly splitter: ResponseSplitter;
+  private held: string | null = null;
 
   constructor(head: ReplyHead) {
     this.splitter = new ResponseSplitter(head);
@@ -113,11 +115,15 @@ class EventStream implements ReplyStream {
   }
 
   delta(delta: ReplyDelta): string {
-    return this.splitter.delta(delta).map(eventOf).join('');
+    if (delta.kind === 'call') this.held ??= '';
+    const events = this.splitter.delta(delta).map(eventOf).join('');
+    if (this.held === null) return events;
+    this.held += events;
+    return '';
   }
 
   end(reply: CanonicalReply): StreamEnd {
-    return { body: '', end: eventOf(this.splitter.end(reply)) };
+    return { body: '', end: (this.held ?? '') + eventOf(this.splitter.end(reply)) };
   }
 }
 
