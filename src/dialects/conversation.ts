@@ -3,6 +3,10 @@ import type { AssistantMessage, ChatMessage, ChatTool, Content, ContentPart, Too
 /** Between text blocks of one message: what engines put there themselves when a template takes strings. */
 const BLOCK_SEPARATOR = '\n';
 
+/** Notes are kept with every completion, and some quote what a client sent: more and longer ones tell nothing new. */
+const MAX_NOTES = 64;
+const MAX_NOTE_CHARS = 160;
+
 /** Parts as canonical content: a string where there is only text, so that a harness may switch between both forms. */
 export function contentOf(parts: readonly ContentPart[]): Content {
   const texts: string[] = [];
@@ -32,7 +36,7 @@ export class Conversation {
   private open = false;
 
   note(phrase: string): void {
-    this.notes.add(phrase);
+    if (this.notes.size < MAX_NOTES) this.notes.add(phrase.slice(0, MAX_NOTE_CHARS));
   }
 
   system(text: string): void {

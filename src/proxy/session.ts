@@ -12,7 +12,7 @@ import { Echoes } from './echoes.ts';
 import type { CompletionJournal } from './journal.ts';
 import { refuseModel } from './models.ts';
 import type { Relay } from './relay.ts';
-import { completionOf, engineRequestOf, samplingOf } from './turn.ts';
+import { completionOf, engineRequestOf, refuseCostlyWishes, samplingOf } from './turn.ts';
 import { TurnLimit } from './turn-limit.ts';
 import { TurnMemory } from './turn-memory.ts';
 
@@ -122,6 +122,7 @@ export class SessionCalls {
   begin(digest: string, dialect: Dialect, asked: CanonicalRequest): Call {
     this.refuseWhenClosed();
     this.refuseModel(asked.model);
+    refuseCostlyWishes(asked);
     this.turnLimit.refuse(asked.callKind);
     if (this.running.size >= MAX_RUNNING_CALLS) {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} model calls running`);
@@ -189,6 +190,7 @@ export class SessionCalls {
 
   private track(digest: string, call: Call): void {
     const { callKind } = call.parts.request;
+    const { relay } = call;
     this.byBody.set(digest, call);
     this.running.add(call);
     this.turnLimit.begun(callKind);
@@ -202,8 +204,10 @@ export class SessionCalls {
         ended(true);
       },
       (error: unknown) => {
-        this.failed(asFloeError(error));
-        ended(false);
+        const failure = asFloeError(error);
+        this.failed(failure);
+        // What was relayed before the client went away may be all that it wanted.
+        ended(failure.code === 'cancelled' && relay?.message != null);
         if (this.byBody.get(digest) === call) this.byBody.delete(digest);
       },
     );

@@ -10,8 +10,8 @@ const CALLS_PER_TURN = 32;
 const LEAST_CALLS = 256;
 
 /**
- * Counts a session's turns: recorded completions of kind `main` but for those that the engine broke off; and its calls, which
- * are those of every kind. A request beyond either limit is refused for good, one that might be beyond it once those that run
+ * Counts a session's turns: recorded completions of kind `main` but for those that the engine broke off, and what an agent
+ * has read of replies before it went away; and its calls, which are those of every kind. A request beyond either limit is refused for good, one that might be beyond it once those that run
  * have ended, for now.
  */
 export class TurnLimit {

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { FloeError } from '../core/errors.ts';
 import { threadKeyOf } from '../dialects/call-kind.ts';
 import type { CallContext, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
 import type { GenerateRequest } from '../engines/engine.ts';
@@ -11,6 +12,12 @@ import { engineTexts } from './engine-texts.ts';
 /** Largest `num_samples` of a task: seeds of different calls never coincide with those of another sample. */
 const SEED_STRIDE = 100_000;
 
+/** Engines look for every one of them behind each token, for all of their calls in turn. No API that is spoken here takes as many. */
+const MAX_STOPS = 64;
+
+/** Of what a request asks for beside its prompt, as JSON: a schema, mostly. No context bounds it, and it is kept with each completion. */
+const MAX_WISHES_CHARS = 512 * 1024;
+
 const TRAINABLE_KINDS: readonly CallKind[] = ['main', 'subagent', 'compaction'];
 
 /** The attempt that a call belongs to. */
@@ -20,6 +27,17 @@ export type Attempt = {
   readonly sampleIndex: number;
   readonly sampling: Sampling;
 };
+
+/** Throws `schema_violation` for wishes that would cost others more than they are worth. */
+export function refuseCostlyWishes({ samplingAsked }: CanonicalRequest): void {
+  const stops = samplingAsked.stop?.length ?? 0;
+  if (stops > MAX_STOPS) throw new FloeError('schema_violation', `${stops} stop strings: there may be ${MAX_STOPS}`);
+  const chars = JSON.stringify(samplingAsked).length;
+  if (chars > MAX_WISHES_CHARS) {
+    const what = 'stop strings and response format';
+    throw new FloeError('schema_violation', `${what} take ${chars} characters: there may be ${MAX_WISHES_CHARS}`);
+  }
+}
 
 /** What makes two requests the same: dialect, agent thread, what the path says, and body, byte for byte. */
 export function digestOf(dialect: Dialect, context: CallContext, body: Buffer): string {

@@ -132,6 +132,14 @@ describe('what is read from a reply', () => {
     expect(reply.versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
   });
 
+  test.each([-1, 5])('cached tokens that cannot be are none: %i of a prompt of 4', async (cached_tokens) => {
+    server.onChat = (received) => {
+      const whole = vllmReply(received) as { usage: object };
+      json(received.response, 200, { ...whole, usage: { ...whole.usage, prompt_tokens_details: { cached_tokens } } });
+    };
+    expect((await generate()).usage).toEqual({ prompt_tokens: 4, completion_tokens: 3, cached_tokens: null });
+  });
+
   test('ids may come spaced out and on the choice', async () => {
     server.onChat = (received) => {
       const reply = vllmReply(received) as { choices: Record<string, unknown>[]; prompt_token_ids?: number[] };

@@ -4,7 +4,7 @@ import { type AddressInfo, connect, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ABANDON_GRACE_MS } from '../../src/proxy/call.ts';
 import { onceGone } from '../../src/proxy/departure.ts';
-import type { Received } from '../engines/scripted-server.ts';
+import { eventText, type Received, vllmChunks } from '../engines/scripted-server.ts';
 import { chatBody, Rig, WatchedClock } from './rig.ts';
 
 let rig: Rig;
@@ -40,6 +40,32 @@ describe('a client that leaves', () => {
     }
     expect(session.completions()).toEqual([]);
     expect(session.lastError).toBeNull();
+  });
+});
+
+describe('a client that leaves a stream', () => {
+  test('has had a turn when it has read some of it', async () => {
+    const key = rig.key();
+    const session = await rig.open({ key, maxTurns: 1 });
+    const held = new Promise<Received>((resolve) => {
+      rig.server.onChat = resolve;
+    });
+    const sent = rig.chat(key, { stream: true });
+    const received = await held;
+    const { response } = received;
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    const chunks = vllmChunks(received, { content: 'The answer is 42. Why?' });
+    response.write(chunks.slice(0, 3).map(eventText).join(''));
+    expect(await sent.firstBytes).toContain('The answer');
+    const noticed = clock.scheduled(ABANDON_GRACE_MS);
+    const aborted = once(response, 'close');
+    sent.abort();
+    await noticed;
+    clock.advance(ABANDON_GRACE_MS);
+    await aborted;
+    const { status } = await rig.chat(key, { messages: [{ role: 'user', content: 'and now?' }] }).reply;
+    expect(status).toBe(400);
+    expect(session).toMatchObject({ turns: 0, lastError: { code: 'turn_limit' } });
   });
 });
 

@@ -100,6 +100,31 @@ describe('a bound on turns', () => {
   });
 });
 
+describe('what a request asks for beside its prompt', () => {
+  test.each<[string, object]>([
+    ['stop strings', { stop: Array.from({ length: 65 }, (_, index) => `stop ${index}`) }],
+    ['long stop strings', { stop: ['x'.repeat(600_000)] }],
+    [
+      'a large schema',
+      { response_format: { type: 'json_schema', json_schema: { name: 'x', schema: { title: 'x'.repeat(600_000) } } } },
+    ],
+  ])('has a bound: %s', async (_, body) => {
+    await rig.open({ key });
+    const { status, body: answer } = await rig.chat(key, body).reply;
+    expect({ status, code: JSON.parse(answer).error.code }).toEqual({ status: 400, code: 'schema_violation' });
+    expect(rig.server.chats).toEqual([]);
+  });
+
+  test('leaves few and short notes', async () => {
+    const session = await rig.open({ key });
+    const tools = Array.from({ length: 1000 }, (_, index) => ({ type: `${index}${'x'.repeat(1000)}` }));
+    expect((await rig.chat(key, { tools }).reply).status).toBe(200);
+    const adjusted = session.completions()[0]?.request.adjusted ?? [];
+    expect(adjusted).toHaveLength(64);
+    expect(Math.max(...adjusted.map(({ length }) => length))).toBe(160);
+  });
+});
+
 describe('a request that goes on from a response', () => {
   const respond = (body: object) =>
     send({ path: '/v1/responses', body: { model: 'policy', ...body } }).then((reply) => ({

@@ -64,7 +64,7 @@ export function recordable(fields: ReplyFields): ParsedReply {
   const usage: Usage = {
     prompt_tokens: fields.usage.prompt_tokens,
     completion_tokens: fields.usage.completion_tokens,
-    cached_tokens: fields.usage.prompt_tokens_details?.cached_tokens ?? null,
+    cached_tokens: cachedOf(fields.usage),
   };
   refuseCount('prompt_token_ids', promptIds.length, 'usage.prompt_tokens', usage.prompt_tokens);
   refuseCount('token_ids', responseIds.length, 'usage.completion_tokens', usage.completion_tokens);
@@ -79,6 +79,12 @@ export function recordable(fields: ReplyFields): ParsedReply {
     stop: stopOf(fields.stopReason, finishReason, responseIds),
     usage,
   };
+}
+
+/** Null, too, for a number that cannot be: nothing is trained on it, but clients would count with it. */
+function cachedOf({ prompt_tokens, prompt_tokens_details }: z.output<typeof foreignUsageSchema>): number | null {
+  const cached = prompt_tokens_details?.cached_tokens ?? null;
+  return cached !== null && cached >= 0 && cached <= prompt_tokens ? cached : null;
 }
 
 export function refusal(what: string, cause?: unknown, details: object = {}): FloeError {
