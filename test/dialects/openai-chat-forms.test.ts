@@ -241,13 +241,16 @@ describe('a call of a custom tool', () => {
     },
   );
 
-  test('streams its text in one piece when it is complete, before the next call', () => {
-    const { body } = streamOf(openaiChat, reply(...calls), request);
-    const deltas = body
-      .split('\n\n')
-      .filter((event) => event !== '')
-      .flatMap((event) => JSON.parse(event.slice('data: '.length)).choices[0].delta.tool_calls ?? []);
-    expect(deltas).toEqual([
+  test('streams its text in one piece, before the next call', () => {
+    const { body, end } = streamOf(openaiChat, reply(...calls), request);
+    const callsIn = (text: string): unknown[] =>
+      text
+        .split('\n\n')
+        .filter((event) => event.startsWith('data: {'))
+        .flatMap((event) => JSON.parse(event.slice('data: '.length)).choices[0].delta.tool_calls ?? []);
+    // A text that is complete, or a next call, would tell that the first one is.
+    expect(callsIn(body)).toEqual([{ index: 0, ...custom('a', '') }]);
+    expect(callsIn(body + end)).toEqual([
       { index: 0, ...custom('a', '') },
       { index: 0, custom: { input: 'x\né' } },
       { index: 1, ...call('b', 'f', '') },

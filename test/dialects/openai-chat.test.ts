@@ -222,7 +222,7 @@ describe('a reply', () => {
     });
   });
 
-  test('streams role, thinking, text and calls; the end comes apart', () => {
+  test('streams role, thinking, text and calls; what ends its first call comes apart', () => {
     const { body, end } = streamOf(openaiChat, reply(), parse({ stream_options: { include_usage: true } }));
     const deltas = chunksOf(body).map((chunk) => JSON.parse(chunk).choices[0]);
     expect(deltas.map(({ delta }) => delta)).toEqual([
@@ -231,10 +231,12 @@ describe('a reply', () => {
       { content: ' Text\u2028' },
       { tool_calls: [{ index: 0, id: 'c1', type: 'function', function: { name: 'f', arguments: '' } }] },
       { tool_calls: [{ index: 0, function: { arguments: '{"b": 1' } }] },
-      { tool_calls: [{ index: 1, id: 'c2', type: 'function', function: { name: 'g', arguments: '' } }] },
     ]);
     expect(deltas.every(({ finish_reason }) => finish_reason === null)).toBe(true);
-    const [finish, usage, done, ...rest] = chunksOf(end);
+    const [second, finish, usage, done, ...rest] = chunksOf(end);
+    expect(JSON.parse(second ?? '').choices[0].delta).toEqual({
+      tool_calls: [{ index: 1, id: 'c2', type: 'function', function: { name: 'g', arguments: '' } }],
+    });
     expect(JSON.parse(finish ?? '').choices).toEqual([
       { index: 0, delta: {}, logprobs: null, finish_reason: 'tool_calls' },
     ]);
@@ -244,7 +246,8 @@ describe('a reply', () => {
   });
 
   test('has no usage chunk unless it was asked for', () => {
-    expect(chunksOf(streamOf(openaiChat, reply(), parse({})).end)).toHaveLength(2);
+    const text = reply({ message: { role: 'assistant', content: 'x' } });
+    expect(chunksOf(streamOf(openaiChat, text, parse({})).end)).toHaveLength(2);
   });
 
   test.each([

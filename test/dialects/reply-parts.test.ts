@@ -194,6 +194,31 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
   });
 });
 
+describe('a stream of the chat dialect', () => {
+  /** What leaves before the end. */
+  const early = (...deltas: ReplyDelta[]): string => {
+    const stream = openaiChat.openStream(head, requestFor(openaiChat));
+    const text = stream.start() + deltas.map((delta) => stream.delta(delta)).join('');
+    return (READERS.openai_chat?.(text) ?? []).map((piece) => piece.text).join('|');
+  };
+  const begin = (index: number): ReplyDelta => ({ kind: 'call', index, id: `c${index}`, name: 'f' });
+  const piece = (index: number, text: string): ReplyDelta => ({ kind: 'arguments', index, text });
+
+  test.each<[string, string[], string]>([
+    ['an object', ['{"a"', ':{}', '}', '\n'], '{"a"|:{}'],
+    ['an object in one piece', [' {"a":"}\\"}"} '], ' {"a":"}\\"}"'],
+    ['a list', ['[', '[1]', ',', '"\\', '"]"]'], '[|[1]|,|"\\|"]"'],
+    ['a number', ['4', '2'], ''],
+    ['no JSON', ['run', ' {}'], ''],
+    ['an object that is cut', ['{"a":"'], '{"a":"'],
+  ])('never holds a call whose arguments are whole before its end: %s', (_, texts, expected) => {
+    const sent = early(begin(0), ...texts.map((text) => piece(0, text)));
+    expect(sent).toBe(['c0 f', expected].filter(Boolean).join('|'));
+    // The next call would tell as well that this one is whole.
+    expect(early(begin(0), ...texts.map((text) => piece(0, text)), begin(1), piece(1, '{"b"'))).toBe(sent);
+  });
+});
+
 describe('the rest of a reply', () => {
   const callOf = (id: string, text: string) => ({
     id,

@@ -5,6 +5,7 @@ import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEn
 import { harnessStatus, isContextOverflow } from '../refusal.ts';
 import { dataEvent } from '../server-sent.ts';
 import { customInput } from './custom-tool.ts';
+import { ValueEnd } from './value-end.ts';
 
 const DONE = 'data: [DONE]\n\n';
 
@@ -45,11 +46,21 @@ export function openChatStream(head: ReplyHead, request: CanonicalRequest): Repl
   return new ChatStream(head, request);
 }
 
+/**
+ * Some clients run a call as soon as its arguments are whole, others when the next call begins. So what makes the first call whole
+ * and all behind it are held back until the end, when the completion is durable.
+ */
 class ChatStream implements ReplyStream {
   private readonly base: object;
   private readonly request: CanonicalRequest;
   /** A custom call that is open: its input can be told from the argument text only when that is complete. */
   private custom: { readonly index: number; text: string } | null = null;
+
+  /** Of the first call. */
+  private readonly valueEnd = new ValueEnd();
+  private calls = 0;
+  /** What may only leave with the end; null: nothing yet. */
+  private held: string | null = null;
 
   constructor(head: ReplyHead, request: CanonicalRequest) {
     this.base = headOf(head, 'chat.completion.chunk');
@@ -61,6 +72,13 @@ class ChatStream implements ReplyStream {
   }
 
   delta(delta: ReplyDelta): string {
+    if (delta.kind === 'call' && this.calls++ > 0) this.held ??= '';
+    if (this.held === null) return this.eventsOf(delta);
+    this.held += this.eventsOf(delta);
+    return '';
+  }
+
+  private eventsOf(delta: ReplyDelta): string {
     switch (delta.kind) {
       case 'reasoning':
         return this.chunk({ reasoning_content: delta.text });
@@ -69,7 +87,7 @@ class ChatStream implements ReplyStream {
       case 'call':
         return this.closeCustom() + this.openCall(delta.index, delta.id, delta.name);
       case 'arguments':
-        if (this.custom === null) return this.call(delta.index, { function: { arguments: delta.text } });
+        if (this.custom === null) return this.arguments(delta.index, delta.text);
         this.custom.text += delta.text;
         return '';
     }
@@ -77,7 +95,20 @@ class ChatStream implements ReplyStream {
 
   end(reply: CanonicalReply): StreamEnd {
     const usage = this.request.streamUsage ? dataEvent({ ...this.base, choices: [], usage: usageOf(reply) }) : '';
-    return { body: this.closeCustom(), end: `${this.chunk({}, finishOf(reply))}${usage}${DONE}` };
+    const body = this.closeCustom();
+    const end = `${this.chunk({}, finishOf(reply))}${usage}${DONE}`;
+    return this.held === null ? { body, end } : { body: '', end: this.held + body + end };
+  }
+
+  private arguments(index: number, text: string): string {
+    const end = this.held === null ? this.valueEnd.find(text) : null;
+    if (end === null) return this.argumentsPiece(index, text);
+    this.held = this.argumentsPiece(index, text.slice(end));
+    return end === 0 ? '' : this.argumentsPiece(index, text.slice(0, end));
+  }
+
+  private argumentsPiece(index: number, text: string): string {
+    return this.call(index, { function: { arguments: text } });
   }
 
   private openCall(index: number, id: string, name: string): string {
