@@ -49,6 +49,7 @@ describe.each(names)('another model, in %s,', (name) => {
     key = rig.key();
     await rig.open({ key, sessionId: 'ses_2', modelAliases: ['*'] });
     expect((await send(ask(name, { model: 'whatever' }))).status).toBe(200);
+    expect((await send(ask(name, { model: 'm'.repeat(513) }))).status).toBe(404);
   });
 });
 
