@@ -16,6 +16,8 @@ const NPM_CI = [
   '--no-audit',
   '--no-fund',
   '--no-update-notifier',
+  // An npm that runs floe may have been told to be silent; why an installation failed is wanted all the same.
+  '--loglevel=error',
 ];
 
 /** Rejects with `setup_failed` when npm is missing or fails. */
