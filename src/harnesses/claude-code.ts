@@ -6,6 +6,7 @@ import { failedExit } from './exit.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './installs.ts';
 import { lastLine } from './json-lines.ts';
+import { LITERAL_ENV, literal } from './literal.ts';
 import { withLogsIn } from './log-link.ts';
 import { skillFiles } from './skill-files.ts';
 import { windowOf } from './window.ts';
@@ -77,7 +78,7 @@ function launch(context: CheckedContext<Settings>): Launch {
   const mcpFile = `${paths.home}/.floe/claude-code-mcp.json`;
   const promptFile = `${paths.home}/.floe/claude-code-prompt.md`;
   const files: SandboxFile[] = [
-    { path: mcpFile, content: JSON.stringify(mcpConfig(agent.mcp_servers)), mode: 0o600 },
+    { path: mcpFile, content: JSON.stringify(literal(mcpConfig(agent.mcp_servers))), mode: 0o600 },
     { path: `${configDir}/settings.json`, content: JSON.stringify(SETTINGS_FILE) },
     ...skillFiles(`${configDir}/skills`, context.skills),
   ];
@@ -91,7 +92,13 @@ function launch(context: CheckedContext<Settings>): Launch {
   }
   return {
     files,
-    env: { ...QUIET, ...modelEnv(context), CLAUDE_CONFIG_DIR: configDir, ...(settings.simple ? SIMPLE : {}) },
+    env: {
+      ...QUIET,
+      ...LITERAL_ENV,
+      ...modelEnv(context),
+      CLAUDE_CONFIG_DIR: configDir,
+      ...(settings.simple ? SIMPLE : {}),
+    },
     command: withLogsIn(`${paths.logs}/claude_code`, `${configDir}/projects`, [
       ...commandOf(HARNESS_INSTALLS.claude_code, installDir),
       ...options,

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import type { McpServer } from '../schema/index.ts';
 import type { CheckedContext } from './define.ts';
+import { literal, twiceLiteral } from './literal.ts';
 import { windowOf } from './window.ts';
 
 export const geminiCliSettingsSchema = z.strictObject({
@@ -59,8 +60,8 @@ export function geminiCliSettings({ agent, contextWindow, settings }: CheckedCon
     },
     modelConfigs: {
       customOverrides: [
-        ...MODEL_CONFIGS.map((model) => ({ match: { model }, modelConfig: { model: name } })),
-        { match: { model: name }, modelConfig: { generateContentConfig: { maxOutputTokens: replyTokens } } },
+        ...MODEL_CONFIGS.map((model) => ({ match: { model }, modelConfig: { model: literal(name) } })),
+        { match: { model: literal(name) }, modelConfig: { generateContentConfig: { maxOutputTokens: replyTokens } } },
       ],
     },
     tools: {
@@ -71,7 +72,7 @@ export function geminiCliSettings({ agent, contextWindow, settings }: CheckedCon
     },
     // In the other format, whatever follows an @ in the system prompt is replaced, if only by an error.
     ...(prompt?.includes('@') ? { context: { importFormat: 'flat' } } : {}),
-    mcpServers: Object.fromEntries(servers.map((server) => [server.name, mcpServer(server)])),
+    mcpServers: Object.fromEntries(servers.map((server) => [server.name, literalServer(server)])),
   };
 }
 
@@ -79,6 +80,14 @@ export function geminiCliSettings({ agent, contextWindow, settings }: CheckedCon
 function compactAt(contextTokens: number, replyTokens: number): number {
   // Room for the reply to that prompt, for what a tool says to it, and for the next reply: each may take as much.
   return Math.max(Math.floor(contextTokens / 2), contextTokens - 3 * replyTokens);
+}
+
+/** The values of its environment and of its headers are looked at a second time when it is started. */
+function literalServer(server: McpServer): object {
+  const said = mcpServer(server);
+  return server.transport === 'stdio'
+    ? { ...literal(said), env: twiceLiteral(server.env) }
+    : { ...literal(said), headers: twiceLiteral(server.headers) };
 }
 
 /** In the form that Gemini CLI and Qwen Code have in common. */

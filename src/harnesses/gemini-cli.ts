@@ -7,6 +7,7 @@ import { type GeminiCliSettings, geminiCliSettings, geminiCliSettingsSchema } fr
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './installs.ts';
 import { lastLine } from './json-lines.ts';
+import { LITERAL_ENV } from './literal.ts';
 import { withLogsIn } from './log-link.ts';
 import { skillFiles } from './skill-files.ts';
 
@@ -19,6 +20,9 @@ const ERROR_MARK = '{"type":"error"';
 const SERVERS_MARK = 'MCP issues detected.';
 
 /** Names that it takes for one of Google's models, whatever its settings say. */
+/** It puts the model's name into a header, which takes no other characters. */
+const HEADER_TEXT = /^[\x20-\x7e\x80-\xff]*$/;
+
 const TAKEN_NAMES = ['auto', 'auto-gemini-2.5', 'auto-gemini-3', 'flash', 'flash-lite', 'none', 'pro'];
 
 /** The policy used its room up, or would say nothing: the agent has ended, and can be graded. */
@@ -44,6 +48,7 @@ export const geminiCliHarness = defineHarness<GeminiCliSettings>({
   settings: geminiCliSettingsSchema,
   check({ model_name: name }: AgentSpec) {
     if (TAKEN_NAMES.includes(name)) refuseAgent('agent.model_name', `gemini_cli takes ${name} for a model of Google's`);
+    if (!HEADER_TEXT.test(name)) refuseAgent('agent.model_name', 'gemini_cli takes characters of Latin-1 only');
   },
   launch,
   judge,
@@ -62,6 +67,8 @@ function launch(context: CheckedContext<GeminiCliSettings>): Launch {
   return {
     files,
     env: {
+      ...LITERAL_ENV,
+      GEMINI_CLI_HOME: paths.home,
       GEMINI_API_KEY: apiKey,
       GOOGLE_GEMINI_BASE_URL: baseUrl,
       GEMINI_CLI_TRUST_WORKSPACE: 'true',
@@ -72,7 +79,9 @@ function launch(context: CheckedContext<GeminiCliSettings>): Launch {
     },
     command: withLogsIn(`${paths.logs}/gemini_cli`, `${geminiDir}/tmp`, [
       ...commandOf(HARNESS_INSTALLS.gemini_cli, installDir),
-      ...['--model', agent.model_name, '--yolo', '--output-format', 'stream-json'],
+      // In one argument with the option's name, since it may begin like an option itself.
+      `--model=${agent.model_name}`,
+      ...['--yolo', '--output-format', 'stream-json'],
     ]),
     // At the very start, a slash makes it a command of the program's own, which never reaches the model.
     stdin: instruction.startsWith('/') ? `\n${instruction}` : instruction,

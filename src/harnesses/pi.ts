@@ -73,6 +73,7 @@ function launch(context: CheckedContext<Settings>): Launch {
   return {
     files,
     env: {
+      PI_CODING_AGENT_DIR: agentDir,
       PI_OFFLINE: '1',
       PI_SKIP_VERSION_CHECK: '1',
       PI_TELEMETRY: '0',

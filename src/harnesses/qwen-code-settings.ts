@@ -2,6 +2,7 @@ import { z } from 'zod';
 import type { DialectName } from '../schema/index.ts';
 import type { CheckedContext } from './define.ts';
 import { mcpServer } from './gemini-cli-settings.ts';
+import { literal } from './literal.ts';
 import { windowOf } from './window.ts';
 
 export const qwenCodeSettingsSchema = z.strictObject({
@@ -36,7 +37,7 @@ export function qwenCodeSettings(context: CheckedContext<QwenCodeSettings>): obj
   const { agent, baseUrl, contextWindow, dialect, settings } = context;
   const { contextTokens, replyTokens } = windowOf(contextWindow, settings.max_tokens);
   const { authType, keyVariable, path, wireApi } = QWEN_APIS[dialect];
-  return {
+  return literal({
     // The form of the file: older ones are written anew.
     $version: 4,
     // The policy is asked to sign commits with the name of another model otherwise.
@@ -71,5 +72,5 @@ export function qwenCodeSettings(context: CheckedContext<QwenCodeSettings>): obj
     experimental: { emitToolUseSummaries: false },
     agents: { crossSessionMessaging: false },
     mcpServers: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, mcpServer(server)])),
-  };
+  });
 }

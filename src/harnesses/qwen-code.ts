@@ -1,9 +1,11 @@
 import { z } from 'zod';
-import { type CheckedContext, defineHarness } from './define.ts';
+import type { AgentSpec } from '../schema/index.ts';
+import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
 import { failedExit } from './exit.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './installs.ts';
 import { lastLine } from './json-lines.ts';
+import { LITERAL_ENV } from './literal.ts';
 import { QWEN_APIS, type QwenCodeSettings, qwenCodeSettings, qwenCodeSettingsSchema } from './qwen-code-settings.ts';
 import { skillFiles } from './skill-files.ts';
 import { windowOf } from './window.ts';
@@ -13,6 +15,12 @@ const RESULT_MARK = '"type":"result"';
 
 /** In the error output, before the names of tool servers that do not start; it works on without them. */
 const SERVERS_MARK = /^Warning: MCP server\(s\) failed to start: (.*?)\. Continuing/m;
+
+/** The only way to add to its system prompt. */
+const SYSTEM_OPTION = '--append-system-prompt=';
+
+/** Linux starts no program with a longer argument; one byte ends it. */
+const MAX_ARGUMENT_BYTES = 128 * 1024 - 1;
 
 /** The policy's own doing: the agent has ended, and can be graded. */
 const POLICY_ENDINGS = ['Loop detection halted the run', 'malformed tool call arguments'];
@@ -31,6 +39,11 @@ export const qwenCodeHarness = defineHarness<QwenCodeSettings>({
   features: ['mcp_servers', 'skills', 'system_prompt'],
   install: HARNESS_INSTALLS.qwen_code,
   settings: qwenCodeSettingsSchema,
+  check({ system_prompt: prompt = '' }: AgentSpec) {
+    if (prompt.includes('\0')) refuseAgent('agent.system_prompt', 'must not contain a NUL byte', 'schema_violation');
+    if (Buffer.byteLength(`${SYSTEM_OPTION}${prompt}`) <= MAX_ARGUMENT_BYTES) return;
+    refuseAgent('agent.system_prompt', 'qwen_code takes it on its command line, which has room for 128 KiB');
+  },
   launch,
   judge,
 });
@@ -39,7 +52,7 @@ function launch(context: CheckedContext<QwenCodeSettings>): Launch {
   const { agent, apiKey, contextWindow, dialect, instruction, installDir, paths, settings } = context;
   const settingsFile = `${paths.home}/.floe/qwen-code-settings.json`;
   // In one argument with the option's name, since it may begin like an option itself.
-  const system = agent.system_prompt === undefined ? [] : [`--append-system-prompt=${agent.system_prompt}`];
+  const system = agent.system_prompt === undefined ? [] : [`${SYSTEM_OPTION}${agent.system_prompt}`];
   const { authType, keyVariable } = QWEN_APIS[dialect];
   return {
     files: [
@@ -48,6 +61,8 @@ function launch(context: CheckedContext<QwenCodeSettings>): Launch {
     ],
     env: {
       ...QUIET,
+      ...LITERAL_ENV,
+      QWEN_HOME: `${paths.home}/.qwen`,
       [keyVariable]: apiKey,
       // The system's settings: those of the work tree do not go over them.
       QWEN_CODE_SYSTEM_SETTINGS_PATH: settingsFile,
@@ -58,7 +73,7 @@ function launch(context: CheckedContext<QwenCodeSettings>): Launch {
     },
     command: [
       ...commandOf(HARNESS_INSTALLS.qwen_code, installDir),
-      ...['--auth-type', authType, '--model', agent.model_name],
+      ...['--auth-type', authType, `--model=${agent.model_name}`],
       ...['--yolo', '--output-format', 'stream-json', ...system],
     ],
     // At the very start, a slash makes it a command of the program's own, which never reaches the model.

@@ -43,7 +43,7 @@ describe('a launch of Gemini CLI', () => {
 
   test("gives every call of a model the policy's name, and bounds the replies of agents", () => {
     const { command } = launchOf(gemini, { model_name: 'qwen/q:7b' });
-    expect((command as string[]).join(' ')).toContain('--model qwen/q:7b --yolo');
+    expect((command as string[]).join(' ')).toContain('--model=qwen/q:7b --yolo');
     const { customOverrides } = settingsOf({ model_name: 'qwen/q:7b' }).modelConfigs;
     const replies = customOverrides.filter(({ match }) => match.model === 'qwen/q:7b');
     expect(replies.map(({ modelConfig }) => modelConfig)).toEqual([
@@ -54,6 +54,12 @@ describe('a launch of Gemini CLI', () => {
       expect.arrayContaining(['base', 'chat-compression-default', 'agent-history-provider-summarizer']),
     );
     for (const { modelConfig } of others) expect(modelConfig).toEqual({ model: 'qwen/q:7b' });
+  });
+
+  test('refuses a model whose name no header can have', () => {
+    const check = (name: string) => () => gemini.checkAgent(agentOf(gemini, { model_name: name }));
+    for (const name of ['漢', 'a\nb', 'a\0']) expect(check(name)).toThrow(/agent.model_name: .*Latin-1/);
+    for (const name of ['-x', 'org/é "q" $HOME']) expect(check(name)).not.toThrow();
   });
 
   test("shares a window that it takes for a million tokens so that it is the policy's", () => {

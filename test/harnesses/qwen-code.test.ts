@@ -36,7 +36,7 @@ describe('a launch of Qwen Code', () => {
   ])('speaks %s', (dialect, authType, baseUrl, envKey, wireApi) => {
     const input = { dialect, model_name: 'qwen/q:7b' };
     const { command, env } = launchOf(qwen, input);
-    expect((command as string[]).join(' ')).toContain(`--auth-type ${authType} --model qwen/q:7b --yolo`);
+    expect((command as string[]).join(' ')).toContain(`--auth-type ${authType} --model=qwen/q:7b --yolo`);
     expect(env[envKey]).toBe(KEY);
     const { model, modelProviders, security } = settingsOf(input);
     expect(model.name).toBe('qwen/q:7b');
@@ -79,6 +79,22 @@ describe('a launch of Qwen Code', () => {
     // One argument, which is none of its options whatever it begins with.
     expect((launch.command as string[]).at(-1)).toBe('--append-system-prompt=--moin');
     for (const { path } of launch.files) expect(path).not.toMatch(/^\/work/);
+  });
+
+  test('refuses an addition to the prompt that no command line has room for', () => {
+    const check = (prompt: string) => () => qwen.checkAgent(agentOf(qwen, { system_prompt: prompt }));
+    const room = 128 * 1024 - 1 - '--append-system-prompt='.length;
+    expect(check('x'.repeat(room))).not.toThrow();
+    expect(check('x'.repeat(room + 1))).toThrow(expect.objectContaining({ code: 'unsupported' }));
+    expect(check('é'.repeat(room / 2 + 1))).toThrow(/agent.system_prompt/);
+    expect(check('a\0b')).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+  });
+
+  test('takes a model whose name begins like an option, or has a variable in it', () => {
+    const { command, env } = launchOf(qwen, { model_name: '-x$HOME' });
+    expect(command).toContain('--model=-x$HOME');
+    expect(settingsOf({ model_name: '-x$HOME' }).model.name).toBe(`-x\${FLOE_DOLLAR}HOME`);
+    expect(env.FLOE_DOLLAR).toBe('$');
   });
 
   test('makes no calls for itself', () => {
