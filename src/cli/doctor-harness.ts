@@ -19,22 +19,28 @@ export type HarnessOptions = {
   readonly customShell?: string | undefined;
 };
 
-export type Machine = { readonly harnessDir: string; chooseBackend(): Promise<BackendChoice> };
+export type Machine = {
+  readonly harnessDir: string;
+  chooseBackend(): Promise<BackendChoice>;
+  /** Ends the turn early; everything that was started is taken down first. */
+  readonly signal: AbortSignal;
+};
 
 /**
  * Proves that a harness works on this machine, with one scripted turn: it starts, its request comes in, its reply is taken,
  * and the tokens are the engine's. Ends at the first step that all later ones need. Rejects with `unknown_harness`,
- * `schema_violation`, `unsupported` or `malformed_json` when the options ask for something that there is not.
+ * `schema_violation`, `unsupported` or `malformed_json` when the options ask for something that there is not, and with
+ * the signal's reason.
  */
 export async function examineHarness(options: HarnessOptions, machine: Machine): Promise<Finding[]> {
   const adapter = findHarness(options.harness);
   const agent = agentOf(options);
   adapter.checkAgent(agent);
-  const installation = await installationFinding(adapter, machine.harnessDir);
+  const installation = await installationFinding(adapter, agent, machine.harnessDir);
   if (!installation.ok) return [installation];
   const { backend, problem } = await machine.chooseBackend();
   const runtime = found('runtime', problem === null ? backend : `${backend}, without isolation: ${problem.problem}`);
-  const probe = await probeAgent(agent, backend, machine.harnessDir);
+  const probe = await probeAgent(agent, backend, machine.harnessDir, machine.signal);
   return [installation, runtime, ...findingsOf(probe, agent.dialect ?? adapter.dialects[0])];
 }
 
@@ -56,8 +62,9 @@ function settingsOf(text: string): unknown {
   }
 }
 
-async function installationFinding({ name, install }: HarnessAdapter, harnessDir: string): Promise<Finding> {
-  if (install === null) return found('installed', 'nothing to install');
+async function installationFinding(adapter: HarnessAdapter, agent: AgentSpec, harnessDir: string): Promise<Finding> {
+  const { install, name } = adapter;
+  if (install === null || adapter.inImage(agent)) return found('installed', 'nothing to install');
   const { installed, path } = await harnessStatus(name, harnessDir);
   if (installed) return found('installed', `${install.version} in ${path}`);
   return lacking('installed', `${name} ${install.version} is not installed`, `floe harness install ${name}`);

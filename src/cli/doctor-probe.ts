@@ -49,9 +49,15 @@ export type Probe = {
 
 /**
  * Runs one session of the agent on this machine against the simulated engine, with a server and a node of its own, all
- * of which are gone when it settles. Rejects with what submission refuses, or with what starting failed with.
+ * of which are gone when it settles. Rejects with what submission refuses, with what starting failed with, or with the
+ * signal's reason.
  */
-export async function probeAgent(agent: AgentSpec, backend: RuntimeBackend, harnessDir: string): Promise<Probe> {
+export async function probeAgent(
+  agent: AgentSpec,
+  backend: RuntimeBackend,
+  harnessDir: string,
+  signal: AbortSignal,
+): Promise<Probe> {
   const dir = await mkdtemp(join(tmpdir(), 'floe-doctor-'));
   const closers: (() => Promise<unknown>)[] = [() => rm(dir, { recursive: true, force: true, maxRetries: 3 })];
   try {
@@ -73,16 +79,16 @@ export async function probeAgent(agent: AgentSpec, backend: RuntimeBackend, harn
     closers.push(() => node.close());
     const client = new FloeClient({ url: server.url });
     closers.push(() => client.close());
-    return await runOne(client, sim, agent);
+    return await runOne(client, sim, agent, signal);
   } finally {
     for (let close = closers.pop(); close !== undefined; close = closers.pop()) await close();
   }
 }
 
-async function runOne(client: FloeClient, sim: SimServer, agent: AgentSpec): Promise<Probe> {
-  await client.submit({ instruction: INSTRUCTION, timeout_seconds: TIMEOUT_SECONDS, max_attempts: 1, agent });
-  for await (const result of client.results()) {
-    const bytes = result.completion_count === 0 ? '[]' : await client.completions(result.session_id);
+async function runOne(client: FloeClient, sim: SimServer, agent: AgentSpec, signal: AbortSignal): Promise<Probe> {
+  await client.submit({ instruction: INSTRUCTION, timeout_seconds: TIMEOUT_SECONDS, max_attempts: 1, agent }, signal);
+  for await (const result of client.results({ signal })) {
+    const bytes = result.completion_count === 0 ? '[]' : await client.completions(result.session_id, signal);
     // Our own server's answer in our own form.
     const completions = parseJson(bytes) as CompletionRecord[];
     return { result, completions, ledger: checkAgainstLedger([result], sim.ledger.entries(), 'processed') };

@@ -8,6 +8,7 @@ import { chooseBackend, probeBackends } from './backend.ts';
 import { type Finding, printFinding } from './doctor-finding.ts';
 import { examineHarness } from './doctor-harness.ts';
 import { floeHome, harnessDir } from './home.ts';
+import { untilSignalled } from './lifetime.ts';
 import { json } from './print.ts';
 
 type Options = {
@@ -18,6 +19,9 @@ type Options = {
   customShell?: string;
   json?: boolean;
 };
+
+/** What a shell reports of a program that Ctrl-C ended. */
+const INTERRUPTED = 130;
 
 /** Programs that sessions use from the host's /usr, and what for. */
 const PROGRAMS = [
@@ -36,17 +40,26 @@ export function registerDoctor(program: Command): void {
     .option('--custom-shell <command>', 'its agent.custom_shell')
     .option('--json', 'machine-readable output')
     .action(async (options: Options) => {
-      const findings = await examine(options);
+      const stopping = new AbortController();
+      void untilSignalled().then(() => stopping.abort());
+      const findings = await examine(options, stopping.signal).catch((error: unknown) => {
+        if (!stopping.signal.aborted) throw error;
+        return null;
+      });
+      if (findings === null) {
+        process.exitCode = INTERRUPTED;
+        return;
+      }
       if (options.json) json({ findings });
       else for (const finding of findings) printFinding(finding);
       if (findings.some((finding) => !finding.ok)) process.exitCode = 1;
     });
 }
 
-async function examine({ engine, harness, json: _, ...agent }: Options): Promise<Finding[]> {
+async function examine({ engine, harness, json: _, ...agent }: Options, signal: AbortSignal): Promise<Finding[]> {
   if (harness !== undefined) {
     if (engine !== undefined) throw new FloeError('bad_request', '--harness uses an engine of its own: drop --engine');
-    return examineHarness({ ...agent, harness }, { harnessDir: harnessDir(), chooseBackend });
+    return examineHarness({ ...agent, harness }, { harnessDir: harnessDir(), chooseBackend, signal });
   }
   const stray = [
     ['--dialect', agent.dialect],

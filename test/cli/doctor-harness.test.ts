@@ -1,7 +1,9 @@
-import { mkdtemp, rm } from 'node:fs/promises';
+import { once } from 'node:events';
+import { watch } from 'node:fs';
+import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { chooseBackend } from '../../src/cli/backend.ts';
 import type { Finding } from '../../src/cli/doctor-finding.ts';
 import { examineHarness, findingsOf } from '../../src/cli/doctor-harness.ts';
@@ -22,7 +24,11 @@ function shell(command: string): AgentSpec {
 }
 
 describe('doctor --harness', () => {
-  const machine = { harnessDir: '', chooseBackend: async () => ({ backend: 'local' as const, problem: null }) };
+  const machine = {
+    harnessDir: '',
+    chooseBackend: async () => ({ backend: 'local' as const, problem: null }),
+    signal: new AbortController().signal,
+  };
   let dir: string;
   beforeAll(async () => {
     dir = await mkdtemp(join(tmpdir(), 'floe-doctor-test-'));
@@ -71,6 +77,27 @@ describe('doctor --harness', () => {
     expect(findings).toMatchObject([{ part: 'installed', ok: false, remedy: 'floe harness install pi' }]);
   });
 
+  it('asks for no installation of what is in the image', async () => {
+    const settings = '{"program":"/no/such/mini"}';
+    const [installation] = await examineHarness({ harness: 'mini_swe_agent', settings }, machine);
+    expect(installation).toMatchObject({ part: 'installed', ok: true, text: 'nothing to install' });
+  });
+
+  it('takes everything down when it is stopped', async () => {
+    const stopping = new AbortController();
+    const own = join(dir, 't');
+    await mkdir(own);
+    vi.stubEnv('TMPDIR', own);
+    const started = join(dir, 'started');
+    const watcher = watch(dir);
+    const seen = once(watcher, 'change');
+    const probe = probeAgent(shell(`touch ${started}; sleep 300`), 'local', dir, stopping.signal);
+    await Promise.all([expect(probe).rejects.toThrow('enough'), seen.then(() => stopping.abort(new Error('enough')))]);
+    watcher.close();
+    vi.unstubAllEnvs();
+    expect(await readdir(own)).toEqual([]);
+  });
+
   it.each([
     [{ harness: 'nothing' }, 'unknown_harness'],
     [{ harness: 'pi', dialect: 'latin' }, 'schema_violation'],
@@ -88,7 +115,7 @@ describe('the verdict on a probe', () => {
   let dir: string;
   beforeAll(async () => {
     dir = await mkdtemp(join(tmpdir(), 'floe-doctor-test-'));
-    good = await probeAgent(shell(oneCall('hi')), 'local', dir);
+    good = await probeAgent(shell(oneCall('hi')), 'local', dir, new AbortController().signal);
   });
   afterAll(() => rm(dir, { recursive: true, force: true }));
 
@@ -138,7 +165,9 @@ describe.each(['openai_chat', 'anthropic', 'openai_responses', 'gemini'] as cons
   'doctor on pi over %s',
   (dialect) => {
     it.skipIf(!installed)('proves the real program', async () => {
-      const findings = await examineHarness({ harness: 'pi', dialect }, { harnessDir: harnessDir(), chooseBackend });
+      const { signal } = new AbortController();
+      const machine = { harnessDir: harnessDir(), chooseBackend, signal };
+      const findings = await examineHarness({ harness: 'pi', dialect }, machine);
       expect(parts(findings)).toEqual(GOOD);
     });
   },
