@@ -7,6 +7,7 @@ export function factsOf({ result, completions, entries, firedFaults }) {
   const byId = new Map(completions.map((completion) => [completion.completion_id, completion]));
   const ordered = [...completions].sort((a, b) => a.index - b.index);
   const scenarioOf = new Map(entries.map((entry) => [entry.request_id, entry.scenario]));
+  const promptOf = new Map(entries.map((entry) => [entry.request_id, entry.prompt_ids?.length ?? 0]));
   const byScenario = (name) => ordered.filter(({ completion_id }) => scenarioOf.get(completion_id) === name);
   return {
     result,
@@ -17,6 +18,8 @@ export function factsOf({ result, completions, entries, firedFaults }) {
     byScenario,
     main: byScenario('main'),
     firedFaults,
+    /** Of a completion's request, as the engine counted them. */
+    promptTokens: ({ completion_id }) => promptOf.get(completion_id) ?? 0,
     /** All messages of a completion's request; records hold only what is new since their base. */
     messages: (completion) => messagesOf(completion, byId),
   };
@@ -26,6 +29,11 @@ function messagesOf({ request }, byId) {
   const base = request.base === null ? undefined : byId.get(request.base);
   const kept = base === undefined ? [] : messagesOf(base, byId).slice(0, request.keep);
   return [...kept, ...request.messages];
+}
+
+/** What the tools said in a conversation, one text for each result. Not what the calls say, which quote their commands. */
+export function toolResults(messages) {
+  return messages.filter(({ role }) => role === 'tool').map(({ content }) => JSON.stringify(content));
 }
 
 /** The harness did its task. `expect.outcome`: how the session is to end; default `completed`. */

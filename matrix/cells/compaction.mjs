@@ -56,15 +56,19 @@ export const cell = {
         sideScenario(row),
       ],
       grader: grader('grep -q read read.txt'),
-      check({ completions, byScenario }) {
+      check({ completions, byScenario, promptTokens }) {
         const summaries = byScenario('compaction');
         if (summaries.length === 0) return ['the harness never asked for a summary'];
         const problems = summaries
           .filter(({ call_kind }) => call_kind !== 'compaction')
           .map(({ completion_id, call_kind }) => `${completion_id} is a compaction and labelled ${call_kind}`);
         const last = Math.max(...summaries.map(({ index }) => index));
-        if (!completions.some(({ index, call_kind }) => index > last && call_kind === 'main')) {
-          problems.push('the main agent did not go on after the compaction');
+        const main = completions.filter(({ call_kind }) => call_kind === 'main');
+        const before = main.filter(({ index }) => index < last).at(-1);
+        const after = main.find(({ index }) => index > last);
+        if (after === undefined) problems.push('the main agent did not go on after the compaction');
+        else if (before !== undefined && promptTokens(after) >= promptTokens(before)) {
+          problems.push('the first prompt after the compaction is no shorter than the last one before');
         }
         return problems;
       },

@@ -8,6 +8,14 @@ const KINDS = {
   cut_off: (shell) => [rawCall(`{"name": ${JSON.stringify(shell.tool)}, "arguments": {"command": "ec`)],
 };
 
+/** What is in a reply of each kind, with the backslashes of quoting left out, and in no other reply. */
+const SIGNS = {
+  unknown_tool: /no_such_tool/,
+  wrong_arguments: /no_such_argument/,
+  no_object: /echo hello/,
+  cut_off: /"ec(?!ho)/,
+};
+
 /**
  * Broken calls, then the work, then a call that was cut off. `row.malformed[kind]`: 'told' (default), the model is told of
  * its mistake; 'resampled', the harness asks again for the same turn and drops the broken reply; null, left out.
@@ -45,8 +53,14 @@ export const cell = {
       grader: grader('grep -q made made.txt'),
       check({ byScenario }) {
         const wanted = kinds.length + 1;
-        const replies = byScenario('main').length;
-        return replies >= wanted ? [] : [`the policy gave ${replies} replies instead of at least ${wanted}`];
+        const replies = byScenario('main').map(({ message }) => JSON.stringify(message).replaceAll('\\', ''));
+        const problems = kinds
+          .filter((kind) => !replies.some((reply) => SIGNS[kind].test(reply)))
+          .map((kind) => `no reply has a call of the kind ${kind}`);
+        if (replies.length < wanted) {
+          problems.push(`the policy gave ${replies.length} replies instead of at least ${wanted}`);
+        }
+        return problems;
       },
     };
   },
