@@ -12,6 +12,9 @@ import { windowOf } from './window.ts';
 /** In every line that ends a message, of the model or of a tool. */
 const TURN_MARK = '"message_end"';
 
+/** How a message's own word on its end begins; in what others wrote its quotes are escaped. */
+const STOP_MARK = '"stopReason":"';
+
 /** The name of floe's provider in pi's configuration. */
 const PROVIDER = 'floe';
 
@@ -110,7 +113,17 @@ function judge(report: HarnessReport): HarnessVerdict {
   if (failed !== null) return failed;
   const last = lastLine(report.stdout, TURN_MARK, turnSchema);
   if (last === null) return { ok: false, message: 'pi ended without a turn of the model' };
-  const { stopReason, errorMessage } = last.message;
+  const { stopReason, errorMessage } = last.message.stopReason === 'toolUse' ? lastStop(report.stdout) : last.message;
+  if (stopReason === 'toolUse') return { ok: false, message: 'pi ended within its turn' };
   if (stopReason !== 'error' && stopReason !== 'aborted') return { ok: true };
   return { ok: false, message: errorMessage ?? `the last turn stopped with ${stopReason}` };
+}
+
+/**
+ * How the last of all messages stopped. The output ends in one line with all of them, which in a long session takes all
+ * that is kept of the end: it lacks its beginning then, but not this.
+ */
+function lastStop(stdout: string): { readonly stopReason: string; readonly errorMessage?: undefined } {
+  const from = stdout.lastIndexOf(STOP_MARK) + STOP_MARK.length;
+  return { stopReason: stdout.slice(from, stdout.indexOf('"', from)) };
 }

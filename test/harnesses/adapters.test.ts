@@ -144,6 +144,20 @@ describe('the pi harness', () => {
     expect(judge(`{"type":"mess${end('stop')}`)).toMatchObject({ ok: false });
     expect(judge(`{"type":"mess\nage"}\n${end('stop')}`)).toEqual({ ok: true });
   });
+
+  test('judges a run by its end where the last turn itself is in the part of the output that is not kept', () => {
+    const judge = (stdout: string) => pi.judge({ exitCode: 0, stdout, stderr: '', turns: 9 });
+    const turn = '{"type":"message_end","message":{"role":"assistant","stopReason":"toolUse"}}\n';
+    const ending = (stop: string): string =>
+      `{"type":"agent_end","messages":[{"content":"aaaa{\\"stopReason\\":\\"stop\\"}"},{"role":"assistant","stopReason":"${stop}"}]}\n`;
+    const settled = '{"type":"agent_settled"}\n';
+    expect(judge(`${turn}${ending('stop').slice(40)}${settled}`)).toEqual({ ok: true });
+    expect(judge(`${turn}${ending('error').slice(40)}${settled}`)).toEqual({
+      ok: false,
+      message: 'the last turn stopped with error',
+    });
+    expect(judge(turn)).toEqual({ ok: false, message: 'pi ended within its turn' });
+  });
 });
 
 test('the session environment speaks every name that agents look for', () => {
