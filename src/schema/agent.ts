@@ -47,6 +47,7 @@ export const agentSpecSchema = z.strictObject({
   model_name: z
     .string()
     .min(1)
+    .refine((name) => !name.includes('\0'), 'must not contain a NUL byte')
     .default('policy')
     .describe('the name that the harness is told; the engine gets its own'),
   model_aliases: z

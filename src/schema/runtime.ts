@@ -1,9 +1,18 @@
 import { z } from 'zod';
 
-/** Environment of a command. A name that a shell could not write, or a NUL byte, would fail only when the command starts. */
+/** Linux starts no program with a longer string among its arguments and variables: 128 KiB, with the name, `=` and a NUL byte. */
+const MAX_VARIABLE_BYTES = 128 * 1024 - 256;
+
+/** Environment of a command. What could not be written in a shell, or is too long, would fail only when the command starts. */
 export const environmentSchema = z.record(
-  z.string().regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'must be the name of an environment variable'),
-  z.string().refine((value) => !value.includes('\0'), 'must not contain a NUL byte'),
+  z.string().regex(/^[A-Za-z_][A-Za-z0-9_]{0,250}$/, 'must be the name of an environment variable'),
+  z
+    .string()
+    .refine((value) => !value.includes('\0'), 'must not contain a NUL byte')
+    .refine(
+      (value) => Buffer.byteLength(value) <= MAX_VARIABLE_BYTES,
+      `must not be longer than ${MAX_VARIABLE_BYTES} bytes`,
+    ),
 );
 
 export const runtimeBackendSchema = z.enum(['bubblewrap', 'local']);

@@ -129,6 +129,8 @@ describe('a session with the shell harness', () => {
     ['a relative workdir', { runtime: { workdir: 'work' } }, 'runtime.workdir'],
     ['a workdir that climbs', { runtime: { workdir: '/work/../etc' } }, 'runtime.workdir'],
     ['a name that no environment takes', { runtime: { env: { 'A=B': 'x' } } }, 'runtime.env.A=B'],
+    ['a value that no program can be started with', { runtime: { env: { A: 'x'.repeat(131_072) } } }, 'runtime.env.A'],
+    ['a model name with a NUL', { agent: { harness: 'pi', model_name: 'a\0b' } }, 'agent.model_name'],
     ['a misspelt setting', { agent: { harness: 'pi', settings: { dialekt: 'x' } } }, 'agent.settings'],
     ['a command for pi', { agent: { harness: 'pi', custom_shell: 'x' } }, 'agent.custom_shell'],
   ])('names the path of %s', async (_, part, path) => {
