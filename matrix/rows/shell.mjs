@@ -21,7 +21,7 @@ export const row = {
   },
   lengthStop: { reaction: 'ends' },
   skips: {
-    subagent: 'the script that stands for any agent has no sub-agents',
-    compaction: 'the script that stands for any agent never summarises',
+    subagent: 'the script that stands for any agent, [loop.mjs](../matrix/agents/loop.mjs), has no sub-agents',
+    compaction: 'the script that stands for any agent, [loop.mjs](../matrix/agents/loop.mjs), never summarises',
   },
 };
