@@ -2,9 +2,17 @@ import { createHash } from 'node:crypto';
 import { type Clock, sleep } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { ReplyDelta } from '../core/reply-delta.ts';
-import type { EngineInfo, EngineSpec } from '../schema/index.ts';
-import type { Engine, EngineNotice, GenerateReply, GenerateRequest, ReplyListener } from './engine.ts';
-import { createVllmEngine } from './vllm/engine.ts';
+import type { CaptureMode, EngineInfo, EngineMode, EngineSpec, PauseMode, TemplateFacts } from '../schema/index.ts';
+import { createEngine } from './create.ts';
+import type {
+  CallNames,
+  Engine,
+  EngineNotice,
+  GenerateReply,
+  GenerateRequest,
+  RenderRequest,
+  ReplyListener,
+} from './engine.ts';
 
 /** A reply and the engine that gave it. `engineMs` is its last, successful call alone. */
 export type PooledReply = {
@@ -14,18 +22,53 @@ export type PooledReply = {
   readonly engineMs: number;
 };
 
+/** How calls of a session are captured, and the template facts that hold for every engine that may answer them. */
+export type PoolMode = { readonly mode: CaptureMode; readonly template: TemplateFacts };
+
+export type PauseOptions = {
+  readonly mode: PauseMode;
+  /** What a call meets meanwhile: it waits, or `overloaded` with `details.paused` and `details.retry_after_ms`. */
+  readonly whilePaused: 'hold' | 'reject';
+};
+
 /**
- * Several engines that serve one policy. A call goes to the engine with the fewest calls in flight. A call to which no
- * reply began is tried again, elsewhere or after a pause, for up to {@link PATIENCE_MS} or until the signal aborts; never one
- * whose listener has been given a delta.
- * `generate` and `countTokens` reject as an `Engine` does, and with `engine_unavailable` when there is no engine.
+ * The engines of this process, in named pools; those of one pool serve one policy. A call goes to the engine that the pool's policy
+ * picks. A call to which no reply began is tried again, elsewhere or after a pause, for up to {@link PATIENCE_MS} or until the
+ * signal aborts; never one whose listener has been given a delta. A reply that an update broke off is continued from where it
+ * stopped, where the engine takes ids.
+ * `generate`, `countTokens`, `render` and `detokenize` reject as an `Engine` does, and with `engine_unavailable` when there is no engine.
  */
 export interface EnginePool {
   info(): EngineInfo[];
+  /**
+   * Throws `unsupported` when `tokens` is asked for and an engine of the pool cannot, `engine_unavailable` when the pool is empty.
+   * Capture mode `text` where the engines tell no ids.
+   */
+  modeOf(pool: string, asked: EngineMode): PoolMode;
   /** What every engine of the pool has room for; null when one does not tell. */
-  maxModelLen(): number | null;
+  maxModelLen(pool: string): number | null;
   generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply>;
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number>;
+  render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array>;
+  detokenize(ids: Int32Array, names: CallNames, signal: AbortSignal): Promise<string>;
+  /**
+   * Connects to one more engine. Rejects as `createEngine` does, with `conflict` for an id that is taken by another spec, and with
+   * `engine_error` for one whose tokenizer or template is not that of its pool. The same spec twice is one engine.
+   */
+  register(spec: EngineSpec): Promise<EngineInfo>;
+  /**
+   * From when this returns on, no call reaches the engine of that id, nor any engine without an id. Calls under way end by
+   * themselves, or at once with `abort`. Returns the ids of those that are gone.
+   */
+  deregister(engineId: string | null, options?: { readonly abort?: boolean }): readonly string[];
+  /** Resolves when every engine that can pause has been told. New calls wait or are refused from when this is called. */
+  pause(options: PauseOptions): Promise<void>;
+  resume(): Promise<void>;
+  readonly paused: PauseMode | null;
+  /** The weights' name from now on, for engines that do not tell their own; and the prefix cache's salt. */
+  setPolicyVersion(version: string): void;
+  /** The engines' own metrics, each with the labels `engine_id` and `pool`. Engines that do not answer are left out. */
+  metrics(): Promise<string>;
   /** Closes the engines. May be called twice. */
   close(): Promise<void>;
 }
@@ -48,9 +91,9 @@ export type EnginePoolDeps = {
   readonly notice?: EngineNotice;
 };
 
-/** Connects to every engine. Rejects as `createVllmEngine` does, with no engine left open. */
+/** Connects to every engine. Rejects as `createEngine` does, with no engine left open. */
 export async function createEnginePool(specs: readonly EngineSpec[], deps: EnginePoolDeps): Promise<EnginePool> {
-  const settled = await Promise.allSettled(specs.map((spec) => createVllmEngine(spec, deps)));
+  const settled = await Promise.allSettled(specs.map((spec) => createEngine(spec, deps)));
   const engines = settled.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
   const failed = settled.find((result) => result.status === 'rejected');
   if (failed === undefined) return poolOf(engines, deps);
@@ -81,7 +124,14 @@ class LeastBusyPool implements EnginePool {
     }));
   }
 
-  maxModelLen(): number | null {
+  modeOf(pool: string, asked: EngineMode): PoolMode {
+    const capabilities = this.members[0]?.engine.info().capabilities;
+    if (capabilities === undefined) throw new FloeError('engine_unavailable', `pool ${pool} has no engine`);
+    const tokens = capabilities.token_input !== 'none' && asked !== 'chat';
+    return { mode: tokens ? 'tokens' : 'chat', template: capabilities.template };
+  }
+
+  maxModelLen(_pool: string): number | null {
     const lengths = this.members.map((member) => member.engine.info().max_model_len);
     const known = lengths.filter((length) => length !== null);
     return known.length === 0 || known.length < lengths.length ? null : Math.min(...known);
@@ -106,15 +156,47 @@ class LeastBusyPool implements EnginePool {
     return this.attempt(request, signal, (engine) => engine.countTokens(request, signal));
   }
 
+  render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
+    return this.attempt(request, signal, (engine) => engine.render(request, signal));
+  }
+
+  detokenize(ids: Int32Array, names: CallNames, signal: AbortSignal): Promise<string> {
+    return this.attempt(names, signal, (engine) => engine.detokenize(ids, signal));
+  }
+
+  register(): Promise<EngineInfo> {
+    return Promise.reject(new FloeError('unsupported', 'registering engines'));
+  }
+
+  deregister(): readonly string[] {
+    throw new FloeError('unsupported', 'deregistering engines');
+  }
+
+  pause(): Promise<void> {
+    return Promise.reject(new FloeError('unsupported', 'pausing'));
+  }
+
+  resume(): Promise<void> {
+    return Promise.reject(new FloeError('unsupported', 'pausing'));
+  }
+
+  get paused(): PauseMode | null {
+    return null;
+  }
+
+  setPolicyVersion(version: string): void {
+    for (const member of this.members) member.engine.setPolicyVersion(version);
+  }
+
+  metrics(): Promise<string> {
+    return Promise.resolve('');
+  }
+
   async close(): Promise<void> {
     await Promise.all(this.members.map((member) => member.engine.close()));
   }
 
-  private async attempt<T>(
-    request: GenerateRequest,
-    signal: AbortSignal,
-    call: (engine: Engine) => Promise<T>,
-  ): Promise<T> {
+  private async attempt<T>(request: CallNames, signal: AbortSignal, call: (engine: Engine) => Promise<T>): Promise<T> {
     const giveUpMs = this.clock.monotonicMs() + PATIENCE_MS;
     const tried = new Set<Member>();
     let pauseMs = FIRST_PAUSE_MS;

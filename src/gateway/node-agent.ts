@@ -184,7 +184,7 @@ export class NodeAgent {
       'heartbeat',
       async () => {
         const sessions = this.live().map((attempt) => attempt.progress());
-        const body = { metrics: pools.metrics(), sessions, wait_seconds: waitSeconds };
+        const body = { metrics: pools.metrics(), sessions, engines: null, wait_seconds: waitSeconds };
         const reply = await api.heartbeat(body, signal);
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);

@@ -112,7 +112,7 @@ class HttpProxy implements ModelProxy {
   }
 
   maxModelLen(): number | null {
-    return this.deps.engines.maxModelLen();
+    return this.deps.engines.maxModelLen('default');
   }
 
   async open(spec: ProxySessionSpec): Promise<ProxySession> {

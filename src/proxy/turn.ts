@@ -70,6 +70,7 @@ export function engineRequestOf(
   return {
     completionId,
     sessionId,
+    pool: 'default',
     messageTexts: engineTexts(recorded.messages, recorded.messageTexts),
     tools: recorded.tools,
     toolsText: recorded.toolsText,
@@ -80,6 +81,9 @@ export function engineRequestOf(
     stop: request.samplingAsked.stop ?? [],
     responseFormat: request.samplingAsked.response_format ?? null,
     seed: recorded.sampling.seed,
+    prompt: null,
+    begun: null,
+    cacheSalt: null,
   };
 }
 
@@ -104,11 +108,20 @@ export function completionOf(
     callKind: parts.request.callKind,
     thread: parts.request.thread,
     request,
+    capture: {
+      mode: 'chat',
+      logprobs_mode: reply.logprobsMode,
+      thinking_retention: 'template',
+      spliced_onto: null,
+      rendered_because: 'chat_mode',
+    },
     promptIds,
     responseIds: reply.responseIds,
     responseLogprobs: reply.responseLogprobs,
     versionSpans: reply.versionSpans,
+    routedExperts: reply.routedExperts,
     message: reply.message,
+    engineCallIds: (reply.message.tool_calls ?? []).map(({ id }) => id),
     finishReason: reply.finishReason,
     stop: reply.stop,
     engineId,

@@ -189,7 +189,7 @@ export async function stopsFor(
       if (told.has(stopKey(row))) await tables.sessions.update(row.session_id, { cancel_requested: 0 });
       else stop.push({ session_id: row.session_id, epoch: row.epoch, reason: 'cancelled' });
     }
-    return { stop, draining: node.draining === 1 };
+    return { stop, draining: node.draining === 1, engines: null };
   });
 }
 

@@ -6,9 +6,10 @@ import {
   dialectNameSchema,
   finishReasonSchema,
 } from './chat.ts';
+import { captureModeSchema, logprobsModeSchema, thinkingRetentionSchema } from './engine.ts';
 import { idSchema, timestampSchema } from './identifiers.ts';
 import { samplingAskedSchema, samplingSchema } from './sampling.ts';
-import { linkKindSchema, versionSpanSchema } from './trajectory.ts';
+import { driftClassSchema, linkKindSchema, routedExpertsSchema, versionSpanSchema } from './trajectory.ts';
 
 export const callKindSchema = z.enum(['main', 'subagent', 'compaction', 'title', 'routing', 'memory', 'probe']);
 export type CallKind = z.infer<typeof callKindSchema>;
@@ -26,6 +27,27 @@ export const usageSchema = z.object({
   cached_tokens: z.int().nullable(),
 });
 export type Usage = z.infer<typeof usageSchema>;
+
+/**
+ * Why a prompt was rendered from messages instead of being spliced onto a recorded turn. `first`: nothing came before;
+ * `chat_mode`: the engine renders; `rewritten`: the history is not one that the policy sampled; `tools`: other tools;
+ * `thinking`: the template drops thinking here and shall; `template`: its turns have no close that can be found.
+ */
+export const renderReasonSchema = z.enum(['first', 'chat_mode', 'rewritten', 'tools', 'thinking', 'template']);
+export type RenderReason = z.infer<typeof renderReasonSchema>;
+
+/** How a call was prompted and what its log-probabilities mean. */
+export const captureSchema = z.object({
+  mode: captureModeSchema,
+  logprobs_mode: logprobsModeSchema.nullable().describe('null: there are none'),
+  thinking_retention: thinkingRetentionSchema,
+  spliced_onto: z
+    .string()
+    .nullable()
+    .describe('the completion whose prompt and response, as recorded, the prompt begins with'),
+  rendered_because: renderReasonSchema.nullable().describe('null where the prompt was spliced'),
+});
+export type Capture = z.infer<typeof captureSchema>;
 
 /** One captured model call, as served and stored: prompt ids and messages are deltas to an earlier completion. */
 export const completionRecordSchema = z.object({
@@ -52,10 +74,16 @@ export const completionRecordSchema = z.object({
     ids: z.array(z.int()),
   }),
   link: linkKindSchema,
+  drift: driftClassSchema.nullable().describe('only of a rerendered link'),
+  capture: captureSchema,
   response_ids: z.array(z.int()),
   response_logprobs: z.array(z.number()),
   version_spans: z.array(versionSpanSchema),
+  routed_experts: routedExpertsSchema.nullable(),
   message: assistantMessageSchema,
+  engine_call_ids: z
+    .array(z.string())
+    .describe("the engine's own ids of the message's tool calls; harnesses get ids of floe's"),
   finish_reason: finishReasonSchema,
   stop: stopCauseSchema.nullable(),
   engine_id: z.string(),

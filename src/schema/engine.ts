@@ -1,36 +1,135 @@
 import { z } from 'zod';
 import { idSchema } from './identifiers.ts';
 
-export const engineKindSchema = z.enum(['vllm']);
+/** `openai`: any OpenAI-compatible API, for evaluation and data generation; it tells no token ids. */
+export const engineKindSchema = z.enum(['vllm', 'sglang', 'llama_cpp', 'openai']);
 export type EngineKind = z.infer<typeof engineKindSchema>;
+
+/** What a log-probability means: of the model's own distribution, or of the one that was sampled from (temperature, top_p, …). */
+export const logprobsModeSchema = z.enum(['raw', 'processed']);
+export type LogprobsMode = z.infer<typeof logprobsModeSchema>;
+
+/** What a task asks for. `auto`: `tokens` where every engine of the pool can, else `chat`. */
+export const engineModeSchema = z.enum(['auto', 'tokens', 'chat']);
+export type EngineMode = z.infer<typeof engineModeSchema>;
+
+/**
+ * How a completion was captured. `tokens`: the engine was given token ids; `chat`: it rendered messages and told the ids;
+ * `text`: it told no ids, so that there is nothing to train on.
+ */
+export const captureModeSchema = z.enum(['tokens', 'chat', 'text']);
+export type CaptureMode = z.infer<typeof captureModeSchema>;
+
+/**
+ * Thinking of earlier turns in a spliced prompt. `template`: as the model's own template has it: where that drops thinking, the
+ * prompt is rendered anew. `tool_cycle`: kept until the next user message, then as the template. `all`: always kept.
+ */
+export const thinkingRetentionSchema = z.enum(['template', 'tool_cycle', 'all']);
+export type ThinkingRetention = z.infer<typeof thinkingRetentionSchema>;
 
 /** An inference server that sessions may use. */
 export const engineSpecSchema = z.strictObject({
   engine_id: idSchema.optional().describe('default: derived from the URL'),
   kind: engineKindSchema.default('vllm'),
   base_url: z.url({ protocol: /^https?$/ }).describe('without /v1'),
+  pool: idSchema
+    .default('default')
+    .describe('engines of one pool serve one policy; a task names the pool that it uses'),
   model: z.string().nullable().default(null).describe("null: the server's first model"),
-  logprobs_mode: z
-    .enum(['raw', 'processed'])
+  api_key: z.string().min(1).nullable().default(null).describe('sent as a bearer token; shown nowhere'),
+  logprobs_mode: logprobsModeSchema
     .default('processed')
-    .describe('what its logprobs mean; vLLM cannot be asked, so it is stated here'),
+    .describe('what its logprobs mean; an engine that can be asked overrides it, vLLM cannot'),
   stream: z
     .enum(['auto', 'off'])
     .default('auto')
     .describe('auto: replies that a harness wants streamed are relayed as they come; off: they arrive whole'),
+  max_concurrency: z.int().min(1).nullable().default(null).describe('calls at a time; more wait. null: any number'),
+  tool_parser: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('name of the tool-call parser where calls are parsed apart from sampling; null: as the server says'),
+  reasoning_parser: z.string().min(1).nullable().default(null).describe('the same for thinking'),
 });
 export type EngineSpec = z.infer<typeof engineSpecSchema>;
+export type EngineSpecInput = z.input<typeof engineSpecSchema>;
+
+const boundarySchema = z.enum(['kept', 'dropped', 'unknown']);
+
+/** What the chat template of an engine does, learned by rendering a few messages when it was registered. */
+export const templateFactsSchema = z.object({
+  close_ids: z
+    .array(z.int())
+    .describe('ids that close an assistant turn; empty: unknown, so that no turn can be spliced'),
+  tail_render: z
+    .boolean()
+    .describe('new messages come out the same behind the last turn alone as behind the whole conversation'),
+  thinking: z
+    .object({ tool_results: boundarySchema, user_message: boundarySchema })
+    .describe("what becomes of the last turn's thinking when tool results or a user message follow"),
+  fingerprint: z.string().nullable().describe('of tokenizer and template; engines of one pool have the same'),
+});
+export type TemplateFacts = z.infer<typeof templateFactsSchema>;
+
+/** What a server can do, found out by asking it when it was registered. */
+export const engineCapabilitiesSchema = z.object({
+  token_ids: z.boolean().describe('replies carry token ids and log-probabilities'),
+  token_input: z
+    .enum(['none', 'generate', 'input_ids', 'completion'])
+    .describe(
+      'how a prompt can be given as ids: an own endpoint, a field of chat completions, text completions; none: not at all',
+    ),
+  version_spans: z.boolean().describe('replies tell which weights sampled which tokens'),
+  pause: z.boolean(),
+  abort: z.boolean(),
+  cache_salt: z.boolean(),
+  notes: z.array(z.string()).describe('what was found, in words'),
+  template: templateFactsSchema,
+});
+export type EngineCapabilities = z.infer<typeof engineCapabilitiesSchema>;
 
 export const engineInfoSchema = z.object({
   engine_id: idSchema,
   kind: engineKindSchema,
   base_url: z.string(),
+  pool: idSchema,
   model: z.string(),
+  server_version: z.string().nullable(),
   max_model_len: z.int().nullable(),
-  logprobs_mode: z.enum(['raw', 'processed']),
+  logprobs_mode: logprobsModeSchema.nullable().describe('null: it gives no logprobs'),
   policy_version: z.string().nullable(),
   healthy: z.boolean(),
   streaming: z.boolean().describe('whether replies are relayed as they come; ends when a stream has lost token ids'),
   inflight: z.int(),
+  max_concurrency: z.int().nullable(),
+  capabilities: engineCapabilitiesSchema,
 });
 export type EngineInfo = z.infer<typeof engineInfoSchema>;
+
+/** How a pool picks the engine of a session's next call. */
+export const enginePolicySchema = z.enum(['least_in_flight', 'assignment_count', 'consistent_hash']);
+export type EnginePolicy = z.infer<typeof enginePolicySchema>;
+
+/** `keep`: replies under way are frozen and go on after the resume; `abort`: they end, and are continued after it where the engine takes ids. */
+export const pauseModeSchema = z.enum(['keep', 'abort']);
+export type PauseMode = z.infer<typeof pauseModeSchema>;
+
+/** What holds for all engines of a rollout service. `revision` grows with every change. */
+export const engineDirectorySchema = z.object({
+  revision: z.int().min(0),
+  engines: z.array(engineSpecSchema),
+  paused: pauseModeSchema.nullable(),
+  while_paused: z.enum(['hold', 'reject']).describe('what a call meets meanwhile: it waits, or 429 with Retry-After'),
+  policy_version: z.string().nullable(),
+});
+export type EngineDirectory = z.infer<typeof engineDirectorySchema>;
+
+/** `task.engine` */
+export const taskEngineSchema = z.strictObject({
+  pool: idSchema.default('default'),
+  mode: engineModeSchema.default('auto'),
+  thinking_retention: thinkingRetentionSchema.default('template'),
+});
+export type TaskEngine = z.infer<typeof taskEngineSchema>;

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { engineDirectorySchema, engineInfoSchema } from './engine.ts';
 import { idSchema, timestampSchema } from './identifiers.ts';
 import { sessionStatusSchema } from './session.ts';
 import { taskRequestSchema } from './task.ts';
@@ -36,6 +37,16 @@ export type SessionProgress = z.infer<typeof sessionProgressSchema>;
 export const heartbeatSchema = z.strictObject({
   metrics: nodeStageMetricsSchema,
   sessions: z.array(sessionProgressSchema),
+  engines: z
+    .strictObject({
+      revision: z.int().min(0).describe('of the engine directory that this node has carried out'),
+      info: z.array(engineInfoSchema),
+      problems: z
+        .array(z.object({ engine_id: z.string(), message: z.string() }))
+        .describe('engines it could not register'),
+    })
+    .nullable()
+    .default(null),
   wait_seconds: z.number().min(0).max(60).default(0),
 });
 export type Heartbeat = z.infer<typeof heartbeatSchema>;
@@ -45,6 +56,10 @@ export const heartbeatReplySchema = z.object({
     .array(z.object({ session_id: idSchema, epoch: z.int(), reason: z.enum(['cancelled', 'lease_lost']) }))
     .describe('sessions that the node must end now'),
   draining: z.boolean(),
+  engines: engineDirectorySchema
+    .nullable()
+    .default(null)
+    .describe('null: nothing has changed since the revision that the node named'),
 });
 export type HeartbeatReply = z.infer<typeof heartbeatReplySchema>;
 

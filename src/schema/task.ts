@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { agentSpecSchema } from './agent.ts';
+import { taskEngineSchema } from './engine.ts';
 import { idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
 import { environmentSchema, runtimeSpecSchema } from './runtime.ts';
 import { samplingSchema } from './sampling.ts';
@@ -73,6 +74,7 @@ export const taskRequestSchema = z.strictObject({
   runtime: runtimeSpecSchema.nullable().default(null).describe("null: the node's default runtime"),
   agent: agentSpecSchema,
   sampling: samplingSchema.prefault({}),
+  engine: taskEngineSchema.prefault({}).describe('which engines sample it, and how they are prompted'),
   builder: strategySpecSchema.default({ strategy: 'prefix_merging', config: {} }),
   evaluator: evaluatorSpecSchema.nullable().default(null),
   artifacts: artifactsSpecSchema.prefault({}),

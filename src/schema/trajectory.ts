@@ -13,6 +13,23 @@ export type VersionSpan = z.infer<typeof versionSpanSchema>;
 export const linkKindSchema = z.enum(['exact', 'rerendered', 'fork', 'root']);
 export type LinkKind = z.infer<typeof linkKindSchema>;
 
+/** Why the assistant turn of a `rerendered` link is not as it was sampled. */
+export const driftClassSchema = z.enum(['retokenized', 'reserialized', 'reasoning_dropped', 'rewritten']);
+export type DriftClass = z.infer<typeof driftClassSchema>;
+
+/**
+ * Which experts of a mixture-of-experts model each token went through: `shape` is [rows, layers, experts per token], `data` the
+ * rows in C order, little-endian, base64. The rows begin with that of position `start`, counted over prompt and response;
+ * the last token of all has none, since nothing was sampled after it.
+ */
+export const routedExpertsSchema = z.object({
+  dtype: z.enum(['uint8', 'uint16', 'int32']),
+  shape: z.tuple([z.int(), z.int(), z.int()]),
+  start: z.int().min(0),
+  data: z.string(),
+});
+export type RoutedExpertsRecord = z.infer<typeof routedExpertsSchema>;
+
 /** One trainable token sequence. All arrays over the response have one length. */
 export const traceSchema = z.object({
   trace_id: z.string(),
@@ -24,6 +41,7 @@ export const traceSchema = z.object({
   prompt_messages: z.array(chatMessageSchema),
   response_messages: z.array(chatMessageSchema),
   tools: z.array(chatToolSchema),
+  routed_experts: routedExpertsSchema.nullable().describe('null: the engine did not tell'),
   finish_reason: z.string().nullable(),
   reward: z.number().nullable(),
   completion_ids: z.array(z.string()).describe('in chain order'),
@@ -44,6 +62,7 @@ export const auditSchema = z.object({
     excluded: z.record(z.string(), z.int()),
   }),
   links: z.record(linkKindSchema, z.int()),
+  drift: z.partialRecord(driftClassSchema, z.int()).describe('of the `rerendered` links'),
   exact_context_share: z
     .number()
     .nullable()

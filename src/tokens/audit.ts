@@ -25,7 +25,7 @@ export function auditTraces(
     checkColumns(trace, index);
     for (const span of trace.spans) exactTokens += checkSpan(trace, index, span, ledger);
   });
-  const audit = settle(ledger, excluded, countLinks(graph));
+  const audit = settle(ledger, excluded, countLinks(graph), countDrift(graph));
   const { sampled, trained } = audit.tokens;
   const excludedTokens = sumOf(audit.tokens.excluded);
   const maskTokens = traces.reduce((sum, trace) => sum + countTrained(trace.lossMask), 0);
@@ -172,6 +172,7 @@ function settle(
   ledger: ReadonlyMap<string, Entry>,
   excluded: ReadonlyMap<string, string>,
   links: Audit['links'],
+  drift: Audit['drift'],
 ): Audit {
   const tokens = { sampled: 0, trained: 0, excluded: {} as Record<string, number> };
   const completions = { recorded: ledger.size, trained: 0, excluded: {} as Record<string, number> };
@@ -197,13 +198,19 @@ function settle(
       });
     }
   }
-  return { tokens, completions, links, exact_context_share: null };
+  return { tokens, completions, links, drift, exact_context_share: null };
 }
 
 function countLinks(graph: TokenGraph): Record<LinkKind, number> {
   const links: Record<LinkKind, number> = { exact: 0, rerendered: 0, fork: 0, root: 0 };
   for (const node of graph.nodes) links[node.link]++;
   return links;
+}
+
+function countDrift(graph: TokenGraph): Audit['drift'] {
+  const drift: Audit['drift'] = {};
+  for (const node of graph.nodes) if (node.drift !== null) drift[node.drift] = (drift[node.drift] ?? 0) + 1;
+  return drift;
 }
 
 function countTrained(mask: Uint8Array): number {

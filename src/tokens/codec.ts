@@ -3,9 +3,11 @@ import { crc32 } from 'node:zlib';
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
+import type { RoutedExperts } from '../core/routed-experts.ts';
 import {
   assistantMessageSchema,
   callKindSchema,
+  captureSchema,
   chatMessageSchema,
   chatToolSchema,
   dialectNameSchema,
@@ -22,13 +24,13 @@ import { bytesOf, sharedLength } from './sequence.ts';
 /**
  * One completion in binary, little-endian:
  *
- *   "FLC1" | CRC32 of the rest | bytes of header | header JSON | texts | prompt ids | response ids | logprobs
+ *   "FLC2" | CRC32 of the rest | bytes of header | header JSON | texts | prompt ids | response ids | logprobs
  *
  * `texts` are the JSON texts of the messages and then of the tools, one after the other; the header holds their sizes
  * and all counts. What the completion shares with an earlier one of its session, its base, is left out: leading ids of
- * the prompt, leading messages, the tools.
+ * the prompt, leading messages, the tools. Routed experts, where there are any, stand behind the logprobs.
  */
-const MAGIC = Buffer.from('FLC1');
+const MAGIC = Buffer.from('FLC2');
 const CRC_AT = 4;
 const HEADER_SIZE_AT = 8;
 const HEADER_AT = 12;
@@ -38,6 +40,13 @@ const BYTES_PER_NUMBER = 4;
 const BASE_CANDIDATES = 16;
 
 const count = z.int().min(0);
+
+const expertsSchema = z.object({
+  dtype: z.enum(['uint8', 'uint16', 'int32']),
+  shape: z.tuple([count, count, count]),
+  start: count,
+  bytes: count,
+});
 
 const headerSchema = z.object({
   base: z.string().nullable(),
@@ -61,6 +70,10 @@ const headerSchema = z.object({
   adjusted: z.array(z.string()),
   versionSpans: z.array(versionSpanSchema),
   message: assistantMessageSchema,
+  capture: captureSchema,
+  engineCallIds: z.array(z.string()),
+  /** Their bytes stand behind the logprobs. */
+  experts: expertsSchema.nullable(),
   finishReason: finishReasonSchema,
   stop: stopCauseSchema.nullable(),
   engineId: z.string(),
@@ -76,7 +89,7 @@ type Header = z.infer<typeof headerSchema>;
 
 /** `base` must be known to whoever decodes; null keeps the record complete in itself. See {@link chooseBase}. */
 export function encodeCompletion(completion: Completion, base: Completion | null): Buffer {
-  const { request, promptIds, responseIds, responseLogprobs, ...rest } = completion;
+  const { request, promptIds, responseIds, responseLogprobs, routedExperts, ...rest } = completion;
   const promptKeep = base === null ? 0 : sharedIds(completion, base);
   const messagesKeep = base === null ? 0 : sharedMessages(completion, base);
   const sameTools = base !== null && base.request.toolsText === request.toolsText;
@@ -86,6 +99,8 @@ export function encodeCompletion(completion: Completion, base: Completion | null
   const facts: Header = {
     ...rest,
     versionSpans: [...rest.versionSpans],
+    engineCallIds: [...rest.engineCallIds],
+    experts: routedExperts && { ...expertsOf(routedExperts), bytes: routedExperts.data.length },
     samplingAsked,
     sampling,
     adjusted: [...adjusted],
@@ -109,6 +124,7 @@ export function encodeCompletion(completion: Completion, base: Completion | null
     littleEndian(promptIds.subarray(promptKeep)),
     littleEndian(responseIds),
     littleEndian(responseLogprobs),
+    routedExperts?.data ?? Buffer.alloc(0),
   ]);
   record.writeUInt32LE(crc32(record.subarray(HEADER_SIZE_AT)), CRC_AT);
   return record;
@@ -135,6 +151,10 @@ export function decodeCompletion(
   promptIds.set(new Int32Array(takeNumbers(reader, promptTail)), promptKeep);
   const responseIds = new Int32Array(takeNumbers(reader, responseLength));
   const responseLogprobs = new Float32Array(takeNumbers(reader, responseLength));
+  const routedExperts = header.experts && {
+    ...expertsOf(header.experts),
+    data: Buffer.from(take(reader, header.experts.bytes)),
+  };
   if (reader.at !== record.length) throw corrupt('has bytes after its end');
   return {
     completionId: header.completionId,
@@ -146,11 +166,14 @@ export function decodeCompletion(
     callKind: header.callKind,
     thread: header.thread,
     request: requestOf(header, base, ownTexts, toolsText),
+    capture: header.capture,
     promptIds,
     responseIds,
     responseLogprobs,
     versionSpans: header.versionSpans,
+    routedExperts,
     message: header.message,
+    engineCallIds: header.engineCallIds,
     finishReason: header.finishReason,
     stop: header.stop,
     engineId: header.engineId,
@@ -162,6 +185,16 @@ export function decodeCompletion(
     auxiliary: header.auxiliary,
     undelivered: header.undelivered,
   };
+}
+
+type ExpertsHead = Omit<RoutedExperts, 'data'>;
+
+function expertsOf({
+  dtype,
+  shape,
+  start,
+}: ExpertsHead): Pick<z.infer<typeof expertsSchema>, 'dtype' | 'shape' | 'start'> {
+  return { dtype, shape: [...shape], start };
 }
 
 /** The completion id of the base that a record needs, or null. Throws `corrupt_record` as {@link decodeCompletion} does. */

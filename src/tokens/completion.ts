@@ -1,6 +1,8 @@
+import type { RoutedExperts } from '../core/routed-experts.ts';
 import type {
   AssistantMessage,
   CallKind,
+  Capture,
   ChatMessage,
   ChatTool,
   DialectName,
@@ -29,11 +31,17 @@ export type Completion = {
   /** The harness's own agent thread; `main` when it names none. */
   readonly thread: string;
   readonly request: CompletionRequest;
+  readonly capture: Capture;
   readonly promptIds: Int32Array;
   readonly responseIds: Int32Array;
   readonly responseLogprobs: Float32Array;
   readonly versionSpans: readonly VersionSpan[];
+  /** Null: the engine did not tell. */
+  readonly routedExperts: RoutedExperts | null;
+  /** As the harness got it: tool calls have ids of floe's. */
   readonly message: AssistantMessage;
+  /** The engine's own ids of the message's tool calls, in order. */
+  readonly engineCallIds: readonly string[];
   readonly finishReason: FinishReason;
   readonly stop: StopCause | null;
   readonly engineId: string;

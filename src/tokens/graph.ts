@@ -1,5 +1,5 @@
 import { FloeError } from '../core/errors.ts';
-import type { LinkKind } from '../schema/index.ts';
+import type { DriftClass, LinkKind } from '../schema/index.ts';
 import type { Completion } from './completion.ts';
 import { type Branch, extend, newTree, walk } from './prefix-tree.ts';
 import { sameIds, sharedLength } from './sequence.ts';
@@ -17,6 +17,8 @@ import { sameIds, sharedLength } from './sequence.ts';
 export type GraphNode = {
   readonly completion: Completion;
   readonly link: LinkKind;
+  /** Why a `rerendered` turn is not as it was sampled; null for every other link. */
+  readonly drift: DriftClass | null;
   /** The completion that this one continues; only with `exact` and `rerendered`. */
   readonly parent: GraphNode | null;
   /** The earlier completion with which a `fork` shares the longest prefix. */
@@ -127,6 +129,7 @@ function place(
   const node: Draft = {
     completion,
     line,
+    drift: parent === null || parent.exact ? null : 'rewritten',
     parent: parent?.node ?? null,
     forkOf,
     ...linkOf(completion, parent, forkOf === null ? 0 : end.depth, closeIds),

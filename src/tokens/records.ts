@@ -1,4 +1,5 @@
-import type { CompletionRecord } from '../schema/index.ts';
+import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { CompletionRecord, RoutedExpertsRecord } from '../schema/index.ts';
 import { sharedMessages } from './codec.ts';
 import type { Completion } from './completion.ts';
 import { buildGraph, type GraphNode } from './graph.ts';
@@ -42,8 +43,12 @@ function writeRecord(out: JsonWriter, node: GraphNode): void {
     call_kind: c.callKind,
     thread: c.thread,
     link,
+    drift: node.drift,
+    capture: c.capture,
     version_spans: [...c.versionSpans],
+    routed_experts: c.routedExperts && expertsRecord(c.routedExperts),
     message: c.message,
+    engine_call_ids: [...c.engineCallIds],
     finish_reason: c.finishReason,
     stop: c.stop,
     engine_id: c.engineId,
@@ -72,6 +77,10 @@ function writeRecord(out: JsonWriter, node: GraphNode): void {
   out.raw(',"response_logprobs":');
   out.floats(c.responseLogprobs);
   out.raw('}');
+}
+
+function expertsRecord({ dtype, shape, start, data }: RoutedExperts): RoutedExpertsRecord {
+  return { dtype, shape: [...shape], start, data: data.toString('base64') };
 }
 
 type Head = Omit<CompletionRecord, 'request' | 'prompt' | 'response_ids' | 'response_logprobs'>;

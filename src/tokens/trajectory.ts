@@ -91,7 +91,9 @@ function writeTrace(out: JsonWriter, trace: BuiltTrace, index: number, parts: Tr
   out.texts(first?.request.messageTexts ?? []);
   out.raw(',"response_messages":');
   out.texts(responseTexts(trace.nodes));
-  out.raw(`,"tools":${first?.request.toolsText || '[]'},"finish_reason":`);
+  out.raw(`,"tools":${first?.request.toolsText || '[]'},"routed_experts":`);
+  out.value(null);
+  out.raw(',"finish_reason":');
   out.value(last?.finishReason ?? null);
   out.raw(',"reward":');
   out.value(parts.reward);

@@ -3,12 +3,17 @@ import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
 import { createEnginePool, poolOf } from '../../src/engines/pool.ts';
+import { UNKNOWN_TEMPLATE } from '../../src/engines/template-probe.ts';
 import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
 import { json, ScriptedServer } from './scripted-server.ts';
 
 const request: GenerateRequest = {
   completionId: 'cpl_1',
   sessionId: 'ses_1',
+  pool: 'default',
+  prompt: null,
+  begun: null,
+  cacheSalt: null,
   messageTexts: [],
   tools: [],
   toolsText: '[]',
@@ -42,6 +47,19 @@ class ToyEngine implements Engine {
       engine_id: this.id,
       kind: 'vllm' as const,
       base_url: 'http://x',
+      pool: 'default',
+      server_version: null,
+      max_concurrency: null,
+      capabilities: {
+        token_ids: true,
+        token_input: 'none' as const,
+        version_spans: false,
+        pause: false,
+        abort: false,
+        cache_salt: false,
+        notes: [],
+        template: UNKNOWN_TEMPLATE,
+      },
       model: `model-${this.id}`,
       max_model_len: 100,
       logprobs_mode: 'processed' as const,
@@ -60,6 +78,24 @@ class ToyEngine implements Engine {
     } finally {
       this.inflight--;
     }
+  }
+
+  render(): Promise<Int32Array> {
+    return Promise.resolve(Int32Array.of(1));
+  }
+
+  detokenize(): Promise<string> {
+    return Promise.resolve('');
+  }
+
+  async pause(): Promise<void> {}
+
+  async resume(): Promise<void> {}
+
+  setPolicyVersion(): void {}
+
+  metrics(): Promise<string | null> {
+    return Promise.resolve(null);
   }
 
   async countTokens(): Promise<number> {
@@ -206,7 +242,7 @@ describe('the pool', () => {
     const pool = poolOf([], { clock: new VirtualClock() });
     await expect(pool.generate(request, never())).rejects.toMatchObject({ code: 'engine_unavailable' });
     await expect(pool.countTokens(request, never())).rejects.toMatchObject({ code: 'engine_unavailable' });
-    expect(pool.maxModelLen()).toBeNull();
+    expect(pool.maxModelLen('default')).toBeNull();
   });
 
   test('is not opened in part: one engine that is not there closes the others', async () => {

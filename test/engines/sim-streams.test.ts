@@ -28,6 +28,10 @@ function request(seed: number, over: Partial<GenerateRequest> = {}): GenerateReq
   return {
     completionId: 'cpl_same',
     sessionId: 'ses_1',
+    pool: 'default',
+    prompt: null,
+    begun: null,
+    cacheSalt: null,
     messageTexts: ['{"role":"user","content":"Repair it."}'],
     tools,
     toolsText: JSON.stringify(tools),

@@ -13,6 +13,10 @@ function request(over: Partial<GenerateRequest> = {}): GenerateRequest {
   return {
     completionId: 'cpl_mine',
     sessionId: 'ses_1',
+    pool: 'default',
+    prompt: null,
+    begun: null,
+    cacheSalt: null,
     messageTexts: ['{"role":"user","content":"hi  \\u00e9"}'],
     tools: [],
     toolsText: '[]',

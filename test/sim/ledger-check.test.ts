@@ -44,6 +44,7 @@ function trace(changes: Partial<Trace> = {}): Trace {
     prompt_messages: [],
     response_messages: [],
     tools: [],
+    routed_experts: null,
     finish_reason: 'stop',
     reward: 1,
     completion_ids: ['a', 'b'],

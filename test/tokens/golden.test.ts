@@ -74,6 +74,7 @@ describe('prefix merging', () => {
       tokens: { sampled: 10, trained: 10, excluded: {} },
       completions: { recorded: 2, trained: 2, excluded: {} },
       links: { root: 1, exact: 1, rerendered: 0, fork: 0 },
+      drift: {},
       exact_context_share: 1,
     });
   });

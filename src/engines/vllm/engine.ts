@@ -2,10 +2,11 @@ import { Pool } from 'undici';
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { EngineInfo, EngineSpec, VersionSpan } from '../../schema/index.ts';
+import type { EngineCapabilities, EngineInfo, EngineSpec, VersionSpan } from '../../schema/index.ts';
 import type { Engine, EngineNotice, GenerateReply, GenerateRequest } from '../engine.ts';
 import { callEngine, type HttpReply, type OpenReply, openReply } from '../http.ts';
 import { IdScanner } from '../id-scan.ts';
+import { UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import { errorMessage, type ParsedReply } from './record.ts';
 import { parseReply } from './reply.ts';
 import { chatBody, tokenizeBody } from './request.ts';
@@ -30,6 +31,17 @@ const rejectionSchema = z.looseObject({ error: z.looseObject({ param: z.string()
 /** vLLM has no code for an overlong prompt; before it named the parameter, only the wording told. */
 const CONTEXT_WORDING = /maximum context length|maximum model length|max_model_len|longer than the maximum/i;
 const CONTEXT_PARAM = 'input_tokens';
+
+const CHAT_ONLY: EngineCapabilities = {
+  token_ids: true,
+  token_input: 'none',
+  version_spans: false,
+  pause: false,
+  abort: false,
+  cache_salt: false,
+  notes: [],
+  template: UNKNOWN_TEMPLATE,
+};
 
 export type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
@@ -139,13 +151,17 @@ class VllmEngine implements Engine {
       engine_id: engineId,
       kind: 'vllm',
       base_url: spec.base_url,
+      pool: spec.pool,
       model,
+      server_version: null,
       max_model_len: maxModelLen,
       logprobs_mode: spec.logprobs_mode,
       policy_version: versions.last,
       healthy: this.healthy,
       streaming: this.streaming,
       inflight: this.inflight,
+      max_concurrency: spec.max_concurrency,
+      capabilities: CHAT_ONLY,
     };
   }
 
@@ -157,7 +173,11 @@ class VllmEngine implements Engine {
     return this.tracked(async () => {
       const versionBefore = this.parts.versions.current();
       const parsed = await this.sample(request, signal);
-      return { ...parsed, versionSpans: parsed.versionSpans ?? (await this.oneSpan(parsed, await versionBefore)) };
+      return {
+        ...parsed,
+        logprobsMode: this.parts.spec.logprobs_mode,
+        versionSpans: parsed.versionSpans ?? (await this.oneSpan(parsed, await versionBefore)),
+      };
     });
   }
 
@@ -168,6 +188,28 @@ class VllmEngine implements Engine {
       if (!parsed.success) throw this.fail('engine_error', '/tokenize answered without a count');
       return parsed.data.count;
     });
+  }
+
+  render(): Promise<Int32Array> {
+    return Promise.reject(new FloeError('unsupported', 'rendering'));
+  }
+
+  detokenize(): Promise<string> {
+    return Promise.reject(new FloeError('unsupported', 'detokenizing'));
+  }
+
+  pause(): Promise<void> {
+    return Promise.reject(new FloeError('unsupported', 'pausing'));
+  }
+
+  resume(): Promise<void> {
+    return Promise.reject(new FloeError('unsupported', 'pausing'));
+  }
+
+  setPolicyVersion(): void {}
+
+  metrics(): Promise<string | null> {
+    return Promise.resolve(null);
   }
 
   async close(): Promise<void> {

@@ -53,7 +53,7 @@ export type ReplyFields = {
 };
 
 /** vLLM's reply without what only the adapter knows: the version that it was sampled with, unless the spans tell. */
-export type ParsedReply = Omit<GenerateReply, 'versionSpans'> & {
+export type ParsedReply = Omit<GenerateReply, 'versionSpans' | 'logprobsMode'> & {
   readonly versionSpans: readonly VersionSpan[] | null;
 };
 
@@ -74,6 +74,7 @@ export function recordable(fields: ReplyFields): ParsedReply {
     responseIds,
     responseLogprobs: logprobsOf(fields.logprobs, responseIds),
     versionSpans: spansOf(fields.versions, responseIds.length),
+    routedExperts: null,
     message: fields.message,
     finishReason,
     stop: stopOf(fields.stopReason, finishReason, responseIds),

@@ -43,7 +43,7 @@ async function heartbeat(
   await recordHeartbeat(context, id, body);
   const before = told.get(id) ?? new Set<string>();
   const holdSeconds = Math.min(body.wait_seconds, context.config.lease_seconds * HOLD_SHARE_OF_LEASE);
-  let latest: HeartbeatReply = { stop: [], draining: false };
+  let latest: HeartbeatReply = { stop: [], draining: false, engines: null };
   await context.wakeups.poll(`node:${id}`, holdSeconds * 1000, gone, async () => {
     latest = await stopsFor(context, id, body, before);
     return keysOf(latest).every((key) => before.has(key)) ? undefined : latest;

@@ -1,0 +1,22 @@
+import type { Clock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import type { EngineSpec } from '../schema/index.ts';
+import type { Engine, EngineNotice } from './engine.ts';
+import { createVllmEngine } from './vllm/engine.ts';
+
+export type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
+
+/**
+ * Connects to a server of `spec.kind` and finds out what it can do. Rejects with `engine_unavailable` when it cannot be reached,
+ * `engine_error` when it is no server of that kind or does not serve the model that `spec` names.
+ */
+export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
+  switch (spec.kind) {
+    case 'vllm':
+      return createVllmEngine(spec, deps);
+    case 'sglang':
+    case 'llama_cpp':
+    case 'openai':
+      return Promise.reject(new FloeError('unsupported', `engines of kind ${spec.kind}`));
+  }
+}
