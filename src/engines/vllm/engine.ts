@@ -7,11 +7,11 @@ import type { Engine, EngineNotice, GenerateReply, GenerateRequest } from '../en
 import { callEngine, type HttpReply, type OpenReply, openReply } from '../http.ts';
 import { IdScanner } from '../id-scan.ts';
 import { UNKNOWN_TEMPLATE } from '../template-probe.ts';
-import { errorMessage, type ParsedReply } from './record.ts';
+import { errorMessage, type ParsedReply } from '../record.ts';
 import { parseReply } from './reply.ts';
 import { chatBody, tokenizeBody } from './request.ts';
 import { ReplyStreamReader } from './stream.ts';
-import { EngineVersions } from './versions.ts';
+import { EngineVersions } from '../versions.ts';
 
 /** uvicorn closes idle connections after 5 s; a request on a connection that is being closed would be lost. */
 const KEEP_ALIVE_MS = 4_000;

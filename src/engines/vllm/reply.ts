@@ -13,7 +13,7 @@ import {
   shaped,
   stopReasonSchema,
   versionsSchema,
-} from './record.ts';
+} from '../record.ts';
 
 const messageSchema = z.looseObject({
   content: z.string().nullish(),

@@ -17,7 +17,7 @@ import {
   shaped,
   stopReasonSchema,
   versionsSchema,
-} from './record.ts';
+} from '../record.ts';
 
 const DONE = Buffer.from('[DONE]');
 

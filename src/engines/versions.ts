@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { Clock } from '../../core/clock.ts';
+import type { Clock } from '../core/clock.ts';
 
 /**
  * How old the version may be that a call is taken to begin with. One that is out of date differs from what the server says

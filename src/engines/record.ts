@@ -1,8 +1,8 @@
 import { z } from 'zod';
-import { FloeError } from '../../core/errors.ts';
-import type { AssistantMessage, FinishReason, StopCause, Usage, VersionSpan } from '../../schema/index.ts';
-import type { GenerateReply } from '../engine.ts';
-import type { ScannedIds } from '../id-scan.ts';
+import { FloeError } from '../core/errors.ts';
+import type { AssistantMessage, FinishReason, StopCause, Usage, VersionSpan } from '../schema/index.ts';
+import type { GenerateReply } from './engine.ts';
+import type { ScannedIds } from './id-scan.ts';
 
 /** Log-probabilities are float32 sums; a certain token can come out this far above 0. */
 const LOGPROB_ROUNDING = 1e-3;
