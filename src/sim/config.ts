@@ -21,6 +21,7 @@ const delaySchema = z.number().min(0);
 export const simConfigSchema = z.strictObject({
   host: z.string().default('127.0.0.1').describe('the server has no authentication; keep it on loopback'),
   port: z.int().min(0).max(65_535).default(0).describe('0: any free port'),
+  face: z.enum(['vllm', 'sglang']).default('vllm').describe('whose HTTP API the server speaks'),
   model: z.string().min(1).default('floe-sim'),
   scenarios: scenarioListSchema.default([]).describe('a built-in default answers what they do not cover'),
   version: z.string().min(1).default('0.14.0').describe('what /version answers'),
@@ -50,6 +51,11 @@ export const simConfigSchema = z.strictObject({
   weightVersion: z.string().min(1).default('v0').describe('name of the first weights'),
   reportVersions: z.boolean().default(true).describe('whether choices carry `weight_versions`'),
   reportCachedTokens: z.boolean().default(true).describe('whether usage carries `prompt_tokens_details`'),
+  sglangAge: z
+    .enum(['meta_info', 'token_ids', 'sglext', 'stream_ids'])
+    .default('stream_ids')
+    .describe('how much of token ids a simulated SGLang tells in chat completions, oldest first'),
+  incrementalStreaming: z.boolean().default(false).describe("as SGLang's --incremental-streaming-output"),
   faults: z.array(faultSchema).default([]),
   ledgerLimit: z.int().min(1).default(DEFAULT_LEDGER_LIMIT).describe('entries kept in memory'),
   ledgerFile: z.string().optional().describe('append-only JSONL file of all entries'),

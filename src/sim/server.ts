@@ -1,6 +1,8 @@
 import { type Clock, systemClock } from '../core/clock.ts';
 import { parseAs } from '../core/parse.ts';
+import { CallIds } from './call-ids.ts';
 import { type SimConfig, type SimConfigInput, simConfigSchema } from './config.ts';
+import type { SimContext } from './context.ts';
 import { SimEngine } from './engine.ts';
 import { FaultInjector, type FaultInput, faultListSchema } from './faults.ts';
 import { HttpFace } from './http.ts';
@@ -8,8 +10,8 @@ import { Ledger } from './ledger.ts';
 import { SimMetrics } from './metrics.ts';
 import { newOracle, type Oracle } from './oracle.ts';
 import { Policy } from './policy.ts';
-import { CallIds } from './vllm/call-ids.ts';
-import { replyVllmError, type VllmContext } from './vllm/context.ts';
+import { replySglangError, sglangRoutes } from './sglang/routes.ts';
+import { replyVllmError } from './vllm/context.ts';
 import { vllmRoutes } from './vllm/routes.ts';
 import { bundledVocabulary } from './vocabulary.ts';
 import { type LogitTable, WeightStore } from './weights.ts';
@@ -33,13 +35,16 @@ export type SimServer = {
   close(): Promise<void>;
 };
 
-/** Starts the simulated inference server with vLLM's face. Throws `schema_violation` or `setup_failed`. */
+/** Starts the simulated inference server. Throws `schema_violation` or `setup_failed`. */
 export async function startSim(options: SimOptions = {}): Promise<SimServer> {
   const { clock = systemClock, ...input } = options;
   const config = parseAs(simConfigSchema, input, 'simulator settings');
   const context = newContext(config, clock);
   const { engine, ledger, faults, vocabulary, weights, mode } = context;
-  const face = new HttpFace(vllmRoutes(context), replyVllmError);
+  const face =
+    config.face === 'sglang'
+      ? new HttpFace(sglangRoutes(context), replySglangError)
+      : new HttpFace(vllmRoutes(context), replyVllmError);
   let url: string;
   try {
     url = await face.listen(config.host, config.port);
@@ -64,7 +69,7 @@ export async function startSim(options: SimOptions = {}): Promise<SimServer> {
   };
 }
 
-function newContext(config: SimConfig, clock: Clock): VllmContext {
+function newContext(config: SimConfig, clock: Clock): SimContext {
   const { model, seed, templateMode: mode } = config;
   const vocabulary = bundledVocabulary();
   const policy = new Policy(vocabulary, config.scenarios, mode);
@@ -81,7 +86,7 @@ function newContext(config: SimConfig, clock: Clock): VllmContext {
   );
   metrics.watch(engine);
   return {
-    ...config,
+    config,
     engine,
     vocabulary,
     weights,

@@ -1,12 +1,15 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
+import { type CallHead, callHead, engineFaults, resetAt } from '../call-head.ts';
 import { type MessageDelta, ReplyParser } from '../chat-reply.ts';
 import type { Constraint } from '../constraint.ts';
 import type { GenerateEvent } from '../engine.ts';
 import type { Exchange } from '../http.ts';
+import { templateMessages } from '../messages.ts';
 import type { GenerateCall, SampledToken } from '../run.ts';
 import { renderChat } from '../template.ts';
-import { type CallHead, callHead, engineFaults, failEarly, resetAt } from './call.ts';
+import { WireChoice, type WireToken } from '../wire-choice.ts';
+import { failAsVllm } from './call.ts';
 import { boundedMaxTokens, checkModel, type VllmContext } from './context.ts';
 import { demandedForm, forcesCalls, readsCalls } from './form.ts';
 import { wireDelta, wireMessage } from './message.ts';
@@ -16,9 +19,8 @@ import {
   refuseUnsupported,
   samplingParams,
   type TokenizeChatRequest,
-  templateMessages,
 } from './request.ts';
-import { chatLogprobs, WireChoice, type WireToken } from './wire.ts';
+import { chatLogprobs } from './wire.ts';
 
 /** Renders and encodes a chat request's prompt. */
 export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest): number[] {
@@ -30,7 +32,7 @@ export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest
       'Cannot set both `continue_final_message` and `add_generation_prompt` to True.',
     );
   }
-  const text = renderChat(templateMessages(request.messages, context.vision), {
+  const text = renderChat(templateMessages(request.messages, context.config.vision), {
     mode: context.mode,
     tools: request.tools ?? [],
     addGenerationPrompt: open,
@@ -43,7 +45,7 @@ export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest
 export async function chatCompletions(exchange: Exchange, context: VllmContext): Promise<void> {
   const request = parseAs(chatRequestSchema, await exchange.body(), 'chat completion request');
   const head = callHead(exchange, context, request);
-  if (failEarly(exchange, context, head, request.stream ?? false)) return;
+  if (failAsVllm(exchange, context, head, request.stream ?? false)) return;
   checkModel(context, request.model);
   refuseUnsupported(request, 'chat');
   if ((request.top_logprobs ?? 0) > 0 && request.logprobs !== true) {
@@ -145,7 +147,7 @@ class ChatCall {
       index,
       wire: new WireChoice({
         plan: head.plan,
-        mode: context.logprobsMode,
+        mode: context.config.logprobsMode,
         vocabulary: context.vocabulary,
         ledger: context.ledger,
         requestId: head.requestId,
@@ -168,10 +170,11 @@ class ChatCall {
       choice: choice.index,
       sessionId: head.sessionId,
       promptIds: this.promptIds,
-      params: samplingParams(request, context.generationConfig, this.task.maxTokens, this.task.constraint),
+      params: samplingParams(request, context.config.generationConfig, this.task.maxTokens, this.task.constraint),
       topCount: this.withLogprobs ? (request.top_logprobs ?? 0) : 0,
       cacheSalt: request.cache_salt ?? '',
-      eventTokens: request.stream === true ? Math.max(context.streamInterval, request.stream_interval ?? 1) : null,
+      eventTokens:
+        request.stream === true ? Math.max(context.config.streamInterval, request.stream_interval ?? 1) : null,
       signal: this.exchange.signal,
       faults: engineFaults(head.plan),
     };
@@ -264,21 +267,21 @@ class ChatCall {
     return {
       finish_reason: called && reason === 'stop' ? 'tool_calls' : reason,
       stop_reason: finish?.stop ?? null,
-      ...(this.context.reportVersions ? { weight_versions: finish?.entry.version_spans ?? [] } : {}),
+      ...(this.context.config.reportVersions ? { weight_versions: finish?.entry.version_spans ?? [] } : {}),
     };
   }
 
   private logprobEntries(wire: readonly WireToken[], tokens: readonly SampledToken[]): object[] {
-    const { vocabulary, logprobsMode } = this.context;
+    const { vocabulary, config } = this.context;
     return chatLogprobs(wire, tokens, {
       vocabulary,
-      mode: logprobsMode,
+      mode: config.logprobsMode,
       asId: this.request.return_tokens_as_token_ids ?? false,
     });
   }
 
   private envelope(object: string): object {
-    return { id: `chatcmpl-${this.head.requestId}`, object, created: this.created, model: this.context.model };
+    return { id: `chatcmpl-${this.head.requestId}`, object, created: this.created, model: this.context.config.model };
   }
 
   private usage(): Usage {
@@ -287,7 +290,9 @@ class ChatCall {
       prompt_tokens: this.promptIds.length,
       total_tokens: this.promptIds.length + sampled,
       completion_tokens: sampled,
-      ...(this.context.reportCachedTokens ? { prompt_tokens_details: { cached_tokens: this.cachedTokens } } : {}),
+      ...(this.context.config.reportCachedTokens
+        ? { prompt_tokens_details: { cached_tokens: this.cachedTokens } }
+        : {}),
     };
   }
 }

@@ -1,12 +1,14 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
+import { type CallHead, callHead, engineFaults, resetAt } from '../call-head.ts';
 import type { GenerateEvent } from '../engine.ts';
 import type { Exchange } from '../http.ts';
 import type { GenerateCall, SampledToken } from '../run.ts';
-import { type CallHead, callHead, engineFaults, failEarly, resetAt } from './call.ts';
+import { WireChoice, type WireToken, wireLogprob } from '../wire-choice.ts';
+import { failAsVllm } from './call.ts';
 import { boundedMaxTokens, checkModel, type VllmContext } from './context.ts';
 import { type CompletionRequest, completionRequestSchema, refuseUnsupported, samplingParams } from './request.ts';
-import { tokenName, WireChoice, type WireToken, wireLogprob } from './wire.ts';
+import { tokenName } from './wire.ts';
 
 /** vLLM's bound for a completion that asks for none. */
 const DEFAULT_MAX_TOKENS = 16;
@@ -15,7 +17,7 @@ const DEFAULT_MAX_TOKENS = 16;
 export async function completions(exchange: Exchange, context: VllmContext): Promise<void> {
   const request = parseAs(completionRequestSchema, await exchange.body(), 'completion request');
   const head = callHead(exchange, context, request);
-  if (failEarly(exchange, context, head, request.stream ?? false)) return;
+  if (failAsVllm(exchange, context, head, request.stream ?? false)) return;
   checkModel(context, request.model);
   refuseUnsupported(request, 'completions');
   if (request.echo === true) throw new FloeError('engine_rejected', 'echo is not supported by the simulated engine');
@@ -80,7 +82,7 @@ class CompletionCall {
         promptIds,
         wire: new WireChoice({
           plan: head.plan,
-          mode: context.logprobsMode,
+          mode: context.config.logprobsMode,
           vocabulary: context.vocabulary,
           ledger: context.ledger,
           requestId: head.requestId,
@@ -126,10 +128,11 @@ class CompletionCall {
       choice: choice.sample,
       sessionId: head.sessionId,
       promptIds: choice.promptIds,
-      params: samplingParams(request, context.generationConfig, this.maxTokens(choice.promptIds), null),
+      params: samplingParams(request, context.config.generationConfig, this.maxTokens(choice.promptIds), null),
       topCount: request.logprobs ?? 0,
       cacheSalt: request.cache_salt ?? '',
-      eventTokens: request.stream === true ? Math.max(context.streamInterval, request.stream_interval ?? 1) : null,
+      eventTokens:
+        request.stream === true ? Math.max(context.config.streamInterval, request.stream_interval ?? 1) : null,
       signal: this.exchange.signal,
       faults: engineFaults(head.plan),
     };
@@ -196,7 +199,7 @@ class CompletionCall {
     return {
       finish_reason: finish?.reason ?? 'abort',
       stop_reason: finish?.stop ?? null,
-      ...(this.context.reportVersions ? { weight_versions: finish?.entry.version_spans ?? [] } : {}),
+      ...(this.context.config.reportVersions ? { weight_versions: finish?.entry.version_spans ?? [] } : {}),
     };
   }
 
@@ -207,7 +210,7 @@ class CompletionCall {
     tokens: readonly SampledToken[],
   ): object | null {
     if (this.request.logprobs === undefined || this.request.logprobs === null) return null;
-    const { vocabulary, logprobsMode } = this.context;
+    const { vocabulary, config } = this.context;
     const asId = this.request.return_tokens_as_token_ids ?? false;
     const names = wire.map(({ id }) => tokenName(vocabulary, id, asId));
     const offsets = names.map((name) => {
@@ -222,7 +225,7 @@ class CompletionCall {
         Object.fromEntries(
           (tokens[index]?.top ?? []).map((other) => [
             tokenName(vocabulary, other.id, asId),
-            wireLogprob(other, logprobsMode),
+            wireLogprob(other, config.logprobsMode),
           ]),
         ),
       ),
@@ -231,7 +234,7 @@ class CompletionCall {
   }
 
   private envelope(): object {
-    const { model } = this.context;
+    const { model } = this.context.config;
     return { id: `cmpl-${this.head.requestId}`, object: 'text_completion', created: this.created, model };
   }
 
@@ -245,7 +248,9 @@ class CompletionCall {
       prompt_tokens: prompt,
       total_tokens: prompt + sampled,
       completion_tokens: sampled,
-      ...(this.context.reportCachedTokens ? { prompt_tokens_details: { cached_tokens: this.cachedTokens } } : {}),
+      ...(this.context.config.reportCachedTokens
+        ? { prompt_tokens_details: { cached_tokens: this.cachedTokens } }
+        : {}),
     };
   }
 }

@@ -1,48 +1,13 @@
-import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { SimConfig } from '../config.ts';
-import type { SimEngine } from '../engine.ts';
-import type { FaultInjector } from '../faults.ts';
+import type { SimContext } from '../context.ts';
 import type { Exchange } from '../http.ts';
-import type { Ledger } from '../ledger.ts';
-import type { SimMetrics } from '../metrics.ts';
-import type { TemplateMode } from '../template.ts';
-import type { Vocabulary } from '../vocabulary.ts';
-import type { WeightStore } from '../weights.ts';
-import type { CallIds } from './call-ids.ts';
-
-export type LogprobsMode = SimConfig['logprobsMode'];
 
 /** What vLLM's routes share. */
-export type VllmContext = {
-  readonly engine: SimEngine;
-  readonly vocabulary: Vocabulary;
-  readonly weights: WeightStore;
-  readonly ledger: Ledger;
-  readonly faults: FaultInjector;
-  readonly metrics: SimMetrics;
-  readonly clock: Clock;
-  readonly model: string;
-  readonly mode: TemplateMode;
-  readonly logprobsMode: LogprobsMode;
-  readonly generationConfig: SimConfig['generationConfig'];
-  /** Whether replies carry `weight_versions`. */
-  readonly reportVersions: boolean;
-  /** Whether usage carries `prompt_tokens_details.cached_tokens`. */
-  readonly reportCachedTokens: boolean;
-  /** Least tokens per streamed chunk. */
-  readonly streamInterval: number;
-  /** Whether messages may have images. */
-  readonly vision: boolean;
-  /** What `/version` answers. */
-  readonly version: string;
-  readonly callIds: CallIds;
-  readonly startedMs: number;
-};
+export type VllmContext = SimContext;
 
 /** Refuses another model's name, as vLLM. */
 export function checkModel(context: VllmContext, model: string | null | undefined): void {
-  if (model !== undefined && model !== null && model !== '' && model !== context.model) {
+  if (model !== undefined && model !== null && model !== '' && model !== context.config.model) {
     throw new FloeError('not_found', `The model \`${model}\` does not exist.`);
   }
 }

@@ -18,7 +18,7 @@ export function controlRoutes(context: VllmContext): RouteTable {
   return {
     'GET /health': (exchange) => exchange.text(200, ''),
     'GET /ping': (exchange) => exchange.text(200, ''),
-    'GET /version': (exchange) => exchange.json(200, { version: context.version }),
+    'GET /version': (exchange) => exchange.json(200, { version: context.config.version }),
     'GET /metrics': async (exchange) =>
       exchange.text(200, await context.metrics.text(), { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }),
     'GET /v1/models': (exchange) =>
@@ -26,11 +26,11 @@ export function controlRoutes(context: VllmContext): RouteTable {
         object: 'list',
         data: [
           {
-            id: context.model,
+            id: context.config.model,
             object: 'model',
             created: Math.floor(context.startedMs / 1000),
             owned_by: 'floe',
-            root: context.model,
+            root: context.config.model,
             parent: null,
             max_model_len: engine.options.maxModelLen,
           },

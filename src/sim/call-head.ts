@@ -1,0 +1,41 @@
+import { randomUUID } from 'node:crypto';
+import type { SimContext } from './context.ts';
+import type { Fault, FaultPlan } from './faults.ts';
+import type { Exchange } from './http.ts';
+import type { CallFaults } from './run.ts';
+
+/** What is known of a generation call before its body is understood. */
+export type CallHead = {
+  /** `X-Request-Id`, else the body's `request_id`, else a new one. */
+  readonly requestId: string;
+  readonly sessionId: string | null;
+  readonly plan: FaultPlan;
+};
+
+type HeadFields = { readonly request_id?: string | null | undefined; readonly session_id?: string | null | undefined };
+
+/** Counts the call for the faults. */
+export function callHead(exchange: Exchange, context: SimContext, request: HeadFields): CallHead {
+  const sessionId = exchange.header('x-session-id') ?? request.session_id ?? null;
+  return {
+    requestId: exchange.header('x-request-id') ?? request.request_id ?? randomUUID().replaceAll('-', ''),
+    sessionId,
+    plan: context.faults.plan(sessionId),
+  };
+}
+
+/** The faults that the engine itself carries out. */
+export function engineFaults({ hits }: FaultPlan): CallFaults {
+  const at = (kind: Fault['kind']): number | null => hits.find((fault) => fault.kind === kind)?.after_tokens ?? null;
+  return {
+    names: hits.map(({ kind }) => kind),
+    malformedCalls: hits.some(({ kind }) => kind === 'malformed_tool_call'),
+    abortAt: at('abort'),
+    stallAt: at('stall'),
+  };
+}
+
+/** Reply length at which the connection is to be reset; null: never. */
+export function resetAt({ hits }: FaultPlan): number | null {
+  return hits.find(({ kind }) => kind === 'reset_mid')?.after_tokens ?? null;
+}
