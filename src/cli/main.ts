@@ -19,6 +19,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   cancel: async () => (await import('./cancel.ts')).registerCancel,
   trace: async () => (await import('./trace.ts')).registerTrace,
   artifacts: async () => (await import('./artifacts.ts')).registerArtifacts,
+  engines: async () => (await import('./engines.ts')).registerEngines,
   harness: async () => (await import('./harness.ts')).registerHarness,
   doctor: async () => (await import('./doctor.ts')).registerDoctor,
   demo: async () => (await import('./demo/command.ts')).registerDemo,

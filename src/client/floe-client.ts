@@ -1,6 +1,12 @@
 import { parseAs } from '../core/parse.ts';
 import {
+  type EngineChange,
+  type EngineSpecInput,
+  type EnginesStatus,
+  engineChangeSchema,
+  enginesStatusSchema,
   MAX_ARTIFACTS_MB,
+  type PauseMode,
   type RolloutEvent,
   type RolloutStatus,
   rolloutEventSchema,
@@ -21,11 +27,20 @@ import {
 import { Connection, type ConnectionOptions } from './connection.ts';
 import { linesOf } from './lines.ts';
 
+/** As long as the server waits by itself. */
+const CHANGE_WAIT_SECONDS = 15;
+
 /** The server holds a request for results this long before the client asks again. */
 const RESULTS_WAIT_SECONDS = 30;
 
 /** The largest archive over a link of 1 MiB a second, beside the time of any answer. */
 const ARCHIVE_SECONDS = MAX_ARTIFACTS_MB;
+
+export type ChangeOptions = {
+  /** How long the server waits for its nodes to carry the change out. Default 15. */
+  readonly waitSeconds?: number;
+  readonly signal?: AbortSignal;
+};
 
 export type ResultsOptions = {
   /** Results after this cursor; 0 or absent: from the first. */
@@ -106,6 +121,42 @@ export class FloeClient {
     return this.connection.bytes(`${sessionPath(sessionId)}/artifacts`, { waitSeconds: ARCHIVE_SECONDS, signal });
   }
 
+  /** The engines that sessions may use, and on which nodes each is ready. */
+  async engines(signal?: AbortSignal): Promise<EnginesStatus> {
+    return parseAs(enginesStatusSchema, await this.connection.json('GET', '/engines', { signal }), 'engines');
+  }
+
+  /** Registers an engine at every node; the reply says which nodes can use it, and what went wrong at the others. */
+  addEngine(spec: EngineSpecInput, options: ChangeOptions = {}): Promise<EngineChange> {
+    return this.changeEngines('POST', '/engines', options, spec);
+  }
+
+  /** Removes one engine. No call reaches it on the nodes that the reply lists as `done`. Throws `not_found`. */
+  removeEngine(engineId: string, options: ChangeOptions = {}): Promise<EngineChange> {
+    return this.changeEngines('DELETE', `/engines/${encodeURIComponent(engineId)}`, options);
+  }
+
+  clearEngines(options: ChangeOptions = {}): Promise<EngineChange> {
+    return this.changeEngines('DELETE', '/engines', options);
+  }
+
+  /** Before a weight update: new calls wait or are refused with 429; those under way are kept or broken off. */
+  pauseEngines(
+    mode: PauseMode,
+    options: ChangeOptions & { whilePaused?: 'hold' | 'reject' } = {},
+  ): Promise<EngineChange> {
+    return this.changeEngines('POST', '/engines/pause', options, { mode, while_paused: options.whilePaused ?? 'hold' });
+  }
+
+  resumeEngines(options: ChangeOptions = {}): Promise<EngineChange> {
+    return this.changeEngines('POST', '/engines/resume', options);
+  }
+
+  /** Names the weights that engines sample with from now on, where they do not tell themselves. */
+  setPolicyVersion(version: string, options: ChangeOptions = {}): Promise<EngineChange> {
+    return this.changeEngines('POST', '/engines/version', options, { version });
+  }
+
   async status(signal?: AbortSignal): Promise<RolloutStatus> {
     return parseAs(rolloutStatusSchema, await this.connection.json('GET', '/rollout/status', { signal }), 'status');
   }
@@ -149,6 +200,16 @@ export class FloeClient {
 
   async close(): Promise<void> {
     await this.connection.close();
+  }
+
+  private async changeEngines(
+    method: 'POST' | 'DELETE',
+    path: string,
+    { waitSeconds = CHANGE_WAIT_SECONDS, signal }: ChangeOptions,
+    body?: unknown,
+  ): Promise<EngineChange> {
+    const reply = await this.connection.json(method, path, { body, query: { wait: waitSeconds }, waitSeconds, signal });
+    return parseAs(engineChangeSchema, reply, 'reply to a change of engines');
   }
 }
 

@@ -17,7 +17,10 @@ export const gatewayConfigSchema = z.strictObject({
   state_dir: z.string().min(1),
   harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
   pools: poolSizesSchema.prefault({}),
-  engines: z.array(engineSpecSchema).min(1),
+  engines: z
+    .array(engineSpecSchema)
+    .default([])
+    .describe('used from the start; more can be registered at the server at any time'),
   default_backend: runtimeBackendSchema.default('bubblewrap'),
   upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
   allow_local: z.boolean().default(false).describe('tasks may ask for no isolation though the default gives it'),

@@ -15,6 +15,7 @@ import { createSpawner } from '../runtimes/spawn-client.ts';
 import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
 import { NodeAgent } from './node-agent.ts';
+import { NodeEngines } from './node-engines.ts';
 import { Sandboxes } from './sandbox.ts';
 import { runSession } from './session-runner.ts';
 import { StagePools } from './stage-pools.ts';
@@ -102,6 +103,12 @@ async function assemble(
     log,
     metrics,
     pools,
+    engines: new NodeEngines({
+      pool: engines,
+      own: config.engines,
+      log,
+      onChange: () => agent.reportSoon(),
+    }),
     registration: {
       gateway_url: null,
       max_init_workers: config.pools.init,

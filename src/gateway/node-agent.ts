@@ -6,6 +6,7 @@ import type { Logger } from '../observe/log.ts';
 import { type GatewayMetrics, recordSession } from '../observe/metrics.ts';
 import { type Lease, type NodeRegistration, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
 import { Attempt } from './attempt.ts';
+import type { NodeEngines } from './node-engines.ts';
 import type { StagePools } from './stage-pools.ts';
 
 /** Between tries to reach the server: quick at first, and never so slow that a restart of it costs more than a few seconds. */
@@ -22,6 +23,7 @@ export type NodeAgentDeps = {
   readonly log: Logger;
   readonly metrics: GatewayMetrics;
   readonly pools: StagePools;
+  readonly engines: NodeEngines;
   readonly leaseWaitSeconds: number;
   readonly heartbeatSeconds: number;
   readonly runSession: (attempt: Attempt) => Promise<DeliveredResult | null>;
@@ -54,6 +56,8 @@ export class NodeAgent {
       await api.register(registration, this.stopping.signal);
       log.info({ node: api.nodeId }, 'node registered');
     });
+    // An engine that was removed while the node was away must be gone before a session can use it.
+    await this.heartbeat(0);
     this.leaseLoopDone = this.leaseLoop();
     this.heartbeatLoopDone = this.heartbeatLoop();
   }
@@ -168,7 +172,8 @@ export class NodeAgent {
     }
   }
 
-  private reportSoon(): void {
+  /** Something has changed that the server shall know of. */
+  reportSoon(): void {
     if (this.cancelGather !== null || this.stopping.signal.aborted) return;
     this.cancelGather = this.deps.clock.schedule(Math.max(PROGRESS_GATHER_MS, this.attempts.size), () => {
       this.cancelGather = null;
@@ -178,17 +183,19 @@ export class NodeAgent {
 
   /** Reports and renews; ends the sessions that the server wants ended. A node that the server forgot registers again. */
   private heartbeat(waitSeconds: number): Promise<Reached> {
-    const { api, pools } = this.deps;
+    const { api, pools, engines } = this.deps;
     const signal = this.stopping.signal;
     return this.untilReached(
       'heartbeat',
       async () => {
         const sessions = this.live().map((attempt) => attempt.progress());
-        const body = { metrics: pools.metrics(), sessions, engines: null, wait_seconds: waitSeconds };
+        const body = { metrics: pools.metrics(), sessions, engines: engines.report(), wait_seconds: waitSeconds };
         const reply = await api.heartbeat(body, signal);
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);
         }
+        if (reply.engines !== null) engines.apply(reply.engines);
+        else engines.retry();
         if (reply.draining) this.leasing.abort(new FloeError('not_ready', 'the server drains this node'));
       },
       signal,

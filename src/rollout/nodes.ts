@@ -12,6 +12,7 @@ import type {
 } from '../schema/index.ts';
 import type { NodeRow, SessionPatch, SessionRow, StoreTables } from '../store/index.ts';
 import { change, type Effects, type RolloutContext } from './context.ts';
+import { engineDirectory, enginesRevision } from './engine-directory.ts';
 
 /** A busy node reports ten times a second; a lease that is still this fresh is not written again. */
 const RENEW_BELOW = 0.8;
@@ -33,6 +34,7 @@ export async function registerNode(context: RolloutContext, registration: NodeRe
       node_id: registration.node_id,
       registration: JSON.stringify(registration),
       metrics: JSON.stringify(IDLE),
+      engines: null,
       draining: 0,
       last_seen_ms: context.time.nowMs(),
       registered_at: known?.registered_at ?? now,
@@ -89,11 +91,10 @@ export async function knownNode(tables: StoreTables, nodeId: string): Promise<No
 }
 
 function nodeInfo(context: RolloutContext, row: NodeRow, leasedSessions: number): NodeInfo {
-  const silentMs = context.time.nowMs() - row.last_seen_ms;
   return {
     ...(JSON.parse(row.registration) as NodeRegistration),
     metrics: JSON.parse(row.metrics) as NodeStageMetrics,
-    healthy: silentMs <= context.config.node_timeout_seconds * 1000,
+    healthy: isHealthy(context, row),
     draining: row.draining === 1,
     leased_sessions: leasedSessions,
     registered_at: row.registered_at,
@@ -101,13 +102,19 @@ function nodeInfo(context: RolloutContext, row: NodeRow, leasedSessions: number)
   };
 }
 
+/** Whether the node has been heard of lately. */
+export function isHealthy(context: RolloutContext, row: NodeRow): boolean {
+  return context.time.nowMs() - row.last_seen_ms <= context.config.node_timeout_seconds * 1000;
+}
+
 /** Renews the leases that a node still holds and records how far its sessions are. Throws `not_found` for an unknown node. */
 export async function recordHeartbeat(context: RolloutContext, nodeId: string, beat: Heartbeat): Promise<void> {
   await change(context, async (tables, effects) => {
-    await knownNode(tables, nodeId);
+    const node = await knownNode(tables, nodeId);
     const nowMs = context.time.nowMs();
     await tables.nodes.update(nodeId, {
       metrics: JSON.stringify(beat.metrics),
+      ...enginesPatch(node, beat, effects),
       last_seen_ms: nowMs,
       last_heartbeat: isoNow(context.clock),
     });
@@ -124,6 +131,14 @@ export async function recordHeartbeat(context: RolloutContext, nodeId: string, b
     );
     for (const { row, progress } of held) await recordProgress(context, tables, effects, row, progress);
   });
+}
+
+/** Written only when it has changed: it is much text, and a node tells it with every beat. */
+function enginesPatch(node: NodeRow, { engines }: Heartbeat, effects: Effects): Partial<Pick<NodeRow, 'engines'>> {
+  const text = engines && JSON.stringify(engines);
+  if (text === null || text === node.engines) return {};
+  effects.topics.add('engines');
+  return { engines: text };
 }
 
 async function recordProgress(
@@ -189,7 +204,9 @@ export async function stopsFor(
       if (told.has(stopKey(row))) await tables.sessions.update(row.session_id, { cancel_requested: 0 });
       else stop.push({ session_id: row.session_id, epoch: row.epoch, reason: 'cancelled' });
     }
-    return { stop, draining: node.draining === 1, engines: null };
+    const known = beat.engines?.heard ?? null;
+    const news = known !== null && (await enginesRevision(tables)) > known;
+    return { stop, draining: node.draining === 1, engines: news ? await engineDirectory(tables) : null };
   });
 }
 

@@ -11,6 +11,7 @@ import { type RolloutConfigInput, rolloutConfigSchema } from './config.ts';
 import type { RolloutContext, RolloutLog } from './context.ts';
 import { EventBus } from './event-bus.ts';
 import { buildApp } from './http/app.ts';
+import { engineHandlers } from './http/engine-handlers.ts';
 import { nodeHandlers } from './http/node-handlers.ts';
 import { type MetricsRegistry, serviceHandlers } from './http/service-handlers.ts';
 import { sessionHandlers } from './http/session-handlers.ts';
@@ -74,6 +75,7 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
     ...taskHandlers(context),
     ...sessionHandlers(context),
     ...nodeHandlers(context),
+    ...engineHandlers(context),
     ...serviceHandlers(context, deps.metricsRegistry ?? null),
   });
   const background: Promise<void>[] = [];

@@ -1,7 +1,7 @@
 import type { Clock } from '../core/clock.ts';
 
 /** What a held request may be waiting for. */
-export type Topic = 'queue' | 'results' | 'callbacks' | `node:${string}`;
+export type Topic = 'queue' | 'results' | 'callbacks' | 'engines' | `node:${string}`;
 
 /** A held request looks again after this long even unasked: a change may come from another server on the same store. */
 const LOOK_AGAIN_MS = 1_000;

@@ -120,6 +120,7 @@ export type PauseMode = z.infer<typeof pauseModeSchema>;
 export const engineDirectorySchema = z.object({
   revision: z.int().min(0),
   engines: z.array(engineSpecSchema),
+  removed: z.array(idSchema).describe('engines that no node may use, one of its own configuration included'),
   paused: pauseModeSchema.nullable(),
   while_paused: z.enum(['hold', 'reject']).describe('what a call meets meanwhile: it waits, or 429 with Retry-After'),
   policy_version: z.string().nullable(),
@@ -133,3 +134,52 @@ export const taskEngineSchema = z.strictObject({
   thinking_retention: thinkingRetentionSchema.default('template'),
 });
 export type TaskEngine = z.infer<typeof taskEngineSchema>;
+
+/** An engine on one node. `pending`: the node has yet to carry out the latest change. */
+export const engineOnNodeSchema = z.object({
+  node_id: idSchema,
+  state: z.enum(['ready', 'pending', 'failed']),
+  problem: z.string().nullable().describe('why the node cannot use it; it is tried again'),
+  info: engineInfoSchema.nullable(),
+});
+
+/** A row of `GET /engines`. */
+export const engineViewSchema = z.object({
+  engine_id: idSchema,
+  source: z.enum(['registered', 'node']).describe("node: from the node's own configuration"),
+  kind: engineKindSchema,
+  base_url: z.string(),
+  pool: idSchema,
+  nodes: z.array(engineOnNodeSchema),
+});
+export type EngineView = z.infer<typeof engineViewSchema>;
+
+/** `GET /engines` */
+export const enginesStatusSchema = engineDirectorySchema.omit({ engines: true }).extend({
+  engines: z.array(engineViewSchema),
+});
+export type EnginesStatus = z.infer<typeof enginesStatusSchema>;
+
+/** What became of a change: carried out by the nodes in `done`, on its way to those in `pending`. */
+export const engineChangeSchema = z.object({
+  revision: z.int(),
+  engine_ids: z.array(idSchema).describe('engines that were added or removed; all for the other changes'),
+  done: z.array(idSchema),
+  pending: z.array(idSchema).describe('healthy nodes that have not carried it out within the wait'),
+  problems: z.array(z.object({ node_id: idSchema, engine_id: z.string(), message: z.string() })),
+});
+export type EngineChange = z.infer<typeof engineChangeSchema>;
+
+/** `POST /engines/pause` */
+export const pauseRequestSchema = z.strictObject({
+  mode: pauseModeSchema.default('keep'),
+  while_paused: z.enum(['hold', 'reject']).default('hold'),
+});
+
+/** `POST /engines/version` */
+export const versionRequestSchema = z.strictObject({ version: z.string().min(1).max(256) });
+
+/** `POST /add_llm_server`, as ProRL Agent has it. */
+export const addServerSchema = z.object({
+  address: z.string().min(1).max(2048).describe('host:port or URL, with or without /v1'),
+});

@@ -40,6 +40,7 @@ export const heartbeatSchema = z.strictObject({
   engines: z
     .strictObject({
       revision: z.int().min(0).describe('of the engine directory that this node has carried out'),
+      heard: z.int().min(0).describe('of the one that it knows; it is told of newer ones only'),
       info: z.array(engineInfoSchema),
       problems: z
         .array(z.object({ engine_id: z.string(), message: z.string() }))

@@ -4,6 +4,8 @@ export type {
   BlobRef,
   CallbackRow,
   DeliveryRow,
+  EngineRow,
+  EngineStateRow,
   NodeRow,
   ResultBlobs,
   ResultWithSummary,

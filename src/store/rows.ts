@@ -96,6 +96,8 @@ export type NodeRow = {
   readonly registration: string;
   /** NodeStageMetrics as JSON. */
   readonly metrics: string;
+  /** `engines` of the latest heartbeat as JSON; null: it has told nothing yet. */
+  readonly engines: string | null;
   readonly draining: number;
   readonly last_seen_ms: number;
   readonly registered_at: string;
@@ -110,4 +112,22 @@ export type CallbackRow = {
   readonly next_try_ms: number;
   readonly last_error: string | null;
   readonly delivered_at: string | null;
+};
+
+/** A registered engine, with an id of its own. */
+export type EngineRow = {
+  readonly engine_id: string;
+  /** EngineSpec as JSON. */
+  readonly spec: string;
+  readonly registered_at: string;
+};
+
+/** What holds for all engines; there is one such row. */
+export type EngineStateRow = {
+  readonly revision: number;
+  readonly paused: 'keep' | 'abort' | null;
+  readonly while_paused: 'hold' | 'reject';
+  readonly policy_version: string | null;
+  /** JSON array of the ids of engines that were removed. */
+  readonly removed: string;
 };

@@ -2,6 +2,8 @@ import type { SessionStatus, TaskState } from '../schema/index.ts';
 import type {
   CallbackRow,
   DeliveryRow,
+  EngineRow,
+  EngineStateRow,
   NewSession,
   NodeRow,
   ResultBlobs,
@@ -34,6 +36,7 @@ export interface StoreTables {
   readonly callbacks: CallbackTable;
   readonly tombstones: TombstoneTable;
   readonly serviceTime: ServiceTimeTable;
+  readonly engines: EngineTable;
 }
 
 export interface TaskTable {
@@ -116,6 +119,16 @@ export interface TombstoneTable {
   put(taskId: string, expiresMs: number): Promise<void>;
   has(taskId: string, nowMs: number): Promise<boolean>;
   removeExpired(nowMs: number): Promise<void>;
+}
+
+export interface EngineTable {
+  /** By id. */
+  list(): Promise<EngineRow[]>;
+  put(row: EngineRow): Promise<void>;
+  remove(engineId: string): Promise<void>;
+  state(): Promise<EngineStateRow>;
+  /** Changes what is named, raises the revision by one, and returns the row as it is then. */
+  advance(patch: Partial<Omit<EngineStateRow, 'revision'>>): Promise<EngineStateRow>;
 }
 
 export interface ServiceTimeTable {

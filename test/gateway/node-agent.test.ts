@@ -2,8 +2,10 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { NodeApi } from '../../src/client/node-api.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import { poolOf } from '../../src/engines/pool.ts';
 import type { Attempt } from '../../src/gateway/attempt.ts';
 import { NodeAgent, type NodeAgentDeps } from '../../src/gateway/node-agent.ts';
+import { NodeEngines } from '../../src/gateway/node-engines.ts';
 import { runSession } from '../../src/gateway/session-runner.ts';
 import { StagePools } from '../../src/gateway/stage-pools.ts';
 import { silentLogger } from '../../src/observe/log.ts';
@@ -54,11 +56,13 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
     };
   };
   const never = (_: unknown, signal?: AbortSignal): Promise<never> => untilAborted(signal as AbortSignal);
+  const quiet = async (beat: { wait_seconds: number }, signal?: AbortSignal) =>
+    beat.wait_seconds === 0 ? { stop: [], draining: false, engines: null } : never(beat, signal);
   const fake = {
     nodeId: 'node',
     register: counted('register', api.register ?? (async () => ({}) as never)),
     lease: counted('lease', api.lease ?? never),
-    heartbeat: counted('heartbeat', api.heartbeat ?? never),
+    heartbeat: counted('heartbeat', api.heartbeat ?? quiet),
     deliverResult: counted('deliver', api.deliverResult ?? (async () => ({}) as never)),
   };
   agent = new NodeAgent({
@@ -68,6 +72,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
     log: silentLogger,
     metrics: createGatewayMetrics(),
     pools: new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 }),
+    engines: new NodeEngines({ pool: poolOf([], { clock }), own: [], log: silentLogger, onChange: () => {} }),
     leaseWaitSeconds: 1,
     heartbeatSeconds: 1,
     runSession: async () => null,

@@ -257,6 +257,7 @@ function outboxTests(store: () => Store): void {
       node_id: 'n',
       registration: '{}',
       metrics: '{}',
+      engines: null,
       draining: 1,
       last_seen_ms: 1,
       registered_at: AT,

@@ -1,13 +1,18 @@
 import { z } from 'zod';
 import { ENVELOPE_TYPE, RESULT_LIMIT_BYTES } from '../../core/envelope.ts';
 import {
+  addServerSchema,
   deliveryReplySchema,
+  engineChangeSchema,
+  engineSpecSchema,
+  enginesStatusSchema,
   heartbeatReplySchema,
   heartbeatSchema,
   leaseReplySchema,
   leaseRequestSchema,
   nodeInfoSchema,
   nodeRegistrationSchema,
+  pauseRequestSchema,
   resultsPageSchema,
   rolloutEventSchema,
   rolloutStatusSchema,
@@ -18,6 +23,7 @@ import {
   taskStatusSchema,
   taskSummarySchema,
   trajectorySchema,
+  versionRequestSchema,
 } from '../../schema/index.ts';
 
 /** One call of the control API. openapi.json is generated from these, and the routes are registered from them. */
@@ -49,12 +55,21 @@ const count = (min: number, max: number, fallback: number) =>
     .pipe(z.int().min(min).max(max))
     .default(fallback);
 
-const waitSeconds = z
+/** A node hears of a change at once, and an engine that answers is probed within this time. */
+const ENGINE_WAIT_SECONDS = 15;
+
+const seconds = z
   .string()
   .regex(/^[0-9]{1,3}(\.[0-9]{1,6})?$/, 'must be a number of seconds')
   .transform(Number)
-  .pipe(z.number().max(MAX_WAIT_SECONDS))
-  .default(0);
+  .pipe(z.number().max(MAX_WAIT_SECONDS));
+
+const waitSeconds = seconds.default(0);
+
+/** Held until every node has carried the change out. */
+const engineWait = z.strictObject({ wait: seconds.default(ENGINE_WAIT_SECONDS) });
+
+const serverReply = engineChangeSchema.extend({ status: z.literal('ok') });
 
 const flag = z
   .enum(['true', 'false', '1', '0'])
@@ -188,6 +203,70 @@ export const API = {
     path: '/nodes/:id',
     summary: 'Drain a node: it gets no more sessions and is forgotten once it is gone.',
     reply: nodeInfoSchema,
+  },
+  listEngines: {
+    method: 'GET',
+    path: '/engines',
+    summary: 'The engines that sessions may use, what each can do, and on which nodes it is ready.',
+    reply: enginesStatusSchema,
+  },
+  addEngine: {
+    method: 'POST',
+    path: '/engines',
+    summary: 'Register an engine at every node; `wait` holds the reply until they have tried it.',
+    query: engineWait,
+    body: engineSpecSchema,
+    reply: engineChangeSchema,
+  },
+  clearEngines: {
+    method: 'DELETE',
+    path: '/engines',
+    summary: 'Remove all engines. No call reaches one of them on the nodes that the reply lists as `done`.',
+    query: engineWait,
+    reply: engineChangeSchema,
+  },
+  removeEngine: {
+    method: 'DELETE',
+    path: '/engines/:id',
+    summary: 'Remove one engine. Calls that it is answering end by themselves.',
+    query: engineWait,
+    reply: engineChangeSchema,
+  },
+  pauseEngines: {
+    method: 'POST',
+    path: '/engines/pause',
+    summary: 'Before a weight update: new calls wait or are refused, those under way are kept or broken off.',
+    query: engineWait,
+    body: pauseRequestSchema,
+    reply: engineChangeSchema,
+  },
+  resumeEngines: {
+    method: 'POST',
+    path: '/engines/resume',
+    summary: 'After it: held calls go on, and replies that were broken off are continued.',
+    query: engineWait,
+    reply: engineChangeSchema,
+  },
+  setEngineVersion: {
+    method: 'POST',
+    path: '/engines/version',
+    summary: 'Name the weights that engines sample with from now on, where they do not tell themselves.',
+    query: engineWait,
+    body: versionRequestSchema,
+    reply: engineChangeSchema,
+  },
+  addLlmServer: {
+    method: 'POST',
+    path: '/add_llm_server',
+    summary: "ProRL Agent's name for registering a vLLM server.",
+    body: addServerSchema,
+    reply: serverReply.extend({ address: z.string() }),
+  },
+  clearLlmServer: {
+    method: 'POST',
+    path: '/clear_llm_server',
+    summary: "ProRL Agent's name for removing all engines.",
+    reply: serverReply,
   },
   events: {
     method: 'GET',

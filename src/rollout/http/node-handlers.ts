@@ -46,7 +46,8 @@ async function heartbeat(
   let latest: HeartbeatReply = { stop: [], draining: false, engines: null };
   await context.wakeups.poll(`node:${id}`, holdSeconds * 1000, gone, async () => {
     latest = await stopsFor(context, id, body, before);
-    return keysOf(latest).every((key) => before.has(key)) ? undefined : latest;
+    const news = latest.engines !== null || !keysOf(latest).every((key) => before.has(key));
+    return news ? latest : undefined;
   });
   if (!gone.aborted) told.set(id, new Set(keysOf(latest)));
   return latest;

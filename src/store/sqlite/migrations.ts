@@ -107,4 +107,24 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
       alter table deliveries add column artifacts_ref text;
     `,
   },
+  {
+    number: 3,
+    sql: `
+      alter table nodes add column engines text;
+      create table engines (
+        engine_id text primary key,
+        spec text not null,
+        registered_at text not null
+      ) strict;
+      create table engine_state (
+        id integer primary key check (id = 1),
+        revision integer not null,
+        paused text,
+        while_paused text not null,
+        policy_version text,
+        removed text not null
+      ) strict;
+      insert into engine_state values (1, 0, null, 'hold', null, '[]');
+    `,
+  },
 ];

@@ -3,6 +3,7 @@ import { FloeError } from '../../core/errors.ts';
 import type { Store, StoreTables } from '../store.ts';
 import { SqliteCallbacks } from './callbacks.ts';
 import { openConnection, type SqliteConnection } from './connection.ts';
+import { SqliteEngines } from './engines.ts';
 import { SqliteNodes } from './nodes.ts';
 import { SqliteResults } from './results.ts';
 import { SqliteServiceTime } from './service-time.ts';
@@ -113,6 +114,7 @@ function tablesOf(kysely: Connection): StoreTables {
     nodes: new SqliteNodes(kysely),
     callbacks: new SqliteCallbacks(kysely),
     tombstones: new SqliteTombstones(kysely),
+    engines: new SqliteEngines(kysely),
     serviceTime: new SqliteServiceTime(kysely),
   };
 }

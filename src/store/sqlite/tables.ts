@@ -1,5 +1,14 @@
 import type { Generated, Kysely } from 'kysely';
-import type { CallbackRow, DeliveryRow, NodeRow, ResultRow, SessionRow, TaskRow } from '../rows.ts';
+import type {
+  CallbackRow,
+  DeliveryRow,
+  EngineRow,
+  EngineStateRow,
+  NodeRow,
+  ResultRow,
+  SessionRow,
+  TaskRow,
+} from '../rows.ts';
 
 /** The database as kysely sees it; created by migrations.ts. */
 export type Database = {
@@ -10,6 +19,8 @@ export type Database = {
   nodes: NodeRow;
   callbacks: CallbackRow;
   tombstones: { task_id: string; expires_ms: number };
+  engines: EngineRow;
+  engine_state: EngineStateRow & { id: number };
   service_time: { id: number; now_ms: number };
 };
 

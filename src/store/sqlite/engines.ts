@@ -1,0 +1,43 @@
+import { sql } from 'kysely';
+import type { EngineRow, EngineStateRow } from '../rows.ts';
+import type { EngineTable } from '../store.ts';
+import type { Connection } from './tables.ts';
+
+const STATE = ['revision', 'paused', 'while_paused', 'policy_version', 'removed'] as const;
+
+export class SqliteEngines implements EngineTable {
+  private readonly db: Connection;
+
+  constructor(db: Connection) {
+    this.db = db;
+  }
+
+  list(): Promise<EngineRow[]> {
+    return this.db.selectFrom('engines').selectAll().orderBy('engine_id').execute();
+  }
+
+  async put(row: EngineRow): Promise<void> {
+    const { engine_id: _, ...rest } = row;
+    await this.db
+      .insertInto('engines')
+      .values(row)
+      .onConflict((conflict) => conflict.column('engine_id').doUpdateSet(rest))
+      .execute();
+  }
+
+  async remove(engineId: string): Promise<void> {
+    await this.db.deleteFrom('engines').where('engine_id', '=', engineId).execute();
+  }
+
+  state(): Promise<EngineStateRow> {
+    return this.db.selectFrom('engine_state').select(STATE).executeTakeFirstOrThrow();
+  }
+
+  advance(patch: Partial<Omit<EngineStateRow, 'revision'>>): Promise<EngineStateRow> {
+    return this.db
+      .updateTable('engine_state')
+      .set({ ...patch, revision: sql<number>`revision + 1` })
+      .returning(STATE)
+      .executeTakeFirstOrThrow();
+  }
+}
