@@ -83,7 +83,7 @@ export function recordable(fields: ReplyFields): ParsedReply {
 }
 
 /** Null, too, for a number that cannot be: nothing is trained on it, but clients would count with it. */
-function cachedOf({ prompt_tokens, prompt_tokens_details }: z.output<typeof foreignUsageSchema>): number | null {
+export function cachedOf({ prompt_tokens, prompt_tokens_details }: z.output<typeof foreignUsageSchema>): number | null {
   const cached = prompt_tokens_details?.cached_tokens ?? null;
   return cached !== null && cached >= 0 && cached <= prompt_tokens ? cached : null;
 }
@@ -161,11 +161,11 @@ export function idsOf(
   return scanned.ids;
 }
 
-function refuseCount(field: string, count: number, usageField: string, usage: number): void {
+export function refuseCount(field: string, count: number, usageField: string, usage: number): void {
   if (count !== usage) throw refusal(`${field} has ${count} ids, but ${usageField} is ${usage}`);
 }
 
-function finishOf(reason: string): FinishReason {
+export function finishOf(reason: string): FinishReason {
   switch (reason) {
     case 'stop':
     case 'length':
@@ -186,21 +186,28 @@ function logprobsOf(content: ReplyFields['logprobs'], ids: Int32Array): Float32A
   for (let i = 0; i < count; i++) {
     const entry = content[i] as { logprob?: unknown; token?: unknown } | null;
     const value = typeof entry === 'object' && entry !== null ? entry.logprob : undefined;
-    if (typeof value !== 'number' || !Number.isFinite(value)) {
-      throw refusal(`logprobs.content.${i}.logprob is not a finite number`);
-    }
-    if (value > LOGPROB_ROUNDING) throw refusal(`logprobs.content.${i}.logprob is ${value}, above 0`);
+    logprobs[i] = isLogprob(value) ? value : refuseLogprob(value, `logprobs.content.${i}.logprob`);
     const token = entry?.token;
     // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
     if (typeof token === 'string' && token.startsWith(TOKEN_ID) && token !== `${TOKEN_ID}${ids[i]}`) {
       throw refusal(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${ids[i]}`);
     }
-    logprobs[i] = value;
   }
   return logprobs;
 }
 
-function spansOf(spans: ReplyFields['versions'], count: number): VersionSpan[] | null {
+/** Whether it can be the log-probability of a token that was sampled. */
+export function isLogprob(value: unknown): value is number {
+  return typeof value === 'number' && Number.isFinite(value) && value <= LOGPROB_ROUNDING;
+}
+
+/** Throws `engine_error` saying what is wrong with a value that is no {@link isLogprob}. */
+export function refuseLogprob(value: unknown, field: string): never {
+  if (typeof value !== 'number' || !Number.isFinite(value)) throw refusal(`${field} is not a finite number`);
+  throw refusal(`${field} is ${value}, above 0`);
+}
+
+export function spansOf(spans: ReplyFields['versions'], count: number): VersionSpan[] | null {
   if (spans === null || spans === undefined || spans.length === 0) return null;
   let next = 0;
   for (const [index, span] of spans.entries()) {
