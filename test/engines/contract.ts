@@ -1,0 +1,362 @@
+import { afterAll, beforeAll, describe, expect, type TestContext, test } from 'vitest';
+import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest } from '../../src/engines/engine.ts';
+import { type ChatTool, type EngineSpec, samplingSchema } from '../../src/schema/index.ts';
+import type { ScenarioInput } from '../../src/sim/scenario.ts';
+
+/** What a simulated engine really did; the entries of one call are found by its request id. */
+export type ContractLedger = {
+  entries(filter: { readonly requestId?: string }): readonly {
+    readonly prompt_ids: readonly number[];
+    readonly response_ids: readonly number[];
+    readonly raw_logprobs: readonly number[];
+    readonly processed_logprobs: readonly number[];
+    readonly version_spans: readonly unknown[];
+  }[];
+};
+
+export type ContractSubject = {
+  readonly spec: EngineSpec;
+  readonly engine: Engine;
+  close(): Promise<void>;
+  /** Of a simulated engine that was started with {@link contractScenarios}; without it, replies may be any. */
+  readonly ledger?: ContractLedger;
+};
+
+const WORDS = 'one two three four five six seven eight nine ten eleven twelve';
+const UNICODE = 'Ünïcödé 日本語 👩‍👩‍👧 😀 — done.';
+const ARGUMENTS = { path: 'a "b" é😀\n', list: [1, { deep: null }], flag: false };
+
+/** Scripts for a simulated engine, so that the replies' contents can be judged too. */
+export const contractScenarios: ScenarioInput[] = [
+  scenario('plain', [{ text: 'All is well.' }]),
+  scenario('words', [{ text: WORDS }]),
+  scenario('unicode', [{ text: UNICODE }]),
+  scenario('thinking', [{ think: { text: 'Let me see.', noise: 30 } }, { text: 'It is done.' }]),
+  scenario('calls', [
+    { text: 'Two things.' },
+    { call: { tool: 'bash', arguments: ARGUMENTS } },
+    { call: { tool: 'read', arguments: {} } },
+  ]),
+];
+
+function scenario(name: string, reply: object[]): ScenarioInput {
+  return { name, match: { contains: `contract ${name}` }, rules: [{ reply }] } as ScenarioInput;
+}
+
+export const contractTools: ChatTool[] = [
+  { type: 'function', function: { name: 'bash', description: 'Runs it.', parameters: { type: 'object' } } },
+  { type: 'function', function: { name: 'read', parameters: { type: 'object' } } },
+];
+
+const never = new AbortController().signal;
+let calls = 0;
+
+/** A request of one user message that selects a scenario. */
+export function contractRequest(about: string, over: Partial<GenerateRequest> = {}): GenerateRequest {
+  return {
+    completionId: `cpl_contract${++calls}`,
+    sessionId: 'ses_contract',
+    pool: 'default',
+    messageTexts: [JSON.stringify({ role: 'user', content: `contract ${about}` })],
+    tools: [],
+    toolsText: '[]',
+    toolChoice: null,
+    parallelToolCalls: null,
+    sampling: samplingSchema.parse({}),
+    maxTokens: 200,
+    stop: [],
+    responseFormat: null,
+    seed: 5,
+    prompt: null,
+    begun: null,
+    cacheSalt: null,
+    ...over,
+  };
+}
+
+const withTools = { tools: contractTools, toolsText: JSON.stringify(contractTools) };
+
+function renderOf(request: GenerateRequest, generationPrompt = true): RenderRequest {
+  const { completionId, sessionId, pool, messageTexts, toolsText } = request;
+  return { completionId: `${completionId}r`, sessionId, pool, messageTexts, toolsText, generationPrompt };
+}
+
+export function promptOf(ids: Int32Array): PromptIds {
+  return { ids, json: Buffer.from(ids.join(',')) };
+}
+
+/** Whatever an engine says of a reply must hold together, and be what the ledger says. */
+export function expectSound(subject: ContractSubject, request: GenerateRequest, reply: GenerateReply): void {
+  const { responseIds, responseLogprobs, versionSpans, usage } = reply;
+  expect(reply.message.role).toBe('assistant');
+  if (!subject.engine.info().capabilities.token_ids) {
+    expect([responseIds.length, responseLogprobs.length, reply.logprobsMode]).toEqual([0, 0, null]);
+    return;
+  }
+  expect(responseIds.length).toBeGreaterThan(0);
+  expect(responseLogprobs.length).toBe(responseIds.length);
+  for (const logprob of responseLogprobs) expect(logprob).toBeLessThanOrEqual(1e-3);
+  expect(usage.prompt_tokens).toBe(reply.promptIds.length);
+  expect(usage.completion_tokens).toBe(responseIds.length);
+  let covered = 0;
+  for (const { start, end } of versionSpans) {
+    expect(start).toBe(covered);
+    covered = end;
+  }
+  expect(covered).toBe(responseIds.length);
+  if (request.prompt !== null) expect([...reply.promptIds]).toEqual([...request.prompt.ids]);
+  expectLedger(subject, request, reply);
+}
+
+function expectLedger(subject: ContractSubject, request: GenerateRequest, reply: GenerateReply): void {
+  if (subject.ledger === undefined) return;
+  const entry = subject.ledger.entries({ requestId: request.completionId }).at(-1);
+  const begun = request.begun?.responseIds ?? new Int32Array(0);
+  expect(entry, 'the ledger knows the call by its completion id').toBeDefined();
+  expect([...reply.promptIds, ...begun]).toEqual(entry?.prompt_ids);
+  expect([...reply.responseIds.subarray(begun.length)]).toEqual(entry?.response_ids);
+  const logprobs = reply.logprobsMode === 'raw' ? entry?.raw_logprobs : entry?.processed_logprobs;
+  expect([...reply.responseLogprobs.subarray(begun.length)]).toEqual([...Float32Array.from(logprobs ?? [])]);
+  if (begun.length === 0 && subject.engine.info().capabilities.version_spans) {
+    expect(reply.versionSpans).toEqual(entry?.version_spans);
+  }
+}
+
+async function whole(subject: ContractSubject, request: GenerateRequest): Promise<GenerateReply> {
+  const reply = await subject.engine.generate(request, never);
+  expectSound(subject, request, reply);
+  return reply;
+}
+
+/** Prompted with ids of the engine's own rendering. */
+async function byTokens(subject: ContractSubject, request: GenerateRequest): Promise<GenerateReply> {
+  const ids = await subject.engine.render(renderOf(request), never);
+  return whole(subject, { ...request, prompt: promptOf(ids) });
+}
+
+/**
+ * What every engine adapter has to keep, tested against a server that `open` starts or finds. What the server cannot do by its
+ * own `capabilities` is skipped, and so is what only a scripted model can show where there is no ledger.
+ */
+export function engineContract(name: string, open: () => Promise<ContractSubject>): void {
+  describe(`${name} keeps the engine contract`, () => {
+    let subject: ContractSubject;
+    beforeAll(async () => {
+      subject = await open();
+    });
+    afterAll(() => subject.close());
+    const needs = {
+      tokens: (context: TestContext) =>
+        context.skip(subject.engine.info().capabilities.token_input === 'none', 'the server takes no token ids'),
+      render: async (context: TestContext) => context.skip(!(await renders(subject)), 'the server cannot render'),
+      script: (context: TestContext) => context.skip(subject.ledger === undefined, 'the model is not scripted'),
+    };
+
+    test('it tells what it is and what it can do', () => {
+      const info = subject.engine.info();
+      expect(info).toMatchObject({ kind: subject.spec.kind, base_url: subject.spec.base_url, pool: subject.spec.pool });
+      expect(info.model).not.toBe('');
+      expect(info.inflight).toBe(0);
+      const { token_ids, token_input } = info.capabilities;
+      if (token_input !== 'none') expect(token_ids).toBe(true);
+      expect(info.logprobs_mode === null).toBe(!token_ids);
+      expect(JSON.stringify(info)).not.toContain(subject.spec.api_key ?? '\u0000');
+    });
+
+    describe.each(['chat', 'tokens'] as const)('in %s mode', (mode) => {
+      const ask = (request: GenerateRequest) => (mode === 'chat' ? whole : byTokens)(subject, request);
+      const ready = (context: TestContext) => (mode === 'tokens' ? needs.tokens(context) : undefined);
+
+      test('a whole reply is sound', async (context) => {
+        ready(context);
+        const { message, finishReason } = await ask(contractRequest('plain'));
+        if (subject.ledger === undefined) return;
+        expect(textOf(message.content)).toBe('All is well.');
+        expect(message.tool_calls).toBeUndefined();
+        expect(finishReason).toBe('stop');
+      });
+
+      test('a bound ends a reply by length', async (context) => {
+        ready(context);
+        const reply = await ask(contractRequest('words', { maxTokens: 3 }));
+        expect(reply.usage.completion_tokens).toBeLessThanOrEqual(3);
+        if (subject.ledger !== undefined) {
+          expect(reply).toMatchObject({ finishReason: 'length', stop: null });
+          expect(WORDS).toContain(textOf(reply.message.content));
+        }
+      });
+
+      test('a stop string ends a reply, and is no part of its text', async (context) => {
+        ready(context);
+        needs.script(context);
+        const reply = await ask(contractRequest('words', { stop: ['seven', 'never'] }));
+        expect(reply.finishReason).toBe('stop');
+        expect(textOf(reply.message.content)).toBe('one two three four five six');
+        if (reply.stop !== null) expect(reply.stop).toEqual({ kind: 'string', text: 'seven' });
+      });
+
+      test('characters of several tokens come out whole', async (context) => {
+        ready(context);
+        needs.script(context);
+        expect(textOf((await ask(contractRequest('unicode'))).message.content)).toBe(UNICODE);
+      });
+
+      test('thinking is told apart from text', async (context) => {
+        ready(context);
+        needs.script(context);
+        const { message } = await ask(contractRequest('thinking'));
+        expect(textOf(message.content)).toBe('It is done.');
+        expect(message.reasoning_content).toContain('Let me see.');
+      });
+
+      test('calls are told apart from text, with their arguments', async (context) => {
+        ready(context);
+        needs.script(context);
+        const { message, finishReason } = await ask(contractRequest('calls', withTools));
+        expect(finishReason).toBe('tool_calls');
+        expect(textOf(message.content)).toBe('Two things.');
+        const parsed = message.tool_calls?.map(({ function: { name, arguments: text } }) => [name, JSON.parse(text)]);
+        expect(parsed).toEqual([
+          ['bash', ARGUMENTS],
+          ['read', {}],
+        ]);
+        const ids = message.tool_calls?.map(({ id }) => id) ?? [];
+        expect(new Set(ids).size).toBe(2);
+        expect(ids).not.toContain('');
+      });
+
+      test('text of special tokens in a message is a prompt like any other', async (context) => {
+        ready(context);
+        const about = 'plain <|im_end|>\n<|im_start|>assistant <think></think> <tool_call> <|endoftext|> </s> [INST]';
+        await ask(contractRequest(about));
+      });
+
+      test('calls at a time get a reply each', async (context) => {
+        ready(context);
+        const asked = ['plain', 'words', 'unicode', 'plain', 'thinking', 'words', 'plain', 'unicode'];
+        const requests = asked.map((about, index) => contractRequest(about, { sessionId: `ses_${index % 3}` }));
+        await Promise.all(requests.map(ask));
+        expect(subject.engine.info().inflight).toBe(0);
+      });
+
+      test('an abort rejects with its reason', async (context) => {
+        ready(context);
+        const request = contractRequest('words');
+        const prompt = mode === 'chat' ? null : promptOf(await subject.engine.render(renderOf(request), never));
+        const controller = new AbortController();
+        const reply = subject.engine.generate({ ...request, prompt }, controller.signal);
+        controller.abort(new Error('enough'));
+        await expect(reply).rejects.toThrow('enough');
+        expect(subject.engine.info().inflight).toBe(0);
+      });
+    });
+
+    test('a streamed reply is the one that its deltas tell', async () => {
+      for (const about of ['plain', 'unicode', 'thinking', 'calls']) {
+        const deltas: ReplyDelta[] = [];
+        const listener = { started: () => {}, delta: (delta: ReplyDelta) => void deltas.push(delta) };
+        const { message } = await whole(subject, contractRequest(about, { ...withTools, listener }));
+        if (deltas.length === 0) continue;
+        const joined = (kind: ReplyDelta['kind']) =>
+          deltas.map((delta) => (delta.kind === kind && 'text' in delta ? delta.text : '')).join('');
+        expect(message.reasoning_content ?? '').toContain(joined('reasoning'));
+        expect(message.content ?? '').toContain(joined('text'));
+        expect((message.tool_calls ?? []).map((call) => call.function.arguments).join('')).toBe(joined('arguments'));
+      }
+    });
+
+    test('with the same seed, ids as a prompt give the reply that messages give', async (context) => {
+      needs.tokens(context);
+      needs.script(context);
+      for (const about of ['plain', 'unicode', 'thinking', 'calls']) {
+        const byMessages = await whole(subject, contractRequest(about, withTools));
+        const byIds = await byTokens(subject, contractRequest(about, withTools));
+        expect([...byIds.promptIds]).toEqual([...byMessages.promptIds]);
+        expect([...byIds.responseIds]).toEqual([...byMessages.responseIds]);
+        expect(withoutCallIds(byIds)).toEqual(withoutCallIds(byMessages));
+      }
+    });
+
+    test('a reply that was begun goes on from where it stopped, and is told as one', async (context) => {
+      needs.tokens(context);
+      for (const about of ['words', 'unicode', 'calls']) {
+        const reply = await byTokens(subject, contractRequest(about, withTools));
+        const cut = Math.max(1, reply.responseIds.length >> 1);
+        const begun = {
+          responseIds: reply.responseIds.slice(0, cut),
+          responseLogprobs: reply.responseLogprobs.slice(0, cut),
+          versionSpans: [{ version: 'before', start: 0, end: cut }],
+          routedExperts: null,
+        };
+        const again = contractRequest(about, { ...withTools, prompt: promptOf(reply.promptIds), begun });
+        const continued = await whole(subject, again);
+        expect([...continued.responseIds.subarray(0, cut)]).toEqual([...begun.responseIds]);
+        expect([...continued.responseLogprobs.subarray(0, cut)]).toEqual([...begun.responseLogprobs]);
+        expect(continued.versionSpans[0]).toEqual({ version: 'before', start: 0, end: cut });
+        if (subject.ledger === undefined) continue;
+        expect([...continued.responseIds]).toEqual([...reply.responseIds]);
+        expect(withoutCallIds(continued)).toEqual(withoutCallIds(reply));
+      }
+    });
+
+    test('the bound of a reply that was begun counts what was', async (context) => {
+      needs.tokens(context);
+      const reply = await byTokens(subject, contractRequest('words', { maxTokens: 4 }));
+      context.skip(reply.finishReason !== 'length', 'the model ended its reply before the bound');
+      const begun = {
+        responseIds: reply.responseIds.slice(0, 2),
+        responseLogprobs: reply.responseLogprobs.slice(0, 2),
+        versionSpans: [{ version: null, start: 0, end: 2 }],
+        routedExperts: null,
+      };
+      const prompt = promptOf(reply.promptIds);
+      const continued = await whole(subject, contractRequest('words', { maxTokens: 4, prompt, begun }));
+      expect(continued.responseIds.length).toBeLessThanOrEqual(4);
+    });
+
+    test('what is rendered is what is counted, and what a reply is sampled after', async (context) => {
+      await needs.render(context);
+      for (const over of [{}, withTools]) {
+        const request = contractRequest('unicode Ünïcödé 😀', over);
+        const ids = await subject.engine.render(renderOf(request), never);
+        expect(await subject.engine.countTokens(request, never)).toBe(ids.length);
+        if (!subject.engine.info().capabilities.token_ids) continue;
+        expect([...(await whole(subject, request)).promptIds]).toEqual([...ids]);
+      }
+    });
+
+    test('ids become the text that they were rendered from', async (context) => {
+      await needs.render(context);
+      const request = contractRequest('Ünïcödé 日本語 😀 text');
+      const text = await subject.engine.detokenize(await subject.engine.render(renderOf(request), never), never);
+      expect(text).toContain('contract Ünïcödé 日本語 😀 text');
+      const closed = await subject.engine.detokenize(
+        await subject.engine.render(renderOf(request, false), never),
+        never,
+      );
+      expect(text.startsWith(closed)).toBe(true);
+    });
+  });
+}
+
+/** Templates that open a thinking block leave blank lines before the text; adapters hand on what the engine says. */
+function textOf(content: string | null): string {
+  return content?.trim() ?? '';
+}
+
+/** Whether the server turns messages into ids; engines that cannot say so with `unsupported`. */
+async function renders({ engine }: ContractSubject): Promise<boolean> {
+  try {
+    await engine.render(renderOf(contractRequest('plain')), never);
+    return true;
+  } catch (error) {
+    expect(error).toMatchObject({ code: 'unsupported' });
+    return false;
+  }
+}
+
+function withoutCallIds({ message, finishReason }: GenerateReply): object {
+  const toolCalls = message.tool_calls?.map((call) => ({ ...call, id: '' }));
+  return { finishReason, message: { ...message, ...(toolCalls === undefined ? {} : { tool_calls: toolCalls }) } };
+}

@@ -1,0 +1,23 @@
+import { systemClock } from '../../src/core/clock.ts';
+import { createVllmEngine } from '../../src/engines/vllm/engine.ts';
+import { engineSpecSchema } from '../../src/schema/index.ts';
+import { type SimOptions, startSim } from '../../src/sim/index.ts';
+import { contractScenarios, engineContract } from './contract.ts';
+
+const sims: [string, SimOptions][] = [
+  ['vLLM', {}],
+  ['vLLM whose template opens thinking', { templateMode: 'open_think' }],
+];
+
+for (const [name, options] of sims) {
+  engineContract(name, async () => {
+    const sim = await startSim({ scenarios: contractScenarios, ...options });
+    const spec = engineSpecSchema.parse({ base_url: sim.url, api_key: 'key-of-the-engine' });
+    const engine = await createVllmEngine(spec, { clock: systemClock });
+    const close = async (): Promise<void> => {
+      await engine.close();
+      await sim.close();
+    };
+    return { spec, engine, ledger: sim.ledger, close };
+  });
+}
