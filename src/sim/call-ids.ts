@@ -7,12 +7,12 @@ const MAX_SESSIONS = 1_000;
 export class CallIds {
   private readonly latest = new Map<string | null, readonly string[]>();
 
-  /** The ids of one reply, by index. With `repeat`, those of the session's latest reply come first. */
-  forReply(sessionId: string | null, repeat: boolean): (index: number) => string {
+  /** The ids of one reply, by index, each beginning with `prefix`. With `repeat`, those of the session's latest reply come first. */
+  forReply(sessionId: string | null, repeat: boolean, prefix = 'chatcmpl-tool-'): (index: number) => string {
     const earlier = repeat ? (this.latest.get(sessionId) ?? []) : [];
     const ids: string[] = [];
     return (index) => {
-      const id = earlier[index] ?? `chatcmpl-tool-${randomUUID().replaceAll('-', '')}`;
+      const id = earlier[index] ?? `${prefix}${randomUUID().replaceAll('-', '')}`;
       ids[index] = id;
       this.remember(sessionId, ids);
       return id;

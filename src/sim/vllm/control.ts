@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import { faultListSchema } from '../faults.ts';
 import type { Exchange, RouteTable } from '../http.ts';
+import { ownRoutes } from '../own-routes.ts';
 import { MAX_LOGIT } from '../scenario.ts';
 import type { VllmContext } from './context.ts';
 
@@ -14,7 +14,7 @@ const pauseModes = ['abort', 'wait', 'keep'] as const;
 
 /** Routes of the engine's control plane, and the simulator's own below `/__sim/`. */
 export function controlRoutes(context: VllmContext): RouteTable {
-  const { engine, weights, ledger, faults } = context;
+  const { engine, weights } = context;
   return {
     'GET /health': (exchange) => exchange.text(200, ''),
     'GET /ping': (exchange) => exchange.text(200, ''),
@@ -67,26 +67,7 @@ export function controlRoutes(context: VllmContext): RouteTable {
       engine.cache.clear();
       exchange.text(200, '');
     },
-    'GET /__sim/ledger': (exchange) => {
-      const query = exchange.url.searchParams;
-      const sessionId = query.get('session_id');
-      const requestId = query.get('request_id');
-      const entries = ledger.entries({
-        ...(sessionId === null ? {} : { sessionId }),
-        ...(requestId === null ? {} : { requestId }),
-      });
-      exchange.json(200, { total: ledger.total, entries });
-    },
-    'GET /__sim/faults': (exchange) => exchange.json(200, { faults: faults.list() }),
-    'POST /__sim/faults': async (exchange) => {
-      faults.set(parseAs(faultListSchema, await exchange.body(), 'faults').faults);
-      exchange.json(200, { faults: faults.list() });
-    },
-    'DELETE /__sim/faults': (exchange) => {
-      faults.set([]);
-      exchange.json(200, { faults: [] });
-    },
-    'GET /__sim/weights': (exchange) => exchange.json(200, weights.current),
+    ...ownRoutes(context),
   };
 }
 

@@ -3,7 +3,6 @@ import { FloeError } from '../../core/errors.ts';
 import type { Constraint } from '../constraint.ts';
 import type { JsonSchema } from '../json-schema.ts';
 import type { Policy } from '../policy.ts';
-import type { ChatRequest } from './request.ts';
 
 const schemaSchema = z.union([z.boolean(), z.record(z.string(), z.unknown())]);
 
@@ -25,6 +24,14 @@ export const toolChoiceSchema = z.union([
   z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string() }) }),
 ]);
 
+/** The fields of a chat request that bear on the reply's form. */
+export type FormRequest = {
+  readonly tools?: readonly unknown[] | null | undefined;
+  readonly tool_choice?: z.infer<typeof toolChoiceSchema> | null | undefined;
+  readonly response_format?: z.infer<typeof responseFormatSchema> | null | undefined;
+  readonly structured_outputs?: z.infer<typeof structuredOutputsSchema> | null | undefined;
+};
+
 const ANY_OBJECT: JsonSchema = { type: 'object' };
 
 /** A constraint and the field of the request that asked for it. */
@@ -35,7 +42,7 @@ type Demand = { readonly constraint: Constraint; readonly field: string };
  * call outweighs a format, and with tools to choose from a reply of calls alone satisfies a format.
  * Throws `engine_rejected` naming the field for a demand that is malformed, unsupported, or that no reply fulfils.
  */
-export function demandedForm(request: ChatRequest, policy: Policy, promptIds: readonly number[]): Constraint | null {
+export function demandedForm(request: FormRequest, policy: Policy, promptIds: readonly number[]): Constraint | null {
   const demand = callDemand(request) ?? formatDemand(request);
   if (demand === null) return null;
   let admitted: boolean;
@@ -54,16 +61,16 @@ function refusal(field: string, what: string, cause?: unknown): FloeError {
 }
 
 /** Whether tool calls are looked for in the reply. */
-export function readsCalls({ tools, tool_choice: choice }: ChatRequest): boolean {
+export function readsCalls({ tools, tool_choice: choice }: FormRequest): boolean {
   return (tools ?? []).length > 0 && choice !== 'none';
 }
 
 /** Whether the request leaves the model no choice but to call. */
-export function forcesCalls({ tool_choice: choice }: ChatRequest): boolean {
+export function forcesCalls({ tool_choice: choice }: FormRequest): boolean {
   return choice === 'required' || typeof choice === 'object';
 }
 
-function callDemand({ tools, tool_choice: choice }: ChatRequest): Demand | null {
+function callDemand({ tools, tool_choice: choice }: FormRequest): Demand | null {
   const field = 'tool_choice';
   if (choice === undefined || choice === null || choice === 'none') return null;
   if (typeof choice === 'string' && choice !== 'auto' && choice !== 'required') {
@@ -87,7 +94,7 @@ function toolName(tool: unknown): string | null {
   return parsed.success ? parsed.data.function.name : null;
 }
 
-function formatDemand(request: ChatRequest): Demand | null {
+function formatDemand(request: FormRequest): Demand | null {
   const { response_format: format, structured_outputs: outputs } = request;
   const demand = (field: string, schema: JsonSchema): Demand => ({
     constraint: { kind: 'json', schema, or_calls: readsCalls(request) },
