@@ -60,10 +60,13 @@ export function compileReply(
   malformed = false,
 ): Reply {
   const path = `scenario ${scenario.name}: rules.${rule}.reply`;
-  const segments = scenario.rules[rule]?.reply ?? [];
+  const { reply: segments = [], spelling = 'merged', end = '<|im_end|>' } = scenario.rules[rule] ?? {};
+  const encode = spelling === 'merged' ? (text: string) => vocabulary.encode(text) : lettersOf(vocabulary);
+  const { imEnd, endOfText } = vocabulary.special;
+  const endId = end === '<|im_end|>' ? imEnd : endOfText;
   const drafts = expand(segments, [{ think: null, text: '', calls: [], raw: '', picks: [] }], path);
   const leaves = drafts.map((draft) => ({
-    symbols: Int32Array.from(encodeDraft(vocabulary, draft, mode, malformed)),
+    symbols: Int32Array.from([...encodeDraft(encode, draft, mode, malformed), endId]),
     picks: draft.picks,
   }));
   return { scenario: scenario.name, rule, leaves, noiseKey: hashText(`${scenario.name}/${rule}`) };
@@ -108,8 +111,8 @@ function extend(draft: Draft, segment: Segment, path: string): readonly Draft[] 
   );
 }
 
-/** The turn's symbols. With `open_think` the prompt already holds the opening, so the rest is encoded by itself. */
-function encodeDraft(vocabulary: Vocabulary, draft: Draft, mode: TemplateMode, malformed: boolean): number[] {
+/** The turn's symbols but for its end. With `open_think` the prompt already holds the opening, so the rest is encoded by itself. */
+function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed: boolean): number[] {
   const symbols: number[] = [];
   const think = draft.think ?? (mode === 'open_think' ? { text: '', noise: 0 } : null);
   let head = '';
@@ -118,18 +121,29 @@ function encodeDraft(vocabulary: Vocabulary, draft: Draft, mode: TemplateMode, m
     const textEnd = THINK_PREFIX.length + think.text.length;
     head = block;
     if (mode === 'open_think') {
-      symbols.push(...vocabulary.encode(THINK_PREFIX));
+      symbols.push(...encode(THINK_PREFIX));
       head = block.slice(THINK_PREFIX.length);
     }
     if (think.noise > 0) {
       // A noise word begins with a blank and is followed by a newline, so it neither merges with what is before nor after.
-      symbols.push(...vocabulary.encode(block.slice(block.length - head.length, textEnd)));
+      symbols.push(...encode(block.slice(block.length - head.length, textEnd)));
       for (let i = 0; i < think.noise; i++) symbols.push(NOISE);
       head = block.slice(textEnd);
     }
   }
-  symbols.push(...vocabulary.encode(head + body(draft, malformed)), vocabulary.special.imEnd);
+  symbols.push(...encode(head + body(draft, malformed)));
   return symbols;
+}
+
+type Encode = (text: string) => readonly number[];
+
+/** Delimiters stay what they are; every other character is encoded by itself. */
+function lettersOf(vocabulary: Vocabulary): Encode {
+  return (text) =>
+    text
+      .split(/(<\/?(?:think|tool_call)>)/)
+      .flatMap((part, index) => (index % 2 === 1 ? [part] : [...part]))
+      .flatMap((part) => vocabulary.encode(part));
 }
 
 function body({ text, calls, raw }: Draft, malformed: boolean): string {

@@ -94,6 +94,14 @@ export type Segment = z.infer<typeof segmentSchema>;
 const ruleSchema = z.strictObject({
   when: ruleConditionSchema.default({}),
   reply: z.array(segmentSchema).min(1),
+  spelling: z
+    .enum(['merged', 'letters'])
+    .default('merged')
+    .describe('letters: the policy writes letter by letter, so that encoding its text again gives other ids'),
+  end: z
+    .enum(['<|im_end|>', '<|endoftext|>'])
+    .default('<|im_end|>')
+    .describe('the token that ends the turn; the template always closes it with <|im_end|>'),
 });
 export type Rule = z.infer<typeof ruleSchema>;
 
@@ -115,6 +123,8 @@ export const DEFAULT_SCENARIO: Scenario = {
   rules: [
     {
       when: {},
+      spelling: 'merged',
+      end: '<|im_end|>',
       reply: [
         {
           choice: {
