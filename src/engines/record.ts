@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
+import type { RoutedExperts } from '../core/routed-experts.ts';
 import type { AssistantMessage, FinishReason, StopCause, Usage, VersionSpan } from '../schema/index.ts';
 import type { GenerateReply } from './engine.ts';
 import type { ScannedIds } from './id-scan.ts';
@@ -50,6 +51,7 @@ export type ReplyFields = {
   readonly finishReason: string;
   readonly stopReason: z.output<typeof stopReasonSchema>;
   readonly usage: z.output<typeof foreignUsageSchema>;
+  readonly routedExperts?: RoutedExperts | null;
 };
 
 /** vLLM's reply without what only the adapter knows: the version that it was sampled with, unless the spans tell. */
@@ -74,7 +76,7 @@ export function recordable(fields: ReplyFields): ParsedReply {
     responseIds,
     responseLogprobs: logprobsOf(fields.logprobs, responseIds),
     versionSpans: spansOf(fields.versions, responseIds.length),
-    routedExperts: null,
+    routedExperts: fields.routedExperts ?? null,
     message: fields.message,
     finishReason,
     stop: stopOf(fields.stopReason, finishReason, responseIds),
@@ -143,9 +145,15 @@ export function errorMessage(json: unknown): string | null {
 export function refuseForeignId(id: string | null | undefined, completionId: string): void {
   if (!id || id.endsWith(completionId)) return;
   const prefix = completionId.slice(0, completionId.indexOf('_') + 1);
-  if (prefix !== '' && id.replace(/^chatcmpl-/, '').startsWith(prefix)) {
+  if (prefix !== '' && id.replace(/^(?:chatcmpl|generate-tokens)-/, '').startsWith(prefix)) {
     throw refusal(`it answers ${id}, not ${completionId}`);
   }
+}
+
+/** Throws `engine_error` for a reply of a model that was not there when the engine was registered. */
+export function refuseForeignModel(model: string | null | undefined, models: ReadonlySet<string>): void {
+  if (!model || models.has(model)) return;
+  throw refusal(`model is ${JSON.stringify(model)}, at registration it was ${[...models].join(' or ')}`);
 }
 
 export function idsOf(
@@ -184,13 +192,17 @@ function logprobsOf(content: ReplyFields['logprobs'], ids: Int32Array): Float32A
   if (content.length !== count) throw refusal(`logprobs.content has ${content.length} entries for ${count} token_ids`);
   const logprobs = new Float32Array(count);
   for (let i = 0; i < count; i++) {
-    const entry = content[i] as { logprob?: unknown; token?: unknown } | null;
+    const entry = content[i] as { logprob?: unknown; token?: unknown; token_id?: unknown } | null;
     const value = typeof entry === 'object' && entry !== null ? entry.logprob : undefined;
     logprobs[i] = isLogprob(value) ? value : refuseLogprob(value, `logprobs.content.${i}.logprob`);
     const token = entry?.token;
     // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
     if (typeof token === 'string' && token.startsWith(TOKEN_ID) && token !== `${TOKEN_ID}${ids[i]}`) {
       throw refusal(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${ids[i]}`);
+    }
+    const tokenId = entry?.token_id;
+    if (typeof tokenId === 'number' && tokenId !== ids[i]) {
+      throw refusal(`logprobs.content.${i} is of token_id:${tokenId}, but token_ids.${i} is ${ids[i]}`);
     }
   }
   return logprobs;

@@ -14,17 +14,21 @@ export type VersionSource = () => Promise<{ readonly status: number; readonly bo
 
 /**
  * The policy version that an engine says it runs, read when it is needed and remembered for {@link FRESH_MS}.
- * A server without `/weight_info` has none, and is not asked again.
+ * A server without `/weight_info`, or that has no version, runs what it was {@link name}d; the former is not asked again.
  */
 export class EngineVersions {
   private readonly clock: Clock;
   private readonly source: VersionSource;
   private known: string | null = null;
+  /** Given from outside, for servers that do not tell. */
+  private given: string | null = null;
   private askedAtMs = Number.NEGATIVE_INFINITY;
   private pending: Promise<string | null> | null = null;
   /** Asked for while another request is under way; begins when that one has ended. */
   private next: Promise<string | null> | null = null;
   private absent = false;
+  /** The server has told a version of its own, so that what was given no longer counts. */
+  private tells = false;
 
   constructor(clock: Clock, source: VersionSource) {
     this.clock = clock;
@@ -34,6 +38,12 @@ export class EngineVersions {
   /** As last heard. */
   get last(): string | null {
     return this.known;
+  }
+
+  /** From now on the weights are known by this name, where the server does not tell its own. */
+  name(version: string): void {
+    this.given = version;
+    if (!this.tells) this.known = version;
   }
 
   /** Null: unknown. Never rejects: an engine that cannot tell its version can still be sampled from. */
@@ -72,10 +82,15 @@ export class EngineVersions {
   private async read(): Promise<string | null> {
     try {
       const reply = await this.source();
-      if (reply.status === 404 || reply.status === 405) this.absent = true;
+      if (reply.status === 404 || reply.status === 405) {
+        this.absent = true;
+        return this.given;
+      }
       if (reply.status !== 200) return null;
       const version = weightInfoSchema.parse(JSON.parse(reply.body.toString('utf8'))).weight_version;
-      return version === null || version === undefined ? null : String(version);
+      if (version === null || version === undefined) return this.tells ? null : this.given;
+      this.tells = true;
+      return String(version);
     } catch {
       return null;
     }
