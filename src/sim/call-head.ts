@@ -17,10 +17,12 @@ type HeadFields = { readonly request_id?: string | null | undefined; readonly se
 /** Counts the call for the faults. */
 export function callHead(exchange: Exchange, context: SimContext, request: HeadFields): CallHead {
   const sessionId = exchange.header('x-session-id') ?? request.session_id ?? null;
+  const plan = context.faults.plan(sessionId);
+  if (plan.has('model_changed')) context.identity.changeModel();
   return {
     requestId: exchange.header('x-request-id') ?? request.request_id ?? randomUUID().replaceAll('-', ''),
     sessionId,
-    plan: context.faults.plan(sessionId),
+    plan,
   };
 }
 
@@ -32,10 +34,21 @@ export function engineFaults({ hits }: FaultPlan): CallFaults {
     malformedCalls: hits.some(({ kind }) => kind === 'malformed_tool_call'),
     abortAt: at('abort'),
     stallAt: at('stall'),
+    swapAt: at('version_changed'),
+    slowFactor: hits.find(({ kind }) => kind === 'slow')?.factor ?? 1,
   };
 }
 
-/** Reply length at which the connection is to be reset; null: never. */
-export function resetAt({ hits }: FaultPlan): number | null {
-  return hits.find(({ kind }) => kind === 'reset_mid')?.after_tokens ?? null;
+/** How the connection is to break, and at which reply length. */
+export type Breakage = {
+  readonly atTokens: number;
+  /** Connections that are refused afterwards: the server has died. Null: it goes on. */
+  readonly downCalls: number | null;
+};
+
+/** Null: it does not break. */
+export function breakageOf({ hits }: FaultPlan): Breakage | null {
+  const fault = hits.find(({ kind }) => kind === 'dies_mid_stream' || kind === 'reset_mid');
+  if (fault === undefined) return null;
+  return { atTokens: fault.after_tokens, downCalls: fault.kind === 'reset_mid' ? null : fault.down_calls };
 }

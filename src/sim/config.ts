@@ -45,12 +45,35 @@ export const simConfigSchema = z.strictObject({
   maxNumSeqs: z.int().min(1).default(DEFAULT_MAX_NUM_SEQS).describe('calls that sample at once; others wait'),
   tokenDelayMs: delaySchema.default(0),
   firstTokenDelayMs: delaySchema.default(0),
+  prefillTokenDelayMs: delaySchema
+    .default(0)
+    .describe('per prompt token that the prefix cache does not have, before the first token'),
+  speed: z.number().gt(0).default(1).describe('all delays are divided by it: 0.5 is an engine at half speed'),
   streamInterval: z.int().min(1).default(1).describe('least tokens per streamed chunk'),
   cacheBlocks: z.int().min(1).default(DEFAULT_CACHE_BLOCKS).describe('prefix cache, in blocks of 16 tokens'),
   seed: z.int().default(0).describe('decides what requests without a seed sample, and which calls faults hit'),
   weightVersion: z.string().min(1).default('v0').describe('name of the first weights'),
   reportVersions: z.boolean().default(true).describe('whether choices carry `weight_versions`'),
   reportCachedTokens: z.boolean().default(true).describe('whether usage carries `prompt_tokens_details`'),
+  scaleOut: z
+    .boolean()
+    .default(false)
+    .describe("as vLLM's --enable-scale-out: token generation, rendering and derendering"),
+  devMode: z.boolean().default(true).describe('as VLLM_SERVER_DEV_MODE: the control plane; without, it is a 404'),
+  strict: z.boolean().default(false).describe('whether unknown request fields are a 400'),
+  generateLogprobs: z
+    .enum(['token_id', 'openai'])
+    .default('token_id')
+    .describe('shape of logprobs in token generation: integer ids, or those of older servers with `token_id:<n>`'),
+  generateStopReason: z
+    .boolean()
+    .default(false)
+    .describe('whether token generation tells `stop_reason`; servers of both kinds are about'),
+  routedExperts: z.boolean().default(false).describe('whether replies carry `routed_experts`'),
+  routedExpertsForm: z
+    .enum(['npy', 'object'])
+    .default('npy')
+    .describe('of token generation: base64 of an .npy file, or an object of raw data, shape, start and dtype'),
   sglangAge: z
     .enum(['meta_info', 'token_ids', 'sglext', 'stream_ids'])
     .default('stream_ids')

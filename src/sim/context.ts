@@ -3,6 +3,7 @@ import type { CallIds } from './call-ids.ts';
 import type { SimConfig } from './config.ts';
 import type { SimEngine } from './engine.ts';
 import type { FaultInjector } from './faults.ts';
+import type { Identity } from './identity.ts';
 import type { Ledger } from './ledger.ts';
 import type { SimMetrics } from './metrics.ts';
 import type { TemplateMode } from './template.ts';
@@ -14,6 +15,7 @@ export type LogprobsMode = SimConfig['logprobsMode'];
 /** What the routes of every face share. */
 export type SimContext = {
   readonly config: SimConfig;
+  readonly identity: Identity;
   readonly engine: SimEngine;
   readonly vocabulary: Vocabulary;
   readonly weights: WeightStore;

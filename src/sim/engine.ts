@@ -2,10 +2,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type Clock, sleep } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { Semaphore } from '../core/semaphore.ts';
-import type { FinishReason } from '../schema/index.ts';
+import type { FinishReason, VersionSpan } from '../schema/index.ts';
 import type { Ledger, LedgerEntry } from './ledger.ts';
 import type { Policy } from './policy.ts';
-import { PrefixCache } from './prefix-cache.ts';
+import { type CachedSequence, PrefixCache } from './prefix-cache.ts';
 import { type Finish, type GenerateCall, Run, type SampledToken } from './run.ts';
 import type { Piece } from './visible-text.ts';
 import type { Vocabulary } from './vocabulary.ts';
@@ -23,6 +23,8 @@ export type GenerateEvent =
       readonly tokens: readonly SampledToken[];
       readonly pieces: readonly Piece[];
       readonly entry: LedgerEntry;
+      /** The versions as the server tells them. */
+      readonly spans: readonly VersionSpan[];
     } & Finish);
 
 export type EngineOptions = {
@@ -36,7 +38,11 @@ export type EngineOptions = {
   readonly maxNumSeqs: number;
   /** Time to the first token, once a slot is taken. */
   readonly firstTokenDelayMs: number;
+  /** Time per prompt token that the prefix cache does not have, before the first token. */
+  readonly prefillTokenDelayMs: number;
   readonly tokenDelayMs: number;
+  /** All delays are divided by it. */
+  readonly speed: number;
   readonly cacheBlocks: number;
 };
 
@@ -99,25 +105,30 @@ export class SimEngine {
     call.signal.addEventListener('abort', onAbort, { once: true });
     let release: (() => void) | null = null;
     let entry: LedgerEntry | undefined;
+    let cached: CachedSequence | null = null;
     let last: readonly SampledToken[] = [];
     try {
       release = await this.enter(run);
       if (release !== null) {
-        const cachedTokens = this.cache.admit(call.promptIds, call.cacheSalt);
+        cached = this.cache.begin(call.promptIds, call.cacheSalt);
+        const { cachedTokens } = cached;
         this.events.onStart?.(call.promptIds.length, cachedTokens);
         yield { kind: 'start', cachedTokens };
-        last = yield* this.sample(run);
+        last = yield* this.sample(run, cachedTokens);
       }
     } finally {
       run.finish ??= { reason: 'abort', stop: null };
       call.signal.removeEventListener('abort', onAbort);
       this.runs.delete(run);
       release?.();
+      // The last token was sampled, but never computed with.
+      cached?.extend(run.tokens.slice(0, -1).map(({ id }) => id));
       entry = ledger.append(run.entry(clock.nowMs()));
       this.events.onFinish?.(run.finish.reason);
       ended.open();
     }
-    yield { kind: 'finish', ...run.finish, tokens: last, pieces: run.text.finish(), entry };
+    const spans = this.options.weights.announcedSpans(entry.version_spans);
+    yield { kind: 'finish', ...run.finish, tokens: last, pieces: run.text.finish(), entry, spans };
   }
 
   /** Aborts the calls of these ids, all of them when none are given. Returns how many. */
@@ -165,16 +176,22 @@ export class SimEngine {
   }
 
   /** Returns the tokens sampled but not yet handed out. */
-  private async *sample(run: Run): AsyncGenerator<GenerateEvent, readonly SampledToken[], undefined> {
-    const { tokenDelayMs, firstTokenDelayMs, weights } = this.options;
-    const burst = tokenDelayMs > 0 ? 1 : Math.min(run.call.eventTokens ?? BURST_TOKENS, BURST_TOKENS);
-    const perEvent = run.call.eventTokens ?? burst;
+  private async *sample(
+    run: Run,
+    cachedTokens: number,
+  ): AsyncGenerator<GenerateEvent, readonly SampledToken[], undefined> {
+    const { weights } = this.options;
+    const pace = this.pace(run, cachedTokens);
+    const perEvent = run.call.eventTokens ?? (pace.tokenMs > 0 ? 1 : BURST_TOKENS);
     let fresh: SampledToken[] = [];
     while (run.finish === null) {
-      const delayMs = run.tokens.length === 0 ? firstTokenDelayMs + tokenDelayMs : tokenDelayMs;
-      if (!(await this.ready(run, delayMs))) break;
+      if (!(await this.ready(run, pace))) break;
       const before = fresh.length;
-      for (let i = 0; i < burst && run.finish === null && !stalls(run); i++) fresh.push(run.step(weights.current));
+      const burst = pace.tokenMs > 0 ? pace.due() : Math.min(perEvent, BURST_TOKENS);
+      for (let i = 0; i < burst && run.finish === null && !stalls(run); i++) {
+        if (run.tokens.length === run.call.faults.swapAt) weights.swap();
+        fresh.push(run.step(weights.current));
+      }
       this.events.onTokens?.(fresh.length - before);
       if (run.finish !== null || (fresh.length < perEvent && !stalls(run))) continue;
       yield { kind: 'tokens', tokens: fresh, pieces: run.text.release() };
@@ -183,18 +200,62 @@ export class SimEngine {
     return fresh;
   }
 
+  private pace(run: Run, cachedTokens: number): Pace {
+    const { clock, firstTokenDelayMs, prefillTokenDelayMs, tokenDelayMs, speed } = this.options;
+    const { promptIds, faults } = run.call;
+    const scale = faults.slowFactor / speed;
+    const firstMs = firstTokenDelayMs + prefillTokenDelayMs * (promptIds.length - cachedTokens);
+    return new Pace(clock, firstMs * scale, tokenDelayMs * scale);
+  }
+
   /** Waits for the token's time, and while paused or stalled. False when the run was aborted meanwhile. */
-  private async ready(run: Run, delayMs: number): Promise<boolean> {
+  private async ready(run: Run, pace: Pace): Promise<boolean> {
     const { signal } = run.controller;
     try {
+      const delayMs = pace.next();
       if (delayMs > 0) await sleep(this.options.clock, delayMs, signal);
       else await nextTurn();
-      while (this.gate !== null && !run.exempt) await orAborted(this.gate.opened, signal);
+      while (this.gate !== null && !run.exempt) {
+        await orAborted(this.gate.opened, signal);
+        pace.restart();
+      }
       if (stalls(run)) await orAborted(new Promise<never>(() => {}), signal);
     } catch (reason) {
       if (!signal.aborted) throw reason;
     }
     return !signal.aborted;
+  }
+}
+
+/** When the tokens of one reply are due. A timer that fires late is made up for, so that rates hold on a busy machine. */
+class Pace {
+  readonly tokenMs: number;
+  private readonly clock: Clock;
+  /** Time of the latest token; before the first one, the end of the prefill. */
+  private atMs: number;
+
+  constructor(clock: Clock, firstMs: number, tokenMs: number) {
+    this.clock = clock;
+    this.tokenMs = tokenMs;
+    this.atMs = clock.monotonicMs() + firstMs;
+  }
+
+  /** Time to wait for the next token. */
+  next(): number {
+    return this.atMs + this.tokenMs - this.clock.monotonicMs();
+  }
+
+  /** Takes all tokens that are due by now, at least one. */
+  due(): number {
+    const count = Math.max(1, Math.floor((this.clock.monotonicMs() - this.atMs) / this.tokenMs));
+    const taken = Math.min(count, BURST_TOKENS);
+    this.atMs += taken * this.tokenMs;
+    return taken;
+  }
+
+  /** The next token is due now: what time passed meanwhile, nothing was sampled in. */
+  restart(): void {
+    this.atMs = this.clock.monotonicMs() - this.tokenMs;
   }
 }
 

@@ -24,20 +24,35 @@ export const FAULT_KINDS = [
   'stream_lost_ids',
   'duplicate_call_ids',
   'chunk_split',
+  'model_changed',
+  'version_changed',
+  'tokenizer_mismatch',
+  'off_by_one_logprobs',
+  'echo_other_prompt',
+  'dies_mid_stream',
+  'slow',
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 
+/** These hit calls that render or tokenize, which are counted by themselves; all others hit generation calls. */
+const TOKENIZING_KINDS: ReadonlySet<FaultKind> = new Set(['tokenizer_mismatch']);
+
+/** What a call does: sample a reply, or turn text into ids. */
+export type CallScope = 'generation' | 'tokenizing';
+
 export const faultSchema = z.strictObject({
   kind: z.enum(FAULT_KINDS),
-  on_calls: z
-    .array(z.int().min(1))
-    .min(1)
-    .optional()
-    .describe('which generation calls, from 1, since the fault was set'),
+  on_calls: z.array(z.int().min(1)).min(1).optional().describe('which calls, from 1, since the fault was set'),
   probability: z.number().gt(0).max(1).optional().describe('of each call; drawn from the server seed'),
   times: z.int().min(1).optional().describe('most calls that it hits'),
   session_id: z.string().optional().describe('only calls of this X-Session-ID'),
-  after_tokens: z.int().min(0).default(2).describe('for reset_mid, stall and abort: reply length at which it happens'),
+  after_tokens: z
+    .int()
+    .min(0)
+    .default(2)
+    .describe('for reset_mid, dies_mid_stream, stall, abort and version_changed: reply length at which it happens'),
+  factor: z.number().gt(0).default(4).describe('for slow: all delays of the call are multiplied by it'),
+  down_calls: z.int().min(0).default(3).describe('for dies_mid_stream: connections refused afterwards'),
 });
 export type Fault = z.infer<typeof faultSchema>;
 export type FaultInput = z.input<typeof faultSchema>;
@@ -51,7 +66,7 @@ export type FaultPlan = { readonly hits: readonly Fault[]; has(kind: FaultKind):
 export class FaultInjector {
   private readonly seed: number;
   private faults: { readonly fault: Fault; fired: number }[] = [];
-  private calls = 0;
+  private calls: Record<CallScope, number> = { generation: 0, tokenizing: 0 };
 
   constructor(seed: number, faults: readonly Fault[] = []) {
     this.seed = seed;
@@ -61,7 +76,7 @@ export class FaultInjector {
   /** Replaces all faults and begins to count calls anew. */
   set(faults: readonly Fault[]): void {
     this.faults = faults.map((fault) => ({ fault, fired: 0 }));
-    this.calls = 0;
+    this.calls = { generation: 0, tokenizing: 0 };
   }
 
   /** The faults in effect and how many calls each has hit. */
@@ -69,12 +84,13 @@ export class FaultInjector {
     return this.faults.map(({ fault, fired }) => ({ ...fault, fired }));
   }
 
-  /** Counts one generation call and says what hits it. */
-  plan(sessionId: string | null): FaultPlan {
-    const call = ++this.calls;
+  /** Counts one call and says what hits it. */
+  plan(sessionId: string | null, scope: CallScope = 'generation'): FaultPlan {
+    const call = ++this.calls[scope];
     const hits: Fault[] = [];
     for (const [index, state] of this.faults.entries()) {
       const { fault } = state;
+      if (TOKENIZING_KINDS.has(fault.kind) !== (scope === 'tokenizing')) continue;
       if (fault.times !== undefined && state.fired >= fault.times) continue;
       if (fault.session_id !== undefined && fault.session_id !== sessionId) continue;
       if (fault.on_calls !== undefined && !fault.on_calls.includes(call)) continue;

@@ -1,5 +1,5 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
@@ -27,7 +27,10 @@ export class Exchange {
   private split = false;
   private writing: Promise<void> = Promise.resolve();
 
-  constructor(request: IncomingMessage, response: ServerResponse) {
+  private readonly onDeath: (refusals: number) => void;
+
+  constructor(request: IncomingMessage, response: ServerResponse, onDeath: (refusals: number) => void) {
+    this.onDeath = onDeath;
     this.request = request;
     this.response = response;
     this.url = new URL(request.url ?? '/', 'http://sim');
@@ -113,6 +116,18 @@ export class Exchange {
   reset(): void {
     this.request.socket.resetAndDestroy();
   }
+
+  /** As {@link HttpFace.die}. */
+  dieServer(refusals: number): void {
+    this.onDeath(refusals);
+  }
+
+  /** Sends half of a JSON reply, then does `after`. */
+  halfJson(value: unknown, after: () => void): void {
+    const bytes = Buffer.from(toJson(value));
+    this.response.writeHead(200, { 'content-type': 'application/json', 'content-length': bytes.length });
+    this.response.write(bytes.subarray(0, Math.floor(bytes.length / 2)), after);
+  }
 }
 
 /** Cuts after the first bytes of the line, within every character of several bytes, and between the last newlines. */
@@ -143,11 +158,31 @@ export type ErrorReplier = (exchange: Exchange, error: FloeError) => void;
 /** A loopback HTTP server over a route table. */
 export class HttpFace {
   private readonly server: Server;
+  private readonly sockets = new Set<Socket>();
+  private refusals = 0;
 
   constructor(routes: RouteTable, replyError: ErrorReplier) {
     this.server = createServer((request, response) => {
-      void serve(new Exchange(request, response), routes, replyError);
+      void serve(new Exchange(request, response, (refusals) => this.die(refusals)), routes, replyError);
     });
+    this.server.on('connection', (socket: Socket) => {
+      if (this.refusals > 0) {
+        this.refusals--;
+        socket.resetAndDestroy();
+        return;
+      }
+      this.sockets.add(socket);
+      socket.on('close', () => this.sockets.delete(socket));
+    });
+  }
+
+  /**
+   * Resets every connection, and the next `refusals` ones as soon as they are made: as near to a dead process as one that
+   * is to come back by itself can get.
+   */
+  die(refusals: number): void {
+    this.refusals = refusals;
+    for (const socket of this.sockets) socket.resetAndDestroy();
   }
 
   /** Throws `setup_failed` when the address is taken. Resolves to the base URL. */

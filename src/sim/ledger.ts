@@ -3,6 +3,9 @@ import { dirname } from 'node:path';
 import type { FinishReason, VersionSpan } from '../schema/index.ts';
 import type { SamplingParams } from './run.ts';
 
+/** How the caller gave the prompt: token ids, which are then what was sampled from, or something to be rendered or encoded. */
+export type PromptForm = 'ids' | 'text' | 'messages';
+
 /** What the simulated engine really did for one choice of one call. Written once, when the sampling ended. */
 export type LedgerEntry = {
   /** Order of the end of sampling, from 0, over the server's life. */
@@ -11,6 +14,9 @@ export type LedgerEntry = {
   readonly request_id: string;
   /** Index among the choices of the call. */
   readonly choice: number;
+  /** Path of the route that the call came by. */
+  readonly endpoint: string;
+  readonly prompt_form: PromptForm;
   /** `X-Session-ID`, when the caller sent one. */
   readonly session_id: string | null;
   readonly scenario: string;

@@ -1,6 +1,6 @@
 import type { FinishReason, VersionSpan } from '../schema/index.ts';
 import type { Constraint } from './constraint.ts';
-import type { LedgerEntry } from './ledger.ts';
+import type { LedgerEntry, PromptForm } from './ledger.ts';
 import type { NextToken, Policy, ReplyWalk } from './policy.ts';
 import { uniform } from './random.ts';
 import { draw, hasPenalties, processed, type SamplerParams } from './sampler.ts';
@@ -26,6 +26,9 @@ export type GenerateCall = {
   /** Without a prefix such as `chatcmpl-`; what an abort names. */
   readonly requestId: string;
   readonly choice: number;
+  /** Path of the route that it came by. */
+  readonly endpoint: string;
+  readonly promptForm: PromptForm;
   readonly sessionId: string | null;
   readonly promptIds: readonly number[];
   readonly params: SamplingParams;
@@ -46,9 +49,20 @@ export type CallFaults = {
   readonly abortAt: number | null;
   /** Reply length at which nothing more comes; null: never. */
   readonly stallAt: number | null;
+  /** Reply length at which other weights are put in effect without a word; null: never. */
+  readonly swapAt: number | null;
+  /** All delays are multiplied by it. */
+  readonly slowFactor: number;
 };
 
-export const NO_FAULTS: CallFaults = { names: [], malformedCalls: false, abortAt: null, stallAt: null };
+export const NO_FAULTS: CallFaults = {
+  names: [],
+  malformedCalls: false,
+  abortAt: null,
+  stallAt: null,
+  swapAt: null,
+  slowFactor: 1,
+};
 
 export type Alternative = { readonly id: number; readonly raw: number; readonly processed: number };
 
@@ -124,6 +138,8 @@ export class Run {
     return {
       request_id: this.call.requestId,
       choice: this.call.choice,
+      endpoint: this.call.endpoint,
+      prompt_form: this.call.promptForm,
       session_id: this.call.sessionId,
       scenario: this.walk.reply.scenario,
       rule: this.walk.reply.rule,

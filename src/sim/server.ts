@@ -6,6 +6,7 @@ import type { SimContext } from './context.ts';
 import { SimEngine } from './engine.ts';
 import { FaultInjector, type FaultInput, faultListSchema } from './faults.ts';
 import { HttpFace } from './http.ts';
+import { Identity } from './identity.ts';
 import { Ledger } from './ledger.ts';
 import { SimMetrics } from './metrics.ts';
 import { newOracle, type Oracle } from './oracle.ts';
@@ -87,6 +88,7 @@ function newContext(config: SimConfig, clock: Clock): SimContext {
   metrics.watch(engine);
   return {
     config,
+    identity: new Identity(model),
     engine,
     vocabulary,
     weights,

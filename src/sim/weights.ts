@@ -1,4 +1,5 @@
 import { FloeError } from '../core/errors.ts';
+import type { VersionSpan } from '../schema/index.ts';
 import { hashText } from './random.ts';
 import type { Scenario, Segment } from './scenario.ts';
 
@@ -16,6 +17,8 @@ export type Weights = {
 /** All weights that the server ever had, and which are in effect. */
 export class WeightStore {
   private readonly versions = new Map<string, Weights>();
+  /** By the name of a version that was put in effect without a word: the name that the server goes on telling. */
+  private readonly told = new Map<string, string>();
   private active: Weights;
 
   /** Takes the logits that the scenarios state as the first version. */
@@ -26,6 +29,23 @@ export class WeightStore {
 
   get current(): Weights {
     return this.active;
+  }
+
+  /** What the server says is in effect. Another name than that of {@link current} only after {@link swap}. */
+  get announced(): string {
+    return this.told.get(this.active.version) ?? this.active.version;
+  }
+
+  /** Spans as the server tells them. */
+  announcedSpans(spans: readonly VersionSpan[]): VersionSpan[] {
+    const told: VersionSpan[] = [];
+    for (const { version, start, end } of spans) {
+      const name = version === null ? null : (this.told.get(version) ?? version);
+      const last = told.at(-1);
+      if (last !== undefined && last.version === name) last.end = end;
+      else told.push({ version: name, start, end });
+    }
+    return told;
   }
 
   /** Throws `not_found` for a version that was never in effect. */
@@ -46,12 +66,23 @@ export class WeightStore {
       this.active = known;
       return known;
     }
-    const logits = overridden(this.active.logits, overrides ?? {});
+    const logits = overridden(this.get(this.announced).logits, overrides ?? {});
     if (known !== undefined && JSON.stringify(known.logits) !== JSON.stringify(logits)) {
       throw new FloeError('conflict', `weights version ${version} exists with other logits; use a new name`);
     }
     this.active = known ?? { version, logits, noiseSalt: hashText(version) };
     this.versions.set(version, this.active);
+    return this.active;
+  }
+
+  /** Puts other weights in effect, with every logit negated, while the server goes on telling the version before. */
+  swap(): Weights {
+    const { announced } = this;
+    const version = `${announced} (unannounced ${this.told.size + 1})`;
+    const logits = mapLogits(this.active.logits, (logit) => -logit);
+    this.active = { version, logits, noiseSalt: hashText(version) };
+    this.versions.set(version, this.active);
+    this.told.set(version, announced);
     return this.active;
   }
 
@@ -94,6 +125,12 @@ function collectLogits(segments: readonly Segment[], scenario: string, into: Rec
     into[id] = logits;
     for (const option of options) collectLogits(option.reply, scenario, into);
   }
+}
+
+function mapLogits(table: LogitTable, change: (logit: number) => number): LogitTable {
+  const choices = (byChoice: LogitTable[string]): LogitTable[string] =>
+    Object.fromEntries(Object.entries(byChoice).map(([choice, logits]) => [choice, logits.map(change)]));
+  return Object.fromEntries(Object.entries(table).map(([scenario, byChoice]) => [scenario, choices(byChoice)]));
 }
 
 function overridden(base: LogitTable, overrides: LogitTable): LogitTable {

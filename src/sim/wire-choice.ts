@@ -2,13 +2,18 @@ import type { LogprobsMode } from './context.ts';
 import type { FaultPlan } from './faults.ts';
 import { NAN_MARK } from './http.ts';
 import type { Ledger, LedgerEntry } from './ledger.ts';
-import type { SampledToken } from './run.ts';
+import type { Alternative, SampledToken } from './run.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
 /** A logprob as sent: a number, or what a fault made of it. */
 export type WireLogprob = number | string | null;
 
-export type WireToken = { readonly id: number; readonly logprob: WireLogprob };
+export type WireToken = {
+  readonly id: number;
+  readonly logprob: WireLogprob;
+  /** Alternatives at this position, best first; as many as were asked for. */
+  readonly top: readonly Alternative[];
+};
 
 /** Engines' floor for impossible tokens, since JSON has no -Infinity. */
 const LOGPROB_FLOOR = -9999;
@@ -34,6 +39,8 @@ export class WireChoice {
   private readonly other: LedgerEntry | undefined;
   private sent = 0;
   private lost = false;
+  /** The latest token, for the fault that tells each one's logprob a place too late. */
+  private previous: WireToken | null = null;
 
   constructor(parts: {
     readonly plan: FaultPlan;
@@ -52,8 +59,9 @@ export class WireChoice {
   /** Undefined: the fault says to leave ids out. */
   promptIds(ids: readonly number[]): readonly number[] | undefined {
     if (this.plan.has('missing_ids')) return undefined;
+    if (this.plan.has('echo_other_prompt')) return this.otherEcho(ids);
     if (!this.plan.has('foreign_ids')) return ids;
-    return this.other?.prompt_ids ?? ids.map((id) => (id + 1) % this.vocabulary.size);
+    return this.other?.prompt_ids ?? shiftedIds(this.vocabulary, ids);
   }
 
   /** Ids and logprobs of the next tokens; the two lists differ in length only by a fault. */
@@ -63,10 +71,15 @@ export class WireChoice {
   } {
     const start = this.sent;
     this.sent += tokens.length;
-    let wire: WireToken[] = tokens.map((token) => ({ id: token.id, logprob: wireLogprob(token, this.mode) }));
+    let wire: WireToken[] = tokens.map((token) => ({
+      id: token.id,
+      logprob: wireLogprob(token, this.mode),
+      top: token.top,
+    }));
     if (this.plan.has('foreign_ids')) wire = wire.map((token, index) => this.foreign(token, start + index));
-    const first = wire[0];
     const ids = wire.map(({ id }) => id);
+    if (this.plan.has('off_by_one_logprobs')) wire = this.delayed(wire);
+    const first = wire[0];
     if (start === 0 && first !== undefined) {
       if (this.plan.has('logprob_nan')) wire[0] = { ...first, logprob: NAN_MARK };
       if (this.plan.has('logprob_null')) wire[0] = { ...first, logprob: null };
@@ -91,11 +104,31 @@ export class WireChoice {
     return this.plan.has('usage_mismatch') ? sampled + USAGE_EXCESS : sampled;
   }
 
+  /** Each token's entry in the place of the next one; the first place shows an id that was not sampled. */
+  private delayed(wire: readonly WireToken[]): WireToken[] {
+    return wire.map((token) => {
+      const shown = this.previous ?? { id: (token.id + 1) % this.vocabulary.size, logprob: 0, top: [] };
+      this.previous = token;
+      return shown;
+    });
+  }
+
+  /** One id of the prompt is another one. */
+  private otherEcho(ids: readonly number[]): readonly number[] {
+    const place = Math.floor(ids.length / 2);
+    return ids.map((id, index) => (index === place ? (id + 1) % this.vocabulary.size : id));
+  }
+
   private foreign(token: WireToken, position: number): WireToken {
     const { other } = this;
     if (other === undefined) return { ...token, id: (token.id + 1) % this.vocabulary.size };
     const at = position % other.response_ids.length;
     const logprobs = this.mode === 'raw_logprobs' ? other.raw_logprobs : other.processed_logprobs;
-    return { id: other.response_ids[at] as number, logprob: logprobs[at] as number };
+    return { id: other.response_ids[at] as number, logprob: logprobs[at] as number, top: token.top };
   }
+}
+
+/** Ids of a tokenizer that does not match the model: each the one that follows in the vocabulary. */
+export function shiftedIds(vocabulary: Vocabulary, ids: readonly number[]): number[] {
+  return ids.map((id) => (id + 1) % vocabulary.size);
 }

@@ -44,6 +44,8 @@ function bench(reply: unknown, mode: TemplateMode = 'append_only') {
       {
         requestId: 'r',
         choice: 0,
+        endpoint: '/test',
+        promptForm: 'ids',
         sessionId: null,
         promptIds,
         params: { ...plain, ...params },

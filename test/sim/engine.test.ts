@@ -15,7 +15,9 @@ const scenarios = parseScenarios({ scenarios: [{ name: 'thinker', rules: [{ repl
 const REPLY_TOKENS = 26;
 const TOKEN_MS = 10;
 
-function setup(options: { maxNumSeqs?: number; tokenDelayMs?: number } = {}) {
+function setup(
+  options: { maxNumSeqs?: number; tokenDelayMs?: number; prefillTokenDelayMs?: number; speed?: number } = {},
+) {
   const clock = new VirtualClock();
   const policy = new Policy(vocabulary, scenarios, 'append_only');
   const weights = new WeightStore(policy.scenarios, 'v0');
@@ -30,6 +32,8 @@ function setup(options: { maxNumSeqs?: number; tokenDelayMs?: number } = {}) {
     maxModelLen: 1000,
     maxNumSeqs: options.maxNumSeqs ?? 4,
     firstTokenDelayMs: 0,
+    prefillTokenDelayMs: options.prefillTokenDelayMs ?? 0,
+    speed: options.speed ?? 1,
     tokenDelayMs: options.tokenDelayMs ?? TOKEN_MS,
     cacheBlocks: 100,
   });
@@ -40,6 +44,8 @@ function call(requestId: string, more: Partial<GenerateCall> = {}): GenerateCall
   return {
     requestId,
     choice: 0,
+    endpoint: '/test',
+    promptForm: 'ids',
     sessionId: null,
     promptIds: vocabulary.encode('<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n'),
     params: {

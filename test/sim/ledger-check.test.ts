@@ -9,6 +9,8 @@ function entry(request_id: string, prompt_ids: number[], response_ids: number[])
     sequence: 0,
     request_id,
     choice: 0,
+    endpoint: '/v1/chat/completions',
+    prompt_form: 'messages',
     session_id: 'ses_1',
     scenario: 'default',
     rule: 0,

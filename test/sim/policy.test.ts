@@ -84,6 +84,8 @@ function bench(mode: TemplateMode, scenarios: readonly Scenario[] = [scenario]) 
     const call: GenerateCall = {
       requestId: 'r',
       choice: 0,
+      endpoint: '/test',
+      promptForm: 'ids',
       sessionId: null,
       promptIds: prompt,
       params: { ...plain, ...params },

@@ -7,7 +7,7 @@ export type VllmContext = SimContext;
 
 /** Refuses another model's name, as vLLM. */
 export function checkModel(context: VllmContext, model: string | null | undefined): void {
-  if (model !== undefined && model !== null && model !== '' && model !== context.config.model) {
+  if (model !== undefined && model !== null && model !== '' && !context.identity.answersTo(model)) {
     throw new FloeError('not_found', `The model \`${model}\` does not exist.`);
   }
 }

@@ -26,11 +26,11 @@ export function controlRoutes(context: VllmContext): RouteTable {
         object: 'list',
         data: [
           {
-            id: context.config.model,
+            id: context.identity.model,
             object: 'model',
             created: Math.floor(context.startedMs / 1000),
             owned_by: 'floe',
-            root: context.config.model,
+            root: context.identity.model,
             parent: null,
             max_model_len: engine.options.maxModelLen,
           },
@@ -55,14 +55,14 @@ export function controlRoutes(context: VllmContext): RouteTable {
     'POST /update_weights': async (exchange) => {
       const { version, logits } = parseAs(updateSchema, await exchange.body(), 'weight update');
       weights.update(version, logits);
-      exchange.json(200, { status: 'ok', weight_version: weights.current.version });
+      exchange.json(200, { status: 'ok', weight_version: weights.announced });
     },
     'POST /update_weight_version': async (exchange) => {
       const { new_version: version } = parseAs(relabelSchema, await exchange.body(), 'weight version');
       weights.relabel(version);
       exchange.json(200, { status: 'ok', weight_version: version });
     },
-    'GET /weight_info': (exchange) => exchange.json(200, { weight_version: weights.current.version }),
+    'GET /weight_info': (exchange) => exchange.json(200, { weight_version: weights.announced }),
     'POST /reset_prefix_cache': (exchange) => {
       engine.cache.clear();
       exchange.text(200, '');

@@ -1,9 +1,11 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
+import { parseAs } from '../../core/parse.ts';
 import type { SimConfig } from '../config.ts';
 import type { Constraint } from '../constraint.ts';
 import { messageSchema } from '../messages.ts';
 import type { SamplingParams } from '../run.ts';
+import type { VllmContext } from './context.ts';
 import { responseFormatSchema, structuredOutputsSchema, toolChoiceSchema } from './form.ts';
 
 /** A scripted policy cannot obey these, so they are refused rather than ignored. */
@@ -19,6 +21,35 @@ const UNSUPPORTED_FIELDS = [
   'logprob_token_ids',
   'use_beam_search',
 ] as const;
+
+/** Fields that vLLM knows and that change nothing here; what is no field of its own is refused by a strict server. */
+const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
+  ...UNSUPPORTED_FIELDS,
+  'add_special_tokens',
+  'chat_template',
+  'chat_template_kwargs',
+  'documents',
+  'ec_transfer_params',
+  'kv_transfer_params',
+  'length_penalty',
+  'metadata',
+  'min_tokens',
+  'mm_processor_kwargs',
+  'reasoning_effort',
+  'response_format',
+  'return_prompt_text',
+  'return_token_offsets',
+  'service_tier',
+  'spaces_between_special_tokens',
+  'store',
+  'structured_outputs',
+  'suffix',
+  'thinking_token_budget',
+  'tool_choice',
+  'truncate_prompt_tokens',
+  'user',
+  'vllm_xargs',
+]);
 
 /** What only a chat's replies can be constrained by. */
 const CHAT_ONLY_FIELDS = ['response_format', 'structured_outputs'] as const;
@@ -50,7 +81,9 @@ const callFields = {
   return_tokens_as_token_ids: z.boolean().nullish(),
   request_id: z.string().nullish(),
   session_id: z.string().nullish(),
-  cache_salt: z.string().nullish(),
+  cache_salt: z.string().min(1).max(1024).nullish(),
+  routed_experts_prompt_start: z.int().min(0).nullish(),
+  priority: z.int().nullish(),
 };
 
 export const tokenizeChatSchema = z.looseObject({
@@ -89,13 +122,44 @@ export const completionRequestSchema = z.looseObject({
 });
 export type CompletionRequest = z.infer<typeof completionRequestSchema>;
 
+/** Parses a body; a strict server refuses fields that it does not know, naming the first. Throws `schema_violation` or `engine_rejected`. */
+export function parseRequest<Shape extends z.ZodRawShape, Config extends z.core.$ZodObjectConfig>(
+  context: VllmContext,
+  schema: z.ZodObject<Shape, Config>,
+  body: unknown,
+  what: string,
+): z.output<z.ZodObject<Shape, Config>> {
+  const request = parseAs(schema, body, what);
+  if (context.config.strict) refuseUnknown(schema.shape, body);
+  return request;
+}
+
+function refuseUnknown(shape: Readonly<Record<string, unknown>>, body: unknown): void {
+  const unknown = Object.keys(body as object).find((key) => !(key in shape) && !PASSIVE_FIELDS.has(key));
+  if (unknown !== undefined) {
+    throw new FloeError('engine_rejected', `Unsupported parameter: ${unknown}`, { param: unknown });
+  }
+}
+
 /** Throws `engine_rejected` for a field that the simulator cannot honour on that route. */
 export function refuseUnsupported(request: Readonly<Record<string, unknown>>, route: 'chat' | 'completions'): void {
+  refusePriority(request.priority);
   for (const field of route === 'chat' ? UNSUPPORTED_FIELDS : [...UNSUPPORTED_FIELDS, ...CHAT_ONLY_FIELDS]) {
     const value = request[field];
     if (value !== undefined && value !== null && value !== false) {
       throw new FloeError('engine_rejected', `${field} is not supported by the simulated engine`);
     }
+  }
+}
+
+/** Scheduling is first come, first served. Throws `engine_rejected`, as vLLM does then. */
+export function refusePriority(priority: unknown): void {
+  if (typeof priority === 'number' && priority !== 0) {
+    throw new FloeError(
+      'engine_rejected',
+      `Got priority ${priority} but priority scheduling is not enabled on this server.`,
+      { param: 'priority' },
+    );
   }
 }
 

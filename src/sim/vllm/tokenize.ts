@@ -1,9 +1,10 @@
 import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
 import type { Exchange } from '../http.ts';
-import { chatPromptIds } from './chat.ts';
+import { shiftedIds } from '../wire-choice.ts';
+import { chatPromptIds } from './chat-task.ts';
 import { checkModel, type VllmContext } from './context.ts';
-import { tokenizeChatSchema } from './request.ts';
+import { parseRequest, tokenizeChatSchema } from './request.ts';
 
 const tokenizePromptSchema = z.looseObject({
   model: z.string().nullish(),
@@ -20,12 +21,12 @@ export async function tokenize(exchange: Exchange, context: VllmContext): Promis
   let ids: number[];
   let asStrings: boolean;
   if (isChat) {
-    const request = parseAs(tokenizeChatSchema, body, 'tokenize request');
+    const request = parseRequest(context, tokenizeChatSchema, body, 'tokenize request');
     checkModel(context, request.model);
     ids = chatPromptIds(context, request);
     asStrings = request.return_token_strs ?? false;
   } else {
-    const request = parseAs(tokenizePromptSchema, body, 'tokenize request');
+    const request = parseRequest(context, tokenizePromptSchema, body, 'tokenize request');
     checkModel(context, request.model);
     ids = context.vocabulary.encode(request.prompt);
     asStrings = request.return_token_strs ?? false;
@@ -33,9 +34,15 @@ export async function tokenize(exchange: Exchange, context: VllmContext): Promis
   exchange.json(200, {
     count: ids.length,
     max_model_len: context.engine.options.maxModelLen,
-    tokens: ids,
+    tokens: toldIds(exchange, context, ids),
     token_strs: asStrings ? ids.map((id) => context.vocabulary.decode([id])) : null,
   });
+}
+
+/** Ids as the server tells them, which a fault may make those of another tokenizer. */
+export function toldIds(exchange: Exchange, context: VllmContext, ids: readonly number[]): readonly number[] {
+  const plan = context.faults.plan(exchange.header('x-session-id'), 'tokenizing');
+  return plan.has('tokenizer_mismatch') ? shiftedIds(context.vocabulary, ids) : ids;
 }
 
 /** POST /detokenize */

@@ -1,12 +1,22 @@
 import type { LogprobsMode } from '../context.ts';
-import type { SampledToken } from '../run.ts';
+import type { TokenUsage } from '../sampled-call.ts';
 import type { Vocabulary } from '../vocabulary.ts';
 import { type WireLogprob, type WireToken, wireLogprob } from '../wire-choice.ts';
+import type { VllmContext } from './context.ts';
+
+/** The usage object of a reply. */
+export function wireUsage(context: VllmContext, usage: TokenUsage): object {
+  return {
+    prompt_tokens: usage.prompt,
+    total_tokens: usage.prompt + usage.completion,
+    completion_tokens: usage.completion,
+    ...(context.config.reportCachedTokens ? { prompt_tokens_details: { cached_tokens: usage.cached } } : {}),
+  };
+}
 
 /** The entries of a chat reply's logprobs. */
 export function chatLogprobs(
   wire: readonly WireToken[],
-  tokens: readonly SampledToken[],
   options: { readonly vocabulary: Vocabulary; readonly mode: LogprobsMode; readonly asId: boolean },
 ): object[] {
   const { vocabulary, mode, asId } = options;
@@ -15,9 +25,9 @@ export function chatLogprobs(
     logprob,
     bytes: [...vocabulary.bytes(id)],
   });
-  return wire.map(({ id, logprob }, index) => ({
+  return wire.map(({ id, logprob, top }) => ({
     ...entry(id, logprob),
-    top_logprobs: (tokens[index]?.top ?? []).map((other) => entry(other.id, wireLogprob(other, mode))),
+    top_logprobs: top.map((other) => entry(other.id, wireLogprob(other, mode))),
   }));
 }
 

@@ -1,0 +1,58 @@
+import { FloeError } from '../../core/errors.ts';
+import { ReplyParser } from '../chat-reply.ts';
+import { templateMessages } from '../messages.ts';
+import type { SamplingParams } from '../run.ts';
+import { renderChat } from '../template.ts';
+import { boundedMaxTokens, checkModel, type VllmContext } from './context.ts';
+import { demandedForm, readsCalls } from './form.ts';
+import { type ChatRequest, refuseUnsupported, samplingParams, type TokenizeChatRequest } from './request.ts';
+
+/** What a chat request comes down to for the engine. */
+export type ChatTask = { readonly promptIds: readonly number[]; readonly params: SamplingParams };
+
+/** Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
+export function chatTask(context: VllmContext, request: ChatRequest): ChatTask {
+  checkModel(context, request.model);
+  refuseUnsupported(request, 'chat');
+  if ((request.top_logprobs ?? 0) > 0 && request.logprobs !== true) {
+    throw new FloeError('engine_rejected', 'when using `top_logprobs`, `logprobs` must be set to true.');
+  }
+  const promptIds = chatPromptIds(context, request);
+  const asked = request.max_completion_tokens ?? request.max_tokens ?? null;
+  const maxTokens = boundedMaxTokens(context.engine.options.maxModelLen, promptIds.length, asked);
+  const constraint = demandedForm(request, context.engine.options.policy, promptIds);
+  return { promptIds, params: samplingParams(request, context.config.generationConfig, maxTokens, constraint) };
+}
+
+/** Renders and encodes a chat request's prompt. */
+export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest): number[] {
+  const continued = request.continue_final_message ?? false;
+  const open = request.add_generation_prompt ?? true;
+  if (continued && open) {
+    throw new FloeError(
+      'engine_rejected',
+      'Cannot set both `continue_final_message` and `add_generation_prompt` to True.',
+    );
+  }
+  const text = renderChat(templateMessages(request.messages, context.config.vision), {
+    mode: context.mode,
+    tools: request.tools ?? [],
+    addGenerationPrompt: open,
+    continueFinalMessage: continued,
+  });
+  return context.vocabulary.encode(text);
+}
+
+/** Reads the replies to a chat request, as the server's reasoning and tool parsers do. */
+export function chatParser(
+  context: VllmContext,
+  request: ChatRequest,
+  newCallId: (index: number) => string,
+): ReplyParser {
+  return new ReplyParser({
+    special: context.vocabulary.special,
+    insideThinking: context.mode === 'open_think' && (request.add_generation_prompt ?? true),
+    parseCalls: readsCalls(request),
+    newCallId,
+  });
+}
