@@ -63,6 +63,11 @@ export const ERROR_TABLE = {
   },
   no_completions: { status: 500, retryable: false, meaning: 'The harness never got a reply from the model.' },
   evaluator_failed: { status: 500, retryable: false, meaning: 'The reward could not be computed.' },
+  builder_failed: {
+    status: 500,
+    retryable: false,
+    meaning: 'A custom builder failed, or returned something that is no build result.',
+  },
   audit_failed: { status: 500, retryable: false, meaning: 'The token sums of a trajectory do not hold.' },
   corrupt_record: {
     status: 500,

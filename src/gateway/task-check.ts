@@ -2,7 +2,14 @@ import { FloeError } from '../core/errors.ts';
 import type { EvaluatorRegistry } from '../evaluators/registry.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
 import type { TaskRequest } from '../schema/index.ts';
-import { checkBuilder } from '../tokens/builders/registry.ts';
+import { type BuilderRegistry, builderRegistry } from '../tokens/builders/registry.ts';
+
+/** Builders that tasks may name: those of this process, and names that only nodes know. */
+export type KnownBuilders = {
+  readonly registry: BuilderRegistry;
+  /** Their configurations are checked by the node that runs the session, before anything is started. */
+  readonly onNodes: readonly string[];
+};
 
 /**
  * Refuses at submission what could only fail later: unknown harness, builder or evaluator, and configurations that
@@ -11,6 +18,7 @@ import { checkBuilder } from '../tokens/builders/registry.ts';
 export function createTaskCheck(
   harnesses: ReadonlyMap<string, HarnessAdapter>,
   evaluators: EvaluatorRegistry,
+  builders: KnownBuilders = { registry: builderRegistry(), onNodes: [] },
 ): (task: TaskRequest) => void {
   return (task) => {
     const adapter = harnesses.get(task.agent.harness);
@@ -26,7 +34,7 @@ export function createTaskCheck(
       );
     }
     adapter.checkAgent(task.agent);
-    checkBuilder(task.builder);
+    if (!builders.onNodes.includes(task.builder.strategy)) builders.registry.check(task.builder);
     if (task.evaluator !== null) evaluators.check(task.evaluator);
   };
 }

@@ -1,14 +1,30 @@
 import { FloeError } from '../core/errors.ts';
-import type { Audit, LinkKind, VersionSpan } from '../schema/index.ts';
+import type { Audit, DialectName, DriftClass, LinkKind } from '../schema/index.ts';
 import type { BuiltTrace, TrainedSpan } from './builders/builder.ts';
 import type { Completion } from './completion.ts';
-import type { TokenGraph } from './graph.ts';
-import { bytesOf, sameIds } from './sequence.ts';
+import { expertRowBytes } from './expert-rows.ts';
+import type { GraphNode, TokenGraph } from './graph.ts';
+import { checkSteps, checkTrace } from './trace-check.ts';
+
+/** The audit's numbers for one dialect and engine of a session. `exact`: trained in the context that they were sampled in. */
+export type AuditTally = {
+  readonly dialect: DialectName;
+  readonly engineId: string;
+  sampled: number;
+  trained: number;
+  exact: number;
+  readonly excluded: Record<string, number>;
+  readonly links: Record<LinkKind, number>;
+  readonly drift: Partial<Record<DriftClass, number>>;
+};
+
+export type AuditReport = { readonly audit: Audit; readonly tallies: readonly AuditTally[] };
 
 /**
  * Counts what became of every sampled token, from the completions and the finished traces alone: nothing that a builder
- * worked out on its way is taken over. For each trained run it compares ids, log-probabilities and versions with the
- * completion that the run names, and the ids before it with those that it was sampled after.
+ * worked out on its way is taken over. For each trained run it compares ids, log-probabilities, versions and routed experts with
+ * the completion that the run names, and the ids before it with those that it was sampled after. Of a completion without ids
+ * (capture mode `text`) the engine's own count is taken.
  *
  * Throws `audit_failed`, with the numbers, when a completion or a trace contradicts itself, a token is trained that was
  * not sampled so, a token is trained twice, is neither trained nor excluded, or is both, or a claimed context is wrong.
@@ -17,210 +33,176 @@ export function auditTraces(
   graph: TokenGraph,
   traces: readonly BuiltTrace[],
   excluded: ReadonlyMap<string, string>,
-): Audit {
+): AuditReport {
   const ledger = new Map<string, Entry>();
-  for (const { completion } of graph.nodes) ledger.set(completion.completionId, entryOf(completion));
-  let exactTokens = 0;
+  for (const node of graph.nodes) ledger.set(node.completion.completionId, entryOf(node));
+  checkSteps(traces);
+  let masked = 0;
   traces.forEach((trace, index) => {
-    checkColumns(trace, index);
-    for (const span of trace.spans) exactTokens += checkSpan(trace, index, span, ledger);
+    const checked = checkTrace(trace, index, (id) => ledger.get(id)?.node.completion);
+    masked += checked.masked;
+    trace.spans.forEach((span, at) => {
+      const entry = ledger.get(span.completionId);
+      if (entry !== undefined) book(entry, span, checked.exact[at] === true, index);
+    });
   });
-  const audit = settle(ledger, excluded, countLinks(graph), countDrift(graph));
-  const { sampled, trained } = audit.tokens;
-  const excludedTokens = sumOf(audit.tokens.excluded);
-  const maskTokens = traces.reduce((sum, trace) => sum + countTrained(trace.lossMask), 0);
-  if (sampled !== trained + excludedTokens || trained !== maskTokens) {
-    throw failed('the token sums do not hold', { sampled, trained, excluded: excludedTokens, mask: maskTokens });
+  for (const id of excluded.keys()) {
+    if (!ledger.has(id)) throw failed(`${id} is excluded, but was never recorded`, { completion_id: id });
   }
-  return { ...audit, exact_context_share: trained === 0 ? null : exactTokens / trained };
+  const tallies = new Tallies();
+  const completions = { recorded: ledger.size, trained: 0, excluded: {} };
+  for (const entry of ledger.values()) settle(entry, excluded, tallies.of(entry.node.completion), completions);
+  const audit = sumUp(tallies.all(), completions);
+  const { sampled, trained } = audit.tokens;
+  const left = Object.values(audit.tokens.excluded).reduce((sum, tokens) => sum + tokens, 0);
+  if (sampled !== trained + left || trained !== masked) {
+    throw failed('the token sums do not hold', { sampled, trained, excluded: left, mask: masked });
+  }
+  return { audit, tallies: tallies.all() };
 }
 
 /** A completion and which of its positions are trained. */
-type Entry = { readonly completion: Completion; readonly trainedAt: Uint8Array; trained: number };
+type Entry = { readonly node: GraphNode; readonly trainedAt: Uint8Array; trained: number; exact: number };
 
-function entryOf(completion: Completion): Entry {
+function entryOf(node: GraphNode): Entry {
+  const { completion } = node;
   const { completionId, responseIds, responseLogprobs, versionSpans } = completion;
   const length = responseIds.length;
+  const facts = { completion_id: completionId, ids: length };
   if (responseLogprobs.length !== length) {
     throw failed(`completion ${completionId} has ids and logprobs of different length`, {
-      completion_id: completionId,
-      ids: length,
+      ...facts,
       logprobs: responseLogprobs.length,
     });
+  }
+  if (completion.capture.mode === 'text' && length > 0) {
+    throw failed(`completion ${completionId} has ids, though its engine tells none`, facts);
   }
   const end = versionSpans.reduce((at, span) => (span.start === at && span.end >= at ? span.end : Number.NaN), 0);
   if (end !== length) {
     throw failed(`the version spans of completion ${completionId} do not cover its response`, {
-      completion_id: completionId,
-      ids: length,
+      ...facts,
       version_spans: versionSpans,
     });
   }
-  const bad = responseLogprobs.findIndex((logprob) => !Number.isFinite(logprob));
-  if (bad >= 0) {
-    throw failed(`completion ${completionId} has a logprob that is not a finite number at ${bad}`, {
+  for (let at = 0; at < length; at++) {
+    if (!Number.isFinite(responseLogprobs[at])) {
+      throw failed(`completion ${completionId} has a logprob that is not a finite number at ${at}`, {
+        ...facts,
+        position: at,
+      });
+    }
+  }
+  checkExperts(completion);
+  return { node, trainedAt: new Uint8Array(length), trained: 0, exact: 0 };
+}
+
+function checkExperts({ completionId, promptIds, responseIds, routedExperts }: Completion): void {
+  if (routedExperts === null) return;
+  const { shape, start, data } = routedExperts;
+  const positions = promptIds.length + responseIds.length;
+  if (data.length !== shape[0] * expertRowBytes(routedExperts) || start + shape[0] > Math.max(positions - 1, 0)) {
+    throw failed(`the routed experts of completion ${completionId} are not those of its tokens`, {
       completion_id: completionId,
-      position: bad,
+      positions,
+      shape,
+      start,
+      bytes: data.length,
     });
   }
-  return { completion, trainedAt: new Uint8Array(length), trained: 0 };
 }
 
-function checkColumns(trace: BuiltTrace, index: number): void {
-  const { ids, promptLength, lossMask, logprobs, spans } = trace;
-  const length = ids.length - promptLength;
-  if (promptLength < 0 || lossMask.length !== length || logprobs.length !== length) {
-    throw failed(`the columns of trace ${index} differ in length`, {
-      trace: index,
-      ids: length,
-      loss_mask: lossMask.length,
-      logprobs: logprobs.length,
-    });
-  }
-  let end = 0;
-  for (const span of spans) {
-    if (span.start < end || span.length < 1)
-      throw failed(`the spans of trace ${index} overlap`, { trace: index, span });
-    checkContext(trace, index, end, span.start);
-    end = span.start + span.length;
-    const trained = end <= length ? countTrained(lossMask.subarray(span.start, end)) : 0;
-    if (trained !== span.length) {
-      throw failed(`trace ${index} does not train a span that it names`, { trace: index, span, trained });
+/** Notes that a run is trained; `exact`: in the context that it was sampled in. */
+function book(entry: Entry, { completionId, offset, length }: TrainedSpan, exact: boolean, index: number): void {
+  const { trainedAt } = entry;
+  for (let at = offset; at < offset + length; at++) {
+    if (trainedAt[at] !== 0) {
+      throw failed(`position ${at} of ${completionId} is trained twice`, { trace: index, completion_id: completionId });
     }
+    trainedAt[at] = 1;
   }
-  checkContext(trace, index, end, length);
-  const versioned = trace.versionSpans.reduce((sum, span) => sum + span.end - span.start, 0);
-  const named = spans.reduce((sum, span) => sum + span.length, 0);
-  if (versioned !== named) throw failed(`the version spans of trace ${index} miss`, { trace: index, versioned, named });
+  entry.trained += length;
+  if (exact) entry.exact += length;
 }
 
-/** Positions that no span names: mask and logprob must be 0. */
-function checkContext(trace: BuiltTrace, index: number, from: number, to: number): void {
-  for (let at = from; at < to; at++) {
-    if (trace.lossMask[at] !== 0 || trace.logprobs[at] !== 0) {
-      throw failed(`trace ${index} trains position ${at}, which was not sampled`, { trace: index, position: at });
-    }
-  }
-}
-
-/** Returns how many of the span's tokens stand in the context that they were sampled in. */
-function checkSpan(trace: BuiltTrace, index: number, span: TrainedSpan, ledger: ReadonlyMap<string, Entry>): number {
-  const facts = { trace: index, span };
-  const entry = ledger.get(span.completionId);
-  if (entry === undefined) throw failed(`trace ${index} trains a completion that was never recorded`, facts);
-  const { completion, trainedAt } = entry;
-  const at = trace.promptLength + span.start;
-  const { responseIds, responseLogprobs } = completion;
-  if (span.offset < 0 || !sameIds(trace.ids, at, responseIds, span.offset, span.length)) {
-    throw failed(`trace ${index} has other ids than ${span.completionId} was sampled with`, facts);
-  }
-  const logprobs = bytesOf(trace.logprobs.subarray(span.start, span.start + span.length));
-  if (!logprobs.equals(bytesOf(responseLogprobs.subarray(span.offset, span.offset + span.length)))) {
-    throw failed(`trace ${index} has other logprobs than ${span.completionId} was sampled with`, facts);
-  }
-  checkVersions(trace.versionSpans, completion.versionSpans, span, index);
-  for (let i = span.offset; i < span.offset + span.length; i++) {
-    if (trainedAt[i] !== 0) throw failed(`position ${i} of ${span.completionId} is trained twice`, facts);
-    trainedAt[i] = 1;
-  }
-  entry.trained += span.length;
-  const exact = isExactContext(trace, span, completion);
-  if (span.exactContext && !exact) {
-    throw failed(`trace ${index} claims a context that ${span.completionId} was not sampled in`, facts);
-  }
-  return exact ? span.length : 0;
-}
-
-function isExactContext(trace: BuiltTrace, span: TrainedSpan, completion: Completion): boolean {
-  const before = trace.promptLength + span.start;
-  const { promptIds, responseIds } = completion;
-  if (before !== promptIds.length + span.offset) return false;
-  return (
-    sameIds(trace.ids, 0, promptIds, 0, promptIds.length) &&
-    sameIds(trace.ids, promptIds.length, responseIds, 0, span.offset)
-  );
-}
-
-function checkVersions(
-  traced: readonly VersionSpan[],
-  sampled: readonly VersionSpan[],
-  span: TrainedSpan,
-  index: number,
-): void {
-  const shift = span.start - span.offset;
-  const end = span.start + span.length;
-  for (const { version, start: from, end: to } of sampled) {
-    const start = Math.max(from + shift, span.start);
-    const stop = Math.min(to + shift, end);
-    let covered = 0;
-    for (const other of traced) {
-      if (other.version === version) covered += Math.max(0, Math.min(other.end, stop) - Math.max(other.start, start));
-    }
-    if (covered !== Math.max(0, stop - start)) {
-      throw failed(`trace ${index} names other versions than ${span.completionId} was sampled with`, {
-        trace: index,
-        span,
-        version,
-        tokens: stop - start,
-        covered,
-      });
-    }
-  }
-}
-
+/** Adds a completion to the sums; it must be trained as a whole or excluded as a whole. */
 function settle(
-  ledger: ReadonlyMap<string, Entry>,
+  { node, trained, exact }: Entry,
   excluded: ReadonlyMap<string, string>,
-  links: Audit['links'],
-  drift: Audit['drift'],
-): Audit {
-  const tokens = { sampled: 0, trained: 0, excluded: {} as Record<string, number> };
-  const completions = { recorded: ledger.size, trained: 0, excluded: {} as Record<string, number> };
-  for (const id of excluded.keys()) {
-    if (!ledger.has(id)) throw failed(`${id} is excluded, but was never recorded`, { completion_id: id });
+  tally: AuditTally,
+  completions: Audit['completions'],
+): void {
+  const { completion } = node;
+  const ids = completion.responseIds.length;
+  const reason = excluded.get(completion.completionId);
+  const sampled = completion.capture.mode === 'text' ? completion.usage.completion_tokens : ids;
+  tally.sampled += sampled;
+  tally.trained += trained;
+  tally.exact += exact;
+  tally.links[node.link]++;
+  if (node.drift !== null) tally.drift[node.drift] = (tally.drift[node.drift] ?? 0) + 1;
+  if (reason !== undefined && trained === 0) {
+    tally.excluded[reason] = (tally.excluded[reason] ?? 0) + sampled;
+    completions.excluded[reason] = (completions.excluded[reason] ?? 0) + 1;
+  } else if (reason === undefined && trained === ids && ids > 0) {
+    completions.trained++;
+  } else {
+    const { completionId } = completion;
+    throw failed(`${trained} of the ${ids} tokens of ${completionId} are trained, ${reason ?? 'nothing'} is excluded`, {
+      completion_id: completionId,
+      sampled: ids,
+      trained,
+      excluded: reason ?? null,
+    });
   }
-  for (const [id, { completion, trained }] of ledger) {
-    const sampled = completion.responseIds.length;
-    const reason = excluded.get(id);
-    tokens.sampled += sampled;
-    tokens.trained += trained;
-    if (reason !== undefined && trained === 0) {
-      tokens.excluded[reason] = (tokens.excluded[reason] ?? 0) + sampled;
-      completions.excluded[reason] = (completions.excluded[reason] ?? 0) + 1;
-    } else if (reason === undefined && trained === sampled && sampled > 0) {
-      completions.trained++;
-    } else {
-      throw failed(`${trained} of the ${sampled} tokens of ${id} are trained, ${reason ?? 'nothing'} is excluded`, {
-        completion_id: id,
-        sampled,
-        trained,
-        excluded: reason ?? null,
-      });
-    }
+}
+
+class Tallies {
+  private readonly byPlace = new Map<string, AuditTally>();
+
+  /** The one that the completion counts in. */
+  of({ dialect, engineId }: Completion): AuditTally {
+    const place = `${dialect} ${engineId}`;
+    const known = this.byPlace.get(place);
+    if (known !== undefined) return known;
+    const fresh = { dialect, engineId, sampled: 0, trained: 0, exact: 0, excluded: {}, links: noLinks(), drift: {} };
+    this.byPlace.set(place, fresh);
+    return fresh;
   }
-  return { tokens, completions, links, drift, exact_context_share: null };
+
+  all(): AuditTally[] {
+    return [...this.byPlace.values()];
+  }
 }
 
-function countLinks(graph: TokenGraph): Record<LinkKind, number> {
-  const links: Record<LinkKind, number> = { exact: 0, rerendered: 0, fork: 0, root: 0 };
-  for (const node of graph.nodes) links[node.link]++;
-  return links;
+function sumUp(tallies: readonly AuditTally[], completions: Audit['completions']): Audit {
+  const tokens = { sampled: 0, trained: 0, excluded: {} };
+  const links = noLinks();
+  const drift = {};
+  let exact = 0;
+  for (const tally of tallies) {
+    tokens.sampled += tally.sampled;
+    tokens.trained += tally.trained;
+    exact += tally.exact;
+    addAll(tokens.excluded, tally.excluded);
+    addAll(links, tally.links);
+    addAll(drift, tally.drift);
+  }
+  return {
+    tokens,
+    completions,
+    links,
+    drift,
+    exact_context_share: tokens.trained === 0 ? null : exact / tokens.trained,
+  };
 }
 
-function countDrift(graph: TokenGraph): Audit['drift'] {
-  const drift: Audit['drift'] = {};
-  for (const node of graph.nodes) if (node.drift !== null) drift[node.drift] = (drift[node.drift] ?? 0) + 1;
-  return drift;
+function addAll(sums: Record<string, number>, counts: Readonly<Record<string, number>>): void {
+  for (const [name, count] of Object.entries(counts)) sums[name] = (sums[name] ?? 0) + count;
 }
 
-function countTrained(mask: Uint8Array): number {
-  let count = 0;
-  for (let i = 0; i < mask.length; i++) count += mask[i] as number;
-  return count;
-}
-
-function sumOf(counts: Readonly<Record<string, number>>): number {
-  return Object.values(counts).reduce((sum, count) => sum + count, 0);
+function noLinks(): Record<LinkKind, number> {
+  return { exact: 0, rerendered: 0, fork: 0, root: 0 };
 }
 
 function failed(message: string, details: Record<string, unknown>): FloeError {

@@ -1,6 +1,7 @@
 import { FloeError } from '../core/errors.ts';
 import type { DriftClass, LinkKind } from '../schema/index.ts';
 import type { Completion } from './completion.ts';
+import { classifyDrift, type SameText } from './drift.ts';
 import { type Branch, extend, newTree, walk } from './prefix-tree.ts';
 import { sameIds, sharedLength } from './sequence.ts';
 
@@ -41,6 +42,13 @@ export type TokenGraph = {
   readonly closeIds: ReadonlyMap<string, ReadonlySet<number>>;
 };
 
+export type GraphOptions = {
+  /** Ids that close an assistant turn by the template, for every model, beside those that the engine's stop reasons tell. */
+  readonly closeIds?: readonly number[];
+  /** Proves that a turn was only cut into other tokens; without it no drift is `retokenized`. */
+  readonly sameText?: SameText;
+};
+
 /** A node while it is placed. `line` numbers the combinations of model, thread and tools. */
 type Draft = GraphNode & { readonly children: Draft[]; readonly line: number; branch: Branch<Draft> };
 
@@ -54,12 +62,13 @@ type Draft = GraphNode & { readonly children: Draft[]; readonly line: number; br
  * Costs about one memory comparison of every prompt. Throws `internal` when completions of several attempts are mixed
  * or an id comes twice.
  */
-export function buildGraph(completions: readonly Completion[]): TokenGraph {
+export function buildGraph(completions: readonly Completion[], options: GraphOptions = {}): TokenGraph {
   refuseMixtures(completions);
   const ordered = [...completions].sort(
     (a, b) => a.index - b.index || (a.completionId < b.completionId ? -1 : a.completionId > b.completionId ? 1 : 0),
   );
-  const closeIds = learnCloseIds(ordered);
+  const closeIds = learnCloseIds(ordered, options.closeIds ?? []);
+  const sameText = options.sameText ?? (() => null);
   const trees = new Map<string, Branch<Draft>>();
   const lines = new Lines();
   const latest = new Map<number, Draft>();
@@ -71,7 +80,8 @@ export function buildGraph(completions: readonly Completion[]): TokenGraph {
       tree = newTree<Draft>();
       trees.set(completion.model, tree);
     }
-    const node = place(completion, line, tree, latest.get(line), closeIds.get(completion.model) ?? new Set());
+    const known = closeIds.get(completion.model) ?? new Set();
+    const node = place(completion, line, tree, latest.get(line), { closeIds: known, sameText });
     latest.set(line, node);
     nodes.push(node);
   }
@@ -90,13 +100,17 @@ function refuseMixtures(completions: readonly Completion[]): void {
   }
 }
 
-function learnCloseIds(completions: readonly Completion[]): Map<string, Set<number>> {
+function learnCloseIds(completions: readonly Completion[], ofTemplate: readonly number[]): Map<string, Set<number>> {
   const byModel = new Map<string, Set<number>>();
   for (const { model, stop } of completions) {
-    if (stop?.kind !== 'token') continue;
-    const ids = byModel.get(model);
-    if (ids === undefined) byModel.set(model, new Set([stop.id]));
-    else ids.add(stop.id);
+    if (stop?.kind !== 'token' && ofTemplate.length === 0) continue;
+    let ids = byModel.get(model);
+    if (ids === undefined) {
+      ids = new Set(ofTemplate);
+      byModel.set(model, ids);
+    }
+    // Never from a stop string: what it ends with is any token.
+    if (stop?.kind === 'token') ids.add(stop.id);
   }
   return byModel;
 }
@@ -113,26 +127,30 @@ class Lines {
   }
 }
 
+/** What is known of the model's turns. */
+type Turns = { readonly closeIds: ReadonlySet<number>; readonly sameText: SameText };
+
 function place(
   completion: Completion,
   line: number,
   tree: Branch<Draft>,
   guess: Draft | undefined,
-  closeIds: ReadonlySet<number>,
+  turns: Turns,
 ): Draft {
   const ids = completion.promptIds;
   // Where the latest completion of the line is continued, every better parent lies below its prompt's branch.
   const start = guess !== undefined && continues(ids, guess) ? guess.branch : tree;
   const end = walk(start, ids, start.depth);
   const parent = findParent(completion, line, end);
-  const forkOf = parent === null ? findFork(completion, end, closeIds) : null;
+  const forkOf = parent === null ? findFork(completion, end, turns.closeIds) : null;
+  const placed = linkOf(completion, parent, forkOf === null ? 0 : end.depth, turns.closeIds);
   const node: Draft = {
     completion,
     line,
-    drift: parent === null || parent.exact ? null : 'rewritten',
+    drift: parent === null || parent.exact ? null : driftOf(completion, parent.node, placed.suffixStart, turns),
     parent: parent?.node ?? null,
     forkOf,
-    ...linkOf(completion, parent, forkOf === null ? 0 : end.depth, closeIds),
+    ...placed,
     children: [],
     branch: end,
   };
@@ -226,4 +244,19 @@ function firstClose(ids: Int32Array, from: number, to: number, closeIds: Readonl
     if (found >= 0 && found < first) first = found;
   }
   return first < to ? first : null;
+}
+
+function driftOf(completion: Completion, parent: GraphNode, suffixStart: number | null, turns: Turns): DriftClass {
+  const { promptIds, responseIds, message, request } = parent.completion;
+  const asked = completion.request.messages.slice(request.messages.length);
+  return classifyDrift(message, asked, () => {
+    // Without a turn close it is not known how much of the prompt is the turn.
+    if (suffixStart === null) return null;
+    const last = responseIds.at(-1);
+    const closed = last !== undefined && turns.closeIds.has(last);
+    const sampled = closed ? responseIds.subarray(0, -1) : responseIds;
+    const rendered = completion.promptIds.subarray(promptIds.length, suffixStart - 1);
+    const same = sampled.length === rendered.length && sameIds(sampled, 0, rendered, 0, sampled.length);
+    return same || turns.sameText(sampled, rendered);
+  });
 }

@@ -1,4 +1,5 @@
-import { FLOAT32_MAX_CHARS, writeFloat32, writeUint } from './float32.ts';
+import { writeUint } from './decimal.ts';
+import { FLOAT32_MAX_CHARS, writeFloat32Bits } from './float32.ts';
 
 /** `-2147483648,` */
 const INT32_MAX_CHARS = 12;
@@ -7,6 +8,11 @@ const OPEN = 0x5b;
 const CLOSE = 0x5d;
 const MINUS = 0x2d;
 const ZERO = 0x30;
+/** Numbers written between two looks at the room left; larger blocks would reserve, for their longest form, much that stays empty. */
+const BLOCK = 2048;
+/** Whole groups of three bytes, so that no piece but the last is padded. */
+const BASE64_PIECE = 3 * 64 * 1024;
+const LEAST_INT32 = -(2 ** 31);
 
 /**
  * Writes JSON into one growing buffer. Columns of numbers are written digit by digit, with no array of strings or boxed
@@ -22,8 +28,8 @@ export class JsonWriter {
 
   /** JSON text as it is. */
   raw(text: string): void {
-    // A UTF-16 unit takes at most three bytes.
-    this.reserve(text.length * 3);
+    // A UTF-16 unit takes at most three bytes, and mostly one: only where room is short is it counted.
+    if (text.length * 3 > this.bytes.length - this.length) this.reserve(Buffer.byteLength(text));
     this.length += this.bytes.write(text, this.length, 'utf8');
   }
 
@@ -42,51 +48,81 @@ export class JsonWriter {
   }
 
   ints(values: Int32Array): void {
-    this.reserve(values.length * INT32_MAX_CHARS + 2);
-    const bytes = this.bytes;
-    let at = this.length;
-    bytes[at++] = OPEN;
-    for (let i = 0; i < values.length; i++) {
-      const value = values[i] as number;
-      if (i > 0) bytes[at++] = COMMA;
-      if (value < 0) bytes[at++] = MINUS;
-      at = writeUint(bytes, at, Math.abs(value));
+    this.open();
+    for (let from = 0; from < values.length; from += BLOCK) {
+      const to = Math.min(from + BLOCK, values.length);
+      this.reserve(BLOCK * INT32_MAX_CHARS);
+      const bytes = this.bytes;
+      let at = this.length;
+      for (let i = from; i < to; i++) {
+        const value = values[i] as number;
+        at = value < 0 ? writeNegative(bytes, at, value) : writeUint(bytes, at, value);
+        bytes[at++] = COMMA;
+      }
+      this.length = at;
     }
-    bytes[at++] = CLOSE;
-    this.length = at;
+    this.close();
   }
 
   /** Each as the shortest decimal that restores it; see {@link writeFloat32}. All must be finite. */
   floats(values: Float32Array): void {
-    this.reserve(values.length * (FLOAT32_MAX_CHARS + 1) + 2);
-    const bytes = this.bytes;
-    let at = this.length;
-    bytes[at++] = OPEN;
-    for (let i = 0; i < values.length; i++) {
-      if (i > 0) bytes[at++] = COMMA;
-      at = writeFloat32(bytes, at, values[i] as number);
+    const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
+    this.open();
+    for (let from = 0; from < values.length; from += BLOCK) {
+      const to = Math.min(from + BLOCK, values.length);
+      this.reserve(BLOCK * (FLOAT32_MAX_CHARS + 1));
+      const bytes = this.bytes;
+      let at = this.length;
+      for (let i = from; i < to; i++) {
+        at = writeFloat32Bits(bytes, at, values[i] as number, bits[i] as number);
+        bytes[at++] = COMMA;
+      }
+      this.length = at;
     }
-    bytes[at++] = CLOSE;
-    this.length = at;
+    this.close();
   }
 
   /** Single-digit values. */
   digits(values: Uint8Array): void {
-    this.reserve(values.length * 2 + 2);
+    this.open();
+    this.reserve(values.length * 2);
     const bytes = this.bytes;
     let at = this.length;
-    bytes[at++] = OPEN;
     for (let i = 0; i < values.length; i++) {
-      if (i > 0) bytes[at++] = COMMA;
-      bytes[at++] = ZERO + (values[i] as number);
+      bytes[at] = ZERO + (values[i] as number);
+      bytes[at + 1] = COMMA;
+      at += 2;
     }
-    bytes[at++] = CLOSE;
     this.length = at;
+    this.close();
+  }
+
+  /** Bytes as a string in base64; in pieces, since a string of all would be as large again. */
+  base64(data: Buffer): void {
+    this.raw('"');
+    for (let from = 0; from < data.length; from += BASE64_PIECE) {
+      const text = data.toString('base64', from, Math.min(from + BASE64_PIECE, data.length));
+      this.reserve(text.length);
+      this.length += this.bytes.write(text, this.length, 'latin1');
+    }
+    this.raw('"');
   }
 
   /** A view of what was written; the writer must not be used afterwards. */
   finish(): Buffer {
     return this.bytes.subarray(0, this.length);
+  }
+
+  private open(): void {
+    this.reserve(2);
+    this.bytes[this.length++] = OPEN;
+  }
+
+  /** Over the comma behind the last element, if there was one. */
+  private close(): void {
+    if (this.bytes[this.length - 1] === COMMA) this.length--;
+    this.reserve(1);
+    this.bytes[this.length++] = CLOSE;
   }
 
   private reserve(more: number): void {
@@ -96,4 +132,10 @@ export class JsonWriter {
     this.bytes.copy(grown, 0, 0, this.length);
     this.bytes = grown;
   }
+}
+
+function writeNegative(bytes: Buffer, at: number, value: number): number {
+  if (value === LEAST_INT32) return at + bytes.write(String(value), at, 'latin1');
+  bytes[at] = MINUS;
+  return writeUint(bytes, at + 1, -value);
 }

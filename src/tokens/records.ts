@@ -2,7 +2,7 @@ import type { RoutedExperts } from '../core/routed-experts.ts';
 import type { CompletionRecord, RoutedExpertsRecord } from '../schema/index.ts';
 import { sharedMessages } from './codec.ts';
 import type { Completion } from './completion.ts';
-import { buildGraph, type GraphNode } from './graph.ts';
+import { buildGraph, type GraphNode, type TokenGraph } from './graph.ts';
 import { JsonWriter } from './json-writer.ts';
 
 /** A record without its ids and messages, as one mostly comes out; only saves re-allocation. */
@@ -11,10 +11,11 @@ const EXPECTED_BYTES_PER_TOKEN = 24;
 
 /**
  * A session's completions as the JSON of `CompletionRecord[]`, by arrival. Prompt ids and messages are deltas to the
- * completion that each one continues or forks from. Throws `internal` as {@link buildGraph} does.
+ * completion that each one continues or forks from. `graph`, where it is there already, is theirs. Throws `internal` as
+ * {@link buildGraph} does.
  */
-export function encodeRecords(completions: readonly Completion[]): Buffer {
-  const { nodes } = buildGraph(completions);
+export function encodeRecords(completions: readonly Completion[], graph: TokenGraph = buildGraph(completions)): Buffer {
+  const { nodes } = graph;
   const tokens = nodes.reduce((sum, { completion, sharedLength }) => {
     return sum + completion.promptIds.length - sharedLength + completion.responseIds.length;
   }, 0);

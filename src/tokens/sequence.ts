@@ -10,11 +10,20 @@ export function bytesOf(array: Int32Array | Float32Array | Uint8Array): Buffer {
 /** Whether `count` ids from `a[aFrom]` equal those from `b[bFrom]`. False when either is shorter than that. */
 export function sameIds(a: Int32Array, aFrom: number, b: Int32Array, bFrom: number, count: number): boolean {
   if (aFrom + count > a.length || bFrom + count > b.length) return false;
+  if (sameMemory(a, aFrom, b, bFrom)) return true;
   if (count <= LOOP_IDS) {
     for (let i = 0; i < count; i++) if (a[aFrom + i] !== b[bFrom + i]) return false;
     return true;
   }
   return sameBytes(bytesOf(a), aFrom, bytesOf(b), bFrom, count);
+}
+
+/**
+ * Whether the two positions are one place in memory, so that what follows them is the same. The prompts of one agent are views of one
+ * buffer: without this, comparing each turn's with the last would read the whole history again at every turn.
+ */
+function sameMemory(a: Int32Array, aFrom: number, b: Int32Array, bFrom: number): boolean {
+  return a.byteOffset + aFrom * BYTES_PER_ID === b.byteOffset + bFrom * BYTES_PER_ID && a.buffer === b.buffer;
 }
 
 function sameBytes(a: Buffer, aFrom: number, b: Buffer, bFrom: number, count: number): boolean {
@@ -34,6 +43,7 @@ export function sharedLength(
   bTo: number,
 ): number {
   const length = Math.min(aTo - aFrom, bTo - bFrom);
+  if (length > 0 && sameMemory(a, aFrom, b, bFrom)) return length;
   const near = Math.min(length, LOOP_IDS);
   let low = 0;
   while (low < near && a[aFrom + low] === b[bFrom + low]) low++;

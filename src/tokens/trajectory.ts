@@ -1,17 +1,23 @@
-import type { Audit, ChatMessage, LinkKind, StrategySpec, TerminalStatus } from '../schema/index.ts';
-import { auditTraces } from './audit.ts';
-import type { BuiltTrace } from './builders/builder.ts';
-import { builderOf } from './builders/registry.ts';
+import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { Audit, ChatMessage, StrategySpec, TerminalStatus } from '../schema/index.ts';
+import { type AuditTally, auditTraces } from './audit.ts';
+import type { BuiltTrace, Credit } from './builders/builder.ts';
+import { sharesOf } from './builders/credit.ts';
+import { type BuilderRegistry, builderRegistry } from './builders/registry.ts';
 import type { Completion } from './completion.ts';
-import { buildGraph, type GraphNode } from './graph.ts';
+import { buildGraph, type GraphNode, type GraphOptions, type TokenGraph } from './graph.ts';
 import { JsonWriter } from './json-writer.ts';
+import { mixturesOf, type SessionFacts, traceMetadata } from './trace-metadata.ts';
 
 export type TrajectoryRequest = {
   readonly spec: StrategySpec;
   /** All of one attempt, in any order. */
   readonly completions: readonly Completion[];
+  /** Default: those that floe brings. */
+  readonly builders?: BuilderRegistry;
+  readonly graphOptions?: GraphOptions;
   readonly status: TerminalStatus;
-  /** Given to every trace of the session; null: could not be computed. */
+  /** Of the session; what a trace gets of it is the builder's `credit`. Null: could not be computed. */
   readonly reward: number | null;
   readonly error: string | null;
   readonly metadata: Readonly<Record<string, unknown>>;
@@ -21,47 +27,66 @@ export type EncodedTrajectory = {
   /** JSON of a {@link import('../schema/index.ts').Trajectory}, UTF-8. */
   readonly json: Buffer;
   readonly audit: Audit;
+  /** The audit's numbers by dialect and engine. */
+  readonly tallies: readonly AuditTally[];
+  readonly graph: TokenGraph;
   readonly traceCount: number;
   readonly trainableTokens: number;
 };
 
 /**
- * A session's completions as a trajectory: graph, builder, audit, JSON. Throws `unknown_builder` or `schema_violation`
- * for the spec and `audit_failed` when the token sums do not hold.
+ * A session's completions as a trajectory: graph, builder, audit, JSON. A session of which nothing can be trained has no traces. Throws
+ * `unknown_builder` or `schema_violation` for the spec, `builder_failed` for a custom builder and `audit_failed` when the token sums
+ * do not hold.
  */
 export function buildTrajectory(request: TrajectoryRequest): EncodedTrajectory {
-  const builder = builderOf(request.spec.strategy);
-  const graph = buildGraph(request.completions);
-  const { traces, excluded } = builder.build(graph, request.spec.config);
-  const audit = auditTraces(graph, traces, excluded);
+  const builder = (request.builders ?? builderRegistry()).get(request.spec.strategy);
+  const graph = buildGraph(request.completions, request.graphOptions);
+  const { traces, excluded, credit } = builder.build(graph, request.spec.config);
+  const { audit, tallies } = auditTraces(graph, traces, excluded);
   return {
-    json: encodeTrajectory({ ...request, builder: builder.name, traces, audit }),
+    json: encodeTrajectory({ ...request, builder: builder.name, traces, credit, graph, audit }),
     audit,
+    tallies,
+    graph,
     traceCount: traces.length,
     trainableTokens: audit.tokens.trained,
   };
 }
 
-export type TrajectoryParts = Omit<TrajectoryRequest, 'spec' | 'completions'> & {
+type TrajectoryParts = Omit<TrajectoryRequest, 'spec' | 'completions'> & {
   readonly builder: string;
   readonly traces: readonly BuiltTrace[];
+  readonly credit: Credit;
+  readonly graph: TokenGraph;
   readonly audit: Audit;
 };
 
-/** Digits of an id or logprob, with their commas and a mask, as they mostly come out; only saves re-allocation. */
-const EXPECTED_BYTES_PER_TOKEN = 24;
+/** An id, its mask, a logprob where it was sampled, and its share of the messages, as they mostly come out; only saves re-allocation. */
+const EXPECTED_BYTES_PER_TOKEN = 28;
+/** Base64 has four characters for three bytes. */
+const BASE64_GROWTH = 4 / 3;
 
 /**
  * A trajectory as JSON that `trajectorySchema` accepts. A logprob is the shortest decimal that restores its float32,
  * read as a double and rounded. Logprobs must be finite.
  */
-export function encodeTrajectory(parts: TrajectoryParts): Buffer {
-  const tokens = parts.traces.reduce((sum, trace) => sum + trace.ids.length, 0);
-  const out = new JsonWriter(tokens * EXPECTED_BYTES_PER_TOKEN);
+function encodeTrajectory(parts: TrajectoryParts): Buffer {
+  const { traces } = parts;
+  const bytes = traces.reduce((sum, { ids, routedExperts }) => {
+    return sum + ids.length * EXPECTED_BYTES_PER_TOKEN + (routedExperts?.data.length ?? 0) * BASE64_GROWTH;
+  }, 0);
+  const out = new JsonWriter(Math.ceil(bytes));
+  const session: SessionFacts = {
+    traceCount: traces.length,
+    credit: parts.credit,
+    shares: sharesOf(traces, parts.credit, parts.reward),
+    mixtures: mixturesOf(parts.graph),
+  };
   out.raw(`{"status":${JSON.stringify(parts.status)},"builder":${JSON.stringify(parts.builder)},"traces":[`);
-  parts.traces.forEach((trace, index) => {
+  traces.forEach((trace, index) => {
     if (index > 0) out.raw(',');
-    writeTrace(out, trace, index, parts);
+    writeTrace(out, trace, index, session);
   });
   out.raw('],"audit":');
   out.value(parts.audit);
@@ -73,7 +98,7 @@ export function encodeTrajectory(parts: TrajectoryParts): Buffer {
   return out.finish();
 }
 
-function writeTrace(out: JsonWriter, trace: BuiltTrace, index: number, parts: TrajectoryParts): void {
+function writeTrace(out: JsonWriter, trace: BuiltTrace, index: number, session: SessionFacts): void {
   const first = trace.nodes[0]?.completion;
   const last = trace.nodes.at(-1)?.completion;
   const traceId = `${first?.sessionId}.${first?.attempt}.${index}`;
@@ -92,15 +117,26 @@ function writeTrace(out: JsonWriter, trace: BuiltTrace, index: number, parts: Tr
   out.raw(',"response_messages":');
   out.texts(responseTexts(trace.nodes));
   out.raw(`,"tools":${first?.request.toolsText || '[]'},"routed_experts":`);
-  out.value(null);
+  writeExperts(out, trace.routedExperts);
   out.raw(',"finish_reason":');
   out.value(last?.finishReason ?? null);
   out.raw(',"reward":');
-  out.value(parts.reward);
+  out.value(session.shares.reward);
   out.raw(',"completion_ids":');
   out.value(trace.nodes.map((node) => node.completion.completionId));
   out.raw(',"metadata":');
-  out.value(traceMetadata(trace, index, parts.traces.length));
+  out.value(traceMetadata(trace, index, session));
+  out.raw('}');
+}
+
+function writeExperts(out: JsonWriter, experts: RoutedExperts | null): void {
+  if (experts === null) {
+    out.raw('null');
+    return;
+  }
+  const { dtype, shape, start, data } = experts;
+  out.raw(`{"dtype":"${dtype}","shape":[${shape.join()}],"start":${start},"data":`);
+  out.base64(data);
   out.raw('}');
 }
 
@@ -122,30 +158,4 @@ function behindReply(messages: readonly ChatMessage[], from: number): number {
   let at = from;
   while (messages[at]?.role === 'assistant') at++;
   return at;
-}
-
-type TraceMetadata = {
-  readonly call_kind: string;
-  readonly thread: string;
-  /** Traces of this session, this one included: by which a trainer may divide credit. */
-  readonly trace_count: number;
-  readonly trace_index: number;
-  /** How each completion of the trace is linked, in order. The first one's link tells why the trace begins. */
-  readonly links: readonly LinkKind[];
-  /** The completion that the first one continues or forks from; null for a root. */
-  readonly continues: string | null;
-};
-
-function traceMetadata(trace: BuiltTrace, index: number, count: number): TraceMetadata | Record<string, never> {
-  const first = trace.nodes[0];
-  const last = trace.nodes.at(-1);
-  if (first === undefined || last === undefined) return {};
-  return {
-    call_kind: last.completion.callKind,
-    thread: last.completion.thread,
-    trace_count: count,
-    trace_index: index,
-    links: trace.nodes.map((node) => node.link),
-    continues: (first.parent ?? first.forkOf)?.completion.completionId ?? null,
-  };
 }

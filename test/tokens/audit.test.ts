@@ -1,10 +1,12 @@
 import { describe, expect, test } from 'vitest';
 import { auditTraces } from '../../src/tokens/audit.ts';
 import type { BuildResult, BuiltTrace, TrainedSpan } from '../../src/tokens/builders/builder.ts';
-import { builderOf, checkBuilder } from '../../src/tokens/builders/registry.ts';
+import { builderRegistry } from '../../src/tokens/builders/registry.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { buildGraph, type TokenGraph } from '../../src/tokens/graph.ts';
 import { Transcript } from './transcript.ts';
+
+const builders = builderRegistry();
 
 type Session = {
   readonly graph: TokenGraph;
@@ -21,7 +23,7 @@ function session(): Session {
   t.call(t.after(h0, c0));
   t.call(t.start(), { auxiliary: true });
   const graph = buildGraph(t.completions);
-  const result = builderOf('prefix_merging').build(graph, {});
+  const result = builders.get('prefix_merging').build(graph, {});
   const trace = result.traces[0];
   const span = trace?.spans[1];
   if (trace === undefined || span === undefined) throw new Error('no trace');
@@ -31,7 +33,7 @@ function session(): Session {
 /** What the audit says when the builder's trace is replaced. */
 function auditOf({ graph, result }: Session, traces: readonly BuiltTrace[], excluded = result.excluded): unknown {
   try {
-    return auditTraces(graph, traces, excluded);
+    return auditTraces(graph, traces, excluded).audit;
   } catch (thrown) {
     return thrown;
   }
@@ -136,17 +138,17 @@ describe('the audit', () => {
   ])('refuses a completion with %s', (_, spoil) => {
     const t = new Transcript();
     const graph = buildGraph([spoil(t.call(t.start()))]);
-    const { traces, excluded } = builderOf('per_request').build(graph, {});
+    const { traces, excluded } = builders.get('per_request').build(graph, {});
     expect(() => auditTraces(graph, traces, excluded)).toThrow(expect.objectContaining({ code: 'audit_failed' }));
   });
 });
 
 describe('the builder registry', () => {
   test('names what there is when asked for something else', () => {
-    expect(() => checkBuilder({ strategy: 'nope', config: {} })).toThrow(
+    expect(() => builders.check({ strategy: 'nope', config: {} })).toThrow(
       expect.objectContaining({
         code: 'unknown_builder',
-        message: 'no builder "nope"; there are prefix_merging, per_request',
+        message: 'builder.strategy: no "nope"; there are prefix_merging, per_request, step',
       }),
     );
   });
@@ -157,11 +159,11 @@ describe('the builder registry', () => {
       ['prefix_merging', { on_drift: 'guess' }, 'on_drift'],
       ['per_request', { fork_owner: 'first' }, 'fork_owner'],
     ] as const) {
-      expect(() => checkBuilder({ strategy, config })).toThrow(
+      expect(() => builders.check({ strategy, config })).toThrow(
         expect.objectContaining({ code: 'schema_violation', message: expect.stringContaining(field) }),
       );
     }
-    expect(() => checkBuilder({ strategy: 'prefix_merging', config: { include: ['auxiliary'] } })).not.toThrow();
+    expect(() => builders.check({ strategy: 'prefix_merging', config: { include: ['auxiliary'] } })).not.toThrow();
   });
 
   test('refuses completions of two attempts, or one twice', () => {

@@ -1,4 +1,5 @@
 import type { VersionSpan } from '../../schema/index.ts';
+import { assembleExperts } from '../expert-rows.ts';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 import type { BuiltTrace, TrainedSpan } from './builder.ts';
 
@@ -40,7 +41,23 @@ export function assembleTrace(
     spans.push({ completionId, offset: 0, start, length: responseIds.length, exactContext });
     addVersions(versionSpans, node, start);
   }
-  return { ids, promptLength: prompt.length, lossMask, logprobs, spans, versionSpans, nodes };
+  const placed = pieces.map(({ node, promptFrom, start }, place) => ({
+    completion: node.completion,
+    promptFrom: place === 0 ? 0 : promptFrom,
+    responseAt: prompt.length + start,
+  }));
+  const routedExperts = assembleExperts(placed, ids.length);
+  return {
+    ids,
+    promptLength: prompt.length,
+    lossMask,
+    logprobs,
+    spans,
+    versionSpans,
+    routedExperts,
+    nodes,
+    step: null,
+  };
 }
 
 function layOut(graph: TokenGraph, nodes: readonly GraphNode[]): { pieces: Piece[]; length: number } {

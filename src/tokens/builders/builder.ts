@@ -1,3 +1,4 @@
+import type { RoutedExperts } from '../../core/routed-experts.ts';
 import type { VersionSpan } from '../../schema/index.ts';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 
@@ -24,16 +25,34 @@ export type BuiltTrace = {
   readonly logprobs: Float32Array;
   /** By position, without overlap; together exactly the positions with mask 1. */
   readonly spans: readonly TrainedSpan[];
-  /** Over the trained positions. */
+  /** Over the trained positions, by position. */
   readonly versionSpans: readonly VersionSpan[];
+  /** From its `start`, counted over prompt and response, a row for every position but the last; null: not all are known. */
+  readonly routedExperts: RoutedExperts | null;
   /** The completions in the trace, in order; those that are context only are among them. */
   readonly nodes: readonly GraphNode[];
+  /** Where the trace is one turn of several that belong together. Traces with one `episode` stand together, by turn. */
+  readonly step: StepPlace | null;
 };
+
+export type StepPlace = {
+  /** Counts from 0 in a session. */
+  readonly episode: number;
+  readonly turn: number;
+  readonly last: boolean;
+};
+
+/**
+ * How the reward of a session goes to its traces. `broadcast`: each has all of it; `divide`: each has an equal share, the steps of
+ * one episode together one.
+ */
+export type Credit = 'broadcast' | 'divide';
 
 export type BuildResult = {
   readonly traces: readonly BuiltTrace[];
   /** Completion id -> reason, for every completion of which no token is trained. */
   readonly excluded: ReadonlyMap<string, string>;
+  readonly credit: Credit;
 };
 
 /**

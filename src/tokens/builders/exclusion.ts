@@ -1,8 +1,11 @@
 import { z } from 'zod';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 
-/** Why a completion is not trained although it was sampled. */
-export type ExclusionReason = 'empty' | 'auxiliary' | 'abandoned' | 'undelivered';
+/**
+ * Why a completion is not trained although it was sampled. `no_tokens`: its engine told no ids; `no_logprobs`: ids alone; `empty`: it
+ * sampled nothing.
+ */
+export type ExclusionReason = 'no_tokens' | 'no_logprobs' | 'empty' | 'auxiliary' | 'abandoned' | 'undelivered';
 
 /** What a builder can be told to train nevertheless. */
 export const includeSchema = z
@@ -26,7 +29,10 @@ export function excludedCompletions(graph: TokenGraph, include: Include): Map<st
 
 function reasonOf(node: GraphNode, include: Include): ExclusionReason | null {
   const { completion } = node;
+  const { capture, usage } = completion;
+  if (capture.mode === 'text' && usage.completion_tokens > 0) return 'no_tokens';
   if (completion.responseIds.length === 0) return 'empty';
+  if (capture.logprobs_mode === null) return 'no_logprobs';
   if (completion.auxiliary && !include.includes('auxiliary')) return 'auxiliary';
   const used = node.children.some((child) => child.link === 'exact');
   if (completion.abandoned && !used && !include.includes('abandoned')) return 'abandoned';

@@ -2,9 +2,10 @@ import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
 import { assembleTrace } from './assembly.ts';
 import type { Builder } from './builder.ts';
+import { creditSchema } from './credit.ts';
 import { excludedCompletions, includeSchema } from './exclusion.ts';
 
-export const perRequestConfigSchema = z.strictObject({ include: includeSchema });
+export const perRequestConfigSchema = z.strictObject({ include: includeSchema, credit: creditSchema });
 
 /** Each trainable completion is a trace of its own: its prompt, and its response with mask 1. Always exact. */
 export const perRequestBuilder: Builder = {
@@ -13,9 +14,9 @@ export const perRequestBuilder: Builder = {
     parseAs(perRequestConfigSchema, config, 'builder.config', 'builder.config');
   },
   build(graph, config) {
-    const { include } = parseAs(perRequestConfigSchema, config, 'builder.config', 'builder.config');
+    const { include, credit } = parseAs(perRequestConfigSchema, config, 'builder.config', 'builder.config');
     const excluded = excludedCompletions(graph, include);
     const trained = graph.nodes.filter((node) => !excluded.has(node.completion.completionId));
-    return { traces: trained.map((node) => assembleTrace(graph, [node], () => true)), excluded };
+    return { traces: trained.map((node) => assembleTrace(graph, [node], () => true)), excluded, credit };
   },
 };

@@ -1,0 +1,88 @@
+import { z } from 'zod';
+import type { GraphNode, TokenGraph } from '../graph.ts';
+
+export const forkOwnerSchema = z
+  .enum(['final_answer', 'longest', 'first'])
+  .default('final_answer')
+  .describe(
+    'which of several chains trains the completions that they share: the one with the latest answer, the one with ' +
+      'most sampled tokens, or the one that branched off first',
+  );
+export type ForkOwner = z.infer<typeof forkOwnerSchema>;
+
+/** Completions of which each continues the one before. */
+export type Chain = [GraphNode, ...GraphNode[]];
+
+/**
+ * Every trained completion in exactly one chain, chains by their first completion's arrival. `joined` tells the parent within one
+ * chain, null where a chain has to begin. A chain begins with a trained completion and ends with one.
+ */
+export function ownedChains(
+  graph: TokenGraph,
+  forkOwner: ForkOwner,
+  joined: (node: GraphNode) => GraphNode | null,
+  isTrained: (node: GraphNode) => boolean,
+): Chain[] {
+  const prior = new Map<GraphNode, GraphNode | null>();
+  for (const node of graph.nodes) prior.set(node, joined(node));
+  const owner = owningLeaves(graph, forkOwner, prior, isTrained);
+  const chains = new Map<GraphNode, Chain>();
+  for (const node of graph.nodes) {
+    const leaf = owner.get(node);
+    if (leaf === undefined) continue;
+    const chain = chains.get(leaf);
+    if (chain !== undefined) chain.push(node);
+    // What is not trained and comes before anything that is, is in the first trained prompt already.
+    else if (isTrained(node)) chains.set(leaf, [node]);
+  }
+  return [...chains.values()];
+}
+
+/**
+ * For each completion the leaf whose chain trains it: the best of the leaves below it. Since the best leaf below a
+ * completion is also the best below every later one on its path, what a leaf owns is one unbroken run that ends in it.
+ * Completions below which nothing is trained have no owner.
+ */
+function owningLeaves(
+  graph: TokenGraph,
+  forkOwner: ForkOwner,
+  prior: ReadonlyMap<GraphNode, GraphNode | null>,
+  isTrained: (node: GraphNode) => boolean,
+): Map<GraphNode, GraphNode> {
+  const sampled = new Map<GraphNode, number>();
+  for (const node of graph.nodes) {
+    const before = prior.get(node) ?? null;
+    const own = isTrained(node) ? node.completion.responseIds.length : 0;
+    sampled.set(node, own + (before === null ? 0 : (sampled.get(before) ?? 0)));
+  }
+  const owner = new Map<GraphNode, GraphNode>();
+  for (const node of graph.nodes.toReversed()) {
+    const leaf = owner.get(node) ?? (isTrained(node) ? node : undefined);
+    if (leaf === undefined) continue;
+    owner.set(node, leaf);
+    const before = prior.get(node) ?? null;
+    if (before === null) continue;
+    const rival = owner.get(before);
+    // Latest first, so for `first` every earlier branch takes over from the later ones.
+    const better = rival === undefined || forkOwner === 'first' || isBetterLeaf(leaf, rival, forkOwner, sampled);
+    if (better) owner.set(before, leaf);
+  }
+  return owner;
+}
+
+function isBetterLeaf(
+  a: GraphNode,
+  b: GraphNode,
+  by: 'final_answer' | 'longest',
+  sampled: ReadonlyMap<GraphNode, number>,
+): boolean {
+  const difference = (sampled.get(a) ?? 0) - (sampled.get(b) ?? 0);
+  if (by === 'longest' && difference !== 0) return difference > 0;
+  const aWork = doesWork(a);
+  return aWork === doesWork(b) ? a.completion.index > b.completion.index : aWork;
+}
+
+/** A compaction or title call may come last, but is not the answer. */
+function doesWork({ completion }: GraphNode): boolean {
+  return !completion.auxiliary && (completion.callKind === 'main' || completion.callKind === 'subagent');
+}

@@ -1,0 +1,229 @@
+import { FloeError } from '../core/errors.ts';
+import type { VersionSpan } from '../schema/index.ts';
+import type { BuiltTrace, StepPlace, TrainedSpan } from './builders/builder.ts';
+import type { Completion } from './completion.ts';
+import { expertRowBytes } from './expert-rows.ts';
+import { bytesOf, sameIds } from './sequence.ts';
+
+export type CheckedTrace = {
+  /** Positions with mask 1. */
+  readonly masked: number;
+  /** For each span whether it stands in the context that it was sampled in. */
+  readonly exact: readonly boolean[];
+};
+
+/**
+ * Compares a finished trace with the completions that its spans name. Throws `audit_failed` when its columns contradict each other,
+ * or a trained token is not one that was sampled, as it was sampled.
+ */
+export function checkTrace(
+  trace: BuiltTrace,
+  index: number,
+  completionOf: (completionId: string) => Completion | undefined,
+): CheckedTrace {
+  checkColumns(trace, index);
+  checkVersionColumn(trace, index);
+  checkExpertsColumn(trace, index);
+  const named = new Set(trace.nodes.map((node) => node.completion.completionId));
+  const context = new Context(trace);
+  const versions = { spans: trace.versionSpans, at: 0 };
+  const exact = trace.spans.map((span) => {
+    const completion = completionOf(span.completionId);
+    if (completion === undefined)
+      throw failed(`trace ${index} trains a completion that was never recorded`, index, span);
+    if (!named.has(span.completionId))
+      throw failed(`trace ${index} trains a completion that it does not name`, index, span);
+    checkSpan(trace, index, span, completion);
+    checkVersions(versions, completion.versionSpans, span, index);
+    const isExact = context.isThatOf(span, completion);
+    if (span.exactContext && !isExact) {
+      throw failed(`trace ${index} claims a context that ${span.completionId} was not sampled in`, index, span);
+    }
+    return isExact;
+  });
+  return { masked: trace.spans.reduce((sum, span) => sum + span.length, 0), exact };
+}
+
+/** The turns of an episode stand together, in order, and the last of them alone says that it is. Throws `audit_failed`. */
+export function checkSteps(traces: readonly BuiltTrace[]): void {
+  let before: StepPlace | null = null;
+  const begun = new Set<number>();
+  for (const [index, { step }] of traces.entries()) {
+    const expected: boolean =
+      before === null || before.last
+        ? step === null || (step.turn === 0 && !begun.has(step.episode))
+        : step !== null && step.episode === before.episode && step.turn === before.turn + 1;
+    if (!expected)
+      throw new FloeError('audit_failed', `audit: trace ${index} is not the next step`, { trace: index, step });
+    if (step !== null) begun.add(step.episode);
+    before = step;
+  }
+  if (before?.last === false)
+    throw new FloeError('audit_failed', 'audit: an episode has no last step', { step: before });
+}
+
+/** The columns have one length, and mask and logprobs are those of context wherever no span is. */
+function checkColumns(trace: BuiltTrace, index: number): void {
+  const { ids, promptLength, lossMask, logprobs, spans } = trace;
+  const length = ids.length - promptLength;
+  if (promptLength < 0 || lossMask.length !== length || logprobs.length !== length) {
+    throw new FloeError('audit_failed', `audit: the columns of trace ${index} differ in length`, {
+      trace: index,
+      ids: length,
+      loss_mask: lossMask.length,
+      logprobs: logprobs.length,
+    });
+  }
+  let end = 0;
+  for (const span of spans) {
+    if (span.start < end || span.length < 1) throw failed(`the spans of trace ${index} overlap`, index, span);
+    checkContext(trace, index, end, span.start);
+    end = span.start + span.length;
+    if (end > length) throw failed(`a span of trace ${index} ends behind it`, index, span);
+    for (let at = span.start; at < end; at++) {
+      if (lossMask[at] !== 1) throw failed(`trace ${index} does not train a span that it names`, index, span);
+    }
+  }
+  checkContext(trace, index, end, length);
+}
+
+/** Positions that no span names: mask and logprob must be 0. */
+function checkContext({ lossMask, logprobs }: BuiltTrace, index: number, from: number, to: number): void {
+  for (let at = from; at < to; at++) {
+    if (lossMask[at] !== 0 || logprobs[at] !== 0) {
+      throw new FloeError('audit_failed', `audit: trace ${index} trains position ${at}, which was not sampled`, {
+        trace: index,
+        position: at,
+      });
+    }
+  }
+}
+
+function checkSpan(trace: BuiltTrace, index: number, span: TrainedSpan, completion: Completion): void {
+  const { start, offset, length, completionId } = span;
+  const { responseIds, responseLogprobs } = completion;
+  if (offset < 0 || !sameIds(trace.ids, trace.promptLength + start, responseIds, offset, length)) {
+    throw failed(`trace ${index} has other ids than ${completionId} was sampled with`, index, span);
+  }
+  const logprobs = bytesOf(trace.logprobs.subarray(start, start + length));
+  if (!logprobs.equals(bytesOf(responseLogprobs.subarray(offset, offset + length)))) {
+    throw failed(`trace ${index} has other logprobs than ${completionId} was sampled with`, index, span);
+  }
+  checkExperts(trace, index, span, completion);
+}
+
+/** The rows of a run's positions but the last, at which its own completion chose no token. */
+function checkExperts(trace: BuiltTrace, index: number, span: TrainedSpan, completion: Completion): void {
+  const traced = trace.routedExperts;
+  if (traced === null || span.length === 1) return;
+  const own = completion.routedExperts;
+  const same =
+    own !== null &&
+    own.dtype === traced.dtype &&
+    own.shape[1] === traced.shape[1] &&
+    own.shape[2] === traced.shape[2] &&
+    own.start <= completion.promptIds.length + span.offset;
+  if (same) {
+    const rowBytes = expertRowBytes(own);
+    const at = (trace.promptLength + span.start - traced.start) * rowBytes;
+    const from = (completion.promptIds.length + span.offset - own.start) * rowBytes;
+    const bytes = (span.length - 1) * rowBytes;
+    const there = from + bytes <= own.data.length && at + bytes <= traced.data.length && at >= 0;
+    if (there && traced.data.compare(own.data, from, from + bytes, at, at + bytes) === 0) return;
+  }
+  throw failed(`trace ${index} has other routed experts than ${span.completionId} was sampled with`, index, span);
+}
+
+/** Every position of the trace but the last has a row, from the first that has one. */
+function checkExpertsColumn({ ids, promptLength, routedExperts }: BuiltTrace, index: number): void {
+  if (routedExperts === null) return;
+  const { shape, start, data } = routedExperts;
+  const whole = start + shape[0] === ids.length - 1 && data.length === shape[0] * expertRowBytes(routedExperts);
+  if (whole && start >= 0 && start < Math.max(promptLength, 1)) return;
+  throw new FloeError('audit_failed', `audit: the routed experts of trace ${index} are not one row for each position`, {
+    trace: index,
+    ids: ids.length,
+    shape,
+    start,
+    bytes: data.length,
+  });
+}
+
+/** Version spans come in order, and together are as long as the trained spans: what each covers is checked span by span. */
+function checkVersionColumn({ spans, versionSpans }: BuiltTrace, index: number): void {
+  let end = 0;
+  let versioned = 0;
+  for (const span of versionSpans) {
+    if (span.start < end || span.end < span.start) {
+      throw new FloeError('audit_failed', `audit: the version spans of trace ${index} overlap`, { trace: index, span });
+    }
+    end = span.end;
+    versioned += span.end - span.start;
+  }
+  const named = spans.reduce((sum, span) => sum + span.length, 0);
+  if (versioned !== named) {
+    throw new FloeError('audit_failed', `audit: the version spans of trace ${index} miss`, {
+      trace: index,
+      versioned,
+      named,
+    });
+  }
+}
+
+/** `traced.at` is the first version span of the trace that may reach into this run; the runs come in order. */
+function checkVersions(
+  traced: { readonly spans: readonly VersionSpan[]; at: number },
+  sampled: readonly VersionSpan[],
+  run: TrainedSpan,
+  index: number,
+): void {
+  const shift = run.start - run.offset;
+  const runEnd = run.start + run.length;
+  const { spans } = traced;
+  while (traced.at < spans.length && (spans[traced.at] as VersionSpan).end <= run.start) traced.at++;
+  for (const { version, start: from, end: to } of sampled) {
+    const start = Math.max(from + shift, run.start);
+    const end = Math.min(to + shift, runEnd);
+    let covered = 0;
+    for (let i = traced.at; i < spans.length; i++) {
+      const other = spans[i] as VersionSpan;
+      if (other.start >= end) break;
+      if (other.version === version) covered += Math.max(0, Math.min(other.end, end) - Math.max(other.start, start));
+    }
+    if (covered !== Math.max(0, end - start)) {
+      throw failed(`trace ${index} names other versions than ${run.completionId} was sampled with`, index, run);
+    }
+  }
+}
+
+/**
+ * What stands before each run of a trace. How far the trace is known to begin with a prompt is kept: the next prompt is mostly a
+ * longer view of the same memory, and only what it adds has to be read.
+ */
+class Context {
+  private readonly trace: BuiltTrace;
+  private known: Int32Array = new Int32Array(0);
+
+  constructor(trace: BuiltTrace) {
+    this.trace = trace;
+  }
+
+  isThatOf(span: TrainedSpan, { promptIds, responseIds }: Completion): boolean {
+    const { ids, promptLength } = this.trace;
+    if (promptLength + span.start !== promptIds.length + span.offset) return false;
+    return this.beginsWith(promptIds) && sameIds(ids, promptIds.length, responseIds, 0, span.offset);
+  }
+
+  private beginsWith(prompt: Int32Array): boolean {
+    const { known } = this;
+    const shared = known.buffer === prompt.buffer && known.byteOffset === prompt.byteOffset;
+    const from = shared ? Math.min(known.length, prompt.length) : 0;
+    if (!sameIds(this.trace.ids, from, prompt, from, prompt.length - from)) return false;
+    this.known = prompt;
+    return true;
+  }
+}
+
+function failed(message: string, trace: number, span: TrainedSpan): FloeError {
+  return new FloeError('audit_failed', `audit: ${message}`, { trace, span });
+}

@@ -1,0 +1,118 @@
+import type { CaptureMode, DriftClass, LinkKind, LogprobsMode, ThinkingRetention } from '../schema/index.ts';
+import type { BuiltTrace, Credit } from './builders/builder.ts';
+import type { Shares } from './builders/credit.ts';
+import type { Completion } from './completion.ts';
+import type { TokenGraph } from './graph.ts';
+
+/** What the traces of a session have in common. */
+export type SessionFacts = {
+  readonly traceCount: number;
+  readonly credit: Credit;
+  readonly shares: Shares;
+  readonly mixtures: readonly Mixture[];
+};
+
+/** A fact in which the completions of a session may differ although a trainer would take it to be one. */
+type Mixture = 'model' | 'logprobs_mode' | 'capture_mode';
+
+const FACTS: Readonly<Record<Mixture, (completion: Completion) => string | null>> = {
+  model: (completion) => completion.model,
+  logprobs_mode: (completion) => completion.capture.logprobs_mode,
+  capture_mode: (completion) => completion.capture.mode,
+};
+
+/** The facts in which completions that were sampled differ. */
+export function mixturesOf(graph: TokenGraph): Mixture[] {
+  const sampled = graph.nodes.map((node) => node.completion).filter((one) => one.usage.completion_tokens > 0);
+  return (Object.keys(FACTS) as Mixture[]).filter((fact) => new Set(sampled.map(FACTS[fact])).size > 1);
+}
+
+type TraceMetadata = {
+  readonly call_kind: string;
+  readonly thread: string;
+  readonly model: string;
+  /** How its trained completions were prompted; `mixed` where they differ, here and below. */
+  readonly capture_mode: CaptureMode | 'mixed';
+  readonly thinking_retention: ThinkingRetention | 'mixed';
+  /** What its log-probabilities mean. */
+  readonly logprobs_mode: LogprobsMode | 'mixed' | null;
+  /** In what the completions of the whole session differ, this trace's or others'. */
+  readonly session_mixes: readonly string[];
+  /** Whether every trained token stands in the context that it was sampled in. */
+  readonly exact_context: boolean;
+  /** Whether all that it trains is beside the agent's own work, and trained because the task says so. */
+  readonly auxiliary: boolean;
+  /** Traces of this session, this one included. */
+  readonly trace_count: number;
+  readonly trace_index: number;
+  readonly credit: Credit;
+  /** Among how many the session's reward is divided; 1: not at all. */
+  readonly credit_parts: number;
+  /** How each completion of the trace is linked, in order. The first one's link tells why the trace begins. */
+  readonly links: readonly LinkKind[];
+  /** For each of them why its parent's turn is not as it was sampled. */
+  readonly drift: readonly (DriftClass | null)[];
+  /** The completion that the first one continues or forks from; null for a root. */
+  readonly continues: string | null;
+};
+
+type StepMetadata = {
+  readonly trajectory_id: string;
+  readonly turn_index: number;
+  readonly last_step: boolean;
+  /** The trace's reward at the last step, 0 before it. */
+  readonly step_reward: number | null;
+};
+
+export function traceMetadata(
+  trace: BuiltTrace,
+  index: number,
+  session: SessionFacts,
+): (TraceMetadata & Partial<StepMetadata>) | Record<string, never> {
+  const first = trace.nodes[0];
+  const last = trace.nodes.at(-1);
+  if (first === undefined || last === undefined) return {};
+  const ids = new Set(trace.spans.map((span) => span.completionId));
+  const trained = trace.nodes.map((node) => node.completion).filter((one) => ids.has(one.completionId));
+  return {
+    call_kind: last.completion.callKind,
+    thread: last.completion.thread,
+    model: last.completion.model,
+    capture_mode: oneOf(trained.map((one) => one.capture.mode)) ?? last.completion.capture.mode,
+    thinking_retention:
+      oneOf(trained.map((one) => one.capture.thinking_retention)) ?? last.completion.capture.thinking_retention,
+    logprobs_mode: oneOf(trained.map((one) => one.capture.logprobs_mode)),
+    session_mixes: session.mixtures,
+    exact_context: trace.spans.every((span) => span.exactContext),
+    auxiliary: trained.length > 0 && trained.every((one) => one.auxiliary),
+    trace_count: session.traceCount,
+    trace_index: index,
+    credit: session.credit,
+    credit_parts: session.shares.parts,
+    links: trace.nodes.map((node) => node.link),
+    drift: trace.nodes.map((node) => node.drift),
+    continues: (first.parent ?? first.forkOf)?.completion.completionId ?? null,
+    ...stepMetadata(trace, last.completion, session.shares.reward),
+  };
+}
+
+function stepMetadata(
+  { step }: BuiltTrace,
+  { sessionId, attempt }: Completion,
+  reward: number | null,
+): Partial<StepMetadata> {
+  if (step === null) return {};
+  return {
+    trajectory_id: `${sessionId}.${attempt}.e${step.episode}`,
+    turn_index: step.turn,
+    last_step: step.last,
+    step_reward: step.last || reward === null ? reward : 0,
+  };
+}
+
+/** The value that all have, `mixed` when they differ, null when there are none. */
+function oneOf<T extends string | null>(values: readonly T[]): T | 'mixed' | null {
+  const [first] = values;
+  if (first === undefined) return null;
+  return values.every((value) => value === first) ? first : 'mixed';
+}
