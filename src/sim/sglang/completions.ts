@@ -1,0 +1,155 @@
+import { parseAs } from '../../core/parse.ts';
+import { failEarly } from '../early-fault.ts';
+import type { Exchange } from '../http.ts';
+import { tokenName } from '../vllm/wire.ts';
+import { type WireToken, wireLogprob } from '../wire-choice.ts';
+import { boundedNewTokens, earlyReplies } from './errors.ts';
+import { SglangReply } from './reply.ts';
+import {
+  type CompletionRequest,
+  cacheKey,
+  checkFields,
+  checkIds,
+  completionRequestSchema,
+  isOfAge,
+  sglangHead,
+} from './request.ts';
+import { samplingParams } from './sampling.ts';
+import type { SglangState } from './state.ts';
+
+/** The API's bound for a completion that asks for none. */
+const DEFAULT_MAX_TOKENS = 16;
+
+/** POST /v1/completions */
+export async function completions(exchange: Exchange, state: SglangState): Promise<void> {
+  const request = parseAs(completionRequestSchema, await exchange.body(), 'completion request');
+  const head = sglangHead(exchange, state, request);
+  const stream = request.stream ?? false;
+  const { config, vocabulary } = state.context;
+  if (failEarly(exchange, head, stream, earlyReplies(exchange, config.maxModelLen))) return;
+  checkFields(state, request, completionRequestSchema.shape);
+  const { prompt } = request;
+  const promptIds = typeof prompt === 'string' ? vocabulary.encode(prompt) : checkIds(state, prompt);
+  const asked = request.max_tokens ?? Math.min(DEFAULT_MAX_TOKENS, Math.max(1, config.maxModelLen - promptIds.length));
+  const params = samplingParams(request, config.generationConfig, {
+    maxTokens: boundedNewTokens(config.maxModelLen, promptIds.length, asked),
+    seed: request.seed ?? null,
+    constraint: null,
+  });
+  const shape = {
+    head,
+    endpoint: exchange.url.pathname,
+    promptForm: typeof prompt === 'string' ? ('text' as const) : ('ids' as const),
+    stream,
+    cacheSalt: cacheKey(request),
+    topCount: request.logprobs ?? 0,
+  };
+  await state.track(head.requestId, () => {
+    const reply = new SglangReply(exchange, state, shape, { promptIds, params });
+    const call = new CompletionCall(exchange, state, request, reply);
+    return stream ? call.stream() : call.reply();
+  });
+}
+
+class CompletionCall {
+  private readonly exchange: Exchange;
+  private readonly state: SglangState;
+  private readonly request: CompletionRequest;
+  private readonly sglangReply: SglangReply;
+
+  constructor(exchange: Exchange, state: SglangState, request: CompletionRequest, reply: SglangReply) {
+    this.exchange = exchange;
+    this.state = state;
+    this.request = request;
+    this.sglangReply = reply;
+  }
+
+  async reply(): Promise<void> {
+    const { sglangReply } = this;
+    const wire: WireToken[] = [];
+    let text = '';
+    let ids: number[] | undefined = [];
+    for await (const step of sglangReply.steps()) {
+      text += step.text;
+      wire.push(...step.wire);
+      ids = step.ids === undefined ? undefined : ids?.concat(step.ids);
+      if (step.finish === null) continue;
+      const reason = sglangReply.finishReason(step.finish) ?? {};
+      const choice = {
+        index: 0,
+        text,
+        logprobs: this.logprobLists(wire),
+        finish_reason: reason.type,
+        matched_stop: reason.matched ?? null,
+        ...this.told(ids),
+        ...this.toldPrompt(ids),
+      };
+      return sglangReply.call.sendJson({
+        ...this.envelope(),
+        choices: [choice],
+        usage: sglangReply.usage(),
+        metadata: sglangReply.versions(step.finish),
+      });
+    }
+  }
+
+  async stream(): Promise<void> {
+    const { exchange, sglangReply, request } = this;
+    const { call, choice } = sglangReply;
+    let first = true;
+    exchange.beginStream();
+    for await (const step of sglangReply.steps()) {
+      const lost = choice.wire.losesIds(step.text === '', step.finish !== null);
+      const reason = sglangReply.finishReason(step.finish);
+      const shown = {
+        index: 0,
+        text: step.text,
+        logprobs: this.logprobLists(lost ? [] : step.wire),
+        finish_reason: reason?.type ?? null,
+        matched_stop: reason?.matched ?? null,
+        ...(lost ? {} : this.told(step.ids)),
+        ...(first ? this.toldPrompt(step.ids) : {}),
+      };
+      first = false;
+      await exchange.event({ ...this.envelope(), choices: [shown] });
+      if (call.breaksStream(choice)) return;
+    }
+    const usage = { ...this.envelope(), choices: [], usage: sglangReply.usage() };
+    await call.endStream(...(request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
+  }
+
+  private told(ids: readonly number[] | undefined): object {
+    return this.tellsIds && ids !== undefined ? { token_ids: ids } : {};
+  }
+
+  private toldPrompt(ids: readonly number[] | undefined): object {
+    return this.tellsIds && ids !== undefined ? { prompt_token_ids: this.sglangReply.promptIds } : {};
+  }
+
+  /** Here, unlike in chats, every server that knows the wish grants it in streams too. */
+  private get tellsIds(): boolean {
+    return this.request.return_token_ids === true && isOfAge(this.state, 'token_ids');
+  }
+
+  /** The old shape of parallel lists; null unless asked for. */
+  private logprobLists(wire: readonly WireToken[]): object | null {
+    if ((this.request.logprobs ?? null) === null) return null;
+    const { vocabulary, config } = this.state.context;
+    const name = (id: number): string => tokenName(vocabulary, id, false);
+    return {
+      tokens: wire.map(({ id }) => name(id)),
+      token_logprobs: wire.map(({ logprob }) => logprob),
+      top_logprobs: wire.map(({ top }) =>
+        Object.fromEntries(top.map((other) => [name(other.id), wireLogprob(other, config.logprobsMode)])),
+      ),
+      // SGLang does not count it.
+      text_offset: wire.map(() => -1),
+    };
+  }
+
+  private envelope(): object {
+    const { rid, call } = this.sglangReply;
+    const model = this.sglangReply.modelName(this.request.model);
+    return { id: rid, object: 'text_completion', created: call.created, model };
+  }
+}

@@ -1,0 +1,99 @@
+import type { Exchange, RouteTable } from '../http.ts';
+import { BLOCK_TOKENS } from '../prefix-cache.ts';
+import { REASONING_PARSER, TOOL_CALL_PARSER } from './reply-text.ts';
+import type { SglangState } from './state.ts';
+
+/** Routes that tell what the server is and how busy. */
+export function infoRoutes(state: SglangState): RouteTable {
+  const { context } = state;
+  const { engine, identity } = context;
+  const modelInfo = (exchange: Exchange): void => exchange.json(200, modelInfoOf(state));
+  const serverInfo = (exchange: Exchange): void => exchange.json(200, serverInfoOf(state));
+  return {
+    'GET /health': (exchange) => exchange.text(200, ''),
+    'GET /health_generate': (exchange) => exchange.text(engine.paused ? 503 : 200, ''),
+    'GET /get_model_info': modelInfo,
+    'GET /model_info': modelInfo,
+    'GET /get_server_info': serverInfo,
+    'GET /server_info': serverInfo,
+    'GET /v1/loads': (exchange) => exchange.json(200, loadsOf(state)),
+    'GET /metrics': async (exchange) =>
+      exchange.text(200, await state.metrics.text(), { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }),
+    'GET /v1/models': (exchange) =>
+      exchange.json(200, {
+        object: 'list',
+        data: [
+          {
+            id: identity.model,
+            object: 'model',
+            created: Math.floor(context.startedMs / 1000),
+            owned_by: 'sglang',
+            root: identity.model,
+            parent: null,
+            max_model_len: engine.options.maxModelLen,
+          },
+        ],
+      }),
+  };
+}
+
+function modelInfoOf({ context }: SglangState): object {
+  return {
+    model_path: context.identity.model,
+    tokenizer_path: context.identity.model,
+    is_generation: true,
+    preferred_sampling_params: null,
+    weight_version: context.weights.announced,
+    has_image_understanding: context.config.vision,
+    has_audio_understanding: false,
+    model_type: 'floe_sim',
+    architectures: ['FloeSimForCausalLM'],
+  };
+}
+
+/** The launch arguments stand at the top, beside what the scheduler says of itself. */
+function serverInfoOf({ context }: SglangState): object {
+  const { config, identity, engine, weights } = context;
+  return {
+    model_path: identity.model,
+    tokenizer_path: identity.model,
+    served_model_name: identity.model,
+    host: config.host,
+    context_length: config.maxModelLen,
+    max_running_requests: config.maxNumSeqs,
+    random_seed: config.seed,
+    weight_version: weights.announced,
+    tool_call_parser: TOOL_CALL_PARSER,
+    reasoning_parser: REASONING_PARSER,
+    incremental_streaming_output: config.incrementalStreaming,
+    stream_interval: config.streamInterval,
+    enable_metrics: true,
+    enable_cache_report: config.reportCachedTokens,
+    enable_return_routed_experts: config.routedExperts,
+    status: 'ready',
+    max_total_num_tokens: engine.cache.capacity * BLOCK_TOKENS,
+    internal_states: [{ weight_version: weights.announced, max_running_requests_limit: config.maxNumSeqs }],
+    version: config.version,
+  };
+}
+
+function loadsOf({ context }: SglangState): object {
+  const { running, waiting, cache } = context.engine;
+  const load = {
+    dp_rank: 0,
+    num_running_reqs: running,
+    num_waiting_reqs: waiting,
+    num_total_reqs: running + waiting,
+    num_reqs: running + waiting,
+    num_used_tokens: cache.size * BLOCK_TOKENS,
+    max_total_num_tokens: cache.capacity * BLOCK_TOKENS,
+    token_usage: cache.size / cache.capacity,
+  };
+  return {
+    timestamp: new Date(context.clock.nowMs()).toISOString(),
+    version: context.config.version,
+    dp_rank_count: 1,
+    loads: [load],
+    aggregate: { total_running_reqs: running, total_waiting_reqs: waiting, total_reqs: running + waiting },
+  };
+}

@@ -1,0 +1,229 @@
+import { randomUUID } from 'node:crypto';
+import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
+import type { CallHead } from '../call-head.ts';
+import type { SimConfig } from '../config.ts';
+import type { Exchange } from '../http.ts';
+import { messageSchema } from '../messages.ts';
+import { responseFormatSchema, toolChoiceSchema } from '../vllm/form.ts';
+import type { SglangState } from './state.ts';
+
+export type SglangAge = SimConfig['sglangAge'];
+
+const AGES: readonly SglangAge[] = ['meta_info', 'token_ids', 'sglext', 'stream_ids'];
+
+/** Whether the server is of `age` or younger. */
+export function isOfAge(state: SglangState, age: SglangAge): boolean {
+  return AGES.indexOf(state.context.config.sglangAge) >= AGES.indexOf(age);
+}
+
+const idsSchema = z.array(z.int().min(0)).min(1);
+const flag = z.boolean().nullish();
+
+const commonSampling = {
+  temperature: z.number().min(0).nullish(),
+  top_p: z.number().gt(0).max(1).nullish(),
+  top_k: z.union([z.literal(-1), z.int().min(1)]).nullish(),
+  min_p: z.number().min(0).max(1).nullish(),
+  repetition_penalty: z.number().gt(0).max(2).nullish(),
+  presence_penalty: z.number().min(-2).max(2).nullish(),
+  frequency_penalty: z.number().min(-2).max(2).nullish(),
+  stop: z.union([z.string(), z.array(z.string().min(1))]).nullish(),
+  stop_token_ids: z.array(z.int()).nullish(),
+  ignore_eos: flag,
+  skip_special_tokens: flag,
+  no_stop_trim: flag,
+};
+export type CommonSampling = { readonly [K in keyof typeof commonSampling]?: z.infer<(typeof commonSampling)[K]> };
+
+/** `sampling_params` of `/generate`. A name that the engine does not know is an error on every server. */
+export const nativeSamplingSchema = z.strictObject({
+  ...commonSampling,
+  max_new_tokens: z.int().min(1).nullish(),
+  sampling_seed: z.int().nullish(),
+  spaces_between_special_tokens: flag,
+  n: z.literal(1, 'only one reply per call is supported by the simulated engine').nullish(),
+  json_schema: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
+});
+
+/** What says whose call it is and what it may share the cache with. */
+const callFields = {
+  rid: z.string().min(1).nullish(),
+  session_id: z.string().nullish(),
+  cache_salt: z.string().nullish(),
+  extra_key: z.string().nullish(),
+  priority: z.int().nullish(),
+  return_routed_experts: flag,
+  routed_experts_start_len: z.int().min(0).nullish(),
+};
+
+export const generateRequestSchema = z.looseObject({
+  ...callFields,
+  text: z.string('batches are not supported by the simulated engine').nullish(),
+  input_ids: z.array(z.int('batches are not supported by the simulated engine').min(0)).min(1).nullish(),
+  sampling_params: nativeSamplingSchema.nullish(),
+  return_logprob: flag,
+  logprob_start_len: z.int().min(-1).nullish(),
+  top_logprobs_num: z.int().min(0).nullish(),
+  return_text_in_logprobs: flag,
+  return_prompt_token_ids: flag,
+  stream: flag,
+});
+export type GenerateRequest = z.infer<typeof generateRequestSchema>;
+
+const openAiFields = {
+  ...callFields,
+  ...commonSampling,
+  model: z.string().nullish(),
+  max_tokens: z.int().min(1).nullish(),
+  seed: z.int().nullish(),
+  n: z.literal(1, 'only one reply per call is supported by the simulated engine').nullish(),
+  stream: flag,
+  stream_options: z.looseObject({ include_usage: flag }).nullish(),
+  user: z.string().nullish(),
+};
+
+/** What a conversation is rendered from. */
+export const conversationFields = {
+  messages: z.array(messageSchema).min(1),
+  tools: z.array(z.unknown()).nullish(),
+  tool_choice: toolChoiceSchema.nullish(),
+  continue_final_message: flag,
+  chat_template_kwargs: z.record(z.string(), z.unknown()).nullish(),
+  reasoning_effort: z.union([z.string(), z.number()]).nullish(),
+};
+
+/** Requests for ids, and the age from which on a server knows them. */
+export const ID_FIELDS: Readonly<Record<string, SglangAge>> = {
+  return_meta_info: 'meta_info',
+  return_prompt_token_ids: 'meta_info',
+  return_token_ids: 'token_ids',
+  return_input_ids_in_sglext: 'sglext',
+  return_output_ids_in_sglext: 'sglext',
+};
+
+export const chatRequestSchema = z.looseObject({
+  ...openAiFields,
+  ...conversationFields,
+  max_completion_tokens: z.int().min(1).nullish(),
+  logprobs: flag,
+  top_logprobs: z.int().min(0).max(20).nullish(),
+  response_format: responseFormatSchema.nullish(),
+  parallel_tool_calls: flag,
+  input_ids: idsSchema.nullish(),
+  separate_reasoning: flag,
+  stream_reasoning: flag,
+  return_meta_info: flag,
+  return_prompt_token_ids: flag,
+  return_token_ids: flag,
+  return_input_ids_in_sglext: flag,
+  return_output_ids_in_sglext: flag,
+});
+export type ChatRequest = z.infer<typeof chatRequestSchema>;
+
+export const completionRequestSchema = z.looseObject({
+  ...openAiFields,
+  prompt: z.union([z.string(), idsSchema], 'batches are not supported by the simulated engine'),
+  logprobs: z.int().min(0).max(20).nullish(),
+  return_token_ids: flag,
+});
+export type CompletionRequest = z.infer<typeof completionRequestSchema>;
+
+/** A scripted policy cannot obey these, so they are refused rather than ignored. */
+const UNSUPPORTED_FIELDS = [
+  'echo',
+  'logit_bias',
+  'regex',
+  'ebnf',
+  'structural_tag',
+  'stop_regex',
+  'input_embeds',
+  'image_data',
+  'lora_path',
+  'session_params',
+  'token_ids_logprob',
+  'return_hidden_states',
+  'return_sampling_mask',
+  'return_entropy',
+] as const;
+
+/** Fields that SGLang knows and that change nothing here. */
+const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
+  ...UNSUPPORTED_FIELDS,
+  'add_special_tokens',
+  'bootstrap_host',
+  'bootstrap_port',
+  'bootstrap_room',
+  'conversation_id',
+  'custom_labels',
+  'data_parallel_rank',
+  'max_thinking_tokens',
+  'min_tokens',
+  'return_bytes',
+  'return_cached_tokens_details',
+  'return_indexer_topk',
+  'return_spec_tokens_details',
+  'routed_dp_rank',
+  'routing_key',
+  'spaces_between_special_tokens',
+  'suffix',
+]);
+
+/**
+ * Throws `engine_rejected` for a field that the simulator cannot honour and, when the server is strict, for one that a server of
+ * its age does not know. `known` are the fields of the route's schema.
+ */
+export function checkFields(state: SglangState, request: Readonly<Record<string, unknown>>, known: object): void {
+  for (const field of UNSUPPORTED_FIELDS) {
+    const value = request[field];
+    if (value !== undefined && value !== null && value !== false) {
+      throw new FloeError('engine_rejected', `${field} is not supported by the simulated engine`);
+    }
+  }
+  if (!state.context.config.strict) return;
+  for (const field of Object.keys(request)) {
+    const age = ID_FIELDS[field];
+    const isKnown = field in known || PASSIVE_FIELDS.has(field);
+    if (!isKnown || (age !== undefined && !isOfAge(state, age))) {
+      throw new FloeError('engine_rejected', `${field}: Extra inputs are not permitted`);
+    }
+  }
+}
+
+type SessionFields = { readonly session_id?: string | null | undefined };
+
+/** Whose call it is: by the router's header, floe's own, or the body. */
+export function sessionOf(exchange: Exchange, request: SessionFields): string | null {
+  return exchange.header('x-smg-routing-key') ?? exchange.header('x-session-id') ?? request.session_id ?? null;
+}
+
+/** Counts the call for the faults. No header names a call. */
+export function sglangHead(
+  exchange: Exchange,
+  { context }: SglangState,
+  request: SessionFields & { readonly rid?: string | null | undefined },
+): CallHead {
+  const sessionId = sessionOf(exchange, request);
+  const plan = context.faults.plan(sessionId);
+  if (plan.has('model_changed')) context.identity.changeModel();
+  return { requestId: request.rid ?? randomUUID().replaceAll('-', ''), sessionId, plan };
+}
+
+/** Part of the prefix cache's key. */
+export function cacheKey(request: {
+  cache_salt?: string | null | undefined;
+  extra_key?: string | null | undefined;
+}): string {
+  return JSON.stringify([request.cache_salt ?? '', request.extra_key ?? '']);
+}
+
+/** Throws `engine_rejected` for an id outside the vocabulary. */
+export function checkIds({ context }: SglangState, ids: readonly number[]): readonly number[] {
+  const { vocabulary } = context;
+  const unknown = ids.find((id) => !vocabulary.has(id));
+  if (unknown === undefined) return ids;
+  throw new FloeError(
+    'engine_rejected',
+    `The input_ids contain values greater than the vocab size (${vocabulary.size}): ${unknown}`,
+  );
+}

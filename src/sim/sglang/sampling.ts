@@ -1,0 +1,69 @@
+import { FloeError } from '../../core/errors.ts';
+import type { SimConfig } from '../config.ts';
+import type { Constraint } from '../constraint.ts';
+import type { Policy } from '../policy.ts';
+import type { SamplingParams } from '../run.ts';
+import type { CommonSampling } from './request.ts';
+
+/** Nothing but what the engine itself says: what `/generate` begins from. */
+export const ENGINE_DEFAULTS: SimConfig['generationConfig'] = {};
+
+export type ReplyBounds = {
+  readonly maxTokens: number;
+  readonly seed: number | null;
+  readonly constraint: Constraint | null;
+};
+
+export function samplingParams(
+  request: CommonSampling,
+  defaults: SimConfig['generationConfig'],
+  bounds: ReplyBounds,
+): SamplingParams {
+  const stop = request.stop ?? [];
+  return {
+    temperature: request.temperature ?? defaults.temperature ?? 1,
+    topP: request.top_p ?? defaults.top_p ?? 1,
+    topK: Math.max(0, request.top_k ?? defaults.top_k ?? -1),
+    minP: request.min_p ?? defaults.min_p ?? 0,
+    repetitionPenalty: request.repetition_penalty ?? defaults.repetition_penalty ?? 1,
+    presencePenalty: request.presence_penalty ?? 0,
+    frequencyPenalty: request.frequency_penalty ?? 0,
+    maxTokens: bounds.maxTokens,
+    stop: typeof stop === 'string' ? (stop === '' ? [] : [stop]) : stop,
+    stopTokenIds: request.stop_token_ids ?? [],
+    ignoreEos: request.ignore_eos ?? false,
+    includeStop: request.no_stop_trim ?? false,
+    skipSpecial: request.skip_special_tokens ?? true,
+    seed: bounds.seed,
+    constraint: bounds.constraint,
+  };
+}
+
+/**
+ * The constraint that `json_schema` of `/generate` stands for. Throws `engine_rejected` for what is no schema, cannot be
+ * checked, or that no reply fulfils.
+ */
+export function schemaConstraint(
+  schema: string | Readonly<Record<string, unknown>> | null | undefined,
+  policy: Policy,
+  promptIds: readonly number[],
+): Constraint | null {
+  if (schema === undefined || schema === null) return null;
+  const constraint: Constraint = {
+    kind: 'json',
+    schema: typeof schema === 'string' ? parsedSchema(schema) : schema,
+    or_calls: false,
+  };
+  if (policy.admits(promptIds, constraint)) return constraint;
+  throw new FloeError('engine_rejected', 'json_schema: the scenario has no reply that fulfils it');
+}
+
+function parsedSchema(text: string): Readonly<Record<string, unknown>> {
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
+  } catch (cause) {
+    throw new FloeError('engine_rejected', `json_schema: is no JSON: ${(cause as Error).message}`, {}, cause);
+  }
+  throw new FloeError('engine_rejected', 'json_schema: is no JSON object');
+}
