@@ -1,0 +1,40 @@
+import { type EngineInfo, type EngineSpec, engineSpecSchema } from '../../schema/index.ts';
+
+/** What a server that came back is no longer, in words; null: nothing that matters. */
+export function changeOf(before: EngineInfo, after: EngineInfo): string | null {
+  if (after.model !== before.model) return `it serves ${after.model}, not ${before.model}`;
+  const was = before.capabilities.template.fingerprint;
+  const is = after.capabilities.template.fingerprint;
+  if (was !== null && is !== was) return `its tokenizer or template is ${is ?? 'unknown'}, not ${was}`;
+  if (before.capabilities.token_ids && !after.capabilities.token_ids) return 'it tells no token ids any more';
+  return null;
+}
+
+/**
+ * Whether a new connection knows something that the old one does not. If not, the old one is kept: it has learned what this server
+ * does wrong.
+ */
+export function replacesWell(before: EngineInfo, after: EngineInfo): boolean {
+  return JSON.stringify(facts(before)) !== JSON.stringify(facts(after));
+}
+
+function facts(info: EngineInfo): readonly unknown[] {
+  return [info.server_version, info.max_model_len, info.logprobs_mode, info.capabilities];
+}
+
+/** Why two engines cannot be in one pool; null: they can. */
+export function mismatchOf(one: EngineInfo, other: EngineInfo): string | null {
+  if (one.capabilities.token_ids !== other.capabilities.token_ids) {
+    const [tells, not] = one.capabilities.token_ids ? [one, other] : [other, one];
+    return `${tells.engine_id} tells token ids and ${not.engine_id} does not`;
+  }
+  const [a, b] = [one.capabilities.template.fingerprint, other.capabilities.template.fingerprint];
+  if (a === null || b === null || a === b) return null;
+  return `${one.engine_id} and ${other.engine_id} differ in tokenizer or template (${a}, ${b})`;
+}
+
+/** Whether two specifications say the same, ids left out. */
+export function sameSpec(one: EngineSpec, other: EngineSpec): boolean {
+  const keys = Object.keys(engineSpecSchema.shape) as (keyof EngineSpec)[];
+  return keys.every((key) => key === 'engine_id' || one[key] === other[key]);
+}

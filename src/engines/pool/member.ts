@@ -1,0 +1,236 @@
+import type { Clock } from '../../core/clock.ts';
+import { asFloeError, FloeError } from '../../core/errors.ts';
+import type { EngineInfo, EngineSpec } from '../../schema/index.ts';
+import type { Engine, EngineNotice } from '../engine.ts';
+import type { Candidate } from './choice.ts';
+import { CircuitBreaker, OPEN_MS } from './circuit-breaker.ts';
+import { withDeadline } from './deadline.ts';
+import { changeOf, replacesWell } from './identity.ts';
+import { isLocal } from './locality.ts';
+
+/** How often in a row a server may answer as something that it was not before it is given up: it may be starting. */
+const MAX_REFUSALS = 3;
+
+/** A server that was told to pause or go on and says nothing for this long has lost the message. */
+export const CONTROL_MS = 30_000;
+
+export type MemberDeps = {
+  readonly clock: Clock;
+  readonly notice: EngineNotice;
+  /** Connects to the same server again; null: the engine was given, and cannot be looked at anew. */
+  readonly connect: ((spec: EngineSpec) => Promise<Engine>) | null;
+  /** The weights' name, for engines that are connected to anew. */
+  readonly policyVersion: () => string | null;
+  /** The server is no longer what joined the pool. The member has still to be removed. */
+  readonly onReplaced: (member: Member, error: FloeError) => void;
+};
+
+/** One engine of a pool: its calls under way, its circuit, and the doubt whether it is still the server that joined. */
+export class Member implements Candidate {
+  readonly id: string;
+  readonly spec: EngineSpec;
+  readonly local: boolean;
+  readonly breaker: CircuitBreaker;
+  /** What the server was when it joined. */
+  readonly joined: EngineInfo;
+  inflight = 0;
+  private readonly deps: MemberDeps;
+  private current: Engine;
+  /** Signals of the calls under way, by the connection that they use. */
+  private readonly uses = new Map<Engine, Set<AbortController>>();
+  private removed = false;
+  private doubted = false;
+  private ownHealth = true;
+  private needsResume = false;
+  private verifying: Promise<void> | null = null;
+  private refusals = 0;
+  private lastRefusal: { readonly error: FloeError; readonly untilMs: number } | null = null;
+
+  constructor(engine: Engine, spec: EngineSpec, deps: MemberDeps) {
+    const info = engine.info();
+    this.id = info.engine_id;
+    this.spec = { ...spec, engine_id: info.engine_id };
+    this.local = isLocal(info.base_url);
+    this.breaker = new CircuitBreaker(deps.clock);
+    this.deps = deps;
+    this.joined = info;
+    this.current = engine;
+  }
+
+  get engine(): Engine {
+    return this.current;
+  }
+
+  /** No longer in the pool: no call may reach it. */
+  get gone(): boolean {
+    return this.removed;
+  }
+
+  get full(): boolean {
+    return this.spec.max_concurrency !== null && this.inflight >= this.spec.max_concurrency;
+  }
+
+  /** Has to be verified before it is used. */
+  get doubtful(): boolean {
+    const { healthy } = this.current.info();
+    if (this.ownHealth && !healthy) this.doubt();
+    this.ownHealth = healthy;
+    return this.doubted;
+  }
+
+  /** Whether it is doubtful, and now is the time to look at it again. */
+  get awaitsVerification(): boolean {
+    return this.doubtful && this.verifying === null && !this.breaker.cooling && this.refusalInForce() === null;
+  }
+
+  /** Whether a call may choose it without a second thought. */
+  get ready(): boolean {
+    return this.breaker.admits && !this.doubtful;
+  }
+
+  get takesIds(): boolean {
+    const { capabilities } = this.current.info();
+    return capabilities.token_ids && capabilities.token_input !== 'none';
+  }
+
+  info(): EngineInfo {
+    const own = this.current.info();
+    // An engine that was verified after it had called itself unhealthy has had no call yet that would prove the contrary.
+    const healthy = this.breaker.closed && !this.doubtful && (own.healthy || this.deps.connect !== null);
+    return { ...own, healthy, inflight: this.inflight };
+  }
+
+  /** Something happened that a server also does when another one takes its place. */
+  doubt(): void {
+    if (this.deps.connect !== null) this.doubted = true;
+  }
+
+  /** It was told to pause and could not be told to go on: a call would hang there. */
+  leftPaused(): void {
+    this.needsResume = true;
+    this.doubted = true;
+  }
+
+  /** Runs one call there, begun before this returns. `signal` and {@link remove} with `abort` end it. */
+  async run<T>(signal: AbortSignal, call: (engine: Engine, signal: AbortSignal) => Promise<T>): Promise<T> {
+    const engine = this.current;
+    const controller = new AbortController();
+    const forward = (): void => controller.abort(signal.reason);
+    if (signal.aborted) forward();
+    signal.addEventListener('abort', forward, { once: true });
+    const calls = this.uses.get(engine) ?? new Set();
+    this.uses.set(engine, calls.add(controller));
+    try {
+      return await call(engine, controller.signal);
+    } finally {
+      signal.removeEventListener('abort', forward);
+      calls.delete(controller);
+      this.closeUnused(engine);
+    }
+  }
+
+  /** Closes the connection when the calls under way have ended; at once with `abort`, which ends them. */
+  remove(abort: boolean): void {
+    if (this.removed) return;
+    this.removed = true;
+    const reason = new FloeError('engine_unavailable', `engine ${this.id} was deregistered`, { engine_id: this.id });
+    if (abort) for (const calls of this.uses.values()) for (const call of calls) call.abort(reason);
+    this.closeUnused(this.current);
+  }
+
+  /** Closes all connections, whatever is under way. */
+  async close(): Promise<void> {
+    this.removed = true;
+    const engines = new Set([this.current, ...this.uses.keys()]);
+    await Promise.all([...engines].map((engine) => engine.close()));
+  }
+
+  /**
+   * Connects anew and compares. Rejects with `engine_unavailable` while it cannot be told, `engine_error` when the server has become
+   * another, which `onReplaced` has heard. Calls that ask at the same time share the answer.
+   */
+  verify(): Promise<void> {
+    const refusal = this.refusalInForce();
+    if (refusal !== null) return Promise.reject(refusal);
+    this.verifying ??= this.lookAgain().finally(() => {
+      this.verifying = null;
+    });
+    return this.verifying;
+  }
+
+  private refusalInForce(): FloeError | null {
+    const last = this.lastRefusal;
+    return last !== null && this.deps.clock.monotonicMs() < last.untilMs ? last.error : null;
+  }
+
+  private async lookAgain(): Promise<void> {
+    const { clock, connect } = this.deps;
+    try {
+      if (this.needsResume) {
+        await withDeadline(clock, CONTROL_MS, `resuming engine ${this.id}`, (signal) => this.current.resume(signal));
+        this.needsResume = false;
+      }
+      if (connect !== null) this.adopt(await connect(this.spec));
+      this.doubted = false;
+      this.refusals = 0;
+      this.lastRefusal = null;
+    } catch (error) {
+      throw this.refuse(asFloeError(error, 'engine_error'));
+    }
+  }
+
+  private adopt(fresh: Engine): void {
+    const before = this.current;
+    const change = this.removed ? null : changeOf(this.joined, fresh.info());
+    if (this.removed || change !== null || !replacesWell(before.info(), fresh.info())) this.discard(fresh);
+    else {
+      const version = this.deps.policyVersion();
+      if (version !== null) fresh.setPolicyVersion(version);
+      this.current = fresh;
+      this.closeUnused(before);
+    }
+    if (change === null) return;
+    throw new FloeError('engine_error', `engine ${this.id} came back as another: ${change}`, {
+      engine_id: this.id,
+      replaced: true,
+    });
+  }
+
+  private refuse(error: FloeError): FloeError {
+    if (this.removed) return error;
+    this.breaker.failed();
+    const { clock, onReplaced } = this.deps;
+    if (error.code === 'engine_error') {
+      this.refusals++;
+      if (error.details.replaced === true || this.refusals >= MAX_REFUSALS) {
+        onReplaced(this, error);
+        return error;
+      }
+      this.breaker.trip();
+    }
+    const waiting = new FloeError(
+      'engine_unavailable',
+      `engine ${this.id} is not used until it is found to be the one that it was: ${error.message}`,
+      { engine_id: this.id },
+      error,
+    );
+    // A server that answers wrongly is asked again later, or it would be given up while it starts.
+    if (error.code === 'engine_error') {
+      this.lastRefusal = { error: waiting, untilMs: clock.monotonicMs() + OPEN_MS };
+    }
+    return waiting;
+  }
+
+  /** Closes a connection that no call uses and none will. */
+  private closeUnused(engine: Engine): void {
+    if (this.uses.get(engine)?.size === 0) this.uses.delete(engine);
+    if (this.uses.has(engine) || (engine === this.current && !this.removed)) return;
+    this.discard(engine);
+  }
+
+  private discard(engine: Engine): void {
+    engine.close().catch((error) => {
+      this.deps.notice('a connection to an engine could not be closed', { engine_id: this.id, reason: String(error) });
+    });
+  }
+}

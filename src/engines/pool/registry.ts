@@ -1,0 +1,157 @@
+import { FloeError } from '../../core/errors.ts';
+import type { EngineInfo, EnginePolicy, EngineSpec } from '../../schema/index.ts';
+import type { Engine } from '../engine.ts';
+import { choicePolicy } from './choice.ts';
+import { mismatchOf, sameSpec } from './identity.ts';
+import { Member, type MemberDeps } from './member.ts';
+import { SlotQueue } from './slot-queue.ts';
+
+/** An engine that is being connected to. */
+type Joining = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo>; readonly cleared: Set<string | null> };
+
+type Connect = NonNullable<MemberDeps['connect']>;
+
+export type RegistryDeps = Omit<MemberDeps, 'onReplaced' | 'connect'> & {
+  readonly policy: EnginePolicy;
+  readonly connect: Connect;
+};
+
+/** Which engines there are, in which pool. */
+export class EngineRegistry {
+  private readonly deps: RegistryDeps;
+  private readonly byId = new Map<string, Member>();
+  private readonly queues = new Map<string, SlotQueue>();
+  private readonly joining = new Set<Joining>();
+  private closed = false;
+
+  constructor(deps: RegistryDeps) {
+    this.deps = deps;
+  }
+
+  get members(): readonly Member[] {
+    return [...this.byId.values()];
+  }
+
+  membersOf(pool: string): readonly Member[] {
+    return this.queues.get(pool)?.engines ?? [];
+  }
+
+  /** Throws `engine_unavailable` when the registry is closed. */
+  queueOf(pool: string): SlotQueue {
+    if (this.closed) throw closedError();
+    // One without engines lets nobody wait, so that it need not be remembered.
+    return this.queues.get(pool) ?? new SlotQueue(choicePolicy(this.deps.policy));
+  }
+
+  /** See `EnginePool.register`. */
+  async register(spec: EngineSpec): Promise<EngineInfo> {
+    if (this.closed) throw closedError();
+    const known = spec.engine_id === undefined ? undefined : this.byId.get(spec.engine_id);
+    if (known !== undefined) return sameOrConflict(known, spec);
+    const twin = [...this.joining].find(
+      (other) => other.spec.engine_id === spec.engine_id && sameSpec(other.spec, spec) && other.cleared.size === 0,
+    );
+    if (twin !== undefined) return twin.info;
+    const cleared = new Set<string | null>();
+    const info = this.deps.connect(spec).then((engine) => this.admit(engine, spec, cleared));
+    const joining: Joining = { spec, cleared, info };
+    this.joining.add(joining);
+    try {
+      return await joining.info;
+    } finally {
+      this.joining.delete(joining);
+    }
+  }
+
+  /**
+   * Takes in an engine that is connected. `connect` is how to look at it anew; null: it cannot be. Throws `engine_error` when it does
+   * not fit its pool.
+   */
+  add(engine: Engine, spec: EngineSpec, connect: Connect | null): EngineInfo {
+    const info = engine.info();
+    for (const other of this.membersOf(spec.pool)) {
+      const mismatch = mismatchOf(other.joined, info);
+      if (mismatch === null) continue;
+      throw new FloeError('engine_error', `engines of pool ${spec.pool} must be alike: ${mismatch}`, {
+        engine_id: info.engine_id,
+        other_engine_id: other.id,
+      });
+    }
+    const onReplaced = (member: Member, error: FloeError): void => this.takeOut(member, error);
+    const member = new Member(engine, spec, { ...this.deps, connect, onReplaced });
+    const version = this.deps.policyVersion();
+    if (version !== null) engine.setPolicyVersion(version);
+    const queue = this.queueOf(spec.pool);
+    this.byId.set(member.id, member);
+    this.queues.set(spec.pool, queue);
+    queue.join(member);
+    return member.info();
+  }
+
+  private async admit(engine: Engine, spec: EngineSpec, cleared: ReadonlySet<string | null>): Promise<EngineInfo> {
+    try {
+      const id = engine.info().engine_id;
+      if (cleared.has(null) || cleared.has(id)) {
+        throw new FloeError('cancelled', `engine ${id} was deregistered while it was connected to`, { engine_id: id });
+      }
+      const known = this.byId.get(id);
+      if (known === undefined) return this.add(engine, spec, this.deps.connect);
+      const same = sameOrConflict(known, spec);
+      await engine.close();
+      return same;
+    } catch (error) {
+      await engine.close();
+      throw error;
+    }
+  }
+
+  /** See `EnginePool.deregister`. */
+  deregister(engineId: string | null, abort: boolean): readonly string[] {
+    for (const { cleared } of this.joining) cleared.add(engineId);
+    const gone = this.members.filter(({ id }) => engineId === null || id === engineId);
+    for (const { id } of gone) this.byId.delete(id);
+    // All of them before any: who waits and looks again must not get one that is about to go.
+    for (const member of gone) member.remove(abort);
+    for (const member of gone) this.leaveQueue(member);
+    return gone.map(({ id }) => id);
+  }
+
+  async close(): Promise<void> {
+    this.closed = true;
+    for (const { cleared } of this.joining) cleared.add(null);
+    const { members } = this;
+    this.byId.clear();
+    const queues = [...this.queues.values()];
+    this.queues.clear();
+    for (const queue of queues) queue.refuseAll(closedError());
+    await Promise.all(members.map((member) => member.close()));
+  }
+
+  private takeOut(member: Member, error: FloeError): void {
+    this.byId.delete(member.id);
+    member.remove(false);
+    this.leaveQueue(member);
+    this.deps.notice('an engine was taken out of its pool; register it again to use it as what it is now', {
+      engine_id: member.id,
+      pool: member.spec.pool,
+      reason: error.message,
+    });
+  }
+
+  private leaveQueue(member: Member): void {
+    const queue = this.queues.get(member.spec.pool);
+    queue?.leave(member);
+    if (queue?.engines.length === 0) this.queues.delete(member.spec.pool);
+  }
+}
+
+function sameOrConflict(member: Member, spec: EngineSpec): EngineInfo {
+  if (sameSpec(member.spec, spec)) return member.info();
+  throw new FloeError('conflict', `engine ${member.id} is registered already, with another specification`, {
+    engine_id: member.id,
+  });
+}
+
+function closedError(): FloeError {
+  return new FloeError('engine_unavailable', 'the engine pool is closed');
+}

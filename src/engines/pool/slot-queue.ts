@@ -1,0 +1,156 @@
+import type { FloeError } from '../../core/errors.ts';
+import type { ChoicePolicy } from './choice.ts';
+import type { Member } from './member.ts';
+
+export type SlotNeed = {
+  readonly sessionId: string;
+  /** Place in the queue: the call that arrived first has the lowest, and keeps it when it is tried again or continued. */
+  readonly ticket: number;
+  /** Takes a slot and counts as an assignment; look-ups do neither. */
+  readonly sampling: boolean;
+  /** Only engines that can be prompted with ids will do. */
+  readonly ids: boolean;
+  /** Engines that this call has tried in vain. */
+  readonly tried: ReadonlySet<Member>;
+};
+
+/** A call's hold on an engine. `end` gives its slot back and may be called twice. */
+export type Slot = { readonly member: Member; readonly end: () => void };
+
+type Waiter = {
+  readonly need: SlotNeed;
+  readonly settle: (outcome: Slot | null) => void;
+  readonly fail: (error: FloeError) => void;
+};
+
+/**
+ * The engines of one pool, and the calls that wait for one of them, first come first served. A call goes to an engine that is ready;
+ * while there is one it waits for a slot there. Only when there is none does it go to one that is passed over.
+ */
+export class SlotQueue {
+  private readonly choice: ChoicePolicy;
+  private members: readonly Member[] = [];
+  private waiters: Waiter[] = [];
+
+  constructor(choice: ChoicePolicy) {
+    this.choice = choice;
+  }
+
+  get engines(): readonly Member[] {
+    return this.members;
+  }
+
+  /** How many calls wait. */
+  get waiting(): number {
+    return this.waiters.length;
+  }
+
+  join(member: Member): void {
+    this.members = [...this.members, member];
+    this.choice.joined(member);
+    this.pump();
+  }
+
+  leave(member: Member): void {
+    if (!this.members.includes(member)) return;
+    this.members = this.members.filter((other) => other !== member);
+    this.choice.left(member);
+    this.pump();
+  }
+
+  /** Ends the waiting of every call with `error`. */
+  refuseAll(error: FloeError): void {
+    for (const waiter of this.waiters.splice(0)) waiter.fail(error);
+  }
+
+  /**
+   * Resolves with a slot that must be ended; null: every engine that would do was tried, or there is none. The engine may have left
+   * between the grant and the caller's next step. Rejects with the signal's reason, and then holds nothing.
+   */
+  acquire(need: SlotNeed, signal: AbortSignal): Promise<Slot | null> {
+    if (signal.aborted) return Promise.reject(signal.reason);
+    if (!need.sampling) {
+      const outcome = this.place(need);
+      return Promise.resolve(outcome === 'wait' ? null : outcome);
+    }
+    return new Promise((resolve, reject) => {
+      const stop = (): void => signal.removeEventListener('abort', onAbort);
+      const waiter: Waiter = {
+        need,
+        settle: (outcome) => {
+          stop();
+          resolve(outcome);
+        },
+        fail: (error) => {
+          stop();
+          reject(error);
+        },
+      };
+      const onAbort = (): void => {
+        this.waiters = this.waiters.filter((other) => other !== waiter);
+        reject(signal.reason);
+      };
+      signal.addEventListener('abort', onAbort, { once: true });
+      this.enqueue(waiter);
+      this.pump();
+    });
+  }
+
+  /** Looks again at who can be served, after something has changed. */
+  pump(): void {
+    for (let i = 0; i < this.waiters.length; ) {
+      if (this.members.length > 0 && this.members.every((member) => member.full)) return;
+      const waiter = this.waiters[i] as Waiter;
+      const outcome = this.place(waiter.need);
+      if (outcome === 'wait') i++;
+      else {
+        this.waiters.splice(i, 1);
+        waiter.settle(outcome);
+      }
+    }
+  }
+
+  private enqueue(waiter: Waiter): void {
+    let at = this.waiters.length;
+    while (at > 0 && (this.waiters[at - 1] as Waiter).need.ticket > waiter.need.ticket) at--;
+    this.waiters.splice(at, 0, waiter);
+  }
+
+  private place(need: SlotNeed): Slot | null | 'wait' {
+    const open = this.members.filter(
+      (member) => !member.gone && !need.tried.has(member) && (!need.ids || member.takesIds),
+    );
+    if (open.length === 0) return null;
+    const ready = open.filter((member) => member.ready);
+    if (ready.length > 0) this.verifyDoubtful(open);
+    const usable = ready.length > 0 ? ready : open;
+    const free = need.sampling ? usable.filter((member) => !member.full) : usable;
+    if (free.length === 0) return 'wait';
+    return this.take(this.choice.pick(need.sessionId, free), need);
+  }
+
+  /** In passing, while others do the work: so that they come back, and nobody has to wait for it. */
+  private verifyDoubtful(members: readonly Member[]): void {
+    const again = (): void => this.pump();
+    for (const member of members) {
+      if (member.awaitsVerification) member.verify().then(again, again);
+    }
+  }
+
+  private take(member: Member, need: SlotNeed): Slot {
+    const endProbe = member.breaker.begin();
+    if (need.sampling) {
+      member.inflight++;
+      this.choice.assigned(need.sessionId, member);
+    }
+    let ended = false;
+    const end = (): void => {
+      if (ended) return;
+      ended = true;
+      endProbe();
+      if (need.sampling) member.inflight--;
+      this.pump();
+    };
+    return { member, end };
+  }
+}
