@@ -59,6 +59,45 @@ export class IdScanner {
   }
 }
 
+/** As {@link IdScanner.scan}, with nothing remembered. */
+export function scanIds(bytes: Buffer, key: string): ScannedIds | null {
+  const bounds = findArray(bytes, key);
+  if (bounds === null) return null;
+  const read = readIds(bytes.subarray(bounds.open + 1, bounds.close), null);
+  return read === null ? null : { ids: read.ids, start: bounds.open, end: bounds.close + 1 };
+}
+
+/** `difference` is the first index at which the ids are not those that were sent; null: they are the same. */
+export type ComparedIds = { readonly difference: number | null; readonly start: number; readonly end: number };
+
+/**
+ * Compares the array under `key` with ids that were sent, at the speed of memory where both are written alike. `sentText` is
+ * the text of `sentIds`, one after the other. Null where there is no such array of ids.
+ */
+export function compareIds(
+  bytes: Buffer,
+  key: string,
+  sentText: Buffer,
+  sentIds: readonly Int32Array[],
+): ComparedIds | null {
+  const bounds = findArray(bytes, key);
+  if (bounds === null) return null;
+  const { open, close } = bounds;
+  const place = { start: open, end: close + 1 };
+  if (bytes.compare(sentText, 0, sentText.length, open + 1, close) === 0) return { difference: null, ...place };
+  const read = readIds(bytes.subarray(open + 1, close), null);
+  return read === null ? null : { difference: firstDifference(read.ids, sentIds), ...place };
+}
+
+/** The first index at which `ids` are not those of `parts`, one after the other; null: they are the same. */
+export function firstDifference(ids: ArrayLike<number>, parts: readonly Int32Array[]): number | null {
+  let at = 0;
+  for (const part of parts) {
+    for (let i = 0; i < part.length; i++, at++) if (ids[at] !== part[i]) return at;
+  }
+  return at === ids.length ? null : at;
+}
+
 function sizeOf({ text, ids, marks }: Remembered): number {
   return text.buffer.byteLength + ids.byteLength + marks.byteLength;
 }

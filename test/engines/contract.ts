@@ -49,7 +49,7 @@ export const contractTools: ChatTool[] = [
   { type: 'function', function: { name: 'read', parameters: { type: 'object' } } },
 ];
 
-const never = new AbortController().signal;
+const never = (): AbortSignal => new AbortController().signal;
 let calls = 0;
 
 /** A request of one user message that selects a scenario. */
@@ -124,14 +124,14 @@ function expectLedger(subject: ContractSubject, request: GenerateRequest, reply:
 }
 
 async function whole(subject: ContractSubject, request: GenerateRequest): Promise<GenerateReply> {
-  const reply = await subject.engine.generate(request, never);
+  const reply = await subject.engine.generate(request, never());
   expectSound(subject, request, reply);
   return reply;
 }
 
 /** Prompted with ids of the engine's own rendering. */
 async function byTokens(subject: ContractSubject, request: GenerateRequest): Promise<GenerateReply> {
-  const ids = await subject.engine.render(renderOf(request), never);
+  const ids = await subject.engine.render(renderOf(request), never());
   return whole(subject, { ...request, prompt: promptOf(ids) });
 }
 
@@ -243,7 +243,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       test('an abort rejects with its reason', async (context) => {
         ready(context);
         const request = contractRequest('words');
-        const prompt = mode === 'chat' ? null : promptOf(await subject.engine.render(renderOf(request), never));
+        const prompt = mode === 'chat' ? null : promptOf(await subject.engine.render(renderOf(request), never()));
         const controller = new AbortController();
         const reply = subject.engine.generate({ ...request, prompt }, controller.signal);
         controller.abort(new Error('enough'));
@@ -319,8 +319,8 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       await needs.render(context);
       for (const over of [{}, withTools]) {
         const request = contractRequest('unicode Ünïcödé 😀', over);
-        const ids = await subject.engine.render(renderOf(request), never);
-        expect(await subject.engine.countTokens(request, never)).toBe(ids.length);
+        const ids = await subject.engine.render(renderOf(request), never());
+        expect(await subject.engine.countTokens(request, never())).toBe(ids.length);
         if (!subject.engine.info().capabilities.token_ids) continue;
         expect([...(await whole(subject, request)).promptIds]).toEqual([...ids]);
       }
@@ -329,11 +329,11 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
     test('ids become the text that they were rendered from', async (context) => {
       await needs.render(context);
       const request = contractRequest('Ünïcödé 日本語 😀 text');
-      const text = await subject.engine.detokenize(await subject.engine.render(renderOf(request), never), never);
+      const text = await subject.engine.detokenize(await subject.engine.render(renderOf(request), never()), never());
       expect(text).toContain('contract Ünïcödé 日本語 😀 text');
       const closed = await subject.engine.detokenize(
-        await subject.engine.render(renderOf(request, false), never),
-        never,
+        await subject.engine.render(renderOf(request, false), never()),
+        never(),
       );
       expect(text.startsWith(closed)).toBe(true);
     });
@@ -348,7 +348,7 @@ function textOf(content: string | null): string {
 /** Whether the server turns messages into ids; engines that cannot say so with `unsupported`. */
 async function renders({ engine }: ContractSubject): Promise<boolean> {
   try {
-    await engine.render(renderOf(contractRequest('plain')), never);
+    await engine.render(renderOf(contractRequest('plain')), never());
     return true;
   } catch (error) {
     expect(error).toMatchObject({ code: 'unsupported' });

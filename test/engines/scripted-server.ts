@@ -13,13 +13,23 @@ export type Received = {
 
 export type Handler = (received: Received) => void | Promise<void>;
 
-/** A loopback server that answers as told and remembers what it was asked. `/v1/models` and `/weight_info` have defaults. */
+/**
+ * A loopback server that answers as told and remembers what it was asked. `/v1/models` and `/weight_info` have defaults. A chat
+ * with another model than its own is a 404, before `onChat`; so is every address without a handler in `routes`.
+ */
 export class ScriptedServer {
   readonly received: Received[] = [];
   version: string | null = null;
   maxModelLen: number | null = 4096;
+  /** What `/v1/models` lists; the first is the one that is asked for. */
+  models: { id: string; root?: string }[] = [{ id: 'toy' }];
   onChat: Handler;
-  onTokenize: Handler = ({ response }) => json(response, 200, { count: 7, max_model_len: 4096, tokens: [1, 2, 3] });
+  onTokenize: Handler = ({ response }) =>
+    json(response, 200, { count: 7, max_model_len: 4096, tokens: [1, 2, 3, 4, 5, 6, 7] });
+  /** More addresses, by path without the query; a GET on them is a 405 unless the key says `GET /path`. */
+  routes: Record<string, Handler> = {};
+  /** Chat fields that are a 400. */
+  unknownFields: string[] = [];
   private readonly server: Server;
   private arrivals: { count: number; resolve: () => void }[] = [];
 
@@ -43,7 +53,7 @@ export class ScriptedServer {
 
   /** Model calls so far. */
   get chats(): Received[] {
-    return this.received.filter(({ path }) => path === '/v1/chat/completions');
+    return this.received.filter((received) => received.path === '/v1/chat/completions' && this.isOwn(received));
   }
 
   listen(): Promise<void> {
@@ -64,16 +74,33 @@ export class ScriptedServer {
     return closed;
   }
 
+  private isOwn({ body }: Received): boolean {
+    return this.models.some(({ id }) => id === body.model);
+  }
+
   private answer(received: Received): void {
     this.received.push(received);
-    const { path, response } = received;
-    if (path === '/v1/models') {
-      json(response, 200, { object: 'list', data: [{ id: 'toy', max_model_len: this.maxModelLen }] });
+    const { method, path, response } = received;
+    const [bare = ''] = path.split('?');
+    const route = this.routes[`${method} ${bare}`] ?? (method === 'POST' ? this.routes[bare] : undefined);
+    if (route !== undefined) {
+      void route(received);
+    } else if (path === '/v1/models') {
+      const data = this.models.map((model) => ({ ...model, max_model_len: this.maxModelLen }));
+      json(response, 200, { object: 'list', data });
+    } else if (method === 'GET' && (bare in this.routes || bare === '/tokenize')) {
+      json(response, 405, { detail: 'Method Not Allowed' });
     } else if (path === '/weight_info') {
       if (this.version === null) json(response, 404, { detail: 'Not Found' });
       else json(response, 200, { weight_version: this.version });
     } else if (path === '/tokenize') {
       void this.onTokenize(received);
+    } else if (path !== '/v1/chat/completions') {
+      json(response, 404, { detail: 'Not Found' });
+    } else if (this.unknownFields.some((field) => field in received.body)) {
+      json(response, 400, { error: { message: 'Extra inputs are not permitted' } });
+    } else if (!this.isOwn(received)) {
+      json(response, 404, { error: { message: `The model ${String(received.body.model)} does not exist.` } });
     } else {
       const count = this.chats.length;
       for (const waiter of this.arrivals.filter((entry) => entry.count <= count)) waiter.resolve();

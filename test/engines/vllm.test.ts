@@ -99,7 +99,7 @@ describe('what vLLM is asked', () => {
   test('tokens are counted on the rendered conversation', async () => {
     const count = await (await connect()).countTokens(request(), new AbortController().signal);
     expect(count).toBe(7);
-    const call = server.received.find(({ path }) => path === '/tokenize');
+    const call = server.received.findLast(({ path }) => path === '/tokenize');
     expect(call?.body).toEqual({
       model: 'toy',
       messages: [{ role: 'user', content: 'hi  é' }],

@@ -2,6 +2,8 @@ import { z } from 'zod';
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
 import type { IdScanner } from '../id-scan.ts';
 import {
+  cachedOf,
+  finishOf,
   foreignUsageSchema,
   idsOf,
   idsSchema,
@@ -9,11 +11,14 @@ import {
   type ParsedReply,
   parseReplyJson,
   recordable,
+  refusal,
   refuseForeignId,
+  refuseForeignModel,
   shaped,
   stopReasonSchema,
   versionsSchema,
 } from '../record.ts';
+import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
 
 const messageSchema = z.looseObject({
   content: z.string().nullish(),
@@ -33,36 +38,95 @@ const choiceSchema = z.looseObject({
   token_ids: idsSchema,
   logprobs: logprobsSchema,
   weight_versions: versionsSchema,
+  routed_experts: foreignRoutingSchema,
 });
 type ForeignChoice = z.output<typeof choiceSchema>;
 
 const replySchema = z.looseObject({
   id: z.string().nullish(),
+  model: z.string().nullish(),
   choices: z.array(choiceSchema).length(1),
   prompt_token_ids: idsSchema,
   usage: foreignUsageSchema,
 });
 
+/** What a reply has to agree with. */
+export type ReplyContext = {
+  readonly completionId: string;
+  readonly sessionId: string;
+  /** Names of the model that the engine was registered with. */
+  readonly models: ReadonlySet<string>;
+  readonly scanner: IdScanner;
+};
+
 /** Reads a 200 reply of vLLM that came whole. Throws `engine_error`, naming what is wrong, for everything that cannot be trained on. */
-export function parseReply(
-  body: Buffer,
-  call: { readonly completionId: string; readonly sessionId: string },
-  scanner: IdScanner,
-): ParsedReply {
-  const scanned = scanner.scan(body, 'prompt_token_ids', call.sessionId);
+export function parseReply(body: Buffer, context: ReplyContext): ParsedReply {
+  const scanned = context.scanner.scan(body, 'prompt_token_ids', context.sessionId);
   const reply = shaped(replySchema, parseReplyJson(body, scanned));
-  refuseForeignId(reply.id, call.completionId);
+  refuseForeign(reply, context);
   const choice = reply.choices[0] as ForeignChoice;
+  const promptIds = idsOf(reply.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids');
+  const responseIds = idsOf(choice.token_ids, null, 'token_ids');
   return recordable({
-    promptIds: idsOf(reply.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids'),
-    responseIds: idsOf(choice.token_ids, null, 'token_ids'),
+    promptIds,
+    responseIds,
     logprobs: choice.logprobs?.content,
     versions: choice.weight_versions,
     message: messageOf(choice.message),
     finishReason: choice.finish_reason,
     stopReason: choice.stop_reason,
     usage: reply.usage,
+    routedExperts: routedExpertsOf(choice.routed_experts, promptIds.length + responseIds.length),
   });
+}
+
+/** Reads a 200 reply of a server that tells no token ids. Throws `engine_error`. */
+export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply {
+  const reply = shaped(replySchema, parseReplyJson(body, null));
+  refuseForeign(reply, context);
+  const choice = reply.choices[0] as ForeignChoice;
+  const { prompt_tokens, completion_tokens } = reply.usage;
+  const reason = choice.stop_reason;
+  return {
+    promptIds: new Int32Array(0),
+    responseIds: new Int32Array(0),
+    responseLogprobs: new Float32Array(0),
+    versionSpans: [],
+    routedExperts: null,
+    message: messageOf(choice.message),
+    finishReason: finishOf(choice.finish_reason),
+    stop: typeof reason === 'string' ? { kind: 'string', text: reason } : null,
+    usage: { prompt_tokens, completion_tokens, cached_tokens: cachedOf(reply.usage) },
+  };
+}
+
+type Named = { readonly id?: string | null | undefined; readonly model?: string | null | undefined };
+
+/** Throws `engine_error` for a reply to another call, or of another model. */
+export function refuseForeign({ id, model }: Named, { completionId, models }: ReplyContext): void {
+  refuseForeignId(id, completionId);
+  refuseForeignModel(model, models);
+}
+
+const derenderedSchema = z.looseObject({
+  id: z.string().nullish(),
+  model: z.string().nullish(),
+  choices: z.array(z.looseObject({ message: messageSchema })).length(1),
+  usage: z.looseObject({ completion_tokens: z.int().min(0).nullish() }).nullish(),
+});
+
+/**
+ * The message that vLLM's parsers read out of ids. Throws `engine_error` for an answer to another call, of another model, or to
+ * another number of ids than `idCount`.
+ */
+export function parseDerendered(body: Buffer, context: ReplyContext, idCount: number): AssistantMessage {
+  const reply = shaped(derenderedSchema, parseReplyJson(body, null));
+  refuseForeign(reply, context);
+  const counted = reply.usage?.completion_tokens ?? idCount;
+  if (counted !== idCount) {
+    throw refusal(`the derendered message is of ${counted} ids, not of the ${idCount} that were sent`);
+  }
+  return messageOf(reply.choices[0]?.message ?? {});
 }
 
 function messageOf(message: ForeignMessage): AssistantMessage {

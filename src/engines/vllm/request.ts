@@ -1,4 +1,5 @@
-import type { GenerateRequest } from '../engine.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { GenerateRequest, RenderRequest } from '../engine.ts';
 
 /**
  * Tokens of one streamed chunk, where the server can do that; the first token comes at once all the same. One chunk for each
@@ -6,43 +7,93 @@ import type { GenerateRequest } from '../engine.ts';
  */
 const TOKENS_PER_CHUNK = 16;
 
+/** Fields that not every server of this kind knows, and that a chat can do without. */
+export const OPTIONAL_CHAT_FIELDS = [
+  'stream_interval',
+  'return_tokens_as_token_ids',
+  'include_reasoning',
+  'top_k',
+  'min_p',
+  'repetition_penalty',
+  'cache_salt',
+] as const;
+
+/** Without these a reply cannot be trained on. */
+export const TOKEN_ID_FIELDS = ['return_token_ids', 'logprobs'] as const;
+
+export type ChatField = (typeof OPTIONAL_CHAT_FIELDS)[number] | (typeof TOKEN_ID_FIELDS)[number];
+
+/** Values of the sampling fields that change nothing, so that a server need not know them. */
+const NEUTRAL = { top_k: 0, min_p: 0, repetition_penalty: 1 } as const;
+
+export type ChatOptions = {
+  readonly model: string;
+  readonly maxTokens: number | null;
+  readonly stream: boolean;
+  /** Fields that the server does not know. */
+  readonly unknown: ReadonlySet<string>;
+};
+
 /**
  * The body of a chat completion, joined from texts that exist already: messages and tools are never stringified again.
  * Sampling is always explicit, because the server's generation_config otherwise overrides the defaults, and
  * `include_reasoning` is forced, because without it a reasoning parser swallows ids and log-probabilities.
+ * Throws `unsupported` for sampling that needs a field which the server does not know.
  */
-export function chatBody(model: string, request: GenerateRequest, maxTokens: number | null, stream: boolean): string {
-  const { sampling, toolChoice, parallelToolCalls, stop, responseFormat, seed } = request;
+export function chatBody(request: GenerateRequest, { model, maxTokens, stream, unknown }: ChatOptions): string {
+  const { stop, responseFormat, seed } = request;
+  const knows = (field: ChatField): boolean => !unknown.has(field);
   const rest = JSON.stringify({
-    ...(request.tools.length === 0 || toolChoice === null ? {} : { tool_choice: toolChoice }),
-    ...(request.tools.length === 0 || parallelToolCalls === null ? {} : { parallel_tool_calls: parallelToolCalls }),
-    temperature: sampling.temperature,
-    top_p: sampling.top_p,
-    top_k: sampling.top_k,
-    min_p: sampling.min_p,
-    repetition_penalty: sampling.repetition_penalty,
+    ...choiceFields(request),
+    ...samplingFields(request, unknown),
     ...(maxTokens === null ? {} : { max_tokens: maxTokens }),
     ...(stop.length === 0 ? {} : { stop }),
     ...(responseFormat === null ? {} : { response_format: responseFormat }),
     ...(seed === null ? {} : { seed }),
+    ...(request.cacheSalt === null || !knows('cache_salt') ? {} : { cache_salt: request.cacheSalt }),
     stream,
-    ...(stream ? { stream_options: { include_usage: true }, stream_interval: TOKENS_PER_CHUNK } : {}),
-    logprobs: true,
-    top_logprobs: 0,
-    return_token_ids: true,
+    ...(stream ? { stream_options: { include_usage: true } } : {}),
+    ...(stream && knows('stream_interval') ? { stream_interval: TOKENS_PER_CHUNK } : {}),
+    ...(knows('logprobs') ? { logprobs: true, top_logprobs: 0 } : {}),
+    ...(knows('return_token_ids') ? { return_token_ids: true } : {}),
     // Each log-probability then names the id that it belongs to, so that a shift between the two lists shows.
-    return_tokens_as_token_ids: true,
-    include_reasoning: true,
+    ...(knows('return_tokens_as_token_ids') ? { return_tokens_as_token_ids: true } : {}),
+    ...(knows('include_reasoning') ? { include_reasoning: true } : {}),
   });
-  return `${conversation(model, request)},${rest.slice(1)}`;
+  return `${conversation(model, request.messageTexts, request.toolsText)},${rest.slice(1)}`;
+}
+
+/** What a request says of the calls that it wants; nothing without tools. */
+export function choiceFields({ tools, toolChoice, parallelToolCalls }: GenerateRequest): object {
+  if (tools.length === 0) return {};
+  return {
+    ...(toolChoice === null ? {} : { tool_choice: toolChoice }),
+    ...(parallelToolCalls === null ? {} : { parallel_tool_calls: parallelToolCalls }),
+  };
+}
+
+/** The sampling in vLLM's names, which are the same for messages and for ids. Throws `unsupported`. */
+export function samplingFields({ sampling }: GenerateRequest, unknown: ReadonlySet<string>): object {
+  const { temperature, top_p, ...others } = sampling;
+  const fields: Record<string, number> = { temperature, top_p };
+  for (const field of ['top_k', 'min_p', 'repetition_penalty'] as const) {
+    if (!unknown.has(field)) fields[field] = others[field];
+    else if (others[field] !== NEUTRAL[field]) {
+      throw new FloeError('unsupported', `sampling.${field}: the engine does not know it`, { field });
+    }
+  }
+  return fields;
 }
 
 /** The same conversation, to be rendered and counted instead of answered. */
-export function tokenizeBody(model: string, request: GenerateRequest): string {
-  return `${conversation(model, request)},"add_generation_prompt":true}`;
+export function renderBody(
+  model: string,
+  { messageTexts, toolsText, generationPrompt }: Pick<RenderRequest, 'messageTexts' | 'toolsText' | 'generationPrompt'>,
+): string {
+  return `${conversation(model, messageTexts, toolsText)},"add_generation_prompt":${generationPrompt}}`;
 }
 
-function conversation(model: string, request: GenerateRequest): string {
-  const tools = request.tools.length === 0 ? '' : `,"tools":${request.toolsText}`;
-  return `{"model":${JSON.stringify(model)},"messages":[${request.messageTexts.join(',')}]${tools}`;
+function conversation(model: string, messageTexts: readonly string[], toolsText: string): string {
+  const tools = toolsText === '[]' ? '' : `,"tools":${toolsText}`;
+  return `{"model":${JSON.stringify(model)},"messages":[${messageTexts.join(',')}]${tools}`;
 }

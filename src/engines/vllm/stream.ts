@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
-import type { GenerateRequest, ReplyListener } from '../engine.ts';
+import type { ReplyListener } from '../engine.ts';
 import { EventSplitter } from '../event-stream.ts';
-import type { IdScanner, ScannedIds } from '../id-scan.ts';
+import type { ScannedIds } from '../id-scan.ts';
 import { MessageBuilder } from '../message-builder.ts';
 import {
   foreignUsageSchema,
@@ -13,11 +13,12 @@ import {
   parseReplyJson,
   recordable,
   refusal,
-  refuseForeignId,
   shaped,
   stopReasonSchema,
   versionsSchema,
 } from '../record.ts';
+import { type ReplyContext, refuseForeign } from './reply.ts';
+import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
 
 const DONE = Buffer.from('[DONE]');
 
@@ -42,11 +43,13 @@ const choiceSchema = z.looseObject({
   token_ids: idsSchema,
   logprobs: logprobsSchema,
   weight_versions: versionsSchema,
+  routed_experts: foreignRoutingSchema,
 });
 type ForeignChoice = z.output<typeof choiceSchema>;
 
 const chunkSchema = z.looseObject({
   id: z.string().nullish(),
+  model: z.string().nullish(),
   choices: z.array(choiceSchema).max(1),
   prompt_token_ids: idsSchema,
   usage: foreignUsageSchema.nullish(),
@@ -60,8 +63,7 @@ const chunkSchema = z.looseObject({
  * `details.lost_ids`.
  */
 export class ReplyStreamReader {
-  private readonly request: GenerateRequest;
-  private readonly scanner: IdScanner;
+  private readonly context: ReplyContext;
   private readonly listener: ReplyListener;
   private readonly events = new EventSplitter();
   private readonly message: MessageBuilder;
@@ -69,15 +71,15 @@ export class ReplyStreamReader {
   private readonly responseIds: number[] = [];
   private logprobs: unknown[] | null = null;
   private versions: ForeignChoice['weight_versions'];
+  private routing: ForeignChoice['routed_experts'];
   private finishReason: string | null = null;
   private stopReason: ForeignChoice['stop_reason'];
   private usage: z.output<typeof foreignUsageSchema> | null = null;
   private started = false;
   private done = false;
 
-  constructor(request: GenerateRequest, scanner: IdScanner, listener: ReplyListener) {
-    this.request = request;
-    this.scanner = scanner;
+  constructor(context: ReplyContext, listener: ReplyListener) {
+    this.context = context;
     this.listener = listener;
     this.message = new MessageBuilder((delta) => {
       this.start();
@@ -111,7 +113,9 @@ export class ReplyStreamReader {
     const { logprobs, versions, stopReason } = this;
     const message = this.message.message();
     try {
-      return recordable({ promptIds, responseIds, logprobs, versions, message, finishReason, stopReason, usage });
+      const routedExperts = routedExpertsOf(this.routing, promptIds.length + responseIds.length);
+      const fields = { promptIds, responseIds, logprobs, versions, message, finishReason, stopReason, usage };
+      return recordable({ ...fields, routedExperts });
     } catch (error) {
       const lost = responseIds.length !== usage.completion_tokens || promptIds.length !== usage.prompt_tokens;
       throw lost && FloeError.is(error) ? lostIds(error) : error;
@@ -125,9 +129,9 @@ export class ReplyStreamReader {
   private takeChunk(data: Buffer): void {
     // Only the first chunk has prompt ids; they are most of its bytes.
     const scanned =
-      this.promptIds === null ? this.scanner.scan(data, 'prompt_token_ids', this.request.sessionId) : null;
+      this.promptIds === null ? this.context.scanner.scan(data, 'prompt_token_ids', this.context.sessionId) : null;
     const chunk = shaped(chunkSchema, parseReplyJson(data, scanned));
-    refuseForeignId(chunk.id, this.request.completionId);
+    refuseForeign(chunk, this.context);
     const choice = chunk.choices[0];
     const promptIds = chunk.prompt_token_ids ?? choice?.prompt_token_ids;
     if (promptIds !== null && promptIds !== undefined) this.takePromptIds(promptIds, scanned);
@@ -141,6 +145,7 @@ export class ReplyStreamReader {
   }
 
   private takeChoice(choice: ForeignChoice): void {
+    if (this.finishReason !== null) refuseMore(choice);
     if (choice.token_ids) for (const id of idsOf(choice.token_ids, null, 'token_ids')) this.responseIds.push(id);
     const entries = choice.logprobs?.content;
     if (entries) {
@@ -148,6 +153,7 @@ export class ReplyStreamReader {
       for (const entry of entries) this.logprobs.push(entry);
     }
     if (choice.weight_versions?.length) this.versions = choice.weight_versions;
+    if (choice.routed_experts) this.routing = choice.routed_experts;
     if (choice.finish_reason) {
       this.finishReason = choice.finish_reason;
       this.stopReason = choice.stop_reason;
@@ -169,6 +175,15 @@ export class ReplyStreamReader {
     this.started = true;
     this.listener.started(this.promptIds?.length ?? null);
   }
+}
+
+/** Behind the finish there may be a chunk that says nothing. */
+function refuseMore({ finish_reason, delta, token_ids, logprobs }: ForeignChoice): void {
+  if (finish_reason) throw refusal('a second finish_reason comes after the finish chunk');
+  if (Array.isArray(token_ids) && token_ids.length > 0) throw refusal('token_ids come after the finish chunk');
+  if (logprobs?.content?.length) throw refusal('logprobs come after the finish chunk');
+  const text = delta.content || delta.reasoning || delta.reasoning_content;
+  if (text || delta.tool_calls?.length) throw refusal('content comes after the finish chunk');
 }
 
 function lostIds(error: FloeError): FloeError {
