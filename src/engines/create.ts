@@ -2,6 +2,8 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { EngineSpec } from '../schema/index.ts';
 import type { Engine, EngineNotice } from './engine.ts';
+import { createLlamaCppEngine } from './llama-cpp/engine.ts';
+import { createSglangEngine } from './sglang/engine.ts';
 import { createVllmEngine } from './vllm/engine.ts';
 
 export type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
@@ -14,8 +16,10 @@ export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine
   switch (spec.kind) {
     case 'vllm':
       return createVllmEngine(spec, deps);
-    case 'sglang':
     case 'llama_cpp':
+      return createLlamaCppEngine(spec);
+    case 'sglang':
+      return createSglangEngine(spec, deps);
     case 'openai':
       return Promise.reject(new FloeError('unsupported', `engines of kind ${spec.kind}`));
   }

@@ -1,0 +1,139 @@
+import { Pool } from 'undici';
+import type { z } from 'zod';
+import { FloeError } from '../core/errors.ts';
+import { callEngine, type HttpReply, type OpenReply, openReply } from './http.ts';
+import { errorMessage, isErrorBody, refusal, shaped } from './record.ts';
+
+/** Servers close idle connections after 5 s or more; a request on a connection that is being closed would be lost. */
+const KEEP_ALIVE_MS = 4_000;
+
+/** An engine that does not accept a connection for this long is not there. */
+const CONNECT_TIMEOUT_MS = 5_000;
+
+/** Look-ups and probes are small; one that hangs must not hold anything up. */
+const CONTROL_TIMEOUT_MS = 10_000;
+
+export type EngineServerOptions = {
+  readonly engineId: string | undefined;
+  readonly baseUrl: string;
+  /** Sent as a bearer token. */
+  readonly apiKey: string | null;
+  /** Whether a refusal (its JSON body and message) is of a prompt that is too long for the model. */
+  readonly isOverflow: (json: unknown, message: string) => boolean;
+};
+
+/** HTTP to one inference server: connections, the token, and errors by status. */
+export class EngineServer {
+  readonly engineId: string;
+  private readonly pool: Pool;
+  private readonly prefix: string;
+  private readonly headers: Record<string, string>;
+  private readonly isOverflow: EngineServerOptions['isOverflow'];
+
+  constructor({ engineId, baseUrl, apiKey, isOverflow }: EngineServerOptions) {
+    const base = new URL(baseUrl);
+    this.engineId = engineId ?? engineIdOf(base);
+    this.prefix = base.pathname.replace(/\/+$/, '');
+    this.isOverflow = isOverflow;
+    this.headers = {
+      'content-type': 'application/json',
+      ...(apiKey === null ? {} : { authorization: `Bearer ${apiKey}` }),
+    };
+    this.pool = new Pool(base.origin, {
+      // A reply takes as long as it takes; deadlines come with the signal.
+      headersTimeout: 0,
+      bodyTimeout: 0,
+      connections: null,
+      pipelining: 1,
+      keepAliveTimeout: KEEP_ALIVE_MS,
+      keepAliveMaxTimeout: KEEP_ALIVE_MS,
+      connect: { timeout: CONNECT_TIMEOUT_MS },
+    });
+  }
+
+  /** A look-up under a deadline of its own; any status. Rejects as {@link callEngine} does, `engine_unavailable` at the deadline. */
+  async look(path: string, signal?: AbortSignal): Promise<HttpReply> {
+    const deadline = AbortSignal.timeout(CONTROL_TIMEOUT_MS);
+    try {
+      return await callEngine(this.pool, this.engineId, {
+        method: 'GET',
+        path: this.prefix + path,
+        headers: this.headers,
+        signal: signal === undefined ? deadline : AbortSignal.any([signal, deadline]),
+      });
+    } catch (error) {
+      if (!deadline.aborted || signal?.aborted === true) throw error;
+      throw this.fail('engine_unavailable', `${path} did not answer within ${CONTROL_TIMEOUT_MS} ms`);
+    }
+  }
+
+  /** Opens a call. Rejects with what the status says, unless it is 200. */
+  async post(path: string, body: string, signal: AbortSignal): Promise<OpenReply> {
+    const reply = await openReply(this.pool, this.engineId, {
+      method: 'POST',
+      path: this.prefix + path,
+      headers: this.headers,
+      body,
+      signal,
+    });
+    if (reply.status === 200) return reply;
+    throw this.refused({ status: reply.status, headers: reply.headers, body: await reply.read() });
+  }
+
+  /** A call whose answer has `schema`. Rejects as {@link post} does, and with `engine_error` for another answer. */
+  async call<T extends z.ZodType>(path: string, body: string, schema: T, signal: AbortSignal): Promise<z.output<T>> {
+    const reply = await this.post(path, body, signal);
+    const json = jsonOf(await reply.read());
+    if (isErrorBody(json)) throw refusal(`${path}: status 200 with an error inside: ${errorMessage(json) ?? ''}`);
+    return shaped(schema, json);
+  }
+
+  /** What a reply with another status than 200 means. */
+  refused(reply: HttpReply): FloeError {
+    const { status } = reply;
+    const json = jsonOf(reply.body);
+    const message = errorMessage(json) ?? `status ${status}`;
+    if (status === 503 || status === 429) {
+      return this.fail('engine_unavailable', message, { status, retry_after_ms: retryAfterMs(reply.headers) });
+    }
+    if (status === 501) return this.fail('unsupported', message, { status });
+    // The URL, the key and the model are floe's own, so a server that does not know or trust us is no fault of the request.
+    const misplaced = status === 401 || status === 403 || status === 404;
+    if (misplaced || status >= 500 || status < 400) return this.fail('engine_error', message, { status });
+    // The wording stays the engine's own: harnesses recognise an overlong prompt by it.
+    return new FloeError('engine_rejected', message, {
+      status,
+      engine_id: this.engineId,
+      ...(this.isOverflow(json, message) ? { context_overflow: true } : {}),
+    });
+  }
+
+  fail(code: 'engine_error' | 'engine_unavailable' | 'unsupported', what: string, details: object = {}): FloeError {
+    return new FloeError(code, `engine ${this.engineId}: ${what}`, { ...details, engine_id: this.engineId });
+  }
+
+  async close(): Promise<void> {
+    if (!this.pool.destroyed) await this.pool.destroy();
+  }
+}
+
+/** Null for what is no JSON. */
+export function jsonOf(body: Buffer): unknown {
+  try {
+    return JSON.parse(body.toString('utf8'));
+  } catch {
+    return null;
+  }
+}
+
+function engineIdOf(base: URL): string {
+  const port = base.port || (base.protocol === 'https:' ? '443' : '80');
+  return `${base.hostname}-${port}${base.pathname}`
+    .replace(/[^A-Za-z0-9._-]+/g, '-')
+    .replace(/^[^A-Za-z0-9]+|-+$/g, '');
+}
+
+function retryAfterMs(headers: HttpReply['headers']): number | null {
+  const seconds = Number(headers['retry-after']);
+  return Number.isFinite(seconds) && seconds >= 0 ? seconds * 1000 : null;
+}

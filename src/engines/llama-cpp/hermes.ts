@@ -1,0 +1,150 @@
+import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
+
+const THINK_OPEN = '<think>';
+const THINK_CLOSE = '</think>';
+const CALL_OPEN = '<tool_call>';
+const CALL_CLOSE = '</tool_call>';
+
+/** What to look for in a reply's text. */
+export type HermesOptions = {
+  readonly thinking: boolean;
+  /** The prompt ends inside a thinking block. */
+  readonly opensThinking: boolean;
+  readonly calls: boolean;
+  /** Makes the ids of the calls, which a reply's text has none of. */
+  readonly callId: (index: number) => string;
+};
+
+/**
+ * Reads a reply that is written as Hermes and Qwen models do: thinking between `<think>` and `</think>`, calls as
+ * `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Arguments stay the text that was sampled. A block that is no such call,
+ * or that is not closed, stays part of the text, so that it can be seen. Takes time linear in the text.
+ */
+export function parseHermes(text: string, options: HermesOptions): AssistantMessage {
+  const { reasoning, rest } = options.thinking
+    ? splitThinking(text, options.opensThinking)
+    : { reasoning: '', rest: text };
+  const { content, calls } = options.calls ? splitCalls(rest, options.callId) : { content: rest, calls: [] };
+  return {
+    role: 'assistant',
+    content: calls.length > 0 && content.trim() === '' ? null : content,
+    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
+    ...(calls.length === 0 ? {} : { tool_calls: calls }),
+  };
+}
+
+function splitThinking(text: string, opened: boolean): { reasoning: string; rest: string } {
+  const start = text.trimStart().startsWith(THINK_OPEN)
+    ? text.indexOf(THINK_OPEN) + THINK_OPEN.length
+    : opened
+      ? 0
+      : -1;
+  if (start < 0) return { reasoning: '', rest: text };
+  const end = text.indexOf(THINK_CLOSE, start);
+  // Line breaks around the tags belong to the format.
+  const reasoning = text.slice(start, end < 0 ? text.length : end).replace(/^\n+|\n+$/g, '');
+  return { reasoning, rest: end < 0 ? '' : text.slice(end + THINK_CLOSE.length).replace(/^\n+/, '') };
+}
+
+function splitCalls(text: string, callId: HermesOptions['callId']): { content: string; calls: ToolCall[] } {
+  const calls: ToolCall[] = [];
+  const kept: string[] = [];
+  let from = 0;
+  for (let open = text.indexOf(CALL_OPEN); open >= 0; ) {
+    const bodyStart = skipSpace(text, open + CALL_OPEN.length);
+    const body = scanObject(text, bodyStart);
+    const close = skipSpace(text, body.end);
+    const call = body.entries !== null && text.startsWith(CALL_CLOSE, close) ? callOf(text, bodyStart, body) : null;
+    if (call === null) {
+      // What was scanned in vain is not scanned again.
+      open = text.indexOf(CALL_OPEN, body.end);
+      continue;
+    }
+    kept.push(text.slice(from, open));
+    calls.push({ id: callId(calls.length), type: 'function', function: call });
+    from = close + CALL_CLOSE.length;
+    open = text.indexOf(CALL_OPEN, from);
+  }
+  if (calls.length === 0) return { content: text, calls };
+  kept.push(text.slice(from));
+  // White space alone between calls is layout; what surrounds text stays with it, but for the line break before a call.
+  return {
+    content: kept
+      .filter((piece) => piece.trim() !== '')
+      .join('')
+      .replace(/\n+$/, ''),
+    calls,
+  };
+}
+
+type Span = { readonly start: number; readonly end: number };
+/** `entries`: where the values of the outermost keys are; null for what is no object. `end` is how far the text was read. */
+type ScannedObject = { readonly end: number; readonly entries: readonly { key: Span; value: Span }[] | null };
+
+function callOf(text: string, start: number, { end, entries }: ScannedObject): ToolCall['function'] | null {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text.slice(start, end));
+  } catch {
+    return null;
+  }
+  const { name, arguments: values } = parsed as { name?: unknown; arguments?: unknown };
+  if (typeof name !== 'string' || name === '') return null;
+  if (values === undefined) return { name, arguments: '{}' };
+  if (typeof values !== 'object' || values === null || Array.isArray(values)) return null;
+  // The last one counts, as in JSON.parse.
+  const entry = entries?.findLast(({ key }) => JSON.parse(text.slice(key.start, key.end)) === 'arguments');
+  return entry === undefined ? null : { name, arguments: text.slice(entry.value.start, entry.value.end) };
+}
+
+/** Finds the end of a JSON object and the values of its own keys. Whether it is valid JSON, JSON.parse has to tell. */
+function scanObject(text: string, start: number): ScannedObject {
+  if (text[start] !== '{') return { end: start, entries: null };
+  const entries: { key: Span; value: Span }[] = [];
+  let depth = 0;
+  let key: Span | null = null;
+  let valueStart = -1;
+  const closeEntry = (end: number): void => {
+    if (key !== null && valueStart >= 0)
+      entries.push({ key, value: { start: valueStart, end: trimmedEnd(text, end) } });
+    key = null;
+    valueStart = -1;
+  };
+  for (let at = start; at < text.length; at++) {
+    const char = text[at];
+    if (char === '"') {
+      const end = stringEnd(text, at);
+      if (depth === 1 && key === null) key = { start: at, end };
+      at = end - 1;
+    } else if (char === '{' || char === '[') depth++;
+    else if (char === '}' || char === ']') {
+      if (--depth === 0) {
+        closeEntry(at);
+        return { end: at + 1, entries };
+      }
+    } else if (depth === 1 && char === ':' && valueStart < 0) valueStart = skipSpace(text, at + 1);
+    else if (depth === 1 && char === ',') closeEntry(at);
+  }
+  return { end: text.length, entries: null };
+}
+
+/** Behind the closing quote; the end of the text where there is none. */
+function stringEnd(text: string, open: number): number {
+  for (let at = open + 1; at < text.length; at++) {
+    if (text[at] === '\\') at++;
+    else if (text[at] === '"') return at + 1;
+  }
+  return text.length;
+}
+
+function skipSpace(text: string, from: number): number {
+  let at = from;
+  while (at < text.length && ' \n\r\t'.includes(text[at] as string)) at++;
+  return at;
+}
+
+function trimmedEnd(text: string, end: number): number {
+  let at = end;
+  while (at > 0 && ' \n\r\t'.includes(text[at - 1] as string)) at--;
+  return at;
+}
