@@ -69,6 +69,12 @@ export const simConfigSchema = z.strictObject({
     .boolean()
     .default(false)
     .describe('whether token generation tells `stop_reason`; servers of both kinds are about'),
+  derenderEnd: z
+    .enum(['kept', 'hidden'])
+    .default('kept')
+    .describe(
+      'whether derendered text shows the id that ended the turn and a stop string, as vLLM does, or hides them',
+    ),
   routedExperts: z.boolean().default(false).describe('whether replies carry `routed_experts`'),
   routedExpertsForm: z
     .enum(['npy', 'object'])

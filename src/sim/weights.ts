@@ -75,11 +75,17 @@ export class WeightStore {
     return this.active;
   }
 
-  /** Puts other weights in effect, with every logit negated, while the server goes on telling the version before. */
-  swap(): Weights {
+  /**
+   * Puts other weights in effect while the server goes on telling the version before: with `overrides`, or with every logit
+   * negated. Throws `schema_violation` as {@link update}.
+   */
+  swap(overrides?: LogitTable): Weights {
     const { announced } = this;
     const version = `${announced} (unannounced ${this.told.size + 1})`;
-    const logits = mapLogits(this.active.logits, (logit) => -logit);
+    const logits =
+      overrides === undefined
+        ? mapLogits(this.active.logits, (logit) => -logit)
+        : overridden(this.active.logits, overrides);
     this.active = { version, logits, noiseSalt: hashText(version) };
     this.versions.set(version, this.active);
     this.told.set(version, announced);

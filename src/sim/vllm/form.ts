@@ -32,6 +32,13 @@ export type FormRequest = {
   readonly structured_outputs?: z.infer<typeof structuredOutputsSchema> | null | undefined;
 };
 
+export type StructuredOutputs = z.infer<typeof structuredOutputsSchema> | null | undefined;
+
+const constraintSchema: z.ZodType<Constraint> = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('json'), schema: schemaSchema, or_calls: z.boolean() }),
+  z.strictObject({ kind: z.literal('call'), name: z.string().nullable() }),
+]);
+
 const ANY_OBJECT: JsonSchema = { type: 'object' };
 
 /** A constraint and the field of the request that asked for it. */
@@ -43,7 +50,30 @@ type Demand = { readonly constraint: Constraint; readonly field: string };
  * Throws `engine_rejected` naming the field for a demand that is malformed, unsupported, or that no reply fulfils.
  */
 export function demandedForm(request: FormRequest, policy: Policy, promptIds: readonly number[]): Constraint | null {
-  const demand = callDemand(request) ?? formatDemand(request);
+  return fulfillable(callDemand(request) ?? formatDemand(request), policy, promptIds);
+}
+
+/** A constraint as token generation takes it: rendered here, understood here, and nowhere else. */
+export function renderedForm(constraint: Constraint | null): object | null {
+  return constraint === null ? null : { structural_tag: JSON.stringify(constraint) };
+}
+
+/** As {@link demandedForm}, of a request for token generation. */
+export function generateForm(
+  outputs: StructuredOutputs,
+  policy: Policy,
+  promptIds: readonly number[],
+): Constraint | null {
+  const { structural_tag: tag, ...rest } = outputs ?? {};
+  if (tag === undefined || tag === null) {
+    return fulfillable(formatDemand({ structured_outputs: rest }), policy, promptIds);
+  }
+  const parsed = constraintSchema.safeParse(typeof tag === 'string' ? parsedJson(tag) : null);
+  if (!parsed.success) throw refusal('structured_outputs', 'only a structural_tag rendered here is supported');
+  return fulfillable({ constraint: parsed.data, field: 'structured_outputs' }, policy, promptIds);
+}
+
+function fulfillable(demand: Demand | null, policy: Policy, promptIds: readonly number[]): Constraint | null {
   if (demand === null) return null;
   let admitted: boolean;
   try {
@@ -133,13 +163,15 @@ const STRUCTURED_KEYS: ReadonlySet<string> = new Set([
 ]);
 
 function parsedSchema(text: string): JsonSchema {
-  let value: unknown;
+  const parsed = schemaSchema.safeParse(parsedJson(text));
+  if (!parsed.success) throw refusal('structured_outputs', 'json is no JSON schema');
+  return parsed.data;
+}
+
+function parsedJson(text: string): unknown {
   try {
-    value = JSON.parse(text);
+    return JSON.parse(text);
   } catch (cause) {
     throw refusal('structured_outputs', `json is no JSON: ${(cause as Error).message}`, cause);
   }
-  const parsed = schemaSchema.safeParse(value);
-  if (!parsed.success) throw refusal('structured_outputs', 'json is no JSON schema');
-  return parsed.data;
 }

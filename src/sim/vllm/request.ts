@@ -26,16 +26,21 @@ const UNSUPPORTED_FIELDS = [
 const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   ...UNSUPPORTED_FIELDS,
   'add_special_tokens',
+  'assistant_tokens_mask',
   'chat_template',
+  'content_parts',
   'chat_template_kwargs',
   'documents',
   'ec_transfer_params',
+  'features',
   'kv_transfer_params',
   'length_penalty',
   'metadata',
   'min_tokens',
   'mm_processor_kwargs',
   'reasoning_effort',
+  'reasoning_ended',
+  'reasoning_parser_kwargs',
   'response_format',
   'return_prompt_text',
   'return_token_offsets',
@@ -45,6 +50,7 @@ const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   'structured_outputs',
   'suffix',
   'thinking_token_budget',
+  'token_offsets',
   'tool_choice',
   'truncate_prompt_tokens',
   'user',
@@ -111,6 +117,29 @@ export const chatRequestSchema = z.looseObject({
 });
 export type ChatRequest = z.infer<typeof chatRequestSchema>;
 
+/** Names within `sampling_params` are those of the engine's sampling parameters. */
+export const generateRequestSchema = z.looseObject({
+  request_id: z.string().min(1).nullish(),
+  session_id: z.string().nullish(),
+  token_ids: z.array(z.int().min(0)).min(1),
+  sampling_params: z.looseObject({
+    ...samplingFields,
+    n: z.int().min(1).max(128).nullish(),
+    logprobs: z.int().min(0).max(20).nullish(),
+    detokenize: z.boolean().nullish(),
+    structured_outputs: structuredOutputsSchema.nullish(),
+    routed_experts_prompt_start: z.int().min(0).nullish(),
+  }),
+  model: callFields.model,
+  return_token_ids: callFields.return_token_ids,
+  output_mode: z.enum(['tokens', 'text']).default('tokens'),
+  stream: callFields.stream,
+  stream_options: callFields.stream_options,
+  cache_salt: callFields.cache_salt,
+  priority: callFields.priority,
+});
+export type GenerateRequest = z.infer<typeof generateRequestSchema>;
+
 const idsSchema = z.array(z.int().min(0)).min(1);
 
 export const completionRequestSchema = z.looseObject({
@@ -134,7 +163,8 @@ export function parseRequest<Shape extends z.ZodRawShape, Config extends z.core.
   return request;
 }
 
-function refuseUnknown(shape: Readonly<Record<string, unknown>>, body: unknown): void {
+/** Throws `engine_rejected` naming the first field that neither `shape` nor vLLM has. */
+export function refuseUnknown(shape: Readonly<Record<string, unknown>>, body: unknown): void {
   const unknown = Object.keys(body as object).find((key) => !(key in shape) && !PASSIVE_FIELDS.has(key));
   if (unknown !== undefined) {
     throw new FloeError('engine_rejected', `Unsupported parameter: ${unknown}`, { param: unknown });

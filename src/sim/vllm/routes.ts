@@ -3,15 +3,35 @@ import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
 import type { VllmContext } from './context.ts';
 import { controlRoutes } from './control.ts';
+import { derenderChat } from './derender.ts';
+import { devRoutes } from './dev.ts';
+import { GENERATE_PATH, generateTokens } from './generate.ts';
+import { anthropicMessages, countMessageTokens } from './messages.ts';
+import { renderChatRequest, renderCompletionRequest } from './render.ts';
+import { openaiResponses } from './responses.ts';
 import { detokenize, tokenize } from './tokenize.ts';
 
 /** Everything that the simulated vLLM server answers. */
 export function vllmRoutes(context: VllmContext): RouteTable {
   return {
     ...controlRoutes(context),
+    ...(context.config.devMode ? devRoutes(context) : {}),
+    ...(context.config.scaleOut ? scaleOutRoutes(context) : {}),
     'POST /v1/chat/completions': (exchange) => chatCompletions(exchange, context),
     'POST /v1/completions': (exchange) => completions(exchange, context),
+    'POST /v1/messages': (exchange) => anthropicMessages(exchange, context),
+    'POST /v1/messages/count_tokens': (exchange) => countMessageTokens(exchange, context),
+    'POST /v1/responses': (exchange) => openaiResponses(exchange, context),
     'POST /tokenize': (exchange) => tokenize(exchange, context),
     'POST /detokenize': (exchange) => detokenize(exchange, context),
+  };
+}
+
+function scaleOutRoutes(context: VllmContext): RouteTable {
+  return {
+    [`POST ${GENERATE_PATH}`]: (exchange) => generateTokens(exchange, context),
+    'POST /v1/chat/completions/render': (exchange) => renderChatRequest(exchange, context),
+    'POST /v1/completions/render': (exchange) => renderCompletionRequest(exchange, context),
+    'POST /v1/chat/completions/derender': (exchange) => derenderChat(exchange, context),
   };
 }

@@ -35,3 +35,26 @@ export function chatLogprobs(
 export function tokenName(vocabulary: Vocabulary, id: number, asId: boolean): string {
   return asId ? `token_id:${id}` : vocabulary.decode([id]);
 }
+
+/**
+ * The entries of token generation's logprobs. The token sampled comes first among its own alternatives, and counts as one
+ * of them; there is always one.
+ */
+export function generateLogprobs(
+  wire: readonly WireToken[],
+  options: { readonly shape: 'token_id' | 'openai'; readonly mode: LogprobsMode; readonly count: number },
+): object[] {
+  const { shape, mode, count } = options;
+  return wire.map(({ id, logprob, top }) => {
+    const entry = (tokenId: number, value: WireLogprob): object => {
+      if (shape === 'openai') return { token: `token_id:${tokenId}`, logprob: value, bytes: null };
+      const rank = top.findIndex((other) => other.id === tokenId);
+      return { token_id: tokenId, logprob: value, rank: rank < 0 ? null : rank + 1 };
+    };
+    const others = top.filter((other) => other.id !== id).slice(0, Math.max(count - 1, 0));
+    return {
+      ...entry(id, logprob),
+      top_logprobs: [entry(id, logprob), ...others.map((other) => entry(other.id, wireLogprob(other, mode)))],
+    };
+  });
+}

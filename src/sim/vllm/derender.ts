@@ -1,0 +1,140 @@
+import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
+import { parseAs } from '../../core/parse.ts';
+import type { Exchange } from '../http.ts';
+import { VisibleText } from '../visible-text.ts';
+import { chatParser } from './chat-task.ts';
+import { checkModel, type VllmContext, vllmError } from './context.ts';
+import { forcesCalls } from './form.ts';
+import { wireMessage } from './message.ts';
+import { type ChatRequest, chatRequestSchema, parseRequest } from './request.ts';
+import { tokenName } from './wire.ts';
+
+const idsSchema = z.array(z.int().min(0));
+
+const candidateFields = {
+  token_id: z.int().min(0).optional(),
+  token: z
+    .string()
+    .regex(/^token_id:\d+$/)
+    .optional(),
+  logprob: z.number(),
+};
+const logprobSchema = z.looseObject({
+  ...candidateFields,
+  top_logprobs: z.array(z.looseObject(candidateFields)).default([]),
+});
+
+const choiceSchema = z.looseObject({
+  index: z.int().min(0),
+  token_ids: idsSchema.nullish(),
+  logprobs: z.looseObject({ content: z.array(logprobSchema).nullish() }).nullish(),
+  finish_reason: z.string().nullish(),
+});
+type GeneratedChoice = z.infer<typeof choiceSchema>;
+
+const derenderSchema = z.looseObject({
+  stream: z.literal(false).nullish(),
+  model: z.string().nullish(),
+  generate_response: z.looseObject({
+    request_id: z.string().nullish(),
+    output_mode: z.literal('tokens').default('tokens'),
+    choices: z.array(choiceSchema).min(1),
+    prompt_token_ids: idsSchema.nullish(),
+  }),
+  prompt_tokens: z.int().min(0).nullish(),
+  prompt_token_ids: idsSchema.nullish(),
+  chat_request: z.unknown(),
+});
+
+/**
+ * POST /v1/chat/completions/derender: a chat completion made of sampled ids, by the server's own parsers. With
+ * `derenderEnd: kept` it shows, as vLLM's does, what the coupled route hides: the id that ended the turn and a stop string.
+ */
+export async function derenderChat(exchange: Exchange, context: VllmContext): Promise<void> {
+  const body = await exchange.body();
+  if (typeof body === 'object' && body !== null && 'stream' in body && body.stream === true) {
+    exchange.json(501, vllmError('Streaming derender is not supported by the simulated engine.', 501));
+    return;
+  }
+  const request = parseAs(derenderSchema, body, 'derender request');
+  checkModel(context, request.model);
+  if (request.chat_request === undefined || request.chat_request === null) {
+    throw new FloeError('engine_rejected', 'chat_request is required when a reasoning or tool parser is configured.', {
+      param: 'chat_request',
+    });
+  }
+  const chat = parseRequest(context, chatRequestSchema, request.chat_request, 'chat_request');
+  const { generate_response: response } = request;
+  const choices = response.choices.map((choice) => derendered(exchange, context, chat, choice));
+  const prompt = request.prompt_tokens ?? 0;
+  const completion = response.choices.reduce((sum, { token_ids: ids }) => sum + (ids?.length ?? 0), 0);
+  exchange.json(200, {
+    id: response.request_id ?? '',
+    object: 'chat.completion',
+    created: Math.floor(context.clock.nowMs() / 1000),
+    model: context.identity.model,
+    choices,
+    usage: { prompt_tokens: prompt, total_tokens: prompt + completion, completion_tokens: completion },
+    prompt_logprobs: null,
+    kv_transfer_params: null,
+  });
+}
+
+function derendered(exchange: Exchange, context: VllmContext, chat: ChatRequest, choice: GeneratedChoice): object {
+  const ids = choice.token_ids ?? [];
+  if (ids.length === 0) {
+    throw new FloeError('engine_rejected', `choice ${choice.index} has empty or null token_ids`);
+  }
+  const unknown = ids.find((id) => !context.vocabulary.has(id));
+  if (unknown !== undefined) throw new FloeError('engine_rejected', `Token id ${unknown} is out of vocabulary`);
+  const parser = chatParser(context, chat, context.callIds.forReply(exchange.header('x-session-id'), false));
+  const { text, stopped } = visible(context, chat, choice, ids);
+  parser.push(text.finish());
+  return {
+    index: choice.index,
+    message: wireMessage(chat, parser.parsed, forcesCalls(chat)),
+    logprobs: choice.logprobs?.content ? { content: choice.logprobs.content.map(resolver(context)) } : null,
+    // Passed on as it came: a call in the message does not make it `tool_calls`.
+    finish_reason: choice.finish_reason ?? null,
+    stop_reason: stopped,
+  };
+}
+
+function visible(
+  context: VllmContext,
+  chat: ChatRequest,
+  choice: GeneratedChoice,
+  ids: readonly number[],
+): { readonly text: VisibleText; readonly stopped: number | string | null } {
+  const { vocabulary, config } = context;
+  const hides = config.derenderEnd === 'hidden' && choice.finish_reason === 'stop';
+  const includeStop = chat.include_stop_str_in_output ?? false;
+  const asked = chat.stop ?? [];
+  const stop = hides ? [asked].flat().filter((part) => part !== '') : [];
+  const text = new VisibleText(vocabulary, { stop, includeStop, skipSpecial: false });
+  const last = ids.at(-1) as number;
+  const { imEnd, endOfText } = vocabulary.special;
+  const byId = (chat.stop_token_ids ?? []).includes(last);
+  const ended = hides && (byId || last === imEnd || last === endOfText);
+  for (const id of ended && !(byId && includeStop) ? ids.slice(0, -1) : ids) {
+    if (text.stop === null) text.push(id);
+  }
+  return { text, stopped: text.stop ?? (hides && byId ? last : null) };
+}
+
+type Candidate = {
+  readonly token_id?: number | undefined;
+  readonly token?: string | undefined;
+  readonly logprob: number;
+};
+
+/** Turns entries with ids into those with text. */
+function resolver({ vocabulary }: VllmContext): (entry: z.infer<typeof logprobSchema>) => object {
+  const resolved = ({ token_id: given, token, logprob }: Candidate): object => {
+    const id = given ?? Number(token?.slice('token_id:'.length));
+    if (!vocabulary.has(id)) throw new FloeError('engine_rejected', `logprobs: token id ${id} is out of vocabulary`);
+    return { token: tokenName(vocabulary, id, false), logprob, bytes: [...vocabulary.bytes(id)] };
+  };
+  return (entry) => ({ ...resolved(entry), top_logprobs: entry.top_logprobs.map(resolved) });
+}

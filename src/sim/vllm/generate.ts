@@ -1,0 +1,203 @@
+import { FloeError } from '../../core/errors.ts';
+import { type CallHead, callHead } from '../call-head.ts';
+import type { Exchange } from '../http.ts';
+import { routedNpy, routedObject } from '../routed-experts.ts';
+import { type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
+import type { WireToken } from '../wire-choice.ts';
+import { failAsVllm } from './call.ts';
+import { checkModel, type VllmContext } from './context.ts';
+import { generateForm } from './form.ts';
+import {
+  type GenerateRequest,
+  generateRequestSchema,
+  parseRequest,
+  refusePriority,
+  refuseUnknown,
+  refuseUnsupported,
+  samplingParams,
+} from './request.ts';
+import { chatLogprobs, generateLogprobs, wireUsage } from './wire.ts';
+
+export const GENERATE_PATH = '/inference/v1/generate';
+
+/** POST /inference/v1/generate: prompted with token ids, answers in token ids. */
+export async function generateTokens(exchange: Exchange, context: VllmContext): Promise<void> {
+  const request = parseRequest(context, generateRequestSchema, await exchange.body(), 'generate request');
+  if (context.config.strict) {
+    refuseUnknown(generateRequestSchema.shape.sampling_params.shape, request.sampling_params);
+  }
+  const head = callHead(exchange, context, request);
+  if (failAsVllm(exchange, context, head, request.stream ?? false)) return;
+  refuse(context, request);
+  const call = new GenerateTokensCall(exchange, context, request, head);
+  await (request.stream === true ? call.stream() : call.reply());
+}
+
+/** Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
+function refuse(context: VllmContext, request: GenerateRequest): void {
+  checkModel(context, request.model);
+  refusePriority(request.priority);
+  refuseUnsupported(request.sampling_params, 'chat');
+  if (request.output_mode !== 'tokens' && request.sampling_params.detokenize === false) {
+    throw new FloeError('engine_rejected', "output_mode='text' requires sampling_params.detokenize to be true");
+  }
+  const unknown = request.token_ids.find((id) => !context.vocabulary.has(id));
+  if (unknown !== undefined) throw new FloeError('engine_rejected', `Token id ${unknown} is out of vocabulary`);
+  const { maxModelLen } = context.engine.options;
+  if (request.token_ids.length >= maxModelLen) {
+    throw new FloeError(
+      'engine_rejected',
+      `The decoder prompt (length ${request.token_ids.length}) is longer than the maximum model length of ${maxModelLen}.`,
+      { param: 'input_tokens' },
+    );
+  }
+}
+
+/** One call: `n` choices of one prompt, sampled side by side. */
+class GenerateTokensCall {
+  private readonly exchange: Exchange;
+  private readonly context: VllmContext;
+  private readonly request: GenerateRequest;
+  private readonly call: SampledCall;
+  private readonly choices: readonly SampledChoice[];
+
+  constructor(exchange: Exchange, context: VllmContext, request: GenerateRequest, head: CallHead) {
+    this.exchange = exchange;
+    this.context = context;
+    this.request = request;
+    const { token_ids: promptIds, sampling_params: asked } = request;
+    this.call = new SampledCall(exchange, context, {
+      head,
+      endpoint: GENERATE_PATH,
+      promptForm: 'ids',
+      stream: request.stream ?? false,
+      cacheSalt: request.cache_salt,
+      topCount: asked.logprobs ?? 0,
+    });
+    const { maxModelLen, policy } = context.engine.options;
+    const room = maxModelLen - promptIds.length;
+    const form = generateForm(asked.structured_outputs, policy, promptIds);
+    // A bound beyond the context's end is no error here: the reply is cut there.
+    const maxTokens = Math.min(asked.max_tokens ?? room, room);
+    const defaults = context.config.generationConfig;
+    // Stop strings are looked for in text, which there is none of without detokenizing.
+    const stop = asked.detokenize === false ? [] : asked.stop;
+    const params = samplingParams({ ...asked, stop }, defaults, maxTokens, form);
+    this.choices = Array.from({ length: asked.n ?? 1 }, (_, index) => this.call.newChoice(promptIds, params, index));
+  }
+
+  async reply(): Promise<void> {
+    const choices = await Promise.all(this.choices.map((choice) => this.wholeChoice(choice)));
+    this.call.sendJson({
+      request_id: this.requestId,
+      model: this.context.identity.model,
+      created: this.call.created,
+      output_mode: this.request.output_mode,
+      choices,
+      usage: wireUsage(this.context, this.call.usage()),
+      ...this.promptFields(),
+      prompt_logprobs: null,
+      kv_transfer_params: null,
+    });
+  }
+
+  async stream(): Promise<void> {
+    this.exchange.beginStream();
+    await Promise.all(this.choices.map((choice) => this.streamChoice(choice)));
+    const usage = { ...this.chunkHead, choices: [], usage: wireUsage(this.context, this.call.usage()) };
+    await this.call.endStream(...(this.request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
+  }
+
+  private async wholeChoice(choice: SampledChoice): Promise<object> {
+    const ids: number[] = [];
+    const logprobs: WireToken[] = [];
+    let named = true;
+    let text = '';
+    let finish: FinishEvent | null = null;
+    for await (const event of this.call.events(choice)) {
+      if (event.kind === 'start') continue;
+      text += event.pieces.map((piece) => piece.text).join('');
+      const wire = choice.wire.take(event.tokens);
+      named &&= wire.ids !== undefined;
+      for (const id of wire.ids ?? []) ids.push(id);
+      logprobs.push(...wire.logprobs);
+      if (event.kind === 'finish') finish = event;
+    }
+    return this.choiceFields(choice, { ids: named ? ids : null, logprobs, text, finish });
+  }
+
+  /** In `tokens` mode an event without ids is not sent, as in vLLM: an aborted stream ends without a finish. */
+  private async streamChoice(choice: SampledChoice): Promise<void> {
+    let first = true;
+    for await (const event of this.call.events(choice)) {
+      if (event.kind === 'start') continue;
+      const finish = event.kind === 'finish' ? event : null;
+      const text = event.pieces.map((piece) => piece.text).join('');
+      const silent = this.request.output_mode === 'tokens' || (text === '' && finish === null);
+      if (event.tokens.length === 0 && silent) continue;
+      const wire = choice.wire.take(event.tokens);
+      const lost = choice.wire.losesIds(text === '', finish !== null);
+      const ids = lost ? null : (wire.ids ?? null);
+      await this.exchange.event({
+        ...this.chunkHead,
+        choices: [this.choiceFields(choice, { ids, logprobs: lost ? null : wire.logprobs, text, finish })],
+        ...(first ? this.promptFields() : {}),
+      });
+      first = false;
+      if (this.call.breaksStream(choice)) return;
+    }
+  }
+
+  private choiceFields(
+    choice: SampledChoice,
+    part: {
+      readonly ids: readonly number[] | null;
+      readonly logprobs: readonly WireToken[] | null;
+      readonly text: string;
+      readonly finish: FinishEvent | null;
+    },
+  ): object {
+    const { config } = this.context;
+    const { finish } = part;
+    return {
+      index: choice.index,
+      token_ids: part.ids,
+      logprobs: part.logprobs === null ? null : this.logprobs(part.logprobs),
+      ...(this.request.output_mode === 'text' ? { text: part.text } : {}),
+      finish_reason: finish?.reason ?? null,
+      ...(config.generateStopReason ? { stop_reason: finish?.stop ?? null } : {}),
+      routed_experts: config.routedExperts && finish !== null ? this.routedExperts(finish) : null,
+      weight_versions: config.reportVersions && finish !== null ? finish.spans : null,
+    };
+  }
+
+  private logprobs(wire: readonly WireToken[]): object | null {
+    const count = this.request.sampling_params.logprobs;
+    if (count === undefined || count === null) return null;
+    const { vocabulary, config } = this.context;
+    const mode = config.logprobsMode;
+    const content =
+      this.request.output_mode === 'text'
+        ? chatLogprobs(wire, { vocabulary, mode, asId: false })
+        : generateLogprobs(wire, { shape: config.generateLogprobs, mode, count });
+    return { content };
+  }
+
+  private routedExperts({ entry }: FinishEvent): unknown {
+    const start = this.request.sampling_params.routed_experts_prompt_start ?? 0;
+    return this.context.config.routedExpertsForm === 'npy' ? routedNpy(entry, start) : routedObject(entry, start);
+  }
+
+  private promptFields(): object {
+    if (this.request.return_token_ids !== true) return {};
+    return { prompt_token_ids: this.choices[0]?.wire.promptIds(this.request.token_ids) };
+  }
+
+  private get chunkHead(): object {
+    return { request_id: this.requestId, output_mode: this.request.output_mode };
+  }
+
+  private get requestId(): string {
+    return `generate-tokens-${this.call.head.requestId}`;
+  }
+}
