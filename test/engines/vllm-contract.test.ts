@@ -7,6 +7,18 @@ import { contractScenarios, engineContract } from './contract.ts';
 const sims: [string, SimOptions][] = [
   ['vLLM', {}],
   ['vLLM whose template opens thinking', { templateMode: 'open_think' }],
+  ['vLLM with ids', { scaleOut: true }],
+  [
+    'vLLM with ids whose template opens thinking',
+    { scaleOut: true, templateMode: 'open_think', derenderEnd: 'hidden' },
+  ],
+  [
+    'an older vLLM with ids whose template drops thinking',
+    { scaleOut: true, templateMode: 'strip_thinking', generateStopReason: true, generateLogprobs: 'openai' },
+  ],
+  ['a strict vLLM with routed experts', { scaleOut: true, strict: true, routedExperts: true }],
+  ['vLLM with ids and experts as an object', { scaleOut: true, routedExperts: true, routedExpertsForm: 'object' }],
+  ['vLLM with neither versions nor a control plane', { scaleOut: true, devMode: false, reportVersions: false }],
 ];
 
 for (const [name, options] of sims) {

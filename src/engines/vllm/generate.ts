@@ -15,7 +15,7 @@ import {
   stopReasonSchema,
   versionsSchema,
 } from '../record.ts';
-import { type Constraint, Constraints } from './constraint.ts';
+import { type Constraint, constraintOf } from './constraint.ts';
 import { cutAtStop, derender, tailOf } from './derender.ts';
 import { GENERATE_PATH, type ServerFacts } from './probe.ts';
 import { type ReplyContext, refuseForeign } from './reply.ts';
@@ -60,13 +60,11 @@ export class TokenCalls {
   private readonly server: VllmServer;
   private readonly facts: ServerFacts;
   private readonly ends: TurnEnds;
-  private readonly constraints: Constraints;
 
   constructor(server: VllmServer, facts: ServerFacts, ends: TurnEnds) {
     this.server = server;
     this.facts = facts;
     this.ends = ends;
-    this.constraints = new Constraints(server, facts.model);
   }
 
   /**
@@ -77,7 +75,7 @@ export class TokenCalls {
     const begun = request.begun;
     const left = request.maxTokens === null ? null : request.maxTokens - (begun?.responseIds.length ?? 0);
     if (begun !== null && left !== null && left <= 0) return this.finished(request, begun, context, signal);
-    const constraint = await this.constraints.of(request, signal);
+    const constraint = await constraintOf(this.server, this.facts.model, request, signal);
     const sent = this.sentIds(request);
     const body = this.body(request, sent, left, constraint);
     const reply = await this.server.post(GENERATE_PATH, body, request, signal);

@@ -93,7 +93,8 @@ export function renderBody(
   return `${conversation(model, messageTexts, toolsText)},"add_generation_prompt":${generationPrompt}}`;
 }
 
-function conversation(model: string, messageTexts: readonly string[], toolsText: string): string {
+/** The beginning of a body, without its closing brace. */
+export function conversation(model: string, messageTexts: readonly string[], toolsText: string): string {
   const tools = toolsText === '[]' ? '' : `,"tools":${toolsText}`;
   return `{"model":${JSON.stringify(model)},"messages":[${messageTexts.join(',')}]${tools}`;
 }
