@@ -1,0 +1,296 @@
+import type { Clock } from '../../core/clock.ts';
+import { engineIdOf } from '../../core/engine-id.ts';
+import { asFloeError, FloeError } from '../../core/errors.ts';
+import type { EngineInfo, EngineSpec, PauseMode, VersionSpan } from '../../schema/index.ts';
+import type { Engine, EngineNotice, GenerateReply, GenerateRequest, RenderRequest, SampledTokens } from '../engine.ts';
+import type { HttpReply } from '../http.ts';
+import { EngineVersions } from '../versions.ts';
+import { joinReply } from './continuation.ts';
+import { readExperts } from './experts.ts';
+import { versionName } from './facts.ts';
+import { type Profile, probeServer } from './probe.ts';
+import { hasImage, hasLostIds, type ReadReply, Sampler } from './sampler.ts';
+import { jsonOf, SglangServer } from './server.ts';
+
+export type SglangDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
+
+/** `forceNative`: prompts of ids go to `/generate` even where chat completions take them. */
+export type SglangOptions = { readonly forceNative?: boolean };
+
+/**
+ * An SGLang server, of any release that tells token ids. Rejects with `engine_unavailable` when it cannot be reached, `engine_error`
+ * when it is none, tells no ids or does not serve the model that `spec` names.
+ */
+export async function createSglangEngine(
+  spec: EngineSpec,
+  deps: SglangDeps,
+  options: SglangOptions = {},
+): Promise<Engine> {
+  const { base_url: baseUrl, api_key: apiKey } = spec;
+  const server = new SglangServer({ engineId: spec.engine_id ?? engineIdOf(baseUrl), baseUrl, apiKey });
+  try {
+    const nowMs = deps.clock.nowMs();
+    const profile = await probeServer(server, {
+      spec,
+      salts: [`floe-probe-${nowMs}-1`, `floe-probe-${nowMs}-2`],
+      forceNative: options.forceNative === true,
+    });
+    const versions = new EngineVersions(deps.clock, async () =>
+      namedWeights(await server.ask('GET', profile.info.weightPath)),
+    );
+    await versions.current();
+    return new SglangEngine({ spec, server, profile, versions, notice: deps.notice ?? (() => {}) });
+  } catch (error) {
+    await server.close();
+    throw asFloeError(error, 'engine_unavailable');
+  }
+}
+
+/** Weights that nobody named have no version, whatever SGLang calls them. */
+function namedWeights(reply: HttpReply): HttpReply {
+  const told = (jsonOf(reply.body) as { weight_version?: string | number | null } | null)?.weight_version;
+  return { ...reply, body: Buffer.from(JSON.stringify({ weight_version: versionName(told) })) };
+}
+
+type Parts = {
+  readonly spec: EngineSpec;
+  readonly server: SglangServer;
+  readonly profile: Profile;
+  readonly versions: EngineVersions;
+  readonly notice: EngineNotice;
+};
+
+class SglangEngine implements Engine {
+  private readonly parts: Parts;
+  private readonly sampler: Sampler;
+  private inflight = 0;
+  private healthy = true;
+  /** Once a stream has lost ids, the next would as well. */
+  private losesIds = false;
+
+  constructor(parts: Parts) {
+    this.parts = parts;
+    this.sampler = new Sampler(parts.server, parts.profile);
+  }
+
+  info(): EngineInfo {
+    const { server, spec, profile, versions } = this.parts;
+    return {
+      engine_id: server.engineId,
+      kind: 'sglang',
+      base_url: spec.base_url,
+      pool: spec.pool,
+      model: profile.info.model,
+      server_version: profile.info.version,
+      max_model_len: profile.info.maxModelLen,
+      logprobs_mode: spec.logprobs_mode,
+      policy_version: versions.last,
+      healthy: this.healthy,
+      streaming: this.streaming,
+      inflight: this.inflight,
+      max_concurrency: spec.max_concurrency,
+      capabilities: profile.capabilities,
+    };
+  }
+
+  private get streaming(): boolean {
+    return this.parts.profile.chat.streamed !== null && !this.losesIds;
+  }
+
+  async generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
+    return this.tracked(async () => {
+      const { prompt, begun } = request;
+      if (prompt === null || begun === null) return this.recorded(request, await this.sample(request, signal));
+      if (request.maxTokens !== null && begun.responseIds.length >= request.maxTokens) {
+        return this.ended(request, prompt.ids, begun, signal);
+      }
+      const { message, logprobsMode, ...reply } = await this.recorded(request, await this.sample(request, signal));
+      return { ...joinReply(prompt, begun, reply), message, logprobsMode };
+    });
+  }
+
+  async countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
+    return this.tracked(() =>
+      this.renderer().count(request.messageTexts, request.toolsText, signal, { sessionId: request.sessionId }),
+    );
+  }
+
+  async render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
+    return this.tracked(async () => {
+      if (request.messageTexts.some(hasImage)) {
+        throw this.parts.server.fail('unsupported', 'images cannot be rendered to ids', { images: true });
+      }
+      return this.renderer().render(request.messageTexts, request, signal, { sessionId: request.sessionId });
+    });
+  }
+
+  async detokenize(ids: Int32Array, signal: AbortSignal): Promise<string> {
+    return this.tracked(() => this.renderer().detokenize(ids, signal));
+  }
+
+  async pause(mode: PauseMode, signal: AbortSignal): Promise<void> {
+    this.refuseUnlessPausable();
+    await this.parts.server.tell('/pause_generation', { mode: mode === 'keep' ? 'in_place' : 'abort' }, signal);
+  }
+
+  async resume(signal: AbortSignal): Promise<void> {
+    this.refuseUnlessPausable();
+    await this.parts.server.tell('/continue_generation', {}, signal);
+  }
+
+  setPolicyVersion(version: string): void {
+    this.parts.versions.name(version);
+  }
+
+  async metrics(signal: AbortSignal): Promise<string | null> {
+    const reply = await this.parts.server.ask('GET', '/metrics', undefined, signal);
+    if (reply.status === 404) return null;
+    if (reply.status !== 200) throw this.parts.server.refused(reply);
+    return reply.body.toString('utf8');
+  }
+
+  close(): Promise<void> {
+    return this.parts.server.close();
+  }
+
+  private refuseUnlessPausable(): void {
+    const { server, profile } = this.parts;
+    if (!profile.capabilities.pause) throw server.fail('unsupported', 'it cannot be paused');
+  }
+
+  private renderer(): NonNullable<Profile['renderer']> {
+    const { server, profile } = this.parts;
+    if (profile.renderer === null) throw server.fail('unsupported', 'its /tokenize takes no messages');
+    return profile.renderer;
+  }
+
+  private async tracked<T>(work: () => Promise<T>): Promise<T> {
+    this.inflight++;
+    try {
+      const result = await work();
+      this.healthy = true;
+      return result;
+    } catch (error) {
+      if (FloeError.is(error)) this.healthy = error.code !== 'engine_unavailable' && error.code !== 'engine_error';
+      throw this.named(error);
+    } finally {
+      this.inflight--;
+    }
+  }
+
+  /** What a reply's reader refused, with the engine's name in it. */
+  private named(error: unknown): unknown {
+    if (!FloeError.is(error) || error.code === 'engine_rejected' || error.details.engine_id !== undefined) return error;
+    const { engineId } = this.parts.server;
+    const details = { ...error.details, engine_id: engineId };
+    return new FloeError(error.code, `engine ${engineId}: ${error.message}`, details, error.cause);
+  }
+
+  /**
+   * Harnesses ask for bounds such as 32,000 tokens whatever the model; SGLang refuses a bound that does not fit behind the
+   * prompt instead of lowering it. Without a bound it takes the room there is, which is then less than what was asked for.
+   */
+  private async sample(request: GenerateRequest, signal: AbortSignal): Promise<DatedReply> {
+    const { versions, profile } = this.parts;
+    const before = versions.current();
+    const { maxModelLen } = profile.info;
+    const hopeless = request.maxTokens !== null && maxModelLen !== null && request.maxTokens >= maxModelLen;
+    const bound =
+      hopeless || request.maxTokens === null ? null : request.maxTokens - (request.begun?.responseIds.length ?? 0);
+    const reply = await this.abortable(request, signal, async () => {
+      try {
+        return await this.listened(request, bound, signal);
+      } catch (error) {
+        if (bound === null || !FloeError.is(error) || error.details.context_overflow !== true) throw error;
+        return await this.listened(request, null, signal);
+      }
+    });
+    return { ...reply, versionSpans: reply.versionSpans ?? (await this.oneSpan(reply, await before)) };
+  }
+
+  private async listened(request: GenerateRequest, bound: number | null, signal: AbortSignal): Promise<ReadReply> {
+    try {
+      return await this.sampler.sample(request, bound, this.streaming ? request.listener : undefined, signal);
+    } catch (error) {
+      if (hasLostIds(error)) this.giveUpStreams(error);
+      throw error;
+    }
+  }
+
+  /** The server notices within seconds that nobody waits any longer; it is told at once. */
+  private async abortable<T>(request: GenerateRequest, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+    const { server, profile } = this.parts;
+    const onAbort = (): void => {
+      // The connection is closed all the same, so a server that cannot be told ends the call a little later.
+      server.ask('POST', '/abort_request', { rid: request.completionId }).catch(() => {});
+    };
+    if (!profile.capabilities.abort) return work();
+    signal.throwIfAborted();
+    signal.addEventListener('abort', onAbort, { once: true });
+    try {
+      return await work();
+    } finally {
+      signal.removeEventListener('abort', onAbort);
+    }
+  }
+
+  private giveUpStreams(error: FloeError): void {
+    if (this.losesIds) return;
+    this.losesIds = true;
+    const { server, notice } = this.parts;
+    notice('a streamed reply has lost token ids; replies of this engine arrive whole from now on', {
+      engine_id: server.engineId,
+      reason: error.message,
+    });
+  }
+
+  /** Without spans from the server: one version if it was the same before and after, otherwise nobody knows. */
+  private async oneSpan(reply: ReadReply, before: string | null): Promise<VersionSpan[]> {
+    const after = reply.endVersion ?? (await this.parts.versions.afterReply());
+    return [{ version: before === after ? before : null, start: 0, end: reply.responseIds.length }];
+  }
+
+  private recorded(request: GenerateRequest, reply: DatedReply): GenerateReply {
+    const { promptIds, responseIds, responseLogprobs, versionSpans, message, finishReason, stop, usage } = reply;
+    const shape = this.parts.profile.experts ? this.parts.profile.info.expertShape : null;
+    return {
+      promptIds: request.prompt === null || request.begun !== null ? promptIds : request.prompt.ids,
+      responseIds,
+      responseLogprobs,
+      versionSpans,
+      routedExperts:
+        shape === null || reply.experts === null
+          ? null
+          : readExperts(reply.experts, shape, promptIds.length + responseIds.length),
+      message,
+      finishReason,
+      stop,
+      usage,
+      logprobsMode: this.parts.spec.logprobs_mode,
+    };
+  }
+
+  /** A reply that was broken off when it had reached its bound. */
+  private async ended(
+    request: GenerateRequest,
+    promptIds: Int32Array,
+    begun: SampledTokens,
+    signal: AbortSignal,
+  ): Promise<GenerateReply> {
+    const { responseIds, responseLogprobs, versionSpans, routedExperts } = begun;
+    return {
+      promptIds,
+      responseIds,
+      responseLogprobs,
+      versionSpans,
+      routedExperts,
+      message: await this.sampler.readBegun(request, begun, signal),
+      finishReason: 'length',
+      stop: null,
+      usage: { prompt_tokens: promptIds.length, completion_tokens: responseIds.length, cached_tokens: null },
+      logprobsMode: this.parts.spec.logprobs_mode,
+    };
+  }
+}
+
+type DatedReply = ReadReply & { readonly versionSpans: readonly VersionSpan[] };
