@@ -1,54 +1,66 @@
-const ZERO = 0x30;
-/** Digits are written four at a time: fewer divisions, and 10,000 entries stay in the processor's cache. */
+/**
+ * Decimal digits for columns of numbers. Digits are looked up four at a time and stored with one write, which may go up to three
+ * bytes beyond the last digit: what is written next goes over them.
+ */
 const GROUP = 10_000;
 const GROUP_DIGITS = 4;
-const FOURS = Uint8Array.from({ length: GROUP * GROUP_DIGITS }, (_, at) => {
-  const place = GROUP_DIGITS - 1 - (at % GROUP_DIGITS);
-  return ZERO + (Math.floor(Math.floor(at / GROUP_DIGITS) / 10 ** place) % 10);
-});
 
-/** Writes a whole number from 0 to 2^31 - 1 in decimal; returns the position behind it. */
-export function writeUint(bytes: Uint8Array, at: number, value: number): number {
-  if (value < GROUP) return writeShort(bytes, at, value);
+/** By a number below {@link GROUP}: its four digits as a little-endian word; the same without leading zeros; and how many those are. */
+const PADDED = new Uint32Array(GROUP);
+const BARE = new Uint32Array(GROUP);
+const LENGTH = new Uint8Array(GROUP);
+for (let value = 0; value < GROUP; value++) {
+  PADDED[value] = wordOf(String(value).padStart(GROUP_DIGITS, '0'));
+  BARE[value] = wordOf(String(value).padEnd(GROUP_DIGITS, '0'));
+  LENGTH[value] = String(value).length;
+}
+
+function wordOf(digits: string): number {
+  return Buffer.from(digits, 'latin1').readUInt32LE();
+}
+
+/** Digits of 2^31 - 1, and what may be written beyond them. */
+export const UINT_ROOM = 10 + 3;
+
+/** Writes a whole number from 0 to 2^31 - 1; returns the position behind it. Needs {@link UINT_ROOM} bytes. */
+export function writeUint(view: DataView, at: number, value: number): number {
+  if (value < GROUP) return writeShort(view, at, value);
   const high = (value / GROUP) | 0;
-  const position = high < GROUP ? writeShort(bytes, at, high) : writeUint(bytes, at, high);
-  writeFour(bytes, position, value - high * GROUP);
+  const position = high < GROUP ? writeShort(view, at, high) : writeUint(view, at, high);
+  view.setUint32(position, PADDED[value - high * GROUP] as number, true);
   return position + GROUP_DIGITS;
 }
 
-/** Writes exactly `length` digits of a whole number from 0 to 2^31 - 1, with leading zeros; returns the position behind them. */
-export function writePadded(bytes: Uint8Array, at: number, value: number, length: number): number {
-  let rest = value;
-  let position = at + length;
-  while (position - at >= GROUP_DIGITS) {
-    const high = (rest / GROUP) | 0;
-    position -= GROUP_DIGITS;
-    writeFour(bytes, position, rest - high * GROUP);
-    rest = high;
-  }
-  while (position > at) {
-    const high = (rest / 10) | 0;
-    bytes[--position] = ZERO + rest - high * 10;
-    rest = high;
-  }
-  return at + length;
+function writeShort(view: DataView, at: number, value: number): number {
+  view.setUint32(at, BARE[value] as number, true);
+  return at + (LENGTH[value] as number);
 }
 
-function writeFour(bytes: Uint8Array, at: number, value: number): void {
-  const from = value * GROUP_DIGITS;
-  bytes[at] = FOURS[from] as number;
-  bytes[at + 1] = FOURS[from + 1] as number;
-  bytes[at + 2] = FOURS[from + 2] as number;
-  bytes[at + 3] = FOURS[from + 3] as number;
+/** The digits that {@link writeFraction} writes, whatever it keeps of them. */
+export const FRACTION_DIGITS = 12;
+const FRACTION_HIGH = 10 ** (FRACTION_DIGITS - GROUP_DIGITS);
+const FRACTION_HIGH_INVERSE = 1 / FRACTION_HIGH;
+/** By a number of places: what makes a fraction in these one of {@link FRACTION_DIGITS}. */
+const TO_FRACTION = Float64Array.from({ length: FRACTION_DIGITS + 1 }, (_, places) => 10 ** (FRACTION_DIGITS - places));
+
+/**
+ * Writes a whole number in exactly `places` digits, 1 to {@link FRACTION_DIGITS}, leading zeros included; returns the position
+ * behind them. Needs {@link FRACTION_DIGITS} bytes.
+ */
+export function writeFraction(view: DataView, at: number, digits: number, places: number): number {
+  const fraction = digits * (TO_FRACTION[places] as number);
+  // Multiplied, since a division takes as long as all the rest; half a unit keeps rounding from reaching a whole number.
+  const high = ((fraction + 0.5) * FRACTION_HIGH_INVERSE) | 0;
+  const rest = (fraction - high * FRACTION_HIGH) | 0;
+  const middle = (rest / GROUP) | 0;
+  view.setUint32(at, PADDED[high] as number, true);
+  view.setUint32(at + GROUP_DIGITS, PADDED[middle] as number, true);
+  view.setUint32(at + 2 * GROUP_DIGITS, PADDED[rest - middle * GROUP] as number, true);
+  return at + places;
 }
 
-/** Up to four digits, without leading zeros. */
-function writeShort(bytes: Uint8Array, at: number, value: number): number {
-  const from = value * GROUP_DIGITS;
-  let position = at;
-  if (value >= 1000) bytes[position++] = FOURS[from] as number;
-  if (value >= 100) bytes[position++] = FOURS[from + 1] as number;
-  if (value >= 10) bytes[position++] = FOURS[from + 2] as number;
-  bytes[position++] = FOURS[from + 3] as number;
-  return position;
+/** Writes ASCII text; returns the position behind it. */
+export function writeAscii(view: DataView, at: number, text: string): number {
+  for (let i = 0; i < text.length; i++) view.setUint8(at + i, text.charCodeAt(i));
+  return at + text.length;
 }

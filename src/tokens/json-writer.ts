@@ -1,13 +1,14 @@
-import { writeUint } from './decimal.ts';
-import { FLOAT32_MAX_CHARS, writeFloat32Bits } from './float32.ts';
+import { UINT_ROOM, writeAscii, writeUint } from './decimal.ts';
+import { FLOAT32_ROOM, writeFloat32Bits } from './float32.ts';
 
-/** `-2147483648,` */
-const INT32_MAX_CHARS = 12;
+/** Sign and comma beside the digits. */
+const INT32_ROOM = UINT_ROOM + 2;
 const COMMA = 0x2c;
 const OPEN = 0x5b;
 const CLOSE = 0x5d;
 const MINUS = 0x2d;
-const ZERO = 0x30;
+/** `0,` as a little-endian word. */
+const DIGIT_AND_COMMA = 0x2c30;
 /** Numbers written between two looks at the room left; larger blocks would reserve, for their longest form, much that stays empty. */
 const BLOCK = 2048;
 /** Whole groups of three bytes, so that no piece but the last is padded. */
@@ -20,10 +21,12 @@ const LEAST_INT32 = -(2 ** 31);
  */
 export class JsonWriter {
   private bytes: Buffer;
+  private view: DataView;
   private length = 0;
 
   constructor(expectedBytes: number) {
     this.bytes = Buffer.allocUnsafe(Math.max(expectedBytes, 1024));
+    this.view = viewOf(this.bytes);
   }
 
   /** JSON text as it is. */
@@ -51,13 +54,13 @@ export class JsonWriter {
     this.open();
     for (let from = 0; from < values.length; from += BLOCK) {
       const to = Math.min(from + BLOCK, values.length);
-      this.reserve(BLOCK * INT32_MAX_CHARS);
-      const bytes = this.bytes;
+      this.reserve(BLOCK * INT32_ROOM);
+      const { view } = this;
       let at = this.length;
       for (let i = from; i < to; i++) {
         const value = values[i] as number;
-        at = value < 0 ? writeNegative(bytes, at, value) : writeUint(bytes, at, value);
-        bytes[at++] = COMMA;
+        at = value < 0 ? writeNegative(view, at, value) : writeUint(view, at, value);
+        view.setUint8(at++, COMMA);
       }
       this.length = at;
     }
@@ -66,16 +69,16 @@ export class JsonWriter {
 
   /** Each as the shortest decimal that restores it; see {@link writeFloat32}. All must be finite. */
   floats(values: Float32Array): void {
-    const bits = new Uint32Array(values.buffer, values.byteOffset, values.length);
+    const bits = new Int32Array(values.buffer, values.byteOffset, values.length);
     this.open();
     for (let from = 0; from < values.length; from += BLOCK) {
       const to = Math.min(from + BLOCK, values.length);
-      this.reserve(BLOCK * (FLOAT32_MAX_CHARS + 1));
-      const bytes = this.bytes;
+      this.reserve(BLOCK * (FLOAT32_ROOM + 1));
+      const { view } = this;
       let at = this.length;
       for (let i = from; i < to; i++) {
-        at = writeFloat32Bits(bytes, at, values[i] as number, bits[i] as number);
-        bytes[at++] = COMMA;
+        at = writeFloat32Bits(view, at, bits[i] as number);
+        view.setUint8(at++, COMMA);
       }
       this.length = at;
     }
@@ -86,11 +89,10 @@ export class JsonWriter {
   digits(values: Uint8Array): void {
     this.open();
     this.reserve(values.length * 2);
-    const bytes = this.bytes;
+    const { view } = this;
     let at = this.length;
     for (let i = 0; i < values.length; i++) {
-      bytes[at] = ZERO + (values[i] as number);
-      bytes[at + 1] = COMMA;
+      view.setUint16(at, DIGIT_AND_COMMA + (values[i] as number), true);
       at += 2;
     }
     this.length = at;
@@ -131,11 +133,16 @@ export class JsonWriter {
     const grown = Buffer.allocUnsafe(Math.max(needed, this.bytes.length * 2));
     this.bytes.copy(grown, 0, 0, this.length);
     this.bytes = grown;
+    this.view = viewOf(grown);
   }
 }
 
-function writeNegative(bytes: Buffer, at: number, value: number): number {
-  if (value === LEAST_INT32) return at + bytes.write(String(value), at, 'latin1');
-  bytes[at] = MINUS;
-  return writeUint(bytes, at + 1, -value);
+function viewOf(bytes: Buffer): DataView {
+  return new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+}
+
+function writeNegative(view: DataView, at: number, value: number): number {
+  if (value === LEAST_INT32) return writeAscii(view, at, String(value));
+  view.setUint8(at, MINUS);
+  return writeUint(view, at + 1, -value);
 }
