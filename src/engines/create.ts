@@ -1,8 +1,8 @@
 import type { Clock } from '../core/clock.ts';
-import { FloeError } from '../core/errors.ts';
 import type { EngineSpec } from '../schema/index.ts';
 import type { Engine, EngineNotice } from './engine.ts';
 import { createLlamaCppEngine } from './llama-cpp/engine.ts';
+import { createOpenaiEngine } from './openai/engine.ts';
 import { createSglangEngine } from './sglang/engine.ts';
 import { createVllmEngine } from './vllm/engine.ts';
 
@@ -21,6 +21,6 @@ export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine
     case 'sglang':
       return createSglangEngine(spec, deps);
     case 'openai':
-      return Promise.reject(new FloeError('unsupported', `engines of kind ${spec.kind}`));
+      return createOpenaiEngine(spec);
   }
 }

@@ -1,5 +1,5 @@
 import { Pool } from 'undici';
-import type { z } from 'zod';
+import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { callEngine, type HttpReply, type OpenReply, openReply } from './http.ts';
 import { errorMessage, isErrorBody, refusal, shaped } from './record.ts';
@@ -18,9 +18,21 @@ export type EngineServerOptions = {
   readonly baseUrl: string;
   /** Sent as a bearer token. */
   readonly apiKey: string | null;
-  /** Whether a refusal (its JSON body and message) is of a prompt that is too long for the model. */
-  readonly isOverflow: (json: unknown, message: string) => boolean;
+  /** Whether a refusal is of a prompt that is too long for the model. */
+  readonly isOverflow: (refusal: Refusal) => boolean;
 };
+
+/** What an error body says; the fields that OpenAI's API and its likes have beside the message. */
+export type Refusal = {
+  readonly message: string;
+  readonly type: string | null;
+  readonly param: string | null;
+  readonly code: string | null;
+};
+
+const refusalSchema = z.looseObject({
+  error: z.looseObject({ type: z.unknown(), param: z.unknown(), code: z.unknown() }),
+});
 
 /** HTTP to one inference server: connections, the token, and errors by status. */
 export class EngineServer {
@@ -91,20 +103,22 @@ export class EngineServer {
   /** What a reply with another status than 200 means. */
   refused(reply: HttpReply): FloeError {
     const { status } = reply;
-    const json = jsonOf(reply.body);
-    const message = errorMessage(json) ?? `status ${status}`;
+    const said = refusalOf(jsonOf(reply.body), status);
+    const { message } = said;
     if (status === 503 || status === 429) {
       return this.fail('engine_unavailable', message, { status, retry_after_ms: retryAfterMs(reply.headers) });
     }
     if (status === 501) return this.fail('unsupported', message, { status });
-    // The URL, the key and the model are floe's own, so a server that does not know or trust us is no fault of the request.
-    const misplaced = status === 401 || status === 403 || status === 404;
+    // The URL, the key, what was paid and the model are floe's own, so a server that does not know or trust us is no fault of the request.
+    const misplaced = (status >= 401 && status <= 404) || status === 405;
     if (misplaced || status >= 500 || status < 400) return this.fail('engine_error', message, { status });
     // The wording stays the engine's own: harnesses recognise an overlong prompt by it.
     return new FloeError('engine_rejected', message, {
       status,
       engine_id: this.engineId,
-      ...(this.isOverflow(json, message) ? { context_overflow: true } : {}),
+      ...(said.param === null ? {} : { param: said.param }),
+      ...(said.code === null ? {} : { engine_code: said.code }),
+      ...(this.isOverflow(said) ? { context_overflow: true } : {}),
     });
   }
 
@@ -115,6 +129,16 @@ export class EngineServer {
   async close(): Promise<void> {
     if (!this.pool.destroyed) await this.pool.destroy();
   }
+}
+
+function refusalOf(json: unknown, status: number): Refusal {
+  const parsed = refusalSchema.safeParse(json);
+  const { type, param, code } = parsed.success ? parsed.data.error : { type: null, param: null, code: null };
+  return { message: errorMessage(json) ?? `status ${status}`, type: word(type), param: word(param), code: word(code) };
+}
+
+function word(value: unknown): string | null {
+  return typeof value === 'string' ? value : null;
 }
 
 /** Null for what is no JSON. */

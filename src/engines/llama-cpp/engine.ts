@@ -17,7 +17,6 @@ const never = new AbortController().signal;
 const promptSchema = z.looseObject({ prompt: z.string() });
 const tokensSchema = z.looseObject({ tokens: z.array(z.int().min(0)) });
 const contentSchema = z.looseObject({ content: z.string() });
-const overflowSchema = z.looseObject({ error: z.looseObject({ type: z.literal('exceed_context_size_error') }) });
 
 /** Any text whose ids are complete characters; what is forced where only the other probabilities matter. */
 const FORCED_TEXT = 'a';
@@ -41,7 +40,7 @@ export async function createLlamaCppEngine(spec: EngineSpec): Promise<Engine> {
     engineId: spec.engine_id,
     baseUrl: spec.base_url,
     apiKey: spec.api_key,
-    isOverflow: (json) => overflowSchema.safeParse(json).success,
+    isOverflow: ({ type }) => type === 'exceed_context_size_error',
   });
   try {
     const facts = await readFacts(server, spec);

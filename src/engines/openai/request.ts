@@ -1,0 +1,79 @@
+import type { GenerateRequest } from '../engine.ts';
+
+/** What an API may not know. Left out once it has said so, where that changes nothing about the reply. */
+export const OPTIONAL_FIELDS = ['max_tokens', 'temperature', 'top_p', 'seed', 'parallel_tool_calls'] as const;
+export type OptionalField = (typeof OPTIONAL_FIELDS)[number];
+
+export function isOptionalField(name: unknown): name is OptionalField {
+  return OPTIONAL_FIELDS.some((field) => field === name);
+}
+
+/**
+ * The body of a chat completion with the fields of OpenAI's API alone. `unknown` are fields that the API has refused: `max_tokens`
+ * is then sent as `max_completion_tokens`, and others are left out where the reply may do without them.
+ */
+export function chatBody(
+  model: string,
+  request: GenerateRequest,
+  stream: boolean,
+  unknown: ReadonlySet<OptionalField>,
+): string {
+  const { sampling, tools, toolChoice, parallelToolCalls, maxTokens, stop, responseFormat, seed } = request;
+  const optional: Partial<Record<OptionalField, unknown>> = {
+    ...(maxTokens === null ? {} : { max_tokens: maxTokens }),
+    temperature: sampling.temperature,
+    top_p: sampling.top_p,
+    ...(seed === null ? {} : { seed }),
+    ...(tools.length === 0 || parallelToolCalls === null ? {} : { parallel_tool_calls: parallelToolCalls }),
+  };
+  const known = Object.fromEntries(
+    Object.entries(optional).filter(
+      ([field]) => !isOptionalField(field) || !unknown.has(field) || !canDoWithout(request, field),
+    ),
+  );
+  const rest = JSON.stringify({
+    ...known,
+    ...(maxTokens !== null && unknown.has('max_tokens') ? { max_completion_tokens: maxTokens } : {}),
+    ...(tools.length === 0 || toolChoice === null ? {} : { tool_choice: toolChoice }),
+    ...(stop.length === 0 ? {} : { stop }),
+    ...(responseFormat === null ? {} : { response_format: responseFormat }),
+    stream,
+    ...(stream ? { stream_options: { include_usage: true } } : {}),
+  });
+  const messages = request.messageTexts.map(withoutThinking).join(',');
+  const toolsPart = tools.length === 0 ? '' : `,"tools":${request.toolsText}`;
+  return `{"model":${JSON.stringify(model)},"messages":[${messages}]${toolsPart},${rest.slice(1)}`;
+}
+
+/** Whether a reply is the same without the field: the task's sampling is kept, or the reply is refused. */
+export function canDoWithout(request: GenerateRequest, field: OptionalField): boolean {
+  switch (field) {
+    case 'max_tokens':
+      return true;
+    case 'temperature':
+      return request.sampling.temperature === 1;
+    case 'top_p':
+      return request.sampling.top_p === 1;
+    case 'seed':
+      // Asked for as far as the API can, as OpenAI's own does.
+      return true;
+    case 'parallel_tool_calls':
+      return request.parallelToolCalls !== false;
+  }
+}
+
+/** What the task fixes and the API has no field for. */
+export function droppedSampling({ sampling }: GenerateRequest): string[] {
+  return [
+    ...(sampling.top_k === 0 ? [] : ['top_k']),
+    ...(sampling.min_p === 0 ? [] : ['min_p']),
+    ...(sampling.repetition_penalty === 1 ? [] : ['repetition_penalty']),
+  ];
+}
+
+/** Thinking is no field of a message there, and APIs refuse it. The name as a key cannot occur inside a JSON string. */
+function withoutThinking(text: string): string {
+  if (!text.includes('"reasoning_content":')) return text;
+  const { reasoning_content: _, ...message } = JSON.parse(text) as Record<string, unknown>;
+  return JSON.stringify(message);
+}
