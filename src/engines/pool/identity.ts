@@ -33,7 +33,7 @@ export function mismatchOf(one: EngineInfo, other: EngineInfo): string | null {
   return `${one.engine_id} and ${other.engine_id} differ in tokenizer or template (${a}, ${b})`;
 }
 
-/** Whether two specifications say the same, ids left out. */
+/** Whether two specifications of one id say the same. */
 export function sameSpec(one: EngineSpec, other: EngineSpec): boolean {
   const keys = Object.keys(engineSpecSchema.shape) as (keyof EngineSpec)[];
   return keys.every((key) => key === 'engine_id' || one[key] === other[key]);

@@ -1,3 +1,4 @@
+import { engineIdOf } from '../../core/engine-id.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineInfo, EnginePolicy, EngineSpec } from '../../schema/index.ts';
 import type { Engine } from '../engine.ts';
@@ -7,7 +8,7 @@ import { Member, type MemberDeps } from './member.ts';
 import { SlotQueue } from './slot-queue.ts';
 
 /** An engine that is being connected to. */
-type Joining = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo>; readonly cleared: Set<string | null> };
+type Joining = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo> };
 
 type Connect = NonNullable<MemberDeps['connect']>;
 
@@ -21,7 +22,7 @@ export class EngineRegistry {
   private readonly deps: RegistryDeps;
   private readonly byId = new Map<string, Member>();
   private readonly queues = new Map<string, SlotQueue>();
-  private readonly joining = new Set<Joining>();
+  private readonly joining = new Map<string, Joining>();
   private closed = false;
 
   constructor(deps: RegistryDeps) {
@@ -44,22 +45,20 @@ export class EngineRegistry {
   }
 
   /** See `EnginePool.register`. */
-  async register(spec: EngineSpec): Promise<EngineInfo> {
+  async register(asked: EngineSpec): Promise<EngineInfo> {
     if (this.closed) throw closedError();
-    const known = spec.engine_id === undefined ? undefined : this.byId.get(spec.engine_id);
-    if (known !== undefined) return sameOrConflict(known, spec);
-    const twin = [...this.joining].find(
-      (other) => other.spec.engine_id === spec.engine_id && sameSpec(other.spec, spec) && other.cleared.size === 0,
-    );
-    if (twin !== undefined) return twin.info;
-    const cleared = new Set<string | null>();
-    const info = this.deps.connect(spec).then((engine) => this.admit(engine, spec, cleared));
-    const joining: Joining = { spec, cleared, info };
-    this.joining.add(joining);
+    const id = asked.engine_id ?? engineIdOf(asked.base_url);
+    const spec = { ...asked, engine_id: id };
+    const known = this.byId.get(id)?.spec ?? this.joining.get(id)?.spec;
+    if (known !== undefined && !sameSpec(known, spec)) throw conflict(id);
+    const member = this.byId.get(id);
+    if (member !== undefined) return member.info();
+    const joining = this.joining.get(id) ?? { spec, info: this.join(spec) };
+    this.joining.set(id, joining);
     try {
       return await joining.info;
     } finally {
-      this.joining.delete(joining);
+      if (this.joining.get(id) === joining) this.joining.delete(id);
     }
   }
 
@@ -88,17 +87,15 @@ export class EngineRegistry {
     return member.info();
   }
 
-  private async admit(engine: Engine, spec: EngineSpec, cleared: ReadonlySet<string | null>): Promise<EngineInfo> {
+  private async join(spec: EngineSpec & { readonly engine_id: string }): Promise<EngineInfo> {
+    const { engine_id: id } = spec;
+    const engine = await this.deps.connect(spec);
     try {
-      const id = engine.info().engine_id;
-      if (cleared.has(null) || cleared.has(id)) {
+      if (this.closed) throw closedError();
+      if (this.joining.get(id)?.spec !== spec) {
         throw new FloeError('cancelled', `engine ${id} was deregistered while it was connected to`, { engine_id: id });
       }
-      const known = this.byId.get(id);
-      if (known === undefined) return this.add(engine, spec, this.deps.connect);
-      const same = sameOrConflict(known, spec);
-      await engine.close();
-      return same;
+      return this.add(engine, spec, this.deps.connect);
     } catch (error) {
       await engine.close();
       throw error;
@@ -107,7 +104,8 @@ export class EngineRegistry {
 
   /** See `EnginePool.deregister`. */
   deregister(engineId: string | null, abort: boolean): readonly string[] {
-    for (const { cleared } of this.joining) cleared.add(engineId);
+    if (engineId === null) this.joining.clear();
+    else this.joining.delete(engineId);
     const gone = this.members.filter(({ id }) => engineId === null || id === engineId);
     for (const { id } of gone) this.byId.delete(id);
     // All of them before any: who waits and looks again must not get one that is about to go.
@@ -118,7 +116,7 @@ export class EngineRegistry {
 
   async close(): Promise<void> {
     this.closed = true;
-    for (const { cleared } of this.joining) cleared.add(null);
+    this.joining.clear();
     const { members } = this;
     this.byId.clear();
     const queues = [...this.queues.values()];
@@ -145,11 +143,8 @@ export class EngineRegistry {
   }
 }
 
-function sameOrConflict(member: Member, spec: EngineSpec): EngineInfo {
-  if (sameSpec(member.spec, spec)) return member.info();
-  throw new FloeError('conflict', `engine ${member.id} is registered already, with another specification`, {
-    engine_id: member.id,
-  });
+function conflict(id: string): FloeError {
+  return new FloeError('conflict', `engine ${id} is registered already, with another specification`, { engine_id: id });
 }
 
 function closedError(): FloeError {
