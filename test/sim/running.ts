@@ -1,0 +1,57 @@
+import { afterEach } from 'vitest';
+import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
+
+/** A caller that thinks, then calls a tool; after its result it says what it saw. */
+export const CALLER = {
+  name: 'caller',
+  rules: [
+    {
+      when: { last_role: 'tool' as const },
+      reply: [{ think: 4 }, { text: 'All done, thank you.' }],
+    },
+    {
+      when: { tools: ['bash'] },
+      reply: [
+        { think: 8 },
+        {
+          choice: {
+            id: 'words',
+            options: [
+              { logit: 1, reply: [{ text: 'Let me look.' }] },
+              { logit: 0, reply: [{ text: 'I will look.' }] },
+            ],
+          },
+        },
+        { call: { tool: 'bash', arguments: { command: 'ls' } } },
+      ],
+    },
+    { reply: [{ think: 4 }, { text: 'Nothing to call here.' }] },
+  ],
+};
+
+export const TOOLS = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object' } } }];
+export const USER = { role: 'user', content: 'Go.' };
+
+/** Starts simulated engines that end with the test. */
+export function simStarter(defaults: SimOptions = {}): (options?: SimOptions) => Promise<SimServer> {
+  const running: SimServer[] = [];
+  afterEach(async () => {
+    for (const sim of running.splice(0)) await sim.close();
+  });
+  return async (options = {}) => {
+    const sim = await startSim({ scenarios: [CALLER], ...defaults, ...options });
+    running.push(sim);
+    return sim;
+  };
+}
+
+/** Posts JSON and reads JSON, whatever the status. */
+export async function postJson<T>(
+  url: string,
+  body: unknown,
+  headers: Record<string, string> = {},
+): Promise<{ status: number; body: T }> {
+  const response = await fetch(url, { method: 'POST', body: JSON.stringify(body), headers });
+  const text = await response.text();
+  return { status: response.status, body: (text === '' ? null : JSON.parse(text)) as T };
+}
