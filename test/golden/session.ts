@@ -14,8 +14,11 @@ import {
 import type { LedgerEntry } from '../../src/sim/ledger.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
 import { type SimOptions, type SimServer, startSim } from '../../src/sim/server.ts';
+import { proveSameText } from '../../src/tokens/drift-proof.ts';
+import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import { HandJournal, WatchedClock } from '../proxy/rig.ts';
+import type { Mode } from './modes.ts';
 import type { Ask, Said, Speaker, Turn } from './speakers.ts';
 
 /** How long a call outlives its client; a number that nothing else in the proxy waits for. */
@@ -28,7 +31,7 @@ export class Golden {
   readonly sim: SimServer;
   readonly journal = new HandJournal();
   private readonly clock = new WatchedClock();
-  private readonly engines: EnginePool;
+  readonly engines: EnginePool;
   private readonly proxy: ModelProxy;
   private sessions = 0;
 
@@ -38,9 +41,11 @@ export class Golden {
     this.proxy = createProxy({ engines, journal: this.journal, clock: this.clock, abandonGraceMs: GRACE_MS });
   }
 
-  static async start(options: SimOptions): Promise<Golden> {
-    const sim = await startSim(options);
-    const engines = await createEnginePool([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
+  static async start({ kind, sim: settings }: Mode, options: SimOptions): Promise<Golden> {
+    const sim = await startSim({ ...settings, ...options });
+    const engines = await createEnginePool([engineSpecSchema.parse({ kind, base_url: sim.url })], {
+      clock: systemClock,
+    });
     const golden = new Golden(sim, engines);
     await golden.proxy.listen({ host: '127.0.0.1', port: 0 });
     return golden;
@@ -65,6 +70,13 @@ export class Golden {
   /** Resolves when the proxy has noticed that nobody waits for a reply any more. */
   clientGone(): Promise<void> {
     return this.clock.scheduled(GRACE_MS);
+  }
+
+  /** Tokens that the engine has sampled so far, those of running replies included. */
+  async sampledTokens(): Promise<number> {
+    const text = await (await fetch(`${this.sim.url}/metrics`)).text();
+    const samples = text.matchAll(/^\w+:generation_tokens_total(?:\{[^}]*\})? (\d+)/gm);
+    return [...samples].reduce((sum, sample) => sum + Number(sample[1]), 0);
   }
 
   async close(): Promise<void> {
@@ -122,6 +134,15 @@ export class GoldenSession {
     return this.golden.sim.ledger.entries().filter((entry) => entry.session_id === this.session.sessionId);
   }
 
+  /** What a gateway finds out before it builds: which turns were only cut into other tokens. */
+  async graphOptions(): Promise<GraphOptions> {
+    const { engines } = this.golden;
+    const closeIds = engines.modeOf('default', 'chat').template.close_ids;
+    const names = { completionId: 'cpl_proof', sessionId: this.session.sessionId, pool: 'default' };
+    const decode = (ids: Int32Array) => engines.detokenize(ids, names, AbortSignal.timeout(60_000));
+    return { closeIds, sameText: await proveSameText(this.session.completions(), closeIds, decode) };
+  }
+
   /** Ends the session. The traces must equal the ledger and the sums must hold, whatever the agent did. */
   async judge(config: Record<string, unknown> = {}): Promise<Judged> {
     await this.session.close();
@@ -132,6 +153,7 @@ export class GoldenSession {
       reward: 1,
       error: null,
       metadata: {},
+      graphOptions: await this.graphOptions(),
     });
     const trajectory = trajectorySchema.parse(JSON.parse(json.toString()));
     const result = { session_id: this.session.sessionId, trajectory } as SessionResult;
@@ -139,8 +161,14 @@ export class GoldenSession {
     expect(report.mismatches).toEqual([]);
     const excluded = Object.values(audit.tokens.excluded).reduce((sum, count) => sum + count, 0);
     expect(audit.tokens.trained + excluded).toBe(audit.tokens.sampled);
-    const sampled = this.ledger().reduce((sum, entry) => sum + entry.response_ids.length, 0);
-    expect(audit.tokens.sampled).toBe(sampled);
+    const entries = this.ledger();
+    const sampled = entries.reduce((sum, entry) => sum + entry.response_ids.length, 0);
+    const recorded = new Set(this.session.completions().map(({ completionId }) => completionId));
+    const unrecorded = entries.filter((entry) => !recorded.has(entry.request_id));
+    // Replies that the engine spoilt, or that were cut off, are the only difference.
+    expect(unrecorded.filter((entry) => entry.faults.length === 0 && entry.aborted_at === null)).toEqual([]);
+    const lostTokens = unrecorded.reduce((sum, entry) => sum + entry.response_ids.length, 0);
+    expect(audit.tokens.sampled).toBe(sampled - lostTokens);
     return { trajectory, audit, report };
   }
 }

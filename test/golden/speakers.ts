@@ -15,6 +15,7 @@ export type Ask = {
   readonly system: string;
   readonly turns: readonly Turn[];
   readonly tools: readonly string[];
+  readonly stop?: readonly string[];
   readonly stream: boolean;
 };
 
@@ -41,11 +42,12 @@ function eventsOf(body: string): Foreign[] {
 
 const openaiChat: Speaker = {
   dialect: 'openai_chat',
-  write: ({ system, turns, tools, stream }) => ({
+  write: ({ system, turns, tools, stop, stream }) => ({
     path: '/v1/chat/completions',
     body: {
       model: 'policy',
       stream,
+      ...(stop === undefined ? {} : { stop }),
       tools: tools.map((name) => ({ type: 'function', function: { name, parameters: PARAMETERS } })),
       messages: [
         { role: 'system', content: system },
@@ -103,10 +105,11 @@ const openaiChat: Speaker = {
 
 const anthropic: Speaker = {
   dialect: 'anthropic',
-  write: ({ system, turns, tools, stream }) => ({
+  write: ({ system, turns, tools, stop, stream }) => ({
     path: '/v1/messages',
     body: {
       model: 'policy',
+      ...(stop === undefined ? {} : { stop_sequences: stop }),
       max_tokens: 4_000,
       stream,
       system: [{ type: 'text', text: system }],
@@ -220,9 +223,10 @@ const openaiResponses: Speaker = {
 
 const gemini: Speaker = {
   dialect: 'gemini',
-  write: ({ system, turns, tools, stream }) => ({
+  write: ({ system, turns, tools, stop, stream }) => ({
     path: `/v1beta/models/policy:${stream ? 'streamGenerateContent?alt=sse' : 'generateContent'}`,
     body: {
+      ...(stop === undefined ? {} : { generationConfig: { stopSequences: stop } }),
       systemInstruction: { role: 'user', parts: [{ text: system }] },
       tools: [{ functionDeclarations: tools.map((name) => ({ name, parametersJsonSchema: PARAMETERS })) }],
       contents: turns.map((turn) => {

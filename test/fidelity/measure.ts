@@ -1,0 +1,86 @@
+import { type Audit, type SessionResult, trajectorySchema } from '../../src/schema/index.ts';
+import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import type { GraphOptions } from '../../src/tokens/graph.ts';
+import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+import type { GoldenSession } from '../golden/session.ts';
+
+/** What became of the tokens of sessions, built in one way. */
+export type Measure = {
+  sessions: number;
+  completions: number;
+  traces: number;
+  /** Sampled by the engine for these sessions, whether or not anything came of it. */
+  sampled: number;
+  trained: number;
+  /** Of the trained ones, those in the very context that they were sampled in. */
+  exact: number;
+  mismatches: number;
+  trained_twice: number;
+  /** Neither trained, nor excluded with a reason, nor of a reply that was refused or aborted. */
+  unaccounted: number;
+};
+
+export function emptyMeasure(): Measure {
+  return {
+    sessions: 0,
+    completions: 0,
+    traces: 0,
+    sampled: 0,
+    trained: 0,
+    exact: 0,
+    mismatches: 0,
+    trained_twice: 0,
+    unaccounted: 0,
+  };
+}
+
+export function add(into: Measure, more: Measure): void {
+  for (const key of Object.keys(into) as (keyof Measure)[]) into[key] += more[key];
+}
+
+/** Builds the closed session's trajectory and holds it against the engine's ledger. Returns the first differences in words. */
+export function measure(
+  session: GoldenSession,
+  graphOptions: GraphOptions,
+  config: Record<string, unknown>,
+): { readonly measure: Measure; readonly audit: Audit; readonly problems: readonly string[] } {
+  const completions = session.session.completions();
+  const { json, audit } = buildTrajectory({
+    spec: { strategy: 'prefix_merging', config },
+    completions,
+    status: 'COMPLETED',
+    reward: 1,
+    error: null,
+    metadata: {},
+    graphOptions,
+  });
+  const trajectory = trajectorySchema.parse(JSON.parse(json.toString()));
+  const entries = session.ledger();
+  const result = { session_id: session.session.sessionId, trajectory } as SessionResult;
+  const report = checkAgainstLedger([result], entries, 'processed');
+  const recorded = new Set(completions.map(({ completionId }) => completionId));
+  const lost = entries.filter((entry) => !recorded.has(entry.request_id));
+  const unexplained = lost.filter((entry) => entry.faults.length === 0 && entry.aborted_at === null);
+  const sum = (list: typeof entries): number => list.reduce((total, entry) => total + entry.response_ids.length, 0);
+  const excluded = Object.values(audit.tokens.excluded).reduce((total, count) => total + count, 0);
+  const difference = sum(entries) - sum(lost) - audit.tokens.trained - excluded;
+  return {
+    audit,
+    problems: [
+      ...report.mismatches.map(({ what, completion_id, detail }) => `${what}: ${completion_id}: ${detail}`),
+      ...unexplained.map((entry) => `${entry.request_id} was sampled and recorded nowhere`),
+      ...(difference === 0 ? [] : [`${difference} tokens of recorded replies are neither trained nor excluded`]),
+    ],
+    measure: {
+      sessions: 1,
+      completions: completions.length,
+      traces: trajectory.traces.length,
+      sampled: sum(entries),
+      trained: audit.tokens.trained,
+      exact: report.exact_context_tokens,
+      mismatches: report.mismatches.length,
+      trained_twice: report.mismatches.filter(({ what }) => what === 'trained twice').length,
+      unaccounted: sum(unexplained) + Math.abs(difference),
+    },
+  };
+}

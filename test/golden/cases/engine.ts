@@ -1,0 +1,100 @@
+import { expect } from 'vitest';
+import type { FaultKind } from '../../../src/sim/faults.ts';
+import { assistant, results, user } from '../session.ts';
+import { ask, expectAllTrained, type GoldenCase, START } from './scene.ts';
+
+/** Slow enough that an update finds a reply under way. */
+const SLOW = { tokenDelayMs: 1 };
+
+const NO_LOGPROBS: readonly FaultKind[] = ['logprob_null', 'logprobs_length', 'logprob_nan', 'logprob_positive'];
+const LIES: readonly FaultKind[] = ['foreign_ids', 'missing_ids', 'usage_mismatch', 'error_body_200', 'garbage'];
+
+/** What an engine does wrong, or while it works. */
+export const ENGINE: readonly GoldenCase[] = [
+  {
+    letter: 'g',
+    title: 'a reply without true log-probabilities is refused, and the session goes on',
+    sim: { seed: 1 },
+    async run(scene) {
+      for (const kind of NO_LOGPROBS) await survives(scene, kind);
+    },
+  },
+  {
+    letter: 'w',
+    title: 'an engine that lies is refused, and the session goes on',
+    sim: { seed: 1 },
+    async run(scene) {
+      for (const kind of LIES) await survives(scene, kind);
+    },
+  },
+  {
+    letter: 'r',
+    title: 'a reply that spans a weight update has a span for each version',
+    sim: SLOW,
+    async run({ open, golden, stream, speaker, mode }) {
+      const session = await open();
+      const turns = [user('SLOW and steady.')];
+      const before = golden.sim.engine.options.weights.current.version;
+      const after = `${mode.name}-${speaker.dialect}-${stream}`;
+      const sampled = await golden.sampledTokens();
+      const answer = session.post(ask(turns));
+      await expect.poll(() => golden.sampledTokens(), { interval: 5 }).toBeGreaterThan(sampled + 5);
+      golden.sim.updateWeights(after);
+      const said = session.read(await answer);
+      await session.say(ask([...turns, assistant(said), user('Then?')]));
+      const [first] = session.session.completions();
+      const spans = first?.versionSpans ?? [];
+      expect(spans.map(({ version }) => version)).toEqual([before, after]);
+      expect(spans[0]?.end).toBe(spans[1]?.start);
+      expect(spans[1]?.end).toBe(first?.responseIds.length);
+      const { audit } = await session.judge();
+      expectAllTrained(audit);
+    },
+  },
+  {
+    letter: 'r',
+    title: 'a reply that an update broke off is continued from where it stopped',
+    sim: SLOW,
+    async run({ open, golden, mode, stream, speaker }) {
+      // Without ids there is no way to go on; what was sampled is recorded and the harness asks again.
+      if (!mode.tokens) return;
+      const session = await open();
+      const after = `${mode.name}-${speaker.dialect}-${stream}-abort`;
+      const sampled = await golden.sampledTokens();
+      const answer = session.post(ask([user('SLOW but broken.')]));
+      await expect.poll(() => golden.sampledTokens(), { interval: 5 }).toBeGreaterThan(sampled + 5);
+      await golden.engines.pause({ mode: 'abort', whilePaused: 'hold' });
+      golden.sim.updateWeights(after);
+      await golden.engines.resume();
+      const said = session.read(await answer);
+      expect(said.text).toContain('That took a while.');
+      const [only, ...others] = session.session.completions();
+      expect(others).toEqual([]);
+      expect(only?.finishReason).toBe('stop');
+      expect(only?.versionSpans.at(-1)?.version).toBe(after);
+      expect(only?.versionSpans).toHaveLength(2);
+      expect(session.ledger()).toHaveLength(2);
+      const { audit } = await session.judge();
+      expectAllTrained(audit);
+    },
+  },
+];
+
+/** One reply goes wrong: a typed error, nothing recorded of it; the next is as good as any, and so is another session's. */
+async function survives({ golden, open }: Parameters<GoldenCase['run']>[0], kind: FaultKind): Promise<void> {
+  const session = await open();
+  const first = await session.say(ask([START]));
+  golden.sim.setFaults([{ kind, session_id: session.session.sessionId, times: 1 }]);
+  const bystander = await open();
+  const history = [START, assistant(first), results(first)];
+  const [bad, good] = await Promise.all([session.post(ask(history)), bystander.post(ask([START]))]);
+  expect(good.status, kind).toBe(200);
+  expect(bad.status === 502 || bad.body.includes('error'), `${kind}: ${bad.status} ${bad.body}`).toBe(true);
+  expect(session.session.lastError?.code, kind).toBe('engine_error');
+  golden.sim.setFaults([]);
+  await session.say(ask(history));
+  expect(session.session.lastError, kind).toBeNull();
+  const { audit } = await session.judge();
+  expect(audit.completions, kind).toEqual({ recorded: 2, trained: 2, excluded: {} });
+  await bystander.judge();
+}

@@ -1,0 +1,168 @@
+import { expect } from 'vitest';
+import { assistant, results, user } from '../session.ts';
+import type { Said } from '../speakers.ts';
+import { ask, begin, expectAllTrained, type GoldenCase, linksOf, START } from './scene.ts';
+
+/** What a harness makes of the history that it sends back. */
+export const HISTORY: readonly GoldenCase[] = [
+  {
+    letter: 'a',
+    title: 'an assistant turn that was edited opens a new trace, and every reply is trained once',
+    async run({ open }) {
+      const session = await open();
+      const first = await session.say(ask([START]));
+      await session.say(ask([START, assistant({ ...first, text: 'I look at neither.' }), results(first)]));
+      const { trajectory, audit, report } = await session.judge();
+      expect(trajectory.traces).toHaveLength(2);
+      expect(audit.links.exact).toBe(0);
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+    },
+  },
+  {
+    letter: 'a',
+    title: 'an edited turn leaves the turns before it as they were sampled',
+    async run({ open, mode }) {
+      const session = await open();
+      const first = await session.say(ask([START]));
+      const history = [START, assistant(first), results(first)];
+      const second = await session.say(ask(history));
+      const edited = { ...second, text: 'I write nothing.' };
+      await session.say(ask([...history, assistant(edited), results(second)]));
+      const { audit, report } = await session.judge();
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+      const [, , third] = session.session.completions();
+      if (!mode.tokens) return;
+      expect(third?.capture.spliced_onto).toBe(session.session.completions()[0]?.completionId);
+      expect(audit.links.exact).toBe(2);
+    },
+  },
+  {
+    letter: 'e',
+    title: 'a compaction right before the answer ends one trace and begins another',
+    async run({ open }) {
+      const session = await open();
+      const history = await begin(session);
+      const summary = await session.say(ask([...history, user('Summarise everything so far.')]));
+      expect(summary.text).toContain('SUMMARY');
+      const last = await session.say(ask([user(`Read both files. ${summary.text}`)]));
+      expect(last.text).toContain('The work is finished.');
+      const { trajectory, audit } = await session.judge();
+      expect(linksOf(trajectory)).toEqual([['root', 'exact', 'exact'], ['root']]);
+      expectAllTrained(audit);
+    },
+  },
+  {
+    letter: 'f',
+    title: 'tool-call ids that floe never issued break nothing',
+    async run({ open }) {
+      const session = await open();
+      const minted = (said: Said): Said => ({
+        ...said,
+        calls: said.calls.map((call, index) => ({ ...call, id: `mine_${call.name}_${index}` })),
+      });
+      const first = minted(await session.say(ask([START])));
+      const history = [START, assistant(first), results(first)];
+      const second = minted(await session.say(ask(history)));
+      await session.say(ask([...history, assistant(second), results(second)]));
+      const { trajectory, audit, report } = await session.judge();
+      expect(linksOf(trajectory)).toEqual([['root', 'exact', 'exact']]);
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+    },
+  },
+  {
+    letter: 'j',
+    title: 'tools that change in the middle of a session begin a new trace',
+    async run({ open }) {
+      const session = await open();
+      const first = await session.say(ask([START]));
+      const history = [START, assistant(first), results(first)];
+      const tools = ['bash', 'edit'];
+      const second = await session.say(ask(history, { tools }));
+      await session.say(ask([...history, assistant(second), results(second)], { tools }));
+      const { trajectory, audit, report } = await session.judge();
+      expect(trajectory.traces).toHaveLength(2);
+      expect(audit.links.exact).toBe(1);
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+    },
+  },
+  {
+    letter: 'n',
+    title: 'thinking that the harness drops breaks no token and pretends nothing',
+    async run({ open, mode }) {
+      const session = await open();
+      await session.say(ask(await begin(session, (said) => ({ ...said, reasoning: '' }))));
+      const { trajectory, audit, report } = await session.judge();
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+      if (mode.tokens) {
+        expect(linksOf(trajectory)).toEqual([['root', 'exact', 'exact']]);
+      } else {
+        expect(audit.links).toMatchObject({ root: 1, exact: 0 });
+        expect(trajectory.traces).toHaveLength(3);
+        expect(audit.drift.reasoning_dropped).toBeGreaterThan(0);
+      }
+    },
+  },
+  {
+    letter: 'o',
+    title: 'arguments that the harness writes anew break no token and pretend nothing',
+    async run({ open, mode }) {
+      const session = await open();
+      const respelt = (said: Said): Said => ({
+        ...said,
+        calls: said.calls.map((call) => ({ ...call, arguments: respell(call.arguments) })),
+      });
+      await session.say(ask(await begin(session, respelt)));
+      const { trajectory, audit, report } = await session.judge();
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+      // The first turn has two keys to swap; that shows in every dialect.
+      if (mode.tokens) expect(linksOf(trajectory)).toEqual([['root', 'exact', 'exact']]);
+      else expect(audit.links.exact).toBeLessThan(2);
+    },
+  },
+  {
+    letter: 'q',
+    title: 'thinking that the template strips at a user turn is not pretended to be there',
+    sim: { templateMode: 'strip_thinking' },
+    async run({ open, mode }) {
+      const session = await open();
+      const turns = [user('TALK to me.')];
+      for (let turn = 0; turn < 3; turn++) {
+        const said = await session.say(ask(turns));
+        expect(said.reasoning).not.toBe('');
+        turns.push(assistant(said), user(`Go ${turn}.`));
+      }
+      const { trajectory, audit, report } = await session.judge();
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+      expect(trajectory.traces).toHaveLength(3);
+      const reasons = session.session.completions().map(({ capture }) => capture.rendered_because);
+      expect(reasons).toEqual(mode.tokens ? ['first', 'thinking', 'thinking'] : Array(3).fill('chat_mode'));
+    },
+  },
+  {
+    letter: 'q',
+    title: 'thinking is kept over user turns where the task says so',
+    sim: { templateMode: 'strip_thinking' },
+    async run({ open, mode }) {
+      const session = await open({ retention: 'all' });
+      const turns = [user('TALK to me.')];
+      for (let turn = 0; turn < 3; turn++) turns.push(assistant(await session.say(ask(turns))), user(`Go ${turn}.`));
+      const { trajectory, audit, report } = await session.judge();
+      expectAllTrained(audit);
+      expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+      expect(trajectory.traces).toHaveLength(mode.tokens ? 1 : 3);
+    },
+  },
+];
+
+/** The same object with its keys the other way round and spaces between. */
+function respell(text: string): string {
+  const entries = Object.entries(JSON.parse(text)).reverse();
+  return JSON.stringify(Object.fromEntries(entries), null, 1).replaceAll('\n', '');
+}

@@ -1,0 +1,58 @@
+import { expect } from 'vitest';
+import type { ProxySessionSpec } from '../../../src/proxy/session.ts';
+import type { Audit, LinkKind, TaskEngine, Trajectory } from '../../../src/schema/index.ts';
+import type { SimOptions } from '../../../src/sim/server.ts';
+import type { Mode } from '../modes.ts';
+import { assistant, type Golden, type GoldenSession, results, user } from '../session.ts';
+import type { Ask, Said, Speaker, Turn } from '../speakers.ts';
+
+export type SceneOptions = { readonly retention?: TaskEngine['thinking_retention'] } & Partial<ProxySessionSpec>;
+
+/** Where a case plays: an engine mode, and a client of one dialect that streams or does not. */
+export type Scene = {
+  readonly golden: Golden;
+  readonly mode: Mode;
+  readonly speaker: Speaker;
+  readonly stream: boolean;
+  open(options?: SceneOptions): Promise<GoldenSession>;
+};
+
+export type GoldenCase = {
+  /** As the specification numbers them. */
+  readonly letter: string;
+  readonly title: string;
+  /** What the simulated engine needs beside the mode's own settings. Cases with the same settings share an engine. */
+  readonly sim?: SimOptions;
+  /** Clients that can play it; default: all. */
+  readonly plays?: (speaker: Speaker, stream: boolean) => boolean;
+  run(scene: Scene): Promise<void>;
+};
+
+export const SYSTEM = 'You are careful.';
+export const START = user('Read both files.');
+
+export function ask(turns: readonly Turn[], over: Partial<Omit<Ask, 'stream'>> = {}): Omit<Ask, 'stream'> {
+  return { system: SYSTEM, turns, tools: ['bash'], ...over };
+}
+
+export function linksOf(trajectory: Trajectory): LinkKind[][] {
+  return trajectory.traces.map((trace) => trace.metadata.links as LinkKind[]);
+}
+
+export function expectAllTrained(audit: Audit): void {
+  expect(audit.tokens.sampled).toBeGreaterThan(0);
+  expect(audit.tokens.trained).toBe(audit.tokens.sampled);
+  expect(audit.completions.trained).toBe(audit.completions.recorded);
+}
+
+/** The first two turns of the main agent, echoed as `echo` would have them. */
+export async function begin(session: GoldenSession, echo: (said: Said) => Said = (said) => said): Promise<Turn[]> {
+  const first = await session.say(ask([START]));
+  expect(first.text).toContain('I look at both.');
+  expect(first.reasoning).not.toBe('');
+  expect(first.calls).toHaveLength(2);
+  const history = [START, assistant(echo(first)), results(first)];
+  const second = await session.say(ask(history));
+  expect(second.calls).toHaveLength(1);
+  return [...history, assistant(echo(second)), results(second)];
+}

@@ -1,0 +1,24 @@
+import type { EngineSpecInput, TaskEngine } from '../../src/schema/index.ts';
+import type { SimOptions } from '../../src/sim/server.ts';
+
+/** One way to capture a model call: an engine API, and how it is prompted. */
+export type Mode = {
+  readonly name: string;
+  readonly sim: SimOptions;
+  readonly kind: EngineSpecInput['kind'];
+  /** Whether prompts are given as ids. */
+  readonly tokens: boolean;
+};
+
+export const MODES: readonly Mode[] = [
+  { name: 'vllm chat', sim: {}, kind: 'vllm', tokens: false },
+  { name: 'vllm tokens', sim: { scaleOut: true }, kind: 'vllm', tokens: true },
+  { name: 'sglang chat', sim: { face: 'sglang' }, kind: 'sglang', tokens: false },
+  { name: 'sglang input_ids', sim: { face: 'sglang' }, kind: 'sglang', tokens: true },
+  // The oldest servers know no `input_ids`, so that ids go to /generate and replies are parsed by endpoints of their own.
+  { name: 'sglang generate', sim: { face: 'sglang', sglangAge: 'meta_info' }, kind: 'sglang', tokens: true },
+];
+
+export function taskEngineOf(mode: Mode, retention: TaskEngine['thinking_retention'] = 'template'): TaskEngine {
+  return { pool: 'default', mode: mode.tokens ? 'tokens' : 'chat', thinking_retention: retention };
+}
