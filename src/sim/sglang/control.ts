@@ -78,7 +78,7 @@ async function updateWeights(exchange: Exchange, state: SglangState, update: Wei
   if (update.abort_all_requests === true) engine.abort();
   try {
     const frozen = await state.exclusively(() => {
-      const calls = state.calls;
+      const calls = state.heldCalls;
       putInEffect(state, update);
       return calls;
     });

@@ -15,6 +15,7 @@ export class SglangState {
   readonly metrics: SglangMetrics;
   private readonly live = new Set<string>();
   private pausedBy: PauseMode | null = null;
+  private held: ReadonlySet<string> = new Set();
   private timesRetracted = 0;
   private updating = false;
   private lastUpdate: Promise<unknown> = Promise.resolve();
@@ -29,14 +30,15 @@ export class SglangState {
     return this.timesRetracted;
   }
 
-  /** Calls that run or wait. */
-  get calls(): number {
-    return this.context.engine.running + this.context.engine.waiting;
+  /** Calls that a pause holds in the middle of their replies. What came after the pause has not reached the engine. */
+  get heldCalls(): number {
+    return [...this.held].filter((rid) => this.live.has(rid)).length;
   }
 
   /** Whether calls hold cache, so that it cannot be flushed. */
   get busy(): boolean {
-    return this.calls > 0 && this.pausedBy !== 'retract';
+    if (this.pausedBy === null) return !this.updating && this.live.size > 0;
+    return this.pausedBy === 'in_place' && this.heldCalls > 0;
   }
 
   /** Does `work` as the call `rid`. Throws `engine_rejected` when a call of this id is under way. */
@@ -57,16 +59,18 @@ export class SglangState {
 
   async pause(mode: PauseMode): Promise<void> {
     const { engine } = this.context;
+    if (this.pausedBy === null) this.held = new Set(this.live);
     this.pausedBy = mode;
     if (mode === 'retract') {
       this.timesRetracted++;
-      this.metrics.retractedAll(engine.running);
+      this.metrics.retractedAll(this.heldCalls);
     }
     await engine.pause(mode === 'abort' ? 'abort' : 'keep');
   }
 
   resume(): void {
     this.pausedBy = null;
+    this.held = new Set();
     if (!this.updating) this.context.engine.resume();
   }
 
