@@ -23,6 +23,7 @@ export type ContractSubject = {
   readonly ledger?: ContractLedger;
 };
 
+const OBJECT = { answer: 17, why: 'é😀' };
 const WORDS = 'one two three four five six seven eight nine ten eleven twelve';
 const UNICODE = 'Ünïcödé 日本語 👩‍👩‍👧 😀 — done.';
 const ARGUMENTS = { path: 'a "b" é😀\n', list: [1, { deep: null }], flag: false };
@@ -31,6 +32,8 @@ const ARGUMENTS = { path: 'a "b" é😀\n', list: [1, { deep: null }], flag: fal
 export const contractScenarios: ScenarioInput[] = [
   scenario('plain', [{ text: 'All is well.' }]),
   scenario('words', [{ text: WORDS }]),
+  scenario('object', [either([{ text: 'It is 17.' }], [{ text: JSON.stringify(OBJECT) }])]),
+  scenario('forced', [either([{ text: 'No.' }], [{ call: { tool: 'read', arguments: ARGUMENTS } }])]),
   scenario('unicode', [{ text: UNICODE }]),
   scenario('thinking', [{ think: { text: 'Let me see.', noise: 30 } }, { text: 'It is done.' }]),
   scenario('calls', [
@@ -39,6 +42,15 @@ export const contractScenarios: ScenarioInput[] = [
     { call: { tool: 'read', arguments: {} } },
   ]),
 ];
+
+/** A policy that would mostly write the first, and writes the second when it has to. */
+function either(first: object[], second: object[]): object {
+  const options = [
+    { logit: 9, reply: first },
+    { logit: -9, reply: second },
+  ];
+  return { choice: { id: 'either', options } };
+}
 
 function scenario(name: string, reply: object[]): ScenarioInput {
   return { name, match: { contains: `contract ${name}` }, rules: [{ reply }] } as ScenarioInput;
@@ -106,6 +118,10 @@ export function expectSound(subject: ContractSubject, request: GenerateRequest, 
   }
   expect(covered).toBe(responseIds.length);
   if (request.prompt !== null) expect([...reply.promptIds]).toEqual([...request.prompt.ids]);
+  const { routedExperts } = reply;
+  if (routedExperts !== null) {
+    expect(routedExperts.shape[0]).toBe(reply.promptIds.length + responseIds.length - 1 - routedExperts.start);
+  }
   expectLedger(subject, request, reply);
 }
 
@@ -224,6 +240,30 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         const ids = message.tool_calls?.map(({ id }) => id) ?? [];
         expect(new Set(ids).size).toBe(2);
         expect(ids).not.toContain('');
+      });
+
+      test('a call that is forced comes', async (context) => {
+        ready(context);
+        needs.script(context);
+        const named = { type: 'function', function: { name: 'read' } } as const;
+        for (const toolChoice of ['required', named] as const) {
+          const { message, finishReason } = await ask(contractRequest('forced', { ...withTools, toolChoice }));
+          const [call] = message.tool_calls ?? [];
+          expect(call?.function.name).toBe('read');
+          expect(JSON.parse(call?.function.arguments ?? '')).toEqual(ARGUMENTS);
+          expect(['tool_calls', 'stop']).toContain(finishReason);
+        }
+      });
+
+      test('a format that is asked for is kept', async (context) => {
+        ready(context);
+        needs.script(context);
+        const schema = { type: 'object', properties: { answer: { type: 'integer' } }, required: ['answer'] };
+        const format = { type: 'json_schema', json_schema: { name: 'answer', schema } } as const;
+        for (const responseFormat of [format, { type: 'json_object' } as const]) {
+          const { message } = await ask(contractRequest('object', { responseFormat }));
+          expect(JSON.parse(message.content ?? '')).toEqual(OBJECT);
+        }
       });
 
       test('text of special tokens in a message is a prompt like any other', async (context) => {
