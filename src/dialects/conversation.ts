@@ -31,6 +31,7 @@ function partsOf(content: Content): ContentPart[] {
 export class Conversation {
   private readonly messages: ChatMessage[] = [];
   private readonly notes = new Set<string>();
+  private readonly turnRefs = new Map<ChatMessage, string>();
   private toolImages: ContentPart[] = [];
   /** The next user content belongs into the last user message. */
   private open = false;
@@ -58,9 +59,11 @@ export class Conversation {
     this.appendUser(content, false);
   }
 
-  assistant(message: AssistantMessage): void {
+  /** `completionId`: the completion that its signatures name; null: none. */
+  assistant(message: AssistantMessage, completionId: string | null = null): void {
     this.flushToolImages();
     this.messages.push(message);
+    if (completionId !== null) this.turnRefs.set(message, completionId);
     this.open = false;
   }
 
@@ -95,9 +98,9 @@ export class Conversation {
     return null;
   }
 
-  finish(): { messages: ChatMessage[]; adjusted: string[] } {
+  finish(): { messages: ChatMessage[]; adjusted: string[]; turnRefs: ReadonlyMap<ChatMessage, string> } {
     this.flushToolImages();
-    return { messages: this.messages, adjusted: [...this.notes] };
+    return { messages: this.messages, adjusted: [...this.notes], turnRefs: this.turnRefs };
   }
 
   private flushToolImages(): void {

@@ -78,6 +78,8 @@ export type CanonicalRequest = {
   /** With `continues`: the tools are that completion's, since a request of this kind has none of its own. */
   readonly continuesTools?: true;
   readonly replyShape?: ReplyShape;
+  /** The completion that a turn is, as its signatures say, which anybody can write. */
+  readonly turnRefs?: ReadonlyMap<ChatMessage, string>;
   /** What was dropped or changed in translation, one short phrase each. */
   readonly adjusted: readonly string[];
   /** The harness's own agent thread; `main` when it names none. */

@@ -11,9 +11,11 @@ import type { ProxySession } from '../proxy/session.ts';
 import type { Collected } from '../runtimes/collect.ts';
 import type { Runtime, StartRequest } from '../runtimes/runtime.ts';
 import type { Skill } from '../schema/index.ts';
+import type { BuilderRegistry } from '../tokens/builders/registry.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
 import { collectArtifacts } from './artifacts-stage.ts';
 import type { Attempt } from './attempt.ts';
+import type { Decoder } from './drift-proof.ts';
 import { classify, type FailedStage } from './failure.ts';
 import { build, evaluate, type PostrunInput } from './postrun-stage.ts';
 import type { Sandboxes } from './sandbox.ts';
@@ -31,6 +33,8 @@ export type RunnerDeps = {
   /** Host directory of an installed harness. Rejects with `harness_missing`. */
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
   readonly evaluators: EvaluatorRegistry;
+  readonly builders: BuilderRegistry;
+  readonly engines: Decoder;
   readonly socketDir: string;
   /** Host directories that a task may name paths in. */
   readonly uploadRoots: readonly string[];
@@ -84,6 +88,7 @@ class SessionRun {
       return await this.guarded('init', () =>
         attempt.measure('init_ms', () =>
           attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
+            deps.builders.check(attempt.lease.task.builder);
             await this.findHarness();
             this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
             this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, signal);
@@ -139,7 +144,7 @@ class SessionRun {
     } catch (error) {
       if (this.stopped()) return null;
       attempt.fail(classify(error, 'build'));
-      return build(attempt, { reward: null, details: {} }, this.postrunInput());
+      return await build(attempt, { reward: null, details: {} }, this.postrunInput());
     } finally {
       leave?.();
     }
@@ -177,6 +182,8 @@ class SessionRun {
       evaluator: strategy === undefined ? null : deps.evaluators.get(strategy),
       completions: this.session?.completions() ?? [],
       artifacts: this.artifacts,
+      builders: deps.builders,
+      engines: deps.engines,
       nodeId: deps.nodeId,
     };
   }
@@ -225,7 +232,7 @@ class SessionRun {
     return {
       adapter,
       installDir: this.installDir,
-      contextWindow: this.deps.proxy.maxModelLen(),
+      contextWindow: this.deps.proxy.maxModelLen(this.attempt.lease.task.engine.pool),
       skills: this.skills,
       key: this.key,
       session,
@@ -255,6 +262,7 @@ class SessionRun {
         this.turnsUsedUp.abort(new FloeError('turn_limit', message, { turns: agent.max_turns }));
       },
       sampling: lease.task.sampling,
+      engine: lease.task.engine,
       onProgress: (turns, sampledTokens) => attempt.progressed(turns, sampledTokens),
     });
   }

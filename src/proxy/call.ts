@@ -43,7 +43,7 @@ export class Call {
     run: (signal: AbortSignal, relay: Relay | null) => Promise<Completion>,
   ) {
     this.parts = parts;
-    this.relay = parts.request.stream ? new Relay() : null;
+    this.relay = parts.request.stream ? new Relay(parts.completionId) : null;
     this.clock = clock;
     this.graceMs = graceMs;
     this.outcome = this.track(run(this.controller.signal, this.relay));

@@ -1,6 +1,6 @@
 import type { AssistantMessage, ChatMessage, ToolCall } from '../schema/index.ts';
 import type { Completion } from '../tokens/completion.ts';
-import { countMarks } from './json-text.ts';
+import { sameArguments, sameText } from './same-turn.ts';
 
 /**
  * Which replies a harness went on with. A reply to a request that the harness repeats word for word is `abandoned`, unless a
@@ -53,11 +53,6 @@ function echoOf(messages: readonly ChatMessage[], completion: Completion): Assis
   return echo?.role === 'assistant' ? echo : null;
 }
 
-/** Harnesses may trim. */
-function sameText(echo: AssistantMessage, reply: AssistantMessage): boolean {
-  return (echo.content ?? '').trim() === (reply.content ?? '').trim();
-}
-
 function sharesId(calls: readonly ToolCall[], echoed: readonly ToolCall[]): boolean {
   return calls.some((call) => echoed.some((other) => other.id === call.id));
 }
@@ -68,23 +63,4 @@ function sameCall(call: ToolCall, other: ToolCall): boolean {
     call.function.name === other.function.name &&
     sameArguments(call.function.arguments, other.function.arguments)
   );
-}
-
-/** Parsed only where they may be the same: what is echoed may be of any size. */
-function sameArguments(sampled: string, echoed: string): boolean {
-  if (sampled === echoed) return true;
-  return countMarks(sampled) === countMarks(echoed) && canonical(sampled) === canonical(echoed);
-}
-
-/** Harnesses write arguments anew, some with the keys in another order. */
-function canonical(text: string): string {
-  try {
-    return JSON.stringify(JSON.parse(text), (_, value: unknown) =>
-      typeof value === 'object' && value !== null && !Array.isArray(value)
-        ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
-        : value,
-    );
-  } catch {
-    return text.trim();
-  }
 }

@@ -4,6 +4,7 @@ import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { CallContext, Dialect, RouteKind } from '../dialects/dialect.ts';
 import { matchRoute } from '../dialects/registry.ts';
+import type { EngineNotice } from '../engines/engine.ts';
 import type { EnginePool } from '../engines/pool.ts';
 import { parseBody, readBody } from './body.ts';
 import { ABANDON_GRACE_MS } from './call.ts';
@@ -18,6 +19,7 @@ import { publishRequest } from './request-channel.ts';
 import { dialectOf, kindOf, noRoute } from './routes.ts';
 import { type ProxySession, type ProxySessionSpec, SessionCalls } from './session.ts';
 import { SessionSocket } from './session-socket.ts';
+import { Suffixes } from './splice/suffixes.ts';
 import { digestOf } from './turn.ts';
 import { endAfterUnread } from './unread.ts';
 import { refuseUpgrade } from './upgrade.ts';
@@ -35,6 +37,8 @@ export type ProxyDeps = {
   readonly engines: EnginePool;
   readonly journal: CompletionJournal;
   readonly clock: Clock;
+  /** Where it tells what an operator should know of the engines; default: nowhere. */
+  readonly notice?: EngineNotice;
   /** Between two heartbeats of a waiting stream; default {@link HEARTBEAT_MS}. */
   readonly heartbeatMs?: number;
   /** How long an engine call outlives its client; default {@link ABANDON_GRACE_MS}. */
@@ -47,8 +51,8 @@ export interface ModelProxy {
   readonly origin: string;
   /** Port 0 takes a free one. Rejects with `setup_failed`. */
   listen(address: { readonly host: string; readonly port: number }): Promise<void>;
-  /** What the engines have room for; null when one does not tell. */
-  maxModelLen(): number | null;
+  /** What the engines of the pool have room for; null when one does not tell. */
+  maxModelLen(pool: string): number | null;
   /** Accepts the session's key from now on. Rejects with `conflict` for a key that was ever used, `setup_failed` without a socket. */
   open(spec: ProxySessionSpec): Promise<ProxySession>;
   /** Closes every session, then the listener. May be called twice. */
@@ -69,6 +73,7 @@ type OpenSession = {
 class HttpProxy implements ModelProxy {
   private readonly deps: ProxyDeps;
   private readonly server: Server;
+  private readonly suffixes: Suffixes;
   private readonly keys = new KeyRing<OpenSession>();
   private readonly sessions = new Set<OpenSession>();
   /** Connections that came in through a session's own socket. */
@@ -76,6 +81,7 @@ class HttpProxy implements ModelProxy {
 
   constructor(deps: ProxyDeps) {
     this.deps = deps;
+    this.suffixes = new Suffixes(deps.engines, deps.notice ?? (() => {}));
     this.server = createServer(
       {
         headersTimeout: HEADERS_TIMEOUT_MS,
@@ -111,13 +117,13 @@ class HttpProxy implements ModelProxy {
     });
   }
 
-  maxModelLen(): number | null {
-    return this.deps.engines.maxModelLen('default');
+  maxModelLen(pool: string): number | null {
+    return this.deps.engines.maxModelLen(pool);
   }
 
   async open(spec: ProxySessionSpec): Promise<ProxySession> {
     const { clock, engines, journal, abandonGraceMs = ABANDON_GRACE_MS } = this.deps;
-    const calls = new SessionCalls(spec, { clock, engines, journal, abandonGraceMs });
+    const calls = new SessionCalls(spec, { clock, engines, journal, abandonGraceMs, suffixes: this.suffixes });
     const socket = spec.socketPath === null ? null : new SessionSocket(spec.socketPath);
     let closing: Promise<void> | null = null;
     const session: OpenSession = {
@@ -265,16 +271,17 @@ class HttpProxy implements ModelProxy {
     body: Buffer,
     response: ServerResponse,
   ): Promise<void> {
+    const { modelName, engine } = calls.spec;
     switch (kind) {
       case 'probe':
         response.writeHead(200, { 'content-length': 0 }).end();
         return;
       case 'models':
-        sendJson(response, 200, dialect.encodeModels(calls.spec.modelName, this.maxModelLen()));
+        sendJson(response, 200, dialect.encodeModels(modelName, this.maxModelLen(engine.pool)));
         return;
       case 'model':
         calls.refuseModel(context.model ?? '');
-        sendJson(response, 200, dialect.encodeModel(context.model ?? '', this.maxModelLen()));
+        sendJson(response, 200, dialect.encodeModel(context.model ?? '', this.maxModelLen(engine.pool)));
         return;
       case 'count_tokens': {
         const canonical = dialect.parseCount(parseBody(body), context);

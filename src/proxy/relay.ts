@@ -1,6 +1,7 @@
 import type { ReplyDelta } from '../core/reply-delta.ts';
 import type { ReplyListener } from '../engines/engine.ts';
 import type { AssistantMessage } from '../schema/index.ts';
+import { callIdOf } from './call-ids.ts';
 
 type GrowingCall = { readonly id: string; readonly name: string; text: string };
 
@@ -10,12 +11,17 @@ type GrowingCall = { readonly id: string; readonly name: string; text: string };
  */
 export class Relay implements ReplyListener {
   promptTokens: number | null = null;
+  private readonly completionId: string;
   private reasoning = '';
   private text = '';
   private readonly calls: GrowingCall[] = [];
   private readonly readers = new Set<() => void>();
   private begun = false;
   private scheduled = false;
+
+  constructor(completionId: string) {
+    this.completionId = completionId;
+  }
 
   started(promptTokens: number | null): void {
     this.promptTokens = promptTokens;
@@ -31,7 +37,7 @@ export class Relay implements ReplyListener {
         this.text += delta.text;
         break;
       case 'call':
-        this.calls[delta.index] = { id: delta.id, name: delta.name, text: '' };
+        this.calls[delta.index] = { id: callIdOf(this.completionId, delta.index), name: delta.name, text: '' };
         break;
       case 'arguments': {
         const call = this.calls[delta.index];

@@ -2,8 +2,9 @@ import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
 import type { CanonicalRequest, Dialect } from '../dialects/dialect.ts';
+import type { CallNames } from '../engines/engine.ts';
 import type { EnginePool } from '../engines/pool.ts';
-import type { Sampling } from '../schema/index.ts';
+import type { ChatMessage, Sampling, TaskEngine } from '../schema/index.ts';
 import type { Completion, CompletionRequest } from '../tokens/completion.ts';
 import { Reading } from './body.ts';
 import { Call, type CallParts } from './call.ts';
@@ -12,6 +13,8 @@ import { Echoes } from './echoes.ts';
 import type { CompletionJournal } from './journal.ts';
 import { refuseModel } from './models.ts';
 import type { Relay } from './relay.ts';
+import { type Asked, Prompting, promptOf } from './splice/prompting.ts';
+import type { Suffixes } from './splice/suffixes.ts';
 import { completionOf, engineRequestOf, refuseCostlyWishes, samplingOf } from './turn.ts';
 import { TurnLimit } from './turn-limit.ts';
 import { TurnMemory } from './turn-memory.ts';
@@ -32,6 +35,8 @@ export type ProxySessionSpec = {
   /** Other names that requests may use; `*` allows any. Default: none. */
   readonly modelAliases?: readonly string[];
   readonly sampling: Sampling;
+  /** Which engines sample it, and how they are prompted. */
+  readonly engine: TaskEngine;
   /** Completions of kind `main` that the session may have; null or absent: any number. */
   readonly maxTurns?: number | null;
   /** Called once, when a request beyond {@link maxTurns} was refused. Must not throw. */
@@ -64,6 +69,7 @@ export type SessionDeps = {
   readonly clock: Clock;
   readonly engines: EnginePool;
   readonly journal: CompletionJournal;
+  readonly suffixes: Suffixes;
   readonly abandonGraceMs: number;
 };
 
@@ -76,11 +82,13 @@ export class SessionCalls {
   lastError: FloeError | null = null;
   private readonly deps: SessionDeps;
   private readonly recorded: Completion[] = [];
+  private readonly byId = new Map<string, Completion>();
   /** The latest call of each request body. */
   private readonly byBody = new Map<string, Call>();
   private readonly running = new Set<Call>();
   private readonly echoes = new Echoes();
   private readonly memory = new TurnMemory();
+  private readonly prompting: Prompting;
   private readonly turnLimit: TurnLimit;
   private counting = 0;
   private nextIndex = 0;
@@ -89,6 +97,8 @@ export class SessionCalls {
   constructor(spec: ProxySessionSpec, deps: SessionDeps) {
     this.spec = spec;
     this.deps = deps;
+    const { engines, suffixes } = deps;
+    this.prompting = new Prompting(spec.engine, engines, suffixes, (id) => this.byId.get(id) ?? null);
     this.turnLimit = new TurnLimit(spec.maxTurns ?? null, () => spec.onTurnLimit?.());
   }
 
@@ -102,7 +112,7 @@ export class SessionCalls {
 
   /** The completion of that id whose reply the session handed out; null when it handed out none. */
   handedOut(completionId: string): Completion | null {
-    return handedOut(completionId, this.recorded);
+    return handedOut(this.byId.get(completionId));
   }
 
   /**
@@ -128,7 +138,7 @@ export class SessionCalls {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} model calls running`);
     }
     const { clock, abandonGraceMs } = this.deps;
-    const request = continued(asked, this.recorded);
+    const request = continued(asked, (id) => this.handedOut(id));
     const index = this.nextIndex++;
     const recorded = this.requestOf(request, samplingOf(this.spec, request, index));
     const parts: CallParts = {
@@ -138,12 +148,14 @@ export class SessionCalls {
       timestampMs: clock.nowMs(),
       dialect,
       // Only what is shared between turns is kept.
-      request: { ...request, messages: recorded.messages, tools: recorded.tools },
+      request: withoutTurnRefs({ ...request, messages: recorded.messages, tools: recorded.tools }),
     };
+    const place = this.placeOf(request, recorded);
+    this.prompting.use(place);
     const earlier = this.byBody.get(digest)?.completion;
     if (earlier) this.echoes.repeated(earlier);
     this.echoes.seen(recorded.messages, this.recorded);
-    const call = new Call(parts, clock, abandonGraceMs, (signal, relay) => this.run(parts, recorded, signal, relay));
+    const call = new Call(parts, clock, abandonGraceMs, (signal, relay) => this.run(parts, place, signal, relay));
     this.track(digest, call);
     return call;
   }
@@ -156,11 +168,18 @@ export class SessionCalls {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} prompts being counted`);
     }
     const id = newId('cnt', this.deps.clock);
-    const request = continued(asked, this.recorded);
+    const request = continued(asked, (completionId) => this.handedOut(completionId));
     const recorded = this.requestOf(request, samplingOf(this.spec, request, this.nextIndex));
+    const place = this.placeOf(request, recorded);
     this.counting++;
     try {
-      return await this.deps.engines.countTokens(engineRequestOf(id, this.spec, request, recorded), signal);
+      const built = await this.prompting.count(this.namesOf(id), place, signal);
+      if (built !== null) return built;
+      const texts = this.prompting.texts(place);
+      return await this.deps.engines.countTokens(
+        engineRequestOf(id, this.spec, request, recorded, texts, null),
+        signal,
+      );
     } finally {
       this.counting--;
     }
@@ -213,19 +232,22 @@ export class SessionCalls {
     );
   }
 
-  private async run(
-    parts: CallParts,
-    recorded: CompletionRequest,
-    signal: AbortSignal,
-    relay: Relay | null,
-  ): Promise<Completion> {
-    const asked = engineRequestOf(parts.completionId, this.spec, parts.request, recorded);
+  private async run(parts: CallParts, place: Asked, signal: AbortSignal, relay: Relay | null): Promise<Completion> {
+    const { completionId } = parts;
+    const { request: recorded, thread } = place;
+    const question = await this.prompting.question(this.namesOf(completionId), place, signal);
+    const prompt = question.built?.prompt ?? null;
+    const asked = engineRequestOf(completionId, this.spec, parts.request, recorded, question.texts, prompt);
     const answer = await this.deps.engines.generate({ ...asked, listener: relay ?? undefined }, signal);
-    const promptIds = this.memory.prompt(parts.request.thread, answer.reply.promptIds);
+    const { reply, engineId } = answer;
+    const promptIds = prompt === null ? this.memory.prompt(thread, reply.promptIds) : promptOf(prompt, reply, engineId);
     const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;
-    const completion = completionOf(this.spec, parts, recorded, answer, promptIds, totalMs);
+    const capture = this.prompting.captureOf(question, reply);
+    const completion = completionOf(this.spec, parts, recorded, answer, capture, promptIds, totalMs);
     await this.deps.journal.append(completion, this.recorded);
     this.recorded.push(completion);
+    this.byId.set(completionId, completion);
+    this.prompting.add(completion, place, question);
     this.sampledTokens += completion.responseIds.length;
     this.spec.onProgress?.(this.turns, this.sampledTokens);
     if (completion.finishReason === 'abort') {
@@ -236,6 +258,15 @@ export class SessionCalls {
     return completion;
   }
 
+  private placeOf(request: CanonicalRequest, recorded: CompletionRequest): Asked {
+    const { messages, turnRefs, thread } = request;
+    return this.prompting.find(thread, recorded, (index) => turnRefs?.get(messages[index] as ChatMessage));
+  }
+
+  private namesOf(completionId: string): CallNames {
+    return { completionId, sessionId: this.spec.sessionId, pool: this.spec.engine.pool };
+  }
+
   private requestOf(request: CanonicalRequest, sampling: Sampling): CompletionRequest {
     return {
       ...this.memory.request(request.thread, request.messages, request.tools),
@@ -244,4 +275,10 @@ export class SessionCalls {
       adjusted: request.adjusted,
     };
   }
+}
+
+/** They are of the harness's own copies of messages, which are not kept. */
+function withoutTurnRefs(request: CanonicalRequest): CanonicalRequest {
+  const { turnRefs: _, ...rest } = request;
+  return rest;
 }

@@ -2,12 +2,12 @@ import { createHash } from 'node:crypto';
 import { FloeError } from '../core/errors.ts';
 import { threadKeyOf } from '../dialects/call-kind.ts';
 import type { CallContext, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
-import type { GenerateRequest } from '../engines/engine.ts';
+import type { GenerateRequest, PromptIds } from '../engines/engine.ts';
 import type { PooledReply } from '../engines/pool.ts';
-import type { CallKind, Sampling } from '../schema/index.ts';
+import type { CallKind, Capture, Sampling, TaskEngine } from '../schema/index.ts';
 import type { Completion, CompletionRequest } from '../tokens/completion.ts';
 import type { CallParts } from './call.ts';
-import { engineTexts } from './engine-texts.ts';
+import { withOwnCallIds } from './call-ids.ts';
 
 /** Largest `num_samples` of a task: seeds of different calls never coincide with those of another sample. */
 const SEED_STRIDE = 100_000;
@@ -26,6 +26,7 @@ export type Attempt = {
   readonly attempt: number;
   readonly sampleIndex: number;
   readonly sampling: Sampling;
+  readonly engine: TaskEngine;
 };
 
 /** Throws `schema_violation` for wishes that would cost others more than they are worth. */
@@ -60,18 +61,20 @@ export function samplingOf({ sampling, sampleIndex }: Attempt, request: Canonica
   return { ...sampling, max_tokens: maxTokens, seed };
 }
 
-/** The request as an engine takes it. */
+/** The request as an engine takes it; `prompt`: null: it renders `messageTexts`. */
 export function engineRequestOf(
   completionId: string,
-  { sessionId }: Attempt,
+  { sessionId, engine }: Attempt,
   request: CanonicalRequest,
   recorded: CompletionRequest,
+  messageTexts: readonly string[],
+  prompt: PromptIds | null,
 ): GenerateRequest {
   return {
     completionId,
     sessionId,
-    pool: 'default',
-    messageTexts: engineTexts(recorded.messages, recorded.messageTexts),
+    pool: engine.pool,
+    messageTexts,
     tools: recorded.tools,
     toolsText: recorded.toolsText,
     toolChoice: request.toolChoice,
@@ -81,7 +84,7 @@ export function engineRequestOf(
     stop: request.samplingAsked.stop ?? [],
     responseFormat: request.samplingAsked.response_format ?? null,
     seed: recorded.sampling.seed,
-    prompt: null,
+    prompt,
     begun: null,
     cacheSalt: null,
   };
@@ -93,6 +96,7 @@ export function completionOf(
   parts: CallParts,
   request: CompletionRequest,
   { reply, engineId, model, engineMs }: PooledReply,
+  capture: Capture,
   promptIds: Int32Array,
   totalMs: number,
 ): Completion {
@@ -108,19 +112,13 @@ export function completionOf(
     callKind: parts.request.callKind,
     thread: parts.request.thread,
     request,
-    capture: {
-      mode: 'chat',
-      logprobs_mode: reply.logprobsMode,
-      thinking_retention: 'template',
-      spliced_onto: null,
-      rendered_because: 'chat_mode',
-    },
+    capture,
     promptIds,
     responseIds: reply.responseIds,
     responseLogprobs: reply.responseLogprobs,
     versionSpans: reply.versionSpans,
     routedExperts: reply.routedExperts,
-    message: reply.message,
+    message: withOwnCallIds(reply.message, parts.completionId),
     engineCallIds: (reply.message.tool_calls ?? []).map(({ id }) => id),
     finishReason: reply.finishReason,
     stop: reply.stop,

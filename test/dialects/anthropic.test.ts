@@ -73,6 +73,7 @@ describe('a Messages request', () => {
       streamUsage: true,
       toolForms: new Map(),
       continues: null,
+      turnRefs: new Map(),
       adjusted: [
         'billing header block removed',
         'thinking ignored',

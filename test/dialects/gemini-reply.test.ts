@@ -75,7 +75,7 @@ describe('a reply', () => {
           content: {
             parts: [
               { text: 'Think', thought: true },
-              { text: 'Text é\n', thoughtSignature: Buffer.from('floe/th1:"Think"').toString('base64') },
+              { text: 'Text é\n', thoughtSignature: Buffer.from('floe/th2:cpl_1:"Think"').toString('base64') },
               { functionCall: { id: 'c1', name: 'f', args: { b: 1, a: 9007199254740992 } } },
               { functionCall: { id: 'c2', name: 'g', args: {} } },
             ],
@@ -96,13 +96,14 @@ describe('a reply', () => {
     });
   });
 
-  test('signs the first part behind the thinking, whatever it is', () => {
+  test('signs the first part behind the thinking, whatever it is, else the first call', () => {
     const signatures = (message: Omit<AssistantMessage, 'role'>) =>
       partsOf([encoded(replyOf(message))]).map(({ thoughtSignature }) => thoughtSignature !== undefined);
     const tool_calls = [callOf('a', 'f', '{}'), callOf('b', 'f', '{}')];
     expect(signatures({ content: null, reasoning_content: 'T', tool_calls })).toEqual([false, true, false]);
     expect(signatures({ content: 'x', reasoning_content: 'T', tool_calls })).toEqual([false, true, false, false]);
-    expect(signatures({ content: 'x', tool_calls })).toEqual([false, false, false]);
+    expect(signatures({ content: 'x', tool_calls })).toEqual([false, true, false]);
+    expect(signatures({ content: 'x' })).toEqual([false]);
     expect(partsOf([encoded(replyOf({ content: '', reasoning_content: 'T' }))])).toEqual([
       { text: 'T', thought: true },
       {
@@ -125,7 +126,7 @@ describe('a reply', () => {
   ])('with arguments %j, which `args` has no place for, does not pretend otherwise', (raw, args) => {
     const given = replyOf({ content: null, tool_calls: [callOf('c', 'f', raw)] });
     const [part] = partsOf([encoded(given)]);
-    expect(part).toEqual({ functionCall: { id: 'c', name: 'f', args } });
+    expect(part).toMatchObject({ functionCall: { id: 'c', name: 'f', args } });
     const [echo] = requestOf([{ role: 'model', parts: [part] }], 'sse').messages;
     const [back] = echo?.role === 'assistant' ? (echo.tool_calls ?? []) : [];
     expect(back?.function.arguments).toBe(raw.trim() === '' ? '{}' : raw);
@@ -172,7 +173,7 @@ describe('a stream', () => {
       stream.delta({ kind: 'call', index: 1, id: 'c2', name: 'g' }),
       stream.delta({ kind: 'arguments', index: 1, text: '{}' }),
     ].map(responsesIn);
-    const thoughtSignature = Buffer.from('floe/th1:"Think"').toString('base64');
+    const thoughtSignature = Buffer.from('floe/th2:cpl_1:"Think"').toString('base64');
     expect(sent.map(partsOf)).toEqual([
       [{ text: 'Thi', thought: true }],
       [{ text: 'nk', thought: true }],

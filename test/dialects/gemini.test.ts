@@ -31,7 +31,7 @@ const result = (name: string, response: object = { output: 'out' }, id?: string)
 const png = { inlineData: { mimeType: 'image/png', data: 'AAAA' } };
 const pngPart = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } };
 const base64 = (text: string) => Buffer.from(text).toString('base64');
-const signed = (thinking: string) => base64(`floe/th1:${JSON.stringify(thinking)}`);
+const signed = (thinking: string) => base64(`floe/th2:cpl_1:${JSON.stringify(thinking)}`);
 
 describe('a generate content request', () => {
   test('of Gemini CLI becomes canonical, and says what was left out', () => {
@@ -91,6 +91,7 @@ describe('a generate content request', () => {
       stream: true,
       streamUsage: true,
       continues: null,
+      turnRefs: new Map(),
       adjusted: [
         'thinkingConfig ignored',
         'responseLogprobs ignored',
@@ -386,9 +387,9 @@ describe('thinking in a signature', () => {
     ['the placeholder of Gemini CLI', 'skip_thought_signature_validator'],
     ['one of Google', 'CiQBVKhc7n0DZ2Jl'],
     ['one of another version', base64('floe/th2:"x"')],
-    ['one that was cut', base64('floe/th1:"x')],
-    ['one that holds no text', base64('floe/th1:{"text":"x"}')],
-    ['one that holds more than anybody can read', base64(`floe/th1:${'[[],'.repeat(10_000_000)}`)],
+    ['one that was cut', base64('floe/th2:cpl_1:"x')],
+    ['one that holds no text', base64('floe/th2:cpl_1:{"text":"x"}')],
+    ['one that holds more than anybody can read', base64(`floe/th2:cpl_1:${'[[],'.repeat(10_000_000)}`)],
     ['an empty one', ''],
   ])('is not looked for in %s', (_, thoughtSignature) => {
     expect(messagesOf([model({ text: 'x', thoughtSignature })])).toEqual([{ role: 'assistant', content: 'x' }]);

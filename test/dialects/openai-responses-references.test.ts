@@ -208,7 +208,7 @@ describe('references to some items of a reply', () => {
   test('give the summary of a compaction back as one that is sent', () => {
     const messages = parse(refs('cmp_cpl_summary')).messages;
     expect(messages).toMatchObject([{ role: 'user', content: expect.stringContaining('The state.') }]);
-    const encrypted_content = `floe.summary.1.${Buffer.from('The state.').toString('base64url')}`;
+    const encrypted_content = `floe.summary.2.cpl_1.${Buffer.from('The state.').toString('base64url')}`;
     expect(parse([{ type: 'compaction', encrypted_content }]).messages).toEqual(messages);
   });
 });

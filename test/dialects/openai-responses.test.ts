@@ -118,6 +118,7 @@ describe('a responses request', () => {
       streamUsage: true,
       continues: null,
       replyShape: { previousResponse: null, compaction: false, sealedThinking: true },
+      turnRefs: new Map(),
       adjusted: [
         'hosted tool web_search dropped',
         'hosted tool image_generation dropped',
@@ -352,13 +353,13 @@ describe('the items of one assistant turn', () => {
 describe('thinking', () => {
   const summary = [{ type: 'summary_text', text: 's' }];
   const content = [{ type: 'reasoning_text', text: 'c' }];
-  const sealed = sealText('thinking', 'e\u2028é');
+  const sealed = sealText('thinking', 'cpl_1', 'e\u2028é');
   test.each<[object, string | undefined]>([
     [{ content, summary, encrypted_content: sealed }, 'c'],
     [{ content: [], summary, encrypted_content: sealed }, 's'],
     [{ content: null, summary: [], encrypted_content: sealed }, 'e\u2028é'],
     [{ summary: [], encrypted_content: 'gAAAA' }, undefined],
-    [{ summary: [], encrypted_content: sealText('summary', 'x') }, undefined],
+    [{ summary: [], encrypted_content: sealText('summary', 'cpl_1', 'x') }, undefined],
     [{}, undefined],
   ])('is the raw text, else the summary, else what was sealed: %j', (over, expected) => {
     expect(messagesOf([{ type: 'reasoning', ...over }])).toEqual([
@@ -560,7 +561,10 @@ describe('compaction', () => {
   });
 
   test.each(['compaction', 'compaction_summary', 'context_compaction'])('gives its summary back as %s', (type) => {
-    const messages = messagesOf([user('kept'), { type, encrypted_content: sealText('summary', 'The state: é') }]);
+    const messages = messagesOf([
+      user('kept'),
+      { type, encrypted_content: sealText('summary', 'cpl_1', 'The state: é') },
+    ]);
     expect(messages).toHaveLength(2);
     expect(messages[1]?.role).toBe('user');
     expect(messages[1]?.content).toContain('The state: é');

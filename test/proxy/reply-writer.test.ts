@@ -84,7 +84,7 @@ describe('a client that does not read', () => {
 });
 
 test('many deltas of one turn of the event loop are one piece of news', async () => {
-  const relay = new Relay();
+  const relay = new Relay('cpl_1');
   const heard: (string | null | undefined)[] = [];
   const news = new Promise<void>((resolve) => {
     relay.read(() => {

@@ -6,7 +6,7 @@ import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
 import type { CompletionJournal } from '../../src/proxy/journal.ts';
 import { createProxy, type ModelProxy } from '../../src/proxy/proxy.ts';
 import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session.ts';
-import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
+import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { type Handler, json, ScriptedServer, vllmReply } from '../engines/scripted-server.ts';
 
@@ -112,6 +112,7 @@ export class Rig {
       socketPath: null,
       modelName: 'policy',
       sampling: samplingSchema.parse({}),
+      engine: taskEngineSchema.parse({}),
       ...over,
     });
   }

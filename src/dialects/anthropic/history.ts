@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
+import { completionNamed } from '../turn-reference.ts';
 import {
   assistantBlocksSchema,
   type ForeignAssistantBlock,
@@ -48,7 +49,7 @@ export function addMessage(
       addUser(conversation, content, `${at}.content`);
       return;
     case 'assistant':
-      conversation.assistant(assistantOf(conversation, content, `${at}.content`));
+      addAssistant(conversation, content, `${at}.content`);
       return;
   }
 }
@@ -113,8 +114,12 @@ function partOf(conversation: Conversation, block: ForeignPart): ContentPart | n
 /** Where blocks have their place in the canonical turn, which has one thinking, one text and then the calls. */
 const RANK = { thinking: 0, text: 1, tool_use: 2 } as const;
 
-function assistantOf(conversation: Conversation, content: unknown, at: string): AssistantMessage {
-  if (typeof content === 'string') return { role: 'assistant', content };
+function addAssistant(conversation: Conversation, content: unknown, at: string): void {
+  if (typeof content === 'string') {
+    conversation.assistant({ role: 'assistant', content });
+    return;
+  }
+  let completionId: string | null = null;
   let text = '';
   let reasoning = '';
   const calls: ToolCall[] = [];
@@ -127,6 +132,7 @@ function assistantOf(conversation: Conversation, content: unknown, at: string): 
         break;
       case 'thinking':
         reasoning += block.thinking;
+        completionId = completionNamed(block.signature) ?? completionId;
         break;
       case 'tool_use':
         calls.push({ id: block.id, type: 'function', function: { name: block.name, arguments: argumentsOf(block) } });
@@ -139,12 +145,13 @@ function assistantOf(conversation: Conversation, content: unknown, at: string): 
     if (rank < reached) conversation.note('blocks of an assistant turn reordered: thinking, text, calls');
     reached = Math.max(reached, rank);
   }
-  return {
+  const message: AssistantMessage = {
     role: 'assistant',
     content: text === '' && calls.length > 0 ? null : text,
     ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
     ...(calls.length === 0 ? {} : { tool_calls: calls }),
   };
+  conversation.assistant(message, completionId);
 }
 
 const unparsedSchema = z.strictObject({ __unparsedToolInput: z.looseObject({ raw: z.string() }) });

@@ -47,7 +47,7 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
   const responseFormat = responseFormatOf(request, conversation);
   const continuesTools = continues !== null && tools.length === 0;
   const toolChoice = toolChoiceOf(request.tool_choice, continuesTools ? null : tools, conversation);
-  const { messages: all, adjusted } = conversation.finish();
+  const { messages: all, adjusted, turnRefs } = conversation.finish();
   const messages = all.filter((message) => message !== CONTINUED);
   if (messages.length === 0) throw new FloeError('schema_violation', 'messages request: messages: there is no text');
   return {
@@ -62,6 +62,7 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
     streamUsage: true,
     continues,
     ...(continuesTools ? { continuesTools } : {}),
+    turnRefs,
     adjusted,
     ...labelCall({ headers, messages, tools, responseFormat }),
   };

@@ -81,7 +81,7 @@ export const userBlocksSchema = z.array(
 export const assistantBlocksSchema = z.array(
   z.discriminatedUnion('type', [
     textBlockSchema,
-    z.object({ type: z.literal('thinking'), thinking: z.string() }),
+    z.object({ type: z.literal('thinking'), thinking: z.string(), signature: z.string().nullish() }),
     z.object({ type: z.literal('redacted_thinking') }),
     // Claude Code echoes what the policy wrote, which need not be an object.
     z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: z.unknown() }),

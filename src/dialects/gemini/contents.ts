@@ -86,7 +86,7 @@ class ContentsReader {
 
   closeTurn(): void {
     if (this.turn === null) return;
-    this.conversation.assistant(this.turn.message());
+    this.conversation.assistant(this.turn.message(), this.turn.completionId);
     this.waiting = new OpenCalls(this.turn.calls);
     this.turn = null;
   }

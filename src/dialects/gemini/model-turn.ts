@@ -2,13 +2,15 @@ import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
 import { argumentText } from './call-arguments.ts';
 import type { CallIds, TurnCall } from './calls.ts';
 import type { ForeignPart } from './schema.ts';
-import { thinkingOf } from './thought-signature.ts';
+import { signedBy } from './thought-signature.ts';
 
 type ForeignCall = NonNullable<ForeignPart['functionCall']>;
 
 /** One assistant turn in the making. */
 export class ModelTurn {
   readonly calls: TurnCall[] = [];
+  /** The completion that signatures name. */
+  completionId: string | null = null;
   private readonly index: number;
   private readonly ids: CallIds;
   private readonly toolCalls: ToolCall[] = [];
@@ -34,9 +36,10 @@ export class ModelTurn {
 
   /** What was thought up to the part that carries it; a foreign one says nothing. */
   signature(signature: string): void {
-    const thinking = thinkingOf(signature);
-    if (thinking === null) return;
-    if (!this.thought) this.reasoning += thinking;
+    const signed = signedBy(signature);
+    if (signed === null) return;
+    this.completionId ??= signed.completionId;
+    if (!this.thought) this.reasoning += signed.thinking;
     this.thought = false;
   }
 

@@ -8,7 +8,7 @@ import { signatureOf } from './thought-signature.ts';
 
 export function encodeGenerateReply(reply: CanonicalReply): string {
   const { message } = reply;
-  const writer = new PartWriter();
+  const writer = new PartWriter(reply.completionId);
   const parts: string[] = [];
   if (message.reasoning_content) parts.push(writer.thought(message.reasoning_content));
   if (message.content) parts.push(writer.text(message.content));
@@ -20,9 +20,18 @@ export function encodeGenerateReply(reply: CanonicalReply): string {
 
 type WholeCall = { readonly id: string; readonly name: string; readonly raw: string };
 
-/** Writes the parts of a reply as JSON. The first part behind thinking carries it once more, as its signature. */
+/**
+ * Writes the parts of a reply as JSON. The first part behind thinking carries it once more, as its signature; where nothing is
+ * signed before, the first call is: some clients drop the ids of calls.
+ */
 class PartWriter {
+  private readonly completionId: string;
   private unsigned = '';
+  private signed = false;
+
+  constructor(completionId: string) {
+    this.completionId = completionId;
+  }
 
   thought(text: string): string {
     this.unsigned += text;
@@ -30,13 +39,13 @@ class PartWriter {
   }
 
   text(text: string): string {
-    return JSON.stringify({ text, ...this.signature() });
+    return JSON.stringify({ text, ...(this.unsigned === '' ? {} : this.signature()) });
   }
 
   /** Sampled arguments go into the text as they are. */
   call({ id, name, raw }: WholeCall): string {
     const head = JSON.stringify({ id, name }).slice(0, -1);
-    const tail = JSON.stringify(this.signature()).slice(1);
+    const tail = this.signed && this.unsigned === '' ? '}' : JSON.stringify(this.signature()).slice(1);
     return `{"functionCall":${head},"args":${argsJson(raw)}}${tail === '}' ? '' : ','}${tail}`;
   }
 
@@ -45,10 +54,10 @@ class PartWriter {
     return this.unsigned === '' ? [] : [this.text('')];
   }
 
-  private signature(): { thoughtSignature?: string } {
-    if (this.unsigned === '') return {};
-    const thoughtSignature = signatureOf(this.unsigned);
+  private signature(): { thoughtSignature: string } {
+    const thoughtSignature = signatureOf(this.completionId, this.unsigned);
     this.unsigned = '';
+    this.signed = true;
     return { thoughtSignature };
   }
 }
@@ -60,11 +69,12 @@ export function openGenerateStream(head: ReplyHead, { streamAsArray }: Canonical
 /** The responses that a stream consists of. Text and thinking are one as they come, a call when its arguments are complete. */
 class ResponseSplitter {
   private readonly head: ReplyHead;
-  private readonly writer = new PartWriter();
+  private readonly writer: PartWriter;
   private call: { readonly id: string; readonly name: string; raw: string } | null = null;
 
   constructor(head: ReplyHead) {
     this.head = head;
+    this.writer = new PartWriter(head.completionId);
   }
 
   delta(delta: ReplyDelta): string[] {

@@ -76,7 +76,7 @@ function canonical(request: ForeignRequest, context: CallContext, at: string): C
   const tools = toolsOf(request, conversation, at);
   const toolChoice = toolChoiceOf(request.toolConfig?.functionCallingConfig, tools, conversation);
   const samplingAsked = samplingOf(settings, conversation);
-  const { messages, adjusted } = conversation.finish();
+  const { messages, adjusted, turnRefs } = conversation.finish();
   return {
     model: modelOf(request, context, at),
     messages,
@@ -89,6 +89,7 @@ function canonical(request: ForeignRequest, context: CallContext, at: string): C
     streamUsage: true,
     ...(context.stream === true && query.get('alt') !== 'sse' ? { streamAsArray: true as const } : {}),
     continues: null,
+    turnRefs,
     adjusted,
     ...labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format }),
   };

@@ -1,4 +1,4 @@
-import type { ContentPart, ToolCall } from '../../schema/index.ts';
+import type { AssistantMessage, ContentPart, ToolCall } from '../../schema/index.ts';
 import type { Conversation } from '../conversation.ts';
 import { completionOfItem } from './identifiers.ts';
 
@@ -52,12 +52,13 @@ export class AssistantTurns {
     this.turn = null;
     const text = turn.texts.join('');
     const reasoning = turn.reasoning.filter((piece) => piece !== '').join('\n');
-    this.conversation.assistant({
+    const message: AssistantMessage = {
       role: 'assistant',
       content: text === '' && turn.calls.length > 0 ? null : text,
       ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
       ...(turn.calls.length === 0 ? {} : { tool_calls: turn.calls }),
-    });
+    };
+    this.conversation.assistant(message, turn.completionId);
     for (const { callId, parts } of turn.results) this.conversation.tool(callId, parts);
   }
 

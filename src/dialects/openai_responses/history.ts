@@ -5,6 +5,7 @@ import type { ContentPart } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
 import { customArguments } from '../openai_chat/custom-tool.ts';
 import { AssistantTurns } from './assistant-turns.ts';
+import { completionOfItem, itemId } from './identifiers.ts';
 import type { ItemReferences } from './item-references.ts';
 import {
   additionalToolsSchema,
@@ -117,7 +118,7 @@ export class History {
         const summary = unsealText('summary', parseAs(compactionSchema, item, WHAT, at).encrypted_content);
         if (summary === null)
           throw new FloeError('unsupported', `${at}.encrypted_content: not a summary of this proxy`);
-        this.summary(summary);
+        this.summary(summary.text);
         return;
       }
       case 'compaction_trigger':
@@ -183,13 +184,12 @@ export class History {
 
   private reasoning({ id, content, summary, encrypted_content: sealed }: ForeignReasoning): void {
     const written = content?.length ? content : (summary ?? []);
-    let text = written.map((part) => part.text).join('\n');
-    if (text === '' && sealed) {
-      const opened = unsealText('thinking', sealed);
-      if (opened === null) this.conversation.note('reasoning encrypted elsewhere dropped');
-      text = opened ?? '';
-    }
-    this.turns.reasoning(id, text);
+    const text = written.map((part) => part.text).join('\n');
+    const opened = sealed ? unsealText('thinking', sealed) : null;
+    if (text === '' && sealed && opened === null) this.conversation.note('reasoning encrypted elsewhere dropped');
+    // Clients that keep nothing on the server may drop the ids of items.
+    const completionId = completionOfItem(id) ?? opened?.completionId ?? null;
+    this.turns.reasoning(completionId === null ? id : itemId('rs', completionId), text || (opened?.text ?? ''));
   }
 
   private parts(content: unknown, at: string): ContentPart[] {

@@ -13,7 +13,9 @@ export function reasoningItem(completionId: string, text: string | null, request
     id: itemId('rs', completionId),
     type: 'reasoning',
     summary: text === null ? [] : [{ type: 'summary_text', text }],
-    ...(text !== null && request.replyShape?.sealedThinking ? { encrypted_content: sealText('thinking', text) } : {}),
+    ...(text !== null && request.replyShape?.sealedThinking
+      ? { encrypted_content: sealText('thinking', completionId, text) }
+      : {}),
   };
 }
 
@@ -65,7 +67,7 @@ export function compactionItem(reply: CanonicalReply): object {
   return {
     id: itemId('cmp', reply.completionId),
     type: 'compaction',
-    encrypted_content: sealText('summary', reply.message.content ?? ''),
+    encrypted_content: sealText('summary', reply.completionId, reply.message.content ?? ''),
   };
 }
 

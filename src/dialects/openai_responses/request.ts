@@ -53,7 +53,7 @@ function canonicalOf(request: ForeignRequest, { headers, recorded }: CallContext
   noteIgnored(request, conversation);
   const toolChoice = table.choice(request.tool_choice);
   const samplingAsked = samplingOf(request);
-  const { messages: all, adjusted } = conversation.finish();
+  const { messages: all, adjusted, turnRefs } = conversation.finish();
   const messages = all.filter((message) => message !== CONTINUED);
   if (messages.length === 0) throw violation('input', 'holds no message');
   const { tools } = table;
@@ -75,6 +75,7 @@ function canonicalOf(request: ForeignRequest, { headers, recorded }: CallContext
       compaction: history.compaction,
       sealedThinking: request.include?.includes('reasoning.encrypted_content') ?? false,
     },
+    turnRefs,
     adjusted,
     ...label,
     ...(history.compaction ? { callKind: 'compaction' as const } : {}),

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { engineTexts } from '../../src/proxy/engine-texts.ts';
+import { EngineMessages } from '../../src/proxy/splice/engine-messages.ts';
 import type { ChatMessage } from '../../src/schema/index.ts';
 
 const calling = (...texts: string[]): ChatMessage => ({
@@ -12,6 +12,8 @@ const calling = (...texts: string[]): ChatMessage => ({
     function: { name: 'run', arguments: text },
   })),
 });
+const engineTexts = (messages: readonly ChatMessage[], texts: readonly string[]): readonly string[] =>
+  new EngineMessages(() => null).texts(messages, texts, null);
 const textsOf = (messages: readonly ChatMessage[]): string[] => messages.map((message) => JSON.stringify(message));
 
 describe('the texts that an engine gets', () => {
@@ -23,7 +25,7 @@ describe('the texts that an engine gets', () => {
       { role: 'assistant', content: '{"' },
     ];
     const texts = textsOf(messages);
-    expect(engineTexts(messages, texts)).toBe(texts);
+    expect(engineTexts(messages, texts)).toEqual(texts);
   });
 
   test('have broken arguments as a string, which says the same, and all else as it was', () => {
