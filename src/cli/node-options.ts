@@ -1,5 +1,6 @@
 import { cpus, hostname } from 'node:os';
 import type { Command } from 'commander';
+import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/config.ts';
 import type { RuntimeBackend } from '../schema/index.ts';
 
@@ -13,6 +14,7 @@ export type NodeOptions = {
   run?: string;
   postrun?: string;
   uploadRoot: string[];
+  builder: string[];
   allowHostNetwork?: boolean;
   allowLocal?: boolean;
   logprobsMode: 'raw' | 'processed';
@@ -34,6 +36,7 @@ export function withNode(command: Command): Command {
     .option('--run <n>', 'RUN workers (default: four times the cores)')
     .option('--postrun <n>', 'POSTRUN workers (default: twice the cores)')
     .option('--upload-root <dir...>', 'host directories that prepare actions may read', [])
+    .option('--builder <name=module...>', 'custom builders: docs/guides/write-a-builder.md', [])
     .option('--logprobs-mode <mode>', 'what the engines’ log-probabilities mean: raw or processed', 'processed')
     .option('--allow-local', 'let tasks ask for no isolation')
     .option('--allow-host-network', 'let tasks ask for the host’s network')
@@ -67,11 +70,22 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
     })),
     default_backend: backend,
     upload_roots: options.uploadRoot,
+    builders: builderModules(options.builder),
     allow_local: options.allowLocal === true,
     allow_host_network: options.allowHostNetwork === true,
     proxy: { host: options.proxyHost, port: Number(options.proxyPort) },
     control: { host: options.controlHost, port: Number(options.controlPort) },
   };
+}
+
+/** Module paths by name, as `--builder` gives them. Throws `bad_request` for an option that is not `name=module`. */
+export function builderModules(options: readonly string[]): Record<string, string> {
+  const entries = options.map((option): [string, string] => {
+    const [name = '', ...path] = option.split('=');
+    if (name === '' || path.length === 0) throw new FloeError('bad_request', `--builder ${option}: not name=module`);
+    return [name, path.join('=')];
+  });
+  return Object.fromEntries(entries);
 }
 
 /** Host names may hold characters that ids may not. */

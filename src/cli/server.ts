@@ -15,6 +15,7 @@ type Options = {
   token?: string;
   auth: boolean;
   callbackHost?: string[];
+  builder: string[];
   logLevel: string;
   json?: boolean;
 };
@@ -32,6 +33,7 @@ export function registerServer(program: Command): void {
       '--callback-host <host...>',
       'hosts that callbacks may go to (default: loopback when listening there, else any)',
     )
+    .option('--builder <name...>', 'custom builders that the nodes have and tasks may name', [])
     .option('--log-level <level>', 'trace to fatal', 'info')
     .option('--json', 'machine-readable output')
     .action(async (options: Options) => {
@@ -42,6 +44,7 @@ export function registerServer(program: Command): void {
         dir,
         { host: options.host, port: Number(options.port), token, callback_hosts: options.callbackHost ?? null },
         log,
+        options.builder,
       );
       if (options.json) json({ url: server.url });
       else line(`rollout server: ${server.url}  (data in ${dir}${token === null ? '; NO TOKEN, loopback only' : ''})`);

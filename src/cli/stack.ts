@@ -15,12 +15,20 @@ import { DirectoryBlobStore, SqliteStore } from '../store/index.ts';
 
 export type RunningServer = { readonly url: string; close(): Promise<void> };
 
-/** A rollout server over the embedded store in `dir`, listening when this resolves. */
-export async function startServer(dir: string, config: RolloutConfigInput, log: Logger): Promise<RunningServer> {
+/**
+ * A rollout server over the embedded store in `dir`, listening when this resolves. Tasks may name floe's own builders and those in
+ * `customBuilders`, which its nodes have.
+ */
+export async function startServer(
+  dir: string,
+  config: RolloutConfigInput,
+  log: Logger,
+  customBuilders: readonly string[] = [],
+): Promise<RunningServer> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
   const unlock = await takeLock(join(dir, 'server.lock'), `the server directory ${dir}`);
   try {
-    return await openServer(dir, config, log, unlock);
+    return await openServer(dir, config, log, { unlock, customBuilders });
   } catch (error) {
     await unlock();
     throw error;
@@ -31,7 +39,7 @@ async function openServer(
   dir: string,
   config: RolloutConfigInput,
   log: Logger,
-  unlock: () => Promise<void>,
+  { unlock, customBuilders }: { unlock: () => Promise<void>; customBuilders: readonly string[] },
 ): Promise<RunningServer> {
   const store = SqliteStore.open(join(dir, 'floe.db'));
   const blobs = await DirectoryBlobStore.open(join(dir, 'blobs'), systemClock);
@@ -40,7 +48,7 @@ async function openServer(
     blobs,
     clock: systemClock,
     log,
-    validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry()),
+    validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry(), customBuilders),
   });
   const { url } = await server.listen();
   return {

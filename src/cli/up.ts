@@ -8,7 +8,7 @@ import { chooseBackend, isolationWarning } from './backend.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { ensureToken, floeHome, harnessDir } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
-import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
+import { builderModules, type NodeOptions, nodeConfig, withNode } from './node-options.ts';
 import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
 import { startNode, startServer } from './stack.ts';
@@ -64,7 +64,8 @@ async function up(options: Options): Promise<void> {
       options.engine.push(sim.url);
     }
     const address = { host: options.host, port: Number(options.port), callback_hosts: options.callbackHost ?? null };
-    const server = await startServer(join(home, 'server'), { ...address, token }, log);
+    const modules = Object.entries(builderModules(options.builder)).flat();
+    const server = await startServer(join(home, 'server'), { ...address, token }, log, modules);
     closers.push(() => server.close());
     const node = await startNode(
       nodeConfig(options, {

@@ -12,6 +12,7 @@ import type {
   SessionStatus,
   SessionTiming,
 } from '../schema/index.ts';
+import type { AuditTally } from '../tokens/audit.ts';
 
 /** Why the node ends a session before its time. */
 export type StopReason = 'cancelled' | 'lease_lost' | 'shutdown';
@@ -31,6 +32,8 @@ export class Attempt {
   /** The first thing that went wrong decides the outcome. */
   failure: Failure | null = null;
   agent: AgentReport | null = null;
+  /** The audit's numbers, once there is a trajectory. */
+  tallies: readonly AuditTally[] = [];
   turns = 0;
   sampledTokens = 0;
   private currentStatus: SessionStatus = 'LEASED';

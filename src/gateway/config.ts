@@ -23,6 +23,10 @@ export const gatewayConfigSchema = z.strictObject({
     .describe('used from the start; more can be registered at the server at any time'),
   default_backend: runtimeBackendSchema.default('bubblewrap'),
   upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
+  builders: z
+    .record(idSchema, z.string().min(1))
+    .default({})
+    .describe('modules of custom builders, by the names that tasks call them; docs/guides/write-a-builder.md'),
   allow_local: z.boolean().default(false).describe('tasks may ask for no isolation though the default gives it'),
   allow_host_network: z.boolean().default(false),
   control: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),

@@ -20,6 +20,8 @@ const BY_CODE: Partial<Record<ErrorCode, Outcome>> = {
   schema_violation: 'env_error',
   unsupported: 'env_error',
   unknown_harness: 'env_error',
+  unknown_builder: 'env_error',
+  builder_failed: 'env_error',
   engine_unavailable: 'engine_error',
   engine_error: 'engine_error',
 };

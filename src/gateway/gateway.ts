@@ -12,6 +12,7 @@ import { CaptureJournal } from '../proxy/journal.ts';
 import { createProxy, type ModelProxy } from '../proxy/proxy.ts';
 import { createRuntimeProviders } from '../runtimes/providers.ts';
 import { createSpawner } from '../runtimes/spawn-client.ts';
+import { loadBuilders } from './builder-modules.ts';
 import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
 import { NodeAgent } from './node-agent.ts';
@@ -66,6 +67,7 @@ async function assemble(
   const state = await takeStateDir(config.state_dir);
   cleanups.push(() => state.release());
   await mkdir(config.harness_dir, { recursive: true });
+  const builders = await loadBuilders(config.builders);
 
   const spawner = await createSpawner();
   cleanups.push(() => spawner.close());
@@ -129,6 +131,8 @@ async function assemble(
         harnesses,
         harnessInstallDir: (adapter) => harnessInstallDir(adapter, config.harness_dir),
         evaluators,
+        builders,
+        engines,
         socketDir: state.sockets,
         uploadRoots: config.upload_roots,
       }),

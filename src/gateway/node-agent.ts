@@ -158,7 +158,7 @@ export class NodeAgent {
       log.warn({ session: attempt.id, outcome: summary.outcome }, 'the result is no longer wanted');
       return;
     }
-    recordSession(metrics, attempt.lease.task.agent.harness, summary);
+    recordSession(metrics, attempt.lease.task.agent.harness, summary, attempt.tallies);
     log.info(
       { session: attempt.id, outcome: summary.outcome, reward: summary.reward, tokens: summary.trainable_tokens },
       'session delivered',

@@ -4,11 +4,13 @@ import type { Evaluation, Evaluator } from '../evaluators/evaluator.ts';
 import type { Collected } from '../runtimes/collect.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Outcome, SessionSummary, TerminalStatus } from '../schema/index.ts';
+import type { BuilderRegistry } from '../tokens/builders/registry.ts';
 import type { Completion } from '../tokens/completion.ts';
 import { encodeRecords } from '../tokens/records.ts';
 import { buildTrajectory, type EncodedTrajectory } from '../tokens/trajectory.ts';
 import { artifactsReport, deliverable } from './artifacts-stage.ts';
 import type { Attempt } from './attempt.ts';
+import { type Decoder, graphOptionsOf } from './drift-proof.ts';
 import { classify } from './failure.ts';
 
 export type PostrunInput = {
@@ -18,6 +20,8 @@ export type PostrunInput = {
   readonly completions: readonly Completion[];
   /** What the agent left behind. */
   readonly artifacts: Collected | null;
+  readonly builders: BuilderRegistry;
+  readonly engines: Decoder;
   readonly nodeId: string;
 };
 
@@ -62,7 +66,7 @@ function readyWithin(fresh: Promise<Runtime>, signal: AbortSignal): Promise<Runt
 }
 
 /** The session's result: trajectory and records from the completions, and the summary that rows and lists hold. */
-export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunInput): DeliveredResult {
+export async function build(attempt: Attempt, evaluation: Evaluation, input: PostrunInput): Promise<DeliveredResult> {
   const { lease } = attempt;
   const base = { status: statusOf(attempt), reward: evaluation.reward, error: attempt.failure?.error.message ?? null };
   let built: EncodedTrajectory | null = null;
@@ -70,7 +74,9 @@ export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunIn
   try {
     built = buildTrajectory({
       spec: lease.task.builder,
+      builders: input.builders,
       completions: input.completions,
+      graphOptions: await graphOptionsOf(attempt, input.completions, input.engines),
       ...base,
       metadata: {
         task_id: lease.task_id,
@@ -79,7 +85,8 @@ export function build(attempt: Attempt, evaluation: Evaluation, input: PostrunIn
         policy_version: lease.task.policy_version,
       },
     });
-    completions = encodeRecords(input.completions);
+    attempt.tallies = built.tallies;
+    completions = encodeRecords(input.completions, built.graph);
   } catch (error) {
     attempt.fail(classify(error, 'build'));
   }

@@ -9,9 +9,26 @@ export type GatewayMetrics = {
   readonly sessions: Counter<'outcome'>;
   readonly stageSeconds: Histogram<'stage'>;
   readonly stageSlots: Gauge<'stage' | 'state'>;
-  readonly tokens: Counter<'kind'>;
-  readonly links: Counter<'harness' | 'link'>;
-  readonly excluded: Counter<'harness' | 'reason'>;
+  readonly tokens: Counter<Place | 'kind'>;
+  readonly links: Counter<Place | 'link'>;
+  readonly drift: Counter<Place | 'drift'>;
+  readonly excluded: Counter<Place | 'reason'>;
+};
+
+/** Where tokens come from. */
+type Place = 'harness' | 'dialect' | 'engine';
+const PLACE: readonly Place[] = ['harness', 'dialect', 'engine'];
+
+/** A session's audit for one dialect and engine. `exact`: trained in the context that they were sampled in. */
+export type PlaceTally = {
+  readonly dialect: string;
+  readonly engineId: string;
+  readonly sampled: number;
+  readonly trained: number;
+  readonly exact: number;
+  readonly excluded: Readonly<Record<string, number>>;
+  readonly links: Readonly<Record<string, number>>;
+  readonly drift: Readonly<Record<string, number>>;
 };
 
 /** The gateway's metric set. Labels are bounded: never an id of a session, task or key. */
@@ -42,34 +59,48 @@ export function createGatewayMetrics(): GatewayMetrics {
     }),
     tokens: new Counter({
       name: 'floe_tokens_total',
-      help: 'Tokens of finished sessions: sampled, trained',
-      labelNames: ['kind'],
+      help: 'Tokens of finished sessions: sampled, trained, and exact, which are trained in the context they were sampled in',
+      labelNames: [...PLACE, 'kind'],
       registers,
     }),
     links: new Counter({
       name: 'floe_completion_links_total',
       help: 'How completions continue earlier ones',
-      labelNames: ['harness', 'link'],
+      labelNames: [...PLACE, 'link'],
+      registers,
+    }),
+    drift: new Counter({
+      name: 'floe_completion_drift_total',
+      help: 'Completions before which the assistant turn was rendered otherwise than it was sampled, by why',
+      labelNames: [...PLACE, 'drift'],
       registers,
     }),
     excluded: new Counter({
       name: 'floe_tokens_excluded_total',
       help: 'Sampled tokens that are not trained, by reason',
-      labelNames: ['harness', 'reason'],
+      labelNames: [...PLACE, 'reason'],
       registers,
     }),
   };
 }
 
-/** Counts a session that has been delivered. */
-export function recordSession(metrics: GatewayMetrics, harness: string, summary: SessionSummary): void {
-  const { audit, timing } = summary;
+/** Counts a session that has been delivered. `tallies` are its audit, by where the tokens come from. */
+export function recordSession(
+  metrics: GatewayMetrics,
+  harness: string,
+  summary: SessionSummary,
+  tallies: readonly PlaceTally[],
+): void {
+  const { timing } = summary;
   metrics.sessions.inc({ outcome: summary.outcome });
   const stages = { init: timing.init_ms, running: timing.running_ms, eval: timing.eval_ms, postrun: timing.postrun_ms };
   for (const [stage, ms] of Object.entries(stages)) if (ms !== null) metrics.stageSeconds.observe({ stage }, ms / 1000);
-  if (audit === null) return;
-  metrics.tokens.inc({ kind: 'sampled' }, audit.tokens.sampled);
-  metrics.tokens.inc({ kind: 'trained' }, audit.tokens.trained);
-  for (const [link, count] of Object.entries(audit.links)) metrics.links.inc({ harness, link }, count);
-  for (const [reason, count] of Object.entries(audit.tokens.excluded)) metrics.excluded.inc({ harness, reason }, count);
+  for (const { dialect, engineId, sampled, trained, exact, links, drift, excluded } of tallies) {
+    const place = { harness, dialect, engine: engineId };
+    for (const [kind, count] of Object.entries({ sampled, trained, exact }))
+      metrics.tokens.inc({ ...place, kind }, count);
+    for (const [link, count] of Object.entries(links)) metrics.links.inc({ ...place, link }, count);
+    for (const [name, count] of Object.entries(drift)) metrics.drift.inc({ ...place, drift: name }, count);
+    for (const [reason, count] of Object.entries(excluded)) metrics.excluded.inc({ ...place, reason }, count);
+  }
 }

@@ -46,8 +46,11 @@ describe('a session with the shell harness', () => {
       .poll(async () => (await fetch(`${stack.node.controlUrl}/metrics`)).text(), { timeout: 5_000, interval: 20 })
       .toMatch(/floe_sessions_total\{outcome="completed"\} 2/);
     const text = await (await fetch(`${stack.node.controlUrl}/metrics`)).text();
-    expect(text).toContain(`floe_tokens_total{kind="trained"} ${2 * (result?.trainable_tokens ?? 0)}`);
-    expect(text).toContain('floe_completion_links_total{harness="shell",link="root"} 2');
+    const trained = 2 * (result?.trainable_tokens ?? 0);
+    const place = 'harness="shell",dialect="openai_chat",engine="[^"]+"';
+    expect(text).toMatch(new RegExp(`floe_tokens_total\\{${place},kind="trained"\\} ${trained}\n`));
+    expect(text).toMatch(new RegExp(`floe_tokens_total\\{${place},kind="exact"\\} ${trained}\n`));
+    expect(text).toMatch(new RegExp(`floe_completion_links_total\\{${place},link="root"\\} 2\n`));
     expect(text).toContain('floe_stage_seconds_count{stage="running"} 2');
   });
 

@@ -9,6 +9,7 @@ import { silentLogger } from '../../src/observe/log.ts';
 import type { ProxySession } from '../../src/proxy/session.ts';
 import type { ExecResult, Runtime, StartRequest } from '../../src/runtimes/runtime.ts';
 import { leaseSchema, runtimeSpecSchema, type TaskRequestInput } from '../../src/schema/index.ts';
+import { builderRegistry } from '../../src/tokens/builders/registry.ts';
 
 export const ENDED_WELL: ExecResult = {
   exitCode: 0,
@@ -131,6 +132,8 @@ export function bench(parts: BenchParts = {}): Bench {
         evaluate: parts.evaluate ?? (async () => ({ reward: 0, details: {} })),
       }),
     },
+    builders: builderRegistry(),
+    engines: { info: () => [], modeOf: () => refuse(), detokenize: () => refuse() },
     socketDir: '/tmp',
     sandboxes: new Sandboxes({
       providers: new Map([
@@ -153,6 +156,10 @@ export function bench(parts: BenchParts = {}): Bench {
     uploadRoots: [],
   } satisfies RunnerDeps;
   return { attempt, deps, clock, alive };
+}
+
+function refuse(): never {
+  throw new Error('no engine is there');
 }
 
 /** Lets everything that is ready run. */
