@@ -100,4 +100,39 @@ describe('the chat template', () => {
   it('refuses a system message that is not the first', () => {
     expect(() => render('append_only', [...asked, message('system', 'late')])).toThrow(/must be at the beginning/);
   });
+
+  it.each(TEMPLATE_MODES)(
+    '%s: closes every turn of a history, wherever it ends and whether it begins with a system turn',
+    (mode) => {
+      const turns = [
+        message('user', 'Fix it.'),
+        callTurn,
+        message('tool', 'one'),
+        message('tool', 'two'),
+        answerTurn,
+        message('user', 'And now?'),
+        message('assistant', ''),
+      ];
+      for (const head of [[], [message('system', 'Be brief.')]]) {
+        for (let end = 0; end <= turns.length; end++) {
+          // From any message on: stand-in histories may begin with an assistant turn.
+          for (let begin = 0; begin < end; begin++) {
+            const messages = [...head, ...turns.slice(begin, end)];
+            const text = renderChat(messages, { mode, tools: [], addGenerationPrompt: false });
+            const results = messages.filter(
+              ({ role }, i) => role === 'tool' && messages[i - 1]?.role === 'tool',
+            ).length;
+            const closed = messages.at(-1)?.role === 'tool';
+            expect(text.endsWith('<|im_end|>\n')).toBe(true);
+            expect(text.split('<|im_end|>').length - 1).toBe(messages.length - results);
+            expect(text.split('<|im_start|>').length - 1).toBe(messages.length - results);
+            expect(text.startsWith('<|im_start|>system\n')).toBe(head.length > 0);
+            if (closed) expect(text).toMatch(/<\/tool_response><\|im_end\|>\n$/);
+            const open = renderChat(messages, { mode, tools: [], addGenerationPrompt: true });
+            expect(open.startsWith(`${text}<|im_start|>assistant\n`)).toBe(true);
+          }
+        }
+      }
+    },
+  );
 });

@@ -44,7 +44,7 @@ const derenderSchema = z.looseObject({
   }),
   prompt_tokens: z.int().min(0).nullish(),
   prompt_token_ids: idsSchema.nullish(),
-  chat_request: z.unknown(),
+  chat_request: z.unknown().optional(),
 });
 
 /**

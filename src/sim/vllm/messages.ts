@@ -35,10 +35,10 @@ const messagesSchema = z.looseObject({
   temperature: z.number().min(0).nullish(),
   top_p: z.number().gt(0).max(1).nullish(),
   top_k: z.int().min(-1).nullish(),
-  chat_template_kwargs: z.unknown(),
-  kv_transfer_params: z.unknown(),
-  tool_choice: z.unknown(),
-  thinking: z.unknown(),
+  chat_template_kwargs: z.unknown().optional(),
+  kv_transfer_params: z.unknown().optional(),
+  tool_choice: z.unknown().optional(),
+  thinking: z.unknown().optional(),
 });
 const countSchema = messagesSchema.partial({ max_tokens: true });
 type MessagesRequest = z.infer<typeof countSchema>;

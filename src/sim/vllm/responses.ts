@@ -31,7 +31,7 @@ const responsesSchema = z.looseObject({
         type: z.literal('function'),
         name: z.string(),
         description: z.string().nullish(),
-        parameters: z.unknown(),
+        parameters: z.unknown().optional(),
       }),
     )
     .nullish(),
@@ -40,10 +40,10 @@ const responsesSchema = z.looseObject({
   top_p: z.number().gt(0).max(1).nullish(),
   stream: z.boolean().nullish(),
   request_id: z.string().nullish(),
-  include: z.unknown(),
-  parallel_tool_calls: z.unknown(),
-  reasoning: z.unknown(),
-  text: z.unknown(),
+  include: z.unknown().optional(),
+  parallel_tool_calls: z.unknown().optional(),
+  reasoning: z.unknown().optional(),
+  text: z.unknown().optional(),
 });
 type ResponsesRequest = z.infer<typeof responsesSchema>;
 
