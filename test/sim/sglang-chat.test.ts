@@ -102,7 +102,8 @@ describe('a chat', () => {
       { name: 'one', rules: [{ reply: [{ think: { text: 'Hm.' } }, { call: { tool: 'bash', arguments: {} } }] }] },
     ];
     const sim = await start({ scenarios });
-    const none = await chat(sim, { tool_choice: 'none' });
+    const none = await chat(sim, { tool_choice: 'none', rid: 'none' });
+    expect(vocabulary.decode(entryOf(sim, 'none').prompt_ids)).not.toContain('<tools>');
     expect(none.choices[0]).toMatchObject({ finish_reason: 'stop', matched_stop: imEnd });
     expect(none.choices[0]?.message).toMatchObject({ reasoning_content: '\nHm.\n', tool_calls: null });
     expect(none.choices[0]?.message.content).toContain('<tool_call>');
