@@ -39,6 +39,7 @@ export class Member implements Candidate {
   /** Signals of the calls under way, by the connection that they use. */
   private readonly uses = new Map<Engine, Set<AbortController>>();
   private removed = false;
+  private shut = false;
   private doubted = false;
   private ownHealth = true;
   private needsResume = false;
@@ -141,6 +142,7 @@ export class Member implements Candidate {
   /** Closes all connections, whatever is under way. */
   async close(): Promise<void> {
     this.removed = true;
+    this.shut = true;
     const engines = new Set([this.current, ...this.uses.keys()]);
     await Promise.all([...engines].map((engine) => engine.close()));
   }
@@ -224,7 +226,7 @@ export class Member implements Candidate {
   /** Closes a connection that no call uses and none will. */
   private closeUnused(engine: Engine): void {
     if (this.uses.get(engine)?.size === 0) this.uses.delete(engine);
-    if (this.uses.has(engine) || (engine === this.current && !this.removed)) return;
+    if (this.shut || this.uses.has(engine) || (engine === this.current && !this.removed)) return;
     this.discard(engine);
   }
 

@@ -55,6 +55,8 @@ export class SlotQueue {
     if (!this.members.includes(member)) return;
     this.members = this.members.filter((other) => other !== member);
     this.choice.left(member);
+    // Who had nowhere else to go is told at once, however full the others are.
+    this.settle(this.waiters.filter(({ need }) => this.untried(need).length === 0));
     this.pump();
   }
 
@@ -69,6 +71,7 @@ export class SlotQueue {
    */
   acquire(need: SlotNeed, signal: AbortSignal): Promise<Slot | null> {
     if (signal.aborted) return Promise.reject(signal.reason);
+    if (this.untried(need).length === 0) return Promise.resolve(null);
     if (!need.sampling) {
       const outcome = this.place(need);
       return Promise.resolve(outcome === 'wait' ? null : outcome);
@@ -116,10 +119,17 @@ export class SlotQueue {
     this.waiters.splice(at, 0, waiter);
   }
 
+  private settle(exhausted: readonly Waiter[]): void {
+    this.waiters = this.waiters.filter((waiter) => !exhausted.includes(waiter));
+    for (const waiter of exhausted) waiter.settle(null);
+  }
+
+  private untried({ tried, ids }: SlotNeed): readonly Member[] {
+    return this.members.filter((member) => !member.gone && !tried.has(member) && (!ids || member.takesIds));
+  }
+
   private place(need: SlotNeed): Slot | null | 'wait' {
-    const open = this.members.filter(
-      (member) => !member.gone && !need.tried.has(member) && (!need.ids || member.takesIds),
-    );
+    const open = this.untried(need);
     if (open.length === 0) return null;
     const ready = open.filter((member) => member.ready);
     if (ready.length > 0) this.verifyDoubtful(open);
