@@ -79,8 +79,7 @@ export class TokenCalls {
     const sent = this.sentIds(request);
     const body = this.body(request, sent, left, constraint);
     const reply = await this.server.post(GENERATE_PATH, body, request, signal);
-    const sampled = parseGenerated(await reply.read(), request, sent, context);
-    return this.told(request, sampled, context, signal);
+    return this.told(request, parseGenerated(await reply.read(), request, sent, context), context, signal);
   }
 
   /** The ids as text between brackets, and as arrays. */
@@ -141,14 +140,14 @@ export class TokenCalls {
   /** Puts what was begun in front, and reads the message out of all of it. */
   private async told(
     request: TokenRequest,
-    sampled: ParsedReply,
+    { sampled, tellsStop }: Generated,
     context: ReplyContext,
     signal: AbortSignal,
   ): Promise<TokenReply> {
     const { begun, prompt } = request;
     const all = begun === null ? sampled : joined(begun, sampled);
     const { responseIds, finishReason } = all;
-    const ending = this.endingOf(request, sampled);
+    const ending = this.endingOf(request, sampled, tellsStop);
     const dropped = ending?.kind === 'token' && this.ends.shown;
     const ids = dropped ? responseIds.subarray(0, -1) : responseIds;
     const read = await this.read(request, ids, finishReason, context, signal);
@@ -183,14 +182,15 @@ export class TokenCalls {
   }
 
   /**
-   * What ended a reply, as far as its ids and the server tell. Newer servers do not tell stop strings; with any asked for, only a
-   * last id that is known to close turns is one that ended it.
+   * What ended a reply, as far as its ids and the server tell. Not every release tells stop strings; with any asked for, only a
+   * last id that is known to close turns is then one that ended it.
    */
   private endingOf(
     { stop: stops }: GenerateRequest,
     { stop, finishReason, responseIds }: ParsedReply,
+    tellsStop: boolean,
   ): StopCause | null {
-    if (finishReason !== 'stop' || stop === null || stop.kind === 'string' || stops.length === 0) return stop;
+    if (finishReason !== 'stop' || tellsStop || stops.length === 0) return stop;
     return this.ends.closeIds.has(responseIds.at(-1) ?? -1) ? stop : null;
   }
 
@@ -212,8 +212,15 @@ export type TokenReply = { readonly reply: ParsedReply; readonly newSpans: reado
 
 type SentIds = { readonly text: Buffer; readonly parts: readonly Int32Array[]; readonly count: number };
 
-/** Reads a 200 reply of `/inference/v1/generate`. Its message is still empty. Throws `engine_error`. */
-function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, context: ReplyContext): ParsedReply {
+type Generated = {
+  /** Its message is still empty. */
+  readonly sampled: ParsedReply;
+  /** The reply has a field for what stopped it, be it null. */
+  readonly tellsStop: boolean;
+};
+
+/** Reads a 200 reply of `/inference/v1/generate`. Throws `engine_error`. */
+function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, context: ReplyContext): Generated {
   const compared = compareIds(body, 'prompt_token_ids', sent.text, sent.parts);
   const reply = shaped(replySchema, parseReplyJson(body, compared && { ids: NO_IDS, ...compared }));
   refuseForeign({ id: reply.request_id, model: reply.model }, context);
@@ -221,7 +228,7 @@ function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, cont
   const choice = reply.choices[0];
   const responseIds = idsOf(choice?.token_ids, null, 'token_ids');
   const usage = reply.usage ?? { prompt_tokens: sent.count, completion_tokens: responseIds.length };
-  return recordable({
+  const sampled = recordable({
     // The count of what was sent is what the usage is held against; the ids were compared.
     promptIds: sent.parts.length === 1 ? request.prompt.ids : new Int32Array(sent.count),
     responseIds,
@@ -233,6 +240,7 @@ function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, cont
     usage,
     routedExperts: routedExpertsOf(choice?.routed_experts, sent.count + responseIds.length),
   });
+  return { sampled, tellsStop: choice?.stop_reason !== undefined };
 }
 
 function refuseOtherPrompt(reply: ForeignReply, compared: ComparedIds | null, sent: SentIds): void {
