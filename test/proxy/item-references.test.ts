@@ -20,13 +20,18 @@ const TOOLS = [
   { type: 'custom', name: 'patch' },
 ];
 const QUESTION = { role: 'user', content: 'one' };
-const RESULTS = [
-  { type: 'function_call_output', call_id: 'call_a', output: 'A' },
-  { type: 'custom_tool_call_output', call_id: 'call_b', output: 'B' },
-];
-const CANONICAL_RESULTS = [
-  { role: 'tool', tool_call_id: 'call_a', content: 'A' },
-  { role: 'tool', tool_call_id: 'call_b', content: 'B' },
+/** What the client has of the two calls, by the ids that it got. */
+const resultsOf = (output: Response['output']) => {
+  const [a, b] = output.flatMap(({ call_id }) => call_id ?? []);
+  return [
+    { type: 'function_call_output', call_id: a, output: 'A' },
+    { type: 'custom_tool_call_output', call_id: b, output: 'B' },
+  ];
+};
+/** Where the engine is asked they have its own ids. */
+const canonicalResults = (ids: readonly (string | undefined)[] = ['call_a', 'call_b']) => [
+  { role: 'tool', tool_call_id: ids[0], content: 'A' },
+  { role: 'tool', tool_call_id: ids[1], content: 'B' },
 ];
 
 let rig: Rig;
@@ -43,7 +48,11 @@ beforeEach(async () => {
 });
 afterEach(() => rig.stop());
 
-type Response = { id: string; output: { type: string; id: string }[]; error: { message: string; param: unknown } };
+type Response = {
+  id: string;
+  output: { type: string; id: string; call_id?: string }[];
+  error: { message: string; param: unknown };
+};
 
 async function post(body: object, path = '/v1/responses'): Promise<{ status: number; body: string }> {
   return await rig.send({ path: `/s/${key}${path}`, body: { model: 'policy', tools: TOOLS, ...body } }).reply;
@@ -70,27 +79,29 @@ describe('items that a request names instead of holding them', () => {
     const session = await rig.open({ key });
     const output = stream ? await streamed({ input: [QUESTION] }) : (await respond({ input: [QUESTION] })).output;
     expect(output.map(({ type }) => type)).toEqual(['reasoning', 'message', 'function_call', 'custom_tool_call']);
-    expect((await respond({ input: [QUESTION, ...refs(output), ...RESULTS] })).status).toBe(200);
+    expect((await respond({ input: [QUESTION, ...refs(output), ...resultsOf(output)] })).status).toBe(200);
     const [first, second] = session.completions();
-    expect(second?.request.messages).toEqual([QUESTION, first?.message, ...CANONICAL_RESULTS]);
+    const ids = first?.message.tool_calls?.map(({ id }) => id);
+    expect(first?.engineCallIds).toEqual(['call_a', 'call_b']);
+    expect(second?.request.messages).toEqual([QUESTION, first?.message, ...canonicalResults(ids)]);
     expect(second?.request.adjusted).toEqual([]);
     expect(asked(1)).toEqual([
       QUESTION,
       { role: 'assistant', content: '\n\nLet me look.', reasoning_content: 'Two files.\n', tool_calls: CALLS },
-      ...CANONICAL_RESULTS,
+      ...canonicalResults(),
     ]);
   });
 
   test('are that of all replies of the session, and only those that are named', async () => {
     await rig.open({ key });
     const one = await respond({ input: [QUESTION] });
-    const named = [QUESTION, ...refs(one.output.slice(2)), ...RESULTS];
+    const named = [QUESTION, ...refs(one.output.slice(2)), ...resultsOf(one.output)];
     const two = await respond({ input: named });
     await respond({ input: [...named, ...refs(two.output), { role: 'user', content: 'two' }] });
     expect(asked(2)).toEqual([
       QUESTION,
       { role: 'assistant', content: null, tool_calls: CALLS },
-      ...CANONICAL_RESULTS,
+      ...canonicalResults(),
       { role: 'assistant', content: 'Hello.' },
       { role: 'user', content: 'two' },
     ]);
@@ -100,24 +111,28 @@ describe('items that a request names instead of holding them', () => {
     await rig.open({ key });
     const one = await respond({ input: [QUESTION] });
     const two = await respond({ input: [{ role: 'user', content: 'aside' }, ...refs(one.output.slice(1, 2))] });
-    const input = [...refs(one.output), ...RESULTS];
+    const input = [...refs(one.output), ...resultsOf(one.output)];
     expect((await respond({ input, previous_response_id: two.id })).status).toBe(200);
     expect(asked(2)).toEqual([
       { role: 'user', content: 'aside' },
       { role: 'assistant', content: '\n\nLet me look.' },
       { role: 'assistant', content: 'Hello.' },
       { role: 'assistant', content: '\n\nLet me look.', reasoning_content: 'Two files.\n', tool_calls: CALLS },
-      ...CANONICAL_RESULTS,
+      ...canonicalResults(),
     ]);
   });
 
   test('are counted', async () => {
     const session = await rig.open({ key });
     const { output } = await respond({ input: [QUESTION] });
-    const count = await post({ input: [QUESTION, ...refs(output), ...RESULTS] }, '/v1/responses/input_tokens');
+    const count = await post(
+      { input: [QUESTION, ...refs(output), ...resultsOf(output)] },
+      '/v1/responses/input_tokens',
+    );
     expect(JSON.parse(count.body)).toMatchObject({ input_tokens: 7 });
-    const [tokenized] = rig.server.received.filter(({ path }) => path === '/tokenize');
-    expect(tokenized?.body.messages).toEqual([QUESTION, session.completions()[0]?.message, ...CANONICAL_RESULTS]);
+    const tokenized = rig.server.received.findLast(({ path }) => path === '/tokenize');
+    const message = { ...session.completions()[0]?.message, tool_calls: CALLS };
+    expect(tokenized?.body.messages).toEqual([QUESTION, message, ...canonicalResults()]);
     const unknown = await post({ input: [QUESTION, ...refs([{ id: 'rs_cpl_0' }])] }, '/v1/responses/input_tokens');
     expect(unknown).toMatchObject({ status: 400, body: expect.stringContaining('input.1.id') });
   });

@@ -1,0 +1,88 @@
+import { describe, expect, test } from 'vitest';
+import { FloeError } from '../../src/core/errors.ts';
+import { probeTemplate, type TemplateRenderer } from '../../src/engines/template-probe.ts';
+import type { TemplateMode } from '../../src/sim/template.ts';
+import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { renderIds } from '../proxy/template-pool.ts';
+
+const { imEnd } = bundledVocabulary().special;
+
+const rendererOf =
+  (mode: TemplateMode): TemplateRenderer =>
+  async (texts, { toolsText, generationPrompt }) =>
+    renderIds(texts, toolsText, generationPrompt, mode);
+
+describe('what is learned of a template', () => {
+  test.each<[TemplateMode, 'kept' | 'dropped']>([
+    ['append_only', 'kept'],
+    ['strip_thinking', 'dropped'],
+    ['open_think', 'dropped'],
+  ])('%s: its close, that a short history will do, and what becomes of thinking', async (mode, atUser) => {
+    let renders = 0;
+    const facts = await probeTemplate(async (texts, options) => {
+      renders++;
+      return await rendererOf(mode)(texts, options);
+    });
+    expect(facts).toEqual({
+      close_ids: [imEnd],
+      tail_render: true,
+      thinking: { tool_results: 'kept', user_message: atUser },
+      fingerprint: expect.stringMatching(/^[0-9a-f]{64}$/),
+    });
+    expect(renders).toBeLessThanOrEqual(14);
+  });
+
+  test('tells templates apart, and one is always the same', async () => {
+    const prints = await Promise.all(
+      (['append_only', 'strip_thinking', 'strip_thinking', 'open_think'] as const).map(
+        async (mode) => (await probeTemplate(rendererOf(mode))).fingerprint,
+      ),
+    );
+    expect(new Set(prints).size).toBe(3);
+    expect(prints[1]).toBe(prints[2]);
+  });
+
+  test('is the same where only the first turn changes, which may hold the date', async () => {
+    const dated =
+      (day: number): TemplateRenderer =>
+      async (texts, options) =>
+        Int32Array.of(1_000 + day, imEnd, ...(await rendererOf('append_only')(texts, options)));
+    const [one, two] = await Promise.all([1, 2].map((day) => probeTemplate(dated(day))));
+    expect(one?.fingerprint).toBe(two?.fingerprint);
+  });
+
+  test('is unknown where the template refuses to say', async () => {
+    const refusing: TemplateRenderer = async (texts, options) => {
+      if (texts.some((text) => text.includes('tool_calls'))) throw new FloeError('engine_rejected', 'no calls');
+      return await rendererOf('append_only')(texts, options);
+    };
+    expect(await probeTemplate(refusing)).toMatchObject({
+      close_ids: [imEnd],
+      tail_render: false,
+      thinking: { tool_results: 'unknown', user_message: 'kept' },
+    });
+    const facts = await probeTemplate(() => Promise.reject(new FloeError('engine_rejected', 'no')));
+    expect(facts).toMatchObject({ close_ids: [], tail_render: false, fingerprint: null });
+  });
+
+  test('is no close that text may hold as well, and none at all where turns are not closed', async () => {
+    const newline = bundledVocabulary().encode('\n')[0] as number;
+    const without: TemplateRenderer = async (texts, options) =>
+      (await rendererOf('append_only')(texts, options)).map((id) => (id === imEnd ? newline : id));
+    expect((await probeTemplate(without)).close_ids).toEqual([]);
+  });
+
+  test('sees that messages depend on what is far before them', async () => {
+    const counting: TemplateRenderer = async (texts, options) =>
+      Int32Array.of(
+        ...(await rendererOf('append_only')(texts, options)),
+        ...(options.generationPrompt ? [texts.length] : []),
+      );
+    expect((await probeTemplate(counting)).tail_render).toBe(false);
+  });
+
+  test('needs an engine that answers', async () => {
+    const gone = probeTemplate(() => Promise.reject(new FloeError('engine_unavailable', 'gone')));
+    await expect(gone).rejects.toMatchObject({ code: 'engine_unavailable' });
+  });
+});

@@ -1,0 +1,146 @@
+import { createHash } from 'node:crypto';
+import { FloeError } from '../../src/core/errors.ts';
+import type { GenerateReply, GenerateRequest, RenderRequest } from '../../src/engines/engine.ts';
+import type { EnginePool, PooledReply, PoolMode } from '../../src/engines/pool.ts';
+import { probeTemplate } from '../../src/engines/template-probe.ts';
+import type { AssistantMessage, FinishReason, StopCause, TemplateFacts, ToolCall } from '../../src/schema/index.ts';
+import { type ChatMessage as SimMessage, templateMessages } from '../../src/sim/messages.ts';
+import { generationPrompt, renderChat, type TemplateMode, thinkBlock, toolCallText } from '../../src/sim/template.ts';
+import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+
+/** What the policy says next. `cut`: how many of its ids are sampled before the reply is cut by its length. */
+export type Said = {
+  readonly message: Omit<AssistantMessage, 'role'>;
+  readonly cut?: number;
+  readonly stopText?: string;
+  /** The id that ends the turn instead of the template's. */
+  readonly stopId?: number;
+};
+
+const vocabulary = bundledVocabulary();
+
+/** Renders as the simulated model's template does. Throws `engine_rejected` for what that refuses. */
+export function renderIds(texts: readonly string[], toolsText: string, open: boolean, mode: TemplateMode): Int32Array {
+  const messages = texts.map((text) => JSON.parse(text) as SimMessage);
+  const text = renderChat(templateMessages(messages, false), {
+    mode,
+    tools: JSON.parse(toolsText) as unknown[],
+    addGenerationPrompt: open,
+  });
+  return Int32Array.from(vocabulary.encode(text));
+}
+
+export function textOf(ids: Int32Array): string {
+  return vocabulary.decode(ids);
+}
+
+export function idsOf(text: string): Int32Array {
+  return Int32Array.from(vocabulary.encode(text));
+}
+
+/** An engine that takes ids, with the simulated model's template and vocabulary; what it says is given. */
+export class TemplatePool implements Partial<EnginePool> {
+  readonly generated: GenerateRequest[] = [];
+  readonly rendered: RenderRequest[] = [];
+  /** What comes next; then a word. */
+  readonly says: Said[] = [];
+  facts!: TemplateFacts;
+  mode: PoolMode['mode'] = 'tokens';
+  refuse: (request: RenderRequest) => boolean = () => false;
+  readonly template: TemplateMode;
+  private calls = 0;
+
+  private constructor(template: TemplateMode) {
+    this.template = template;
+  }
+
+  static async start(template: TemplateMode): Promise<TemplatePool> {
+    const pool = new TemplatePool(template);
+    pool.facts = await probeTemplate(async (texts, { toolsText, generationPrompt: open }) =>
+      renderIds(texts, toolsText, open, template),
+    );
+    return pool;
+  }
+
+  get asPool(): EnginePool {
+    return this as unknown as EnginePool;
+  }
+
+  modeOf(): PoolMode {
+    return { mode: this.mode, template: this.facts };
+  }
+
+  maxModelLen(): number | null {
+    return null;
+  }
+
+  async render(request: RenderRequest): Promise<Int32Array> {
+    this.rendered.push(request);
+    if (this.refuse(request)) throw new FloeError('engine_rejected', 'the template refuses');
+    return renderIds(request.messageTexts, request.toolsText, request.generationPrompt, this.template);
+  }
+
+  async countTokens(request: GenerateRequest): Promise<number> {
+    return renderIds(request.messageTexts, request.toolsText, true, this.template).length;
+  }
+
+  async generate(request: GenerateRequest): Promise<PooledReply> {
+    this.generated.push(request);
+    const said = this.says.shift() ?? { message: { content: 'fine' } };
+    const ids = this.sampled(said);
+    const promptIds = request.prompt?.ids ?? renderIds(request.messageTexts, request.toolsText, true, this.template);
+    if (request.prompt !== null) checkJson(request.prompt.ids, request.prompt.json);
+    const reply: GenerateReply = {
+      promptIds: promptIds.slice(),
+      responseIds: ids,
+      responseLogprobs: new Float32Array(ids.length).fill(-0.5),
+      versionSpans: [{ version: null, start: 0, end: ids.length }],
+      routedExperts: null,
+      logprobsMode: 'processed',
+      message: this.messageOf(said),
+      ...endOf(said, ids),
+      usage: { prompt_tokens: promptIds.length, completion_tokens: ids.length, cached_tokens: null },
+    };
+    return { reply, engineId: 'toy', model: 'toy', engineMs: 1 };
+  }
+
+  private sampled({ message, cut, stopText, stopId }: Said): Int32Array {
+    const { content, reasoning_content: thinking, tool_calls: calls = [] } = message;
+    const opened = generationPrompt(this.template).endsWith('<think>\n');
+    let text = thinking === undefined && !opened ? '' : thinkBlock(thinking ?? '');
+    if (opened) text = text.slice('<think>\n'.length);
+    text += content ?? '';
+    for (const { function: called } of calls) text += `\n${toolCallText(called.name, called.arguments)}`;
+    if (stopText !== undefined) return idsOf(text + stopText);
+    const ids = [...idsOf(text), stopId ?? vocabulary.special.imEnd];
+    return Int32Array.from(cut === undefined ? ids : ids.slice(0, cut));
+  }
+
+  /** Engines number calls in their own ways. */
+  private messageOf({ message }: Said): AssistantMessage {
+    const calls = message.tool_calls?.map((call): ToolCall => ({ ...call, id: `functions.${this.calls++}` }));
+    return { role: 'assistant', ...message, ...(calls === undefined ? {} : { tool_calls: calls }) };
+  }
+}
+
+function endOf(
+  { message, cut, stopText }: Said,
+  ids: Int32Array,
+): { finishReason: FinishReason; stop: StopCause | null } {
+  if (cut !== undefined) return { finishReason: 'length', stop: null };
+  if (stopText !== undefined) return { finishReason: 'stop', stop: { kind: 'string', text: stopText } };
+  const finishReason = message.tool_calls === undefined ? 'stop' : 'tool_calls';
+  return { finishReason, stop: { kind: 'token', id: ids.at(-1) ?? 0 } };
+}
+
+function checkJson(ids: Int32Array, json: Buffer): void {
+  const written = createHash('sha256').update(json).digest('hex');
+  const expected = createHash('sha256')
+    .update([...ids].join(','))
+    .digest('hex');
+  if (written !== expected) throw new FloeError('engine_error', 'the JSON text of a prompt is not its ids');
+}
+
+export function called(name: string, args: string): ToolCall {
+  return { id: '', type: 'function', function: { name, arguments: args } };
+}

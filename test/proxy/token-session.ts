@@ -1,0 +1,80 @@
+import { systemClock } from '../../src/core/clock.ts';
+import type { CanonicalRequest } from '../../src/dialects/dialect.ts';
+import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
+import { SessionCalls } from '../../src/proxy/session.ts';
+import { Suffixes } from '../../src/proxy/splice/suffixes.ts';
+import { type ChatMessage, samplingSchema, type TaskEngine, taskEngineSchema } from '../../src/schema/index.ts';
+import type { Completion } from '../../src/tokens/completion.ts';
+import { HandJournal } from './rig.ts';
+import type { Said, TemplatePool } from './template-pool.ts';
+
+const EMPTY: CanonicalRequest = {
+  model: 'policy',
+  messages: [],
+  tools: [],
+  toolForms: new Map(),
+  toolChoice: null,
+  parallelToolCalls: null,
+  samplingAsked: {},
+  stream: false,
+  streamUsage: true,
+  continues: null,
+  adjusted: [],
+  thread: 'main',
+  callKind: 'main',
+};
+
+export type AskOptions = Partial<Omit<CanonicalRequest, 'messages'>>;
+
+/** The calls of one session without HTTP: canonical requests in, completions out. */
+export class TokenSession {
+  readonly pool: TemplatePool;
+  readonly calls: SessionCalls;
+  readonly notices: string[] = [];
+  private asked = 0;
+
+  constructor(pool: TemplatePool, engine: Partial<TaskEngine> = {}) {
+    this.pool = pool;
+    this.calls = new SessionCalls(
+      {
+        sessionId: 'ses_1',
+        attempt: 0,
+        sampleIndex: 0,
+        key: 'key',
+        socketPath: null,
+        modelName: 'policy',
+        sampling: samplingSchema.parse({}),
+        engine: taskEngineSchema.parse(engine),
+      },
+      {
+        clock: systemClock,
+        engines: pool.asPool,
+        journal: new HandJournal(),
+        suffixes: new Suffixes(pool.asPool, (message) => void this.notices.push(message)),
+        abandonGraceMs: 1_000,
+      },
+    );
+  }
+
+  /** What the policy says to these messages, which are taken as a harness of its own would send them: parsed anew. */
+  ask(messages: readonly ChatMessage[], said?: Said, options: AskOptions = {}): Promise<Completion> {
+    if (said !== undefined) this.pool.says.push(said);
+    const own = messages.map((message) => JSON.parse(JSON.stringify(message)) as ChatMessage);
+    const turnRefs =
+      options.turnRefs && new Map([...options.turnRefs].map(([at, id]) => [own[messages.indexOf(at)], id]));
+    const request = { ...EMPTY, ...options, messages: own, ...(turnRefs ? { turnRefs } : {}) } as CanonicalRequest;
+    return this.calls.begin(`digest ${this.asked++}`, openaiChat, request).outcome;
+  }
+}
+
+export const user = (content: string): ChatMessage => ({ role: 'user', content });
+export const result = (id: string, content: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content });
+
+/** Results of all calls of a completion. */
+export const resultsOf = ({ message }: Completion, content = 'done'): ChatMessage[] =>
+  (message.tool_calls ?? []).map(({ id }, index) => result(id, `${content} ${index}`));
+
+/** What a prompt spliced onto the completion begins with. */
+export function recordedIds({ promptIds, responseIds }: Completion): number[] {
+  return [...promptIds, ...responseIds];
+}
