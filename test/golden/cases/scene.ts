@@ -3,7 +3,7 @@ import type { ProxySessionSpec } from '../../../src/proxy/session.ts';
 import type { Audit, LinkKind, TaskEngine, Trajectory } from '../../../src/schema/index.ts';
 import type { SimOptions } from '../../../src/sim/server.ts';
 import type { Mode } from '../modes.ts';
-import { assistant, type Golden, type GoldenSession, results, user } from '../session.ts';
+import { assistant, type Golden, type GoldenSession, type Judged, results, user } from '../session.ts';
 import type { Ask, Said, Speaker, Turn } from '../speakers.ts';
 
 export type SceneOptions = { readonly retention?: TaskEngine['thinking_retention'] } & Partial<ProxySessionSpec>;
@@ -43,6 +43,26 @@ export function expectAllTrained(audit: Audit): void {
   expect(audit.tokens.sampled).toBeGreaterThan(0);
   expect(audit.tokens.trained).toBe(audit.tokens.sampled);
   expect(audit.completions.trained).toBe(audit.completions.recorded);
+}
+
+/**
+ * Whether turns with tool calls come back as they were sampled. In chat mode SGLang writes their arguments anew, and clients that keep
+ * them as text send that back.
+ */
+export function comesBack({ mode, speaker }: Pick<Scene, 'mode' | 'speaker'>): boolean {
+  return mode.tokens || mode.kind !== 'sglang' || !speaker.dialect.startsWith('openai');
+}
+
+/** The chains of the traces; where turns do not come back, all that can be said is that nothing is pretended. */
+export function expectChains(scene: Pick<Scene, 'mode' | 'speaker'>, judged: Judged, chains: LinkKind[][]): void {
+  const { trajectory, audit, report } = judged;
+  if (comesBack(scene)) {
+    expect(linksOf(trajectory)).toEqual(chains);
+  } else {
+    expect(audit.drift.retokenized).toBeUndefined();
+    expect(audit.links.rerendered + audit.links.fork).toBeGreaterThan(0);
+    expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
+  }
 }
 
 /** The first two turns of the main agent, echoed as `echo` would have them. */
