@@ -107,7 +107,7 @@ async function askWhole(
 ): Promise<ReturnType<typeof parseChatReply>> {
   const body = chatBody(model, request, { flags, stream: false, maxTokens: request.maxTokens, experts: false });
   const reply = await server.post('/v1/chat/completions', body, null, deadline());
-  return parseChatReply(await reply.read(), request, scanner, { key: promptKey(flags), ends: NO_ENDS });
+  return parseChatReply(await reply.read(), request, scanner, { key: promptKey(flags), ends: NO_ENDS, model });
 }
 
 /**
@@ -131,7 +131,7 @@ async function probeStreams(
         const options = { flags, stream: true, maxTokens: request.maxTokens, experts: false, stopIds };
         const body = chatBody(model, request, options);
         const reply = await server.post('/v1/chat/completions', body, null, deadline());
-        const reader = new ChatStreamReader(request, scanner, DEAF, { key: promptKey(flags), ends: NO_ENDS });
+        const reader = new ChatStreamReader(request, scanner, DEAF, { key: promptKey(flags), ends: NO_ENDS, model });
         await reply.each((bytes) => reader.push(bytes));
         reader.reply();
       }

@@ -9,6 +9,7 @@ import {
   parseReplyJson,
   refusal,
   refuseForeignId,
+  refuseForeignModel,
   shaped,
   versionsSchema,
 } from '../record.ts';
@@ -62,6 +63,7 @@ export const metadataSchema = z.looseObject({
 
 const replySchema = z.looseObject({
   id: z.string().nullish(),
+  model: z.string().nullish(),
   choices: z.array(choiceSchema).length(1),
   usage: foreignUsageSchema,
   metadata: metadataSchema.nullish(),
@@ -70,6 +72,15 @@ const replySchema = z.looseObject({
 type ForeignReply = z.output<typeof replySchema>;
 
 export type ReplyCall = { readonly completionId: string; readonly sessionId: string };
+
+/** What a reply is read by. */
+export type ReplyReading = {
+  /** The field of the prompt's ids. */
+  readonly key: string;
+  readonly ends: ReplyEnds;
+  /** The model that was asked for, which the server names in its reply. */
+  readonly model: string;
+};
 
 /** Where a server puts the prompt's ids when it is asked with these flags. */
 export function promptKey(flags: IdFlags): string {
@@ -80,15 +91,11 @@ export function promptKey(flags: IdFlags): string {
  * Reads a 200 reply of a chat completion that came whole, of any age. Throws `engine_error`, naming what is wrong, for everything that
  * cannot be trained on; `engine_unavailable` when it was broken off before its first token.
  */
-export function parseChatReply(
-  body: Buffer,
-  call: ReplyCall,
-  scanner: IdScanner,
-  options: { readonly key: string; readonly ends: ReplyEnds },
-): ChatReply {
+export function parseChatReply(body: Buffer, call: ReplyCall, scanner: IdScanner, options: ReplyReading): ChatReply {
   const scanned = scanner.scan(body, options.key, call.sessionId);
   const reply = shaped(replySchema, parseReplyJson(body, scanned));
   refuseForeignId(reply.id, call.completionId);
+  refuseForeignModel(reply.model, new Set([options.model]));
   const choice = reply.choices[0] as ForeignChoice;
   const meta = choice.meta_info;
   refuseForeignId(meta?.id, call.completionId);

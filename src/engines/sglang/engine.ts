@@ -39,7 +39,8 @@ export async function createSglangEngine(
       namedWeights(await server.ask('GET', profile.info.weightPath)),
     );
     await versions.current();
-    return new SglangEngine({ spec, server, profile, versions, notice: deps.notice ?? (() => {}) });
+    const sampler = new Sampler(server, profile, deps.clock);
+    return new SglangEngine({ spec, server, profile, versions, sampler, notice: deps.notice ?? (() => {}) });
   } catch (error) {
     await server.close();
     throw asFloeError(error, 'engine_unavailable');
@@ -57,12 +58,12 @@ type Parts = {
   readonly server: SglangServer;
   readonly profile: Profile;
   readonly versions: EngineVersions;
+  readonly sampler: Sampler;
   readonly notice: EngineNotice;
 };
 
 class SglangEngine implements Engine {
   private readonly parts: Parts;
-  private readonly sampler: Sampler;
   private inflight = 0;
   private healthy = true;
   /** Once a stream has lost ids, the next would as well. */
@@ -70,7 +71,6 @@ class SglangEngine implements Engine {
 
   constructor(parts: Parts) {
     this.parts = parts;
-    this.sampler = new Sampler(parts.server, parts.profile);
   }
 
   info(): EngineInfo {
@@ -210,7 +210,7 @@ class SglangEngine implements Engine {
 
   private async listened(request: GenerateRequest, bound: number | null, signal: AbortSignal): Promise<ReadReply> {
     try {
-      return await this.sampler.sample(request, bound, this.streaming ? request.listener : undefined, signal);
+      return await this.parts.sampler.sample(request, bound, this.streaming ? request.listener : undefined, signal);
     } catch (error) {
       if (hasLostIds(error)) this.giveUpStreams(error);
       throw error;
@@ -284,7 +284,7 @@ class SglangEngine implements Engine {
       responseLogprobs,
       versionSpans,
       routedExperts,
-      message: await this.sampler.readBegun(request, begun, signal),
+      message: await this.parts.sampler.readBegun(request, begun, signal),
       finishReason: 'length',
       stop: null,
       usage: { prompt_tokens: promptIds.length, completion_tokens: responseIds.length, cached_tokens: null },

@@ -1,8 +1,11 @@
+import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, FinishReason, StopCause } from '../../schema/index.ts';
 import type { GenerateRequest, ReplyListener, SampledTokens } from '../engine.ts';
 import type { OpenReply } from '../http.ts';
 import { IdScanner } from '../id-scan.ts';
+import { refuseForeignModel } from '../record.ts';
+import { EngineVersions } from '../versions.ts';
 import { parseChatReply, promptKey } from './chat-reply.ts';
 import { wholePrompt } from './continuation.ts';
 import { type ChatReply, type ReplyEnds, refuseOtherPrompt, type SampledReply } from './facts.ts';
@@ -10,6 +13,7 @@ import { parseNativeReply } from './native-reply.ts';
 import type { Profile } from './probe.ts';
 import { chatBody, nativeBody } from './request.ts';
 import type { SglangServer } from './server.ts';
+import { readModels } from './server-info.ts';
 import { ChatStreamReader } from './stream.ts';
 import { TextReader, withCountedIds } from './text-reader.ts';
 
@@ -22,11 +26,18 @@ export class Sampler {
   private readonly profile: Profile;
   private readonly scanner = new IdScanner();
   private readonly reader: TextReader;
+  /** As the server lists it now: replies of `/generate` do not name their model. */
+  private readonly served: EngineVersions;
 
-  constructor(server: SglangServer, profile: Profile) {
+  constructor(server: SglangServer, profile: Profile, clock: Clock) {
     this.server = server;
     this.profile = profile;
     this.reader = new TextReader(server, profile.parsers, profile.opening);
+    this.served = new EngineVersions(clock, async () => {
+      const { data } = await readModels(server);
+      const found = data.find(({ id }) => id === profile.info.model) ?? data[0];
+      return { status: 200, body: Buffer.from(JSON.stringify({ weight_version: found?.id ?? null })) };
+    });
   }
 
   /** Rejects as `Engine.generate` does. `maxTokens` bounds what is sampled now. */
@@ -80,7 +91,7 @@ export class Sampler {
     const stream = listener !== undefined && chat.streamed !== null;
     const body = chatBody(info.model, request, { flags, stream, maxTokens, experts });
     const reply = await this.server.post('/v1/chat/completions', body, request, signal);
-    const how = { key: promptKey(flags), ends: this.endsOf(request) };
+    const how = { key: promptKey(flags), ends: this.endsOf(request), model: info.model };
     if (!stream || !isEventStream(reply)) return parseChatReply(await reply.read(), request, this.scanner, how);
     const reader = new ChatStreamReader(request, this.scanner, listener, how);
     await reply.each((bytes) => reader.push(bytes));
@@ -93,7 +104,7 @@ export class Sampler {
     maxTokens: number | null,
     signal: AbortSignal,
   ): Promise<ReadReply> {
-    const { native, experts } = this.profile;
+    const { native, experts, info } = this.profile;
     const body = nativeBody(request, { maxTokens, seed: native?.seed === true, experts });
     const answer = await this.server.post('/generate', body, request, signal);
     const { text, ...reply } = parseNativeReply(
@@ -103,6 +114,7 @@ export class Sampler {
       this.endsOf(request),
     );
     refuseOtherPrompt(sent, reply.promptIds);
+    refuseForeignModel(await this.served.afterReply(), new Set([info.model]));
     if (request.begun !== null) return this.read(request, request.begun, reply, signal);
     return withMessage(reply, await this.reader.read(text, request, signal));
   }

@@ -67,17 +67,20 @@ function expertShapeOf(config: z.output<typeof configSchema> | null | undefined)
   return layers && experts ? { layers, experts } : null;
 }
 
+/** The models that the server lists. Rejects with `engine_unavailable` or `engine_error`. */
+export async function readModels(server: SglangServer): Promise<z.output<typeof modelsSchema>> {
+  const reply = await server.ask('GET', '/v1/models');
+  if (reply.status === 503 || reply.status === 429) throw server.refused(reply);
+  const parsed = modelsSchema.safeParse(jsonOf(reply.body));
+  if (reply.status === 200 && parsed.success) return parsed.data;
+  throw server.fail('engine_error', `/v1/models answered ${reply.status} without a model list`);
+}
+
 async function findModel(
   server: SglangServer,
   wanted: string | null,
 ): Promise<{ model: string; maxModelLen: number | null }> {
-  const reply = await server.ask('GET', '/v1/models');
-  if (reply.status === 503 || reply.status === 429) throw server.refused(reply);
-  const parsed = modelsSchema.safeParse(jsonOf(reply.body));
-  if (reply.status !== 200 || !parsed.success) {
-    throw server.fail('engine_error', `/v1/models answered ${reply.status} without a model list`);
-  }
-  const { data } = parsed.data;
+  const { data } = await readModels(server);
   const found = wanted === null ? data[0] : data.find((entry) => entry.id === wanted);
   if (found === undefined) {
     const served = data.map((entry) => entry.id).join(', ');

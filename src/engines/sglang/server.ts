@@ -10,7 +10,7 @@ const KEEP_ALIVE_MS = 4_000;
 /** An engine that does not accept a connection for this long is not there. */
 const CONNECT_TIMEOUT_MS = 5_000;
 
-/** Look-ups and probes of one token are small; one that hangs must not hold anything up. */
+/** Look-ups are small; one that hangs must not hold anything up. */
 const CONTROL_TIMEOUT_MS = 10_000;
 
 /** SGLang has no code for an overlong prompt; only the wording of its three checks tells. */
@@ -49,16 +49,21 @@ export class SglangServer {
     });
   }
 
-  /** A look-up under a deadline of its own; any status. Rejects as {@link callEngine} does. */
-  ask(method: 'GET' | 'POST', path: string, body?: unknown, signal?: AbortSignal): Promise<HttpReply> {
+  /** A look-up under a deadline of its own; any status. Rejects as {@link callEngine} does, `engine_unavailable` at the deadline. */
+  async ask(method: 'GET' | 'POST', path: string, body?: unknown, signal?: AbortSignal): Promise<HttpReply> {
     const deadline = AbortSignal.timeout(CONTROL_TIMEOUT_MS);
-    return callEngine(this.pool, this.engineId, {
-      method,
-      path: this.prefix + path,
-      headers: this.headers,
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-      signal: signal === undefined ? deadline : AbortSignal.any([signal, deadline]),
-    });
+    try {
+      return await callEngine(this.pool, this.engineId, {
+        method,
+        path: this.prefix + path,
+        headers: this.headers,
+        ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+        signal: signal === undefined ? deadline : AbortSignal.any([signal, deadline]),
+      });
+    } catch (error) {
+      if (!deadline.aborted || signal?.aborted === true) throw error;
+      throw this.fail('engine_unavailable', `${path} did not answer within ${CONTROL_TIMEOUT_MS} ms`);
+    }
   }
 
   /** Opens a call. Rejects with what the status says, unless it is 200. */

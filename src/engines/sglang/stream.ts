@@ -12,15 +12,15 @@ import {
   parseReplyJson,
   refusal,
   refuseForeignId,
+  refuseForeignModel,
   shaped,
 } from '../record.ts';
-import { metadataSchema, sglextSchema } from './chat-reply.ts';
+import { metadataSchema, type ReplyReading, sglextSchema } from './chat-reply.ts';
 import {
   brokenOffEarly,
   type ChatReply,
   idListSchema,
   matchedStopSchema,
-  type ReplyEnds,
   readContent,
   recordable,
   usageOf,
@@ -52,6 +52,7 @@ type ForeignChoice = z.output<typeof choiceSchema>;
 
 const chunkSchema = z.looseObject({
   id: z.string().nullish(),
+  model: z.string().nullish(),
   choices: z.array(choiceSchema).max(1),
   prompt_token_ids: idsSchema,
   sglext: sglextSchema.nullish(),
@@ -59,12 +60,6 @@ const chunkSchema = z.looseObject({
   usage: foreignUsageSchema.nullish(),
 });
 type ForeignChunk = z.output<typeof chunkSchema>;
-
-export type StreamOptions = {
-  /** The field of the prompt's ids. */
-  readonly key: string;
-  readonly ends: ReplyEnds;
-};
 
 /**
  * Reads a 200 reply of a chat completion that comes as a stream, and tells a listener on the way. Ids come in pieces beside the text,
@@ -75,7 +70,8 @@ export class ChatStreamReader {
   private readonly request: GenerateRequest;
   private readonly scanner: IdScanner;
   private readonly listener: ReplyListener;
-  private readonly options: StreamOptions;
+  private readonly options: ReplyReading;
+  private readonly models: ReadonlySet<string>;
   private readonly events = new EventSplitter();
   private readonly message: MessageBuilder;
   private promptIds: Int32Array | null = null;
@@ -90,11 +86,12 @@ export class ChatStreamReader {
   private started = false;
   private done = false;
 
-  constructor(request: GenerateRequest, scanner: IdScanner, listener: ReplyListener, options: StreamOptions) {
+  constructor(request: GenerateRequest, scanner: IdScanner, listener: ReplyListener, options: ReplyReading) {
     this.request = request;
     this.scanner = scanner;
     this.listener = listener;
     this.options = options;
+    this.models = new Set([options.model]);
     this.message = new MessageBuilder((delta) => {
       this.start();
       listener.delta(delta);
@@ -157,6 +154,7 @@ export class ChatStreamReader {
     const scanned = this.promptIds === null ? this.scanner.scan(data, this.options.key, this.request.sessionId) : null;
     const chunk = shaped(chunkSchema, parseReplyJson(data, scanned));
     refuseForeignId(chunk.id, this.request.completionId);
+    refuseForeignModel(chunk.model, this.models);
     const choice = chunk.choices[0];
     const promptIds = chunk.sglext?.input_ids ?? choice?.prompt_token_ids ?? chunk.prompt_token_ids;
     if (promptIds !== null && promptIds !== undefined) this.takePromptIds(promptIds, scanned);
