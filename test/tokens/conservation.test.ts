@@ -1,126 +1,69 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type CompletionRecord, completionRecordSchema, trajectorySchema } from '../../src/schema/index.ts';
-import type { Completion } from '../../src/tokens/completion.ts';
+import { type CompletionRecord, completionRecordSchema, type Trace, trajectorySchema } from '../../src/schema/index.ts';
 import { buildGraph } from '../../src/tokens/graph.ts';
 import { encodeRecords } from '../../src/tokens/records.ts';
-import { buildTrajectory } from '../../src/tokens/trajectory.ts';
-import { CLOSE } from './session.ts';
-import { type History, Transcript } from './transcript.ts';
+import { buildTrajectory, type EncodedTrajectory } from '../../src/tokens/trajectory.ts';
+import { expertRow, type Known, ROW_BYTES, randomSession } from './random-session.ts';
 
-/** What a harness may do next, as numbers that pick a completion to act on and the details. */
-const stepArbitrary = fc.record({
-  kind: fc.constantFrom('go_on', 'go_on', 'go_on', 'rerender', 'retry', 'edit', 'new_thread', 'other_tools', 'aside'),
-  on: fc.nat({ max: 1000 }),
-  size: fc.integer({ min: 1, max: 80 }),
-  keep: fc.nat({ max: 80 }),
-  cut: fc.constantFrom(false, false, false, true),
-  empty: fc.constantFrom(false, false, false, false, false, false, true),
-  mark: fc.constantFrom('none', 'none', 'none', 'none', 'abandoned', 'undelivered'),
-  versionAt: fc.nat({ max: 80 }),
-});
-type Step = typeof stepArbitrary extends fc.Arbitrary<infer T> ? T : never;
+const credit = fc.constantFrom('broadcast', 'divide');
+const fork_owner = fc.constantFrom('final_answer', 'longest', 'first');
+const specArbitrary = fc.oneof(
+  fc.record({
+    strategy: fc.constant('prefix_merging'),
+    config: fc.record({ on_drift: fc.constantFrom('auto', 'merge', 'split'), fork_owner, credit }),
+  }),
+  fc.record({ strategy: fc.constant('per_request'), config: fc.record({ credit }) }),
+  fc.record({ strategy: fc.constant('step'), config: fc.record({ fork_owner, credit }) }),
+);
 
-/** A completion with what is known of it because it was made so. */
-type Known = {
-  readonly completion: Completion;
-  readonly history: History;
-  readonly link: 'exact' | 'rerendered' | 'fork' | 'root';
-  readonly parent: string | null;
-  readonly toolsText: string;
-};
-
-/** Plays the steps; the truth is written down while the session is made, without looking at ids. */
-function play(steps: readonly Step[]): Known[] {
-  const t = new Transcript();
-  const system = t.fresh(2);
-  const known: Known[] = [];
-  const add = (step: Step, history: History, facts: Omit<Known, 'completion' | 'history'>, thread: string) => {
-    const body = t.fresh(step.size);
-    const response = step.empty ? [] : step.cut ? body : [...body, CLOSE];
-    const split = Math.min(step.versionAt, response.length);
-    const completion = t.call(history, {
-      response,
-      thread,
-      toolsText: facts.toolsText,
-      stop: step.cut || step.empty ? null : { kind: 'token', id: CLOSE },
-      versionSpans: [
-        { version: 'v1', start: 0, end: split },
-        { version: 'v2', start: split, end: response.length },
-      ],
-      abandoned: step.mark === 'abandoned',
-      undelivered: step.mark === 'undelivered',
-      auxiliary: step.kind === 'aside',
-    });
-    known.push({ ...facts, completion, history });
-  };
-  for (const step of steps) {
-    const on = known[step.on % Math.max(known.length, 1)];
-    if (on === undefined || step.kind === 'new_thread') {
-      const root = { link: 'root', parent: null, toolsText: '[]' } as const;
-      add(step, t.start(system), root, on === undefined ? 'main' : `sub${known.length}`);
-      continue;
-    }
-    const { completion, history, toolsText } = on;
-    const thread = completion.thread;
-    const empty = completion.responseIds.length === 0;
-    const id = completion.completionId;
-    if (step.kind === 'retry' || (empty && step.kind !== 'edit')) {
-      add(step, history, { ...on, link: on.link === 'root' ? 'fork' : on.link }, thread);
-    } else if (step.kind === 'edit') {
-      const edited = t.turn({ ids: history.ids.slice(0, -5), messages: history.messages.slice(0, -1) }, 'tool');
-      // Without its last turn a first prompt shares only the system turn; others still continue what they continued.
-      if (on.parent !== null) add(step, edited, on, thread);
-      else add(step, edited, { ...on, link: history.messages.length === 2 ? 'root' : 'fork' }, thread);
-    } else if (step.kind === 'rerender') {
-      const kept = [...completion.responseIds.subarray(0, Math.min(step.keep, completion.responseIds.length - 1))];
-      const rendered = t.after(history, completion, [...kept, ...t.fresh(2)]);
-      add(step, rendered, { link: 'rerendered', parent: id, toolsText }, thread);
-    } else if (step.kind === 'other_tools') {
-      const other = `[{"type":"function","function":{"name":"tool_${known.length}"}}]`;
-      add(step, t.after(history, completion), { link: 'fork', parent: null, toolsText: other }, thread);
-    } else {
-      add(step, t.after(history, completion), { link: 'exact', parent: id, toolsText }, thread);
-    }
-  }
-  return known;
-}
-
-const sessionArbitrary = fc
-  .tuple(fc.array(stepArbitrary, { minLength: 1, maxLength: 25 }), fc.infiniteStream(fc.nat()))
-  .map(([steps, order]) => {
-    const known = play(steps);
-    const shuffled = known.map(({ completion }) => ({ completion, at: order.next().value ?? 0 }));
-    shuffled.sort((a, b) => a.at - b.at);
-    return { known, completions: shuffled.map(({ completion }) => completion) };
-  });
-
-const configArbitrary = fc.record({
-  on_drift: fc.constantFrom('auto', 'merge', 'split'),
-  fork_owner: fc.constantFrom('final_answer', 'longest', 'first'),
-});
-
-function isExcluded(known: readonly Known[], { completion }: Known): boolean {
-  if (completion.responseIds.length === 0 || completion.auxiliary) return true;
+function reasonOf(known: readonly Known[], { completion }: Known): string | null {
+  const { capture, responseIds } = completion;
+  if (capture.mode === 'text') return 'no_tokens';
+  if (responseIds.length === 0) return 'empty';
+  if (capture.logprobs_mode === null) return 'no_logprobs';
+  if (completion.auxiliary) return 'auxiliary';
   const used = known.some((other) => other.parent === completion.completionId && other.link === 'exact');
-  return (completion.abandoned || completion.undelivered) && !used;
+  if (used) return null;
+  if (completion.abandoned) return 'abandoned';
+  return completion.undelivered ? 'undelivered' : null;
 }
 
-/** The trained tokens of a trajectory, read from its JSON alone, each with where it stands. */
-function readTrained(json: Buffer) {
-  const trajectory = trajectorySchema.parse(JSON.parse(json.toString()));
-  return trajectory.traces.flatMap((trace) => {
+function sampledTokens({ completion }: Known): number {
+  return completion.capture.mode === 'text' ? completion.usage.completion_tokens : completion.responseIds.length;
+}
+
+function tracesOf(built: EncodedTrajectory): Trace[] {
+  return trajectorySchema.parse(JSON.parse(built.json.toString())).traces;
+}
+
+/** The trained tokens of traces, read from their JSON alone, each with where it stands. */
+function readTrained(traces: readonly Trace[]) {
+  return traces.flatMap((trace) => {
     const ids = [...trace.prompt_ids, ...trace.response_ids];
+    expect(trace.loss_mask).toHaveLength(trace.response_ids.length);
+    expect(trace.response_logprobs).toHaveLength(trace.response_ids.length);
     return trace.response_ids.flatMap((id, at) => {
+      const version = trace.version_spans.find((span) => span.start <= at && at < span.end)?.version;
       if (trace.loss_mask[at] === 0) {
         expect(trace.response_logprobs[at]).toBe(0);
+        expect(version).toBeUndefined();
         return [];
       }
-      const version = trace.version_spans.find((span) => span.start <= at && at < span.end)?.version;
       const logprob = Math.fround(trace.response_logprobs[at] ?? Number.NaN);
-      return [{ id, logprob, version, before: ids, position: trace.prompt_ids.length + at }];
+      const position = trace.prompt_ids.length + at;
+      return [{ id, logprob, version, before: ids, position, row: rowAt(trace, position) }];
     });
   });
+}
+
+/** The row of a position; null: the trace has none at all; undefined: not for this position. */
+function rowAt({ routed_experts }: Trace, position: number): number[] | null | undefined {
+  if (routed_experts === null) return null;
+  const { data, start, shape } = routed_experts;
+  const row = position - start;
+  if (row < 0 || row >= shape[0]) return undefined;
+  return [...Buffer.from(data, 'base64').subarray(row * ROW_BYTES, (row + 1) * ROW_BYTES)];
 }
 
 /** Each completion's tokens as they must come out, in order of sampling. */
@@ -133,20 +76,24 @@ function expectedTokens({ completion }: Known) {
 }
 
 /** Checks tokens against the truth; returns how many stand in the context that they were sampled in. */
-function checkTrained(known: readonly Known[], json: Buffer): number {
-  const trained = readTrained(json);
+function checkTrained(known: readonly Known[], traces: readonly Trace[]): number {
+  const trained = readTrained(traces);
   const byFirstId = new Map(trained.map((token, i) => [token.id, i]));
   let exact = 0;
   let seen = 0;
   for (const one of known) {
     const expected = expectedTokens(one);
     const at = byFirstId.get(expected[0]?.id ?? -1);
-    if (isExcluded(known, one)) {
+    if (reasonOf(known, one) !== null) {
       expect(at).toBeUndefined();
       continue;
     }
     const found = trained.slice(at, (at ?? 0) + expected.length);
     expect(found.map(({ id, logprob, version }) => ({ id, logprob, version }))).toEqual(expected);
+    // At the last token of a reply nothing was sampled: its row is the next completion's.
+    for (const [i, { row }] of found.slice(0, -1).entries()) {
+      if (row !== null) expect(row).toEqual(expertRow(one.completion.index, one.completion.promptIds.length + i));
+    }
     seen += found.length;
     const first = found[0];
     const context = first?.before.slice(0, first.position).join();
@@ -156,14 +103,61 @@ function checkTrained(known: readonly Known[], json: Buffer): number {
   return exact;
 }
 
+/** Of a trace whose links are exact, every row: each is that of the completion that brought the position. */
+function checkExperts(known: readonly Known[], trace: Trace): void {
+  const chain = trace.completion_ids.map((id) => known.find((one) => one.completion.completionId === id)?.completion);
+  const links = trace.completion_ids.slice(1).map((id) => known.find((k) => k.completion.completionId === id)?.link);
+  if (links.some((link) => link !== 'exact')) return;
+  const positions = trace.prompt_ids.length + trace.response_ids.length;
+  const start = chain[0]?.routedExperts?.start;
+  const whole = chain.every((one, place) => {
+    return one?.routedExperts != null && (place === 0 || one.routedExperts.start === 0);
+  });
+  expect(trace.routed_experts === null).toBe(!whole);
+  if (trace.routed_experts === null || start === undefined) return;
+  expect(trace.routed_experts).toMatchObject({ dtype: 'uint8', shape: [positions - 1 - start, 1, ROW_BYTES], start });
+  for (let at = start; at < positions - 1; at++) {
+    const source = chain.find((one) => at < (one?.promptIds.length ?? 0) + (one?.responseIds.length ?? 0) - 1);
+    expect(rowAt(trace, at)).toEqual(expertRow(source?.index ?? -1, at));
+  }
+}
+
+/** What a trainer relies on when it takes steps: contiguous episodes, their turns in order, the reward on the last. */
+function checkSteps(traces: readonly Trace[]): void {
+  const seen: string[] = [];
+  traces.forEach((trace, index) => {
+    const { trajectory_id, turn_index, last_step, step_reward } = trace.metadata;
+    const before = traces[index - 1]?.metadata;
+    expect(trace.loss_mask.every((mask) => mask === 1)).toBe(true);
+    expect(trace.completion_ids).toHaveLength(1);
+    expect(step_reward).toBe(last_step ? trace.reward : 0);
+    if (trajectory_id === before?.trajectory_id) {
+      expect([turn_index, before?.last_step]).toEqual([Number(before?.turn_index) + 1, false]);
+    } else {
+      expect(seen).not.toContain(trajectory_id);
+      seen.push(String(trajectory_id));
+      expect([turn_index, before?.last_step ?? true]).toEqual([0, true]);
+    }
+  });
+  expect(traces.at(-1)?.metadata.last_step ?? true).toBe(true);
+}
+
+function countBy(names: readonly (string | null)[], weights: readonly number[] = []): Record<string, number> {
+  const counts: Record<string, number> = {};
+  names.forEach((name, i) => {
+    if (name !== null) counts[name] = (counts[name] ?? 0) + (weights[i] ?? 1);
+  });
+  return counts;
+}
+
 describe('any session', () => {
   test('is linked as it was made, whatever the order in which its completions are given', () => {
     fc.assert(
-      fc.property(sessionArbitrary, ({ known, completions }) => {
-        const nodes = buildGraph(completions).nodes;
+      fc.property(randomSession, ({ known, completions, options }) => {
+        const nodes = buildGraph(completions, options).nodes;
         expect(
-          nodes.map((n) => [n.completion.completionId, n.link, n.parent?.completion.completionId ?? null]),
-        ).toEqual(known.map((one) => [one.completion.completionId, one.link, one.parent]));
+          nodes.map((n) => [n.completion.completionId, n.link, n.parent?.completion.completionId ?? null, n.drift]),
+        ).toEqual(known.map((one) => [one.completion.completionId, one.link, one.parent, one.drift]));
         for (const node of nodes) {
           const base = (node.parent ?? node.forkOf)?.completion;
           const whole = base === undefined ? [] : [...base.promptIds, ...base.responseIds];
@@ -176,28 +170,89 @@ describe('any session', () => {
     );
   });
 
-  test('has every sampled token trained once, as sampled, or excluded', () => {
+  test('has every sampled token trained once, as sampled, or excluded with its reason', () => {
     fc.assert(
-      fc.property(sessionArbitrary, configArbitrary, fc.boolean(), ({ known, completions }, config, merging) => {
-        const spec = merging ? { strategy: 'prefix_merging', config } : { strategy: 'per_request', config: {} };
-        const request = { spec, completions, reward: null, error: null, metadata: {} };
-        const { json, audit, trainableTokens, traceCount } = buildTrajectory({ ...request, status: 'TIMEOUT' });
-        const exact = checkTrained(known, json);
+      fc.property(randomSession, specArbitrary, ({ known, completions, options }, spec) => {
+        const request = { spec, completions, graphOptions: options, reward: 1, error: null, metadata: {} };
+        const built = buildTrajectory({ ...request, status: 'TIMEOUT' });
+        const { audit, trainableTokens, traceCount } = built;
+        const traces = tracesOf(built);
+        const exact = checkTrained(known, traces);
+        for (const trace of traces) checkExperts(known, trace);
+        if (spec.strategy === 'step') checkSteps(traces);
+        const reasons = known.map((one) => reasonOf(known, one));
+        expect(audit.tokens.excluded).toEqual(countBy(reasons, known.map(sampledTokens)));
+        expect(audit.completions.excluded).toEqual(countBy(reasons));
+        expect(audit.completions.recorded).toBe(known.length);
+        expect(audit.completions.trained).toBe(reasons.filter((reason) => reason === null).length);
+        expect(audit.tokens.sampled).toBe(known.reduce((sum, one) => sum + sampledTokens(one), 0));
         const excluded = Object.values(audit.tokens.excluded).reduce((sum, count) => sum + count, 0);
-        expect(audit.tokens.trained + excluded).toBe(known.reduce((n, k) => n + k.completion.responseIds.length, 0));
+        expect(audit.tokens.trained).toBe(audit.tokens.sampled - excluded);
         expect(audit.tokens.trained).toBe(trainableTokens);
+        expect(audit.drift).toEqual(countBy(known.map((one) => one.drift)));
+        expect(audit.links).toEqual({
+          exact: 0,
+          rerendered: 0,
+          fork: 0,
+          root: 0,
+          ...countBy(known.map((k) => k.link)),
+        });
         expect(audit.exact_context_share).toBe(trainableTokens === 0 ? null : exact / trainableTokens);
-        if (!merging || config.on_drift !== 'merge') expect(exact).toBe(trainableTokens);
+        const merges = spec.strategy === 'prefix_merging' && spec.config.on_drift !== 'split';
+        if (!merges) expect(exact).toBe(trainableTokens);
+        expect(traceCount).toBe(traces.length);
         expect(traceCount === 0).toBe(trainableTokens === 0);
       }),
-      { numRuns: 400 },
+      { numRuns: 500 },
+    );
+  });
+
+  test('has its reward given to every trace, or divided among them', () => {
+    fc.assert(
+      fc.property(randomSession, specArbitrary, ({ completions, options }, spec) => {
+        const request = { spec, completions, graphOptions: options, reward: 0.5, error: null, metadata: {} };
+        const traces = tracesOf(buildTrajectory({ ...request, status: 'COMPLETED' }));
+        const units = new Set(traces.map((trace) => trace.metadata.trajectory_id ?? trace.trace_id));
+        const divided = spec.config.credit === 'divide';
+        for (const trace of traces) {
+          expect(trace.reward).toBe(divided ? 0.5 / units.size : 0.5);
+          expect(trace.metadata).toMatchObject({ credit: spec.config.credit, credit_parts: divided ? units.size : 1 });
+        }
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test('has the same numbers by dialect and engine', () => {
+    fc.assert(
+      fc.property(randomSession, specArbitrary, ({ known, completions, options }, spec) => {
+        const request = { spec, completions, graphOptions: options, reward: 1, error: null, metadata: {} };
+        const { tallies, audit } = buildTrajectory({ ...request, status: 'COMPLETED' });
+        const places = new Set(known.map(({ completion }) => completion.engineId));
+        expect(tallies.map((tally) => tally.engineId).sort()).toEqual([...places].sort());
+        for (const tally of tallies) {
+          const own = known.filter(({ completion }) => completion.engineId === tally.engineId);
+          const reasons = own.map((one) => reasonOf(known, one));
+          expect(tally.dialect).toBe('openai_chat');
+          expect(tally.sampled).toBe(own.reduce((sum, one) => sum + sampledTokens(one), 0));
+          expect(tally.excluded).toEqual(countBy(reasons, own.map(sampledTokens)));
+          expect(tally.links).toMatchObject(countBy(own.map((one) => one.link)));
+          expect(tally.drift).toEqual(countBy(own.map((one) => one.drift)));
+        }
+        const exact = tallies.reduce((sum, tally) => sum + tally.exact, 0);
+        expect(tallies.reduce((sum, tally) => sum + tally.trained, 0)).toBe(audit.tokens.trained);
+        if (audit.tokens.trained > 0) expect(exact / audit.tokens.trained).toBe(audit.exact_context_share);
+      }),
+      { numRuns: 100 },
     );
   });
 
   test('can be put together again from its records', () => {
     fc.assert(
-      fc.property(sessionArbitrary, ({ known, completions }) => {
-        const records = completionRecordSchema.array().parse(JSON.parse(encodeRecords(completions).toString()));
+      fc.property(randomSession, ({ known, completions, options }) => {
+        const graph = buildGraph(completions, options);
+        const json = encodeRecords(completions, graph).toString();
+        const records = completionRecordSchema.array().parse(JSON.parse(json));
         const restored = new Map<string, { record: CompletionRecord; prompt: number[]; messages: unknown[] }>();
         for (const record of records) {
           const base = restored.get(record.prompt.base ?? '');
@@ -206,12 +261,15 @@ describe('any session', () => {
           const messages = [...(base?.messages.slice(0, record.request.keep) ?? []), ...record.request.messages];
           restored.set(record.completion_id, { record, prompt, messages });
         }
-        for (const { completion, link } of known) {
+        for (const { completion, link, drift } of known) {
           const found = restored.get(completion.completionId);
           expect(found?.prompt).toEqual([...completion.promptIds]);
           expect(found?.messages).toEqual(completion.request.messages);
-          expect(found?.record).toMatchObject({ link, response_ids: [...completion.responseIds] });
+          expect(found?.record).toMatchObject({ link, drift, response_ids: [...completion.responseIds] });
           expect(found?.record.response_logprobs.map(Math.fround)).toEqual([...completion.responseLogprobs]);
+          const experts = found?.record.routed_experts ?? null;
+          const data = completion.routedExperts?.data.toString('base64');
+          expect(experts).toEqual(completion.routedExperts && { ...completion.routedExperts, data });
         }
       }),
       { numRuns: 100 },

@@ -3,6 +3,8 @@ import type { Completion } from '../../src/tokens/completion.ts';
 
 /** Turn-close id of the made-up template that these sessions are rendered with. */
 export const CLOSE = 2;
+/** Another one, with which a turn that calls a tool may end. */
+export const CALL_CLOSE = 3;
 
 export type CompletionInput = Partial<
   Omit<Completion, 'promptIds' | 'responseIds' | 'responseLogprobs' | 'request'>

@@ -1,6 +1,6 @@
 import type { ChatMessage } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
-import { CLOSE, type CompletionInput, makeCompletion } from './session.ts';
+import { CALL_CLOSE, CLOSE, type CompletionInput, makeCompletion } from './session.ts';
 
 /** Role marks of the made-up template: a turn is mark, content, CLOSE; a prompt ends with the assistant's mark. */
 const MARKS = { system: 10, user: 11, assistant: 12, tool: 13 } as const;
@@ -42,13 +42,23 @@ export class Transcript {
     return completion;
   }
 
-  /** The history with the reply as it was sampled, or with `ids` (no close) in its place, and a next turn. */
-  after(history: History, completion: Completion, ids?: readonly number[], role: 'user' | 'tool' = 'tool'): History {
+  /**
+   * The history with the reply as it was sampled, or with `ids` (no close) in its place, and a next turn. `given` is the reply as the
+   * harness sends it back.
+   */
+  after(
+    history: History,
+    completion: Completion,
+    ids?: readonly number[],
+    role: 'user' | 'tool' = 'tool',
+    given: readonly ChatMessage[] = [completion.message],
+  ): History {
     const sampled = [...completion.responseIds];
-    const closed = sampled.at(-1) === CLOSE ? sampled : [...sampled, CLOSE];
+    const last = sampled.at(-1);
+    const closed = last === CLOSE || last === CALL_CLOSE ? sampled : [...sampled, CLOSE];
     const turn = ids === undefined ? closed : [...ids, CLOSE];
     return this.turn(
-      { ids: [...history.ids, MARKS.assistant, ...turn], messages: [...history.messages, completion.message] },
+      { ids: [...history.ids, MARKS.assistant, ...turn], messages: [...history.messages, ...given] },
       role,
     );
   }

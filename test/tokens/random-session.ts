@@ -1,0 +1,253 @@
+import fc from 'fast-check';
+import type { RoutedExperts } from '../../src/core/routed-experts.ts';
+import type { AssistantMessage, DriftClass, LinkKind } from '../../src/schema/index.ts';
+import type { Completion } from '../../src/tokens/completion.ts';
+import type { SameText } from '../../src/tokens/drift.ts';
+import type { GraphOptions } from '../../src/tokens/graph.ts';
+import { CALL_CLOSE, CLOSE } from './session.ts';
+import { type History, Transcript } from './transcript.ts';
+
+/** Layers times experts of the rows; one byte each. */
+export const ROW_BYTES = 2;
+
+const KINDS = [
+  'go_on',
+  'go_on',
+  'go_on',
+  'rerender',
+  'retry',
+  'edit',
+  'compact',
+  'new_thread',
+  'other_tools',
+  'aside',
+] as const;
+
+/** What a harness may do next, as numbers that pick a completion to act on and the details. */
+const stepArbitrary = fc.record({
+  kind: fc.constantFrom(...KINDS),
+  on: fc.nat({ max: 1000 }),
+  size: fc.integer({ min: 1, max: 80 }),
+  keep: fc.nat({ max: 80 }),
+  end: fc.constantFrom('close', 'close', 'call_close', 'length', 'stop_string', 'nothing'),
+  mark: fc.constantFrom('none', 'none', 'none', 'none', 'abandoned', 'undelivered'),
+  versionAt: fc.nat({ max: 80 }),
+  /** What the harness gives back of the turn, and what the engine says of the two texts. */
+  given: fc.constantFrom('whole', 'whole', 'split', 'edited', 'written_anew', 'unthinking'),
+  proof: fc.constantFrom(true, false, null),
+  thinks: fc.boolean(),
+  tokens: fc.constantFrom('told', 'told', 'told', 'told', 'untold', 'without_logprobs'),
+  experts: fc.constantFrom('all', 'all', 'all', 'late', 'none'),
+});
+type Step = typeof stepArbitrary extends fc.Arbitrary<infer T> ? T : never;
+
+/** A completion with what is known of it because it was made so. */
+export type Known = {
+  readonly completion: Completion;
+  readonly history: History;
+  readonly link: LinkKind;
+  readonly parent: string | null;
+  readonly drift: DriftClass | null;
+  readonly toolsText: string;
+};
+
+export type RandomSession = {
+  readonly known: readonly Known[];
+  /** The same in another order. */
+  readonly completions: readonly Completion[];
+  readonly options: GraphOptions;
+};
+
+type Facts = Omit<Known, 'completion' | 'history'>;
+
+/** Plays the steps; the truth is written down while the session is made, without looking at ids. */
+class Play {
+  readonly known: Known[] = [];
+  /** By the rendered ids of a turn, whether they are the text that was sampled. */
+  readonly proofs = new Map<string, boolean | null>();
+  private readonly t = new Transcript();
+  private readonly system = this.t.fresh(2);
+  private readonly closesKnown: boolean;
+
+  constructor(closesKnown: boolean) {
+    this.closesKnown = closesKnown;
+  }
+
+  take(step: Step): void {
+    const { t, known } = this;
+    const on = known[step.on % Math.max(known.length, 1)];
+    const root = { link: 'root', parent: null, drift: null, toolsText: '[]' } as const;
+    if (on === undefined || step.kind === 'new_thread') {
+      this.add(step, t.start(this.system), root, on === undefined ? 'main' : `sub${known.length}`);
+      return;
+    }
+    const { completion, history, toolsText } = on;
+    const { thread } = completion;
+    const empty = completion.responseIds.length === 0;
+    if (step.kind === 'compact') {
+      this.add(step, t.start(this.system), { ...root, toolsText }, thread);
+    } else if (step.kind === 'retry' || (empty && step.kind !== 'edit')) {
+      this.add(step, history, { ...on, link: on.link === 'root' ? 'fork' : on.link }, thread);
+    } else if (step.kind === 'edit') {
+      const edited = t.turn({ ids: history.ids.slice(0, -5), messages: history.messages.slice(0, -1) }, 'tool');
+      // Without its last turn a first prompt shares only the system turn; others still continue what they continued.
+      if (on.parent !== null) this.add(step, edited, on, thread);
+      else this.add(step, edited, { ...on, link: history.messages.length === 2 ? 'root' : 'fork' }, thread);
+    } else if (step.kind === 'rerender') {
+      this.rerender(step, on);
+    } else if (step.kind === 'other_tools') {
+      const other = `[{"type":"function","function":{"name":"tool_${known.length}"}}]`;
+      this.add(
+        step,
+        t.after(history, completion),
+        { link: 'fork', parent: null, drift: null, toolsText: other },
+        thread,
+      );
+    } else {
+      const facts = { link: 'exact', parent: completion.completionId, drift: null, toolsText } as const;
+      this.add(step, t.after(history, completion), facts, thread);
+    }
+  }
+
+  private rerender(step: Step, { completion, history, toolsText }: Known): void {
+    const kept = [...completion.responseIds.subarray(0, Math.min(step.keep, completion.responseIds.length - 1))];
+    const rendered = [...kept, ...this.t.fresh(2)];
+    this.proofs.set(rendered.join(), step.proof);
+    const given = givenBack(completion.message, step.given);
+    const facts = {
+      link: 'rerendered',
+      parent: completion.completionId,
+      drift: this.driftOf(step, completion.message),
+      toolsText,
+    } as const;
+    this.add(step, this.t.after(history, completion, rendered, 'tool', given), facts, completion.thread);
+  }
+
+  /** The class that a turn must get, from what was done to it. */
+  private driftOf({ given, proof }: Step, { reasoning_content }: AssistantMessage): DriftClass {
+    const thought = reasoning_content !== undefined;
+    if (given === 'edited') return 'rewritten';
+    if (given === 'unthinking' && thought) return 'reasoning_dropped';
+    if (proof === true && this.closesKnown) return 'retokenized';
+    return thought && given !== 'written_anew' ? 'reasoning_dropped' : 'reserialized';
+  }
+
+  private add(step: Step, history: History, facts: Facts, thread: string): void {
+    const { t, known } = this;
+    const untold = step.tokens === 'untold' && step.end !== 'nothing';
+    const response = untold || step.end === 'nothing' ? [] : endedBy(step.end, t.fresh(step.size));
+    const split = Math.min(step.versionAt, response.length);
+    const last = response.at(-1);
+    const byToken = !untold && (step.end === 'close' || step.end === 'call_close');
+    const completion = t.call(history, {
+      response,
+      thread,
+      toolsText: facts.toolsText,
+      message: messageOf(known.length, step.thinks),
+      stop:
+        byToken && last !== undefined
+          ? { kind: 'token', id: last }
+          : step.end === 'stop_string'
+            ? { kind: 'string', text: 'END' }
+            : null,
+      capture: {
+        mode: untold ? 'text' : step.keep % 2 === 0 ? 'tokens' : 'chat',
+        logprobs_mode: untold || step.tokens === 'without_logprobs' ? null : 'processed',
+        thinking_retention: 'template',
+        spliced_onto: null,
+        rendered_because: 'chat_mode',
+      },
+      usage: {
+        prompt_tokens: history.ids.length + 1,
+        completion_tokens: untold ? step.size : response.length,
+        cached_tokens: null,
+      },
+      routedExperts: expertsOf(known.length, history.ids.length + 1, response.length, step.experts),
+      versionSpans: [
+        { version: 'v1', start: 0, end: split },
+        { version: 'v2', start: split, end: response.length },
+      ],
+      engineId: step.keep % 3 === 0 ? 'other' : 'engine',
+      callKind: step.kind === 'compact' ? 'compaction' : 'main',
+      abandoned: step.mark === 'abandoned',
+      undelivered: step.mark === 'undelivered',
+      auxiliary: step.kind === 'aside',
+    });
+    known.push({ ...facts, completion, history });
+  }
+}
+
+function endedBy(end: Step['end'], body: readonly number[]): number[] {
+  if (end === 'close') return [...body, CLOSE];
+  return end === 'call_close' ? [...body, CALL_CLOSE] : [...body];
+}
+
+function messageOf(index: number, thinks: boolean): AssistantMessage {
+  return {
+    role: 'assistant',
+    content: `reply ${index}`,
+    ...(thinks ? { reasoning_content: `thought ${index}` } : {}),
+    tool_calls: [
+      { id: `id${index}`, type: 'function', function: { name: 'f', arguments: `{"n": ${index}, "x": [1]}` } },
+    ],
+  };
+}
+
+function givenBack(message: AssistantMessage, how: Step['given']): AssistantMessage[] {
+  const { reasoning_content, tool_calls = [], ...rest } = message;
+  const thought = reasoning_content === undefined ? {} : { reasoning_content };
+  switch (how) {
+    case 'whole':
+      return [message];
+    case 'split':
+      return [
+        { role: 'assistant', content: null, ...thought },
+        { role: 'assistant', content: rest.content },
+        { role: 'assistant', content: null, tool_calls: tool_calls.map((call) => ({ ...call, id: 'other' })) },
+      ];
+    case 'edited':
+      return [{ ...message, content: 'something else' }];
+    case 'written_anew':
+      return [
+        {
+          ...message,
+          tool_calls: tool_calls.map((call) => {
+            const { n, x } = JSON.parse(call.function.arguments);
+            return { ...call, function: { name: 'f', arguments: JSON.stringify({ x, n }) } };
+          }),
+        },
+      ];
+    case 'unthinking':
+      return [{ ...rest, tool_calls }];
+  }
+}
+
+/** The bytes of one position of one completion: they tell which they are. */
+export function expertRow(index: number, position: number): number[] {
+  return [(index * 7 + position) % 251, (position >> 3) % 251];
+}
+
+function expertsOf(index: number, prompt: number, response: number, which: Step['experts']): RoutedExperts | null {
+  if (which === 'none') return null;
+  const start = which === 'late' ? prompt - 1 : 0;
+  const rows = Math.max(prompt + response - 1 - start, 0);
+  const data = Buffer.from(Array.from({ length: rows }, (_, row) => expertRow(index, start + row)).flat());
+  return { dtype: 'uint8', shape: [rows, 1, ROW_BYTES], start, data };
+}
+
+export const randomSession: fc.Arbitrary<RandomSession> = fc
+  .tuple(fc.array(stepArbitrary, { minLength: 1, maxLength: 25 }), fc.infiniteStream(fc.nat()), fc.boolean())
+  .map(([steps, order, templateKnown]) => {
+    // A turn that is rendered anew is closed by the one id; the engine tells it when some reply stops at it.
+    const learned = steps.some((step) => step.end === 'close' && step.tokens !== 'untold');
+    // With another close id alone known, the edge of a shared message cannot be seen.
+    const template = templateKnown || (!learned && steps.some((step) => step.end === 'call_close'));
+    const play = new Play(template || learned);
+    for (const step of steps) play.take(step);
+    const { known, proofs } = play;
+    const shuffled = known.map(({ completion }) => ({ completion, at: order.next().value ?? 0 }));
+    shuffled.sort((a, b) => a.at - b.at);
+    const sameText: SameText = (_, rendered) => proofs.get(rendered.join()) ?? null;
+    const closeIds = template ? [CLOSE, CALL_CLOSE] : [];
+    return { known, completions: shuffled.map(({ completion }) => completion), options: { sameText, closeIds } };
+  });
