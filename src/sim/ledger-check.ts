@@ -48,7 +48,9 @@ class LedgerCheck {
   private exactTokens = 0;
 
   constructor(ledger: readonly LedgerEntry[], mode: LogprobsMode) {
-    this.byRequest = new Map(ledger.map((entry) => [entry.request_id, entry]));
+    const byRequest = new Map<string, LedgerEntry>();
+    for (const entry of ledger) byRequest.set(entry.request_id, continued(byRequest.get(entry.request_id), entry));
+    this.byRequest = byRequest;
     this.mode = mode;
   }
 
@@ -154,6 +156,29 @@ class LedgerCheck {
   ): void {
     this.mismatches.push({ session_id, trace_id, completion_id, what, detail });
   }
+}
+
+/**
+ * What was sampled for one request: a call that goes on exactly where an earlier one of the same id was broken off makes one reply with
+ * it. Any other call of that id replaces it.
+ */
+function continued(earlier: LedgerEntry | undefined, entry: LedgerEntry): LedgerEntry {
+  if (earlier === undefined || earlier.aborted_at === null || earlier.response_ids.length === 0) return entry;
+  const begun = [...earlier.prompt_ids, ...earlier.response_ids];
+  const goesOn = entry.prompt_ids.length === begun.length && begun.every((id, i) => entry.prompt_ids[i] === id);
+  if (!goesOn) return entry;
+  const shift = earlier.response_ids.length;
+  return {
+    ...entry,
+    prompt_ids: earlier.prompt_ids,
+    response_ids: [...earlier.response_ids, ...entry.response_ids],
+    raw_logprobs: [...earlier.raw_logprobs, ...entry.raw_logprobs],
+    processed_logprobs: [...earlier.processed_logprobs, ...entry.processed_logprobs],
+    version_spans: [
+      ...earlier.version_spans,
+      ...entry.version_spans.map(({ version, start, end }) => ({ version, start: start + shift, end: end + shift })),
+    ],
+  };
 }
 
 function fits(entry: LedgerEntry, trace: Trace, start: number): boolean {

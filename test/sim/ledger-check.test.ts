@@ -55,6 +55,29 @@ function trace(changes: Partial<Trace> = {}): Trace {
   };
 }
 
+describe('a reply that was broken off and gone on with', () => {
+  const begun = { ...entry('a', [1, 2], [3]), finish_reason: 'abort' as const, aborted_at: 1 };
+  const rest = entry('a', [1, 2, 3], [4]);
+  const whole = trace({
+    response_ids: [3, 4],
+    loss_mask: [1, 1],
+    response_logprobs: [-0.3, -0.4].map(Math.fround),
+    version_spans: [{ version: 'v1', start: 0, end: 2 }],
+    completion_ids: ['a'],
+  });
+  const found = (entries: LedgerEntry[]) =>
+    checkAgainstLedger([sessionOf([whole], 2)], entries, 'processed').mismatches.map(({ what }) => what);
+
+  it('is one reply', () => {
+    expect(found([begun, rest])).toEqual([]);
+  });
+
+  it('is none when it goes on from somewhere else', () => {
+    expect(found([begun, entry('a', [1, 2], [4])])).toContain('invented');
+    expect(found([{ ...begun, aborted_at: null }, rest])).toContain('invented');
+  });
+});
+
 const sessionOf = (traces: Trace[], trained: number): SessionResult =>
   ({ session_id: 'ses_1', trajectory: { traces, audit: { tokens: { trained } } } }) as unknown as SessionResult;
 
