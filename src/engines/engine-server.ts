@@ -31,7 +31,7 @@ export type Refusal = {
 };
 
 const refusalSchema = z.looseObject({
-  error: z.looseObject({ type: z.unknown(), param: z.unknown(), code: z.unknown() }),
+  error: z.looseObject({ type: z.unknown().optional(), param: z.unknown().optional(), code: z.unknown().optional() }),
 });
 
 /** HTTP to one inference server: connections, the token, and errors by status. */

@@ -1,15 +1,114 @@
+import { describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { createEngine } from '../../src/engines/create.ts';
-import { engineSpecSchema } from '../../src/schema/index.ts';
-import { engineContract } from './contract.ts';
+import type { GenerateReply } from '../../src/engines/engine.ts';
+import { processedLogprob } from '../../src/engines/llama-cpp/processed.ts';
+import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
+import { contractRequest, engineContract } from './contract.ts';
 
 /** Run by `npm run engines:real` alone, which starts the servers and names them here: a JSON array of `{name, spec}`. */
-const servers = JSON.parse(process.env.FLOE_REAL_ENGINES ?? '[]') as { name: string; spec: object }[];
+const servers = (JSON.parse(process.env.FLOE_REAL_ENGINES ?? '[]') as { name: string; spec: object }[]).map(
+  ({ name, spec }) => ({ name, spec: engineSpecSchema.parse(spec) }),
+);
+const never = new AbortController().signal;
+const llama = servers.find(({ spec }) => spec.kind === 'llama_cpp')?.spec;
+const vllm = servers.find(({ spec }) => spec.kind === 'vllm')?.spec;
 
-for (const { name, spec: input } of servers) {
+/** Two implementations of the same float32 sums differ by less. */
+const ROUNDING = 5e-3;
+
+for (const { name, spec } of servers) {
   engineContract(name, async () => {
-    const spec = engineSpecSchema.parse(input);
     const engine = await createEngine(spec, { clock: systemClock });
     return { spec, engine, close: () => engine.close() };
   });
 }
+
+/** What the tiny model says in so many words, with each of its habits in it. */
+async function replies(spec: NonNullable<typeof llama>, temperature: number): Promise<GenerateReply[]> {
+  const engine = await createEngine(spec, { clock: systemClock });
+  const tool = { type: 'function' as const, function: { name: 'list_files', parameters: { type: 'object' } } };
+  const sampling = samplingSchema.parse({ temperature });
+  const all: GenerateReply[] = [];
+  for (let seed = 0; seed < 12; seed++) {
+    const request = contractRequest('plain', { seed, sampling, tools: [tool], toolsText: JSON.stringify([tool]) });
+    all.push(await engine.generate(request, never));
+  }
+  await engine.close();
+  return all;
+}
+
+async function post(base: string, path: string, body: object): Promise<unknown> {
+  const response = await fetch(base + path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
+  expect(response.status).toBe(200);
+  return response.json();
+}
+
+describe.runIf(llama)('llama.cpp', () => {
+  const spec = llama as NonNullable<typeof llama>;
+
+  test('its replies have thinking, calls and split characters, and every id has a log-probability', async () => {
+    const all = await replies(spec, 0.6);
+    expect(all.some(({ message }) => message.reasoning_content === 'I look at the files first')).toBe(true);
+    expect(all.some(({ message }) => message.content?.includes('漢字'))).toBe(true);
+    const calls = all.flatMap(({ message }) => message.tool_calls ?? []).map((call) => call.function);
+    expect(calls).toContainEqual({ name: 'list_files', arguments: '{"path":"/tmp"}' });
+    for (const reply of all) expect(reply.logprobsMode).toBe('processed');
+  });
+
+  test('its processed distribution is the one that floe makes of the raw one', async () => {
+    const sampling = samplingSchema.parse({ temperature: 0.7, top_p: 0.95, top_k: 200, min_p: 0.0001 });
+    const ask = (post_sampling_probs: boolean) =>
+      post(spec.base_url, '/completion', {
+        prompt: [6257, 77, 198],
+        n_predict: 1,
+        samplers: ['penalties', 'temperature', 'min_p', 'top_k', 'top_p'],
+        ...{ temperature: 0.7, top_p: 0.95, top_k: 200, min_p: 0.0001, repeat_last_n: 0 },
+        n_probs: 1_000_000,
+        post_sampling_probs,
+      }) as Promise<{ completion_probabilities: Record<string, { id: number; prob: number; logprob: number }[]>[] }>;
+    const processed = (await ask(true)).completion_probabilities[0]?.top_probs ?? [];
+    const raw = (await ask(false)).completion_probabilities[0]?.top_logprobs ?? [];
+    expect(processed.length).toBeGreaterThan(1);
+    for (const { id, prob } of processed) {
+      expect(processedLogprob(raw, id, sampling), `id ${id}`).toBeCloseTo(Math.log(prob), 3);
+    }
+    const cut = raw.find(({ id }) => !processed.some((candidate) => candidate.id === id));
+    expect(cut && processedLogprob(raw, cut.id, sampling)).toBeNull();
+  });
+});
+
+describe.runIf(llama && vllm)('vLLM and llama.cpp with the same weights', () => {
+  const [one, other] = [llama, vllm] as [NonNullable<typeof llama>, NonNullable<typeof llama>];
+
+  test('they have one fingerprint of tokenizer and template', async () => {
+    const engines = await Promise.all([one, other].map((spec) => createEngine(spec, { clock: systemClock })));
+    const [a, b] = engines.map((engine) => engine.info().capabilities.template);
+    for (const engine of engines) await engine.close();
+    expect(a?.close_ids).toEqual(b?.close_ids);
+    expect(a?.tail_render).toBe(b?.tail_render);
+    expect(a?.thinking).toEqual(b?.thinking);
+  });
+
+  test('vLLM gives the ids that llama.cpp sampled the log-probabilities that llama.cpp told, or was asked for later', async () => {
+    for (const { promptIds, responseIds, responseLogprobs } of await replies(one, 1)) {
+      const prompt = [...promptIds, ...responseIds];
+      const reply = (await post(other.base_url, '/v1/completions', {
+        model: other.model,
+        prompt,
+        max_tokens: 1,
+        prompt_logprobs: 0,
+      })) as { choices: { prompt_logprobs: (Record<string, { logprob: number }> | null)[] }[] };
+      const scored = reply.choices[0]?.prompt_logprobs.slice(promptIds.length) ?? [];
+      expect(scored.length).toBe(responseIds.length);
+      for (const [index, id] of responseIds.entries()) {
+        const logprob = scored[index]?.[id]?.logprob ?? Number.NaN;
+        expect(Math.abs(logprob - (responseLogprobs[index] ?? 0)), `id ${id} at ${index}`).toBeLessThan(ROUNDING);
+      }
+    }
+  });
+});
