@@ -178,8 +178,8 @@ test.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', number]>([
           for (const { id } of message.tool_calls ?? []) expect(callNamed(id)).not.toBeNull();
         }
       }),
-      { numRuns: runs },
+      { numRuns: runs, includeErrorInReport: true },
     );
-    expect(spliced).toBeGreaterThan(runs);
+    expect(spliced).toBeGreaterThan(runs / 4);
   },
 );

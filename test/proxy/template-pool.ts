@@ -8,7 +8,7 @@ import { type ChatMessage as SimMessage, templateMessages } from '../../src/sim/
 import { generationPrompt, renderChat, type TemplateMode, thinkBlock, toolCallText } from '../../src/sim/template.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 
-/** What the policy says next. `cut`: how many of its ids are sampled before the reply is cut by its length. */
+/** What the policy says next. `cut`: how many of its ids are sampled before the reply is cut by its length, never its close. */
 export type Said = {
   readonly message: Omit<AssistantMessage, 'role'>;
   readonly cut?: number;
@@ -113,7 +113,7 @@ export class TemplatePool implements Partial<EnginePool> {
     for (const { function: called } of calls) text += `\n${toolCallText(called.name, called.arguments)}`;
     if (stopText !== undefined) return idsOf(text + stopText);
     const ids = [...idsOf(text), stopId ?? vocabulary.special.imEnd];
-    return Int32Array.from(cut === undefined ? ids : ids.slice(0, cut));
+    return Int32Array.from(cut === undefined ? ids : ids.slice(0, Math.min(cut, ids.length - 1)));
   }
 
   /** Engines number calls in their own ways. */
