@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { IdScanner } from '../../src/engines/id-scan.ts';
+import { compareIds, IdScanner, scanIds } from '../../src/engines/id-scan.ts';
 
 const ids = fc.array(fc.oneof(fc.nat(9), fc.nat(200_000), fc.nat({ max: 2 ** 31 - 1 })), {
   maxLength: 1_500,
@@ -60,4 +60,48 @@ describe('ids read from bytes', () => {
   test('an empty array is one', () => {
     expect(scan(new IdScanner(), '{"ids":[ ]}')?.ids).toEqual([]);
   });
+});
+
+describe('ids compared with those that were sent', () => {
+  const parts = fc.array(ids, { minLength: 1, maxLength: 3 });
+  const compare = (echoed: string, sent: readonly number[][]) => {
+    const all = sent.flat();
+    const arrays = sent.map((part) => Int32Array.from(part));
+    return compareIds(Buffer.from(`{"x":"ü","ids":[${echoed}],"y":[0]}`), 'ids', Buffer.from(all.join()), arrays);
+  };
+
+  test('are the same however they are written', () => {
+    fc.assert(
+      fc.property(parts, fc.constantFrom(',', ', ', ' ,'), (sent, comma) => {
+        expect(compare(sent.flat().join(comma), sent)).toMatchObject({ difference: null, start: 16 });
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test('differ from the first id on that is another, missing or too many', () => {
+    const edits = fc.record({ keep: fc.nat(1_500), more: ids });
+    fc.assert(
+      fc.property(parts, edits, fc.constantFrom(',', ', '), (sent, { keep, more }, comma) => {
+        const all = sent.flat();
+        const echoed = [...all.slice(0, keep), ...more];
+        const longer = Math.max(all.length, echoed.length);
+        const first = Array.from({ length: longer }, (_, i) => i).find((i) => all[i] !== echoed[i]) ?? null;
+        expect(compare(echoed.join(comma), sent)?.difference).toBe(first);
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test('that are none are not compared', () => {
+    for (const echoed of ['1.5', '-1', '1,', '"1"', '[1]', '1e3']) expect(compare(echoed, [[1]])).toBeNull();
+    expect(compareIds(Buffer.from('{}'), 'ids', Buffer.from('1'), [Int32Array.of(1)])).toBeNull();
+  });
+});
+
+test('ids are read without anything being remembered', () => {
+  const bytes = Buffer.from('{"ids": [1, 22,333]}');
+  expect(scanIds(bytes, 'ids')).toEqual({ ids: Int32Array.of(1, 22, 333), start: 8, end: 19 });
+  expect(scanIds(bytes, 'other')).toBeNull();
+  expect(scanIds(Buffer.from('{"ids":[null]}'), 'ids')).toBeNull();
 });

@@ -4,6 +4,7 @@ import type { ReplyDelta } from '../../src/core/reply-delta.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
 import { createVllmEngine } from '../../src/engines/vllm/engine.ts';
 import { type ChatTool, engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
+import type { FaultKind } from '../../src/sim/faults.ts';
 import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
 import { TEMPLATE_MODES } from '../../src/sim/template.ts';
 
@@ -109,6 +110,68 @@ describe.each([...TEMPLATE_MODES])(
     });
   },
 );
+
+/** Every way in which the simulated engine lies about a reply, and what of the refusal has to be named. */
+const lies: [FaultKind, RegExp][] = [
+  ['missing_ids', /token_ids is missing/],
+  ['logprobs_length', /logprobs\.content has \d+ entries for \d+ token_ids/],
+  ['logprob_nan', /not JSON/],
+  ['logprob_null', /logprobs\.content\.0\.logprob is not a finite number/],
+  ['logprob_positive', /logprobs\.content\.0\.logprob is 0\.5, above 0/],
+  ['usage_mismatch', /token_ids has \d+ ids, but usage\.completion_tokens is \d+/],
+  ['off_by_one_logprobs', /logprobs\.content\.\d+ is of token_id:\d+, but token_ids\.\d+ is \d+/],
+  ['error_body_200', /200 with an error inside/],
+  ['garbage', /not JSON/],
+  ['model_changed', /model is ".*", at registration it was floe-sim/],
+  ['dies_mid_stream', /broke off|closed the connection|failed/],
+  ['reset_mid', /broke off/],
+];
+
+describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s mode,', (mode) => {
+  const ask = async (): Promise<GenerateReply> => {
+    const asked = request(1);
+    const listener = { started: () => {}, delta: () => {} };
+    const never = new AbortController().signal;
+    if (mode !== 'tokens') return engine.generate(mode === 'chat' ? asked : { ...asked, listener }, never);
+    const ids = await engine.render({ ...asked, generationPrompt: true }, never);
+    return engine.generate({ ...asked, prompt: { ids, json: Buffer.from(ids.join(',')) } }, never);
+  };
+
+  test.each(lies)('%s is refused', async (kind, message) => {
+    await start({ scaleOut: true });
+    await expect(ask()).resolves.toMatchObject({ finishReason: 'stop' });
+    sim.setFaults([{ kind }]);
+    await expect(ask()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(message),
+      details: { engine_id: engine.info().engine_id },
+    });
+    expect(engine.info()).toMatchObject({ inflight: 0, healthy: false });
+  });
+
+  test('the ids of another call are refused', async () => {
+    await start({ scaleOut: true });
+    const other = ['{"role":"user","content":"Something else, and longer."}'];
+    await engine.generate(request(2, { completionId: 'cpl_other', messageTexts: other }), new AbortController().signal);
+    sim.setFaults([{ kind: 'foreign_ids' }]);
+    await expect(ask()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/prompt_token_ids (?:has|are not)/),
+    });
+  });
+});
+
+test('an engine that was prompted by other ids than it was sent is refused', async () => {
+  await start({ scaleOut: true });
+  sim.setFaults([{ kind: 'echo_other_prompt' }]);
+  const never = new AbortController().signal;
+  const ids = await engine.render({ ...request(1), generationPrompt: true }, never);
+  const prompt = { ids, json: Buffer.from(ids.join(',')) };
+  await expect(engine.generate(request(1, { prompt }), never)).rejects.toMatchObject({
+    code: 'engine_error',
+    message: expect.stringMatching(/prompt_token_ids are not the \d+ ids that were sent, from index \d+ on/),
+  });
+});
 
 test('faults in a stream are refused as in a whole reply', async () => {
   await start({});

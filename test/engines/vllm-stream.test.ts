@@ -193,6 +193,14 @@ const choice =
   (index: number, over: object): Change =>
   (chunks) =>
     chunks.map((chunk, i) => (i === index ? { ...chunk, choices: [{ ...chunk.choices[0], ...over }] } : chunk));
+/** One more chunk behind the one that has the finish, in front of the usage. */
+const behindFinish =
+  (over: object): Change =>
+  (chunks) => {
+    const [finish] = chunks.slice(-2);
+    const more = { ...finish, choices: [{ index: 0, delta: {}, finish_reason: null, logprobs: null, ...over }] };
+    return [...chunks.slice(0, -1), more, ...chunks.slice(-1)];
+  };
 const entry = (logprob: unknown, token = 't') => ({ content: [{ token, logprob }] });
 
 describe('a stream is refused, with the reason,', () => {
@@ -252,6 +260,35 @@ describe('a stream is refused, with the reason,', () => {
       /answers chatcmpl-cpl_other/,
     ],
     [
+      'of another model',
+      (chunks) => chunks.map((chunk) => ({ ...chunk, model: 'toy-2' })),
+      /model is "toy-2", at registration it was toy/,
+    ],
+    ['with content after the finish', behindFinish({ delta: { content: 'more' } }), /content comes after the finish/],
+    ['with thinking after the finish', behindFinish({ delta: { reasoning: 'hm' } }), /content comes after the finish/],
+    [
+      'with a call after the finish',
+      behindFinish({ delta: { tool_calls: [{ index: 0, id: 'a', function: { name: 'f' } }] } }),
+      /content comes after the finish/,
+    ],
+    ['with ids after the finish', behindFinish({ token_ids: [4] }), /token_ids come after the finish/],
+    ['with logprobs after the finish', behindFinish({ logprobs: entry(-1) }), /logprobs come after the finish/],
+    ['with a second finish', behindFinish({ finish_reason: 'stop' }), /second finish_reason comes after the finish/],
+    [
+      'with off-by-one logprobs',
+      (chunks) =>
+        [12, 2, 11].reduce(
+          (sent, id, i) => choice(i + 1, { logprobs: entry(-1, `token_id:${id}`) })(sent) as Chunk[],
+          chunks,
+        ),
+      /content\.0 is of token_id:12, but token_ids\.0 is 11/,
+    ],
+    [
+      'with experts of fewer tokens',
+      choice(3, { routed_experts: { data: 'AAAA', shape: [3, 1, 1], dtype: 'uint8' } }),
+      /routed_experts has 3 rows from position 0 on, not 6/,
+    ],
+    [
       'with two choices',
       ([first, ...rest]) => [{ ...first, choices: [...(first?.choices ?? []), ...(first?.choices ?? [])] }, ...rest],
       /choices/,
@@ -275,8 +312,18 @@ describe('a stream is refused, with the reason,', () => {
   ];
   test.each(cases)('%s', async (_, change, message) => {
     server.onChat = (received) => sendStream(received.response, change(vllmChunks(received) as Chunk[]));
-    await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(message) });
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(message),
+      details: { engine_id: engine.info().engine_id },
+    });
     expect(engine.info().inflight).toBe(0);
+  });
+
+  test('but not for a chunk behind the finish that says nothing', async () => {
+    server.onChat = (received) =>
+      sendStream(received.response, behindFinish({ delta: { content: '' } })(vllmChunks(received) as Chunk[]));
+    expect((await generate()).message.content).toBe('Hello.');
   });
 
   test('without [DONE]', async () => {

@@ -259,6 +259,12 @@ describe('what is refused, with the reason', () => {
     ['an unknown finish reason', (r) => withChoice(r, { finish_reason: 'error' }), /finish_reason is "error"/],
     ['two choices', (r) => ({ ...r, choices: [...(r.choices as []), ...(r.choices as [])] }), /choices/],
     ['the id of another call', (r) => ({ ...r, id: 'chatcmpl-cpl_other' }), /answers chatcmpl-cpl_other/],
+    ['another model', (r) => ({ ...r, model: 'toy-2' }), /model is "toy-2", at registration it was toy/],
+    [
+      'experts of another number of tokens',
+      (r) => withChoice(r, { routed_experts: { data: 'AAAA', shape: [3, 1, 1], dtype: 'uint8' } }),
+      /routed_experts has 3 rows from position 0 on, not 6/,
+    ],
     [
       'an error with status 200',
       () => ({ error: { message: 'out of memory' } }),
@@ -278,7 +284,11 @@ describe('what is refused, with the reason', () => {
   ];
   test.each(cases)('%s', async (_, broken, message) => {
     server.onChat = (received) => json(received.response, 200, broken(vllmReply(received)));
-    await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(message) });
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(message),
+      details: { engine_id: new URL(server.baseUrl).host.replace(':', '-') },
+    });
   });
 
   test('a logprob that is no number at all', async () => {
