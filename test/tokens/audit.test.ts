@@ -15,6 +15,20 @@ type Session = {
   readonly span: TrainedSpan;
 };
 
+type Experts = NonNullable<BuiltTrace['routedExperts']>;
+
+function withExperts({ trace }: Session, change: (experts: Experts) => Experts): BuiltTrace {
+  if (trace.routedExperts === null) throw new Error('the trace has no experts');
+  return { ...trace, routedExperts: change(trace.routedExperts) };
+}
+
+/** One byte for each position but the last. */
+function expertsFor(completion: Completion, seed: number): Completion {
+  const rows = completion.promptIds.length + completion.responseIds.length - 1;
+  const data = Buffer.from(Array.from({ length: rows }, (_, row) => (row * 3 + seed) % 50));
+  return { ...completion, routedExperts: { dtype: 'uint8', shape: [rows, 1, 1], start: 0, data } };
+}
+
 /** Two turns in one trace, and an auxiliary call that is excluded. */
 function session(): Session {
   const t = new Transcript();
@@ -22,7 +36,7 @@ function session(): Session {
   const c0 = t.call(h0);
   t.call(t.after(h0, c0));
   t.call(t.start(), { auxiliary: true });
-  const graph = buildGraph(t.completions);
+  const graph = buildGraph(t.completions.map((completion, index) => expertsFor(completion, index)));
   const result = builders.get('prefix_merging').build(graph, {});
   const trace = result.traces[0];
   const span = trace?.spans[1];
@@ -86,12 +100,74 @@ const wrong: [string, (s: Session) => BuiltTrace[], RegExp][] = [
     /never recorded/,
   ],
   [
+    'a trained completion that it does not name',
+    ({ trace }) => [{ ...trace, nodes: trace.nodes.slice(0, 1) }],
+    /does not name/,
+  ],
+  [
+    'version spans out of order',
+    ({ trace }) => [{ ...trace, versionSpans: trace.versionSpans.toReversed() }],
+    /overlap/,
+  ],
+  [
+    'a row of routed experts too few',
+    (s) => [
+      withExperts(s, ({ shape, data, ...head }) => ({ ...head, shape: [shape[0] - 1, 1, 1], data: data.subarray(1) })),
+    ],
+    /one row for each position/,
+  ],
+  [
+    'routed experts from another place',
+    (s) => [withExperts(s, (e) => ({ ...e, start: 1 }))],
+    /one row for each position/,
+  ],
+  [
+    'fewer bytes than rows',
+    (s) => [withExperts(s, (e) => ({ ...e, data: e.data.subarray(1) }))],
+    /one row for each position/,
+  ],
+  [
+    'the experts of another token',
+    (s) => [
+      withExperts(s, (e) => ({ ...e, data: Buffer.from(changed(e.data, s.trace.promptLength + s.span.start, 77)) })),
+    ],
+    /other routed experts/,
+  ],
+  [
+    'experts that the completion has not',
+    (s) => [
+      withExperts(s, (e) => ({
+        ...e,
+        dtype: 'uint16',
+        shape: [e.shape[0], 1, 1],
+        data: Buffer.concat([e.data, e.data]),
+      })),
+    ],
+    /other routed experts/,
+  ],
+  [
+    'a turn that is not the next',
+    ({ trace }) => [{ ...trace, step: { episode: 0, turn: 1, last: true } }],
+    /not the next step/,
+  ],
+  [
+    'an episode without an end',
+    ({ trace }) => [{ ...trace, step: { episode: 0, turn: 0, last: false } }],
+    /no last step/,
+  ],
+  [
     'another context than claimed',
     ({ trace, span }) => [{ ...trace, ids: changed(trace.ids, trace.promptLength + span.start - 1, 7) }],
     /claims a context/,
   ],
   ['a cut column', ({ trace }) => [{ ...trace, logprobs: trace.logprobs.slice(1) }], /differ in length/],
 ];
+
+function changeExperts(completion: Completion, change: Partial<Experts>): Completion {
+  const { routedExperts, ...rest } = expertsFor(completion, 0);
+  if (routedExperts === null) throw new Error('no experts');
+  return { ...rest, routedExperts: { ...routedExperts, ...change } };
+}
 
 describe('the audit', () => {
   test('finds nothing wrong with what the builder made', () => {
@@ -120,6 +196,31 @@ describe('the audit', () => {
     expect(auditOf(s, s.result.traces, stranger)).toMatchObject({ code: 'audit_failed' });
   });
 
+  test('refuses steps of two episodes that are mixed', () => {
+    const t = new Transcript();
+    const h0 = t.start();
+    t.call(t.after(h0, t.call(h0)));
+    t.call(t.after(h0, t.completions[0] as Completion));
+    const graph = buildGraph(t.completions);
+    const { traces, excluded } = builders.get('step').build(graph, {});
+    expect(traces.map((trace) => trace.step)).toEqual([
+      { episode: 0, turn: 0, last: false },
+      { episode: 0, turn: 1, last: true },
+      { episode: 1, turn: 0, last: true },
+    ]);
+    expect(auditTraces(graph, traces, excluded).audit.tokens.trained).toBe(15);
+    const [a, b, c] = traces as [BuiltTrace, BuiltTrace, BuiltTrace];
+    for (const mixed of [
+      [a, c, b],
+      [b, a, c],
+      [a, { ...b, step: { episode: 1, turn: 1, last: true } }, c],
+    ]) {
+      expect(() => auditTraces(graph, mixed, excluded)).toThrow(/not the next step/);
+    }
+    const again = [{ ...a, step: { episode: 1, turn: 0, last: true } }, { ...b, step: null }, c];
+    expect(() => auditTraces(graph, again, excluded)).toThrow(/not the next step/);
+  });
+
   test('counts an unclaimed context as inexact by comparing it', () => {
     const s = session();
     const { trace, span } = s;
@@ -134,6 +235,9 @@ describe('the audit', () => {
     ['a logprob that is no number', (c) => ({ ...c, responseLogprobs: changed(c.responseLogprobs, 2, Number.NaN) })],
     ['an infinite logprob', (c) => ({ ...c, responseLogprobs: changed(c.responseLogprobs, 2, -Infinity) })],
     ['version spans with a gap', (c) => ({ ...c, versionSpans: [{ version: 'v1', start: 1, end: 5 }] })],
+    ['ids though its engine tells none', (c) => ({ ...c, capture: { ...c.capture, mode: 'text' } })],
+    ['experts for more tokens than there are', (c) => changeExperts(c, { start: 1 })],
+    ['fewer bytes of experts than rows', (c) => changeExperts(c, { data: Buffer.alloc(3) })],
     ['version spans that end early', (c) => ({ ...c, versionSpans: [{ version: 'v1', start: 0, end: 4 }] })],
   ])('refuses a completion with %s', (_, spoil) => {
     const t = new Transcript();

@@ -32,6 +32,20 @@ const completion: fc.Arbitrary<Completion> = fc
     index: fc.nat(),
     abandoned: fc.boolean(),
     toolsText: fc.constantFrom('[]', '[{"type":"function","function":{"name":"grep"}}]', '[ ]'),
+    routedExperts: fc.option(
+      fc
+        .record({
+          dtype: fc.constantFrom('uint8' as const, 'uint16' as const, 'int32' as const),
+          shape: fc.tuple(fc.nat({ max: 5 }), fc.nat({ max: 3 }), fc.nat({ max: 2 })),
+          start: fc.nat({ max: 3 }),
+        })
+        .chain((head) => {
+          const bytes = { uint8: 1, uint16: 2, int32: 4 }[head.dtype] * head.shape.reduce((a, b) => a * b, 1);
+          return fc
+            .uint8Array({ minLength: bytes, maxLength: bytes })
+            .map((data) => ({ ...head, data: Buffer.from(data) }));
+        }),
+    ),
     stop: fc.constantFrom(null, { kind: 'token' as const, id: 7 }, { kind: 'string' as const, text: 'é\n' }),
   })
   .map(makeCompletion);
