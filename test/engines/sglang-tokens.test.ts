@@ -132,7 +132,7 @@ describe('what /generate samples', () => {
         top_k: -1,
         min_p: 0,
         repetition_penalty: 1,
-        max_new_tokens: null,
+        max_new_tokens: 4096 - PROMPT.length - 1,
         stop: ['END'],
         sampling_seed: 9,
         json_schema: '{"type":"object"}',

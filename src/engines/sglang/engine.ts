@@ -191,12 +191,8 @@ class SglangEngine implements Engine {
    * prompt instead of lowering it. Without a bound it takes the room there is, which is then less than what was asked for.
    */
   private async sample(request: GenerateRequest, signal: AbortSignal): Promise<DatedReply> {
-    const { versions, profile } = this.parts;
-    const before = versions.current();
-    const { maxModelLen } = profile.info;
-    const hopeless = request.maxTokens !== null && maxModelLen !== null && request.maxTokens >= maxModelLen;
-    const bound =
-      hopeless || request.maxTokens === null ? null : request.maxTokens - (request.begun?.responseIds.length ?? 0);
+    const before = this.parts.versions.current();
+    const bound = this.boundOf(request);
     const reply = await this.abortable(request, signal, async () => {
       try {
         return await this.listened(request, bound, signal);
@@ -206,6 +202,19 @@ class SglangEngine implements Engine {
       }
     });
     return { ...reply, versionSpans: reply.versionSpans ?? (await this.oneSpan(reply, await before)) };
+  }
+
+  /** `/generate` has a small bound of its own, so that it is told the room there is. */
+  private boundOf({ prompt, begun, maxTokens }: GenerateRequest): number | null {
+    const { tokenInput, info } = this.parts.profile;
+    const length = info.maxModelLen;
+    const fits = maxTokens !== null && (length === null || maxTokens < length);
+    const begunCount = begun?.responseIds.length ?? 0;
+    if (fits) return maxTokens - begunCount;
+    if (prompt === null || length === null || tokenInput !== 'generate') return null;
+    // One less than that: SGLang wants the last place free.
+    const room = length - prompt.ids.length - begunCount - 1;
+    return room > 0 ? room : null;
   }
 
   private async listened(request: GenerateRequest, bound: number | null, signal: AbortSignal): Promise<ReadReply> {

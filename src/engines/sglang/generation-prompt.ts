@@ -66,11 +66,14 @@ export function sharedLength(a: Int32Array, b: Int32Array): number {
   return length;
 }
 
+/** Before the first turn stand a mark of the beginning or two; further on, what looks like an opening may be anything. */
+const MAX_START_IDS = 3;
+
 /** How many of the last ids are the first of a turn's opening, which `head` holds one of, with the name of its role behind them. */
 function openingLength(ids: Int32Array, head: Int32Array): number {
   for (let length = Math.min(ids.length, head.length - 1); length > 0; length--) {
     const end = ids.subarray(ids.length - length);
-    for (let from = 0; from + length < head.length; from++) {
+    for (let from = 0; from <= MAX_START_IDS && from + length < head.length; from++) {
       if (end.every((id, index) => head[from + index] === id)) return length;
     }
   }

@@ -76,7 +76,9 @@ export class Sampler {
     }
     const forced = request.toolChoice === 'required' || typeof request.toolChoice === 'object';
     if (tokenInput === 'generate' && forced && request.toolChoice !== null && request.tools.length > 0) {
-      throw this.server.fail('unsupported', 'tool_choice: /generate cannot be made to call a tool');
+      throw this.server.fail('unsupported', 'tool_choice: /generate cannot be made to call a tool', {
+        field: 'tool_choice',
+      });
     }
   }
 
