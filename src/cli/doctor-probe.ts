@@ -61,7 +61,12 @@ export async function probeAgent(
   const dir = await mkdtemp(join(tmpdir(), 'floe-doctor-'));
   const closers: (() => Promise<unknown>)[] = [() => rm(dir, { recursive: true, force: true, maxRetries: 3 })];
   try {
-    const sim = await startSim({ scenarios: [SCENARIO], maxModelLen: WINDOW_TOKENS, weightVersion: 'doctor' });
+    const sim = await startSim({
+      scenarios: [SCENARIO],
+      maxModelLen: WINDOW_TOKENS,
+      weightVersion: 'doctor',
+      scaleOut: true,
+    });
     closers.push(() => sim.close());
     const server = await startServer(join(dir, 'server'), { port: 0 }, silentLogger);
     closers.push(() => server.close());

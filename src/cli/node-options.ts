@@ -2,10 +2,11 @@ import { cpus, hostname } from 'node:os';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/config.ts';
-import type { RuntimeBackend } from '../schema/index.ts';
+import type { EngineKind, RuntimeBackend } from '../schema/index.ts';
 
 export type NodeOptions = {
   engine: string[];
+  engineKind: EngineKind;
   model?: string;
   nodeId?: string;
   backend?: RuntimeBackend;
@@ -27,7 +28,8 @@ export type NodeOptions = {
 /** The options of a node, shared by `floe up` and `floe gateway`. */
 export function withNode(command: Command): Command {
   return command
-    .option('--engine <url...>', 'inference servers with vLLM’s API, without /v1', [])
+    .option('--engine <url...>', 'inference servers, without /v1; more can be added later with `floe engines add`', [])
+    .option('--engine-kind <kind>', 'their API: vllm, sglang, llama_cpp or openai', 'vllm')
     .option('--model <name>', "the engines' model (default: the first that each serves)")
     .option('--node-id <id>', 'name of this node (default: the host name)')
     .option('--backend <name>', 'default runtime: bubblewrap or local (default: bubblewrap where it works)')
@@ -65,6 +67,7 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
     },
     engines: options.engine.map((base_url) => ({
       base_url,
+      kind: options.engineKind,
       model: options.model ?? null,
       logprobs_mode: options.logprobsMode,
     })),

@@ -30,7 +30,10 @@ export async function startDemo(dir: string, tasks: readonly DemoTask[], backend
     for (let undo = closers.pop(); undo !== undefined; undo = closers.pop()) await undo();
   };
   try {
-    const sim = await startSim({ scenarios: await loadScenarios(tasks.map((task) => task.scenarioFile)) });
+    const sim = await startSim({
+      scaleOut: true,
+      scenarios: await loadScenarios(tasks.map((task) => task.scenarioFile)),
+    });
     closers.push(() => sim.close());
     const server = await startServer(join(dir, 'server'), { port: 0, token }, log);
     closers.push(() => server.close());
