@@ -25,6 +25,8 @@ export class TurnMemory {
   /** Latest request last. */
   private readonly threads = new Map<string, Thread>();
   private keptChars = 0;
+  /** What goes on from a reply by its id has the messages before it as they are. */
+  private readonly texts = new WeakMap<ChatMessage, string>();
 
   /** The request with its JSON texts, sharing what it repeats. */
   request(threadName: string, messages: readonly ChatMessage[], tools: readonly ChatTool[]): RequestTexts {
@@ -36,7 +38,7 @@ export class TurnMemory {
       const message = messages[i] as ChatMessage;
       const same = sameJson(message, last.messages[i]);
       own[i] = same ? (last.messages[i] as ChatMessage) : message;
-      texts[i] = same ? (last.messageTexts[i] as string) : JSON.stringify(message);
+      texts[i] = same ? (last.messageTexts[i] as string) : this.textOf(message);
     }
     const sameTools = sameJson(tools, last.tools);
     thread.request = {
@@ -62,6 +64,14 @@ export class TurnMemory {
     }
     thread.promptLength = ids.length;
     return thread.prompts.subarray(0, ids.length);
+  }
+
+  private textOf(message: ChatMessage): string {
+    const known = this.texts.get(message);
+    if (known !== undefined) return known;
+    const text = JSON.stringify(message);
+    this.texts.set(message, text);
+    return text;
   }
 
   /** Forgets the threads that were longest without a request, when together they are too large. */
