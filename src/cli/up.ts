@@ -1,6 +1,5 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
-import { FloeError } from '../core/errors.ts';
 import { createLogger } from '../observe/log.ts';
 import { loadScenarios } from '../sim/scenario.ts';
 import { startSim } from '../sim/server.ts';
@@ -44,9 +43,6 @@ export function registerUp(program: Command): void {
 }
 
 async function up(options: Options): Promise<void> {
-  if (options.engine.length === 0 && options.sim !== true) {
-    throw new FloeError('bad_request', 'no engine: pass --engine <url of your vLLM>, or --sim for the simulated one');
-  }
   const home = options.dir ?? floeHome();
   const token = process.env.FLOE_TOKEN ?? ensureToken(floeHome());
   const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
@@ -59,7 +55,11 @@ async function up(options: Options): Promise<void> {
   };
   try {
     if (options.sim === true) {
-      const sim = await startSim({ scenarios: await loadScenarios(options.scenario) });
+      const sim = await startSim({
+        scenarios: await loadScenarios(options.scenario),
+        face: options.engineKind === 'sglang' ? 'sglang' : 'vllm',
+        scaleOut: true,
+      });
       closers.push(() => sim.close());
       options.engine.push(sim.url);
     }
@@ -83,7 +83,8 @@ async function up(options: Options): Promise<void> {
     else {
       line(`rollout server  ${paint('bold', info.server)}  (token in ${join(floeHome(), 'control-token')})`);
       line(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${info.proxy}`);
-      line(`engines         ${info.engines.join(' ')}`);
+      const none = 'none yet: `floe engines add <url of your vLLM or SGLang>`, or start with --sim';
+      line(`engines         ${info.engines.join(' ') || none}`);
       line('submit a task:  floe submit <file> --watch');
     }
     await untilSignalled();
