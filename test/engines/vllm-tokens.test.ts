@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import type { Clock } from '../../src/core/clock.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Engine, GenerateRequest } from '../../src/engines/engine.ts';
 import { createVllmEngine } from '../../src/engines/vllm/engine.ts';
@@ -19,12 +20,14 @@ import {
 
 let server: ScriptedServer;
 let engine: Engine | null = null;
+let pauses: number[];
 let notices: [string, Readonly<Record<string, unknown>>][];
 
 beforeEach(async () => {
   server = new ScriptedServer(({ response }) => json(response, 500, {}));
   await server.listen();
   notices = [];
+  pauses = [];
 });
 afterEach(async () => {
   await engine?.close();
@@ -35,11 +38,22 @@ afterEach(async () => {
 async function connect(options: TokenOptions = {}): Promise<Engine> {
   serveTokens(server, options);
   engine = await createVllmEngine(engineSpecSchema.parse({ base_url: server.baseUrl, engine_id: 'the-engine' }), {
-    clock: new VirtualClock(),
+    clock: impatient,
     notice: (message, details) => void notices.push([message, details]),
   });
   return engine;
 }
+
+/** Every pause is over at once. */
+const impatient: Clock = {
+  monotonicMs: () => 0,
+  nowMs: () => 0,
+  schedule: (delayMs, callback) => {
+    pauses.push(delayMs);
+    queueMicrotask(callback);
+    return () => {};
+  },
+};
 
 const never = (): AbortSignal => new AbortController().signal;
 const generate = async (options: TokenOptions = {}, over: Partial<GenerateRequest> = {}) =>
@@ -200,6 +214,48 @@ describe('the message of sampled ids', () => {
     expect(reply.message).toEqual({ role: 'assistant', content: '' });
     expect([...reply.responseIds]).toEqual([2]);
     expect(callsOf(server, DERENDER)).toEqual([]);
+  });
+
+  test('is asked for again while the server is busy, and nothing is sampled again', async () => {
+    const own = await connect();
+    const { [DERENDER]: derender } = server.routes;
+    const busy = [503, 429];
+    server.routes[DERENDER] = (received) => {
+      const status = busy.shift();
+      if (status === undefined) return derender?.(received);
+      json(received.response, status, { error: { message: 'busy' } });
+    };
+    expect((await own.generate(tokenRequest(), never())).message.content).toBe('Hello.');
+    expect(pauses).toEqual([50, 500]);
+    expect(callsOf(server, GENERATE)).toHaveLength(1);
+    expect(callsOf(server, DERENDER)).toHaveLength(3);
+  });
+
+  test('that nobody can read is an engine error, since another try would sample another reply', async () => {
+    const own = await connect();
+    server.routes[DERENDER] = ({ response }) => json(response, 503, { error: { message: 'busy' } });
+    await expect(own.generate(tokenRequest(), never())).rejects.toMatchObject({
+      code: 'engine_error',
+      message: 'engine the-engine: what it sampled could not be read: engine the-engine: busy',
+    });
+    expect(callsOf(server, GENERATE)).toHaveLength(1);
+  });
+
+  test('has calls that the parsers refuse as its text', async () => {
+    const own = await connect();
+    const { [DERENDER]: derender } = server.routes;
+    server.routes[DERENDER] = (received) => {
+      const { chat_request: chat } = received.body as { chat_request: { tool_choice?: unknown } };
+      if (chat.tool_choice === 'none') return derender?.(received);
+      json(received.response, 400, { error: { message: 'no such tool' } });
+    };
+    const reply = await own.generate(tokenRequest({ tools, toolsText, toolChoice: 'auto' }), never());
+    expect(reply).toMatchObject({ message: { content: 'Hello.' }, finishReason: 'stop' });
+    server.routes[DERENDER] = ({ response }) => json(response, 400, { error: { message: 'nothing works' } });
+    await expect(own.generate(tokenRequest(), never())).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/could not be read: nothing works/),
+    });
   });
 
   test('has one call where only one may be made', async () => {

@@ -25,7 +25,7 @@ export async function createVllmEngine(spec: EngineSpec, deps: VllmDeps): Promis
   const server = new VllmServer(spec);
   try {
     const versions = new EngineVersions(deps.clock, () => server.get('/weight_info'));
-    const [found] = await Promise.all([connect(server, spec.model), versions.current()]);
+    const [found] = await Promise.all([connect(server, spec.model, deps.clock), versions.current()]);
     return new VllmEngine({ server, spec, versions, notice: deps.notice ?? (() => {}), ...found });
   } catch (error) {
     await server.close();
@@ -270,7 +270,8 @@ class VllmEngine implements Engine {
   ): Promise<VersionSpan[]> {
     if (responseIds.length === 0) return [];
     const before = prompt === null ? null : begun;
-    this.tellsSpans = told !== null;
+    // A reply that was over when it was to be continued says nothing of the server.
+    if (told === null || told.length > 0) this.tellsSpans = told !== null;
     if (told !== null) return joinedSpans(before, told);
     const [first, last] = [await versionBefore, await this.parts.versions.afterReply()];
     const end = responseIds.length - (before?.responseIds.length ?? 0);

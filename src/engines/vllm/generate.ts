@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
 import type { AssistantMessage, StopCause, Usage, VersionSpan } from '../../schema/index.ts';
 import type { GenerateRequest, PromptIds, SampledTokens } from '../engine.ts';
 import { type ComparedIds, compareIds, firstDifference } from '../id-scan.ts';
@@ -16,7 +17,8 @@ import {
   versionsSchema,
 } from '../record.ts';
 import { type Constraint, constraintOf } from './constraint.ts';
-import { cutAtStop, derender, tailOf } from './derender.ts';
+import { cutAtStop } from './derender.ts';
+import { MessageReader } from './message-reader.ts';
 import { GENERATE_PATH, type ServerFacts } from './probe.ts';
 import { type ReplyContext, refuseForeign } from './reply.ts';
 import { samplingFields } from './request.ts';
@@ -60,11 +62,13 @@ export class TokenCalls {
   private readonly server: VllmServer;
   private readonly facts: ServerFacts;
   private readonly ends: TurnEnds;
+  private readonly reader: MessageReader;
 
-  constructor(server: VllmServer, facts: ServerFacts, ends: TurnEnds) {
+  constructor(server: VllmServer, facts: ServerFacts, ends: TurnEnds, clock: Clock) {
     this.server = server;
     this.facts = facts;
     this.ends = ends;
+    this.reader = new MessageReader(server, facts, clock);
   }
 
   /**
@@ -124,7 +128,7 @@ export class TokenCalls {
     signal: AbortSignal,
   ): Promise<TokenReply> {
     const ids = begun.responseIds;
-    const message = await this.read(request, ids, 'length', context, signal);
+    const message = await this.reader.read(request, ids, 'length', context, signal);
     const usage = { prompt_tokens: request.prompt.ids.length, completion_tokens: ids.length, cached_tokens: null };
     const reply = {
       ...begun,
@@ -150,7 +154,7 @@ export class TokenCalls {
     const ending = this.endingOf(request, sampled, tellsStop);
     const dropped = ending?.kind === 'token' && this.ends.shown;
     const ids = dropped ? responseIds.subarray(0, -1) : responseIds;
-    const read = await this.read(request, ids, finishReason, context, signal);
+    const read = await this.reader.read(request, ids, finishReason, context, signal);
     const { message, stop } = this.ended(request, read, ending, finishReason);
     const calls = message.tool_calls !== undefined && message.tool_calls.length > 0;
     return {
@@ -164,21 +168,6 @@ export class TokenCalls {
       },
       newSpans: sampled.versionSpans,
     };
-  }
-
-  private async read(
-    request: TokenRequest,
-    ids: Int32Array,
-    finishReason: string,
-    context: ReplyContext,
-    signal: AbortSignal,
-  ): Promise<AssistantMessage> {
-    // A reply that ended at once says nothing, and the parsers refuse to read nothing.
-    if (ids.length === 0) return NO_MESSAGE;
-    const { model, unknownFields } = this.facts;
-    const names = { ...context, model, includeReasoning: !unknownFields.has('include_reasoning') };
-    const sampled = { promptTail: tailOf(request.prompt.ids), ids, finishReason };
-    return derender(this.server, request, sampled, names, signal);
   }
 
   /**

@@ -1,3 +1,4 @@
+import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { TemplateFacts } from '../../schema/index.ts';
 import { IdScanner, scanIds } from '../id-scan.ts';
@@ -25,7 +26,7 @@ export type Found = {
 };
 
 /** Finds out what a server can do, without sampling from it. Rejects as `createVllmEngine` does. */
-export async function connect(server: VllmServer, wanted: string | null): Promise<Found> {
+export async function connect(server: VllmServer, wanted: string | null, clock: Clock): Promise<Found> {
   const facts = await lookAt(server, wanted);
   const notes: string[] = [];
   /** What is refused is noted, and does without. */
@@ -42,7 +43,7 @@ export async function connect(server: VllmServer, wanted: string | null): Promis
   if (capabilitiesOf(facts).token_input === 'none') return { facts, template, tokens: null, notes };
   const tokens = await tried('its parsers cannot be used', null, async () => {
     const ends = await turnEndsOf(server, facts, template.close_ids);
-    return new TokenCalls(server, facts, ends);
+    return new TokenCalls(server, facts, ends, clock);
   });
   return { facts, template, tokens, notes };
 }
