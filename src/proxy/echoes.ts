@@ -22,10 +22,14 @@ export class Echoes {
   /** `recorded`: the session's replies so far. */
   seen(messages: readonly ChatMessage[], recorded: readonly Completion[]): void {
     for (const completion of recorded) {
-      if (this.used.has(completion) || !carries(messages, completion, recorded)) continue;
-      this.used.add(completion);
-      if (this.doubted.delete(completion)) completion.abandoned = false;
+      if (!this.used.has(completion) && carries(messages, completion, recorded)) this.carried(completion);
     }
+  }
+
+  /** A request goes on from the completion. */
+  carried(completion: Completion): void {
+    this.used.add(completion);
+    if (this.doubted.delete(completion)) completion.abandoned = false;
   }
 }
 

@@ -151,10 +151,10 @@ export class SessionCalls {
       request: withoutTurnRefs({ ...request, messages: recorded.messages, tools: recorded.tools }),
     };
     const place = this.placeOf(request, recorded);
-    this.prompting.use(place);
     const earlier = this.byBody.get(digest)?.completion;
     if (earlier) this.echoes.repeated(earlier);
     this.echoes.seen(recorded.messages, this.recorded);
+    for (const used of this.prompting.use(place)) this.echoes.carried(used);
     const call = new Call(parts, clock, abandonGraceMs, (signal, relay) => this.run(parts, place, signal, relay));
     this.track(digest, call);
     return call;

@@ -115,10 +115,11 @@ describe('the same body again', () => {
         vllmReply(received, { content: null, toolCalls: [{ id, name: 'sh', arguments: '{"a" :1}' }] }),
       );
     };
+    const { body } = await rig.chat(key).reply;
     await rig.chat(key).reply;
-    await rig.chat(key).reply;
-    const assistant = { role: 'assistant', content: '', tool_calls: [call('call_0')] };
-    const result = { role: 'tool', tool_call_id: 'call_0', content: 'ok' };
+    const [{ id }] = JSON.parse(body).choices[0].message.tool_calls;
+    const assistant = { role: 'assistant', content: '', tool_calls: [call(id)] };
+    const result = { role: 'tool', tool_call_id: id, content: 'ok' };
     await rig.chat(key, { messages: [{ role: 'user', content: 'hi' }, assistant, result] }).reply;
     expect(session.completions().map(({ abandoned }) => abandoned)).toEqual([false, false, false]);
   });

@@ -15,7 +15,7 @@ type Entry = { readonly messages: ChatMessage[]; readonly turn: Completion | nul
 
 const said = fc.record({
   text: fc.constantFrom('', 'Ja.', ' spaced \n', 'naïve 🚲', '<tool_response>', 'a\n\nb'),
-  thinking: fc.constantFrom(undefined, undefined, 'Hm.', 'One.\nTwo.'),
+  thinking: fc.constantFrom(undefined, undefined, 'Hm.', 'One.\nTwo. <|im_end|>'),
   calls: fc.array(
     fc.constantFrom('{}', '{ "a":1.0 , "b":[true,null]}', '{"b":"\\u00e9","a":{"y":2,"x":1}}', '{"a": '),
     {
@@ -156,15 +156,16 @@ function rewritten(text: string): string {
   }
 }
 
-test.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', number]>([
-  ['append_only', 'template', 60],
-  ['strip_thinking', 'all', 60],
-  ['strip_thinking', 'template', 40],
-  ['open_think', 'tool_cycle', 40],
-  ['open_think', 'all', 40],
+test.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
+  ['append_only', 'template', true, 60],
+  ['strip_thinking', 'all', true, 60],
+  ['strip_thinking', 'template', true, 40],
+  ['open_think', 'tool_cycle', true, 40],
+  ['open_think', 'all', true, 40],
+  ['strip_thinking', 'all', false, 40],
 ])(
-  'whatever a harness does to its history, prompts are recorded ids and what is new: %s, %s',
-  async (mode, retention, runs) => {
+  'whatever a harness does to its history, prompts are recorded ids and what is new: %s, %s, short form %s',
+  async (mode, retention, tail_render, runs) => {
     const pool = await TemplatePool.start(mode);
     let spliced = 0;
     await fc.assert(

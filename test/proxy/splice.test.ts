@@ -1,5 +1,6 @@
 import { beforeEach, describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
+import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
 import { callIdOf, callNamed } from '../../src/proxy/call-ids.ts';
 import type { AssistantMessage, ChatMessage, ChatTool } from '../../src/schema/index.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
@@ -161,6 +162,30 @@ describe('a prompt', () => {
     const thought: ChatMessage = { ...first.message, reasoning_content: 'what it never thought' };
     const invented = await session.ask([QUESTION, thought, ...resultsOf(first)]);
     expect(invented.capture).toMatchObject({ spliced_onto: null, rendered_because: 'rewritten' });
+  });
+
+  test('goes on from what was sampled behind a turn that nobody had sampled yet', async () => {
+    const echo: ChatMessage = { role: 'assistant', content: 'Yes.' };
+    const history = [QUESTION, echo, user('Sure?')];
+    const behind = await session.ask(history, CALL);
+    expect(behind.capture).toMatchObject({ rendered_because: 'rewritten' });
+    const sampled = await session.ask([QUESTION], { message: { content: 'Yes.' } });
+    isSpliced(behind, await session.ask([...history, behind.message, ...resultsOf(behind)]));
+    isSpliced(sampled, await session.ask([...history.slice(0, 2), user('Else?')]));
+  });
+
+  test('rendered in full is not shifted by what the template leaves out', async () => {
+    pool = await TemplatePool.start('strip_thinking');
+    pool.facts = { ...pool.facts, tail_render: false };
+    session = new TokenSession(pool, { thinking_retention: 'all' });
+    const first = await session.ask([QUESTION], { message: { content: 'Yes.', reasoning_content: 'a <|im_end|> b' } });
+    const history = [QUESTION, first.message, user('Sure?')];
+    const second = await session.ask(history, { message: { content: '<think>c <|im_end|> d</think>No.' } });
+    const third = await session.ask([...history, second.message, user('So?')]);
+    isSpliced(first, second);
+    isSpliced(second, third);
+    expect(suffixOf(first, second)).toBe('\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n');
+    expect(suffixOf(second, third)).toBe('\n<|im_start|>user\nSo?<|im_end|>\n<|im_start|>assistant\n');
   });
 
   test('stays within its thread and its tools', async () => {
@@ -351,11 +376,24 @@ describe('an engine', () => {
   );
 });
 
+test('a reply that is gone on from is not abandoned, whatever ids its calls came back with', async () => {
+  const ask = (): Promise<Completion> =>
+    session.calls.begin('one body', openaiChat, session.requestOf([QUESTION])).outcome;
+  pool.says.push(CALL, CALL);
+  const [one, two] = [await ask(), await ask()];
+  expect([one.abandoned, two.abandoned]).toEqual([true, false]);
+  const calls = one.message.tool_calls?.map((call, index) => ({ ...call, id: `own${index}` })) ?? [];
+  const echo: ChatMessage = { ...one.message, tool_calls: calls };
+  await session.ask([QUESTION, echo, result('own0', 'x')], undefined, {
+    turnRefs: new Map([[echo, one.completionId]]),
+  });
+  expect([one.abandoned, two.abandoned]).toEqual([false, false]);
+});
+
 test('what is counted is the prompt that would be built', async () => {
   const first = await session.ask([QUESTION], CALL);
   const messages = [QUESTION, first.message, ...resultsOf(first)];
-  const request = { ...first.request, messages, model: 'policy', thread: 'main', continues: null };
-  const count = await session.calls.countTokens(request as never, new AbortController().signal);
+  const count = await session.calls.countTokens(session.requestOf(messages), new AbortController().signal);
   const next = await session.ask(messages);
   expect(count).toBe(next.promptIds.length);
 });

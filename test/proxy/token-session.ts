@@ -59,11 +59,14 @@ export class TokenSession {
   /** What the policy says to these messages, which are taken as a harness of its own would send them: parsed anew. */
   ask(messages: readonly ChatMessage[], said?: Said, options: AskOptions = {}): Promise<Completion> {
     if (said !== undefined) this.pool.says.push(said);
+    return this.calls.begin(`digest ${this.asked++}`, openaiChat, this.requestOf(messages, options)).outcome;
+  }
+
+  requestOf(messages: readonly ChatMessage[], options: AskOptions = {}): CanonicalRequest {
     const own = messages.map((message) => JSON.parse(JSON.stringify(message)) as ChatMessage);
     const turnRefs =
       options.turnRefs && new Map([...options.turnRefs].map(([at, id]) => [own[messages.indexOf(at)], id]));
-    const request = { ...EMPTY, ...options, messages: own, ...(turnRefs ? { turnRefs } : {}) } as CanonicalRequest;
-    return this.calls.begin(`digest ${this.asked++}`, openaiChat, request).outcome;
+    return { ...EMPTY, ...options, messages: own, ...(turnRefs ? { turnRefs } : {}) } as CanonicalRequest;
   }
 }
 

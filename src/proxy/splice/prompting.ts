@@ -49,9 +49,14 @@ export class Prompting {
     return { thread, request, found: this.conversations.find({ thread, ...request }, names) };
   }
 
-  /** The turns that a request goes on from are those that the harness used. */
-  use({ found }: Asked): void {
-    for (let known = found.last; known !== null; known = known.before) known.turn.used = true;
+  /** The replies that a request goes on from are those that the harness used. */
+  use({ found }: Asked): Completion[] {
+    const used: Completion[] = [];
+    for (let known = found.last; known !== null; known = known.before) {
+      known.turn.used = true;
+      used.push(known.turn.completion);
+    }
+    return used;
   }
 
   /** Rejects as `EnginePool.modeOf` and `EnginePool.render` do. */
