@@ -114,7 +114,7 @@ function scanObject(text: string, start: number): ScannedObject {
     const char = text[at];
     if (char === '"') {
       const end = stringEnd(text, at);
-      if (depth === 1 && key === null) key = { start: at, end };
+      if (key === null) key = { start: at, end };
       at = end - 1;
     } else if (char === '{' || char === '[') depth++;
     else if (char === '}' || char === ']') {
