@@ -13,8 +13,11 @@ const CELL_MS = 240_000;
 const COMMIT =
   'git init -q . && git add -A && git -c user.name=floe -c user.email=floe@localhost commit -q --allow-empty -m Start';
 
-/** The task that a cell of a row submits. `made`: what the cell's `build` returned. */
-export function taskOf({ row, variant, dialect }, made) {
+/**
+ * The task that a cell of a row submits. `made`: what the cell's `build` returned; `task`: fields that another way to capture or to
+ * build wants.
+ */
+export function taskOf({ row, variant, dialect, task = {} }, made) {
   return {
     instruction: made.instruction,
     timeout_seconds: SESSION_SECONDS,
@@ -26,6 +29,7 @@ export function taskOf({ row, variant, dialect }, made) {
       ...row.agent?.(dialect),
     },
     sampling: made.sampling ?? {},
+    ...task,
     runtime: {
       prepare: [...Object.entries({ ...row.files, ...made.files }).map(prepareFile), { type: 'exec', command: COMMIT }],
     },
@@ -43,7 +47,8 @@ function prepareFile([target, content]) {
 
 /**
  * Runs one planned cell. Never rejects: what goes wrong is a problem in the report
- * `{ problems, mismatches, seconds, kept, sessionId }`; `kept` names the directory with what is needed to look into it.
+ * `{ problems, mismatches, seconds, kept, sessionId }`, and where there was a result `{ ledger, facts }`; `kept` names the directory
+ * with what is needed to look into it. A planned cell may name `kind`, the engine's API, and `task`, fields of the task.
  */
 export async function runCell(planned, cell, { backend, keepDir, keepAlways = false, signal }) {
   const started = performance.now();
@@ -53,7 +58,11 @@ export async function runCell(planned, cell, { backend, keepDir, keepAlways = fa
   let material = {};
   try {
     const made = cell.build(planned);
-    stack = await startStack({ backend, sim: { ...planned.row.sim, scenarios: made.scenarios, ...made.sim } });
+    stack = await startStack({
+      backend,
+      kind: planned.kind,
+      sim: { ...planned.row.sim, scenarios: made.scenarios, ...made.sim },
+    });
     stack.sim.setFaults(made.faults ?? []);
     const task = taskOf(planned, made);
     material = { task };
@@ -64,7 +73,10 @@ export async function runCell(planned, cell, { backend, keepDir, keepAlways = fa
     const entries = stack.sim.ledger.entries();
     const facts = factsOf({ result, completions, entries, firedFaults: await firedFaults(stack) });
     material = { task, result, completions, entries };
-    const { mismatches } = checkAgainstLedger([result], entries, 'processed');
+    const ledger = checkAgainstLedger([result], entries, 'processed');
+    const { mismatches } = ledger;
+    seen.ledger = ledger;
+    seen.facts = facts;
     seen.mismatches = mismatches.length;
     seen.problems.push(
       ...taskProblems(facts, made.expect),

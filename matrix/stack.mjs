@@ -7,8 +7,8 @@ const VERSION_NAME = 'matrix';
 /** Nobody runs out of it but where a cell wants that: the largest prompt of a harness has some 30,000 tokens. */
 const WINDOW_TOKENS = 131_072;
 
-/** `sim`: settings of the simulated engine; `backend`: of the sandboxes. */
-export async function startStack({ sim: simOptions, backend }) {
+/** `sim`: settings of the simulated engine; `kind`: the API that it is asked by; `backend`: of the sandboxes. */
+export async function startStack({ sim: simOptions, kind = 'vllm', backend }) {
   const { FloeClient } = await import('../dist/client/index.js');
   const { startNode, startServer } = await import('../dist/cli/stack.js');
   const { harnessDir } = await import('../dist/cli/home.js');
@@ -31,7 +31,7 @@ export async function startStack({ sim: simOptions, backend }) {
         server_url: server.url,
         state_dir: join(dir, 'gateway'),
         harness_dir: harnessDir(),
-        engines: [{ base_url: sim.url }],
+        engines: [{ base_url: sim.url, kind }],
         default_backend: backend,
       },
       silentLogger,

@@ -1,0 +1,154 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are pieces of source
+// Defects that would put wrong tokens into training, one line of code each. `find` stands exactly once in its file.
+
+export const MUTATIONS = [
+  {
+    name: 'capture: an edited turn passes for the one that was sampled',
+    file: 'src/proxy/splice/conversations.ts',
+    find: 'if (!sameTurn(echo, turn.completion.message)) return false;',
+    replace: '',
+  },
+  {
+    name: 'capture: tools are no part of where a conversation stands',
+    file: 'src/proxy/splice/conversations.ts',
+    find: 'thread.latestTools = request.toolsText;\n    let place = last?.turn.after ?? nextOf(thread.byTools, request.toolsText);',
+    replace: "thread.latestTools = '';\n    let place = last?.turn.after ?? nextOf(thread.byTools, '');",
+  },
+  {
+    name: 'capture: a reply that was cut is not closed',
+    file: 'src/proxy/splice/prompts.ts',
+    find: 'added: [completion.responseIds, close, suffix]',
+    replace: 'added: [completion.responseIds, suffix]',
+  },
+  {
+    name: 'capture: the recorded reply is left out of the next prompt',
+    file: 'src/proxy/splice/prompts.ts',
+    find: 'added: [completion.responseIds, close, suffix]',
+    replace: 'added: [close, suffix]',
+  },
+  {
+    name: 'capture: thinking is kept where the template drops it',
+    file: 'src/proxy/splice/retention.ts',
+    find: "return thinking[boundary] === 'kept';",
+    replace: 'return true;',
+  },
+  {
+    name: 'capture: the suffix begins one close too early',
+    file: 'src/engines/turn-close.ts',
+    find: 'behindClose(whole, closeIds, closes);\n  if (suffix',
+    replace: 'behindClose(whole, closeIds, closes - 1);\n  if (suffix',
+  },
+  {
+    name: 'capture: a prompt that is gone on from twice is overwritten',
+    file: 'src/proxy/splice/prompt-buffers.ts',
+    find: 'known.owner === base.completionId',
+    replace: 'true',
+  },
+  {
+    name: 'capture: all calls of a reply have one id',
+    file: 'src/proxy/call-ids.ts',
+    find: 'return `call_${completionId.slice(COMPLETION_PREFIX.length)}_',
+    replace: 'index = 0;\n  return `call_${completionId.slice(COMPLETION_PREFIX.length)}_',
+  },
+  {
+    name: 'capture: logprobs above 0 are taken',
+    file: 'src/engines/record.ts',
+    find: ' && value <= LOGPROB_ROUNDING',
+    replace: '',
+  },
+  {
+    name: 'capture: ids need not add up to the usage',
+    file: 'src/engines/record.ts',
+    find: 'if (count !== usage) throw',
+    replace: 'if (count < 0) throw',
+  },
+  {
+    name: 'capture: a reply that was asked for again is not marked',
+    file: 'src/proxy/echoes.ts',
+    find: 'completion.abandoned = true;',
+    replace: '',
+  },
+  {
+    name: 'capture: side calls of the harness are taken for its work',
+    file: 'src/proxy/turn.ts',
+    find: 'auxiliary: !TRAINABLE_KINDS.includes(parts.request.callKind),',
+    replace: 'auxiliary: false,',
+  },
+  {
+    name: 'graph: a reply of which only the beginning came back is taken for exact',
+    file: 'src/tokens/graph.ts',
+    find: 'exact: kept === response.length',
+    replace: 'exact: kept > 0',
+  },
+  {
+    name: 'graph: the last token of a stop string closes turns',
+    file: 'src/tokens/graph.ts',
+    find: "if (stop?.kind === 'token') ids.add(stop.id);",
+    replace: "ids.add(stop?.kind === 'token' ? stop.id : (responseIds.at(-1) ?? 0));",
+    also: {
+      find: 'for (const { model, stop } of completions)',
+      replace: 'for (const { model, stop, responseIds } of completions)',
+    },
+  },
+  {
+    name: 'graph: a completion continues those of other threads and tools',
+    file: 'src/tokens/graph.ts',
+    find: 'if (node.line !== line || ',
+    replace: 'if (',
+  },
+  {
+    name: 'graph: drift that nobody could prove harmless is harmless',
+    file: 'src/tokens/drift.ts',
+    find: 'if (proof() === true)',
+    replace: 'if (proof() !== false)',
+  },
+  {
+    name: 'builders: the last token of a reply is not trained',
+    file: 'src/tokens/builders/assembly.ts',
+    find: 'lossMask.fill(1, start, start + responseIds.length);',
+    replace: 'lossMask.fill(1, start, start + responseIds.length - 1);',
+  },
+  {
+    name: 'builders: the turn close is dropped at a merged turn',
+    file: 'src/tokens/builders/assembly.ts',
+    find: 'return closed ? start : start - 1;',
+    replace: 'return start;',
+  },
+  {
+    name: 'builders: every re-rendered turn is merged',
+    file: 'src/tokens/builders/prefix-merging.ts',
+    find: "on_drift === 'merge' || node.drift === 'retokenized' ? node.parent : null",
+    replace: 'node.parent',
+  },
+  {
+    name: 'builders: shared turns are trained in every chain',
+    file: 'src/tokens/builders/chains.ts',
+    find: '    if (chain !== undefined) chain.push(node);',
+    replace:
+      '    if (chain === undefined && node.parent !== null && isTrained(node)) chains.set(leaf, [node.parent, node]);\n    else if (chain !== undefined) chain.push(node);',
+  },
+  {
+    name: 'builders: versions stand at the wrong tokens of later turns',
+    file: 'src/tokens/builders/assembly.ts',
+    find: 'spans.push({ version: span.version, start: start + span.start, end: start + span.end });',
+    replace: 'spans.push({ version: span.version, start: span.start, end: span.end });',
+  },
+  {
+    name: 'builders: abandoned replies are trained',
+    file: 'src/tokens/builders/exclusion.ts',
+    find: "if (completion.abandoned && !used && !include.includes('abandoned')) return 'abandoned';",
+    replace: '',
+  },
+  {
+    name: 'builders: every step is the last of its episode',
+    file: 'src/tokens/builders/step.ts',
+    find: 'last: turn === turns.length - 1',
+    replace: 'last: true',
+  },
+  {
+    name: 'audit: a token may be trained twice',
+    file: 'src/tokens/audit.ts',
+    find: 'if (trainedAt[at] !== 0) {',
+    replace: 'if (trainedAt[at] === 2) {',
+  },
+];
