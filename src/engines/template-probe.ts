@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { FloeError } from '../core/errors.ts';
 import type { TemplateFacts } from '../schema/index.ts';
-import { behindClose, closingOf, equalIds, standInHistory, suffixOf } from './turn-close.ts';
+import { behindClose, closingOf, equalIds, STAND_IN_ANSWER, standInHistory, suffixOf } from './turn-close.ts';
 
 /** Of an engine whose template cannot be looked at. */
 export const UNKNOWN_TEMPLATE: TemplateFacts = {
@@ -89,7 +89,7 @@ export async function probeTemplate(render: TemplateRenderer): Promise<TemplateF
       user_message: await probe.thinking((reasoning) => [
         textOf({
           role: 'assistant',
-          content: 'ok',
+          content: STAND_IN_ANSWER,
           ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
         }),
         QUESTION,

@@ -167,6 +167,8 @@ test.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
   'whatever a harness does to its history, prompts are recorded ids and what is new: %s, %s, short form %s',
   async (mode, retention, tail_render, runs) => {
     const pool = await TemplatePool.start(mode);
+    expect(pool.facts.tail_render).toBe(true);
+    pool.facts = { ...pool.facts, tail_render };
     let spliced = 0;
     await fc.assert(
       fc.asyncProperty(fc.array(step, { minLength: 2, maxLength: 8 }), async (steps) => {

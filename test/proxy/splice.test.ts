@@ -242,6 +242,8 @@ describe('of replies that are the same', () => {
       session.ask([QUESTION, echo, result('own0', 'x')], undefined, { turnRefs: new Map([[echo, id]]) });
     isSpliced(one, await ask(one.completionId));
     isSpliced(two, await ask(two.completionId));
+    const ids = pool.generated.slice(2).map(({ messageTexts }) => JSON.parse(messageTexts[2] ?? '').tool_call_id);
+    expect(ids).toEqual([one.engineCallIds[0], two.engineCallIds[0]]);
     const elsewhere = await session.ask([user('Else?')], THOUGHT);
     const { spliced_onto } = (await ask(elsewhere.completionId)).capture;
     expect([one.completionId, two.completionId]).toContain(spliced_onto);
@@ -313,7 +315,7 @@ describe('a template', () => {
 
   test('that refuses a stand-in renders behind the whole history', async () => {
     const first = await session.ask([QUESTION], CALL);
-    pool.refuse = ({ messageTexts }) => messageTexts[0]?.includes('"Go"') === true && messageTexts.length > 2;
+    pool.refuse = ({ messageTexts }) => messageTexts[0]?.includes('"Go on"') === true && messageTexts.length > 2;
     const next = await follow(first);
     isSpliced(first, next);
     expect(suffixOf(first, next)).toContain('done 1');
@@ -324,6 +326,33 @@ describe('a template', () => {
     pool.refuse = () => true;
     await expect(follow(first)).rejects.toMatchObject({ code: 'engine_rejected', message: 'the template refuses' });
     pool.refuse = ({ generationPrompt }) => !generationPrompt;
+    expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
+  });
+
+  test.each([true, false])(
+    'that leaves the last turn open is asked for all of it, short form %s',
+    async (tail_render) => {
+      pool.facts = { ...pool.facts, tail_render };
+      const closing = pool.render.bind(pool);
+      pool.render = async (request) => {
+        const ids = await closing(request);
+        const open = !request.generationPrompt && request.messageTexts.at(-1)?.includes('tool_calls') === true;
+        return open ? ids.subarray(0, ids.lastIndexOf(imEnd)) : ids;
+      };
+      const first = await session.ask([QUESTION], CALL);
+      expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
+    },
+  );
+
+  test('that closes turns otherwise where something follows is asked for all of it', async () => {
+    const closing = pool.render.bind(pool);
+    pool.render = async (request) => {
+      const ids = await closing(request);
+      return request.generationPrompt
+        ? Int32Array.from([...ids].flatMap((id) => (id === imEnd ? [id, id] : [id])))
+        : ids;
+    };
+    const first = await session.ask([QUESTION], CALL);
     expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
   });
 
@@ -344,6 +373,14 @@ describe('a template', () => {
     expect(session.notices).toHaveLength(1);
     const first = await session.ask(start, CALL);
     expect(suffixOf(first, await session.ask([...start, first.message, ...resultsOf(first)]))).toContain('(6)');
+  });
+
+  test('whose engine told no ids leaves nothing to go on from', async () => {
+    pool.mode = 'text';
+    const first = await session.ask([QUESTION], CALL);
+    expect(first.capture).toMatchObject({ mode: 'text', rendered_because: 'chat_mode' });
+    pool.mode = 'tokens';
+    expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
   });
 
   test('other than that of the recorded turn is not gone on with', async () => {

@@ -145,8 +145,8 @@ export class Suffixes {
 }
 
 /** The last turn is closed, and what stands behind it is what always does. */
-function closesAs({ closes, tail }: Closing, plain: Closing): boolean {
-  return closes >= plain.closes && equalIds(tail, plain.tail);
+function closesAs({ before, tail }: Closing, plain: Closing): boolean {
+  return before.length >= plain.before.length && equalIds(tail, plain.tail);
 }
 
 /** The turn without its thinking, wherever that stands: with the same calls, or a word where it has none. */
