@@ -70,7 +70,8 @@ export async function runCell(planned, cell, { backend, keepDir, keepAlways = fa
     material = { task, result };
     seen.sessionId = result.session_id;
     const completions = await completionsOf(stack, result, ending);
-    const entries = stack.sim.ledger.entries();
+    // An engine is also asked what it can do, which is no session's.
+    const entries = stack.sim.ledger.entries().filter((entry) => entry.session_id === result.session_id);
     const facts = factsOf({ result, completions, entries, firedFaults: await firedFaults(stack) });
     material = { task, result, completions, entries };
     const ledger = checkAgainstLedger([result], entries, 'processed');
