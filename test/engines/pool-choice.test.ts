@@ -71,10 +71,10 @@ describe('least_in_flight', () => {
       home.inflight = inflight;
       return policy.pick('ses_1', [home, other]) === home;
     };
-    expect([8, 9, 12].map(staysAt)).toEqual([true, true, true]);
-    expect([13, 40].map(staysAt)).toEqual([false, false]);
+    expect([8, 12, 16].map(staysAt)).toEqual([true, true, true]);
+    expect([17, 40].map(staysAt)).toEqual([false, false]);
     other.inflight = 0;
-    expect([2, 3].map(staysAt)).toEqual([true, false]);
+    expect([4, 5].map(staysAt)).toEqual([true, false]);
   });
 
   test('spreads sessions evenly over engines that are equally busy, the same way each time', () => {

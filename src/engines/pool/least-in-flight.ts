@@ -3,12 +3,13 @@ import type { Candidate, ChoicePolicy } from './choice.ts';
 
 /**
  * A session stays on the engine that holds its prefix while that has at most this share more calls in flight than the least busy
- * one, and {@link STICKY_CALLS} on top. Elsewhere its whole history is computed anew, which delays everyone in that engine's batch; a
- * batch that is a quarter larger decodes a little slower. `bench/pool.mjs` measures it.
+ * one, and {@link STICKY_CALLS} on top. Elsewhere its whole history is computed anew, which holds up every reply in that engine's
+ * batch, while a batch that is half as large again decodes only a little slower. In `bench/pool.mjs` a quarter and two cost 6 % of the
+ * throughput; more than this gains nothing.
  */
-const STICKY_SHARE = 0.25;
-/** With few calls in flight a share says nothing: one or two more are chance. */
-const STICKY_CALLS = 2;
+const STICKY_SHARE = 0.5;
+/** With few calls in flight a share says nothing: that many more are chance, and slow nobody down. */
+const STICKY_CALLS = 4;
 
 /** More sessions than a node ever runs at a time; about 100 bytes each. */
 const REMEMBERED_SESSIONS = 16_384;
