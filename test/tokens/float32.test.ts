@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { FRACTION_DIGITS, UINT_ROOM, writeFraction, writeUint } from '../../src/tokens/decimal.ts';
 import { FLOAT32_ROOM, writeFloat32 } from '../../src/tokens/float32.ts';
 import { JsonWriter } from '../../src/tokens/json-writer.ts';
 
@@ -38,6 +39,20 @@ describe('a float32 in decimal', () => {
     );
   });
 
+  test('has no digit too many beside the powers of two, where the values below are nearer', () => {
+    const bits = new Uint32Array(1);
+    const float = new Float32Array(bits.buffer);
+    for (let exponent = 1; exponent < 255; exponent++) {
+      for (const mantissa of [0, 1, 2, 0x7ffffe, 0x7fffff]) {
+        bits[0] = (exponent << 23) | mantissa;
+        const value = float[0] ?? Number.NaN;
+        const decimal = decimalOf(value);
+        expect(Math.fround(JSON.parse(decimal))).toBe(value);
+        expect([value, digitsOf(decimal)]).toEqual([value, fewestDigits(value)]);
+      }
+    }
+  });
+
   test.each([
     [0, '0'],
     [-0, '-0'],
@@ -54,6 +69,28 @@ describe('a float32 in decimal', () => {
     [16777216, '16777216'],
   ])('writes %d as %s', (value, decimal) => {
     expect(decimalOf(Math.fround(value))).toBe(decimal);
+  });
+});
+
+describe('digits', () => {
+  test('are written for every whole number and every number of places', () => {
+    const any = fc.oneof(
+      fc.integer({ min: 0, max: 2 ** 31 - 1 }),
+      fc.nat({ max: 20 }).map((i) => (i * 10 ** 8) % 2 ** 31),
+    );
+    fc.assert(
+      fc.property(any, fc.integer({ min: 1, max: FRACTION_DIGITS }), (value, places) => {
+        const bytes = Buffer.alloc(64, 0x7e);
+        const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+        expect(bytes.toString('latin1', 2, writeUint(view, 2, value))).toBe(String(value));
+        expect(bytes.subarray(2 + UINT_ROOM).every((byte) => byte === 0x7e)).toBe(true);
+        const whole = value % 10 ** places;
+        const padded = String(whole).padStart(places, '0');
+        expect(bytes.toString('latin1', 2, writeFraction(view, 2, whole, places))).toBe(padded);
+        expect(bytes.subarray(2 + FRACTION_DIGITS).every((byte) => byte === 0x7e)).toBe(true);
+      }),
+      { numRuns: 5_000 },
+    );
   });
 });
 

@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import type { RoutedExperts } from '../../src/core/routed-experts.ts';
+import { TurnMemory } from '../../src/proxy/turn-memory.ts';
 import type { AssistantMessage, DriftClass, LinkKind } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import type { SameText } from '../../src/tokens/drift.ts';
@@ -235,16 +236,31 @@ function expertsOf(index: number, prompt: number, response: number, which: Step[
   return { dtype: 'uint8', shape: [rows, 1, ROW_BYTES], start, data };
 }
 
+/** With prompts as views of one buffer for each thread where they extend each other, as the proxy keeps them. */
+function sharing(known: readonly Known[]): Known[] {
+  const memory = new TurnMemory();
+  return known.map((one) => {
+    const { thread, promptIds } = one.completion;
+    return { ...one, completion: { ...one.completion, promptIds: memory.prompt(thread, promptIds) } };
+  });
+}
+
 export const randomSession: fc.Arbitrary<RandomSession> = fc
-  .tuple(fc.array(stepArbitrary, { minLength: 1, maxLength: 25 }), fc.infiniteStream(fc.nat()), fc.boolean())
-  .map(([steps, order, templateKnown]) => {
+  .tuple(
+    fc.array(stepArbitrary, { minLength: 1, maxLength: 25 }),
+    fc.infiniteStream(fc.nat()),
+    fc.boolean(),
+    fc.boolean(),
+  )
+  .map(([steps, order, templateKnown, shared]) => {
     // A turn that is rendered anew is closed by the one id; the engine tells it when some reply stops at it.
     const learned = steps.some((step) => step.end === 'close' && step.tokens !== 'untold');
     // With another close id alone known, the edge of a shared message cannot be seen.
     const template = templateKnown || (!learned && steps.some((step) => step.end === 'call_close'));
     const play = new Play(template || learned);
     for (const step of steps) play.take(step);
-    const { known, proofs } = play;
+    const { proofs } = play;
+    const known = shared ? sharing(play.known) : play.known;
     const shuffled = known.map(({ completion }) => ({ completion, at: order.next().value ?? 0 }));
     shuffled.sort((a, b) => a.at - b.at);
     const sameText: SameText = (_, rendered) => proofs.get(rendered.join()) ?? null;

@@ -32,3 +32,28 @@ test('the shared length is where two sequences first differ', () => {
     { numRuns: 1000 },
   );
 });
+
+test('views of one buffer are compared by what they hold, wherever they begin', () => {
+  const small = fc.integer({ min: 0, max: 1 });
+  fc.assert(
+    fc.property(
+      fc.array(small, { minLength: 8, maxLength: 120 }),
+      fc.array(fc.nat(), { minLength: 6, maxLength: 6 }),
+      (ids, picks) => {
+        const whole = Int32Array.from(ids);
+        const [p0 = 0, p1 = 0, p2 = 0, p3 = 0, p4 = 0, p5 = 0] = picks;
+        const a = whole.subarray(p0 % 4);
+        const b = whole.subarray(p1 % 4, whole.length - (p2 % 4));
+        const aFrom = p3 % (a.length + 1);
+        const bFrom = p4 % (b.length + 1);
+        const longest = Math.min(a.length - aFrom, b.length - bFrom);
+        let expected = 0;
+        while (expected < longest && a[aFrom + expected] === b[bFrom + expected]) expected++;
+        expect(sharedLength(a, aFrom, a.length, b, bFrom, b.length)).toBe(expected);
+        const count = p5 % (longest + 2);
+        expect(sameIds(a, aFrom, b, bFrom, count)).toBe(count <= expected);
+      },
+    ),
+    { numRuns: 1000 },
+  );
+});
