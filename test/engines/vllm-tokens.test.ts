@@ -301,6 +301,12 @@ describe('the message of sampled ids', () => {
     expect([...reply.responseIds]).toEqual([11, 12, 13]);
   });
 
+  test('ends before the one of several stop strings that was complete first', async () => {
+    const message = { role: 'assistant', content: 'One END OF it' };
+    const reply = await generate({ responseIds: [11, 12, 13], message }, { stop: ['END OF', 'ND'] });
+    expect(reply).toMatchObject({ message: { content: 'One E' }, stop: { kind: 'string', text: 'ND' } });
+  });
+
   const ended: [string, number[], object, number][] = [
     ['that the server names', [11, 99], { stop_reason: 99 }, 99],
     ['of a server that would name a string', [11, 99], { stop_reason: null }, 99],
