@@ -85,7 +85,7 @@ describe.runIf(llama)('llama.cpp', () => {
 describe.runIf(llama && vllm)('vLLM and llama.cpp with the same weights', () => {
   const [one, other] = [llama, vllm] as [NonNullable<typeof llama>, NonNullable<typeof llama>];
 
-  test('they have one fingerprint of tokenizer and template', async () => {
+  test('they have the same facts of the template', async () => {
     const engines = await Promise.all([one, other].map((spec) => createEngine(spec, { clock: systemClock })));
     const [a, b] = engines.map((engine) => engine.info().capabilities.template);
     for (const engine of engines) await engine.close();
