@@ -13,7 +13,7 @@ import { median, printReport, round } from './report.mjs';
 
 const quick = process.argv.includes('--quick');
 /** Runs until the compiler has settled, and measured runs, per size. */
-const WARM_UP = quick ? 10 : 40;
+const WARM_UP = 60;
 const RUNS = quick ? 15 : 101;
 const VOCABULARY = 151_643;
 const CLOSE = 151_645;

@@ -1,5 +1,5 @@
 import type { RoutedExperts } from '../core/routed-experts.ts';
-import type { Audit, ChatMessage, StrategySpec, TerminalStatus } from '../schema/index.ts';
+import type { AssistantMessage, Audit, ChatMessage, StrategySpec, TerminalStatus } from '../schema/index.ts';
 import { type AuditTally, auditTraces } from './audit.ts';
 import type { BuiltTrace, Credit } from './builders/builder.ts';
 import { sharesOf } from './builders/credit.ts';
@@ -143,14 +143,35 @@ function writeExperts(out: JsonWriter, experts: RoutedExperts | null): void {
 /** The replies, and the messages that each later request put after the reply before it. */
 function responseTexts(nodes: readonly GraphNode[]): string[] {
   const texts: string[] = [];
-  let seen = 0;
-  for (const [position, { completion }] of nodes.entries()) {
+  let before: Completion | null = null;
+  for (const { completion } of nodes) {
     const { messages, messageTexts } = completion.request;
-    if (position > 0) texts.push(...messageTexts.slice(behindReply(messages, seen)));
-    texts.push(JSON.stringify(completion.message));
-    seen = messages.length;
+    if (before !== null) {
+      const place = before.request.messages.length;
+      const given = messages[place];
+      // As JSON already where the harness gave it back as it is, which is most of the time: writing it takes as long as all the ids.
+      const same = given?.role === 'assistant' && sameReply(given, before.message);
+      texts.push(same ? (messageTexts[place] as string) : JSON.stringify(before.message));
+      for (let at = behindReply(messages, place); at < messageTexts.length; at++)
+        texts.push(messageTexts[at] as string);
+    }
+    before = completion;
   }
+  if (before !== null) texts.push(JSON.stringify(before.message));
   return texts;
+}
+
+function sameReply(a: AssistantMessage, b: AssistantMessage): boolean {
+  const [some, others] = [a.tool_calls ?? [], b.tool_calls ?? []];
+  return (
+    a.content === b.content &&
+    a.reasoning_content === b.reasoning_content &&
+    some.length === others.length &&
+    some.every(({ id, function: one }, place) => {
+      const other = others[place];
+      return id === other?.id && one.name === other.function.name && one.arguments === other.function.arguments;
+    })
+  );
 }
 
 /** A dialect may give one reply back as several assistant messages, reasoning apart from text for instance. */

@@ -137,6 +137,39 @@ describe('what a trace says about itself', () => {
   });
 });
 
+describe('the messages of a trace', () => {
+  const reply = (over: object = {}) => ({
+    role: 'assistant' as const,
+    content: 'so',
+    reasoning_content: 'hm',
+    tool_calls: [{ id: 'a', type: 'function' as const, function: { name: 'f', arguments: '{}' } }],
+    ...over,
+  });
+  const call = (over: object, inner: object = {}) => [
+    { id: 'a', type: 'function' as const, ...over, function: { name: 'f', arguments: '{}', ...inner } },
+  ];
+
+  test.each([
+    ['as it was', [reply()]],
+    ['with another text', [reply({ content: 'no' })]],
+    ['without its reasoning', [reply({ reasoning_content: undefined })]],
+    ['without its call', [reply({ tool_calls: undefined })]],
+    ['with another id of the call', [reply({ tool_calls: call({ id: 'b' }) })]],
+    ['with another name of the call', [reply({ tool_calls: call({}, { name: 'g' }) })]],
+    ['with other arguments', [reply({ tool_calls: call({}, { arguments: '{ }' }) })]],
+    ['in two messages', [reply({ tool_calls: undefined }), reply({ content: null, reasoning_content: undefined })]],
+  ])('hold a reply as it was sampled when the harness gives it back %s', (_, given) => {
+    const t = new Transcript();
+    const h0 = t.start();
+    const c0 = t.call(h0, { message: reply() });
+    const h1 = t.after(h0, c0, undefined, 'tool', given);
+    const c1 = t.call(h1);
+    const [trace] = build(t.completions).traces;
+    expect(trace?.prompt_messages).toEqual(h0.messages);
+    expect(trace?.response_messages).toEqual([reply(), h1.messages.at(-1), c1.message]);
+  });
+});
+
 describe('a session without tokens', () => {
   test('has no traces, and says what was sampled', () => {
     const t = new Transcript();
