@@ -2,6 +2,7 @@ import { mkdir } from 'node:fs/promises';
 import { NodeApi } from '../client/node-api.ts';
 import { type Clock, systemClock } from '../core/clock.ts';
 import { asFloeError } from '../core/errors.ts';
+import type { EngineNotice } from '../engines/engine.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { harnessInstallDir } from '../harnesses/install.ts';
@@ -71,14 +72,12 @@ async function assemble(
 
   const spawner = await createSpawner();
   cleanups.push(() => spawner.close());
-  const engines: EnginePool = await createEnginePool(config.engines, {
-    clock,
-    notice: (message, details) => log.warn(details, message),
-  });
+  const notice: EngineNotice = (message, details) => log.warn(details, message);
+  const engines: EnginePool = await createEnginePool(config.engines, { clock, notice });
   cleanups.push(() => engines.close());
   const journal = await CaptureJournal.open(state.journal);
   cleanups.push(() => journal.close());
-  const proxy: ModelProxy = createProxy({ engines, journal, clock });
+  const proxy: ModelProxy = createProxy({ engines, journal, clock, notice });
   await proxy.listen(config.proxy);
   cleanups.push(() => proxy.close());
 

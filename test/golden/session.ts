@@ -9,6 +9,7 @@ import {
   type SessionResult,
   samplingSchema,
   type Trajectory,
+  taskEngineSchema,
   trajectorySchema,
 } from '../../src/schema/index.ts';
 import type { LedgerEntry } from '../../src/sim/ledger.ts';
@@ -62,6 +63,7 @@ export class Golden {
       socketPath: null,
       modelName: 'policy',
       sampling: samplingSchema.parse({}),
+      engine: taskEngineSchema.parse({}),
       ...over,
     });
     return new GoldenSession(this, speaker, stream, session, `${this.proxy.origin}/s/${key}`);

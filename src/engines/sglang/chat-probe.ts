@@ -15,7 +15,7 @@ export type ChatFindings = {
   readonly age: IdAge;
   /** What a call that comes whole is asked with. */
   readonly whole: IdFlags;
-  /** The same for one that is streamed; null: its streams are not exact. */
+  /** The same for one that is streamed; null: its streams are not exact, or do not tell the weights although whole replies do. */
   readonly streamed: IdFlags | null;
   readonly inputIds: boolean;
   readonly versionSpans: boolean;
@@ -70,7 +70,7 @@ export async function probeChat(
   const scanner = new IdScanner();
   const plain = probeRequest({});
   const found = await firstWhole(server, model, plain, scanner);
-  const streamed = streams ? await probeStreams(server, model, plain, found.first, scanner) : null;
+  const streamed = streams ? await probeStreams(server, model, plain, found, scanner) : null;
   return {
     age: streamed?.age ?? found.age,
     whole: found.flags,
@@ -112,13 +112,14 @@ async function askWhole(
 
 /**
  * The streams have to be exact when a bound ends the reply and when a token does: some releases have no log-probability for a last
- * token that shows no text. `first`: the token that the reply begins with, which is made to end the second.
+ * token that shows no text. And they have to tell the weights where whole replies do. `whole.first`: the token that the reply begins
+ * with, which is made to end the second.
  */
 async function probeStreams(
   server: SglangServer,
   model: string,
   request: GenerateRequest,
-  first: number,
+  whole: { readonly first: number; readonly versionSpans: boolean },
   scanner: IdScanner,
 ): Promise<{ age: IdAge; flags: IdFlags } | null> {
   const kinds: readonly (readonly [IdAge, IdFlags])[] = [
@@ -127,13 +128,14 @@ async function probeStreams(
   ];
   for (const [age, flags] of kinds) {
     try {
-      for (const stopIds of [[], [first]]) {
+      for (const stopIds of [[], [whole.first]]) {
         const options = { flags, stream: true, maxTokens: request.maxTokens, experts: false, stopIds };
         const body = chatBody(model, request, options);
         const reply = await server.post('/v1/chat/completions', body, null, deadline());
         const reader = new ChatStreamReader(request, scanner, DEAF, { key: promptKey(flags), ends: NO_ENDS, model });
         await reply.each((bytes) => reader.push(bytes));
-        reader.reply();
+        const { versionSpans } = reader.reply();
+        if (whole.versionSpans && versionSpans === null) return null;
       }
       return { age, flags };
     } catch (error) {

@@ -44,12 +44,9 @@ export const ENGINE: readonly GoldenCase[] = [
       await session.say(ask([...turns, assistant(said), user('Then?')]));
       const [first] = session.session.completions();
       const spans = first?.versionSpans ?? [];
-      // SGLang's streams of chat do not tell: nobody knows then, and nothing is claimed.
-      const told = mode.tokens || mode.kind !== 'sglang' || !stream;
-      expect(spans.map(({ version }) => version)).toEqual(told ? [before, after] : [null]);
+      expect(spans.map(({ version }) => version)).toEqual([before, after]);
       expect(spans.at(-1)?.end).toBe(first?.responseIds.length);
-      expect(first?.versionSpans).toEqual(told ? session.ledger()[0]?.version_spans : spans);
-      if (!told) return;
+      expect(spans).toEqual(session.ledger()[0]?.version_spans);
       const { audit } = await session.judge();
       expectAllTrained(audit);
     },
