@@ -195,13 +195,13 @@ describe('deregistering', () => {
     expect(a.calls).toBe(tried);
   });
 
-  test('ends a registration under way', async () => {
+  test.each([[null], ['a']])('of %j ends a registration under way', async (id) => {
     const { pool, network } = await setting();
     let arrive = (_engine: ToyEngine): void => {};
     network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
     const joining = pool.register(specOf('a'));
     await settle();
-    pool.deregister(null);
+    pool.deregister(id);
     const engine = new ToyEngine('a');
     const refused = expect(joining).rejects.toMatchObject({ code: 'cancelled' });
     arrive(engine);

@@ -185,6 +185,21 @@ describe('an engine that cannot be told to go on', () => {
   });
 });
 
+test('an engine that was left paused is not told to go on while the next pause holds', async () => {
+  const engine = new ToyEngine('a', undefined, PAUSES);
+  const { pool } = rig(engine);
+  await pool.pause(HOLD);
+  engine.onOrder = () => Promise.reject(gone());
+  await pool.resume();
+  engine.onOrder = async () => {};
+  await pool.pause(HOLD);
+  await pool.detokenize(Int32Array.of(1), REQUEST, never());
+  expect(engine.orders).toEqual(['keep', 'resume', 'keep']);
+  await pool.resume();
+  await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'a' });
+  expect(engine.orders).toEqual(['keep', 'resume', 'keep', 'resume']);
+});
+
 describe('the cache salt', () => {
   const salts = async (facts: ToyFacts, version: string | null): Promise<string | null | undefined> => {
     const engine = new ToyEngine('a', undefined, facts);

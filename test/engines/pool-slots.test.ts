@@ -121,6 +121,39 @@ describe('slots', () => {
   });
 });
 
+/** So many microtasks are more than any step of a call takes. */
+const MICROTASKS = Array.from({ length: 25 }, (_, i) => i);
+
+describe.each([['is deregistered'], ['is paused']])('an engine that %s', (what) => {
+  const take = (pool: EnginePool): void => {
+    if (what === 'is deregistered') pool.deregister('a');
+    else void pool.pause({ mode: 'keep', whilePaused: 'hold' });
+  };
+
+  test.each([
+    ['waits for a slot', async () => {}],
+    ['is new', async (it: Rig, signal: AbortSignal) => void it.pool.generate(REQUEST, signal).catch(() => {})],
+  ])('is not reached from then on by a call that %s, whenever that is', async (_, begin) => {
+    for (const microtasks of MICROTASKS) {
+      const it = await rig({ a: 1 });
+      const a = it.engines.get('a') as ToyEngine;
+      const controller = new AbortController();
+      const calls = [1, 2].map(() => it.pool.generate(REQUEST, controller.signal));
+      await settle();
+      a.pending[0]?.answer();
+      await begin(it, controller.signal);
+      for (let i = 0; i < microtasks; i++) await Promise.resolve();
+      take(it.pool);
+      const reached = a.calls;
+      await settle();
+      expect(a.calls).toBe(reached);
+      const settled = Promise.allSettled(calls);
+      controller.abort();
+      await settled;
+    }
+  });
+});
+
 type Step =
   | { readonly kind: 'call'; readonly session: number }
   | { readonly kind: 'answer' | 'fail' | 'abort' | 'leave' | 'return'; readonly at: number }

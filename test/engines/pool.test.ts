@@ -144,13 +144,20 @@ describe('the pool', () => {
     const probe = await call();
     const meanwhile = await call();
     expect([home.pending.length, other.pending.length]).toEqual([1, 2]);
+    const failed = expect(probe.done).rejects.toMatchObject({ code: 'engine_error' });
+    home.pending[0]?.fail(new FloeError('engine_error', 'no'));
+    await failed;
+    const elsewhereAgain = await call();
+    expect([home.pending.length, other.pending.length]).toEqual([0, 3]);
+    clock.advance(5_000);
+    const secondProbe = await call();
     home.pending[0]?.answer();
-    await probe.done;
+    await secondProbe.done;
     expect(pool.info().every(({ healthy }) => healthy)).toBe(true);
     const back = await call();
-    expect([home.pending.length, other.pending.length]).toEqual([1, 2]);
+    expect([home.pending.length, other.pending.length]).toEqual([1, 3]);
     for (const { pending } of engines) for (const { answer } of [...pending]) answer();
-    await Promise.all([elsewhere, meanwhile, back].map(({ done }) => done));
+    await Promise.all([elsewhere, meanwhile, elsewhereAgain, back].map(({ done }) => done));
   });
 
   test('ends its waiting with the reason of the signal', async () => {

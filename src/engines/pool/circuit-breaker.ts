@@ -50,10 +50,4 @@ export class CircuitBreaker {
     this.failures++;
     if (!this.closed) this.openUntilMs = this.clock.monotonicMs() + OPEN_MS;
   }
-
-  /** Opens it, however few failures there were. */
-  trip(): void {
-    this.failures = Math.max(this.failures, FAILURES_UNTIL_OPEN - 1);
-    this.failed();
-  }
 }

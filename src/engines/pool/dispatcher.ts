@@ -88,6 +88,7 @@ export class Dispatcher {
   ): Promise<{ readonly result: T } | { readonly failure: FloeError | null }> {
     const { member, end } = slot;
     try {
+      if (member.gone) return { failure: null };
       if (member.doubtful) {
         const unusable = await this.verified(member, job, signal);
         if (unusable !== null) return { failure: unusable };

@@ -112,6 +112,11 @@ export class Member implements Candidate {
     this.doubted = true;
   }
 
+  /** It is told to pause again: only the resume that follows counts. */
+  pausedAnew(): void {
+    this.needsResume = false;
+  }
+
   /** Runs one call there, begun before this returns. `signal` and {@link remove} with `abort` end it. */
   async run<T>(signal: AbortSignal, call: (engine: Engine, signal: AbortSignal) => Promise<T>): Promise<T> {
     const engine = this.current;
@@ -208,7 +213,6 @@ export class Member implements Candidate {
         onReplaced(this, error);
         return error;
       }
-      this.breaker.trip();
     }
     const waiting = new FloeError(
       'engine_unavailable',

@@ -91,6 +91,7 @@ export class Pausing {
       return;
     }
     this.told.add(member);
+    member.pausedAnew();
     await withDeadline(clock, CONTROL_MS, `pausing engine ${member.id}`, (signal) => member.engine.pause(mode, signal));
   }
 

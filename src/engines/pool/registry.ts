@@ -107,10 +107,7 @@ export class EngineRegistry {
     if (engineId === null) this.joining.clear();
     else this.joining.delete(engineId);
     const gone = this.members.filter(({ id }) => engineId === null || id === engineId);
-    for (const { id } of gone) this.byId.delete(id);
-    // All of them before any: who waits and looks again must not get one that is about to go.
-    for (const member of gone) member.remove(abort);
-    for (const member of gone) this.leaveQueue(member);
+    this.remove(gone, abort);
     return gone.map(({ id }) => id);
   }
 
@@ -126,9 +123,7 @@ export class EngineRegistry {
   }
 
   private takeOut(member: Member, error: FloeError): void {
-    this.byId.delete(member.id);
-    member.remove(false);
-    this.leaveQueue(member);
+    this.remove([member], false);
     this.deps.notice('an engine was taken out of its pool; register it again to use it as what it is now', {
       engine_id: member.id,
       pool: member.spec.pool,
@@ -136,10 +131,17 @@ export class EngineRegistry {
     });
   }
 
-  private leaveQueue(member: Member): void {
-    const queue = this.queues.get(member.spec.pool);
-    queue?.leave(member);
-    if (queue?.engines.length === 0) this.queues.delete(member.spec.pool);
+  /** All at once: who waits and looks again must not get one that is about to go. */
+  private remove(gone: readonly Member[], abort: boolean): void {
+    for (const member of gone) {
+      this.byId.delete(member.id);
+      member.remove(abort);
+    }
+    for (const [pool, queue] of this.queues) {
+      const leaving = gone.filter(({ spec }) => spec.pool === pool);
+      if (leaving.length > 0) queue.leave(leaving);
+      if (queue.engines.length === 0) this.queues.delete(pool);
+    }
   }
 }
 

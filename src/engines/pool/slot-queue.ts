@@ -14,7 +14,7 @@ export type SlotNeed = {
   readonly tried: ReadonlySet<Member>;
 };
 
-/** A call's hold on an engine. `end` gives its slot back and may be called twice. */
+/** A call's hold on an engine. `end`, to be called once, gives its slot back. */
 export type Slot = { readonly member: Member; readonly end: () => void };
 
 type Waiter = {
@@ -51,10 +51,9 @@ export class SlotQueue {
     this.pump();
   }
 
-  leave(member: Member): void {
-    if (!this.members.includes(member)) return;
-    this.members = this.members.filter((other) => other !== member);
-    this.choice.left(member);
+  leave(members: readonly Member[]): void {
+    this.members = this.members.filter((member) => !members.includes(member));
+    for (const member of members) this.choice.left(member);
     // Who had nowhere else to go is told at once, however full the others are.
     this.settle(this.waiters.filter(({ need }) => this.untried(need).length === 0));
     this.pump();
@@ -125,7 +124,7 @@ export class SlotQueue {
   }
 
   private untried({ tried, ids }: SlotNeed): readonly Member[] {
-    return this.members.filter((member) => !member.gone && !tried.has(member) && (!ids || member.takesIds));
+    return this.members.filter((member) => !tried.has(member) && (!ids || member.takesIds));
   }
 
   private place(need: SlotNeed): Slot | null | 'wait' {
@@ -153,10 +152,7 @@ export class SlotQueue {
       member.inflight++;
       this.choice.assigned(need.sessionId, member);
     }
-    let ended = false;
     const end = (): void => {
-      if (ended) return;
-      ended = true;
       endProbe();
       if (need.sampling) member.inflight--;
       this.pump();
