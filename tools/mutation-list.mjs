@@ -5,7 +5,7 @@ export const MUTATIONS = [
   {
     name: 'capture: an edited turn passes for the one that was sampled',
     file: 'src/proxy/splice/conversations.ts',
-    find: 'if (!sameTurn(echo, turn.completion.message)) return false;',
+    find: 'if (!sameTurn(echo, message, request.tools)) return false;',
     replace: '',
   },
   {

@@ -1,12 +1,18 @@
-import type { AssistantMessage, ToolCall } from '../schema/index.ts';
+import { isDeepStrictEqual } from 'node:util';
+import type { AssistantMessage, ChatTool, ToolCall } from '../schema/index.ts';
 import { countMarks } from './json-text.ts';
 
 /**
  * Whether an assistant turn of a history says what a reply said: the same text, but for white space around it; the same calls,
- * in order, with arguments that mean the same; and the same thinking, or none. Ids do not count.
+ * in order, with arguments that mean the same; and the same thinking, or none. Ids do not count. `tools`: those that the reply was
+ * sampled with.
  */
-export function sameTurn(echo: AssistantMessage, reply: AssistantMessage): boolean {
-  return sameText(echo, reply) && sameThinking(echo, reply) && sameCalls(echo.tool_calls ?? [], reply.tool_calls ?? []);
+export function sameTurn(echo: AssistantMessage, reply: AssistantMessage, tools: readonly ChatTool[]): boolean {
+  return (
+    sameText(echo, reply) &&
+    sameThinking(echo, reply) &&
+    sameCalls(echo.tool_calls ?? [], reply.tool_calls ?? [], tools)
+  );
 }
 
 /** Harnesses may trim. */
@@ -23,12 +29,47 @@ function sameTrimmed(a: string, b: string): boolean {
   return a === b || a.trim() === b.trim();
 }
 
-function sameCalls(echoed: readonly ToolCall[], sampled: readonly ToolCall[]): boolean {
+function sameCalls(echoed: readonly ToolCall[], sampled: readonly ToolCall[], tools: readonly ChatTool[]): boolean {
   if (echoed.length !== sampled.length) return false;
   return sampled.every(({ function: { name, arguments: text } }, index) => {
     const other = (echoed[index] as ToolCall).function;
-    return name === other.name && sameArguments(text, other.arguments);
+    if (name !== other.name) return false;
+    return sameArguments(text, other.arguments) || sameWithDefaults(text, other.arguments, toolNamed(tools, name));
   });
+}
+
+function toolNamed(tools: readonly ChatTool[], name: string): ChatTool | undefined {
+  return tools.find((tool) => tool.function.name === name);
+}
+
+/**
+ * Whether the echo only adds what the tool's own schema says is so where nothing is said: harnesses that check arguments write the
+ * defaults into them.
+ */
+function sameWithDefaults(sampled: string, echoed: string, tool: ChatTool | undefined): boolean {
+  const properties = tool?.function.parameters?.properties;
+  const [own, given] = [objectOf(sampled), objectOf(echoed)];
+  if (own === null || given === null || typeof properties !== 'object' || properties === null) return false;
+  const added = Object.keys(given).filter((key) => !Object.hasOwn(own, key));
+  if (added.length === 0 || !added.every((key) => isDefault(properties, key, given[key]))) return false;
+  const kept = Object.fromEntries(Object.entries(given).filter(([key]) => Object.hasOwn(own, key)));
+  return sameArguments(sampled, JSON.stringify(kept));
+}
+
+function isDefault(properties: object, key: string, value: unknown): boolean {
+  const schema: unknown = Object.hasOwn(properties, key) ? (properties as Record<string, unknown>)[key] : undefined;
+  if (typeof schema !== 'object' || schema === null || !('default' in schema)) return false;
+  return isDeepStrictEqual(schema.default, value);
+}
+
+/** Null for what is no JSON object. */
+function objectOf(text: string): Record<string, unknown> | null {
+  try {
+    const value: unknown = JSON.parse(orNone(text));
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? { ...value } : null;
+  } catch {
+    return null;
+  }
 }
 
 /** Parsed only where they may be the same: what is echoed may be of any size. */

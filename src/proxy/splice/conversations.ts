@@ -149,7 +149,8 @@ export class Conversations {
 
   private same(echo: AssistantMessage, turn: Turn): boolean {
     if (this.known.get(echo) === turn) return true;
-    if (!sameTurn(echo, turn.completion.message)) return false;
+    const { message, request } = turn.completion;
+    if (!sameTurn(echo, message, request.tools)) return false;
     this.known.set(echo, turn);
     return true;
   }
