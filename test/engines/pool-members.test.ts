@@ -381,12 +381,34 @@ describe('an engine that comes back', () => {
   });
 
   test('is not looked at for being asked too much', async () => {
-    const busy = new ToyEngine('a', () => Promise.reject(gone({ status: 429 })));
+    const busy = new ToyEngine('a', async () => {
+      busy.healthy = false;
+      throw gone({ status: 429 });
+    });
     const { pool, network } = await setting({ a: busy, b: new ToyEngine('b') });
     await pool.generate(REQUEST, never());
     await settle();
     await pool.generate(REQUEST, never());
     expect(network.connections).toHaveLength(2);
+  });
+
+  test('is not reached by the call that waited for its look when it was deregistered meanwhile', async () => {
+    const a = new ToyEngine('a', lost);
+    const { pool, network, clock } = await setting({ a });
+    let arrive = (_engine: ToyEngine): void => {};
+    network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    clock.advance(100);
+    await settle();
+    a.onCall = async () => replyOf([7]);
+    pool.deregister('a');
+    const fresh = new ToyEngine('a');
+    arrive(fresh);
+    network.put('b', new ToyEngine('b'));
+    await pool.register(specOf('b'));
+    await expect(through(clock, call)).resolves.toMatchObject({ engineId: 'b' });
+    expect([a.calls, a.closed, fresh.calls, fresh.closed]).toEqual([1, 1, 0, 1]);
   });
 
   test('while it is looked at may be deregistered', async () => {

@@ -12,8 +12,6 @@ const MAX_LOST_CONNECTIONS = 3;
 /** First pause after every engine was tried; doubles up to {@link MAX_PAUSE_MS}. */
 const FIRST_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5_000;
-/** The one failure that no restart looks like. */
-const TOO_MANY_REQUESTS = 429;
 
 export type Job<T> = {
   readonly names: CallNames;
@@ -97,11 +95,11 @@ export class Dispatcher {
       if (member.gone || (job.sampling && this.deps.gate.closed !== null)) return { failure: null };
       signal.throwIfAborted();
       const result = await member.run(signal, job.run);
-      member.breaker.succeeded();
+      member.succeeded();
       return { result };
     } catch (error) {
       if (signal.aborted) throw signal.reason;
-      if (!member.gone) noteFailure(member, error);
+      if (FloeError.is(error)) member.failed(error);
       if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
       return { failure: error };
     } finally {
@@ -157,12 +155,6 @@ class Attempts {
     this.pauseMs = Math.min(this.pauseMs * 2, MAX_PAUSE_MS);
     this.tried.clear();
   }
-}
-
-function noteFailure(member: Member, error: unknown): void {
-  if (!FloeError.is(error) || (error.code !== 'engine_unavailable' && error.code !== 'engine_error')) return;
-  member.breaker.failed();
-  if (error.details.status !== TOO_MANY_REQUESTS) member.doubt();
 }
 
 function retryAfterMs(error: FloeError): number {

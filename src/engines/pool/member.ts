@@ -11,6 +11,9 @@ import { isLocal } from './locality.ts';
 /** How often in a row a server may answer as something that it was not before it is given up: it may be starting. */
 const MAX_REFUSALS = 3;
 
+/** The one failure that no restart looks like. */
+const TOO_MANY_REQUESTS = 429;
+
 /** A server that was told to pause or go on and says nothing for this long has lost the message. */
 export const CONTROL_MS = 30_000;
 
@@ -101,9 +104,17 @@ export class Member implements Candidate {
     return { ...own, healthy, inflight: this.inflight };
   }
 
-  /** Something happened that a server also does when another one takes its place. */
-  doubt(): void {
-    if (this.deps.connect !== null) this.doubted = true;
+  succeeded(): void {
+    this.breaker.succeeded();
+  }
+
+  /** A call ended with this. What a server also does when another one takes its place raises doubt. */
+  failed(error: FloeError): void {
+    if (this.removed || (error.code !== 'engine_unavailable' && error.code !== 'engine_error')) return;
+    this.breaker.failed();
+    if (error.details.status !== TOO_MANY_REQUESTS) this.doubt();
+    // What the engine thinks of itself for this failure is no news.
+    this.ownHealth = this.current.info().healthy;
   }
 
   /** It was told to pause and could not be told to go on: a call would hang there. */
@@ -163,6 +174,10 @@ export class Member implements Candidate {
       this.verifying = null;
     });
     return this.verifying;
+  }
+
+  private doubt(): void {
+    if (this.deps.connect !== null) this.doubted = true;
   }
 
   private refusalInForce(): FloeError | null {
