@@ -1,222 +1,58 @@
 // What the proxy adds to a model call, as its client sees it, and what it costs in CPU. Journal and fsync are on.
 //
-//   node bench/proxy.mjs [--quick] [--json]
+//   node bench/proxy.mjs [--quick] [--json] [--only=CASE] [--profile=DIRECTORY]
 //
-// Three processes: a stub engine with prepared vLLM replies, the proxy, and this one as the client. Every round calls the
-// engine directly and through the proxy, one after the other, so that a slow moment of the machine hits both.
-import { execFileSync, fork } from 'node:child_process';
+// Four processes: a stub engine with prepared vLLM replies, the proxy, a bare proxy as the floor, and this one as the client. Every
+// round calls the engine, the floor and the proxy one after the other, so that a slow moment of the machine hits all of them.
+import { fork } from 'node:child_process';
 import { constants } from 'node:fs';
 import { mkdtemp, open, rm } from 'node:fs/promises';
-import { createServer } from 'node:http';
-import { cpus, tmpdir } from 'node:os';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { fileURLToPath } from 'node:url';
-import { Pool } from 'undici';
+import { Client, Pool } from 'undici';
+import { bodiesOf, CHAT_PATH, callsOf, conversationsOf, converse, round, SMALL, send, TURN } from './proxy-turns.mjs';
+import { machine, median, percentile, round as rounded } from './report.mjs';
 
-const SELF = fileURLToPath(import.meta.url);
-const CHAT_PATH = '/v1/chat/completions';
-
-/** A turn in the middle of a coding session: history up, all prompt ids and some 300 sampled tokens down. */
-const TURN = { requestBytes: 62_000, promptIds: 16_000, responseIds: 300 };
-const SMALL = { requestBytes: 350, promptIds: 60, responseIds: 20 };
-/** Replies of one kind differ in their last ids, as the turns of a session do. */
-const VARIANTS = 16;
-const CHANGING_IDS = 300;
 /** Turns of one session before the next one begins. */
 const TURNS_PER_SESSION = 50;
 /** At 64 connections the engine takes this long, so that the client's own queueing does not hide the proxy's. */
 const PACED_MS = 25;
+/** Sessions that the client carries on are spliced onto their last turn, all but their first calls. */
+const LEAST_SPLICED = 0.9;
+/** Sessions at once: each has its own connection, a share of them their own socket; an engine takes seconds for a turn. */
+const CROWD = { sessions: 1_024, sockets: 512, engineMs: 4_000, limitMs: 30_000 };
 
-const role = process.argv[2];
-if (role === 'engine') serveEngine();
-else if (role === 'proxy') await serveProxy();
-else await main(process.argv.includes('--quick'), process.argv.includes('--json'));
+const option = (name) => process.argv.find((arg) => arg.startsWith(`--${name}=`))?.slice(name.length + 3) ?? null;
+const quick = process.argv.includes('--quick');
+const [only, profile] = [option('only'), option('profile')];
 
-// ---- the stub engine
-
-function preparedReply({ promptIds, responseIds }, variant) {
-  const id = (i) => 1_000 + ((i * 7_919) % 149_000);
-  const prompt = Array.from({ length: promptIds }, (_, i) => id(i));
-  for (let i = Math.max(0, promptIds - CHANGING_IDS); i < promptIds; i++) prompt[i] = id(i + variant + 1);
-  const response = Array.from({ length: responseIds }, (_, i) => id(i * 31 + variant));
-  const reply = {
-    id: 'chatcmpl-stub',
-    object: 'chat.completion',
-    created: 1_700_000_000,
-    model: 'stub',
-    choices: [
-      {
-        index: 0,
-        message: { role: 'assistant', content: 'word '.repeat(responseIds), reasoning: null, tool_calls: [] },
-        logprobs: {
-          content: response.map((id, i) => ({
-            token: `token_id:${id}`,
-            logprob: -((i * 37) % 1_000) / 997,
-            bytes: [...Buffer.from(`token_id:${id}`)],
-            top_logprobs: [],
-          })),
-        },
-        finish_reason: 'stop',
-        stop_reason: null,
-        token_ids: response,
-      },
-    ],
-    usage: { prompt_tokens: promptIds, total_tokens: promptIds + responseIds, completion_tokens: responseIds },
-    prompt_token_ids: prompt,
-  };
-  return Buffer.from(JSON.stringify(reply));
-}
-
-function serveEngine() {
-  const replies = (kind) => Array.from({ length: VARIANTS }, (_, variant) => preparedReply(kind, variant));
-  const [small, turn] = [replies(SMALL), replies(TURN)];
-  let delayMs = 0;
-  let served = 0;
-  const server = createServer((request, response) => {
-    const send = (body) => {
-      response.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length });
-      response.end(body);
-    };
-    if (request.url === '/v1/models') return send(Buffer.from('{"data":[{"id":"stub","max_model_len":131072}]}'));
-    if (request.url !== CHAT_PATH) return response.writeHead(404).end();
-    let bytes = 0;
-    request.on('data', (chunk) => {
-      bytes += chunk.length;
-    });
-    request.on('end', () => {
-      const kind = bytes > TURN.requestBytes / 2 ? turn : small;
-      const body = kind[served++ % VARIANTS];
-      if (delayMs === 0) send(body);
-      else setTimeout(() => send(body), delayMs);
-    });
+function start(file, ...args) {
+  const path = fileURLToPath(new URL(file, import.meta.url));
+  const profiling = profile && args[0] === 'proxy' ? ['--cpu-prof', `--cpu-prof-dir=${profile}`] : [];
+  const execArgv = ['--expose-gc', ...profiling];
+  const child = fork(path, args, { execArgv, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
+  const waiting = new Map();
+  let asked = 0;
+  const answer = (ask) => new Promise((resolve, reject) => waiting.set(ask, { resolve, reject }));
+  const ready = answer(undefined);
+  child.on('message', (message) => {
+    waiting.get(message.ask).resolve(message);
+    waiting.delete(message.ask);
   });
-  process.on('message', (message) => {
-    delayMs = message.delayMs;
-    process.send({ ok: true });
+  child.on('exit', (code) => {
+    for (const { reject } of waiting.values()) reject(new Error(`${file} ended with ${code}`));
   });
-  process.on('disconnect', () => process.exit());
-  server.keepAliveTimeout = 60_000;
-  server.listen(0, '127.0.0.1', () => process.send({ port: server.address().port }));
-}
-
-// ---- the proxy process
-
-async function serveProxy() {
-  const [{ createEnginePool }, { CaptureJournal }, { createProxy }, { systemClock }, { newSessionKey }, schema] =
-    await Promise.all(
-      ['engines/pool', 'proxy/journal', 'proxy/proxy', 'core/clock', 'core/ids', 'schema/index'].map(
-        (name) => import(`../dist/${name}.js`),
-      ),
-    );
-  const clock = systemClock;
-  const [, , , engineUrl, directory] = process.argv;
-  const engines = await createEnginePool([schema.engineSpecSchema.parse({ base_url: engineUrl })], { clock });
-  const journal = await CaptureJournal.open(directory);
-  const proxy = createProxy({ engines, journal, clock });
-  await proxy.listen({ host: '127.0.0.1', port: 0 });
-  const sampling = schema.samplingSchema.parse({});
-  let sessions = [];
-  let opened = 0;
-  const answers = {
-    async open({ count }) {
-      const keys = [];
-      for (let i = 0; i < count; i++) {
-        const key = newSessionKey();
-        const identity = { sessionId: `ses_${opened++}`, attempt: 0, sampleIndex: 0, modelName: 'policy' };
-        sessions.push(await proxy.open({ ...identity, key, sampling, socketPath: null }));
-        keys.push(key);
-      }
-      return { keys };
-    },
-    async closeAll() {
-      const turns = sessions.reduce((sum, session) => sum + session.completions().length, 0);
-      for (const session of sessions) {
-        await session.close();
-        await journal.release(session.sessionId, session.attempt);
-      }
-      sessions = [];
-      return { turns };
-    },
-    async cpu() {
-      const { user, system } = process.cpuUsage();
-      return { us: user + system, rssMb: process.memoryUsage().rss / 1e6 };
-    },
-  };
-  process.on('message', async (message) => process.send(await answers[message.ask](message)));
-  process.on('disconnect', () => process.exit());
-  process.send({ port: Number(new URL(proxy.origin).port) });
-}
-
-// ---- the client
-
-function start(...args) {
-  const child = fork(SELF, args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
-  const answer = () =>
-    new Promise((resolve, reject) => {
-      const died = (code) => reject(new Error(`${args[0]} process ended with ${code}`));
-      child.once('exit', died);
-      child.once('message', (message) => {
-        child.off('exit', died);
-        resolve(message);
-      });
-    });
   return {
-    ready: answer(),
-    ask: (message) => {
-      const answered = answer();
-      child.send(message);
-      return answered;
+    ready,
+    ask: (kind, message = {}) => {
+      const ask = ++asked;
+      child.send({ ...message, ask, kind });
+      return answer(ask);
     },
     stop: () => child.disconnect(),
   };
-}
-
-/** The request body without its last few characters, which make each call a request of its own. */
-function bodyOf({ requestBytes }) {
-  const messages = [{ role: 'system', content: 'You are an agent in a repository.' }];
-  if (requestBytes > 1_000) {
-    const tool = 'def f(x):\n    return "a\\tb"  # some code with "quotes"\n'.repeat(30);
-    for (let i = 0; JSON.stringify(messages).length < requestBytes - 2_200; i++) {
-      const call = {
-        id: `call_${i}`,
-        type: 'function',
-        function: { name: 'bash', arguments: `{"command":"cat f${i}.py"}` },
-      };
-      messages.push({
-        role: 'assistant',
-        content: 'Let me look.',
-        reasoning_content: 'Hm, which file?',
-        tool_calls: [call],
-      });
-      messages.push({ role: 'tool', tool_call_id: `call_${i}`, content: tool });
-    }
-  }
-  const head = JSON.stringify({ model: 'policy', max_tokens: 512, messages }).slice(0, -2);
-  return (nonce) => `${head},{"role":"user","content":"go on ${nonce}"}]}`;
-}
-
-async function round(pool, paths, body, { connections, calls }) {
-  const latencies = [];
-  let next = 0;
-  const worker = async () => {
-    while (next < calls) {
-      const n = next++;
-      const text = body(n);
-      const startMs = performance.now();
-      const reply = await pool.request({
-        method: 'POST',
-        path: paths(n),
-        headers: { 'content-type': 'application/json' },
-        body: text,
-      });
-      await reply.body.dump({ limit: 1e9 });
-      if (reply.statusCode !== 200) throw new Error(`status ${reply.statusCode}`);
-      latencies.push(performance.now() - startMs);
-    }
-  };
-  await Promise.all(Array.from({ length: connections }, worker));
-  return latencies;
 }
 
 /** What the disk alone takes for one small record: it is part of every call's added latency. Median, ms. */
@@ -231,116 +67,217 @@ async function measureSync(directory) {
     latencies.push(performance.now() - startMs);
   }
   await file.close();
-  return quantile(latencies, 0.5);
+  return median(latencies);
 }
 
-function quantile(values, q) {
-  values.sort((a, b) => a - b);
-  return values[Math.min(values.length - 1, Math.floor(values.length * q))];
+/** Runs `work` with fresh sessions; the process's CPU time for one of its calls, and how they were prompted. */
+async function withSessions(rig, opening, work) {
+  const { sessions } = await rig.proxy.ask('open', opening);
+  const before = await rig.proxy.ask('usage');
+  const latencies = await work(sessions.map(({ key }) => `/s/${key}${CHAT_PATH}`));
+  const { us } = await rig.proxy.ask('usage');
+  const { turns, spliced } = await rig.proxy.ask('closeAll');
+  if (turns !== latencies.length) throw new Error(`${latencies.length} calls, but ${turns} completions recorded`);
+  return { latencies, cpuUs: (us - before.us) / turns, spliced: spliced / turns };
 }
 
-async function measure(rig, kind, { connections, calls, rounds, delayMs = 0 }) {
-  await rig.engine.ask({ delayMs });
-  const body = bodyOf(kind);
-  const direct = [];
-  const proxied = [];
-  let cpuUs = 0;
-  let rssMb = 0;
+async function throughFloor(rig, body, load) {
+  const before = await rig.floor.ask('usage');
+  const latencies = await round(rig.throughFloor, [`/s/0${CHAT_PATH}`], body, load);
+  const { us } = await rig.floor.ask('usage');
+  return { latencies, cpuUs: (us - before.us) / load.calls };
+}
+
+/** Medians of the rounds; what is compared is compared within each round. */
+async function measure(rig, kind, { connections, calls, rounds, delayMs = 0, mode = 'chat' }) {
+  await rig.engine.ask('delay', { delayMs });
+  const body = bodiesOf(kind);
+  const load = { connections, calls };
+  const found = [];
   // The first round only warms up.
   for (let i = 0; i <= rounds; i++) {
-    const plain = await round(rig.direct, () => CHAT_PATH, body, { connections, calls });
-    const { keys } = await rig.proxy.ask({ ask: 'open', count: Math.ceil(calls / TURNS_PER_SESSION) });
-    const before = await rig.proxy.ask({ ask: 'cpu' });
-    const path = (n) => `/s/${keys[n % keys.length]}${CHAT_PATH}`;
-    const through = await round(rig.through, path, body, { connections, calls });
-    const after = await rig.proxy.ask({ ask: 'cpu' });
-    const { turns } = await rig.proxy.ask({ ask: 'closeAll' });
-    if (turns !== calls) throw new Error(`${calls} calls, but ${turns} completions recorded`);
-    if (i === 0) continue;
-    direct.push(...plain);
-    proxied.push(...through);
-    cpuUs += after.us - before.us;
-    rssMb = Math.max(rssMb, after.rssMb);
+    const direct = await round(rig.direct, [CHAT_PATH], body, load);
+    const floor = await throughFloor(rig, body, load);
+    const count = mode === 'tokens' ? conversationsOf(calls) : Math.ceil(calls / TURNS_PER_SESSION);
+    const proxied = await withSessions(rig, { count, mode }, (paths) =>
+      mode === 'tokens' ? converse(rig.through, paths, load) : round(rig.through, paths, body, load),
+    );
+    if (mode === 'tokens' && proxied.spliced < LEAST_SPLICED) throw new Error(`only ${proxied.spliced} were spliced`);
+    if (i > 0) found.push(rowOf(direct, floor, proxied));
   }
-  const added = (q) => quantile(proxied, q) - quantile(direct, q);
+  const row = Object.fromEntries(Object.keys(found[0]).map((key) => [key, median(found.map((each) => each[key]))]));
+  return { connections, ...row };
+}
+
+function rowOf(direct, floor, proxied) {
+  const added = (latencies, q) => percentile(latencies, q) - percentile(direct, q);
   return {
-    connections,
-    direct_p50_ms: quantile(direct, 0.5),
-    proxied_p50_ms: quantile(proxied, 0.5),
-    added_p50_ms: added(0.5),
-    added_p99_ms: added(0.99),
-    cpu_us: cpuUs / (calls * rounds),
-    rss_mb: rssMb,
+    direct_p50_ms: percentile(direct, 0.5),
+    proxied_p50_ms: percentile(proxied.latencies, 0.5),
+    added_p50_ms: added(proxied.latencies, 0.5),
+    added_p99_ms: added(proxied.latencies, 0.99),
+    floor_added_p50_ms: added(floor.latencies, 0.5),
+    cpu_us: proxied.cpuUs,
+    floor_cpu_us: floor.cpuUs,
+    cpu_over_floor: proxied.cpuUs / floor.cpuUs,
+    spliced: proxied.spliced,
   };
 }
 
-async function main(quick, json) {
+/** Many sessions at once: half of them stream, half have tokens mode, half their own sockets. */
+async function crowd(rig, { turns }) {
+  await rig.engine.ask('delay', { delayMs: CROWD.engineMs });
+  const half = CROWD.sessions / 2;
+  const open = (mode) => rig.proxy.ask('open', { count: half, mode, sockets: CROWD.sockets / 2 });
+  const sessions = [...(await open('chat')).sessions, ...(await open('tokens')).sessions];
+  const body = bodiesOf(TURN);
+  const idle = rig.floor;
+  await Promise.all([rig.proxy.ask('resetLag'), idle.ask('resetLag')]);
+  const before = await rig.proxy.ask('usage');
+  const startMs = performance.now();
+  const failures = { timeouts: 0, errors: 0 };
+  const one = async ({ key, socketPath }, index) => {
+    const client = new Client(rig.origin, { socketPath, headersTimeout: 0, bodyTimeout: 0 });
+    // Agents do not act in step.
+    await new Promise((resolve) => setTimeout(resolve, (CROWD.engineMs * index * 0.618) % CROWD.engineMs));
+    for (let turn = 0; turn < turns; turn++) {
+      const text = body(`${index}.${turn}`).replace('{', `{"stream":${index % 2 === 0},`);
+      try {
+        await send(client, `/s/${key}${CHAT_PATH}`, text, AbortSignal.timeout(CROWD.limitMs));
+      } catch (error) {
+        if (error.name === 'TimeoutError') failures.timeouts++;
+        else if (failures.errors++ === 0) console.error(error);
+      }
+    }
+    await client.close();
+  };
+  await Promise.all(sessions.map(one));
+  const wallS = (performance.now() - startMs) / 1000;
+  const { us } = await rig.proxy.ask('usage');
+  const [lag, idleLag] = [await rig.proxy.ask('lag'), await idle.ask('lag')];
+  const closed = await rig.proxy.ask('closeAll');
+  if (failures.errors > 0) throw new Error(`${failures.errors} calls of ${CROWD.sessions} sessions failed`);
+  const calls = CROWD.sessions * turns;
+  if (closed.turns !== calls - failures.timeouts) throw new Error(`${calls} calls, but ${closed.turns} completions`);
+  const cpu_us = (us - before.us) / calls;
+  return { ...failures, calls, wall_s: wallS, cpu_us, lag, idle_lag: idleLag };
+}
+
+/** Small calls of sessions that open and close: what is still held after all of them, beside what was after a warm-up. */
+async function growth(rig, { calls, warmUp }) {
+  await rig.engine.ask('delay', { delayMs: 0 });
+  const body = bodiesOf(SMALL);
+  const perRound = 1_000;
+  const run = async (count) => {
+    for (let done = 0; done < count; done += perRound) {
+      await withSessions(rig, { count: 50, mode: 'chat' }, (paths) =>
+        round(rig.through, paths, body, { connections: 32, calls: perRound }),
+      );
+    }
+    return rig.proxy.ask('memory');
+  };
+  const before = await run(warmUp);
+  const after = await run(calls);
+  const grown = (key) => after[key] - before[key];
+  return { calls, rss_mb: after.rssMb, rss: grown('rssMb'), heap: grown('heapMb'), external: grown('externalMb') };
+}
+
+async function main() {
   const directory = await mkdtemp(join(tmpdir(), 'floe-bench-'));
-  const engine = start('engine');
-  const { port: enginePort } = await engine.ready;
-  const engineUrl = `http://127.0.0.1:${enginePort}`;
-  const proxy = start('proxy', engineUrl, directory);
+  const engine = start('stub-engine.mjs');
+  const engineUrl = `http://127.0.0.1:${(await engine.ready).port}`;
+  const proxy = start('proxy-process.mjs', 'proxy', engineUrl, directory);
+  const floor = start('proxy-process.mjs', 'floor', engineUrl, directory);
   try {
-    const { port } = await proxy.ready;
     const pool = (origin) => new Pool(origin, { connections: 64, pipelining: 1, headersTimeout: 0, bodyTimeout: 0 });
-    const rig = { engine, proxy, direct: pool(engineUrl), through: pool(`http://127.0.0.1:${port}`) };
-    const scale = quick ? 0.2 : 1;
-    const n = (calls) => Math.max(50, Math.round(calls * scale));
-    const cases = {
-      small_c1: await measure(rig, SMALL, { connections: 1, calls: n(2_000), rounds: 5 }),
-      small_c64: await measure(rig, SMALL, { connections: 64, calls: n(4_000), rounds: 5, delayMs: PACED_MS }),
-      turn_c1: await measure(rig, TURN, { connections: 1, calls: n(400), rounds: 5 }),
-      turn_c64: await measure(rig, TURN, { connections: 64, calls: n(1_000), rounds: 3, delayMs: PACED_MS }),
+    const local = async ({ ready }) => `http://127.0.0.1:${(await ready).port}`;
+    const origin = await local(proxy);
+    const pools = { direct: pool(engineUrl), through: pool(origin), throughFloor: pool(await local(floor)) };
+    const rig = { engine, proxy, floor, origin, ...pools };
+    const n = (calls) => Math.max(60, Math.round(calls * (quick ? 0.1 : 1)));
+    const plans = {
+      small_c1: () => measure(rig, SMALL, { connections: 1, calls: n(2_000), rounds: 7 }),
+      small_c64: () => measure(rig, SMALL, { connections: 64, calls: n(4_000), rounds: 5, delayMs: PACED_MS }),
+      turn_c1: () => measure(rig, TURN, { connections: 1, calls: n(400), rounds: 7 }),
+      turn_c64: () => measure(rig, TURN, { connections: 64, calls: n(1_000), rounds: 7, delayMs: PACED_MS }),
+      tokens_c64: () =>
+        measure(rig, TURN, {
+          connections: 64,
+          calls: quick ? callsOf(8) : callsOf(64),
+          rounds: quick ? 3 : 7,
+          delayMs: PACED_MS,
+          mode: 'tokens',
+        }),
+      growth: () => growth(rig, { calls: n(100_000), warmUp: n(20_000) }),
+      crowd: () => crowd(rig, { turns: quick ? 1 : 4 }),
     };
-    await Promise.all([rig.direct.close(), rig.through.close()]);
-    report(cases, await measureSync(directory), json);
+    const found = {};
+    for (const [name, plan] of Object.entries(plans)) {
+      if (only === null || only.split(',').includes(name)) found[name] = await plan();
+    }
+    await Promise.all(Object.values(pools).map((each) => each.close()));
+    report(found, await measureSync(directory));
   } finally {
-    engine.stop();
-    proxy.stop();
-    await rm(directory, { recursive: true });
+    for (const child of [engine, proxy, floor]) child.stop();
+    await rm(directory, { recursive: true, force: true });
   }
 }
 
-function report(cases, syncMs, json) {
-  const rounded = (value) => Math.round(value * 1_000) / 1_000;
+const rateOf = (row) => (row === undefined ? null : Math.round(1e6 / row.cpu_us));
+const shown = (value) => (value === undefined || value === null ? null : rounded(value, 3));
+
+function report({ growth: grown, crowd: many, ...cases }, syncMs) {
+  const { small_c1: small, small_c64: smallMany, turn_c1: turn, turn_c64: turns, tokens_c64: tokens } = cases;
   const rows = Object.fromEntries(
     Object.entries(cases).map(([name, row]) => [
       name,
-      Object.fromEntries(Object.entries(row).map(([key, value]) => [key, rounded(value)])),
+      Object.fromEntries(Object.entries(row).map(([key, value]) => [key, shown(value)])),
     ]),
   );
-  console.table(rows);
   const result = {
-    added_p50_ms_c1: rows.small_c1.added_p50_ms,
-    added_p99_ms_c64: rows.small_c64.added_p99_ms,
-    turns_per_cpu_s: Math.round(1e6 / cases.turn_c64.cpu_us),
-    turns_per_cpu_s_c1: Math.round(1e6 / cases.turn_c1.cpu_us),
-    cpu_us_small: Math.round(cases.small_c1.cpu_us),
-    sync_p50_ms: rounded(syncMs),
+    added_p50_ms_c1: shown(small?.added_p50_ms),
+    added_p99_ms_c64: shown(smallMany?.added_p99_ms),
+    turns_per_cpu_s: rateOf(turns),
+    turns_per_cpu_s_c1: rateOf(turn),
+    turns_per_cpu_s_tokens: rateOf(tokens),
+    cpu_over_floor: shown(turns?.cpu_over_floor),
+    cpu_over_floor_tokens: shown(tokens?.cpu_over_floor),
+    cpu_us_small: small === undefined ? null : Math.round(small.cpu_us),
+    timeouts_1024: many?.timeouts ?? null,
+    loop_lag_p99_ms: shown(many?.lag.p99),
+    loop_lag_idle_p99_ms: shown(many?.idle_lag.p99),
+    rss_growth_mb: shown(grown?.rss),
+    heap_growth_mb: shown(grown?.heap),
+    sync_p50_ms: shown(syncMs),
     cases: rows,
-    cpu: cpus()[0]?.model ?? 'unknown',
-    cores: cpus().length,
-    node: process.version,
-    commit: commit(),
   };
+  console.table(
+    Object.fromEntries(
+      Object.entries(rows).map(([name, { connections: _, direct_p50_ms: __, ...row }]) => [name, row]),
+    ),
+  );
+  if (grown !== undefined) {
+    const { calls, rss_mb, rss, heap, external } = grown;
+    const parts = `heap ${rounded(heap)}, external ${rounded(external)}`;
+    console.log(`memory over ${calls} calls: RSS ${rounded(rss)} MB of ${rounded(rss_mb)} (${parts})`);
+  }
+  if (many !== undefined) {
+    const { calls, wall_s, cpu_us, timeouts, lag, idle_lag } = many;
+    console.log(
+      `${CROWD.sessions} sessions at once: ${calls} calls in ${rounded(wall_s)} s, ${timeouts} timeouts, 0 errors, ` +
+        `${Math.round(cpu_us)} us CPU each; event loop late by p50 ${rounded(lag.p50)} ms, p99 ${rounded(lag.p99)} ms, ` +
+        `at most ${rounded(lag.max)} ms (a process with nothing to do: p99 ${rounded(idle_lag.p99)} ms)`,
+    );
+  }
   console.log(
-    `small call: +${result.added_p50_ms_c1} ms p50 at 1 connection, +${result.added_p99_ms_c64} ms p99 at 64 (engine paced at ${PACED_MS} ms), ${result.cpu_us_small} us CPU; one synced append alone: ${result.sync_p50_ms} ms`,
+    `small call: +${result.added_p50_ms_c1} ms p50 at 1 connection (the floor +${shown(small?.floor_added_p50_ms)} ms, one synced append ${result.sync_p50_ms} ms), ${result.cpu_us_small} us CPU`,
   );
   console.log(
-    `realistic turn: ${result.turns_per_cpu_s} per CPU second of the proxy at 64 connections, ${result.turns_per_cpu_s_c1} at 1`,
+    `realistic turn: ${result.turns_per_cpu_s} per CPU second in chat mode (${result.cpu_over_floor} times the floor's CPU), ${result.turns_per_cpu_s_tokens} in tokens mode`,
   );
-  console.log(`${result.cpu}, ${result.cores} cores, Node ${result.node}, commit ${result.commit ?? 'unknown'}`);
-  if (json) console.log(JSON.stringify(result));
+  const { cpu, cores, node, commit } = machine();
+  console.log(`${cpu}, ${cores} cores, Node ${node}, commit ${commit}`);
+  if (process.argv.includes('--json')) console.log(JSON.stringify({ ...result, cpu, cores, node, commit }));
 }
 
-function commit() {
-  try {
-    return execFileSync('git', ['rev-parse', 'HEAD'], {
-      cwd: join(SELF, '..'),
-      encoding: 'utf8',
-      stdio: 'pipe',
-    }).trim();
-  } catch {
-    return null;
-  }
-}
+await main();
