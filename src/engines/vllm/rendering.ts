@@ -6,7 +6,7 @@ import { RENDER_PATH, type ServerFacts } from './probe.ts';
 import { renderBody } from './request.ts';
 import type { VllmServer } from './server.ts';
 
-const renderedSchema = z.looseObject({ token_ids: idsSchema, features: z.unknown() });
+const renderedSchema = z.looseObject({ token_ids: idsSchema, features: z.unknown().optional() });
 const tokenizedSchema = z.looseObject({ tokens: idsSchema, count: z.int().min(0).nullish() });
 const countSchema = z.looseObject({ count: z.int().min(0) });
 const textSchema = z.looseObject({ prompt: z.string() });
