@@ -26,7 +26,12 @@ export interface ReplyListener {
 }
 
 /** Ids to be prompted with, and the same as JSON text between the brackets (`1,2,3`): a long prompt is not written anew at each turn. */
-export type PromptIds = { readonly ids: Int32Array; readonly json: Buffer };
+export type PromptIds = {
+  readonly ids: Int32Array;
+  readonly json: Buffer;
+  /** Of the tokenizer and template that they are of: no engine with another may be given them. Absent: not known. */
+  readonly fingerprint?: string | null;
+};
 
 /** `responseIds`, `responseLogprobs` have one length; `versionSpans` cover it without gaps. */
 export type SampledTokens = {

@@ -43,6 +43,8 @@ export interface EnginePool {
    * Capture mode `text` where the engines tell no ids.
    */
   modeOf(pool: string, asked: EngineMode): PoolMode;
+  /** Resolves when the pool has an engine; rejects with `engine_unavailable` when it stays empty for a minute, or the signal's reason. */
+  ready(pool: string, signal: AbortSignal): Promise<void>;
   /** What every engine of the pool has room for; null when one does not tell. */
   maxModelLen(pool: string): number | null;
   generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply>;

@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { harnessDir } from '../../src/cli/home.ts';
 import { takeLock } from '../../src/core/process-lock.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
+import { startSim } from '../../src/sim/server.ts';
 import { oneCall, startTestStack, type TestStack } from '../e2e/stack.ts';
 
 const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
@@ -111,9 +112,25 @@ describe('the floe command', () => {
     expect(ended.stderr).toContain(`error ${code}`);
   });
 
-  it('does not start without an engine', async () => {
-    const ended = await floe('up');
-    expect(ended).toMatchObject({ code: 2, stderr: expect.stringContaining('--engine') });
+  it('registers, versions and removes engines', async () => {
+    const other = await startSim({ face: 'sglang' });
+    try {
+      const added = lastJson(await floe('engines', 'add', other.url, '--kind', 'sglang', '--pool', 'b', '--json'));
+      expect(added).toMatchObject({ done: ['test'], pending: [], problems: [] });
+      const list = await floe('engines');
+      expect(list.stdout).toMatch(/sglang +b +test +ready +tokens/);
+      expect(lastJson(await floe('engines', 'version', 'step-3', '--json'))).toMatchObject({ done: ['test'] });
+      expect((await floe('engines')).stdout).toContain('policy version step-3');
+      const [id] = (added as { engine_ids: string[] }).engine_ids;
+      expect(await floe('engines', 'remove', String(id))).toMatchObject({ code: 0 });
+      expect((await floe('engines')).stdout).not.toContain('sglang');
+    } finally {
+      await other.close();
+    }
+    const failed = await floe('engines', 'add', 'http://127.0.0.1:9');
+    expect(failed.code).toBe(1);
+    expect(failed.stderr).toContain('cannot be reached');
+    await floe('engines', 'remove', '127.0.0.1-9');
   });
 
   it('tells what the machine has', async () => {

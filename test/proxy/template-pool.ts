@@ -66,6 +66,8 @@ export class TemplatePool implements Partial<EnginePool> {
     return this as unknown as EnginePool;
   }
 
+  async ready(): Promise<void> {}
+
   modeOf(): PoolMode {
     return { mode: this.mode, template: this.facts };
   }

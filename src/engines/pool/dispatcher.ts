@@ -6,7 +6,7 @@ import type { Member } from './member.ts';
 import type { Slot, SlotQueue } from './slot-queue.ts';
 
 /** Weight updates and restarts take engines away for about this long; a session should outlive them. */
-const PATIENCE_MS = 60_000;
+export const PATIENCE_MS = 60_000;
 /** A request that makes engines drop their connections must not be sent round all of them for ever. */
 const MAX_LOST_CONNECTIONS = 3;
 /** First pause after every engine was tried; doubles up to {@link MAX_PAUSE_MS}. */
@@ -54,7 +54,8 @@ export class Dispatcher {
     const attempts = new Attempts(this.deps.clock);
     let failure: FloeError | null = null;
     for (;;) {
-      if (job.sampling || failure !== null) await attempts.outside(() => this.passGate(job, signal));
+      const admitted = job.admitted || failure !== null;
+      if (job.sampling || admitted) await attempts.outside(() => this.passGate(admitted, signal));
       const slot = await attempts.outside(() => this.acquire(job, attempts.tried, signal));
       if (slot === null) {
         failure ??= new FloeError('engine_unavailable', `no engine is registered in pool ${job.names.pool}`);
@@ -69,8 +70,9 @@ export class Dispatcher {
     }
   }
 
-  private passGate<T>(job: Job<T>, signal: AbortSignal): Promise<void> {
-    return job.admitted ? this.deps.gate.opened(signal) : this.deps.gate.pass(signal);
+  /** A call that was there before the pause waits for its end, whatever new ones meet. */
+  private passGate(admitted: boolean, signal: AbortSignal): Promise<void> {
+    return admitted ? this.deps.gate.opened(signal) : this.deps.gate.pass(signal);
   }
 
   private acquire<T>(job: Job<T>, tried: ReadonlySet<Member>, signal: AbortSignal): Promise<Slot | null> {
@@ -99,7 +101,7 @@ export class Dispatcher {
       return { result };
     } catch (error) {
       if (signal.aborted) throw signal.reason;
-      if (FloeError.is(error)) member.failed(error);
+      if (FloeError.is(error)) member.failed(error, this.deps.gate.closed !== null);
       if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
       return { failure: error };
     } finally {

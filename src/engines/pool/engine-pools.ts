@@ -1,10 +1,11 @@
-import type { Clock } from '../../core/clock.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
+import { FloeError } from '../../core/errors.ts';
 import type { EngineInfo, EngineMode, EnginePolicy, EngineSpec, PauseMode } from '../../schema/index.ts';
 import type { CallNames, Engine, EngineNotice, GenerateRequest, RenderRequest } from '../engine.ts';
 import type { EnginePool, PauseOptions, PooledReply, PoolMode } from '../pool.ts';
 import { generateWhole, type Sampled } from './continuation.ts';
 import { withDeadline } from './deadline.ts';
-import { Dispatcher } from './dispatcher.ts';
+import { Dispatcher, PATIENCE_MS } from './dispatcher.ts';
 import { type EngineText, relabelled } from './exposition.ts';
 import { Gate } from './gate.ts';
 import type { Member } from './member.ts';
@@ -12,6 +13,9 @@ import { modeOf } from './mode.ts';
 import { Pausing } from './pausing.ts';
 import { EngineRegistry } from './registry.ts';
 import type { RelayedReply } from './relayed.ts';
+
+/** An empty pool is looked at this often: engines are registered now and then. */
+const LOOK_AGAIN_MS = 100;
 
 /** A scraper waits some ten seconds for all of them together. */
 const METRICS_MS = 5_000;
@@ -49,6 +53,16 @@ export class EnginePools implements EnginePool {
 
   modeOf(pool: string, asked: EngineMode): PoolMode {
     return modeOf(pool, this.infoOf(pool), asked);
+  }
+
+  async ready(pool: string, signal: AbortSignal): Promise<void> {
+    const giveUpMs = this.clock.monotonicMs() + PATIENCE_MS;
+    while (this.registry.membersOf(pool).length === 0) {
+      if (this.clock.monotonicMs() >= giveUpMs) {
+        throw new FloeError('engine_unavailable', `no engine is registered in pool ${pool}`);
+      }
+      await sleep(this.clock, LOOK_AGAIN_MS, signal);
+    }
   }
 
   maxModelLen(pool: string): number | null {
@@ -138,6 +152,7 @@ export class EnginePools implements EnginePool {
   ): Promise<Sampled> {
     const run = async (engine: Engine, callSignal: AbortSignal): Promise<Sampled> => {
       const startMs = this.clock.monotonicMs();
+      refuseForeign(request, engine.info());
       const asked = { ...request, cacheSalt: this.cacheSaltOf(engine.info()), listener: relay };
       try {
         const reply = await engine.generate(asked, callSignal);
@@ -167,6 +182,17 @@ export class EnginePools implements EnginePool {
       return null;
     }
   }
+}
+
+/** The pool's engines may have been replaced by others while the prompt was made. */
+function refuseForeign({ prompt }: GenerateRequest, { engine_id, capabilities }: EngineInfo): void {
+  const { fingerprint } = capabilities.template;
+  if (prompt?.fingerprint === undefined || prompt.fingerprint === fingerprint) return;
+  throw new FloeError(
+    'engine_error',
+    `engine ${engine_id} has another tokenizer or template than the prompt was made with`,
+    { engine_id },
+  );
 }
 
 function specOf(info: EngineInfo): EngineSpec {

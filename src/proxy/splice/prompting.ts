@@ -59,12 +59,14 @@ export class Prompting {
     return used;
   }
 
-  /** Rejects as `EnginePool.modeOf` and `EnginePool.render` do. */
+  /** Rejects as `EnginePool.ready`, `EnginePool.modeOf` and `EnginePool.render` do. */
   async question(names: CallNames, asked: Asked, signal: AbortSignal): Promise<Question> {
+    await this.engines.ready(this.engine.pool, signal);
     const pooled = this.engines.modeOf(this.engine.pool, this.engine.mode);
+    const { fingerprint } = pooled.template;
     const { mode, prompt } = this.prompted(names, asked, pooled);
     const built = prompt && (await this.prompts.build(prompt, signal));
-    return { mode, fingerprint: pooled.template.fingerprint, texts: this.texts(asked), built };
+    return { mode, fingerprint, texts: this.texts(asked), built };
   }
 
   /** The length of the prompt that the engine would be given; null: the engine is to count. Rejects as {@link question} does. */

@@ -45,7 +45,8 @@ export class Prompts {
   async build(asked: PromptRequest, signal: AbortSignal): Promise<BuiltPrompt> {
     const pieces = await this.pieces(asked, signal);
     const { completionId } = asked.names;
-    const prompt = this.buffers.extend(asked.thread, completionId, pieces.onto, pieces.added);
+    const ids = this.buffers.extend(asked.thread, completionId, pieces.onto, pieces.added);
+    const prompt = { ...ids, fingerprint: asked.template.fingerprint };
     if (pieces.onto === null) return { prompt, onto: null, because: pieces.because };
     return { prompt, onto: asked.found.last, because: null };
   }

@@ -1,0 +1,75 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import { startSim } from '../../src/sim/server.ts';
+import { oneCall, startTestStack, type TestStack } from './stack.ts';
+
+const TWO_CALLS = `${oneCall('one')}; ${oneCall('two')}`;
+const task = { instruction: 'x', max_attempts: 1, agent: { harness: 'shell', custom_shell: TWO_CALLS } };
+
+let closers: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const close of closers.reverse()) await close();
+  closers = [];
+});
+
+async function stackWithout(): Promise<TestStack> {
+  const stack = await startTestStack({ node: { engines: [] } });
+  closers.push(() => stack.close());
+  return stack;
+}
+
+async function sim(options: Parameters<typeof startSim>[0] = {}) {
+  const server = await startSim(options);
+  closers.push(() => server.close());
+  return server;
+}
+
+describe('engines that come and go while sessions run', () => {
+  it('a session that was submitted before any engine was there uses the one that is registered then', async () => {
+    const stack = await stackWithout();
+    const running = stack.run(task);
+    const { client } = stack;
+    await expect.poll(async () => (await client.status()).sessions.RUNNING).toBe(1);
+    const change = await client.addEngine({ base_url: stack.sim.url, engine_id: 'late' });
+    expect(change).toMatchObject({ done: ['test'], problems: [] });
+    const [result] = await running;
+    expect(result).toMatchObject({ outcome: 'completed', completion_count: 2 });
+    const [view] = (await client.engines()).engines;
+    expect(view).toMatchObject({ engine_id: 'late', nodes: [{ node_id: 'test', state: 'ready' }] });
+  });
+
+  it('no call reaches an engine from when its removal was answered', async () => {
+    const stack = await stackWithout();
+    const { client } = stack;
+    const [old, fresh] = [await sim(), await sim({ face: 'sglang' })];
+    await client.addEngine({ base_url: old.url, engine_id: 'old' });
+    await stack.run(task);
+    const before = old.ledger.total;
+    expect(before).toBeGreaterThan(0);
+    const cleared = await client.clearEngines();
+    expect(cleared).toMatchObject({ engine_ids: ['old'], done: ['test'], pending: [] });
+    const reached = old.ledger.total;
+    const running = stack.run(task);
+    await client.addEngine({ base_url: fresh.url, engine_id: 'fresh', kind: 'sglang' });
+    const [result] = await running;
+    expect(result?.outcome).toBe('completed');
+    expect(old.ledger.total).toBe(reached);
+    const sessions = new Set(fresh.ledger.entries().map((entry) => entry.session_id));
+    expect(sessions).toContain(result?.session_id);
+  });
+
+  it('a pause holds calls until the resume, and the version then is that of what follows', async () => {
+    const stack = await stackWithout();
+    const { client } = stack;
+    await client.addEngine({ base_url: stack.sim.url });
+    expect(await client.pauseEngines('keep')).toMatchObject({ done: ['test'], pending: [] });
+    expect(stack.sim.engine.paused).toBe(true);
+    const running = stack.run(task);
+    await expect.poll(async () => (await client.status()).sessions.RUNNING).toBe(1);
+    stack.sim.updateWeights('step-2');
+    await client.resumeEngines();
+    const [result] = await running;
+    expect(result?.outcome).toBe('completed');
+    const spans = result?.trajectory?.traces.flatMap((trace) => trace.version_spans) ?? [];
+    expect(new Set(spans.map(({ version }) => version))).toEqual(new Set(['step-2']));
+  });
+});
