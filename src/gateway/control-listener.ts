@@ -9,6 +9,8 @@ import type { StagePools } from './stage-pools.ts';
 
 export type ControlListener = { readonly url: string; close(): Promise<void> };
 
+const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
+
 type Parts = {
   readonly agent: NodeAgent;
   readonly engines: EnginePool;
@@ -17,7 +19,7 @@ type Parts = {
 };
 
 /**
- * The node's own face for operators: `/health`, `/metrics`, `/status`. It is a listener apart from the proxy's, so no
+ * The node's own face for operators: `/health`, `/metrics`, `/metrics/engines` (what the engines tell of themselves), `/status`. It is a listener apart from the proxy's, so no
  * sandbox can reach it, and read-only.
  */
 export async function openControlListener(config: GatewayConfig, parts: Parts): Promise<ControlListener> {
@@ -36,6 +38,7 @@ export async function openControlListener(config: GatewayConfig, parts: Parts): 
     updateSlots(parts);
     return reply.type(parts.metrics.registry.contentType).send(await parts.metrics.registry.metrics());
   });
+  app.get('/metrics/engines', async (_, reply) => reply.type(TEXT_FORMAT).send(await parts.engines.metrics()));
   app.get('/status', async () => ({
     node_id: config.node_id,
     pools: config.pools,
