@@ -48,6 +48,7 @@ export function serveTokens(server: ScriptedServer, options: TokenOptions = {}):
     json(response, 200, { count: tokens.length, max_model_len: 4096, tokens });
   };
   server.routes[RENDER] = (received) => {
+    if (!('messages' in received.body)) return json(received.response, 400, { error: { message: 'Field required' } });
     const reply = { token_ids: chatIds(received.body), sampling_params: { structured_outputs: null }, features: null };
     json(received.response, 200, (options.rendered ?? same)(reply, received));
   };

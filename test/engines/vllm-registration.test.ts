@@ -76,6 +76,19 @@ describe('a server is looked at', () => {
     expect(info.capabilities.notes).toEqual(['prompts can be given as token ids']);
   });
 
+  test('that was started without token generation renders by /tokenize', async () => {
+    for (const path of [GENERATE, RENDER, DERENDER]) {
+      server.routes[path] = ({ response }) =>
+        json(response, 403, { error: { message: 'disabled', type: 'PermissionDeniedError', param: null, code: 403 } });
+    }
+    const { token_input, notes } = await capabilities();
+    expect(token_input).toBe('none');
+    expect(notes).toContainEqual(expect.stringMatching(/there is no .*generate, .*render, .*derender/));
+    const { completionId, sessionId, pool, messageTexts, toolsText } = chatRequest();
+    const rendering = { completionId, sessionId, pool, messageTexts, toolsText, generationPrompt: true };
+    expect((await engine?.render(rendering, never()))?.length).toBeGreaterThan(0);
+  });
+
   test.each([GENERATE, RENDER, DERENDER])('that has no %s, and says so', async (path) => {
     serveTokens(server);
     delete server.routes[path];

@@ -100,7 +100,14 @@ async function routesOf(server: VllmServer): Promise<Routes> {
     server.get('/is_paused').then(({ status }) => status === 200),
     there('/abort_requests'),
   ]);
-  return { generate, render, derender, tokenize, detokenize, pause, abort };
+  // Without --enable-scale-out these addresses exist, and answer every POST with 403. Any that works refuses an empty one.
+  const scaleOut = render && (await server.tell(RENDER_PATH, '{}')).status !== 403;
+  return {
+    generate: generate && scaleOut,
+    render: render && scaleOut,
+    derender: derender && scaleOut,
+    ...{ tokenize, detokenize, pause, abort },
+  };
 }
 
 /**
