@@ -4,6 +4,7 @@ import type { RoutedExperts } from '../core/routed-experts.ts';
 import type { AssistantMessage, FinishReason, StopCause, Usage, VersionSpan } from '../schema/index.ts';
 import type { GenerateReply } from './engine.ts';
 import type { ScannedIds } from './id-scan.ts';
+import type { ScannedLogprobs } from './logprob-scan.ts';
 
 /** Log-probabilities are float32 sums; a certain token can come out this far above 0. */
 const LOGPROB_ROUNDING = 1e-3;
@@ -13,6 +14,9 @@ const TOKEN_ID = 'token_id:';
 
 /** Stands in for an id array that was read from the bytes; a number is no valid value of that field. */
 const SCANNED_MARK = -1;
+
+/** Likewise for a list of log-probabilities. */
+const SCANNED_LOGPROBS_MARK = -2;
 
 export const idsSchema = z
   .union([
@@ -27,6 +31,11 @@ export const idsSchema = z
   .nullish();
 
 export const logprobsSchema = z.looseObject({ content: z.array(z.unknown()).nullish() }).nullish();
+
+/** Where {@link parseReplyJson} is given a list that was scanned. */
+export const scannedLogprobsSchema = z
+  .looseObject({ content: z.union([z.array(z.unknown()), z.literal(SCANNED_LOGPROBS_MARK)]).nullish() })
+  .nullish();
 
 export const stopReasonSchema = z.union([z.int(), z.string()]).nullish();
 
@@ -45,7 +54,7 @@ export type ReplyFields = {
   readonly promptIds: Int32Array;
   readonly responseIds: Int32Array;
   /** The entries of `logprobs.content`, one for each response id. */
-  readonly logprobs: readonly unknown[] | null | undefined;
+  readonly logprobs: readonly unknown[] | ScannedLogprobs | null | undefined;
   readonly versions: z.output<typeof versionsSchema>;
   readonly message: AssistantMessage;
   readonly finishReason: string;
@@ -59,7 +68,10 @@ export type ParsedReply = Omit<GenerateReply, 'versionSpans' | 'logprobsMode'> &
   readonly versionSpans: readonly VersionSpan[] | null;
 };
 
-/** Throws `engine_error`, naming what is wrong, for everything that cannot be trained on. */
+/**
+ * Throws `engine_error`, naming what is wrong, for everything that cannot be trained on; `engine_unavailable` for a reply that
+ * was broken off before its first token, since another one may be sampled instead.
+ */
 export function recordable(fields: ReplyFields): ParsedReply {
   const { promptIds, responseIds } = fields;
   const finishReason = finishOf(fields.finishReason);
@@ -70,7 +82,7 @@ export function recordable(fields: ReplyFields): ParsedReply {
   };
   refuseCount('prompt_token_ids', promptIds.length, 'usage.prompt_tokens', usage.prompt_tokens);
   refuseCount('token_ids', responseIds.length, 'usage.completion_tokens', usage.completion_tokens);
-  if (responseIds.length === 0) throw refusal('token_ids is empty: nothing was sampled');
+  if (responseIds.length === 0) throw nothingSampled(finishReason);
   return {
     promptIds,
     responseIds,
@@ -84,6 +96,11 @@ export function recordable(fields: ReplyFields): ParsedReply {
   };
 }
 
+function nothingSampled(finishReason: FinishReason): FloeError {
+  if (finishReason !== 'abort') return refusal('token_ids is empty: nothing was sampled');
+  return new FloeError('engine_unavailable', 'the engine broke the reply off before its first token');
+}
+
 /** Null, too, for a number that cannot be: nothing is trained on it, but clients would count with it. */
 export function cachedOf({ prompt_tokens, prompt_tokens_details }: z.output<typeof foreignUsageSchema>): number | null {
   const cached = prompt_tokens_details?.cached_tokens ?? null;
@@ -95,14 +112,18 @@ export function refusal(what: string, cause?: unknown, details: object = {}): Fl
 }
 
 /**
- * Parses a reply's JSON, but for an id array that was read from its bytes already. Throws `engine_error` for what is no JSON
- * or reports an error.
+ * Parses a reply's JSON, but for what was read from its bytes already: an id array, a list of log-probabilities. Throws
+ * `engine_error` for what is no JSON or reports an error.
  */
-export function parseReplyJson(body: Buffer, scanned: ScannedIds | null): unknown {
-  const text =
-    scanned === null
-      ? body.toString('utf8')
-      : body.toString('utf8', 0, scanned.start) + SCANNED_MARK + body.toString('utf8', scanned.end);
+export function parseReplyJson(
+  body: Buffer,
+  scanned: ScannedIds | null,
+  logprobs: ScannedLogprobs | null = null,
+): unknown {
+  const cuts: Cut[] = [];
+  if (scanned !== null) cuts.push({ start: scanned.start, end: scanned.end, mark: SCANNED_MARK });
+  if (logprobs !== null) cuts.push({ start: logprobs.start, end: logprobs.end, mark: SCANNED_LOGPROBS_MARK });
+  const text = textWithout(body, cuts);
   let json: unknown;
   try {
     json = JSON.parse(text);
@@ -113,6 +134,18 @@ export function parseReplyJson(body: Buffer, scanned: ScannedIds | null): unknow
     throw refusal(`status 200 with an error inside: ${errorMessage(json) ?? 'without a message'}`);
   }
   return json;
+}
+
+type Cut = { readonly start: number; readonly end: number; readonly mark: number };
+
+function textWithout(body: Buffer, cuts: Cut[]): string {
+  let text = '';
+  let at = 0;
+  for (const { start, end, mark } of cuts.sort((a, b) => a.start - b.start)) {
+    text += body.toString('utf8', at, start) + mark;
+    at = end;
+  }
+  return text + body.toString('utf8', at);
 }
 
 /** The value in its shape. Throws `engine_error` naming the first wrong field. */
@@ -185,27 +218,50 @@ export function finishOf(reason: string): FinishReason {
   }
 }
 
+/** What {@link recordable} takes: the list as it was parsed, or as it was scanned. Throws `engine_error` for a mark of neither. */
+export function logprobsIn(
+  content: readonly unknown[] | number | null | undefined,
+  scanned: ScannedLogprobs | null,
+): ReplyFields['logprobs'] {
+  if (typeof content !== 'number') return content;
+  if (scanned === null) throw refusal('logprobs.content is not a list');
+  return scanned;
+}
+
 /** Checked by hand: one schema object per token costs more than everything else in a reply. */
 function logprobsOf(content: ReplyFields['logprobs'], ids: Int32Array): Float32Array {
-  const count = ids.length;
   if (content === null || content === undefined) throw refusal('logprobs.content is missing');
-  if (content.length !== count) throw refusal(`logprobs.content has ${content.length} entries for ${count} token_ids`);
+  const columns = 'start' in content ? content : null;
+  const entries = 'start' in content ? content.values : content;
+  const count = ids.length;
+  if (entries.length !== count) throw refusal(`logprobs.content has ${entries.length} entries for ${count} token_ids`);
   const logprobs = new Float32Array(count);
   for (let i = 0; i < count; i++) {
-    const entry = content[i] as { logprob?: unknown; token?: unknown; token_id?: unknown } | null;
-    const value = typeof entry === 'object' && entry !== null ? entry.logprob : undefined;
-    logprobs[i] = isLogprob(value) ? value : refuseLogprob(value, `logprobs.content.${i}.logprob`);
-    const token = entry?.token;
-    // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
-    if (typeof token === 'string' && token.startsWith(TOKEN_ID) && token !== `${TOKEN_ID}${ids[i]}`) {
-      throw refusal(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${ids[i]}`);
-    }
-    const tokenId = entry?.token_id;
-    if (typeof tokenId === 'number' && tokenId !== ids[i]) {
-      throw refusal(`logprobs.content.${i} is of token_id:${tokenId}, but token_ids.${i} is ${ids[i]}`);
-    }
+    logprobs[i] = columns === null ? entryLogprob(entries[i], i, ids[i]) : columnLogprob(columns, i, ids[i]);
   }
   return logprobs;
+}
+
+function columnLogprob({ ids, values }: ScannedLogprobs, i: number, id: number | undefined): number {
+  if (ids[i] !== id) throw refusal(`logprobs.content.${i} is of ${TOKEN_ID}${ids[i]}, but token_ids.${i} is ${id}`);
+  const value = values[i];
+  return isLogprob(value) ? value : refuseLogprob(value, `logprobs.content.${i}.logprob`);
+}
+
+function entryLogprob(entry: unknown, i: number, id: number | undefined): number {
+  const told = entry as { logprob?: unknown; token?: unknown; token_id?: unknown } | null;
+  const value = typeof told === 'object' && told !== null ? told.logprob : undefined;
+  const logprob = isLogprob(value) ? value : refuseLogprob(value, `logprobs.content.${i}.logprob`);
+  const token = told?.token;
+  // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
+  if (typeof token === 'string' && token.startsWith(TOKEN_ID) && token !== `${TOKEN_ID}${id}`) {
+    throw refusal(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${id}`);
+  }
+  const tokenId = told?.token_id;
+  if (typeof tokenId === 'number' && tokenId !== id) {
+    throw refusal(`logprobs.content.${i} is of token_id:${tokenId}, but token_ids.${i} is ${id}`);
+  }
+  return logprob;
 }
 
 /** Whether it can be the log-probability of a token that was sampled. */

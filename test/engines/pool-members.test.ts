@@ -306,6 +306,21 @@ describe('an engine that comes back', () => {
     expect([a.calls, fresh.calls, fresh.closed]).toEqual([4, 0, 1]);
   });
 
+  test('keeps what was learned of it: that its capabilities are less than it says', async () => {
+    const a = new ToyEngine('a', lost, TAKES_IDS);
+    const { pool, network, clock } = await setting({ a });
+    a.facts = {};
+    a.onCall = async () => {
+      a.onCall = async () => replyOf([7]);
+      throw gone();
+    };
+    const fresh = new ToyEngine('a', undefined, TAKES_IDS);
+    network.put('a', fresh);
+    await through(clock, pool.generate(REQUEST, never()));
+    expect([a.calls, fresh.calls, fresh.closed]).toEqual([2, 0, 1]);
+    expect(pool.modeOf('default', 'auto').mode).toBe('chat');
+  });
+
   test('is used through a new connection when it can do something else now', async () => {
     const a = new ToyEngine('a', lost);
     const { pool, network, clock } = await setting({ a });

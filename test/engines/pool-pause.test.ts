@@ -61,6 +61,22 @@ describe('a pause', () => {
     await expect(call).resolves.toMatchObject({ engineId: 'a' });
   });
 
+  test('is waited for by calls that it broke off before their first token, and is not held against the engine', async () => {
+    const engine = ToyEngine.held('a', PAUSES);
+    const { pool } = rig(engine);
+    const calls = Array.from({ length: 4 }, () => pool.generate(REQUEST, never()));
+    await settle();
+    await pool.pause({ mode: 'abort', whilePaused: 'reject' });
+    for (const { fail } of [...engine.pending]) fail(gone());
+    await settle();
+    expect(pool.info()[0]?.healthy).toBe(true);
+    await pool.resume();
+    await settle();
+    for (const { answer } of [...engine.pending]) answer();
+    await expect(Promise.all(calls)).resolves.toHaveLength(4);
+    expect(engine.calls).toBe(8);
+  });
+
   test('stops a call that is about to be tried again', async () => {
     const [a, b] = [ToyEngine.held('a', PAUSES), new ToyEngine('b', undefined, PAUSES)];
     const { pool, clock } = rig(a, b);

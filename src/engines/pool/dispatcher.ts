@@ -55,7 +55,10 @@ export class Dispatcher {
     let failure: FloeError | null = null;
     for (;;) {
       const admitted = job.admitted || failure !== null;
-      if (job.sampling || admitted) await attempts.outside(() => this.passGate(admitted, signal));
+      if (this.deps.gate.closed !== null && (job.sampling || admitted)) {
+        await attempts.outside(() => this.passGate(admitted, signal));
+        attempts.afresh();
+      }
       const slot = await attempts.outside(() => this.acquire(job, attempts.tried, signal));
       if (slot === null) {
         failure ??= new FloeError('engine_unavailable', `no engine is registered in pool ${job.names.pool}`);
@@ -147,6 +150,12 @@ class Attempts {
   failed(member: Member, failure: FloeError): void {
     this.tried.add(member);
     if (failure.details.connection_lost === true && ++this.lostConnections >= MAX_LOST_CONNECTIONS) throw failure;
+  }
+
+  /** What failed before or during a pause may be tried at once behind it. */
+  afresh(): void {
+    this.tried.clear();
+    this.pauseMs = FIRST_PAUSE_MS;
   }
 
   /** Between rounds. Throws `failure` when there is no time for another one. */

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util';
 import { type EngineInfo, type EngineSpec, engineSpecSchema } from '../../schema/index.ts';
 
 /** What a server that came back is no longer, in words; null: nothing that matters. */
@@ -11,11 +12,11 @@ export function changeOf(before: EngineInfo, after: EngineInfo): string | null {
 }
 
 /**
- * Whether a new connection knows something that the old one does not. If not, the old one is kept: it has learned what this server
- * does wrong.
+ * Whether a server said the same of itself when two connections were made. Then the older one is kept: it has learned since what
+ * this server does wrong.
  */
-export function replacesWell(before: EngineInfo, after: EngineInfo): boolean {
-  return JSON.stringify(facts(before)) !== JSON.stringify(facts(after));
+export function sameServer(one: EngineInfo, other: EngineInfo): boolean {
+  return isDeepStrictEqual(facts(one), facts(other));
 }
 
 function facts(info: EngineInfo): readonly unknown[] {

@@ -5,7 +5,7 @@ import type { Engine, EngineNotice } from '../engine.ts';
 import type { Candidate } from './choice.ts';
 import { CircuitBreaker, OPEN_MS } from './circuit-breaker.ts';
 import { withDeadline } from './deadline.ts';
-import { changeOf, replacesWell } from './identity.ts';
+import { changeOf, sameServer } from './identity.ts';
 import { isLocal } from './locality.ts';
 
 /** How often in a row a server may answer as something that it was not before it is given up: it may be starting. */
@@ -39,6 +39,8 @@ export class Member implements Candidate {
   inflight = 0;
   private readonly deps: MemberDeps;
   private current: Engine;
+  /** What the server said when the connection in use was made. */
+  private connected: EngineInfo;
   /** Signals of the calls under way, by the connection that they use. */
   private readonly uses = new Map<Engine, Set<AbortController>>();
   private removed = false;
@@ -58,6 +60,7 @@ export class Member implements Candidate {
     this.breaker = new CircuitBreaker(deps.clock);
     this.deps = deps;
     this.joined = info;
+    this.connected = info;
     this.current = engine;
   }
 
@@ -108,10 +111,13 @@ export class Member implements Candidate {
     this.breaker.succeeded();
   }
 
-  /** A call ended with this. What a server also does when another one takes its place raises doubt. */
-  failed(error: FloeError): void {
+  /**
+   * A call ended with this. What a server also does when another one takes its place raises doubt. While `paused` it is no sign of
+   * bad health: calls are broken off on purpose.
+   */
+  failed(error: FloeError, paused: boolean): void {
     if (this.removed || (error.code !== 'engine_unavailable' && error.code !== 'engine_error')) return;
-    this.breaker.failed();
+    if (!paused) this.breaker.failed();
     if (error.details.status !== TOO_MANY_REQUESTS) this.doubt();
     // What the engine thinks of itself for this failure is no news.
     this.ownHealth = this.current.info().healthy;
@@ -203,12 +209,14 @@ export class Member implements Candidate {
 
   private adopt(fresh: Engine): void {
     const before = this.current;
-    const change = this.removed ? null : changeOf(this.joined, fresh.info());
-    if (this.removed || change !== null || !replacesWell(before.info(), fresh.info())) this.discard(fresh);
+    const info = fresh.info();
+    const change = this.removed ? null : changeOf(this.joined, info);
+    if (this.removed || change !== null || sameServer(this.connected, info)) this.discard(fresh);
     else {
       const version = this.deps.policyVersion();
       if (version !== null) fresh.setPolicyVersion(version);
       this.current = fresh;
+      this.connected = info;
       this.closeUnused(before);
     }
     if (change === null) return;
