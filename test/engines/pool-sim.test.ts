@@ -1,0 +1,70 @@
+import { afterEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
+import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import { engineSpecSchema } from '../../src/schema/index.ts';
+import { parseScenarios, type SimServer, startSim } from '../../src/sim/index.ts';
+import { never, REQUEST } from './toy-engine.ts';
+
+const words = Array.from({ length: 40 }, (_, i) => `word ${i} of a longer reply`).join(', ');
+const scenarios = parseScenarios(
+  { scenarios: [{ name: 'long', rules: [{ reply: [{ text: words }] }] }] },
+  'the scenario of this test',
+);
+const messageTexts = [JSON.stringify({ role: 'user', content: 'Tell me.' })];
+
+describe('a pool of simulated engines', () => {
+  const sims: SimServer[] = [];
+  let pool: EnginePool;
+
+  const start = async (count: number): Promise<void> => {
+    for (let i = 0; i < count; i++) sims.push(await startSim({ scenarios, scaleOut: true, tokenDelayMs: 1, seed: i }));
+    const specs = sims.map(({ url }, i) => engineSpecSchema.parse({ base_url: url, engine_id: `sim-${i}` }));
+    pool = await createEnginePool(specs, { clock: systemClock });
+  };
+
+  afterEach(async () => {
+    await pool.close();
+    await Promise.all(sims.splice(0).map((sim) => sim.close()));
+  });
+
+  test.each([[true], [false]])(
+    'samples a reply on that an update broke off, with the new weights (streamed: %s)',
+    async (streamed) => {
+      await start(2);
+      let text = '';
+      let begin = (): void => {};
+      const begun = new Promise<void>((resolve) => (begin = resolve));
+      const listener = {
+        started: () => {},
+        delta: (delta: ReplyDelta) => {
+          if (delta.kind === 'text') text += delta.text;
+          begin();
+        },
+      };
+      const call = pool.generate({ ...REQUEST, messageTexts, ...(streamed ? { listener } : {}) }, never());
+      if (streamed) await begun;
+      else while (sims.every((sim) => sim.engine.running === 0)) await new Promise((resolve) => setImmediate(resolve));
+      await pool.pause({ mode: 'abort', whilePaused: 'reject' });
+      for (const sim of sims) sim.updateWeights('v1');
+      pool.setPolicyVersion('v1');
+      await pool.resume();
+      const { reply } = await call;
+      expect(reply.finishReason).toBe('stop');
+      expect(reply.message.content).toBe(words);
+      expect(words.startsWith(text)).toBe(true);
+      expect(reply.versionSpans.at(-1)).toMatchObject({ version: 'v1', end: reply.responseIds.length });
+      if (streamed) expect(reply.versionSpans.map(({ version }) => version)).toEqual(['v0', 'v1']);
+      const sampled = sims.flatMap((sim) => sim.ledger.entries()).sort((a, b) => a.started_ms - b.started_ms);
+      expect(sampled.flatMap(({ response_ids }) => response_ids)).toEqual([...reply.responseIds]);
+    },
+  );
+
+  test('tells the metrics of all', async () => {
+    await start(2);
+    await pool.generate({ ...REQUEST, messageTexts }, never());
+    const text = await pool.metrics();
+    expect(text.match(/^# TYPE vllm:generation_tokens_total counter$/gm)).toHaveLength(1);
+    expect(text.match(/^vllm:generation_tokens_total\{engine_id="sim-[01]",pool="default",/gm)).toHaveLength(2);
+  });
+});
