@@ -193,8 +193,10 @@ const server = createServer((request, response) => {
   request.on('data', (chunk) => chunks.push(chunk));
   request.on('end', () => {
     const answer = answers[request.url];
+    const body = Buffer.concat(chunks);
     if (answer === undefined) response.writeHead(404).end();
-    else answer(response, Buffer.concat(chunks));
+    else if (body.length <= 2) response.writeHead(400).end();
+    else answer(response, body);
   });
 });
 process.on('message', ({ ask, ...message }) => {

@@ -204,8 +204,8 @@ export function baseIdOf(record: Buffer): string | null {
 
 /**
  * Of `earlier`, the completion whose prompt and response share the longest prefix with the prompt; null when none
- * shares anything. Looks at the latest {@link BASE_CANDIDATES} and skips all that are too short to win, so in a session
- * that goes on turn by turn it compares one prompt.
+ * shares anything. Looks at the latest {@link BASE_CANDIDATES} and skips all that are too short to win or differ where they
+ * would have to agree, so in a session that goes on turn by turn it compares one prompt.
  */
 export function chooseBase(completion: Completion, earlier: readonly Completion[]): Completion | null {
   let best: Completion | null = null;
@@ -213,13 +213,18 @@ export function chooseBase(completion: Completion, earlier: readonly Completion[
   const oldest = Math.max(0, earlier.length - BASE_CANDIDATES);
   for (let i = earlier.length - 1; i >= oldest; i--) {
     const candidate = earlier[i] as Completion;
-    if (candidate.promptIds.length + candidate.responseIds.length <= longest) continue;
+    if (idAt(candidate, longest) !== completion.promptIds[longest]) continue;
     const shared = sharedIds(completion, candidate);
     if (shared <= longest) continue;
     longest = shared;
     best = candidate;
   }
   return best;
+}
+
+/** Of prompt and response, one after the other. */
+function idAt({ promptIds, responseIds }: Completion, index: number): number | undefined {
+  return index < promptIds.length ? promptIds[index] : responseIds[index - promptIds.length];
 }
 
 /** How many leading prompt ids are those of the base's prompt and response. */

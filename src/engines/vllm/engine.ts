@@ -57,6 +57,8 @@ class VllmEngine implements Engine {
   private losesIds = false;
   /** Whether the last reply told which weights sampled it. */
   private tellsSpans = false;
+  /** As last told: every call asks, and what is told hardly ever changes. */
+  private capabilities: EngineInfo['capabilities'] | null = null;
 
   constructor(parts: Parts) {
     this.parts = parts;
@@ -65,7 +67,7 @@ class VllmEngine implements Engine {
   }
 
   info(): EngineInfo {
-    const { server, spec, facts, versions, template, notes } = this.parts;
+    const { server, spec, facts, versions } = this.parts;
     return {
       engine_id: server.engineId,
       kind: 'vllm',
@@ -80,14 +82,24 @@ class VllmEngine implements Engine {
       streaming: this.streaming,
       inflight: this.inflight,
       max_concurrency: spec.max_concurrency,
-      capabilities: {
-        ...this.base,
-        token_input: this.tokens === null ? 'none' : 'generate',
-        version_spans: this.tellsSpans,
-        notes: [...this.base.notes, ...notes],
-        template,
-      },
+      capabilities: this.capabilitiesNow(),
     };
+  }
+
+  private capabilitiesNow(): EngineInfo['capabilities'] {
+    const token_input = this.tokens === null ? 'none' : 'generate';
+    const known = this.capabilities;
+    if (known?.token_input === token_input && known.version_spans === this.tellsSpans) return known;
+    const { template, notes } = this.parts;
+    const { base } = this;
+    this.capabilities = {
+      ...base,
+      token_input,
+      version_spans: this.tellsSpans,
+      notes: [...base.notes, ...notes],
+      template,
+    };
+    return this.capabilities;
   }
 
   private get streaming(): boolean {

@@ -3,15 +3,17 @@ import type { Clock } from '../../core/clock.ts';
 import type { AssistantMessage, StopCause, Usage, VersionSpan } from '../../schema/index.ts';
 import type { GenerateRequest, PromptIds, SampledTokens } from '../engine.ts';
 import { type ComparedIds, compareIds, firstDifference } from '../id-scan.ts';
+import { scanLogprobs } from '../logprob-scan.ts';
 import {
   foreignUsageSchema,
   idsOf,
   idsSchema,
-  logprobsSchema,
+  logprobsIn,
   type ParsedReply,
   parseReplyJson,
   recordable,
   refusal,
+  scannedLogprobsSchema,
   shaped,
   stopReasonSchema,
   versionsSchema,
@@ -27,7 +29,7 @@ import type { VllmServer } from './server.ts';
 
 const choiceSchema = z.looseObject({
   token_ids: idsSchema,
-  logprobs: logprobsSchema,
+  logprobs: scannedLogprobsSchema,
   finish_reason: z.string(),
   stop_reason: stopReasonSchema,
   weight_versions: versionsSchema,
@@ -211,7 +213,8 @@ type Generated = {
 /** Reads a 200 reply of `/inference/v1/generate`. Throws `engine_error`. */
 function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, context: ReplyContext): Generated {
   const compared = compareIds(body, 'prompt_token_ids', sent.text, sent.parts);
-  const reply = shaped(replySchema, parseReplyJson(body, compared && { ids: NO_IDS, ...compared }));
+  const logprobs = scanLogprobs(body);
+  const reply = shaped(replySchema, parseReplyJson(body, compared && { ids: NO_IDS, ...compared }, logprobs));
   refuseForeign({ id: reply.request_id, model: reply.model }, context);
   refuseOtherPrompt(reply, compared, sent);
   const choice = reply.choices[0];
@@ -221,7 +224,7 @@ function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, cont
     // The count of what was sent is what the usage is held against; the ids were compared.
     promptIds: sent.parts.length === 1 ? request.prompt.ids : new Int32Array(sent.count),
     responseIds,
-    logprobs: choice?.logprobs?.content,
+    logprobs: logprobsIn(choice?.logprobs?.content, logprobs),
     versions: choice?.weight_versions,
     message: NO_MESSAGE,
     finishReason: choice?.finish_reason ?? '',

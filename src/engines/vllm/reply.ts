@@ -1,19 +1,21 @@
 import { z } from 'zod';
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
 import type { IdScanner } from '../id-scan.ts';
+import { scanLogprobs } from '../logprob-scan.ts';
 import {
   cachedOf,
   finishOf,
   foreignUsageSchema,
   idsOf,
   idsSchema,
-  logprobsSchema,
+  logprobsIn,
   type ParsedReply,
   parseReplyJson,
   recordable,
   refusal,
   refuseForeignId,
   refuseForeignModel,
+  scannedLogprobsSchema,
   shaped,
   stopReasonSchema,
   versionsSchema,
@@ -36,7 +38,7 @@ const choiceSchema = z.looseObject({
   stop_reason: stopReasonSchema,
   prompt_token_ids: idsSchema,
   token_ids: idsSchema,
-  logprobs: logprobsSchema,
+  logprobs: scannedLogprobsSchema,
   weight_versions: versionsSchema,
   routed_experts: foreignRoutingSchema,
 });
@@ -62,7 +64,8 @@ export type ReplyContext = {
 /** Reads a 200 reply of vLLM that came whole. Throws `engine_error`, naming what is wrong, for everything that cannot be trained on. */
 export function parseReply(body: Buffer, context: ReplyContext): ParsedReply {
   const scanned = context.scanner.scan(body, 'prompt_token_ids', context.sessionId);
-  const reply = shaped(replySchema, parseReplyJson(body, scanned));
+  const logprobs = scanLogprobs(body);
+  const reply = shaped(replySchema, parseReplyJson(body, scanned, logprobs));
   refuseForeign(reply, context);
   const choice = reply.choices[0] as ForeignChoice;
   const promptIds = idsOf(reply.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids');
@@ -70,7 +73,7 @@ export function parseReply(body: Buffer, context: ReplyContext): ParsedReply {
   return recordable({
     promptIds,
     responseIds,
-    logprobs: choice.logprobs?.content,
+    logprobs: logprobsIn(choice.logprobs?.content, logprobs),
     versions: choice.weight_versions,
     message: messageOf(choice.message),
     finishReason: choice.finish_reason,
