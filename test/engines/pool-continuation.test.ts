@@ -5,7 +5,18 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
 import { poolOf } from '../../src/engines/pool.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
-import { gone, never, REQUEST, replyOf, settle, ToyEngine, type ToyFacts, through } from './toy-engine.ts';
+import {
+  gone,
+  never,
+  REQUEST,
+  replyOf,
+  settle,
+  specOf,
+  ToyEngine,
+  type ToyFacts,
+  ToyNetwork,
+  through,
+} from './toy-engine.ts';
 
 const TAKES_IDS: ToyFacts = { capabilities: { token_input: 'generate', pause: true } };
 
@@ -27,11 +38,15 @@ const says = (message: Partial<AssistantMessage>): Partial<GenerateReply> => ({
   message: { role: 'assistant', content: null, ...message },
 });
 
+/** What a pool may connect to. */
+const joinable = new ToyNetwork();
+
 function poolWith(...engines: readonly ToyEngine[]) {
   const clock = new VirtualClock();
   const notices: string[] = [];
   const pool = poolOf(engines, {
     clock,
+    connect: joinable.connect,
     policy: 'assignment_count',
     notice: (message, { reason }) => void notices.push(`${message}: ${reason}`),
   });
@@ -98,6 +113,20 @@ describe('a reply that an update broke off', () => {
     first.pending[0]?.answer(cut([7]));
     await expect(call).resolves.toMatchObject({ engineId: 'b', reply: { responseIds: Int32Array.of(7, 8) } });
     expect([first.calls, first.closed]).toEqual([1, 1]);
+  });
+
+  test('never goes on at an engine with another tokenizer that has taken the place of the first', async () => {
+    const first = ToyEngine.held('a', { ...TAKES_IDS, fingerprint: 'f' });
+    const { pool, clock } = poolWith(first);
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    pool.deregister('a');
+    const other = new ToyEngine('b', undefined, { ...TAKES_IDS, fingerprint: 'g' });
+    joinable.put('b', other);
+    await pool.register(specOf('b'));
+    first.pending[0]?.answer(cut([7]));
+    await expect(through(clock, call)).resolves.toMatchObject({ engineId: 'a', reply: { finishReason: 'abort' } });
+    expect(other.calls).toBe(0);
   });
 
   test('may be broken off again and again while it gets longer', async () => {

@@ -18,6 +18,7 @@ describe('a prompt of ids', () => {
     const call = pool.generate({ ...REQUEST, prompt: prompt('old') }, never());
     await expect(call).rejects.toMatchObject({ code: 'engine_error', details: { engine_id: 'a' } });
     expect(engine.requests).toEqual([]);
+    expect(pool.info()[0]?.healthy).toBe(true);
     const reply = await pool.generate({ ...REQUEST, prompt: prompt('new') }, never());
     expect(reply.engineId).toBe('a');
   });

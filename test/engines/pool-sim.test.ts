@@ -28,37 +28,55 @@ describe('a pool of simulated engines', () => {
     await Promise.all(sims.splice(0).map((sim) => sim.close()));
   });
 
-  test.each([[true], [false]])(
-    'samples a reply on that an update broke off, with the new weights (streamed: %s)',
-    async (streamed) => {
-      await start(2);
-      let text = '';
-      let begin = (): void => {};
-      const begun = new Promise<void>((resolve) => (begin = resolve));
-      const listener = {
-        started: () => {},
-        delta: (delta: ReplyDelta) => {
-          if (delta.kind === 'text') text += delta.text;
-          begin();
-        },
-      };
-      const call = pool.generate({ ...REQUEST, messageTexts, ...(streamed ? { listener } : {}) }, never());
-      if (streamed) await begun;
-      else while (sims.every((sim) => sim.engine.running === 0)) await new Promise((resolve) => setImmediate(resolve));
-      await pool.pause({ mode: 'abort', whilePaused: 'reject' });
-      for (const sim of sims) sim.updateWeights('v1');
-      pool.setPolicyVersion('v1');
-      await pool.resume();
-      const { reply } = await call;
-      expect(reply.finishReason).toBe('stop');
-      expect(reply.message.content).toBe(words);
-      expect(words.startsWith(text)).toBe(true);
-      expect(reply.versionSpans.at(-1)).toMatchObject({ version: 'v1', end: reply.responseIds.length });
-      if (streamed) expect(reply.versionSpans.map(({ version }) => version)).toEqual(['v0', 'v1']);
-      const sampled = sims.flatMap((sim) => sim.ledger.entries()).sort((a, b) => a.started_ms - b.started_ms);
-      expect(sampled.flatMap(({ response_ids }) => response_ids)).toEqual([...reply.responseIds]);
-    },
-  );
+  /** Pauses, updates to v1 and resumes. */
+  const update = async (): Promise<void> => {
+    await pool.pause({ mode: 'abort', whilePaused: 'reject' });
+    for (const sim of sims) sim.updateWeights('v1');
+    pool.setPolicyVersion('v1');
+    await pool.resume();
+  };
+
+  const sampledIds = (): number[] =>
+    sims
+      .flatMap((sim) => sim.ledger.entries())
+      .sort((a, b) => a.started_ms - b.started_ms)
+      .flatMap(({ response_ids }) => response_ids);
+
+  test('samples a reply on that an update broke off, with the new weights', async () => {
+    await start(2);
+    const ids = await pool.render({ ...REQUEST, messageTexts, generationPrompt: true }, never());
+    const prompt = { ids, json: Buffer.from(ids.join(',')) };
+    const call = pool.generate({ ...REQUEST, messageTexts, prompt }, never());
+    while (sims.every((sim) => sim.engine.running === 0)) await new Promise((resolve) => setImmediate(resolve));
+    await update();
+    const { reply } = await call;
+    expect(reply).toMatchObject({ finishReason: 'stop', promptIds: ids, message: { content: words } });
+    expect(reply.versionSpans.at(-1)).toMatchObject({ version: 'v1', end: reply.responseIds.length });
+    expect([...reply.responseIds]).toEqual(sampledIds());
+  });
+
+  test('completes the stream of a reply that an update broke off', async () => {
+    await start(2);
+    let text = '';
+    let begin = (): void => {};
+    const begun = new Promise<void>((resolve) => (begin = resolve));
+    const listener = {
+      started: () => {},
+      delta: (delta: ReplyDelta) => {
+        if (delta.kind === 'text') text += delta.text;
+        begin();
+      },
+    };
+    const call = pool.generate({ ...REQUEST, messageTexts, listener }, never());
+    await begun;
+    await update();
+    const { reply } = await call;
+    expect(reply).toMatchObject({ finishReason: 'stop', message: { content: words } });
+    expect(words.startsWith(text)).toBe(true);
+    expect(text.length).toBeLessThan(words.length);
+    expect(reply.versionSpans.length).toBeGreaterThan(1);
+    expect([...reply.responseIds]).toEqual(sampledIds());
+  });
 
   test('tells the metrics of all', async () => {
     await start(2);

@@ -97,6 +97,27 @@ describe('slots', () => {
     expect(it.engines.get('a')?.calls).toBe(2);
   });
 
+  test('are not waited for at an engine that has left', async () => {
+    const it = await rig({ a: 1, b: 1 }, 'assignment_count');
+    const a = it.engines.get('a') as ToyEngine;
+    const call = (name: string): Promise<unknown> => it.pool.generate({ ...REQUEST, completionId: name }, never());
+    const calls = [call('first'), call('second'), call('third')];
+    await settle();
+    a.pending[0]?.fail(gone({ status: 429 }));
+    await settle();
+    it.pool.deregister('b');
+    await settle();
+    it.clock.advance(200);
+    await settle();
+    expect(a.pending[0]?.request.completionId).toBe('third');
+    a.pending[0]?.answer();
+    await settle();
+    expect(a.pending[0]?.request.completionId).toBe('first');
+    a.pending[0]?.answer();
+    it.engines.get('b')?.pending[0]?.answer();
+    await Promise.all(calls);
+  });
+
   test('keep the place of a call that is tried again', async () => {
     const it = await rig({ a: 1 }, 'assignment_count');
     const a = it.engines.get('a') as ToyEngine;

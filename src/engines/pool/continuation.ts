@@ -1,6 +1,6 @@
 import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import type { EngineNotice, GenerateReply, GenerateRequest, PromptIds } from '../engine.ts';
+import type { EngineNotice, GenerateRequest, PromptIds } from '../engine.ts';
 import type { PooledReply } from '../pool.ts';
 import { RelayedReply } from './relayed.ts';
 
@@ -24,8 +24,8 @@ export type ContinuationDeps = {
   readonly takesIds: (pool: string) => boolean;
 };
 
-/** A reply, and what the engine that gave it has room for. */
-export type Sampled = PooledReply & { readonly maxModelLen: number | null };
+/** A reply, and the engine that gave it: what it has room for, and its tokenizer and template. */
+export type Sampled = PooledReply & { readonly maxModelLen: number | null; readonly fingerprint: string | null };
 
 /**
  * Samples one reply to its end. What an update broke off is sampled on from there, by any engine of the pool that takes ids;
@@ -44,7 +44,7 @@ export async function generateWhole(
   while (answer.reply.finishReason === 'abort' && !signal.aborted) {
     const { reply } = answer;
     if (isFull(request, answer)) return { ...answer, reply: { ...reply, finishReason: 'length', stop: null } };
-    const prompt = promptOf(request, reply);
+    const prompt = promptOf(request, answer);
     if (prompt === null || !deps.takesIds(request.pool)) return answer;
     idle = reply.responseIds.length > (asked.begun?.responseIds.length ?? 0) ? 0 : idle + 1;
     if (idle > MAX_IDLE) return answer;
@@ -105,10 +105,10 @@ function isFull({ maxTokens }: GenerateRequest, { reply, maxModelLen }: Sampled)
 }
 
 /** Null: the prompt cannot be given as ids. */
-function promptOf(request: GenerateRequest, reply: GenerateReply): PromptIds | null {
+function promptOf(request: GenerateRequest, { reply, fingerprint }: Sampled): PromptIds | null {
   if (request.prompt !== null) return request.prompt;
   if (reply.promptIds.length === 0 || request.messageTexts.some(hasImage)) return null;
-  return { ids: reply.promptIds, json: Buffer.from(reply.promptIds.join(',')) };
+  return { ids: reply.promptIds, json: Buffer.from(reply.promptIds.join(',')), fingerprint };
 }
 
 /** Ids alone do not bring a picture. In JSON text an unescaped quote behind a bracket or comma begins a key. */

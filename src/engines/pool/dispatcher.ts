@@ -1,5 +1,6 @@
 import { type Clock, sleep } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import type { EngineInfo } from '../../schema/index.ts';
 import type { CallNames, Engine } from '../engine.ts';
 import type { Gate } from './gate.ts';
 import type { Member } from './member.ts';
@@ -23,6 +24,8 @@ export type Job<T> = {
   readonly admitted: boolean;
   /** See `SlotNeed`. */
   readonly ticket: number;
+  /** Why the call cannot be given to this engine, which is no fault of its; null: it can. */
+  unfit(engine: EngineInfo): FloeError | null;
   /** Calls the engine before it returns. */
   run(engine: Engine, signal: AbortSignal): Promise<T>;
 };
@@ -67,6 +70,7 @@ export class Dispatcher {
       }
       const outcome = await this.once(slot, job, signal);
       if ('result' in outcome) return outcome.result;
+      if ('unfit' in outcome) throw outcome.unfit;
       if (outcome.failure === null) continue;
       failure = outcome.failure;
       attempts.failed(slot.member, failure);
@@ -88,7 +92,7 @@ export class Dispatcher {
     slot: Slot,
     job: Job<T>,
     signal: AbortSignal,
-  ): Promise<{ readonly result: T } | { readonly failure: FloeError | null }> {
+  ): Promise<{ readonly result: T } | { readonly failure: FloeError | null } | { readonly unfit: FloeError }> {
     const { member, end } = slot;
     try {
       if (member.gone) return { failure: null };
@@ -99,6 +103,8 @@ export class Dispatcher {
       // Nothing is awaited from here to the engine: what has left the pool, or a closed gate, is not passed.
       if (member.gone || (job.sampling && this.deps.gate.closed !== null)) return { failure: null };
       signal.throwIfAborted();
+      const unfit = job.unfit(member.engine.info());
+      if (unfit !== null) return { unfit };
       const result = await member.run(signal, job.run);
       member.succeeded();
       return { result };

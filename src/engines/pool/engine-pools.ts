@@ -141,7 +141,8 @@ export class EnginePools implements EnginePool {
     run: (engine: Engine, signal: AbortSignal) => Promise<T>,
   ): Promise<T> {
     const ticket = this.dispatcher.ticket();
-    return this.dispatcher.send({ names, sampling: false, ids: false, admitted: false, ticket, run }, signal);
+    const job = { names, sampling: false, ids: false, admitted: false, ticket, unfit: () => null, run };
+    return this.dispatcher.send(job, signal);
   }
 
   private sample(
@@ -152,18 +153,19 @@ export class EnginePools implements EnginePool {
   ): Promise<Sampled> {
     const run = async (engine: Engine, callSignal: AbortSignal): Promise<Sampled> => {
       const startMs = this.clock.monotonicMs();
-      refuseForeign(request, engine.info());
       const asked = { ...request, cacheSalt: this.cacheSaltOf(engine.info()), listener: relay };
       try {
         const reply = await engine.generate(asked, callSignal);
-        const { engine_id, model, max_model_len } = engine.info();
+        const { engine_id, model, max_model_len, capabilities } = engine.info();
+        const { fingerprint } = capabilities.template;
         const engineMs = this.clock.monotonicMs() - startMs;
-        return { reply, engineId: engine_id, model, engineMs, maxModelLen: max_model_len };
+        return { reply, engineId: engine_id, model, engineMs, maxModelLen: max_model_len, fingerprint };
       } catch (error) {
         throw relay === undefined ? error : relay.failure(error);
       }
     };
-    const job = { names: request, sampling: true, ids: request.prompt !== null, ...place, run };
+    const unfit = (engine: EngineInfo): FloeError | null => foreignPrompt(request, engine);
+    const job = { names: request, sampling: true, ids: request.prompt !== null, unfit, ...place, run };
     return this.dispatcher.send(job, signal);
   }
 
@@ -185,14 +187,11 @@ export class EnginePools implements EnginePool {
 }
 
 /** The pool's engines may have been replaced by others while the prompt was made. */
-function refuseForeign({ prompt }: GenerateRequest, { engine_id, capabilities }: EngineInfo): void {
+function foreignPrompt({ prompt }: GenerateRequest, { engine_id, capabilities }: EngineInfo): FloeError | null {
   const { fingerprint } = capabilities.template;
-  if (prompt?.fingerprint === undefined || prompt.fingerprint === fingerprint) return;
-  throw new FloeError(
-    'engine_error',
-    `engine ${engine_id} has another tokenizer or template than the prompt was made with`,
-    { engine_id },
-  );
+  if (prompt?.fingerprint === undefined || prompt.fingerprint === fingerprint) return null;
+  const message = `engine ${engine_id} has another tokenizer or template than the prompt was made with`;
+  return new FloeError('engine_error', message, { engine_id });
 }
 
 function specOf(info: EngineInfo): EngineSpec {
