@@ -39,9 +39,9 @@ const CACHE_BLOCKS = 24_576;
 const SESSION = { systemTokens: 2_000, taskTokens: 600, turns: 14, replyTokens: 160, toolTokens: 350, toolMs: 1_500 };
 const CONCURRENT = 128;
 /** The first part of a run fills caches and batches. */
-const WARM_UP_MS = 45_000;
-const QUICK_MS = 30_000;
-const FULL_MS = 120_000;
+const WARM_UP_MS = 60_000;
+const QUICK_MS = 60_000;
+const FULL_MS = 300_000;
 
 // ---- time
 
