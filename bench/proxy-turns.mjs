@@ -62,23 +62,34 @@ export async function round(client, paths, body, { connections, calls }) {
   return latencies;
 }
 
-/** Conversations that go on from their own replies, one for each path, `connections` at a time. Latencies in ms. */
+/** A conversation that goes on from its own replies: each has a call, whose result is the next request's last message. */
+export function conversation(name) {
+  const messages = historyOf(SESSION.firstBytes, `Task ${name}.`);
+  messages.push({ role: 'user', content: 'go on' });
+  return {
+    body: () => JSON.stringify({ model: 'policy', max_tokens: 512, messages }),
+    heard(text) {
+      const { message } = JSON.parse(text).choices[0];
+      const result = `${messages.length}: ${TOOL.repeat(20)}`.slice(0, SESSION.resultChars);
+      messages.push(message, { role: 'tool', tool_call_id: message.tool_calls[0].id, content: result });
+    },
+  };
+}
+
+/** One conversation for each path, `connections` at a time. Latencies in ms. */
 export async function converse(client, paths, { connections }) {
   const latencies = [];
   let next = 0;
   const worker = async () => {
     while (next < paths.length) {
       const n = next++;
-      const messages = historyOf(SESSION.firstBytes, `Task ${n}.`);
-      messages.push({ role: 'user', content: 'go on' });
+      const talk = conversation(n);
       for (let turn = 0; turn < SESSION.turns; turn++) {
-        const body = JSON.stringify({ model: 'policy', max_tokens: 512, messages });
+        const body = talk.body();
         const startMs = performance.now();
         const text = await send(client, paths[n], body);
         latencies.push(performance.now() - startMs);
-        const { message } = JSON.parse(text).choices[0];
-        const result = `${turn}: ${TOOL.repeat(20)}`.slice(0, SESSION.resultChars);
-        messages.push(message, { role: 'tool', tool_call_id: message.tool_calls[0].id, content: result });
+        talk.heard(text);
       }
     }
   };

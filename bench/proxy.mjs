@@ -12,7 +12,18 @@ import { join } from 'node:path';
 import { performance } from 'node:perf_hooks';
 import { fileURLToPath } from 'node:url';
 import { Client, Pool } from 'undici';
-import { bodiesOf, CHAT_PATH, callsOf, conversationsOf, converse, round, SMALL, send, TURN } from './proxy-turns.mjs';
+import {
+  bodiesOf,
+  CHAT_PATH,
+  callsOf,
+  conversation,
+  conversationsOf,
+  converse,
+  round,
+  SMALL,
+  send,
+  TURN,
+} from './proxy-turns.mjs';
 import { machine, median, percentile, round as rounded } from './report.mjs';
 
 /** Turns of one session before the next one begins. */
@@ -22,7 +33,7 @@ const PACED_MS = 25;
 /** Sessions that the client carries on are spliced onto their last turn, all but their first calls. */
 const LEAST_SPLICED = 0.9;
 /** Sessions at once: each has its own connection, a share of them their own socket; an engine takes seconds for a turn. */
-const CROWD = { sessions: 1_024, sockets: 512, engineMs: 4_000, limitMs: 30_000 };
+const CROWD = { sessions: 1_024, sockets: 512, engineMs: 10_000, limitMs: 60_000 };
 
 const option = (name) => process.argv.find((arg) => arg.startsWith(`--${name}=`))?.slice(name.length + 3) ?? null;
 const quick = process.argv.includes('--quick');
@@ -124,13 +135,15 @@ function rowOf(direct, floor, proxied) {
   };
 }
 
-/** Many sessions at once: half of them stream, half have tokens mode, half their own sockets. */
+/** Many sessions at once: half of them stream in chat mode, half carry on conversations in tokens mode; half have their own sockets. */
 async function crowd(rig, { turns }) {
   await rig.engine.ask('delay', { delayMs: CROWD.engineMs });
   const half = CROWD.sessions / 2;
   const open = (mode) => rig.proxy.ask('open', { count: half, mode, sockets: CROWD.sockets / 2 });
   const sessions = [...(await open('chat')).sessions, ...(await open('tokens')).sessions];
   const body = bodiesOf(TURN);
+  let sent = 0;
+  const streamed = () => ({ body: () => body(sent++).replace('{', '{"stream":true,'), heard() {} });
   const idle = rig.floor;
   await Promise.all([rig.proxy.ask('resetLag'), idle.ask('resetLag')]);
   const before = await rig.proxy.ask('usage');
@@ -140,10 +153,10 @@ async function crowd(rig, { turns }) {
     const client = new Client(rig.origin, { socketPath, headersTimeout: 0, bodyTimeout: 0 });
     // Agents do not act in step.
     await new Promise((resolve) => setTimeout(resolve, (CROWD.engineMs * index * 0.618) % CROWD.engineMs));
+    const talk = index < half ? streamed() : conversation(index);
     for (let turn = 0; turn < turns; turn++) {
-      const text = body(`${index}.${turn}`).replace('{', `{"stream":${index % 2 === 0},`);
       try {
-        await send(client, `/s/${key}${CHAT_PATH}`, text, AbortSignal.timeout(CROWD.limitMs));
+        talk.heard(await send(client, `/s/${key}${CHAT_PATH}`, talk.body(), AbortSignal.timeout(CROWD.limitMs)));
       } catch (error) {
         if (error.name === 'TimeoutError') failures.timeouts++;
         else if (failures.errors++ === 0) console.error(error);
@@ -209,7 +222,7 @@ async function main() {
           mode: 'tokens',
         }),
       growth: () => growth(rig, { calls: n(100_000), warmUp: n(20_000) }),
-      crowd: () => crowd(rig, { turns: quick ? 1 : 4 }),
+      crowd: () => crowd(rig, { turns: quick ? 1 : 3 }),
     };
     const found = {};
     for (const [name, plan] of Object.entries(plans)) {
