@@ -24,7 +24,7 @@ export const simConfigSchema = z.strictObject({
   face: z.enum(['vllm', 'sglang']).default('vllm').describe('whose HTTP API the server speaks'),
   model: z.string().min(1).default('floe-sim'),
   scenarios: scenarioListSchema.default([]).describe('a built-in default answers what they do not cover'),
-  version: z.string().min(1).default('0.14.0').describe('what /version answers'),
+  version: z.string().min(1).default('0.32.0').describe('what /version answers'),
   vision: z.boolean().default(true).describe('whether messages may have images'),
   templateMode: z.enum(TEMPLATE_MODES).default('append_only'),
   logprobsMode: z
@@ -53,7 +53,12 @@ export const simConfigSchema = z.strictObject({
   cacheBlocks: z.int().min(1).default(DEFAULT_CACHE_BLOCKS).describe('prefix cache, in blocks of 16 tokens'),
   seed: z.int().default(0).describe('decides what requests without a seed sample, and which calls faults hit'),
   weightVersion: z.string().min(1).default('v0').describe('name of the first weights'),
-  reportVersions: z.boolean().default(true).describe('whether choices carry `weight_versions`'),
+  reportVersions: z
+    .enum(['all', 'generate', 'none'])
+    .default('generate')
+    .describe(
+      'which replies carry `weight_versions`: vLLM tells them in token generation alone, SGLang in all or none',
+    ),
   reportCachedTokens: z.boolean().default(true).describe('whether usage carries `prompt_tokens_details`'),
   scaleOut: z
     .boolean()
@@ -67,8 +72,8 @@ export const simConfigSchema = z.strictObject({
     .describe('shape of logprobs in token generation: integer ids, or those of older servers with `token_id:<n>`'),
   generateStopReason: z
     .boolean()
-    .default(false)
-    .describe('whether token generation tells `stop_reason`; servers of both kinds are about'),
+    .default(true)
+    .describe('whether token generation tells `stop_reason`, which older servers do not'),
   derenderEnd: z
     .enum(['kept', 'hidden'])
     .default('kept')

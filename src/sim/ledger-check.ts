@@ -17,8 +17,16 @@ export type LedgerReport = {
   readonly trainable_tokens: number;
   /** Of these, tokens whose whole context in the trace is the prompt that the engine was given. */
   readonly exact_context_tokens: number;
+  /** Trained tokens of no version, where those are allowed. */
+  readonly unknown_version_tokens: number;
   readonly mismatches: readonly LedgerMismatch[];
 };
+
+/**
+ * `allow` counts a token of no version instead of calling it a mismatch: what is right where an engine cannot tell which weights
+ * sampled a reply that an update fell into.
+ */
+export type LedgerCheckOptions = { readonly unknownVersions?: 'mismatch' | 'allow' };
 
 /** Which of the ledger's log-probabilities the engine reported. */
 export type LogprobsMode = 'raw' | 'processed';
@@ -32,8 +40,9 @@ export function checkAgainstLedger(
   results: readonly SessionResult[],
   ledger: readonly LedgerEntry[],
   mode: LogprobsMode,
+  options: LedgerCheckOptions = {},
 ): LedgerReport {
-  const check = new LedgerCheck(ledger, mode);
+  const check = new LedgerCheck(ledger, mode, options.unknownVersions === 'allow');
   for (const result of results) check.session(result);
   return check.report(results.length);
 }
@@ -46,8 +55,11 @@ class LedgerCheck {
   private traces = 0;
   private tokens = 0;
   private exactTokens = 0;
+  private unknownVersions = 0;
+  private readonly allowsUnknown: boolean;
 
-  constructor(ledger: readonly LedgerEntry[], mode: LogprobsMode) {
+  constructor(ledger: readonly LedgerEntry[], mode: LogprobsMode, allowsUnknown: boolean) {
+    this.allowsUnknown = allowsUnknown;
     const byRequest = new Map<string, LedgerEntry>();
     for (const entry of ledger) byRequest.set(entry.request_id, continued(byRequest.get(entry.request_id), entry));
     this.byRequest = byRequest;
@@ -76,6 +88,7 @@ class LedgerCheck {
       traces: this.traces,
       trainable_tokens: this.tokens,
       exact_context_tokens: this.exactTokens,
+      unknown_version_tokens: this.unknownVersions,
       mismatches: this.mismatches,
     };
   }
@@ -140,8 +153,11 @@ class LedgerCheck {
       // Written as the shortest decimal that restores the float32, so it is read back as one.
       const got = Math.fround(trace.response_logprobs[start + i] ?? Number.NaN);
       if (got !== wanted) add(entry.request_id, 'logprob', `token ${i}: ${got} instead of ${wanted}`);
-      if (versions[start + i] !== ledgerVersions[i]) {
-        add(entry.request_id, 'version', `token ${i}: ${versions[start + i]} instead of ${ledgerVersions[i]}`);
+      const version = versions[start + i];
+      if (version === null && this.allowsUnknown) {
+        this.unknownVersions++;
+      } else if (version !== ledgerVersions[i]) {
+        add(entry.request_id, 'version', `token ${i}: ${version} instead of ${ledgerVersions[i]}`);
       }
     }
     if (sameContext(entry, trace, start)) this.exactTokens += entry.response_ids.length;

@@ -28,20 +28,26 @@ export const messageSchema = z.object({
     .nullish(),
 });
 
+/** vLLM takes any role. */
+export const anyRoleMessageSchema = messageSchema.extend({ role: z.string() });
+
 export type ChatMessage = z.infer<typeof messageSchema>;
 
 /**
- * Throws `engine_rejected` naming the message for parts that are neither text nor, with `vision`, images, and for
- * arguments that are no JSON object.
+ * Throws `engine_rejected` naming the message for parts that are neither text nor, with `vision`, images, and, unless
+ * `anyArguments`, for arguments that are no JSON.
  */
-export function templateMessages(messages: readonly ChatMessage[], vision: boolean): TemplateMessage[] {
+export function templateMessages(
+  messages: readonly ChatMessage[],
+  options: { readonly vision: boolean; readonly anyArguments: boolean },
+): TemplateMessage[] {
   return messages.map((message, index) => ({
     role: message.role === 'developer' ? 'system' : message.role,
-    text: textOf(message.content ?? '', `messages.${index}.content`, vision),
+    text: textOf(message.content ?? '', `messages.${index}.content`, options.vision),
     reasoning: message.reasoning ?? message.reasoning_content ?? null,
     toolCalls: (message.tool_calls ?? []).map((call) => ({
       name: call.function.name,
-      argumentsText: argumentsText(call.function.arguments ?? '{}', index),
+      argumentsText: argumentsText(call.function.arguments ?? '{}', index, options.anyArguments),
     })),
   }));
 }
@@ -59,9 +65,10 @@ function textOf(content: string | readonly ContentPart[], path: string, vision: 
     .join('\n');
 }
 
-/** Valid JSON text is rendered as it is; engines parse it first and refuse what is none. */
-function argumentsText(value: string | Readonly<Record<string, unknown>>, index: number): string {
+/** JSON text is rendered as it is. SGLang parses it first and refuses what is none; vLLM renders that as well. */
+function argumentsText(value: string | Readonly<Record<string, unknown>>, index: number, any: boolean): string {
   if (typeof value !== 'string') return JSON.stringify(value);
+  if (any) return value;
   try {
     JSON.parse(value);
   } catch (cause) {

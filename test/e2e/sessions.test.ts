@@ -162,7 +162,7 @@ describe('a session with the shell harness', () => {
 
 describe('an engine that tells its version only when asked', () => {
   it('never labels a token with weights that did not sample it', async () => {
-    const stack = await startTestStack({ sim: { reportVersions: false, weightVersion: 'before' } });
+    const stack = await startTestStack({ sim: { reportVersions: 'none', weightVersion: 'before' } });
     try {
       const first = only(await stack.run(shell(oneCall('hello'))));
       stack.sim.updateWeights('after');

@@ -1,5 +1,5 @@
 import { type Audit, type SessionResult, trajectorySchema } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { checkAgainstLedger, type LedgerCheckOptions } from '../../src/sim/ledger-check.ts';
 import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import type { GoldenSession } from '../golden/session.ts';
@@ -14,6 +14,8 @@ export type Measure = {
   trained: number;
   /** Of the trained ones, those in the very context that they were sampled in. */
   exact: number;
+  /** Of the trained ones, those whose weights nobody can tell, where that may be. */
+  unknown_version: number;
   mismatches: number;
   trained_twice: number;
   /** Neither trained, nor excluded with a reason, nor of a reply that was refused or aborted. */
@@ -28,6 +30,7 @@ export function emptyMeasure(): Measure {
     sampled: 0,
     trained: 0,
     exact: 0,
+    unknown_version: 0,
     mismatches: 0,
     trained_twice: 0,
     unaccounted: 0,
@@ -43,6 +46,7 @@ export function measure(
   session: GoldenSession,
   graphOptions: GraphOptions,
   config: Record<string, unknown>,
+  options: LedgerCheckOptions = {},
 ): { readonly measure: Measure; readonly audit: Audit; readonly problems: readonly string[] } {
   const completions = session.session.completions();
   const { json, audit } = buildTrajectory({
@@ -57,7 +61,7 @@ export function measure(
   const trajectory = trajectorySchema.parse(JSON.parse(json.toString()));
   const entries = session.ledger();
   const result = { session_id: session.session.sessionId, trajectory } as SessionResult;
-  const report = checkAgainstLedger([result], entries, 'processed');
+  const report = checkAgainstLedger([result], entries, 'processed', options);
   const recorded = new Set(completions.map(({ completionId }) => completionId));
   const lost = entries.filter((entry) => !recorded.has(entry.request_id));
   const unexplained = lost.filter((entry) => entry.faults.length === 0 && entry.aborted_at === null);
@@ -78,6 +82,7 @@ export function measure(
       sampled: sum(entries),
       trained: audit.tokens.trained,
       exact: report.exact_context_tokens,
+      unknown_version: report.unknown_version_tokens,
       mismatches: report.mismatches.length,
       trained_twice: report.mismatches.filter(({ what }) => what === 'trained twice').length,
       unaccounted: sum(unexplained) + Math.abs(difference),

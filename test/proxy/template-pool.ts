@@ -22,7 +22,7 @@ const vocabulary = bundledVocabulary();
 /** Renders as the simulated model's template does. Throws `engine_rejected` for what that refuses. */
 export function renderIds(texts: readonly string[], toolsText: string, open: boolean, mode: TemplateMode): Int32Array {
   const messages = texts.map((text) => JSON.parse(text) as SimMessage);
-  const text = renderChat(templateMessages(messages, false), {
+  const text = renderChat(templateMessages(messages, { vision: false, anyArguments: true }), {
     mode,
     tools: JSON.parse(toolsText) as unknown[],
     addGenerationPrompt: open,

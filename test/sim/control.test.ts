@@ -4,7 +4,7 @@ import type { SimServer } from '../../src/sim/index.ts';
 import { postJson, simStarter, TOOLS, USER } from './running.ts';
 import { type Chunk, events, post } from './sse.ts';
 
-const start = simStarter({ scaleOut: true });
+const start = simStarter({ scaleOut: true, reportVersions: 'all' });
 const LONG = [{ name: 'long', rules: [{ reply: [{ think: 500 }] }] }];
 const body = { messages: [USER], tools: TOOLS, seed: 5, return_token_ids: true };
 

@@ -51,7 +51,7 @@ describe('token generation', () => {
   it('is there only with scale-out, and needs no rendering first', async () => {
     const without = await start({ scaleOut: false });
     for (const path of ['/inference/v1/generate', '/v1/chat/completions/render', '/v1/chat/completions/derender']) {
-      expect((await postJson(`${without.url}${path}`, {})).status).toBe(404);
+      expect((await postJson(`${without.url}${path}`, {})).status).toBe(403);
     }
     const sim = await start();
     const { status, body } = await generate(sim, { token_ids: [9, 8, 7], sampling_params: {} });
@@ -170,8 +170,8 @@ describe('token generation', () => {
     expect(none?.logprobs).toBeNull();
   });
 
-  it('adds text in text mode, without what stopped it, and names the cause only when it is set to', async () => {
-    const sim = await start({ generateStopReason: true });
+  it('adds text in text mode, without what stopped it, and names the cause unless it is set not to', async () => {
+    const sim = await start();
     const rendered = await render(sim);
     const sampling_params = { ...rendered.sampling_params, stop: ['look.'] };
     const text = (await generate(sim, { ...rendered, sampling_params, output_mode: 'text' })).body;
@@ -186,7 +186,7 @@ describe('token generation', () => {
     const blind = await generate(sim, { ...rendered, sampling_params: { ...sampling_params, detokenize: false } });
     expect(blind.body.choices[0]?.finish_reason).toBe('stop');
     expect(blind.body.choices[0]?.token_ids?.at(-1)).toBe(vocabulary.special.imEnd);
-    const silent = await start();
+    const silent = await start({ generateStopReason: false });
     const told = await generate(silent, { ...(await render(silent)), sampling_params });
     expect(told.body.choices[0]).not.toHaveProperty('stop_reason');
   });
@@ -243,7 +243,7 @@ describe('token generation', () => {
     expect(metrics).toMatch(new RegExp(`vllm:prefix_cache_queries_total\\{[^}]*\\} ${queries}\\n`));
   });
 
-  it('ends an aborted stream of tokens without a finish, and one of text with it', async () => {
+  it('ends an aborted stream with its finish, with text or without', async () => {
     const sim = await start({ tokenDelayMs: 1, scenarios: [{ name: 'long', rules: [{ reply: [{ think: 500 }] }] }] });
     const body = { token_ids: [5, 6], sampling_params: {}, request_id: 'r1', stream: true };
     for (const output_mode of ['tokens', 'text']) {
@@ -252,7 +252,7 @@ describe('token generation', () => {
       expect(aborted.body).toEqual({ status: 'aborted', aborted: 1 });
       const parts = (events(await response.text()) as unknown as Generated[]).flatMap(({ choices }) => choices);
       const finishes = parts.flatMap(({ finish_reason: reason }) => reason ?? []);
-      expect(finishes).toEqual(output_mode === 'text' ? ['abort'] : []);
+      expect(finishes).toEqual(['abort']);
       const entry = sim.ledger.entries({ requestId: 'r1' }).at(-1);
       expect(parts.flatMap(({ token_ids }) => token_ids ?? [])).toEqual(entry?.response_ids);
     }

@@ -95,6 +95,23 @@ describe('checkAgainstLedger', () => {
     expect(report).toMatchObject({ mismatches: [], trainable_tokens: 4, exact_context_tokens: 0 });
   });
 
+  it('counts tokens of no version where they are allowed, and still compares those of one', () => {
+    const versions = (second: string | null) => [
+      { version: null, start: 0, end: 2 },
+      { version: second, start: 3, end: 5 },
+    ];
+    const report = (second: string | null, unknownVersions?: 'allow') => {
+      const result = sessionOf([trace({ version_spans: versions(second) })], 4);
+      return checkAgainstLedger([result], ledger, 'processed', unknownVersions && { unknownVersions });
+    };
+    expect(report('v1', 'allow')).toMatchObject({ mismatches: [], unknown_version_tokens: 2 });
+    expect(report('v2', 'allow').mismatches.map(({ what }) => what)).toEqual(['version', 'version']);
+    expect(report('v1')).toMatchObject({
+      mismatches: [{ what: 'version' }, { what: 'version' }],
+      unknown_version_tokens: 0,
+    });
+  });
+
   it.each<[string, Trace[], number, string]>([
     ['a wrong id', [trace({ response_ids: [3, 4, 5, 6, 8] })], 4, 'ids'],
     ['logprobs off by one', [trace({ response_logprobs: [0, -0.3, -0.4, 0, -0.6].map(Math.fround) })], 4, 'logprob'],

@@ -5,7 +5,7 @@ import { postJson, simStarter, TOOLS, USER } from './running.ts';
 import { assembled, type Chunk, events, post } from './sse.ts';
 
 const vocabulary = bundledVocabulary();
-const start = simStarter({ scaleOut: true, seed: 11 });
+const start = simStarter({ scaleOut: true, seed: 11, reportVersions: 'all' });
 const body = { messages: [USER], tools: TOOLS, seed: 5, logprobs: true, return_token_ids: true };
 
 const chat = (url: string, more: object = {}, headers?: Record<string, string>) =>

@@ -16,7 +16,7 @@ const asked = { messages: [user], tools, return_token_ids: true, logprobs: true,
 const running: SimServer[] = [];
 async function start(options: SimOptions = {}): Promise<SimServer> {
   const scenarios = options.scenarios ?? (await loadScenarios(['examples/scenarios/failing-test.yaml']));
-  const sim = await startSim({ ...options, scenarios });
+  const sim = await startSim({ reportVersions: 'all', ...options, scenarios });
   running.push(sim);
   return sim;
 }
@@ -59,7 +59,13 @@ describe('chat completions', () => {
       prompt_tokens: entry?.prompt_ids.length,
       completion_tokens: entry?.response_ids.length,
       total_tokens: (entry?.prompt_ids.length ?? 0) + (entry?.response_ids.length ?? 0),
-      prompt_tokens_details: { cached_tokens: 0 },
+      prompt_tokens_details: {
+        cached_tokens: 0,
+        created_cache_tokens: entry?.prompt_ids.length,
+        multimodal_tokens: null,
+      },
+      // Two newlines beside 24 words.
+      completion_tokens_details: { reasoning_tokens: 26 },
     });
     for (const { logprob, top_logprobs: top } of choice?.logprobs?.content ?? []) {
       expect(top.length).toBeGreaterThan(0);
@@ -150,7 +156,7 @@ describe('chat completions', () => {
     const cut = await chat(sim, { ...asked, max_tokens: inCall });
     expect(cut.choices[0]?.token_ids).toEqual(ids.slice(0, inCall));
     expect(cut.choices[0]?.finish_reason).toBe('length');
-    expect(cut.choices[0]?.message.tool_calls).toEqual([]);
+    expect(cut.choices[0]?.message).not.toHaveProperty('tool_calls');
     expect(cut.choices[0]?.message.content).toContain('<tool_call>\n{"');
     const streamed = assembled(await chatStream(sim, { ...asked, max_tokens: inCall }));
     expect(streamed.message.content).toBe(cut.choices[0]?.message.content?.split('<tool_call>')[0]);
@@ -191,7 +197,7 @@ describe('chat completions', () => {
     const [choice] = (await chat(sim, { ...asked, include_reasoning: false })).choices;
     expect(choice?.message.reasoning).toBeNull();
     expect(choice?.logprobs).toBeNull();
-    expect(choice).not.toHaveProperty('token_ids');
+    expect(choice?.token_ids).toBeNull();
   });
 
   it('leaves calls in the content when the request has no tools', async () => {
@@ -222,12 +228,6 @@ describe('chat completions', () => {
       400,
       'messages.0.content',
     ],
-    [
-      'arguments that are no JSON',
-      { messages: [{ role: 'assistant', tool_calls: [{ function: { name: 'f', arguments: '{' } }] }] },
-      400,
-      'messages.0.tool_calls',
-    ],
   ])('refuses %s', async (_, body, status, words) => {
     const sim = await start({ vision: false });
     const response = await post(`${sim.url}/v1/chat/completions`, body);
@@ -238,6 +238,43 @@ describe('chat completions', () => {
     expect(sim.ledger.total).toBe(0);
   });
 
+  it('takes roles that the template passes over, and arguments that are no JSON', async () => {
+    const sim = await start();
+    const calls = [{ function: { name: 'f', arguments: '{' } }];
+    for (const odd of [
+      { role: 'critic', content: 'no' },
+      { role: 'assistant', tool_calls: calls },
+    ]) {
+      const reply = await chat(sim, { messages: [{ role: 'user', content: 'hi' }, odd] });
+      expect(reply.choices[0]?.message.role).toBe('assistant');
+    }
+  });
+
+  it.each([
+    [{ messages: [] }, 'BadRequestError', null],
+    [{}, 'Bad Request', 'body.messages'],
+    [{ ...asked, temperature: 'x' }, 'Bad Request', 'body.temperature'],
+    [{ ...asked, temperature: -1 }, 'BadRequestError', 'temperature'],
+    [{ ...asked, max_tokens: 0 }, 'BadRequestError', 'max_tokens'],
+    [{ ...asked, max_tokens: 1e6 }, 'BadRequestError', 'max_tokens'],
+    [{ ...asked, stop: [''] }, 'BadRequestError', null],
+    [{ ...asked, model: 'no' }, 'NotFoundError', 'model'],
+  ])('names what is wrong where vLLM does: %j', async (body, type, param) => {
+    const sim = await start();
+    const { error } = (await (await post(`${sim.url}/v1/chat/completions`, body)).json()) as Chunk;
+    expect(error).toMatchObject({ type, param });
+  });
+
+  it('tells versions in token generation alone, unless set to', async () => {
+    const sim = await start({ reportVersions: 'generate', scaleOut: true });
+    const told = async (path: string, body: object): Promise<unknown> =>
+      ((await (await post(`${sim.url}${path}`, body)).json()) as Chunk).choices[0]?.weight_versions;
+    expect(await told('/v1/chat/completions', asked)).toBeUndefined();
+    expect(await told('/v1/completions', { prompt: 'hi' })).toBeUndefined();
+    const spans = await told('/inference/v1/generate', { token_ids: [5], sampling_params: {} });
+    expect(spans).toMatchObject([{ version: 'v0', start: 0 }]);
+  });
+
   it("refuses overlong prompts and bounds in vLLM's words", async () => {
     const sim = await start({ maxModelLen: 64 });
     const refused = async (body: object): Promise<string | undefined> => {
@@ -246,11 +283,13 @@ describe('chat completions', () => {
       return ((await response.json()) as Chunk).error?.message;
     };
     expect(await refused({ messages: [{ role: 'user', content: 'word '.repeat(100) }] })).toMatch(
-      /^This model's maximum context length is 64 tokens\. However, your request has \d+ input tokens\./,
+      /^This model's maximum context length is 64 tokens\. However, your prompt contains at least \d+ input tokens,/,
     );
-    expect(await refused({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 60 })).toMatch(
-      /is too large: 60\./,
+    expect(await refused({ messages: [{ role: 'user', content: 'hi' }], max_tokens: 65 })).toMatch(
+      /^max_tokens=65 cannot be greater than max_model_len=64\./,
     );
+    const lowered = await chat(sim, { messages: [{ role: 'user', content: 'hi' }], max_tokens: 64 });
+    expect(lowered.usage?.total_tokens).toBeLessThanOrEqual(64);
     const fits = await chat(sim, { messages: [{ role: 'user', content: 'hi' }] });
     expect(fits.usage?.total_tokens).toBeLessThanOrEqual(64);
   });
@@ -338,7 +377,7 @@ describe('the other routes', () => {
     expect(metrics).toContain(`vllm:prompt_tokens_total${labels} ${entry?.prompt_ids.length}`);
     expect(metrics).toContain(`vllm:num_requests_running${labels} 0`);
     expect((await fetch(`${sim.url}/health`)).status).toBe(200);
-    expect(await (await fetch(`${sim.url}/version`)).json()).toEqual({ version: '0.14.0' });
+    expect(await (await fetch(`${sim.url}/version`)).json()).toEqual({ version: '0.32.0' });
     const other = await start({ version: '0.9.1' });
     expect(await (await fetch(`${other.url}/version`)).json()).toEqual({ version: '0.9.1' });
   });

@@ -27,6 +27,7 @@ export type Message = {
   role: string;
   content: string | null;
   reasoning: string | null;
+  /** Left out of whole replies without calls. */
   tool_calls: { index?: number; id: string; type: string; function: { name: string; arguments: string } }[];
 };
 

@@ -20,7 +20,7 @@ type Conversation = {
  */
 export function chatPromptIds({ vocabulary, config, mode }: SimContext, request: Conversation): number[] {
   const continued = request.continue_final_message === true && request.messages.at(-1)?.role === 'assistant';
-  const text = renderChat(templateMessages(request.messages, config.vision), {
+  const text = renderChat(templateMessages(request.messages, { vision: config.vision, anyArguments: false }), {
     mode,
     tools: request.tool_choice === 'none' ? [] : (request.tools ?? []),
     addGenerationPrompt: !continued,

@@ -120,7 +120,7 @@ export class SglangReply {
     const version = finish?.spans.at(-1)?.version ?? weights.announced;
     return {
       weight_version: version,
-      ...(config.reportVersions && finish !== null ? { weight_versions: finish.spans } : {}),
+      ...(config.reportVersions !== 'none' && finish !== null ? { weight_versions: finish.spans } : {}),
     };
   }
 

@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import { ReplyParser } from '../chat-reply.ts';
-import { templateMessages } from '../messages.ts';
+import { messageSchema, templateMessages } from '../messages.ts';
 import type { SamplingParams } from '../run.ts';
 import { renderChat } from '../template.ts';
 import { boundedMaxTokens, checkModel, type VllmContext } from './context.ts';
@@ -34,13 +34,26 @@ export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest
       'Cannot set both `continue_final_message` and `add_generation_prompt` to True.',
     );
   }
-  const text = renderChat(templateMessages(request.messages, context.config.vision), {
+  if (request.messages.length === 0) {
+    throw new FloeError(
+      'engine_rejected',
+      'Cannot apply chat template to an empty conversation. Provide at least one message.',
+    );
+  }
+  // A template passes over roles that it does not know.
+  const known = request.messages.flatMap((message) => messageSchema.safeParse(message).data ?? []);
+  const text = renderChat(templateMessages(known, { vision: context.config.vision, anyArguments: true }), {
     mode: context.mode,
     tools: request.tools ?? [],
     addGenerationPrompt: open,
     continueFinalMessage: continued,
   });
   return context.vocabulary.encode(text);
+}
+
+/** Whether the prompt ends within thinking. */
+export function opensThinking(context: VllmContext, request: ChatRequest): boolean {
+  return context.mode === 'open_think' && (request.add_generation_prompt ?? true);
 }
 
 /** Reads the replies to a chat request, as the server's reasoning and tool parsers do. */
@@ -51,7 +64,7 @@ export function chatParser(
 ): ReplyParser {
   return new ReplyParser({
     special: context.vocabulary.special,
-    insideThinking: context.mode === 'open_think' && (request.add_generation_prompt ?? true),
+    insideThinking: opensThinking(context, request),
     parseCalls: readsCalls(request),
     newCallId,
   });

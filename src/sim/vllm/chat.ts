@@ -6,12 +6,12 @@ import type { SampledToken } from '../run.ts';
 import { type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
 import type { WireToken } from '../wire-choice.ts';
 import { failAsVllm } from './call.ts';
-import { type ChatTask, chatParser, chatTask } from './chat-task.ts';
+import { type ChatTask, chatParser, chatTask, opensThinking } from './chat-task.ts';
 import type { VllmContext } from './context.ts';
 import { forcesCalls } from './form.ts';
 import { wireDelta, wireMessage } from './message.ts';
 import { type ChatRequest, chatRequestSchema, parseRequest } from './request.ts';
-import { chatLogprobs, wireUsage } from './wire.ts';
+import { chatLogprobs, ThinkingCount, wireUsage } from './wire.ts';
 
 const CHAT_PATH = '/v1/chat/completions';
 
@@ -28,7 +28,7 @@ export async function chatCompletions(exchange: Exchange, context: VllmContext):
   await (request.stream === true ? call.stream() : call.reply());
 }
 
-type ChoiceState = { readonly sampled: SampledChoice; readonly parser: ReplyParser };
+type ChoiceState = { readonly sampled: SampledChoice; readonly parser: ReplyParser; readonly thinking: ThinkingCount };
 
 /** One chat call: its choices are sampled side by side. */
 class ChatCall {
@@ -62,6 +62,7 @@ class ChatCall {
     this.choices = Array.from({ length: request.n ?? 1 }, (_, index) => ({
       sampled: this.call.newChoice(task.promptIds, task.params, index),
       parser: chatParser(context, request, newCallIds(context, head)),
+      thinking: new ThinkingCount(context.vocabulary.special, opensThinking(context, request)),
     }));
   }
 
@@ -70,10 +71,15 @@ class ChatCall {
     this.call.sendJson({
       ...this.envelope('chat.completion'),
       choices,
-      usage: wireUsage(this.context, this.call.usage()),
-      ...(this.withIds ? { prompt_token_ids: this.choices[0]?.sampled.wire.promptIds(this.promptIds) } : {}),
+      service_tier: null,
+      system_fingerprint: `vllm-${this.context.config.version}`,
+      usage: wireUsage(this.context, this.call.usage(), this.reasoning),
       prompt_logprobs: null,
+      prompt_token_ids: (this.withIds ? this.choices[0]?.sampled.wire.promptIds(this.promptIds) : null) ?? null,
+      prompt_text: null,
       kv_transfer_params: null,
+      ec_transfer_params: null,
+      metrics: null,
     });
   }
 
@@ -83,12 +89,17 @@ class ChatCall {
     const usage = {
       ...this.envelope('chat.completion.chunk'),
       choices: [],
-      usage: wireUsage(this.context, this.call.usage()),
+      usage: wireUsage(this.context, this.call.usage(), this.reasoning),
     };
     await this.call.endStream(...(this.request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
 
-  private async wholeChoice({ sampled, parser }: ChoiceState): Promise<object> {
+  /** Tokens of thinking, of all choices. */
+  private get reasoning(): number {
+    return this.choices.reduce((sum, { thinking }) => sum + thinking.tokens, 0);
+  }
+
+  private async wholeChoice({ sampled, parser, thinking }: ChoiceState): Promise<object> {
     const ids: number[] = [];
     const logprobs: object[] = [];
     let named = true;
@@ -96,6 +107,7 @@ class ChatCall {
     for await (const event of this.call.events(sampled)) {
       if (event.kind === 'start') continue;
       parser.push(event.pieces);
+      thinking.take(event.tokens);
       const wire = sampled.wire.take(event.tokens);
       named &&= wire.ids !== undefined;
       for (const id of wire.ids ?? []) ids.push(id);
@@ -107,13 +119,14 @@ class ChatCall {
       index: sampled.index,
       message: wireMessage(this.request, parsed, forcesCalls(this.request)),
       logprobs: this.withLogprobs ? { content: logprobs } : null,
+      routed_experts: null,
       ...this.finishFields(parsed.calls.length > 0, finish),
-      ...(this.withIds && named ? { token_ids: ids } : {}),
+      token_ids: this.withIds && named ? ids : null,
     };
   }
 
   private async streamChoice(choice: ChoiceState): Promise<void> {
-    const { sampled, parser } = choice;
+    const { sampled, parser, thinking } = choice;
     let begun = false;
     for await (const event of this.call.events(sampled)) {
       if (!begun) {
@@ -127,6 +140,7 @@ class ChatCall {
       }
       if (event.kind === 'start') continue;
       const delta = parser.push(event.pieces);
+      thinking.take(event.tokens);
       const finishing = event.kind === 'finish' ? this.finishFields(parser.showedCalls, event) : null;
       await this.eventChunk(sampled, event.tokens, delta, finishing);
       if (this.call.breaksStream(sampled)) return;
@@ -167,7 +181,7 @@ class ChatCall {
     return {
       finish_reason: called && reason === 'stop' ? 'tool_calls' : reason,
       stop_reason: finish?.stop ?? null,
-      ...(reportVersions ? { weight_versions: finish?.spans ?? [] } : {}),
+      ...(reportVersions === 'all' ? { weight_versions: finish?.spans ?? [] } : {}),
       ...(routedExperts && finish !== null
         ? { routed_experts: routedNpy(finish.entry, this.request.routed_experts_prompt_start ?? 0) }
         : {}),

@@ -171,7 +171,7 @@ class CompletionCall {
     return {
       finish_reason: finish?.reason ?? 'abort',
       stop_reason: finish?.stop ?? null,
-      ...(reportVersions ? { weight_versions: finish?.spans ?? [] } : {}),
+      ...(reportVersions === 'all' ? { weight_versions: finish?.spans ?? [] } : {}),
       ...(routedExperts && finish !== null
         ? { routed_experts: routedNpy(finish.entry, this.request.routed_experts_prompt_start ?? 0) }
         : {}),

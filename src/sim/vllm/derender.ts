@@ -60,9 +60,10 @@ export async function derenderChat(exchange: Exchange, context: VllmContext): Pr
   const request = parseAs(derenderSchema, body, 'derender request');
   checkModel(context, request.model);
   if (request.chat_request === undefined || request.chat_request === null) {
-    throw new FloeError('engine_rejected', 'chat_request is required when a reasoning or tool parser is configured.', {
-      param: 'chat_request',
-    });
+    throw new FloeError(
+      'engine_rejected',
+      'chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.',
+    );
   }
   const chat = parseRequest(context, chatRequestSchema, request.chat_request, 'chat_request');
   const { generate_response: response } = request;

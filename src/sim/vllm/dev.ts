@@ -39,8 +39,7 @@ export function devRoutes(context: VllmContext): RouteTable {
     'POST /abort_requests': async (exchange) => {
       const { request_ids: ids } = parseAs(abortSchema, await exchange.body(), 'abort request');
       const all = ids === undefined || ids === null || ids.length === 0;
-      // Callers may know an id with the prefix that it has in the reply.
-      const known = (ids ?? []).flatMap((id) => [id, id.replace(/^(chatcmpl|cmpl|generate-tokens|resp)[-_]/, '')]);
+      const known = (ids ?? []).flatMap((id) => [id, withoutPrefix(id)]);
       exchange.json(200, { status: 'aborted', aborted: engine.abort(all ? undefined : known) });
     },
     'POST /sleep': async (exchange) => {
@@ -55,14 +54,20 @@ export function devRoutes(context: VllmContext): RouteTable {
     'GET /is_sleeping': (exchange) => exchange.json(200, { is_sleeping: sleep.asleep }),
     'POST /reset_prefix_cache': (exchange) => {
       engine.cache.clear();
-      exchange.text(200, '');
+      exchange.json(200, { success: true });
     },
+    'GET /server_info': (exchange) => exchange.json(200, { vllm_config: '', vllm_env: {}, system_env: {} }),
     'GET /get_world_size': (exchange) => exchange.json(200, { world_size: 1 }),
     'POST /collective_rpc': async (exchange) => {
       exchange.json(200, { results: [rpc(context, parseAs(rpcSchema, await exchange.body(), 'collective rpc'))] });
     },
     ...weightRoutes(context),
   };
+}
+
+/** Callers may know an id with the prefix that it has in the reply. */
+export function withoutPrefix(id: string): string {
+  return id.replace(/^(chatcmpl|cmpl|generate-tokens|resp)[-_]/, '');
 }
 
 function weightRoutes({ weights }: VllmContext): RouteTable {
@@ -87,7 +92,7 @@ function weightRoutes({ weights }: VllmContext): RouteTable {
     'POST /update_weight_version': async (exchange) => {
       const { new_version: version } = parseAs(relabelSchema, await exchange.body(), 'weight version');
       weights.relabel(version);
-      exchange.json(200, { status: 'ok', weight_version: version });
+      exchange.json(200, { success: true, new_version: version });
     },
     'GET /weight_info': (exchange) => exchange.json(200, { weight_version: weights.announced }),
   };
@@ -115,7 +120,9 @@ function choiceOf<T extends string>(exchange: Exchange, name: string, options: r
   const asked = exchange.url.searchParams.get(name) ?? options[0];
   const option = options.find((known) => known === asked);
   if (option === undefined) {
-    throw new FloeError('bad_request', `${name} must be one of ${options.join(', ')}, not ${asked}`);
+    throw new FloeError('bad_request', `${name} must be one of ${options.join(', ')}, not ${asked}`, {
+      param: `query.${name}`,
+    });
   }
   return option;
 }

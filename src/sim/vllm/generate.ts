@@ -47,8 +47,7 @@ function refuse(context: VllmContext, request: GenerateRequest): void {
   if (request.token_ids.length >= maxModelLen) {
     throw new FloeError(
       'engine_rejected',
-      `The decoder prompt (length ${request.token_ids.length}) is longer than the maximum model length of ${maxModelLen}.`,
-      { param: 'input_tokens' },
+      `The decoder prompt (length ${request.token_ids.length}) is longer than the maximum model length of ${maxModelLen}. Make sure that \`max_model_len\` is no smaller than the number of text tokens.`,
     );
   }
 }
@@ -95,9 +94,14 @@ class GenerateTokensCall {
       output_mode: this.request.output_mode,
       choices,
       usage: wireUsage(this.context, this.call.usage()),
-      ...this.promptFields(),
       prompt_logprobs: null,
+      prompt_token_id_logprobs: null,
+      prompt_token_ids: null,
+      mm_placeholders: null,
+      ...this.promptFields(),
+      metrics: null,
       kv_transfer_params: null,
+      ec_transfer_params: null,
     });
   }
 
@@ -126,15 +130,15 @@ class GenerateTokensCall {
     return this.choiceFields(choice, { ids: named ? ids : null, logprobs, text, finish });
   }
 
-  /** In `tokens` mode an event without ids is not sent, as in vLLM: an aborted stream ends without a finish. */
+  /** In `tokens` mode an event without ids is sent only for its finish. */
   private async streamChoice(choice: SampledChoice): Promise<void> {
     let first = true;
     for await (const event of this.call.events(choice)) {
       if (event.kind === 'start') continue;
       const finish = event.kind === 'finish' ? event : null;
       const text = event.pieces.map((piece) => piece.text).join('');
-      const silent = this.request.output_mode === 'tokens' || (text === '' && finish === null);
-      if (event.tokens.length === 0 && silent) continue;
+      const silent = this.request.output_mode === 'tokens' || text === '';
+      if (event.tokens.length === 0 && finish === null && silent) continue;
       const wire = choice.wire.take(event.tokens);
       const lost = choice.wire.losesIds(text === '', finish !== null);
       const ids = lost ? null : (wire.ids ?? null);
@@ -167,7 +171,8 @@ class GenerateTokensCall {
       finish_reason: finish?.reason ?? null,
       ...(config.generateStopReason ? { stop_reason: finish?.stop ?? null } : {}),
       routed_experts: config.routedExperts && finish !== null ? this.routedExperts(finish) : null,
-      weight_versions: config.reportVersions && finish !== null ? finish.spans : null,
+      sampling_mask: null,
+      weight_versions: config.reportVersions !== 'none' && finish !== null ? finish.spans : null,
     };
   }
 

@@ -12,7 +12,9 @@ export function wireMessage(request: ChatRequest, parsed: ParsedMessage, forced:
     annotations: null,
     audio: null,
     function_call: null,
-    tool_calls: (request.parallel_tool_calls === false ? calls.slice(0, 1) : calls).map(wireCall),
+    ...(calls.length === 0
+      ? {}
+      : { tool_calls: (request.parallel_tool_calls === false ? calls.slice(0, 1) : calls).map(wireCall) }),
     reasoning: request.include_reasoning === false ? null : reasoning,
   };
 }

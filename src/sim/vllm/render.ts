@@ -15,16 +15,28 @@ import {
 } from './request.ts';
 import { toldIds } from './tokenize.ts';
 
+/** What vLLM's engine is to tell: all of a reply at its end, or what is new. */
+const WHOLE = 2;
+const STREAMED = 1;
+
 /** POST /v1/chat/completions/render: what the chat request would be as one for token generation. */
 export async function renderChatRequest(exchange: Exchange, context: VllmContext): Promise<void> {
   const request = parseRequest(context, chatRequestSchema, await exchange.body(), 'chat completion request');
   const { promptIds, params } = chatTask(context, request);
+  const { thinkOpen, thinkClose } = context.vocabulary.special;
   const logprobs = request.logprobs === true ? (request.top_logprobs ?? 0) : null;
   exchange.json(200, {
     request_id: newId('chatcmpl'),
     token_ids: toldIds(exchange, context, promptIds),
     sampling_params: wireParams(request, params, logprobs),
     ...generateFields(request),
+    reasoning_ended: promptIds.lastIndexOf(thinkClose) > promptIds.lastIndexOf(thinkOpen),
+    reasoning_parser_kwargs: {
+      chat_template_kwargs: {
+        add_generation_prompt: request.add_generation_prompt ?? true,
+        continue_final_message: request.continue_final_message ?? false,
+      },
+    },
   });
 }
 
@@ -48,30 +60,33 @@ function newId(prefix: string): string {
   return `${prefix}-${randomUUID().replaceAll('-', '')}`;
 }
 
+/** Those of the engine's own defaults are left out. */
 function wireParams(request: ChatRequest | CompletionRequest, params: SamplingParams, logprobs: number | null): object {
   return {
-    n: request.n ?? 1,
+    ...((request.n ?? 1) === 1 ? {} : { n: request.n }),
     presence_penalty: params.presencePenalty,
     frequency_penalty: params.frequencyPenalty,
     repetition_penalty: params.repetitionPenalty,
     temperature: params.temperature,
     top_p: params.topP,
-    top_k: params.topK,
+    ...(params.topK === 0 ? {} : { top_k: params.topK }),
     min_p: params.minP,
-    seed: params.seed,
+    ...(params.seed === null ? {} : { seed: params.seed }),
     stop: params.stop,
     stop_token_ids: params.stopTokenIds,
-    ignore_eos: params.ignoreEos,
+    ...(params.ignoreEos ? { ignore_eos: true } : {}),
     max_tokens: params.maxTokens,
-    min_tokens: 0,
-    logprobs,
-    prompt_logprobs: null,
-    detokenize: true,
+    ...(logprobs === null ? {} : { logprobs }),
     skip_special_tokens: params.skipSpecial,
-    spaces_between_special_tokens: true,
-    include_stop_str_in_output: params.includeStop,
-    structured_outputs: renderedForm(params.constraint),
-    routed_experts_prompt_start: request.routed_experts_prompt_start ?? 0,
+    ...(params.includeStop ? { include_stop_str_in_output: true } : {}),
+    ...(params.constraint === null ? {} : { structured_outputs: renderedForm(params.constraint) }),
+    ...(request.routed_experts_prompt_start
+      ? { routed_experts_prompt_start: request.routed_experts_prompt_start }
+      : {}),
+    bad_words: [],
+    output_kind: request.stream === true ? STREAMED : WHOLE,
+    skip_clone: true,
+    skip_reading_prefix_cache: false,
   };
 }
 
@@ -80,11 +95,15 @@ function generateFields(request: ChatRequest | CompletionRequest): object {
   return {
     token_offsets: null,
     features: null,
+    content_parts: null,
+    return_token_ids: request.return_token_ids ?? null,
+    output_mode: 'tokens',
     model: request.model ?? null,
     stream,
     stream_options: stream ? (request.stream_options ?? null) : null,
     cache_salt: request.cache_salt ?? null,
     priority: request.priority ?? 0,
     kv_transfer_params: null,
+    ec_transfer_params: null,
   };
 }

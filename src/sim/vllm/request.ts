@@ -3,7 +3,7 @@ import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { SimConfig } from '../config.ts';
 import type { Constraint } from '../constraint.ts';
-import { messageSchema } from '../messages.ts';
+import { anyRoleMessageSchema } from '../messages.ts';
 import type { SamplingParams } from '../run.ts';
 import type { VllmContext } from './context.ts';
 import { responseFormatSchema, structuredOutputsSchema, toolChoiceSchema } from './form.ts';
@@ -36,6 +36,9 @@ const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   'kv_transfer_params',
   'length_penalty',
   'metadata',
+  'output_kind',
+  'skip_clone',
+  'skip_reading_prefix_cache',
   'min_tokens',
   'mm_processor_kwargs',
   'reasoning_effort',
@@ -70,7 +73,7 @@ const samplingFields = {
   frequency_penalty: z.number().min(-2).max(2).nullish(),
   max_tokens: z.int().min(1).nullish(),
   seed: z.int().nullish(),
-  stop: z.union([z.string(), z.array(z.string().min(1))]).nullish(),
+  stop: z.union([z.string(), z.array(z.string())]).nullish(),
   stop_token_ids: z.array(z.int()).nullish(),
   ignore_eos: z.boolean().nullish(),
   include_stop_str_in_output: z.boolean().nullish(),
@@ -94,7 +97,7 @@ const callFields = {
 
 export const tokenizeChatSchema = z.looseObject({
   model: z.string().nullish(),
-  messages: z.array(messageSchema).min(1),
+  messages: z.array(anyRoleMessageSchema),
   tools: z.array(z.unknown()).nullish(),
   add_generation_prompt: z.boolean().nullish(),
   continue_final_message: z.boolean().nullish(),
@@ -176,7 +179,9 @@ export function refuseUnsupported(request: Readonly<Record<string, unknown>>, ro
   refusePriority(request.priority);
   for (const field of route === 'chat' ? UNSUPPORTED_FIELDS : [...UNSUPPORTED_FIELDS, ...CHAT_ONLY_FIELDS]) {
     const value = request[field];
-    if (value !== undefined && value !== null && value !== false) {
+    const empty =
+      value === undefined || value === null || value === false || (Array.isArray(value) && value.length === 0);
+    if (!empty) {
       throw new FloeError('engine_rejected', `${field} is not supported by the simulated engine`);
     }
   }
@@ -202,6 +207,9 @@ export function samplingParams(
   constraint: Constraint | null,
 ): SamplingParams {
   const stop = request.stop ?? [];
+  if (Array.isArray(stop) && stop.includes('')) {
+    throw new FloeError('engine_rejected', 'stop cannot contain an empty string.');
+  }
   return {
     temperature: request.temperature ?? defaults.temperature ?? 1,
     topP: request.top_p ?? defaults.top_p ?? 1,

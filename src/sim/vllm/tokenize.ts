@@ -45,9 +45,9 @@ export function toldIds(exchange: Exchange, context: VllmContext, ids: readonly 
   return plan.has('tokenizer_mismatch') ? shiftedIds(context.vocabulary, ids) : ids;
 }
 
-/** POST /detokenize */
+/** POST /detokenize: ids that the vocabulary does not have have no text. */
 export async function detokenize(exchange: Exchange, context: VllmContext): Promise<void> {
   const request = parseAs(detokenizeSchema, await exchange.body(), 'detokenize request');
   checkModel(context, request.model);
-  exchange.json(200, { prompt: context.vocabulary.decode(request.tokens) });
+  exchange.json(200, { prompt: context.vocabulary.decode(request.tokens.filter((id) => context.vocabulary.has(id))) });
 }

@@ -1,16 +1,43 @@
 import type { LogprobsMode } from '../context.ts';
 import type { TokenUsage } from '../sampled-call.ts';
-import type { Vocabulary } from '../vocabulary.ts';
+import type { SpecialTokens, Vocabulary } from '../vocabulary.ts';
 import { type WireLogprob, type WireToken, wireLogprob } from '../wire-choice.ts';
 import type { VllmContext } from './context.ts';
 
-/** The usage object of a reply. */
-export function wireUsage(context: VllmContext, usage: TokenUsage): object {
+/** Counts the tokens of a reply's thinking, without the delimiters. */
+export class ThinkingCount {
+  tokens = 0;
+  private readonly special: SpecialTokens;
+  private open: boolean;
+
+  constructor(special: SpecialTokens, open: boolean) {
+    this.special = special;
+    this.open = open;
+  }
+
+  take(sampled: readonly { readonly id: number }[]): void {
+    for (const { id } of sampled) {
+      if (id === this.special.thinkClose) this.open = false;
+      else if (id === this.special.thinkOpen) this.open = true;
+      else if (this.open) this.tokens++;
+    }
+  }
+}
+
+/** The usage object of a reply. `reasoning` is how many of its tokens were thinking; null on routes that do not tell. */
+export function wireUsage(context: VllmContext, usage: TokenUsage, reasoning: number | null = null): object {
   return {
     prompt_tokens: usage.prompt,
     total_tokens: usage.prompt + usage.completion,
     completion_tokens: usage.completion,
-    ...(context.config.reportCachedTokens ? { prompt_tokens_details: { cached_tokens: usage.cached } } : {}),
+    prompt_tokens_details: context.config.reportCachedTokens
+      ? {
+          cached_tokens: usage.cached,
+          created_cache_tokens: reasoning === null ? null : usage.prompt - usage.cached,
+          multimodal_tokens: null,
+        }
+      : null,
+    completion_tokens_details: reasoning === null ? null : { reasoning_tokens: reasoning },
   };
 }
 
@@ -49,7 +76,8 @@ export function generateLogprobs(
     const entry = (tokenId: number, value: WireLogprob): object => {
       if (shape === 'openai') return { token: `token_id:${tokenId}`, logprob: value, bytes: null };
       const rank = top.findIndex((other) => other.id === tokenId);
-      return { token_id: tokenId, logprob: value, rank: rank < 0 ? null : rank + 1 };
+      // What was not asked for is not known here, but to be less likely than all that was.
+      return { token_id: tokenId, logprob: value, rank: rank < 0 ? top.length + 1 : rank + 1 };
     };
     const others = top.filter((other) => other.id !== id).slice(0, Math.max(count - 1, 0));
     return {

@@ -44,6 +44,11 @@ export const ENGINE: readonly GoldenCase[] = [
       await session.say(ask([...turns, assistant(said), user('Then?')]));
       const [first] = session.session.completions();
       const spans = first?.versionSpans ?? [];
+      // vLLM tells the versions of a chat's tokens nowhere: before and after are two, and nobody knows which token is whose.
+      if (mode.name === 'vllm chat') {
+        expect(spans).toEqual([{ version: null, start: 0, end: first?.responseIds.length }]);
+        return;
+      }
       expect(spans.map(({ version }) => version)).toEqual([before, after]);
       expect(spans.at(-1)?.end).toBe(first?.responseIds.length);
       expect(spans).toEqual(session.ledger()[0]?.version_spans);
