@@ -14,7 +14,7 @@ const sims: [string, SimOptions][] = [
   ],
   [
     'an older vLLM with ids whose template drops thinking',
-    { scaleOut: true, templateMode: 'strip_thinking', generateStopReason: true, generateLogprobs: 'openai' },
+    { scaleOut: true, templateMode: 'strip_thinking', generateStopReason: false, generateLogprobs: 'openai' },
   ],
   ['a strict vLLM with routed experts', { scaleOut: true, strict: true, routedExperts: true }],
   ['vLLM with ids and experts as an object', { scaleOut: true, routedExperts: true, routedExpertsForm: 'object' }],
