@@ -49,6 +49,8 @@ export class IdScanner {
       this.memory.delete(sessionId);
       this.memoryBytes -= sizeOf(old);
     }
+    // Before the second mark nothing is taken over; sessions of short prompts would only fill the memory.
+    if (entry.marks.length < 2) return;
     this.memory.set(sessionId, entry);
     this.memoryBytes += sizeOf(entry);
     for (const [oldest, { text, ids, marks }] of this.memory) {
