@@ -61,7 +61,7 @@ describe('chat completions', () => {
       total_tokens: (entry?.prompt_ids.length ?? 0) + (entry?.response_ids.length ?? 0),
       prompt_tokens_details: {
         cached_tokens: 0,
-        created_cache_tokens: entry?.prompt_ids.length,
+        created_cache_tokens: 16 * Math.floor((entry?.prompt_ids.length ?? 0) / 16),
         multimodal_tokens: null,
       },
       // Two newlines beside 24 words.

@@ -72,7 +72,8 @@ class ChatCall {
       ...this.envelope('chat.completion'),
       choices,
       service_tier: null,
-      system_fingerprint: `vllm-${this.context.config.version}`,
+      // The real one ends with a digest of the server's configuration.
+      system_fingerprint: `vllm-${this.context.config.version}-00000000`,
       usage: wireUsage(this.context, this.call.usage(), this.reasoning),
       prompt_logprobs: null,
       prompt_token_ids: (this.withIds ? this.choices[0]?.sampled.wire.promptIds(this.promptIds) : null) ?? null,

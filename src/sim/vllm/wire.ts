@@ -1,4 +1,5 @@
 import type { LogprobsMode } from '../context.ts';
+import { BLOCK_TOKENS } from '../prefix-cache.ts';
 import type { TokenUsage } from '../sampled-call.ts';
 import type { SpecialTokens, Vocabulary } from '../vocabulary.ts';
 import { type WireLogprob, type WireToken, wireLogprob } from '../wire-choice.ts';
@@ -33,12 +34,17 @@ export function wireUsage(context: VllmContext, usage: TokenUsage, reasoning: nu
     prompt_tokens_details: context.config.reportCachedTokens
       ? {
           cached_tokens: usage.cached,
-          created_cache_tokens: reasoning === null ? null : usage.prompt - usage.cached,
+          created_cache_tokens: reasoning === null ? null : createdTokens(usage),
           multimodal_tokens: null,
         }
       : null,
     completion_tokens_details: reasoning === null ? null : { reasoning_tokens: reasoning },
   };
+}
+
+/** Whole blocks of the prompt that the prefix cache did not have. */
+function createdTokens({ prompt, cached }: TokenUsage): number {
+  return Math.max(0, prompt - (prompt % BLOCK_TOKENS) - cached);
 }
 
 /** The entries of a chat reply's logprobs. */
