@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
 import { callIdOf, callNamed } from '../../src/proxy/call-ids.ts';
+import { isChecked } from '../../src/proxy/splice/suffixes.ts';
 import type { AssistantMessage, ChatMessage, ChatTool } from '../../src/schema/index.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
@@ -112,13 +113,16 @@ describe('a prompt', () => {
   test('needs one short rendering more for each turn', async () => {
     let history: ChatMessage[] = [QUESTION];
     let last = await session.ask(history, CALL);
+    // The first prompt; the stand-ins without and with calls, once; then a stand-in and the results.
+    const expected = [1, 2, 2];
     for (let turn = 0; turn < 3; turn++) {
       history = [...history, last.message, ...resultsOf(last)];
       last = await session.ask(history, CALL);
+      // Now and then one is checked against the whole conversation, rendered twice.
+      const whole = isChecked(last.completionId) ? [history.length - 2, history.length] : [];
+      expected.push(4, ...whole);
     }
-    const lengths = pool.rendered.map(({ messageTexts }) => messageTexts.length);
-    // The first prompt; the stand-ins without and with calls, once; then a stand-in and the results.
-    expect(lengths).toEqual([1, 2, 2, 4, 4, 4]);
+    expect(pool.rendered.map(({ messageTexts }) => messageTexts.length)).toEqual(expected);
     expect(pool.rendered.slice(1).every(({ toolsText }) => toolsText === '[]')).toBe(true);
   });
 

@@ -160,8 +160,8 @@ function templateKey({ names, template }: SuffixRequest): string {
   return JSON.stringify([names.pool, template.fingerprint]);
 }
 
-/** By the completion's id, which is random. */
-function isChecked(completionId: string): boolean {
+/** Whether the prompt of that completion is rendered in both forms: by its id, which is random. */
+export function isChecked(completionId: string): boolean {
   let number = 0;
   for (const char of completionId) number = (number * 31 + char.charCodeAt(0)) % (CHECK_ONE_IN * 1024);
   return number % CHECK_ONE_IN === 0;
