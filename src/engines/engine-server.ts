@@ -1,10 +1,13 @@
 import { Pool } from 'undici';
 import { z } from 'zod';
+import { engineIdOf } from '../core/engine-id.ts';
 import { FloeError } from '../core/errors.ts';
-import { callEngine, type HttpReply, type OpenReply, openReply } from './http.ts';
+import type { EngineSpec } from '../schema/index.ts';
+import type { CallNames } from './engine.ts';
+import { callEngine, type HttpCall, type HttpReply, type OpenReply, openReply } from './http.ts';
 import { errorMessage, isErrorBody, refusal, shaped } from './record.ts';
 
-/** Servers close idle connections after 5 s or more; a request on a connection that is being closed would be lost. */
+/** Servers (uvicorn, for one) close idle connections after 5 s or more; a request on a connection that is being closed would be lost. */
 const KEEP_ALIVE_MS = 4_000;
 
 /** An engine that does not accept a connection for this long is not there. */
@@ -14,12 +17,10 @@ const CONNECT_TIMEOUT_MS = 5_000;
 const CONTROL_TIMEOUT_MS = 10_000;
 
 export type EngineServerOptions = {
-  readonly engineId: string | undefined;
-  readonly baseUrl: string;
-  /** Sent as a bearer token. */
-  readonly apiKey: string | null;
   /** Whether a refusal is of a prompt that is too long for the model. */
   readonly isOverflow: (refusal: Refusal) => boolean;
+  /** Headers that name a call to the server and to routers before it; absent: none. */
+  readonly headersOf?: (names: CallNames) => Readonly<Record<string, string>>;
 };
 
 /** What an error body says; the fields that OpenAI's API and its likes have beside the message. */
@@ -34,22 +35,22 @@ const refusalSchema = z.looseObject({
   error: z.looseObject({ type: z.unknown().optional(), param: z.unknown().optional(), code: z.unknown().optional() }),
 });
 
-/** HTTP to one inference server: connections, the token, and errors by status. */
+/** HTTP to one inference server: connections, addresses, headers, and what a status means. */
 export class EngineServer {
   readonly engineId: string;
   private readonly pool: Pool;
   private readonly prefix: string;
   private readonly headers: Record<string, string>;
-  private readonly isOverflow: EngineServerOptions['isOverflow'];
+  private readonly options: EngineServerOptions;
 
-  constructor({ engineId, baseUrl, apiKey, isOverflow }: EngineServerOptions) {
-    const base = new URL(baseUrl);
-    this.engineId = engineId ?? engineIdOf(base);
+  constructor(spec: EngineSpec, options: EngineServerOptions) {
+    const base = new URL(spec.base_url);
+    this.engineId = spec.engine_id ?? engineIdOf(spec.base_url);
     this.prefix = base.pathname.replace(/\/+$/, '');
-    this.isOverflow = isOverflow;
+    this.options = options;
     this.headers = {
       'content-type': 'application/json',
-      ...(apiKey === null ? {} : { authorization: `Bearer ${apiKey}` }),
+      ...(spec.api_key === null ? {} : { authorization: `Bearer ${spec.api_key}` }),
     };
     this.pool = new Pool(base.origin, {
       // A reply takes as long as it takes; deadlines come with the signal.
@@ -64,11 +65,23 @@ export class EngineServer {
   }
 
   /** A look-up under a deadline of its own; any status. Rejects as {@link callEngine} does, `engine_unavailable` at the deadline. */
-  async look(path: string, signal?: AbortSignal): Promise<HttpReply> {
+  look(path: string, signal?: AbortSignal): Promise<HttpReply> {
+    return this.ask({ method: 'GET', path }, signal);
+  }
+
+  /** A small request that belongs to no session. As {@link look}. */
+  tell(path: string, body: string, signal?: AbortSignal): Promise<HttpReply> {
+    return this.ask({ method: 'POST', path, body }, signal);
+  }
+
+  private async ask(
+    { path, ...call }: Pick<HttpCall, 'method' | 'path' | 'body'>,
+    signal: AbortSignal | undefined,
+  ): Promise<HttpReply> {
     const deadline = AbortSignal.timeout(CONTROL_TIMEOUT_MS);
     try {
       return await callEngine(this.pool, this.engineId, {
-        method: 'GET',
+        ...call,
         path: this.prefix + path,
         headers: this.headers,
         signal: signal === undefined ? deadline : AbortSignal.any([signal, deadline]),
@@ -80,11 +93,11 @@ export class EngineServer {
   }
 
   /** Opens a call. Rejects with what the status says, unless it is 200. */
-  async post(path: string, body: string, signal: AbortSignal): Promise<OpenReply> {
+  async post(path: string, body: string | Buffer, names: CallNames | null, signal: AbortSignal): Promise<OpenReply> {
     const reply = await openReply(this.pool, this.engineId, {
       method: 'POST',
       path: this.prefix + path,
-      headers: this.headers,
+      headers: names === null ? this.headers : { ...this.headers, ...this.options.headersOf?.(names) },
       body,
       signal,
     });
@@ -92,9 +105,15 @@ export class EngineServer {
     throw this.refused({ status: reply.status, headers: reply.headers, body: await reply.read() });
   }
 
-  /** A call whose answer has `schema`. Rejects as {@link post} does, and with `engine_error` for another answer. */
-  async call<T extends z.ZodType>(path: string, body: string, schema: T, signal: AbortSignal): Promise<z.output<T>> {
-    const reply = await this.post(path, body, signal);
+  /** A small call whose answer has `schema`. Rejects as {@link post} does, and with `engine_error` for another answer. */
+  async call<T extends z.ZodType>(
+    path: string,
+    body: string,
+    names: CallNames | null,
+    schema: T,
+    signal: AbortSignal,
+  ): Promise<z.output<T>> {
+    const reply = await this.post(path, body, names, signal);
     const json = jsonOf(await reply.read());
     if (isErrorBody(json)) throw refusal(`${path}: status 200 with an error inside: ${errorMessage(json) ?? ''}`);
     return shaped(schema, json);
@@ -118,7 +137,7 @@ export class EngineServer {
       engine_id: this.engineId,
       ...(said.param === null ? {} : { param: said.param }),
       ...(said.code === null ? {} : { engine_code: said.code }),
-      ...(this.isOverflow(said) ? { context_overflow: true } : {}),
+      ...(this.options.isOverflow(said) ? { context_overflow: true } : {}),
     });
   }
 
@@ -148,13 +167,6 @@ export function jsonOf(body: Buffer): unknown {
   } catch {
     return null;
   }
-}
-
-function engineIdOf(base: URL): string {
-  const port = base.port || (base.protocol === 'https:' ? '443' : '80');
-  return `${base.hostname}-${port}${base.pathname}`
-    .replace(/[^A-Za-z0-9._-]+/g, '-')
-    .replace(/^[^A-Za-z0-9]+|-+$/g, '');
 }
 
 function retryAfterMs(headers: HttpReply['headers']): number | null {

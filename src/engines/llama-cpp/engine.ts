@@ -1,5 +1,5 @@
-import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities, EngineInfo, EngineSpec, LogprobsMode, TemplateFacts } from '../../schema/index.ts';
+import { CallHealth } from '../call-health.ts';
 import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest, SampledTokens } from '../engine.ts';
 import { EngineServer, jsonOf } from '../engine-server.ts';
 import { parseReplyJson, refusal } from '../record.ts';
@@ -32,10 +32,7 @@ const PREFILL_NOTE = 'its turns cannot be spliced: start it with --no-prefill-as
  * parsers that floe does not have.
  */
 export async function createLlamaCppEngine(spec: EngineSpec): Promise<Engine> {
-  const server = new EngineServer({
-    engineId: spec.engine_id,
-    baseUrl: spec.base_url,
-    apiKey: spec.api_key,
+  const server = new EngineServer(spec, {
     isOverflow: ({ type }) => type === 'exceed_context_size_error',
   });
   try {
@@ -74,12 +71,12 @@ const NOTHING: SampledTokens = {
 
 class LlamaCppEngine implements Engine {
   private readonly parts: Parts;
-  private inflight = 0;
-  private healthy = true;
+  private readonly calls: CallHealth;
   private version: string | null = null;
 
   constructor(parts: Parts) {
     this.parts = parts;
+    this.calls = new CallHealth(parts.server.engineId);
   }
 
   info(): EngineInfo {
@@ -105,16 +102,16 @@ class LlamaCppEngine implements Engine {
       max_model_len: facts.contextTokens,
       logprobs_mode: spec.logprobs_mode,
       policy_version: this.version,
-      healthy: this.healthy,
+      healthy: this.calls.healthy,
       streaming: false,
-      inflight: this.inflight,
+      inflight: this.calls.inflight,
       max_concurrency: spec.max_concurrency,
       capabilities,
     };
   }
 
   generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
-    return this.tracked(async () => {
+    return this.calls.track(async () => {
       const { toolChoice, tools } = request;
       if (tools.length > 0 && toolChoice !== null && toolChoice !== 'auto' && toolChoice !== 'none') {
         throw this.parts.server.fail('unsupported', `tool_choice ${JSON.stringify(toolChoice)}`);
@@ -125,15 +122,15 @@ class LlamaCppEngine implements Engine {
   }
 
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
-    return this.tracked(async () => (await this.promptOf(request, signal)).ids.length);
+    return this.calls.track(async () => (await this.promptOf(request, signal)).ids.length);
   }
 
   render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
-    return this.tracked(() => this.rendered(request, signal));
+    return this.calls.track(() => this.rendered(request, signal));
   }
 
   detokenize(ids: Int32Array, signal: AbortSignal): Promise<string> {
-    return this.tracked(() => this.parts.texts.text(ids, signal));
+    return this.calls.track(() => this.parts.texts.text(ids, signal));
   }
 
   pause(): Promise<void> {
@@ -241,7 +238,7 @@ class LlamaCppEngine implements Engine {
     signal: AbortSignal,
   ): Promise<SampledReply> {
     const { server, facts } = this.parts;
-    const reply = await server.post('/completion', body, signal);
+    const reply = await server.post('/completion', body, null, signal);
     const { models, contextTokens } = facts;
     return parseSampled(parseReplyJson(await reply.read(), null), { models, contextTokens, promptTokens, maxNew });
   }
@@ -255,6 +252,7 @@ class LlamaCppEngine implements Engine {
     const reply = await server.post(
       '/completion',
       distributionBody(facts.model, prefix.join(','), forcedId, count),
+      null,
       signal,
     );
     return parseDistribution(jsonOf(await reply.read()));
@@ -282,20 +280,6 @@ class LlamaCppEngine implements Engine {
     });
     const ended = message.tool_calls === undefined ? 'stop' : 'tool_calls';
     return { message, finishReason: stop === null ? 'length' : ended };
-  }
-
-  private async tracked<T>(work: () => Promise<T>): Promise<T> {
-    this.inflight++;
-    try {
-      const result = await work();
-      this.healthy = true;
-      return result;
-    } catch (error) {
-      if (FloeError.is(error)) this.healthy = error.code !== 'engine_unavailable' && error.code !== 'engine_error';
-      throw error;
-    } finally {
-      this.inflight--;
-    }
   }
 }
 

@@ -25,7 +25,7 @@ export class LlamaCppTexts {
   ): Promise<string> {
     const body = templateBody(this.model, { messageTexts, toolsText, generationPrompt });
     try {
-      return (await this.server.call('/apply-template', body, promptSchema, signal)).prompt;
+      return (await this.server.call('/apply-template', body, null, promptSchema, signal)).prompt;
     } catch (error) {
       // The server has 500 for messages that the template or it itself cannot take; there is nothing else to fail there.
       if (!FloeError.is(error) || error.details.status !== 500) throw error;
@@ -36,11 +36,11 @@ export class LlamaCppTexts {
   /** As the server itself makes ids of a rendered conversation: special tokens are read, and a missing first one is put there. */
   async ids(content: string, signal: AbortSignal, addSpecial = true): Promise<Int32Array> {
     const body = JSON.stringify({ model: this.model, content, add_special: addSpecial, parse_special: true });
-    return Int32Array.from((await this.server.call('/tokenize', body, tokensSchema, signal)).tokens);
+    return Int32Array.from((await this.server.call('/tokenize', body, null, tokensSchema, signal)).tokens);
   }
 
   async text(ids: Int32Array, signal: AbortSignal): Promise<string> {
     const body = `{"model":${JSON.stringify(this.model)},"tokens":[${ids.join(',')}]}`;
-    return (await this.server.call('/detokenize', body, contentSchema, signal)).content;
+    return (await this.server.call('/detokenize', body, null, contentSchema, signal)).content;
   }
 }

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities, EngineInfo, EngineSpec } from '../../schema/index.ts';
+import { CallHealth } from '../call-health.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../engine.ts';
 import { EngineServer, jsonOf } from '../engine-server.ts';
 import type { OpenReply } from '../http.ts';
@@ -25,10 +26,7 @@ const OVERFLOW_WORDING = /context (?:length|size|window)|maximum model length|pr
  * models and `spec` names none.
  */
 export async function createOpenaiEngine(spec: EngineSpec): Promise<Engine> {
-  const server = new EngineServer({
-    engineId: spec.engine_id,
-    baseUrl: spec.base_url,
-    apiKey: spec.api_key,
+  const server = new EngineServer(spec, {
     isOverflow: ({ code, message }) => code === OVERFLOW || OVERFLOW_WORDING.test(message),
   });
   try {
@@ -61,12 +59,12 @@ class OpenaiEngine implements Engine {
   private readonly unknown = new Set<OptionalField>();
   /** Sampling that a task fixed in vain. */
   private readonly dropped = new Set<string>();
-  private inflight = 0;
-  private healthy = true;
+  private readonly calls: CallHealth;
   private version: string | null = null;
 
   constructor(server: EngineServer, spec: EngineSpec, found: Model) {
     this.server = server;
+    this.calls = new CallHealth(server.engineId);
     this.spec = spec;
     this.found = found;
   }
@@ -83,16 +81,16 @@ class OpenaiEngine implements Engine {
       max_model_len: found.maxModelLen,
       logprobs_mode: null,
       policy_version: this.version,
-      healthy: this.healthy,
+      healthy: this.calls.healthy,
       streaming: spec.stream === 'auto',
-      inflight: this.inflight,
+      inflight: this.calls.inflight,
       max_concurrency: spec.max_concurrency,
       capabilities: this.capabilities(),
     };
   }
 
   generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
-    return this.tracked(async () => {
+    return this.calls.track(async () => {
       if (request.prompt !== null) throw this.server.fail('unsupported', 'the API takes no token ids');
       for (const field of droppedSampling(request)) this.dropped.add(field);
       const listener = this.spec.stream === 'auto' ? request.listener : undefined;
@@ -159,26 +157,12 @@ class OpenaiEngine implements Engine {
     for (;;) {
       try {
         const body = chatBody(this.found.model, request, stream, this.unknown);
-        return await this.server.post('/v1/chat/completions', body, signal);
+        return await this.server.post('/v1/chat/completions', body, null, signal);
       } catch (error) {
         const field = unknownField(error);
         if (field === null || this.unknown.has(field) || !canDoWithout(request, field)) throw error;
         this.unknown.add(field);
       }
-    }
-  }
-
-  private async tracked<T>(work: () => Promise<T>): Promise<T> {
-    this.inflight++;
-    try {
-      const result = await work();
-      this.healthy = true;
-      return result;
-    } catch (error) {
-      if (FloeError.is(error)) this.healthy = error.code !== 'engine_unavailable' && error.code !== 'engine_error';
-      throw error;
-    } finally {
-      this.inflight--;
     }
   }
 }

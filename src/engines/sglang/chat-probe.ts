@@ -1,11 +1,11 @@
 import { FloeError } from '../../core/errors.ts';
 import { samplingSchema } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { IdScanner } from '../id-scan.ts';
 import { parseChatReply, promptKey } from './chat-reply.ts';
 import { parseNativeReply } from './native-reply.ts';
 import { chatBody, type IdFlags, nativeBody } from './request.ts';
-import type { SglangServer } from './server.ts';
 import { ChatStreamReader } from './stream.ts';
 
 /** How chat completions tell the ids that were sampled, oldest first. */
@@ -62,7 +62,7 @@ export function probeRequest(over: Partial<GenerateRequest>): GenerateRequest {
  * prompt as ids. `prompt`: ids of another conversation than the probe's; null: none are known. Rejects with `engine_error` when no ids are told.
  */
 export async function probeChat(
-  server: SglangServer,
+  server: EngineServer,
   model: string,
   prompt: Int32Array | null,
   streams: boolean,
@@ -81,7 +81,7 @@ export async function probeChat(
 }
 
 async function firstWhole(
-  server: SglangServer,
+  server: EngineServer,
   model: string,
   request: GenerateRequest,
   scanner: IdScanner,
@@ -99,7 +99,7 @@ async function firstWhole(
 }
 
 async function askWhole(
-  server: SglangServer,
+  server: EngineServer,
   model: string,
   request: GenerateRequest,
   flags: IdFlags,
@@ -116,7 +116,7 @@ async function askWhole(
  * with, which is made to end the second.
  */
 async function probeStreams(
-  server: SglangServer,
+  server: EngineServer,
   model: string,
   request: GenerateRequest,
   whole: { readonly first: number; readonly versionSpans: boolean },
@@ -148,7 +148,7 @@ async function probeStreams(
 const DEAF = { started: () => {}, delta: () => {} };
 
 async function takesInputIds(
-  server: SglangServer,
+  server: EngineServer,
   model: string,
   ids: Int32Array,
   flags: IdFlags,
@@ -167,7 +167,7 @@ async function takesInputIds(
 export type NativeFindings = { readonly seed: boolean; readonly versionSpans: boolean };
 
 /** Finds out whether `/generate` tells ids, and whether it knows seeds. Null: it is not there, or tells none. */
-export async function probeNative(server: SglangServer, ids: Int32Array): Promise<NativeFindings | null> {
+export async function probeNative(server: EngineServer, ids: Int32Array): Promise<NativeFindings | null> {
   const scanner = new IdScanner();
   const request = probeRequest({ prompt: { ids, json: Buffer.from(ids.join(',')) }, seed: 1 });
   for (const seed of [true, false]) {
@@ -188,7 +188,7 @@ export type SaltFinding = 'seen' | 'taken' | 'refused';
 
 /** Salts one conversation by two names and by the first again, and looks at how many tokens each call finds in the cache. */
 export async function probeSalt(
-  server: SglangServer,
+  server: EngineServer,
   model: string,
   flags: IdFlags,
   salts: readonly [string, string],

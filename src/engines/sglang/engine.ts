@@ -1,8 +1,9 @@
 import type { Clock } from '../../core/clock.ts';
-import { engineIdOf } from '../../core/engine-id.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import type { EngineInfo, EngineSpec, PauseMode, VersionSpan } from '../../schema/index.ts';
+import { CallHealth } from '../call-health.ts';
 import type { Engine, EngineNotice, GenerateReply, GenerateRequest, RenderRequest, SampledTokens } from '../engine.ts';
+import { type EngineServer, jsonOf } from '../engine-server.ts';
 import type { HttpReply } from '../http.ts';
 import { EngineVersions } from '../versions.ts';
 import { joinReply } from './continuation.ts';
@@ -10,7 +11,7 @@ import { readExperts } from './experts.ts';
 import { versionName } from './facts.ts';
 import { type Profile, probeServer } from './probe.ts';
 import { hasImage, hasLostIds, type ReadReply, Sampler } from './sampler.ts';
-import { jsonOf, SglangServer } from './server.ts';
+import { sglangServer } from './server.ts';
 
 export type SglangDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
@@ -26,8 +27,7 @@ export async function createSglangEngine(
   deps: SglangDeps,
   options: SglangOptions = {},
 ): Promise<Engine> {
-  const { base_url: baseUrl, api_key: apiKey } = spec;
-  const server = new SglangServer({ engineId: spec.engine_id ?? engineIdOf(baseUrl), baseUrl, apiKey });
+  const server = sglangServer(spec);
   try {
     const nowMs = deps.clock.nowMs();
     const profile = await probeServer(server, {
@@ -36,7 +36,7 @@ export async function createSglangEngine(
       forceNative: options.forceNative === true,
     });
     const versions = new EngineVersions(deps.clock, async () =>
-      namedWeights(await server.ask('GET', profile.info.weightPath)),
+      namedWeights(await server.look(profile.info.weightPath)),
     );
     await versions.current();
     const sampler = new Sampler(server, profile, deps.clock);
@@ -55,7 +55,7 @@ function namedWeights(reply: HttpReply): HttpReply {
 
 type Parts = {
   readonly spec: EngineSpec;
-  readonly server: SglangServer;
+  readonly server: EngineServer;
   readonly profile: Profile;
   readonly versions: EngineVersions;
   readonly sampler: Sampler;
@@ -64,13 +64,13 @@ type Parts = {
 
 class SglangEngine implements Engine {
   private readonly parts: Parts;
-  private inflight = 0;
-  private healthy = true;
+  private readonly calls: CallHealth;
   /** Once a stream has lost ids, the next would as well. */
   private losesIds = false;
 
   constructor(parts: Parts) {
     this.parts = parts;
+    this.calls = new CallHealth(parts.server.engineId);
   }
 
   info(): EngineInfo {
@@ -85,9 +85,9 @@ class SglangEngine implements Engine {
       max_model_len: profile.info.maxModelLen,
       logprobs_mode: spec.logprobs_mode,
       policy_version: versions.last,
-      healthy: this.healthy,
+      healthy: this.calls.healthy,
       streaming: this.streaming,
-      inflight: this.inflight,
+      inflight: this.calls.inflight,
       max_concurrency: spec.max_concurrency,
       capabilities: profile.capabilities,
     };
@@ -98,7 +98,7 @@ class SglangEngine implements Engine {
   }
 
   async generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
-    return this.tracked(async () => {
+    return this.calls.track(async () => {
       const { prompt, begun } = request;
       if (prompt === null || begun === null) return this.recorded(request, await this.sample(request, signal));
       if (request.maxTokens !== null && begun.responseIds.length >= request.maxTokens) {
@@ -110,32 +110,28 @@ class SglangEngine implements Engine {
   }
 
   async countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
-    return this.tracked(() =>
-      this.renderer().count(request.messageTexts, request.toolsText, signal, { sessionId: request.sessionId }),
-    );
+    return this.calls.track(() => this.renderer().count(request.messageTexts, request.toolsText, signal, request));
   }
 
   async render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
-    return this.tracked(async () => {
+    return this.calls.track(async () => {
       if (request.messageTexts.some(hasImage)) {
         throw this.parts.server.fail('unsupported', 'images cannot be rendered to ids', { images: true });
       }
-      return this.renderer().render(request.messageTexts, request, signal, { sessionId: request.sessionId });
+      return this.renderer().render(request.messageTexts, request, signal, request);
     });
   }
 
   async detokenize(ids: Int32Array, signal: AbortSignal): Promise<string> {
-    return this.tracked(() => this.renderer().detokenize(ids, signal));
+    return this.calls.track(() => this.renderer().detokenize(ids, signal));
   }
 
   async pause(mode: PauseMode, signal: AbortSignal): Promise<void> {
-    this.refuseUnlessPausable();
-    await this.parts.server.tell('/pause_generation', { mode: mode === 'keep' ? 'in_place' : 'abort' }, signal);
+    await this.control('/pause_generation', { mode: mode === 'keep' ? 'in_place' : 'abort' }, signal);
   }
 
   async resume(signal: AbortSignal): Promise<void> {
-    this.refuseUnlessPausable();
-    await this.parts.server.tell('/continue_generation', {}, signal);
+    await this.control('/continue_generation', {}, signal);
   }
 
   setPolicyVersion(version: string): void {
@@ -143,7 +139,7 @@ class SglangEngine implements Engine {
   }
 
   async metrics(signal: AbortSignal): Promise<string | null> {
-    const reply = await this.parts.server.ask('GET', '/metrics', undefined, signal);
+    const reply = await this.parts.server.look('/metrics', signal);
     if (reply.status === 404) return null;
     if (reply.status !== 200) throw this.parts.server.refused(reply);
     return reply.body.toString('utf8');
@@ -153,37 +149,17 @@ class SglangEngine implements Engine {
     return this.parts.server.close();
   }
 
-  private refuseUnlessPausable(): void {
+  private async control(path: string, body: object, signal: AbortSignal): Promise<void> {
     const { server, profile } = this.parts;
     if (!profile.capabilities.pause) throw server.fail('unsupported', 'it cannot be paused');
+    const reply = await server.tell(path, JSON.stringify(body), signal);
+    if (reply.status !== 200) throw server.refused(reply);
   }
 
   private renderer(): NonNullable<Profile['renderer']> {
     const { server, profile } = this.parts;
     if (profile.renderer === null) throw server.fail('unsupported', 'its /tokenize takes no messages');
     return profile.renderer;
-  }
-
-  private async tracked<T>(work: () => Promise<T>): Promise<T> {
-    this.inflight++;
-    try {
-      const result = await work();
-      this.healthy = true;
-      return result;
-    } catch (error) {
-      if (FloeError.is(error)) this.healthy = error.code !== 'engine_unavailable' && error.code !== 'engine_error';
-      throw this.named(error);
-    } finally {
-      this.inflight--;
-    }
-  }
-
-  /** What a reply's reader refused, with the engine's name in it. */
-  private named(error: unknown): unknown {
-    if (!FloeError.is(error) || error.code === 'engine_rejected' || error.details.engine_id !== undefined) return error;
-    const { engineId } = this.parts.server;
-    const details = { ...error.details, engine_id: engineId };
-    return new FloeError(error.code, `engine ${engineId}: ${error.message}`, details, error.cause);
   }
 
   /**
@@ -231,7 +207,7 @@ class SglangEngine implements Engine {
     const { server, profile } = this.parts;
     const onAbort = (): void => {
       // The connection is closed all the same, so a server that cannot be told ends the call a little later.
-      server.ask('POST', '/abort_request', { rid: request.completionId }).catch(() => {});
+      server.tell('/abort_request', JSON.stringify({ rid: request.completionId })).catch(() => {});
     };
     if (!profile.capabilities.abort) return work();
     signal.throwIfAborted();

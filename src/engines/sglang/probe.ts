@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities, EngineSpec, TemplateFacts } from '../../schema/index.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { probeTemplate, UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import {
   type ChatFindings,
@@ -11,7 +12,6 @@ import {
   type SaltFinding,
 } from './chat-probe.ts';
 import { type PromptRenderer, probeRenderer } from './render.ts';
-import type { SglangServer } from './server.ts';
 import { readServerInfo, type ServerInfo } from './server-info.ts';
 import type { Parsers } from './text-reader.ts';
 
@@ -48,7 +48,7 @@ export type ProbeOptions = {
  * Asks a server what it can do, by look-ups and calls of two tokens. Rejects with `engine_unavailable` when it cannot be reached,
  * `engine_error` when it is no SGLang server, serves another model or tells no token ids.
  */
-export async function probeServer(server: SglangServer, options: ProbeOptions): Promise<Profile> {
+export async function probeServer(server: EngineServer, options: ProbeOptions): Promise<Profile> {
   const { spec } = options;
   const info = await readServerInfo(server, spec.model);
   const parsers = {
@@ -62,9 +62,9 @@ export async function probeServer(server: SglangServer, options: ProbeOptions): 
   const reading = await probeReading(server, parsers, renderer);
   const tokenInput = tokenInputOf(chat, native, reading.works, options.forceNative);
   const salt = await probeSalt(server, info.model, chat.whole, options.salts);
-  const abort = await exists(server, 'POST', '/abort_request', { rid: 'floe-probe-of-no-call' });
+  const abort = await answers(server, '/abort_request', { rid: 'floe-probe-of-no-call' });
   // Any mode would pause it, and releases that know no modes would pause for a body that has none.
-  const pause = await exists(server, 'GET', '/pause_generation');
+  const pause = (await server.look('/pause_generation')).status === WRONG_METHOD;
   const template = await templateOf(renderer);
   const experts = info.tellsExperts && info.expertShape !== null;
   const facts = { info, chat, native, tokenInput, renderer, template, parsers, salt, experts };
@@ -102,10 +102,10 @@ const MAX_OPENING_TOKENS = 16;
 
 type Reading = { readonly works: boolean; readonly opening: string };
 
-async function probeReading(server: SglangServer, parsers: Parsers, renderer: PromptRenderer | null): Promise<Reading> {
+async function probeReading(server: EngineServer, parsers: Parsers, renderer: PromptRenderer | null): Promise<Reading> {
   const { tools, reasoning } = parsers;
   const calls = { text: WORD, tools: PROBED_TOOLS, tool_call_parser: tools };
-  if (tools !== null && !(await exists(server, 'POST', '/parse_function_call', calls))) {
+  if (tools !== null && !(await answers(server, '/parse_function_call', calls))) {
     return { works: false, opening: '' };
   }
   if (reasoning === null) return { works: true, opening: '' };
@@ -114,7 +114,7 @@ async function probeReading(server: SglangServer, parsers: Parsers, renderer: Pr
 }
 
 /** The shortest end of the generation prompt behind which the parser takes a word for thinking; none: the empty text. */
-async function openingOf(server: SglangServer, parser: string, renderer: PromptRenderer | null): Promise<string> {
+async function openingOf(server: EngineServer, parser: string, renderer: PromptRenderer | null): Promise<string> {
   const ids = renderer?.generationPrompt ?? null;
   if (renderer === null || ids === null) return '';
   for (let length = 0; length <= Math.min(ids.length, MAX_OPENING_TOKENS); length++) {
@@ -128,7 +128,7 @@ async function openingOf(server: SglangServer, parser: string, renderer: PromptR
 }
 
 /** Whether a text ends within thinking; null: the server cannot tell. */
-async function thinks(server: SglangServer, parser: string, text: string): Promise<boolean | null> {
+async function thinks(server: EngineServer, parser: string, text: string): Promise<boolean | null> {
   try {
     const body = JSON.stringify({ text, reasoning_parser: parser });
     const parsed = await server.call('/separate_reasoning', body, null, separatedSchema, deadline());
@@ -142,9 +142,9 @@ async function thinks(server: SglangServer, parser: string, text: string): Promi
 /** A route that is there refuses another method by 405. */
 const WRONG_METHOD = 405;
 
-async function exists(server: SglangServer, method: 'GET' | 'POST', path: string, body?: unknown): Promise<boolean> {
-  const { status } = await server.ask(method, path, body);
-  return method === 'GET' ? status === WRONG_METHOD : status === 200;
+async function answers(server: EngineServer, path: string, body: object): Promise<boolean> {
+  const { status } = await server.tell(path, JSON.stringify(body));
+  return status === 200;
 }
 
 const PROBE_TIMEOUT_MS = 10_000;

@@ -1,9 +1,10 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
+import type { CallNames } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { idListSchema } from './facts.ts';
 import { learnGenerationPrompt, withoutEnd } from './generation-prompt.ts';
 import { tokenizeBody } from './request.ts';
-import type { CallHeaders, SglangServer } from './server.ts';
 
 const tokensSchema = z.looseObject({ tokens: idListSchema });
 const countSchema = z.looseObject({ count: z.int().min(0) });
@@ -26,11 +27,11 @@ type PromptField = 'known' | 'unknown';
 export class PromptRenderer {
   /** What opens the assistant's turn; null: it cannot be told apart from what comes before. */
   readonly generationPrompt: Int32Array | null;
-  private readonly server: SglangServer;
+  private readonly server: EngineServer;
   private readonly model: string;
   private readonly field: PromptField;
 
-  constructor(server: SglangServer, model: string, field: PromptField, generationPrompt: Int32Array | null) {
+  constructor(server: EngineServer, model: string, field: PromptField, generationPrompt: Int32Array | null) {
     this.server = server;
     this.model = model;
     this.field = field;
@@ -42,7 +43,7 @@ export class PromptRenderer {
     messageTexts: readonly string[],
     { toolsText, generationPrompt }: RenderHow,
     signal: AbortSignal,
-    names: CallHeaders | null = null,
+    names: CallNames | null = null,
   ): Promise<Int32Array> {
     const field = this.field === 'known' ? generationPrompt : null;
     const ids = await renderOpen(this.server, this.model, messageTexts, toolsText, field, signal, names);
@@ -54,7 +55,7 @@ export class PromptRenderer {
     return bare;
   }
 
-  async detokenize(ids: Int32Array, signal: AbortSignal, names: CallHeaders | null = null): Promise<string> {
+  async detokenize(ids: Int32Array, signal: AbortSignal, names: CallNames | null = null): Promise<string> {
     const body = `{"model":${JSON.stringify(this.model)},"tokens":[${ids.join(',')}],"skip_special_tokens":false}`;
     return (await this.server.call('/detokenize', body, names, textSchema, signal)).text;
   }
@@ -63,7 +64,7 @@ export class PromptRenderer {
     messageTexts: readonly string[],
     toolsText: string,
     signal: AbortSignal,
-    names: CallHeaders,
+    names: CallNames,
   ): Promise<number> {
     const body = tokenizeBody(this.model, messageTexts, toolsText, this.field === 'known' ? true : null);
     return (await this.server.call('/tokenize', body, names, countSchema, signal)).count;
@@ -76,20 +77,20 @@ export class PromptRenderer {
 }
 
 async function renderOpen(
-  server: SglangServer,
+  server: EngineServer,
   model: string,
   messageTexts: readonly string[],
   toolsText: string,
   field: boolean | null,
   signal: AbortSignal,
-  names: CallHeaders | null,
+  names: CallNames | null,
 ): Promise<Int32Array> {
   const body = tokenizeBody(model, messageTexts, toolsText, field);
   return Int32Array.from((await server.call('/tokenize', body, names, tokensSchema, signal)).tokens);
 }
 
 /** Null when the server renders no messages. */
-export async function probeRenderer(server: SglangServer, model: string): Promise<PromptRenderer | null> {
+export async function probeRenderer(server: EngineServer, model: string): Promise<PromptRenderer | null> {
   const open = (texts: readonly string[], tools: string, field: boolean | null = null): Promise<Int32Array | null> =>
     unlessRefused(renderOpen(server, model, texts, tools, field, AbortSignal.timeout(PROBE_TIMEOUT_MS), null));
   const plain = await open([HELLO], '[]');

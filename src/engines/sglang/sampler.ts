@@ -2,6 +2,7 @@ import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, FinishReason, StopCause } from '../../schema/index.ts';
 import type { GenerateRequest, ReplyListener, SampledTokens } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import type { OpenReply } from '../http.ts';
 import { IdScanner } from '../id-scan.ts';
 import { refuseForeignModel } from '../record.ts';
@@ -12,7 +13,6 @@ import { type ChatReply, type ReplyEnds, refuseOtherPrompt, type SampledReply } 
 import { parseNativeReply } from './native-reply.ts';
 import type { Profile } from './probe.ts';
 import { chatBody, nativeBody } from './request.ts';
-import type { SglangServer } from './server.ts';
 import { readModels } from './server-info.ts';
 import { ChatStreamReader } from './stream.ts';
 import { TextReader, withCountedIds } from './text-reader.ts';
@@ -22,14 +22,14 @@ export type ReadReply = SampledReply & { readonly message: AssistantMessage };
 
 /** Samples replies by the ways that a server was found to have. */
 export class Sampler {
-  private readonly server: SglangServer;
+  private readonly server: EngineServer;
   private readonly profile: Profile;
   private readonly scanner = new IdScanner();
   private readonly reader: TextReader;
   /** As the server lists it now: replies of `/generate` do not name their model. */
   private readonly served: EngineVersions;
 
-  constructor(server: SglangServer, profile: Profile, clock: Clock) {
+  constructor(server: EngineServer, profile: Profile, clock: Clock) {
     this.server = server;
     this.profile = profile;
     this.reader = new TextReader(server, profile.parsers, profile.opening);

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
+import { type EngineServer, jsonOf } from '../engine-server.ts';
 import type { HttpReply } from '../http.ts';
 import type { ExpertShape } from './experts.ts';
-import { jsonOf, type SglangServer } from './server.ts';
 
 const modelsSchema = z.looseObject({
   data: z.array(z.looseObject({ id: z.string(), max_model_len: z.int().nullish() })).min(1),
@@ -41,7 +41,7 @@ export type ServerInfo = {
 };
 
 /** Rejects with `engine_error` when it is no SGLang server, or does not serve the model that is wanted. */
-export async function readServerInfo(server: SglangServer, wanted: string | null): Promise<ServerInfo> {
+export async function readServerInfo(server: EngineServer, wanted: string | null): Promise<ServerInfo> {
   const model = await findModel(server, wanted);
   const own = await firstFound(server, ['/server_info', '/get_server_info']);
   const weights = await firstFound(server, ['/model_info', '/get_model_info']);
@@ -68,8 +68,8 @@ function expertShapeOf(config: z.output<typeof configSchema> | null | undefined)
 }
 
 /** The models that the server lists. Rejects with `engine_unavailable` or `engine_error`. */
-export async function readModels(server: SglangServer): Promise<z.output<typeof modelsSchema>> {
-  const reply = await server.ask('GET', '/v1/models');
+export async function readModels(server: EngineServer): Promise<z.output<typeof modelsSchema>> {
+  const reply = await server.look('/v1/models');
   if (reply.status === 503 || reply.status === 429) throw server.refused(reply);
   const parsed = modelsSchema.safeParse(jsonOf(reply.body));
   if (reply.status === 200 && parsed.success) return parsed.data;
@@ -77,7 +77,7 @@ export async function readModels(server: SglangServer): Promise<z.output<typeof 
 }
 
 async function findModel(
-  server: SglangServer,
+  server: EngineServer,
   wanted: string | null,
 ): Promise<{ model: string; maxModelLen: number | null }> {
   const { data } = await readModels(server);
@@ -93,9 +93,9 @@ async function findModel(
 
 type Found = { readonly path: string; readonly reply: HttpReply };
 
-async function firstFound(server: SglangServer, paths: readonly string[]): Promise<Found | null> {
+async function firstFound(server: EngineServer, paths: readonly string[]): Promise<Found | null> {
   for (const path of paths) {
-    const reply = await server.ask('GET', path);
+    const reply = await server.look(path);
     if (reply.status === 200) return { path, reply };
   }
   return null;

@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { assistantMessage } from './chat-reply.ts';
-import type { SglangServer } from './server.ts';
 
 const reasoningSchema = z.looseObject({ reasoning_text: z.string().nullish(), text: z.string().nullish() });
 
@@ -20,12 +20,12 @@ const COUNTED_IDS = 'kimi_k2';
 
 /** Reads messages out of sampled text by the server's own parsers. */
 export class TextReader {
-  private readonly server: SglangServer;
+  private readonly server: EngineServer;
   private readonly parsers: Parsers;
   /** What the template has opened before the reply begins, a thinking block for instance. */
   private readonly opening: string;
 
-  constructor(server: SglangServer, parsers: Parsers, opening: string) {
+  constructor(server: EngineServer, parsers: Parsers, opening: string) {
     this.server = server;
     this.parsers = parsers;
     this.opening = opening;

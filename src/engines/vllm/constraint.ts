@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import type { GenerateRequest } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { parseReplyJson, shaped } from '../record.ts';
 import { RENDER_PATH } from './probe.ts';
 import { choiceFields, conversation } from './request.ts';
-import type { VllmServer } from './server.ts';
 
 const renderedSchema = z.looseObject({
   sampling_params: z.looseObject({ structured_outputs: z.looseObject({}).nullish() }),
@@ -23,7 +23,7 @@ export type Constraint = {
  * the request, and what it would tell its own sampler is taken over. Rejects with `unsupported` where it does not say.
  */
 export async function constraintOf(
-  server: VllmServer,
+  server: EngineServer,
   model: string,
   request: GenerateRequest,
   signal: AbortSignal,

@@ -1,9 +1,9 @@
 import type { AssistantMessage } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { DERENDER_PATH } from './probe.ts';
 import { parseDerendered, type ReplyContext } from './reply.ts';
 import { choiceFields } from './request.ts';
-import type { VllmServer } from './server.ts';
 
 /** How many of the prompt's last ids go along: a tokenizer writes a word's first space by what stands before it. */
 const PROMPT_TAIL_IDS = 32;
@@ -20,7 +20,7 @@ type Sampled = {
  * The tools go along whole, since parsers convert arguments by them; of the conversation nothing does.
  */
 export async function derender(
-  server: VllmServer,
+  server: EngineServer,
   request: GenerateRequest,
   sampled: Sampled,
   context: ReplyContext & { readonly model: string; readonly includeReasoning: boolean },

@@ -1,7 +1,9 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineInfo, EngineSpec, PauseMode, TemplateFacts, VersionSpan } from '../../schema/index.ts';
+import { CallHealth } from '../call-health.ts';
 import type { Engine, EngineNotice, GenerateReply, GenerateRequest, RenderRequest } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import type { OpenReply } from '../http.ts';
 import { IdScanner } from '../id-scan.ts';
 import type { ParsedReply } from '../record.ts';
@@ -12,7 +14,7 @@ import { connect } from './registration.ts';
 import { countTokens, detokenize, render } from './rendering.ts';
 import { parseReply, parseTextReply, type ReplyContext } from './reply.ts';
 import { chatBody } from './request.ts';
-import { VllmServer } from './server.ts';
+import { vllmServer } from './server.ts';
 import { ReplyStreamReader } from './stream.ts';
 
 export type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
@@ -22,9 +24,9 @@ export type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice }
  * it does not serve the model that `spec` names.
  */
 export async function createVllmEngine(spec: EngineSpec, deps: VllmDeps): Promise<Engine> {
-  const server = new VllmServer(spec);
+  const server = vllmServer(spec);
   try {
-    const versions = new EngineVersions(deps.clock, () => server.get('/weight_info'));
+    const versions = new EngineVersions(deps.clock, () => server.look('/weight_info'));
     const [found] = await Promise.all([connect(server, spec.model, deps.clock), versions.current()]);
     return new VllmEngine({ server, spec, versions, notice: deps.notice ?? (() => {}), ...found });
   } catch (error) {
@@ -34,7 +36,7 @@ export async function createVllmEngine(spec: EngineSpec, deps: VllmDeps): Promis
 }
 
 type Parts = {
-  readonly server: VllmServer;
+  readonly server: EngineServer;
   readonly spec: EngineSpec;
   readonly versions: EngineVersions;
   readonly notice: EngineNotice;
@@ -51,8 +53,7 @@ class VllmEngine implements Engine {
   private readonly scanner = new IdScanner();
   /** Null: the server takes none, or does not tell what it was prompted by. */
   private tokens: TokenCalls | null;
-  private inflight = 0;
-  private healthy = true;
+  private readonly calls: CallHealth;
   /** Once a stream has lost ids, the next would as well. */
   private losesIds = false;
   /** Whether the last reply told which weights sampled it. */
@@ -62,6 +63,7 @@ class VllmEngine implements Engine {
 
   constructor(parts: Parts) {
     this.parts = parts;
+    this.calls = new CallHealth(parts.server.engineId);
     this.base = capabilitiesOf(parts.facts);
     this.tokens = parts.tokens;
   }
@@ -78,9 +80,9 @@ class VllmEngine implements Engine {
       max_model_len: facts.maxModelLen,
       logprobs_mode: this.base.token_ids ? spec.logprobs_mode : null,
       policy_version: versions.last,
-      healthy: this.healthy,
+      healthy: this.calls.healthy,
       streaming: this.streaming,
-      inflight: this.inflight,
+      inflight: this.calls.inflight,
       max_concurrency: spec.max_concurrency,
       capabilities: this.capabilitiesNow(),
     };
@@ -109,7 +111,7 @@ class VllmEngine implements Engine {
   async generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
     const { prompt } = request;
     const kind = prompt === null ? 'chatcmpl' : 'generate-tokens';
-    return this.tracked(() =>
+    return this.calls.track(() =>
       this.abortable(`${kind}-${request.completionId}`, signal, async () => {
         const versionBefore = this.parts.versions.current();
         const { reply, newSpans } =
@@ -125,17 +127,17 @@ class VllmEngine implements Engine {
 
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
     const { server, facts } = this.parts;
-    return this.tracked(() => countTokens(server, facts, request, signal));
+    return this.calls.track(() => countTokens(server, facts, request, signal));
   }
 
   render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
     const { server, facts } = this.parts;
-    return this.tracked(() => render(server, facts, request, signal));
+    return this.calls.track(() => render(server, facts, request, signal));
   }
 
   detokenize(ids: Int32Array, signal: AbortSignal): Promise<string> {
     const { server, facts } = this.parts;
-    return this.tracked(() => detokenize(server, facts, ids, signal));
+    return this.calls.track(() => detokenize(server, facts, ids, signal));
   }
 
   pause(mode: PauseMode, signal: AbortSignal): Promise<void> {
@@ -152,7 +154,7 @@ class VllmEngine implements Engine {
 
   async metrics(signal: AbortSignal): Promise<string | null> {
     const { server } = this.parts;
-    const reply = await server.get('/metrics', signal);
+    const reply = await server.look('/metrics', signal);
     if (reply.status === 404) return null;
     if (reply.status !== 200) throw server.refused(reply);
     return reply.body.toString('utf8');
@@ -165,22 +167,8 @@ class VllmEngine implements Engine {
   private async control(path: string, signal: AbortSignal): Promise<void> {
     const { server } = this.parts;
     if (!this.base.pause) throw server.fail('unsupported', 'it cannot be paused');
-    const reply = await server.tell(path, '{}', signal);
-    if (reply.status !== 200) throw server.refused(reply);
-  }
-
-  private async tracked<T>(work: () => Promise<T>): Promise<T> {
-    this.inflight++;
-    try {
-      const result = await work();
-      this.healthy = true;
-      return result;
-    } catch (error) {
-      if (FloeError.is(error)) this.healthy = error.code !== 'engine_unavailable' && error.code !== 'engine_error';
-      throw this.parts.server.named(error);
-    } finally {
-      this.inflight--;
-    }
+    const reply = await server.post(path, '{}', null, signal);
+    await reply.read();
   }
 
   /** Ends the call on the server too when the signal aborts: a server notices only late that a connection is gone. */

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import type { AssistantMessage, StopCause, Usage, VersionSpan } from '../../schema/index.ts';
 import type { GenerateRequest, PromptIds, SampledTokens } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { type ComparedIds, compareIds, firstDifference } from '../id-scan.ts';
 import { scanLogprobs } from '../logprob-scan.ts';
 import {
@@ -25,7 +26,6 @@ import { GENERATE_PATH, type ServerFacts } from './probe.ts';
 import { type ReplyContext, refuseForeign } from './reply.ts';
 import { samplingFields } from './request.ts';
 import { foreignRoutingSchema, joinedRouting, routedExpertsOf } from './routing.ts';
-import type { VllmServer } from './server.ts';
 
 const choiceSchema = z.looseObject({
   token_ids: idsSchema,
@@ -61,12 +61,12 @@ export type TokenRequest = GenerateRequest & { readonly prompt: PromptIds };
 
 /** Ids in, ids out: `/inference/v1/generate`, and a message by `/v1/chat/completions/derender`. */
 export class TokenCalls {
-  private readonly server: VllmServer;
+  private readonly server: EngineServer;
   private readonly facts: ServerFacts;
   private readonly ends: TurnEnds;
   private readonly reader: MessageReader;
 
-  constructor(server: VllmServer, facts: ServerFacts, ends: TurnEnds, clock: Clock) {
+  constructor(server: EngineServer, facts: ServerFacts, ends: TurnEnds, clock: Clock) {
     this.server = server;
     this.facts = facts;
     this.ends = ends;

@@ -2,11 +2,11 @@ import { type Clock, sleep } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { derender, tailOf } from './derender.ts';
 import type { TokenRequest } from './generate.ts';
 import type { ServerFacts } from './probe.ts';
 import type { ReplyContext } from './reply.ts';
-import type { VllmServer } from './server.ts';
 
 const EMPTY: AssistantMessage = { role: 'assistant', content: '' };
 
@@ -15,11 +15,11 @@ const PAUSES_MS = [50, 500, 2_000];
 
 /** Reads messages out of what was sampled. The sample exists, so a server that cannot be reached is asked again, not sampled from anew. */
 export class MessageReader {
-  private readonly server: VllmServer;
+  private readonly server: EngineServer;
   private readonly facts: ServerFacts;
   private readonly clock: Clock;
 
-  constructor(server: VllmServer, facts: ServerFacts, clock: Clock) {
+  constructor(server: EngineServer, facts: ServerFacts, clock: Clock) {
     this.server = server;
     this.facts = facts;
     this.clock = clock;

@@ -2,8 +2,8 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
+import { type EngineServer, jsonOf } from '../engine-server.ts';
 import { chatBody, OPTIONAL_CHAT_FIELDS, TOKEN_ID_FIELDS } from './request.ts';
-import { jsonOf, type VllmServer } from './server.ts';
 
 export const GENERATE_PATH = '/inference/v1/generate';
 export const RENDER_PATH = '/v1/chat/completions/render';
@@ -53,7 +53,7 @@ export type Routes = {
  * Looks at a server without sampling from it. Rejects with `engine_unavailable` when it cannot be reached, `engine_error` when it
  * has no models or not the one that is wanted.
  */
-export async function lookAt(server: VllmServer, wanted: string | null): Promise<ServerFacts> {
+export async function lookAt(server: EngineServer, wanted: string | null): Promise<ServerFacts> {
   const found = await findModel(server, wanted);
   const [serverVersion, routes, unknownFields] = await Promise.all([
     versionOf(server),
@@ -64,10 +64,10 @@ export async function lookAt(server: VllmServer, wanted: string | null): Promise
 }
 
 async function findModel(
-  server: VllmServer,
+  server: EngineServer,
   wanted: string | null,
 ): Promise<Pick<ServerFacts, 'model' | 'modelNames' | 'maxModelLen'>> {
-  const reply = await server.get('/v1/models');
+  const reply = await server.look('/v1/models');
   const parsed = modelsSchema.safeParse(jsonOf(reply.body));
   if (reply.status !== 200 || !parsed.success) {
     throw server.fail('engine_error', `/v1/models answered ${reply.status} without a model list`);
@@ -83,21 +83,21 @@ async function findModel(
   return { model: id, modelNames: new Set([id, ...others]), maxModelLen: max_model_len ?? null };
 }
 
-async function versionOf(server: VllmServer): Promise<string | null> {
-  const reply = await server.get('/version');
+async function versionOf(server: EngineServer): Promise<string | null> {
+  const reply = await server.look('/version');
   const parsed = versionSchema.safeParse(jsonOf(reply.body));
   return reply.status === 200 && parsed.success ? parsed.data.version : null;
 }
 
-async function routesOf(server: VllmServer): Promise<Routes> {
-  const there = async (path: string): Promise<boolean> => THERE.has((await server.get(path)).status);
+async function routesOf(server: EngineServer): Promise<Routes> {
+  const there = async (path: string): Promise<boolean> => THERE.has((await server.look(path)).status);
   const [generate, render, derender, tokenize, detokenize, pause, abort] = await Promise.all([
     there(GENERATE_PATH),
     there(RENDER_PATH),
     there(DERENDER_PATH),
     there('/tokenize'),
     there('/detokenize'),
-    server.get('/is_paused').then(({ status }) => status === 200),
+    server.look('/is_paused').then(({ status }) => status === 200),
     there('/abort_requests'),
   ]);
   // Without --enable-scale-out these addresses exist, and answer every POST with 403. Any that works refuses an empty one.
@@ -114,7 +114,7 @@ async function routesOf(server: VllmServer): Promise<Routes> {
  * Which fields a strict server refuses: found by what it does and not by what it says, since every kind of strict server words its
  * refusal in its own way. One call for a server that takes them all.
  */
-async function unknownChatFields(server: VllmServer, model: string): Promise<ReadonlySet<string>> {
+async function unknownChatFields(server: EngineServer, model: string): Promise<ReadonlySet<string>> {
   const fields: readonly string[] = [...OPTIONAL_CHAT_FIELDS, ...TOKEN_ID_FIELDS];
   const none: ReadonlySet<string> = new Set();
   const refuses = async (unknown: ReadonlySet<string>, name: string): Promise<boolean> => {

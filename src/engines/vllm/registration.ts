@@ -1,13 +1,13 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { TemplateFacts } from '../../schema/index.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { IdScanner, scanIds } from '../id-scan.ts';
 import { probeTemplate, UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import { derender } from './derender.ts';
 import { TokenCalls, type TurnEnds } from './generate.ts';
 import { capabilitiesOf, lookAt, PROBE_REQUEST, type ServerFacts } from './probe.ts';
 import { render } from './rendering.ts';
-import type { VllmServer } from './server.ts';
 
 /** Of one short rendering; a server that is busy may take its time for it. */
 const PROBE_TIMEOUT_MS = 30_000;
@@ -26,7 +26,7 @@ export type Found = {
 };
 
 /** Finds out what a server can do, without sampling from it. Rejects as `createVllmEngine` does. */
-export async function connect(server: VllmServer, wanted: string | null, clock: Clock): Promise<Found> {
+export async function connect(server: EngineServer, wanted: string | null, clock: Clock): Promise<Found> {
   const facts = await lookAt(server, wanted);
   const notes: string[] = [];
   /** What is refused is noted, and does without. */
@@ -48,7 +48,7 @@ export async function connect(server: VllmServer, wanted: string | null, clock: 
   return { facts, template, tokens, notes };
 }
 
-async function templateOf(server: VllmServer, facts: ServerFacts): Promise<TemplateFacts> {
+async function templateOf(server: EngineServer, facts: ServerFacts): Promise<TemplateFacts> {
   if (!facts.routes.render && !facts.routes.tokenize) return UNKNOWN_TEMPLATE;
   return probeTemplate((messageTexts, options) =>
     render(server, facts, { ...PROBE_REQUEST, messageTexts, ...options }, deadline()),
@@ -59,7 +59,7 @@ async function templateOf(server: VllmServer, facts: ServerFacts): Promise<Templ
  * Whether the parsers show the token that closes a turn: those that work on text do, those that work on ids need it. Rejects where
  * they cannot read a word.
  */
-async function turnEndsOf(server: VllmServer, facts: ServerFacts, closeIds: readonly number[]): Promise<TurnEnds> {
+async function turnEndsOf(server: EngineServer, facts: ServerFacts, closeIds: readonly number[]): Promise<TurnEnds> {
   const closes = new Set(closeIds);
   const [close] = closeIds;
   const word = facts.routes.tokenize ? await idsOfWord(server, facts) : null;
@@ -77,7 +77,7 @@ async function turnEndsOf(server: VllmServer, facts: ServerFacts, closeIds: read
   return { closeIds: closes, shown: (await read(Int32Array.of(...word, close))) !== alone };
 }
 
-async function idsOfWord(server: VllmServer, { model }: ServerFacts): Promise<Int32Array | null> {
+async function idsOfWord(server: EngineServer, { model }: ServerFacts): Promise<Int32Array | null> {
   const body = JSON.stringify({ model, prompt: WORD, add_special_tokens: false });
   const reply = await server.tell('/tokenize', body);
   const ids = reply.status === 200 ? (scanIds(reply.body, 'tokens')?.ids ?? null) : null;

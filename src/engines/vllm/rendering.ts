@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import type { GenerateRequest, RenderRequest } from '../engine.ts';
+import type { EngineServer } from '../engine-server.ts';
 import { scanIds } from '../id-scan.ts';
 import { idsOf, idsSchema, parseReplyJson, refusal, shaped } from '../record.ts';
 import { RENDER_PATH, type ServerFacts } from './probe.ts';
 import { renderBody } from './request.ts';
-import type { VllmServer } from './server.ts';
 
 const renderedSchema = z.looseObject({ token_ids: idsSchema, features: z.unknown().optional() });
 const tokenizedSchema = z.looseObject({ tokens: idsSchema, count: z.int().min(0).nullish() });
@@ -13,7 +13,7 @@ const textSchema = z.looseObject({ prompt: z.string() });
 
 /** Messages as ids, by the server's own template. Rejects with `unsupported` where it cannot, and for messages with images. */
 export async function render(
-  server: VllmServer,
+  server: EngineServer,
   { model, routes }: ServerFacts,
   request: RenderRequest,
   signal: AbortSignal,
@@ -33,7 +33,7 @@ export async function render(
   return ids;
 }
 
-function renderedIds(server: VllmServer, bytes: Buffer): Int32Array {
+function renderedIds(server: EngineServer, bytes: Buffer): Int32Array {
   const scanned = scanIds(bytes, 'token_ids');
   const { token_ids: ids, features } = shaped(renderedSchema, parseReplyJson(bytes, scanned));
   // The ids of an image only hold its place: prompted by them alone, the model would see none.
@@ -45,7 +45,7 @@ function renderedIds(server: VllmServer, bytes: Buffer): Int32Array {
 
 /** The number of ids that messages and tools are rendered to, with the opening of a reply. */
 export async function countTokens(
-  server: VllmServer,
+  server: EngineServer,
   facts: ServerFacts,
   request: GenerateRequest,
   signal: AbortSignal,
@@ -58,7 +58,7 @@ export async function countTokens(
 
 /** The text of ids, special tokens included. */
 export async function detokenize(
-  server: VllmServer,
+  server: EngineServer,
   { model, routes }: ServerFacts,
   ids: Int32Array,
   signal: AbortSignal,
