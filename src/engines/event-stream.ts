@@ -1,3 +1,5 @@
+import type { OpenReply } from './http.ts';
+
 const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
 const DATA = Buffer.from('data:');
@@ -45,6 +47,11 @@ export class EventSplitter {
     const start = line[DATA.length] === SPACE ? DATA.length + 1 : DATA.length;
     this.data.push(line.subarray(start, Math.max(start, end)));
   }
+}
+
+/** Whether the reply comes as events: a server that does not stream answers whole. */
+export function isEventStream({ headers }: OpenReply): boolean {
+  return String(headers['content-type'] ?? '').startsWith('text/event-stream');
 }
 
 function joined(lines: readonly Buffer[]): Buffer {

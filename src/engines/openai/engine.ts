@@ -4,6 +4,7 @@ import type { EngineCapabilities, EngineInfo, EngineSpec } from '../../schema/in
 import { CallHealth } from '../call-health.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../engine.ts';
 import { EngineServer, jsonOf } from '../engine-server.ts';
+import { isEventStream } from '../event-stream.ts';
 import type { OpenReply } from '../http.ts';
 import { UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import { parseReply } from './reply.ts';
@@ -171,9 +172,4 @@ function unknownField(error: unknown): OptionalField | null {
   if (!FloeError.is(error) || error.code !== 'engine_rejected') return null;
   const { param, engine_code } = error.details;
   return engine_code === UNKNOWN_FIELD && isOptionalField(param) ? param : null;
-}
-
-/** A server that does not stream answers whole. */
-function isEventStream(reply: OpenReply): boolean {
-  return String(reply.headers['content-type'] ?? '').startsWith('text/event-stream');
 }

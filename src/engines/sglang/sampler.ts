@@ -3,7 +3,7 @@ import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, FinishReason, StopCause } from '../../schema/index.ts';
 import type { GenerateRequest, ReplyListener, SampledTokens } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
-import type { OpenReply } from '../http.ts';
+import { isEventStream } from '../event-stream.ts';
 import { IdScanner } from '../id-scan.ts';
 import { refuseForeignModel } from '../record.ts';
 import { EngineVersions } from '../versions.ts';
@@ -164,11 +164,6 @@ function withMessage(reply: SampledReply, message: AssistantMessage): ReadReply 
 /** Quotes within JSON strings are escaped, so this is a field of a content part. */
 export function hasImage(messageText: string): boolean {
   return /[{,]\s*"image_url"\s*:/.test(messageText);
-}
-
-/** A server that does not stream answers whole. */
-function isEventStream(reply: OpenReply): boolean {
-  return String(reply.headers['content-type'] ?? '').startsWith('text/event-stream');
 }
 
 /** Whether a stream was refused because it has lost ids, as the next would. */

@@ -1,9 +1,8 @@
 import { z } from 'zod';
 import type { FloeError } from '../../core/errors.ts';
+import { ChatStream, callPieceSchema } from '../chat-stream.ts';
 import type { GenerateRequest, ReplyListener } from '../engine.ts';
-import { EventSplitter } from '../event-stream.ts';
 import type { IdScanner, ScannedIds } from '../id-scan.ts';
-import { MessageBuilder } from '../message-builder.ts';
 import {
   foreignUsageSchema,
   idsOf,
@@ -26,14 +25,6 @@ import {
   usageOf,
   versionName,
 } from './facts.ts';
-
-const DONE = Buffer.from('[DONE]');
-
-const callPieceSchema = z.looseObject({
-  index: z.int().min(0).nullish(),
-  id: z.string().nullish(),
-  function: z.looseObject({ name: z.string().nullish(), arguments: z.string().nullish() }).nullish(),
-});
 
 const choiceSchema = z.looseObject({
   index: z.literal(0).optional(),
@@ -69,11 +60,9 @@ type ForeignChunk = z.output<typeof chunkSchema>;
 export class ChatStreamReader {
   private readonly request: GenerateRequest;
   private readonly scanner: IdScanner;
-  private readonly listener: ReplyListener;
   private readonly options: ReplyReading;
   private readonly models: ReadonlySet<string>;
-  private readonly events = new EventSplitter();
-  private readonly message: MessageBuilder;
+  private readonly stream: ChatStream;
   private promptIds: Int32Array | null = null;
   private readonly pieces: number[] = [];
   private listed: readonly number[] | null = null;
@@ -83,42 +72,33 @@ export class ChatStreamReader {
   private finishReason: string | null = null;
   private matched: ForeignChoice['matched_stop'];
   private usage: ForeignChunk['usage'] = null;
-  private started = false;
-  private done = false;
 
   constructor(request: GenerateRequest, scanner: IdScanner, listener: ReplyListener, options: ReplyReading) {
     this.request = request;
     this.scanner = scanner;
-    this.listener = listener;
     this.options = options;
     this.models = new Set([options.model]);
-    this.message = new MessageBuilder((delta) => {
-      this.start();
-      listener.delta(delta);
+    this.stream = new ChatStream({
+      listener,
+      takeChunk: (data) => this.takeChunk(data),
+      promptTokens: () => this.promptIds?.length ?? null,
     });
   }
 
   /** Takes bytes, cut anywhere. True when the stream is complete. Throws `engine_error`. */
   push(bytes: Buffer): boolean {
-    this.events.push(bytes, (data) => {
-      if (this.done) return;
-      if (data.equals(DONE)) this.done = true;
-      else this.takeChunk(data);
-    });
-    this.message.flush();
-    return this.done;
+    return this.stream.push(bytes);
   }
 
   /** The whole reply, when the stream has ended. Throws as {@link parseChatReply} does. */
   reply(): ChatReply {
     const { promptIds, usage, finishReason } = this;
     if (finishReason === null) throw refusal('the stream broke off: it has no finish chunk');
-    if (!this.done) throw refusal('the stream broke off: it has no [DONE]');
+    if (!this.stream.done) throw refusal('the stream broke off: it has no [DONE]');
     if (!usage) throw refusal('usage is missing; the server does not honour stream_options.include_usage');
     if (finishReason === 'abort' && usage.completion_tokens === 0) throw brokenOffEarly();
     if (promptIds === null) throw lost('the ids of its prompt are missing');
-    const incomplete = this.message.incompleteCall();
-    if (incomplete !== null) throw refusal(`tool_calls.${incomplete.index} has no ${incomplete.field}`);
+    const message = this.stream.message();
     const ids = this.ids();
     if (ids.length !== usage.completion_tokens || this.logprobs.length !== ids.length) {
       const counts = `${ids.length} ids and ${this.logprobs.length} log-probabilities`;
@@ -138,7 +118,7 @@ export class ChatStreamReader {
       },
       this.options.ends,
     );
-    return { ...sampled, message: this.message.message() };
+    return { ...sampled, message };
   }
 
   private ids(): Int32Array {
@@ -184,19 +164,10 @@ export class ChatStreamReader {
       this.matched = choice.matched_stop;
     }
     const { content, reasoning_content, tool_calls } = choice.delta;
-    this.message.addReasoning(reasoning_content ?? '');
-    this.message.addText(content ?? '');
-    for (const { index, id, function: piece } of tool_calls ?? []) {
-      if (this.message.addCall(index ?? 0, id ?? '', piece?.name ?? '', piece?.arguments ?? '')) continue;
-      throw refusal(`tool_calls.${index} comes before those in front of it`);
-    }
-    if (this.logprobs.length > 0) this.start();
-  }
-
-  private start(): void {
-    if (this.started) return;
-    this.started = true;
-    this.listener.started(this.promptIds?.length ?? null);
+    this.stream.addReasoning(reasoning_content ?? '');
+    this.stream.addText(content ?? '');
+    for (const piece of tool_calls ?? []) this.stream.addCall(piece.index ?? 0, piece);
+    if (this.logprobs.length > 0) this.stream.start();
   }
 }
 

@@ -4,7 +4,7 @@ import type { EngineInfo, EngineSpec, PauseMode, TemplateFacts, VersionSpan } fr
 import { CallHealth } from '../call-health.ts';
 import type { Engine, EngineNotice, GenerateReply, GenerateRequest, RenderRequest } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
-import type { OpenReply } from '../http.ts';
+import { isEventStream } from '../event-stream.ts';
 import { IdScanner } from '../id-scan.ts';
 import type { ParsedReply } from '../record.ts';
 import { EngineVersions } from '../versions.ts';
@@ -277,9 +277,4 @@ class VllmEngine implements Engine {
     const end = responseIds.length - (before?.responseIds.length ?? 0);
     return joinedSpans(before, [{ version: first === last ? first : null, start: 0, end }]);
   }
-}
-
-/** A server that does not stream answers whole. */
-function isEventStream(reply: OpenReply): boolean {
-  return String(reply.headers['content-type'] ?? '').startsWith('text/event-stream');
 }

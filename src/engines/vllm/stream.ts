@@ -1,9 +1,8 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
+import { ChatStream, callPieceSchema } from '../chat-stream.ts';
 import type { ReplyListener } from '../engine.ts';
-import { EventSplitter } from '../event-stream.ts';
 import type { ScannedIds } from '../id-scan.ts';
-import { MessageBuilder } from '../message-builder.ts';
 import {
   foreignUsageSchema,
   idsOf,
@@ -20,14 +19,7 @@ import {
 import { type ReplyContext, refuseForeign } from './reply.ts';
 import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
 
-const DONE = Buffer.from('[DONE]');
-
-const callPieceSchema = z.looseObject({
-  index: z.int().min(0),
-  id: z.string().nullish(),
-  function: z.looseObject({ name: z.string().nullish(), arguments: z.string().nullish() }).nullish(),
-});
-type CallPiece = z.output<typeof callPieceSchema>;
+const numberedPieceSchema = callPieceSchema.extend({ index: z.int().min(0) });
 
 const choiceSchema = z.looseObject({
   index: z.literal(0).optional(),
@@ -35,7 +27,7 @@ const choiceSchema = z.looseObject({
     content: z.string().nullish(),
     reasoning: z.string().nullish(),
     reasoning_content: z.string().nullish(),
-    tool_calls: z.array(callPieceSchema).nullish(),
+    tool_calls: z.array(numberedPieceSchema).nullish(),
   }),
   finish_reason: z.string().nullish(),
   stop_reason: stopReasonSchema,
@@ -64,9 +56,7 @@ const chunkSchema = z.looseObject({
  */
 export class ReplyStreamReader {
   private readonly context: ReplyContext;
-  private readonly listener: ReplyListener;
-  private readonly events = new EventSplitter();
-  private readonly message: MessageBuilder;
+  private readonly stream: ChatStream;
   private promptIds: Int32Array | null = null;
   private readonly responseIds: number[] = [];
   private logprobs: unknown[] | null = null;
@@ -75,43 +65,32 @@ export class ReplyStreamReader {
   private finishReason: string | null = null;
   private stopReason: ForeignChoice['stop_reason'];
   private usage: z.output<typeof foreignUsageSchema> | null = null;
-  private started = false;
-  private done = false;
 
   constructor(context: ReplyContext, listener: ReplyListener) {
     this.context = context;
-    this.listener = listener;
-    this.message = new MessageBuilder((delta) => {
-      this.start();
-      listener.delta(delta);
+    this.stream = new ChatStream({
+      listener,
+      takeChunk: (data) => this.takeChunk(data),
+      promptTokens: () => this.promptIds?.length ?? null,
     });
   }
 
   /** Takes bytes, cut anywhere. True when the stream is complete. Throws `engine_error`. */
   push(bytes: Buffer): boolean {
-    this.events.push(bytes, (data) => {
-      if (this.done) return;
-      if (data.equals(DONE)) this.done = true;
-      else this.takeChunk(data);
-    });
-    // Once for all events of one read, so that a fast engine costs a delta for each read and not for each token.
-    this.message.flush();
-    return this.done;
+    return this.stream.push(bytes);
   }
 
   /** The whole reply, when the stream has ended. Throws `engine_error`. */
   reply(): ParsedReply {
     const { promptIds, usage, finishReason } = this;
     if (finishReason === null) throw this.brokenOff('it has no finish chunk');
-    if (!this.done) throw this.brokenOff('it has no [DONE]');
+    if (!this.stream.done) throw this.brokenOff('it has no [DONE]');
     if (usage === null) throw refusal('usage is missing; the server does not honour stream_options.include_usage');
     if (promptIds === null)
       throw lostIds(refusal('prompt_token_ids is missing; the server does not honour return_token_ids'));
-    const incomplete = this.message.incompleteCall();
-    if (incomplete !== null) throw refusal(`tool_calls.${incomplete.index} has no ${incomplete.field}`);
+    const message = this.stream.message();
     const responseIds = Int32Array.from(this.responseIds);
     const { logprobs, versions, stopReason } = this;
-    const message = this.message.message();
     try {
       const routedExperts = routedExpertsOf(this.routing, promptIds.length + responseIds.length);
       const fields = { promptIds, responseIds, logprobs, versions, message, finishReason, stopReason, usage };
@@ -159,21 +138,10 @@ export class ReplyStreamReader {
       this.stopReason = choice.stop_reason;
     }
     const { content, reasoning, reasoning_content, tool_calls } = choice.delta;
-    this.message.addReasoning(reasoning ?? reasoning_content ?? '');
-    this.message.addText(content ?? '');
-    for (const piece of tool_calls ?? []) this.takeCall(piece);
-    if (this.responseIds.length > 0) this.start();
-  }
-
-  private takeCall({ index, id, function: piece }: CallPiece): void {
-    if (this.message.addCall(index, id ?? '', piece?.name ?? '', piece?.arguments ?? '')) return;
-    throw refusal(`tool_calls.${index} comes before those in front of it`);
-  }
-
-  private start(): void {
-    if (this.started) return;
-    this.started = true;
-    this.listener.started(this.promptIds?.length ?? null);
+    this.stream.addReasoning(reasoning ?? reasoning_content ?? '');
+    this.stream.addText(content ?? '');
+    for (const piece of tool_calls ?? []) this.stream.addCall(piece.index, piece);
+    if (this.responseIds.length > 0) this.stream.start();
   }
 }
 
