@@ -1,5 +1,6 @@
 import type { ReplyDelta } from '../core/reply-delta.ts';
 import type { AssistantMessage, ToolCall } from '../schema/index.ts';
+import { assistantMessage } from './assistant-message.ts';
 
 type GrowingCall = { id: string; name: string; text: string; sent: number };
 
@@ -73,12 +74,7 @@ export class MessageBuilder {
       ({ id, name, text }): ToolCall => ({ id, type: 'function', function: { name, arguments: text } }),
     );
     const content = calls.length === 0 ? this.text : orNothing(this.text) + orNothing(this.textBehindCalls);
-    return {
-      role: 'assistant',
-      content: content === '' && calls.length > 0 ? null : content,
-      ...(this.reasoning === '' ? {} : { reasoning_content: this.reasoning }),
-      ...(calls.length === 0 ? {} : { tool_calls: calls }),
-    };
+    return assistantMessage(content, this.reasoning, calls);
   }
 
   private flushCalls(): void {

@@ -75,14 +75,12 @@ export type ParsedReply = Omit<GenerateReply, 'versionSpans' | 'logprobsMode'> &
 export function recordable(fields: ReplyFields): ParsedReply {
   const { promptIds, responseIds } = fields;
   const finishReason = finishOf(fields.finishReason);
-  const usage: Usage = {
-    prompt_tokens: fields.usage.prompt_tokens,
-    completion_tokens: fields.usage.completion_tokens,
-    cached_tokens: cachedOf(fields.usage),
-  };
+  const usage = usageOf(fields.usage);
   refuseCount('prompt_token_ids', promptIds.length, 'usage.prompt_tokens', usage.prompt_tokens);
   refuseCount('token_ids', responseIds.length, 'usage.completion_tokens', usage.completion_tokens);
-  if (responseIds.length === 0) throw nothingSampled(finishReason);
+  if (responseIds.length === 0) {
+    throw finishReason === 'abort' ? brokenOffEarly() : refusal('token_ids is empty: nothing was sampled');
+  }
   return {
     promptIds,
     responseIds,
@@ -96,15 +94,17 @@ export function recordable(fields: ReplyFields): ParsedReply {
   };
 }
 
-function nothingSampled(finishReason: FinishReason): FloeError {
-  if (finishReason !== 'abort') return refusal('token_ids is empty: nothing was sampled');
+/** Nothing was sampled, so that nothing is lost by sampling elsewhere. */
+export function brokenOffEarly(): FloeError {
   return new FloeError('engine_unavailable', 'the engine broke the reply off before its first token');
 }
 
-/** Null, too, for a number that cannot be: nothing is trained on it, but clients would count with it. */
-export function cachedOf({ prompt_tokens, prompt_tokens_details }: z.output<typeof foreignUsageSchema>): number | null {
+/** What was counted. A number of cached tokens that cannot be is null: nothing is trained on it, but clients would count with it. */
+export function usageOf(told: z.output<typeof foreignUsageSchema>): Usage {
+  const { prompt_tokens, completion_tokens, prompt_tokens_details } = told;
   const cached = prompt_tokens_details?.cached_tokens ?? null;
-  return cached !== null && cached >= 0 && cached <= prompt_tokens ? cached : null;
+  const possible = cached !== null && cached >= 0 && cached <= prompt_tokens;
+  return { prompt_tokens, completion_tokens, cached_tokens: possible ? cached : null };
 }
 
 export function refusal(what: string, cause?: unknown, details: object = {}): FloeError {

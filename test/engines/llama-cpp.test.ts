@@ -277,6 +277,24 @@ describe('what cannot be recorded', () => {
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringContaining(message) });
   });
 
+  test('a reply that was broken off before its first token may be sampled anew', async () => {
+    const nothing = { tokens: [], tokens_predicted: 0, completion_probabilities: [] };
+    let stop_type = 'none';
+    server.intercept = ({ path, body }, answer) =>
+      path === '/completion' && body.logit_bias === undefined
+        ? { body: { ...(answer.body as object), ...nothing, stop_type } }
+        : answer;
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_unavailable',
+      details: { engine_id: expect.any(String) },
+    });
+    stop_type = 'limit';
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringContaining('tokens is empty'),
+    });
+  });
+
   test('a shifted context is refused even when the counts hold', async () => {
     server.intercept = ({ path, body }, answer) => {
       if (path !== '/completion' || body.logit_bias !== undefined) return answer;

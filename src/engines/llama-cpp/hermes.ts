@@ -1,4 +1,5 @@
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
+import { assistantMessage, besideCalls } from '../assistant-message.ts';
 
 const THINK_OPEN = '<think>';
 const THINK_CLOSE = '</think>';
@@ -25,12 +26,7 @@ export function parseHermes(text: string, options: HermesOptions): AssistantMess
     ? splitThinking(text, options.opensThinking)
     : { reasoning: '', rest: text };
   const { content, calls } = options.calls ? splitCalls(rest, options.callId) : { content: rest, calls: [] };
-  return {
-    role: 'assistant',
-    content: calls.length > 0 && content.trim() === '' ? null : content,
-    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls }),
-  };
+  return assistantMessage(besideCalls(content, calls), reasoning, calls);
 }
 
 function splitThinking(text: string, opened: boolean): { reasoning: string; rest: string } {

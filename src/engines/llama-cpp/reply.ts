@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import type { StopCause } from '../../schema/index.ts';
-import { isLogprob, refusal, refuseForeignModel, refuseLogprob, shaped } from '../record.ts';
+import { brokenOffEarly, isLogprob, refusal, refuseForeignModel, refuseLogprob, shaped } from '../record.ts';
 
 const idSchema = z
   .int()
@@ -13,7 +13,8 @@ const replySchema = z.looseObject({
   tokens_predicted: z.int().min(0),
   tokens_evaluated: z.int().min(0),
   truncated: z.boolean().nullish(),
-  stop_type: z.enum(['eos', 'limit', 'word']),
+  // `none`: it had not come to its end.
+  stop_type: z.enum(['eos', 'limit', 'word', 'none']),
   stopping_word: z.string().nullish(),
   timings: z.looseObject({ cache_n: z.int().nullish() }).nullish(),
   completion_probabilities: z.array(z.unknown()).nullish(),
@@ -34,7 +35,10 @@ export type Expected = {
   readonly contextTokens: number;
 };
 
-/** Throws `engine_error`, naming what is wrong, for a reply that cannot be what was asked for. */
+/**
+ * Throws `engine_error`, naming what is wrong, for a reply that cannot be what was asked for; `engine_unavailable` for one that was
+ * broken off before its first token, since another one may be sampled instead.
+ */
 export function parseSampled(json: unknown, expected: Expected): SampledReply {
   const reply = shaped(replySchema, json);
   refuseForeignModel(reply.model, expected.models);
@@ -47,7 +51,9 @@ export function parseSampled(json: unknown, expected: Expected): SampledReply {
       `tokens has ${tokens.length} ids, but tokens_predicted is ${predicted}; is return_tokens known there?`,
     );
   }
-  if (tokens.length === 0) throw refusal('tokens is empty: nothing was sampled');
+  if (tokens.length === 0) {
+    throw reply.stop_type === 'none' ? brokenOffEarly() : refusal('tokens is empty: nothing was sampled');
+  }
   if (expected.maxNew !== null && tokens.length > expected.maxNew) {
     throw refusal(`tokens has ${tokens.length} ids, more than the bound of ${expected.maxNew}`);
   }
@@ -67,6 +73,7 @@ export function parseSampled(json: unknown, expected: Expected): SampledReply {
 function stopOf(reply: z.output<typeof replySchema>, ids: Int32Array): StopCause | null {
   if (reply.stop_type === 'limit') return null;
   if (reply.stop_type === 'eos') return { kind: 'token', id: ids.at(-1) as number };
+  if (reply.stop_type === 'none') throw refusal('stop_type is none: it was broken off');
   if (!reply.stopping_word) throw refusal('stop_type is word, but stopping_word is missing');
   return { kind: 'string', text: reply.stopping_word };
 }

@@ -1,8 +1,9 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
-import type { AssistantMessage, FinishReason, ToolCall, Usage } from '../../schema/index.ts';
+import type { AssistantMessage, FinishReason } from '../../schema/index.ts';
+import { assistantMessage, toolCalls } from '../assistant-message.ts';
 import type { GenerateReply } from '../engine.ts';
-import { foreignUsageSchema, parseReplyJson, refusal, shaped } from '../record.ts';
+import { foreignUsageSchema, parseReplyJson, refusal, shaped, usageOf } from '../record.ts';
 
 const messageSchema = z.looseObject({
   content: z.string().nullish(),
@@ -72,30 +73,8 @@ function finishOf(reason: string, message: AssistantMessage): FinishReason {
   }
 }
 
-function usageOf(usage: z.output<typeof foreignUsageSchema>): Usage {
-  const cached = usage.prompt_tokens_details?.cached_tokens ?? null;
-  return {
-    prompt_tokens: usage.prompt_tokens,
-    completion_tokens: usage.completion_tokens,
-    cached_tokens: cached !== null && cached >= 0 && cached <= usage.prompt_tokens ? cached : null,
-  };
-}
-
 function messageOf(message: z.output<typeof messageSchema>): AssistantMessage {
   const reasoning = message.reasoning_content ?? message.reasoning ?? '';
-  const calls = (message.tool_calls ?? []).map(
-    (call): ToolCall => ({
-      id: call.id,
-      type: 'function',
-      function: { name: call.function.name, arguments: call.function.arguments },
-    }),
-  );
   // A refusal in the model's own words is what it says.
-  const content = message.content ?? message.refusal ?? '';
-  return {
-    role: 'assistant',
-    content: content === '' && calls.length > 0 ? null : content,
-    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls }),
-  };
+  return assistantMessage(message.content ?? message.refusal ?? '', reasoning, toolCalls(message.tool_calls));
 }

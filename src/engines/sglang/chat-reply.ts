@@ -1,5 +1,6 @@
 import { z } from 'zod';
-import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
+import type { AssistantMessage } from '../../schema/index.ts';
+import { assistantMessage, besideCalls, callsSchema, toolCalls } from '../assistant-message.ts';
 import type { IdScanner, ScannedIds } from '../id-scan.ts';
 import {
   foreignUsageSchema,
@@ -31,9 +32,7 @@ import type { IdFlags } from './request.ts';
 const messageSchema = z.looseObject({
   content: z.string().nullish(),
   reasoning_content: z.string().nullish(),
-  tool_calls: z
-    .array(z.looseObject({ id: z.string(), function: z.looseObject({ name: z.string(), arguments: z.string() }) }))
-    .nullish(),
+  tool_calls: callsSchema,
 });
 type ForeignMessage = z.output<typeof messageSchema>;
 
@@ -143,24 +142,7 @@ function promptOf({ sglext }: ForeignReply, choice: ForeignChoice, scanned: Scan
     : idsOf(choice.prompt_token_ids, scanned, 'prompt_token_ids');
 }
 
-function messageOf(message: ForeignMessage): AssistantMessage {
-  const calls = (message.tool_calls ?? []).map(
-    ({ id, function: { name, arguments: text } }): ToolCall => ({
-      id,
-      type: 'function',
-      function: { name, arguments: text },
-    }),
-  );
-  return assistantMessage(message.content ?? '', message.reasoning_content ?? '', calls);
-}
-
-/** White space alone before calls is no content. */
-export function assistantMessage(content: string, reasoning: string, calls: readonly ToolCall[]): AssistantMessage {
-  const shown = calls.length > 0 && content.trim() === '' ? null : content;
-  return {
-    role: 'assistant',
-    content: shown,
-    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
-    ...(calls.length === 0 ? {} : { tool_calls: [...calls] }),
-  };
+function messageOf({ content, reasoning_content, tool_calls }: ForeignMessage): AssistantMessage {
+  const calls = toolCalls(tool_calls);
+  return assistantMessage(besideCalls(content ?? '', calls), reasoning_content ?? '', calls);
 }

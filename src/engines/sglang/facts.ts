@@ -1,15 +1,15 @@
 import { z } from 'zod';
-import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, FinishReason, StopCause, Usage, VersionSpan } from '../../schema/index.ts';
 import type { SampledTokens } from '../engine.ts';
 import {
-  cachedOf,
+  brokenOffEarly,
   finishOf,
   isLogprob,
   refusal,
   refuseCount,
   refuseLogprob,
   spansOf,
+  usageOf as toldUsage,
   versionsSchema,
 } from '../record.ts';
 
@@ -80,8 +80,7 @@ export function recordable(facts: ReplyFacts, ends: ReplyEnds): SampledReply {
   refuseCount('the prompt', promptIds.length, 'prompt_tokens', usage.prompt_tokens);
   refuseCount('the reply', responseIds.length, 'completion_tokens', usage.completion_tokens);
   if (responseIds.length === 0) {
-    if (finishReason !== 'abort') throw refusal('nothing was sampled');
-    throw brokenOffEarly();
+    throw finishReason === 'abort' ? brokenOffEarly() : refusal('nothing was sampled');
   }
   return {
     promptIds,
@@ -94,11 +93,6 @@ export function recordable(facts: ReplyFacts, ends: ReplyEnds): SampledReply {
     usage,
     experts: facts.experts,
   };
-}
-
-/** Nothing was sampled, so that nothing is lost by sampling elsewhere. */
-export function brokenOffEarly(): FloeError {
-  return new FloeError('engine_unavailable', 'the engine broke the reply off before its first token');
 }
 
 /** What a reply may end by: the stop strings that were asked for, and the ids that close a turn as far as they are known. */
@@ -157,11 +151,8 @@ export function readContent(content: readonly unknown[] | null | undefined, coun
 
 /** The usage of a reply whose cached tokens are told in another place, or not at all. */
 export function usageOf(prompt: number, completion: number, cached: number | null | undefined): Usage {
-  const counts = { prompt_tokens: prompt, completion_tokens: completion };
-  return {
-    ...counts,
-    cached_tokens: cachedOf({ ...counts, prompt_tokens_details: { cached_tokens: cached ?? null } }),
-  };
+  const details = { cached_tokens: cached ?? null };
+  return toldUsage({ prompt_tokens: prompt, completion_tokens: completion, prompt_tokens_details: details });
 }
 
 /** The name of the weights; null where nobody gave them one. */

@@ -4,6 +4,7 @@ import { ChatStream, callPieceSchema } from '../chat-stream.ts';
 import type { GenerateRequest, ReplyListener } from '../engine.ts';
 import type { IdScanner, ScannedIds } from '../id-scan.ts';
 import {
+  brokenOffEarly,
   foreignUsageSchema,
   idsOf,
   idsSchema,
@@ -16,7 +17,6 @@ import {
 } from '../record.ts';
 import { metadataSchema, type ReplyReading, sglextSchema } from './chat-reply.ts';
 import {
-  brokenOffEarly,
   type ChatReply,
   idListSchema,
   matchedStopSchema,

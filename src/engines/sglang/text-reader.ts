@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
+import { assistantMessage, besideCalls } from '../assistant-message.ts';
 import type { GenerateRequest } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
-import { assistantMessage } from './chat-reply.ts';
 
 const reasoningSchema = z.looseObject({ reasoning_text: z.string().nullish(), text: z.string().nullish() });
 
@@ -35,7 +35,7 @@ export class TextReader {
   async read(text: string, request: GenerateRequest, signal: AbortSignal): Promise<AssistantMessage> {
     const thought = await this.thinking(text, request, signal);
     const { content, calls } = await this.calls(thought.rest, request, signal);
-    return assistantMessage(content, thought.reasoning, calls);
+    return assistantMessage(besideCalls(content, calls), thought.reasoning, calls);
   }
 
   private async thinking(

@@ -1,9 +1,9 @@
 import { z } from 'zod';
-import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
+import type { AssistantMessage } from '../../schema/index.ts';
+import { assistantMessage, callsSchema, toolCalls } from '../assistant-message.ts';
 import type { IdScanner } from '../id-scan.ts';
 import { scanLogprobs } from '../logprob-scan.ts';
 import {
-  cachedOf,
   finishOf,
   foreignUsageSchema,
   idsOf,
@@ -18,6 +18,7 @@ import {
   scannedLogprobsSchema,
   shaped,
   stopReasonSchema,
+  usageOf,
   versionsSchema,
 } from '../record.ts';
 import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
@@ -26,9 +27,7 @@ const messageSchema = z.looseObject({
   content: z.string().nullish(),
   reasoning: z.string().nullish(),
   reasoning_content: z.string().nullish(),
-  tool_calls: z
-    .array(z.looseObject({ id: z.string(), function: z.looseObject({ name: z.string(), arguments: z.string() }) }))
-    .nullish(),
+  tool_calls: callsSchema,
 });
 type ForeignMessage = z.output<typeof messageSchema>;
 
@@ -88,7 +87,6 @@ export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply
   const reply = shaped(replySchema, parseReplyJson(body, null));
   refuseForeign(reply, context);
   const choice = reply.choices[0] as ForeignChoice;
-  const { prompt_tokens, completion_tokens } = reply.usage;
   const reason = choice.stop_reason;
   return {
     promptIds: new Int32Array(0),
@@ -99,7 +97,7 @@ export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply
     message: messageOf(choice.message),
     finishReason: finishOf(choice.finish_reason),
     stop: typeof reason === 'string' ? { kind: 'string', text: reason } : null,
-    usage: { prompt_tokens, completion_tokens, cached_tokens: cachedOf(reply.usage) },
+    usage: usageOf(reply.usage),
   };
 }
 
@@ -132,20 +130,6 @@ export function parseDerendered(body: Buffer, context: ReplyContext, idCount: nu
   return messageOf(reply.choices[0]?.message ?? {});
 }
 
-function messageOf(message: ForeignMessage): AssistantMessage {
-  const reasoning = message.reasoning ?? message.reasoning_content ?? '';
-  const calls = (message.tool_calls ?? []).map(
-    (call): ToolCall => ({
-      id: call.id,
-      type: 'function',
-      function: { name: call.function.name, arguments: call.function.arguments },
-    }),
-  );
-  const content = message.content ?? '';
-  return {
-    role: 'assistant',
-    content: content === '' && calls.length > 0 ? null : content,
-    ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
-    ...(calls.length === 0 ? {} : { tool_calls: calls }),
-  };
+function messageOf({ content, reasoning, reasoning_content, tool_calls }: ForeignMessage): AssistantMessage {
+  return assistantMessage(content ?? '', reasoning ?? reasoning_content ?? '', toolCalls(tool_calls));
 }
