@@ -92,6 +92,15 @@ export class EngineServer {
     }
   }
 
+  /** The server's own metrics in Prometheus text; null: it has none, or was started without. */
+  async metrics(signal: AbortSignal): Promise<string | null> {
+    const reply = await this.look('/metrics', signal);
+    // llama.cpp without --metrics says that it does not support them.
+    if (reply.status === 501 || reply.status === 404) return null;
+    if (reply.status !== 200) throw this.refused(reply);
+    return reply.body.toString('utf8');
+  }
+
   /** Opens a call. Rejects with what the status says, unless it is 200. */
   async post(path: string, body: string | Buffer, names: CallNames | null, signal: AbortSignal): Promise<OpenReply> {
     const reply = await openReply(this.pool, this.engineId, {

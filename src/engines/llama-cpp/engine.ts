@@ -145,12 +145,8 @@ class LlamaCppEngine implements Engine {
     this.version = version;
   }
 
-  async metrics(signal: AbortSignal): Promise<string | null> {
-    const reply = await this.parts.server.look('/metrics', signal);
-    // Without --metrics the server says that it does not support them.
-    if (reply.status === 501 || reply.status === 404) return null;
-    if (reply.status !== 200) throw this.parts.server.refused(reply);
-    return reply.body.toString('utf8');
+  metrics(signal: AbortSignal): Promise<string | null> {
+    return this.parts.server.metrics(signal);
   }
 
   close(): Promise<void> {

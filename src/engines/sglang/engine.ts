@@ -138,11 +138,8 @@ class SglangEngine implements Engine {
     this.parts.versions.name(version);
   }
 
-  async metrics(signal: AbortSignal): Promise<string | null> {
-    const reply = await this.parts.server.look('/metrics', signal);
-    if (reply.status === 404) return null;
-    if (reply.status !== 200) throw this.parts.server.refused(reply);
-    return reply.body.toString('utf8');
+  metrics(signal: AbortSignal): Promise<string | null> {
+    return this.parts.server.metrics(signal);
   }
 
   close(): Promise<void> {

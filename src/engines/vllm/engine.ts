@@ -152,12 +152,8 @@ class VllmEngine implements Engine {
     this.parts.versions.name(version);
   }
 
-  async metrics(signal: AbortSignal): Promise<string | null> {
-    const { server } = this.parts;
-    const reply = await server.look('/metrics', signal);
-    if (reply.status === 404) return null;
-    if (reply.status !== 200) throw server.refused(reply);
-    return reply.body.toString('utf8');
+  metrics(signal: AbortSignal): Promise<string | null> {
+    return this.parts.server.metrics(signal);
   }
 
   close(): Promise<void> {

@@ -1,0 +1,225 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { CallHealth } from '../../src/engines/call-health.ts';
+import type { CallNames } from '../../src/engines/engine.ts';
+import { EngineServer } from '../../src/engines/engine-server.ts';
+import { refusal } from '../../src/engines/record.ts';
+import { sglangServer } from '../../src/engines/sglang/server.ts';
+import { vllmServer } from '../../src/engines/vllm/server.ts';
+import { type EngineSpec, engineSpecSchema } from '../../src/schema/index.ts';
+import { json, ScriptedServer } from './scripted-server.ts';
+
+const never = new AbortController().signal;
+const NAMES: CallNames = { completionId: 'cmpl_1', sessionId: 'ses_1', pool: 'default' };
+
+let http: ScriptedServer;
+const opened: EngineServer[] = [];
+
+beforeEach(async () => {
+  http = new ScriptedServer(() => {});
+  await http.listen();
+});
+
+afterEach(async () => {
+  await Promise.all(opened.splice(0).map((server) => server.close()));
+  await http.close();
+});
+
+function specOf(more: object = {}): EngineSpec {
+  return engineSpecSchema.parse({ base_url: http.baseUrl, engine_id: 'eng-1', api_key: 'secret', ...more });
+}
+
+function opening(server: EngineServer): EngineServer {
+  opened.push(server);
+  return server;
+}
+
+const plain = (more: object = {}): EngineServer =>
+  opening(new EngineServer(specOf(more), { isOverflow: ({ type }) => type === 'too_long' }));
+
+const refusing = (status: number, error: unknown, headers = {}): void => {
+  http.routes['/act'] = ({ response }) => json(response, status, { error }, headers);
+};
+
+describe('what a status means', () => {
+  test.each([
+    [302, 'engine_error'],
+    [400, 'engine_rejected'],
+    [401, 'engine_error'],
+    [402, 'engine_error'],
+    [403, 'engine_error'],
+    [404, 'engine_error'],
+    [405, 'engine_error'],
+    [413, 'engine_rejected'],
+    [422, 'engine_rejected'],
+    [429, 'engine_unavailable'],
+    [500, 'engine_error'],
+    [501, 'unsupported'],
+    [502, 'engine_error'],
+    [503, 'engine_unavailable'],
+  ])('%i is %s, with the engine and the status', async (status, code) => {
+    refusing(status, { message: 'no such luck' });
+    const details = expect.objectContaining({ status, engine_id: 'eng-1' });
+    const message = code === 'engine_rejected' ? 'no such luck' : 'engine eng-1: no such luck';
+    await expect(plain().post('/act', '{}', null, never)).rejects.toMatchObject({ code, message, details });
+  });
+
+  test('a server that is busy may say for how long', async () => {
+    const server = plain();
+    refusing(503, { message: 'busy' }, { 'retry-after': '2' });
+    await expect(server.post('/act', '{}', null, never)).rejects.toMatchObject({ details: { retry_after_ms: 2_000 } });
+    refusing(429, { message: 'busy' }, { 'retry-after': 'soon' });
+    await expect(server.post('/act', '{}', null, never)).rejects.toMatchObject({ details: { retry_after_ms: null } });
+  });
+
+  test('a body that says nothing is told by its status', async () => {
+    http.routes['/act'] = ({ response }) => void response.writeHead(418).end('short and stout');
+    await expect(plain().post('/act', '{}', null, never)).rejects.toMatchObject({
+      code: 'engine_rejected',
+      message: 'status 418',
+    });
+  });
+
+  const overlong: [string, () => EngineServer, object][] = [
+    ['by what the adapter knows', plain, { message: 'no', type: 'too_long' }],
+    ['vLLM names the parameter', () => opening(vllmServer(specOf())), { message: 'no', param: 'input_tokens' }],
+    ['vLLM words it', () => opening(vllmServer(specOf())), { message: "This model's maximum context length is 9." }],
+    ['SGLang words it', () => opening(sglangServer(specOf())), { message: 'It exceeds the maximum allowed length.' }],
+  ];
+  test.each(overlong)('an overlong prompt is told apart: %s', async (_, make, error) => {
+    const server = make();
+    refusing(400, error);
+    await expect(server.post('/act', '{}', null, never)).rejects.toMatchObject({
+      code: 'engine_rejected',
+      details: { context_overflow: true },
+    });
+    refusing(400, { message: 'temperature must be positive', param: 'temperature' });
+    const other = await server.post('/act', '{}', null, never).catch((error: unknown) => error);
+    expect(other).toMatchObject({ code: 'engine_rejected', details: { param: 'temperature' } });
+    expect(other).not.toHaveProperty('details.context_overflow');
+  });
+});
+
+describe('what is sent', () => {
+  const sentBy = async (server: EngineServer, names: CallNames | null): Promise<Record<string, unknown>> => {
+    http.routes['/base/act'] = ({ response }) => json(response, 200, {});
+    const reply = await server.post('/act', Buffer.from('{"a":[1,2]}'), names, never);
+    await reply.read();
+    const received = http.received.at(-1);
+    expect(received).toMatchObject({ path: '/base/act', text: '{"a":[1,2]}' });
+    return { ...received?.headers };
+  };
+  const based = (): EngineSpec => specOf({ base_url: `${http.baseUrl}/base/` });
+
+  test('vLLM hears of the call and the session', async () => {
+    expect(await sentBy(opening(vllmServer(based())), NAMES)).toMatchObject({
+      authorization: 'Bearer secret',
+      'content-type': 'application/json',
+      'x-request-id': 'cmpl_1',
+      'x-session-id': 'ses_1',
+    });
+  });
+
+  test("SGLang's routers hear of the session", async () => {
+    const headers = await sentBy(opening(sglangServer(based())), NAMES);
+    expect(headers).toMatchObject({ 'x-smg-routing-key': 'ses_1', 'x-session-id': 'ses_1' });
+    expect(headers).not.toHaveProperty('x-request-id');
+  });
+
+  test('a call that belongs to no session names none', async () => {
+    for (const make of [vllmServer, sglangServer]) {
+      const headers = await sentBy(opening(make(based())), null);
+      expect(Object.keys(headers).filter((name) => name.startsWith('x-'))).toEqual([]);
+    }
+  });
+
+  test('without a key there is no token, and without an id the address is one', async () => {
+    const server = opening(
+      vllmServer(specOf({ api_key: null, engine_id: undefined, base_url: `${http.baseUrl}/base` })),
+    );
+    expect(await sentBy(server, null)).not.toHaveProperty('authorization');
+    expect(server.engineId).toBe(`127.0.0.1-${new URL(http.baseUrl).port}-base`);
+  });
+});
+
+describe('small calls', () => {
+  test('any status is an answer to a look-up', async () => {
+    http.routes['/act'] = ({ response, text }) => json(response, 418, { text });
+    const server = plain();
+    expect((await server.look('/nowhere')).status).toBe(404);
+    const told = await server.tell('/act', '{"b":1}', never);
+    expect([told.status, JSON.parse(told.body.toString())]).toEqual([418, { text: '{"b":1}' }]);
+  });
+
+  test("a look-up ends with the caller's reason", async () => {
+    const controller = new AbortController();
+    http.routes['/act'] = () => controller.abort(new Error('enough'));
+    await expect(plain().tell('/act', '{}', controller.signal)).rejects.toThrow('enough');
+  });
+
+  test('an answer of another shape is an engine error, and so is an error that comes as a success', async () => {
+    const server = plain();
+    const schema = z.looseObject({ count: z.int() });
+    const ask = (): Promise<unknown> => server.call('/act', '{}', null, schema, never);
+    http.routes['/act'] = ({ response }) => json(response, 200, { count: 3 });
+    await expect(ask()).resolves.toMatchObject({ count: 3 });
+    http.routes['/act'] = ({ response }) => json(response, 200, { count: 'three' });
+    await expect(ask()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringContaining('count') });
+    refusing(200, { message: 'out of memory' });
+    await expect(ask()).rejects.toMatchObject({ message: expect.stringContaining('out of memory') });
+  });
+
+  test('metrics are text, and none where there are none', async () => {
+    const server = plain();
+    expect(await server.metrics(never)).toBeNull();
+    http.routes['GET /metrics'] = ({ response }) => void response.end('requests 1\n');
+    expect(await server.metrics(never)).toBe('requests 1\n');
+    http.routes['GET /metrics'] = ({ response }) => json(response, 500, { error: { message: 'no' } });
+    await expect(server.metrics(never)).rejects.toMatchObject({ code: 'engine_error' });
+  });
+});
+
+describe('health', () => {
+  test('is as the last call that says something of the engine', async () => {
+    const server = plain();
+    const calls = new CallHealth(server.engineId);
+    const failing = (error: unknown): Promise<unknown> => calls.track(() => Promise.reject(error)).catch((e) => e);
+    await failing(server.fail('engine_unavailable', 'gone'));
+    expect(calls.healthy).toBe(false);
+    await failing(new Error('not of the engine'));
+    expect(calls.healthy).toBe(false);
+    await calls.track(() => Promise.resolve());
+    expect(calls.healthy).toBe(true);
+    await failing(server.fail('engine_error', 'garbage'));
+    expect(calls.healthy).toBe(false);
+    await failing(server.fail('unsupported', 'not that'));
+    expect(calls.healthy).toBe(true);
+  });
+
+  test('calls are counted until they end', async () => {
+    const calls = new CallHealth('eng-1');
+    let end = (): void => {};
+    const call = calls.track(() => new Promise<void>((resolve) => (end = resolve)));
+    const other = calls.track(() => Promise.reject(new Error('no')));
+    expect(calls.inflight).toBe(2);
+    await expect(other).rejects.toThrow('no');
+    expect(calls.inflight).toBe(1);
+    end();
+    await call;
+    expect(calls.inflight).toBe(0);
+  });
+
+  test('what a reader refuses gets the name of its engine, once; whatever else is thrown stays what it is', async () => {
+    const calls = new CallHealth('eng-1');
+    const thrown = (error: unknown): Promise<unknown> =>
+      calls.track(() => Promise.reject(error)).catch((error: unknown) => error);
+    const named = await thrown(refusal('ids are missing', undefined, { lost_ids: true }));
+    expect(named).toMatchObject({
+      message: "engine eng-1: the engine's reply cannot be recorded: ids are missing",
+      details: { engine_id: 'eng-1', lost_ids: true },
+    });
+    expect(await thrown(named)).toBe(named);
+    const reason = new Error('enough');
+    expect(await thrown(reason)).toBe(reason);
+  });
+});
