@@ -33,6 +33,17 @@ export function classifyDrift(
   return whole && reasoning !== '' ? 'reasoning_dropped' : 'reserialized';
 }
 
+/** How a reply is given back: 2 with its calls' own ids, 1 with the same meaning, 0 not at all. `asked`: as in {@link classifyDrift}. */
+export function likenessOf(reply: AssistantMessage, asked: readonly ChatMessage[]): number {
+  const given = turnOf(leadingReplies(asked));
+  const made = turnOf([reply]);
+  if (given === null || made === null) return 0;
+  const named = made.calls.length > 0 && made.calls.length === given.calls.length;
+  if (named && made.calls.every((call, place) => call.id === given.calls[place]?.id)) return 2;
+  const same = made.text.trim() === given.text.trim() && compareCalls(made.calls, given.calls) !== 'other';
+  return same ? 1 : 0;
+}
+
 /** A dialect may give one reply back as several assistant messages, reasoning apart from text for instance. */
 function leadingReplies(messages: readonly ChatMessage[]): AssistantMessage[] {
   const replies: AssistantMessage[] = [];

@@ -1,7 +1,7 @@
 import { FloeError } from '../core/errors.ts';
 import type { DriftClass, LinkKind } from '../schema/index.ts';
 import type { Completion } from './completion.ts';
-import { classifyDrift, type SameText } from './drift.ts';
+import { classifyDrift, likenessOf, type SameText } from './drift.ts';
 import { type Branch, extend, newTree, walk } from './prefix-tree.ts';
 import { sameIds, sharedLength } from './sequence.ts';
 
@@ -56,8 +56,8 @@ type Draft = GraphNode & { readonly children: Draft[]; readonly line: number; br
  * Places every completion of one attempt under the one that it continues. The result depends on the requests and their
  * arrival index alone, not on the order of `completions` or on which reply came first; two completions with one prompt
  * are siblings. A parent has the same thread, tools and model, arrived earlier and has a strictly shorter prompt; the
- * longest such prompt wins. Among siblings: the one whose response was kept as sampled, then the longest shared
- * prefix, then the one whose message the request repeats, then one not abandoned, then the latest.
+ * longest such prompt wins. Among siblings: the one whose response was kept as sampled, then the one whose message the request
+ * repeats, then the longest shared prefix, then one not abandoned, then the latest.
  *
  * Costs about one memory comparison of every prompt. Throws `internal` when completions of several attempts are mixed
  * or an id comes twice.
@@ -191,23 +191,18 @@ function findParent(completion: Completion, line: number, end: Branch<Draft>): M
 
 function isBetter(a: Match, b: Match, child: Completion): boolean {
   if (a.exact !== b.exact) return a.exact;
+  const [aLikeness, bLikeness] = [likeness(child, a.node.completion), likeness(child, b.node.completion)];
+  if (aLikeness !== bLikeness) return aLikeness > bLikeness;
   if (a.shared !== b.shared) return a.shared > b.shared;
-  const aRepeated = repeatsMessage(child, a.node.completion);
-  if (aRepeated !== repeatsMessage(child, b.node.completion)) return aRepeated;
   const aUsed = !a.node.completion.abandoned && !a.node.completion.undelivered;
   const bUsed = !b.node.completion.abandoned && !b.node.completion.undelivered;
   if (aUsed !== bUsed) return aUsed;
   return a.node.completion.index > b.node.completion.index;
 }
 
-/** Whether the request holds the parent's reply where it belongs: by tool-call ids if there are any, else by text. */
-function repeatsMessage(child: Completion, parent: Completion): boolean {
-  const turn = child.request.messages[parent.request.messages.length];
-  if (turn?.role !== 'assistant') return false;
-  const asked = turn.tool_calls ?? [];
-  const made = parent.message.tool_calls ?? [];
-  if (asked.length > 0) return asked.length === made.length && asked.every((call, i) => call.id === made[i]?.id);
-  return made.length === 0 && (turn.content ?? '').trim() === (parent.message.content ?? '').trim();
+/** How well the request holds the parent's reply where it belongs. */
+function likeness(child: Completion, parent: Completion): number {
+  return likenessOf(parent.message, child.request.messages.slice(parent.request.messages.length));
 }
 
 function findFork(completion: Completion, end: Branch<Draft>, closeIds: ReadonlySet<number>): Draft | null {

@@ -1,0 +1,54 @@
+import { describe, expect, test } from 'vitest';
+import type { AssistantMessage, ChatMessage } from '../../src/schema/index.ts';
+import { buildGraph } from '../../src/tokens/graph.ts';
+import { makeCompletion } from './session.ts';
+
+const QUESTION: ChatMessage = { role: 'user', content: 'go' };
+const CLOSE = 2;
+
+const saying = (id: string, text: string, n: number): AssistantMessage => ({
+  role: 'assistant',
+  content: text,
+  tool_calls: [{ id, type: 'function', function: { name: 'f', arguments: `{"n":${n}}` } }],
+});
+
+/** Two replies to one prompt, and a request that gives one of them back, with other ids than either. */
+function parentOf(given: readonly ChatMessage[], rendered: readonly number[]): string | undefined {
+  const prompt = [1, 2, 3];
+  const sampled = (index: number, response: number[], message: AssistantMessage) =>
+    makeCompletion({ index, prompt, response, messages: [QUESTION], message });
+  const graph = buildGraph([
+    sampled(0, [20, 21, CLOSE], saying('a', 'one', 1)),
+    sampled(1, [30, 31, CLOSE], saying('b', 'two', 2)),
+    makeCompletion({
+      index: 2,
+      prompt: [...prompt, ...rendered, CLOSE, 9],
+      response: [7, CLOSE],
+      messages: [QUESTION, ...given],
+    }),
+  ]);
+  return graph.nodes[2]?.parent?.completion.completionId;
+}
+
+describe('of two replies to one prompt, a re-rendered turn continues', () => {
+  test('the one that the request gives back, in whatever pieces and with whatever ids', () => {
+    const { tool_calls } = saying('mine', '', 1);
+    const pieces: ChatMessage[] = [
+      { role: 'assistant', content: 'one' },
+      { role: 'assistant', content: null, tool_calls: tool_calls ?? [] },
+    ];
+    expect(parentOf(pieces, [50, 51])).toBe('c0');
+  });
+
+  test('the one that it gives back, though the other shares more ids by chance', () => {
+    expect(parentOf([saying('a', 'one', 1)], [30, 51])).toBe('c0');
+  });
+
+  test('the one whose calls it names, though it changed what they say', () => {
+    expect(parentOf([saying('a', 'changed', 5)], [50, 51])).toBe('c0');
+  });
+
+  test('the one that shares more ids where it gives neither back', () => {
+    expect(parentOf([{ role: 'assistant', content: 'three' }], [20, 51])).toBe('c0');
+  });
+});
