@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import type { FloeError } from '../core/errors.ts';
 import type { AssistantMessage } from '../schema/index.ts';
 import type { ReplyListener } from './engine.ts';
 import { EventSplitter } from './event-stream.ts';
@@ -41,11 +42,6 @@ export class ChatStream {
     });
   }
 
-  /** Whether `[DONE]` has come. */
-  get done(): boolean {
-    return this.ended;
-  }
-
   /** Takes bytes, cut anywhere. True when the stream is complete. Throws what taking a chunk throws. */
   push(bytes: Buffer): boolean {
     this.events.push(bytes, (data) => {
@@ -79,10 +75,23 @@ export class ChatStream {
     this.parts.listener.started(this.parts.promptTokens());
   }
 
+  /** What a stream has to end with where a reply is recorded. Throws `engine_error` naming what has not come. */
+  whole<U>(finishReason: string | null, usage: U | null | undefined): { finishReason: string; usage: U } {
+    if (finishReason === null) throw brokenOff('it has no finish chunk');
+    if (!this.ended) throw brokenOff('it has no [DONE]');
+    if (!usage) throw refusal('usage is missing; the server does not honour stream_options.include_usage');
+    return { finishReason, usage };
+  }
+
   /** What the deltas add up to. Throws `engine_error` for a call without its id or name. */
   message(): AssistantMessage {
     const incomplete = this.builder.incompleteCall();
     if (incomplete !== null) throw refusal(`tool_calls.${incomplete.index} has no ${incomplete.field}`);
     return this.builder.message();
   }
+}
+
+/** Of a stream that has ended too early. */
+export function brokenOff(what: string): FloeError {
+  return refusal(`the stream broke off: ${what}`);
 }

@@ -128,6 +128,23 @@ export class EngineServer {
     return shaped(schema, json);
   }
 
+  /**
+   * Runs one call, and tells the server when the signal aborts meanwhile: it notices only late that a connection is gone. Whether it
+   * was heard changes nothing for the caller. Rejects as `work` does, or with the signal's reason.
+   */
+  async abortable<T>(signal: AbortSignal, path: string, body: string, work: () => Promise<T>): Promise<T> {
+    const abort = (): void => {
+      this.tell(path, body).catch(() => {});
+    };
+    signal.throwIfAborted();
+    signal.addEventListener('abort', abort, { once: true });
+    try {
+      return await work();
+    } finally {
+      signal.removeEventListener('abort', abort);
+    }
+  }
+
   /** What a reply with another status than 200 means. */
   refused(reply: HttpReply): FloeError {
     const { status } = reply;

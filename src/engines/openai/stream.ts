@@ -1,7 +1,7 @@
 import { z } from 'zod';
-import { type CallPiece, ChatStream, callPieceSchema } from '../chat-stream.ts';
+import { brokenOff, type CallPiece, ChatStream, callPieceSchema } from '../chat-stream.ts';
 import type { GenerateReply, ReplyListener } from '../engine.ts';
-import { foreignUsageSchema, parseReplyJson, refusal, shaped } from '../record.ts';
+import { foreignUsageSchema, parseReplyJson, shaped } from '../record.ts';
 import { textReply } from './reply.ts';
 
 const choiceSchema = z.looseObject({
@@ -46,7 +46,7 @@ export class ReplyStreamReader {
   /** The whole reply, when the stream has ended; not all APIs end it with `[DONE]`. Throws as `textReply` does. */
   reply(): GenerateReply {
     const { finishReason, usage } = this;
-    if (finishReason === null) throw refusal('the stream broke off: it has no finish chunk');
+    if (finishReason === null) throw brokenOff('it has no finish chunk');
     const message = this.stream.message();
     this.stream.start();
     return textReply({ message, finishReason, usage });

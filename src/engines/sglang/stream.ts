@@ -92,10 +92,8 @@ export class ChatStreamReader {
 
   /** The whole reply, when the stream has ended. Throws as {@link parseChatReply} does. */
   reply(): ChatReply {
-    const { promptIds, usage, finishReason } = this;
-    if (finishReason === null) throw refusal('the stream broke off: it has no finish chunk');
-    if (!this.stream.done) throw refusal('the stream broke off: it has no [DONE]');
-    if (!usage) throw refusal('usage is missing; the server does not honour stream_options.include_usage');
+    const { promptIds } = this;
+    const { finishReason, usage } = this.stream.whole(this.finishReason, this.usage);
     if (finishReason === 'abort' && usage.completion_tokens === 0) throw brokenOffEarly();
     if (promptIds === null) throw lost('the ids of its prompt are missing');
     const message = this.stream.message();

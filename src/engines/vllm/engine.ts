@@ -167,20 +167,12 @@ class VllmEngine implements Engine {
     await reply.read();
   }
 
-  /** Ends the call on the server too when the signal aborts: a server notices only late that a connection is gone. */
-  private async abortable<T>(requestId: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  /** Ends the call on the server too when the signal aborts. */
+  private abortable<T>(requestId: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     if (!this.base.abort) return work();
-    const { server } = this.parts;
-    const abort = (): void => {
-      // An empty list would end everybody's calls, so there is always one. Whether it was heard changes nothing for the caller.
-      server.tell('/abort_requests', JSON.stringify({ request_ids: [requestId] })).catch(() => {});
-    };
-    signal.addEventListener('abort', abort, { once: true });
-    try {
-      return await work();
-    } finally {
-      signal.removeEventListener('abort', abort);
-    }
+    // An empty list would end everybody's calls, so there is always one.
+    const body = JSON.stringify({ request_ids: [requestId] });
+    return this.parts.server.abortable(signal, '/abort_requests', body, work);
   }
 
   private async complete(request: TokenRequest, signal: AbortSignal): Promise<TokenReply> {

@@ -82,10 +82,8 @@ export class ReplyStreamReader {
 
   /** The whole reply, when the stream has ended. Throws `engine_error`. */
   reply(): ParsedReply {
-    const { promptIds, usage, finishReason } = this;
-    if (finishReason === null) throw this.brokenOff('it has no finish chunk');
-    if (!this.stream.done) throw this.brokenOff('it has no [DONE]');
-    if (usage === null) throw refusal('usage is missing; the server does not honour stream_options.include_usage');
+    const { promptIds } = this;
+    const { finishReason, usage } = this.stream.whole(this.finishReason, this.usage);
     if (promptIds === null)
       throw lostIds(refusal('prompt_token_ids is missing; the server does not honour return_token_ids'));
     const message = this.stream.message();
@@ -99,10 +97,6 @@ export class ReplyStreamReader {
       const lost = responseIds.length !== usage.completion_tokens || promptIds.length !== usage.prompt_tokens;
       throw lost && FloeError.is(error) ? lostIds(error) : error;
     }
-  }
-
-  private brokenOff(what: string): FloeError {
-    return refusal(`the stream broke off: ${what}`);
   }
 
   private takeChunk(data: Buffer): void {
