@@ -33,10 +33,10 @@ export const MUTATIONS = [
     replace: 'return true;',
   },
   {
-    name: 'capture: the suffix begins one close too early',
+    name: 'capture: the close of the turn stands twice before what is new',
     file: 'src/engines/turn-close.ts',
-    find: 'behindClose(whole, closeIds, closes);\n  if (suffix',
-    replace: 'behindClose(whole, closeIds, closes - 1);\n  if (suffix',
+    find: 'const suffix = whole.slice(last + 1);\n  return suffix.length > tail.length && equalIds(suffix.subarray(0, tail.length), tail) ? suffix : null;',
+    replace: 'const suffix = whole.slice(last);\n  return suffix.length > tail.length ? suffix : null;',
   },
   {
     name: 'capture: a prompt that is gone on from twice is overwritten',

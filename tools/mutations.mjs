@@ -43,8 +43,8 @@ function firstFailure(dir) {
   const args = [vitest, 'run', '--bail=1', '--reporter=./tools/summary-reporter.mjs', ...TESTS];
   const { status, stdout } = spawnSync(process.execPath, args, { cwd: dir, encoding: 'utf8', maxBuffer: 2 ** 28 });
   if (status === 0) return null;
-  const failed = /^failed:\n {2}(.*)$/m.exec(stdout)?.[1] ?? 'the run did not end well';
-  return failed.replace(/^.*\/test\//, 'test/');
+  const [, file, test] = /^FAIL (\S+).*\n\n {2}(.*)$/m.exec(stdout) ?? [];
+  return file === undefined ? 'a run that did not end well' : `${file}: ${test}`;
 }
 
 const chosen = MUTATIONS.filter(({ name }) => options.only === undefined || name.includes(options.only));

@@ -1,8 +1,22 @@
 // A line for each test file and what failed in it; at the end the list of skips with their reasons, and the line "N passed, N failed".
 
+import { writeSync } from 'node:fs';
 import { relative } from 'node:path';
 
 const indent = (text) => text.replace(/^/gm, '    ');
+
+/** All of it, whoever reads: what is still queued when a process ends is lost. */
+function print(text) {
+  let bytes = Buffer.from(`${text}\n`);
+  while (bytes.length > 0) {
+    try {
+      bytes = bytes.subarray(writeSync(1, bytes));
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
+    }
+  }
+}
 
 export default class SummaryReporter {
   onTestModuleEnd(module) {
@@ -42,10 +56,9 @@ export default class SummaryReporter {
     }
     // The other reporters print at this moment too; the closing line has to be the last one.
     process.on('exit', () => {
-      if (skipped.length > 0)
-        console.log(`\nskipped (${skipped.length}):\n${skipped.map((line) => `  ${line}`).join('\n')}`);
-      if (failures.length > 0) console.log(`\nfailed:\n${failures.map((line) => `  ${line}`).join('\n')}`);
-      console.log(`\n${passed} passed, ${failed} failed`);
+      if (skipped.length > 0) print(`\nskipped (${skipped.length}):\n${skipped.map((line) => `  ${line}`).join('\n')}`);
+      if (failures.length > 0) print(`\nfailed:\n${failures.map((line) => `  ${line}`).join('\n')}`);
+      print(`\n${passed} passed, ${failed} failed`);
     });
   }
 }
