@@ -119,6 +119,7 @@ async function serveProxy() {
   const proxy = createProxy({ engines, journal, clock });
   await proxy.listen({ host: '127.0.0.1', port: 0 });
   const sampling = schema.samplingSchema.parse({});
+  const engine = schema.taskEngineSchema.parse({});
   const lag = monitorEventLoopDelay({ resolution: 10 });
   lag.enable();
   const sessions = new Map();
@@ -133,7 +134,7 @@ async function serveProxy() {
   const answers = {
     async open() {
       const key = newSessionKey();
-      const identity = { sessionId: `ses_${opened++}`, attempt: 0, sampleIndex: 0, modelName: 'policy' };
+      const identity = { sessionId: `ses_${opened++}`, attempt: 0, sampleIndex: 0, modelName: 'policy', engine };
       sessions.set(key, await proxy.open({ ...identity, key, sampling, socketPath: null }));
       return { key };
     },

@@ -7,7 +7,7 @@ import { systemClock } from '../src/core/clock.ts';
 import { createEnginePool } from '../src/engines/pool.ts';
 import { CaptureJournal, readSegment } from '../src/proxy/journal.ts';
 import { createProxy } from '../src/proxy/proxy.ts';
-import { engineSpecSchema, samplingSchema, trajectorySchema } from '../src/schema/index.ts';
+import { engineSpecSchema, samplingSchema, taskEngineSchema, trajectorySchema } from '../src/schema/index.ts';
 import { checkAgainstLedger } from '../src/sim/ledger-check.ts';
 import { startSim } from '../src/sim/server.ts';
 import { buildTrajectory } from '../src/tokens/trajectory.ts';
@@ -56,6 +56,7 @@ class Floe {
       socketPath: null,
       modelName: 'policy',
       sampling: samplingSchema.parse({}),
+      engine: taskEngineSchema.parse({}),
       ...over,
     });
   }
