@@ -2,11 +2,12 @@ import { cpus, hostname } from 'node:os';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/config.ts';
-import type { EngineKind, RuntimeBackend } from '../schema/index.ts';
+import type { EngineKind, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
 
 export type NodeOptions = {
   engine: string[];
   engineKind: EngineKind;
+  enginePolicy: EnginePolicy;
   model?: string;
   nodeId?: string;
   backend?: RuntimeBackend;
@@ -30,6 +31,11 @@ export function withNode(command: Command): Command {
   return command
     .option('--engine <url...>', 'inference servers, without /v1; more can be added later with `floe engines add`', [])
     .option('--engine-kind <kind>', 'their API: vllm, sglang, llama_cpp or openai', 'vllm')
+    .option(
+      '--engine-policy <name>',
+      'which engine a call goes to: least_in_flight, assignment_count or consistent_hash',
+      'least_in_flight',
+    )
     .option('--model <name>', "the engines' model (default: the first that each serves)")
     .option('--node-id <id>', 'name of this node (default: the host name)')
     .option('--backend <name>', 'default runtime: bubblewrap or local (default: bubblewrap where it works)')
@@ -71,6 +77,7 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
       model: options.model ?? null,
       logprobs_mode: options.logprobsMode,
     })),
+    engine_policy: options.enginePolicy,
     default_backend: backend,
     upload_roots: options.uploadRoot,
     builders: builderModules(options.builder),

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { engineSpecSchema, idSchema, runtimeBackendSchema } from '../schema/index.ts';
+import { enginePolicySchema, engineSpecSchema, idSchema, runtimeBackendSchema } from '../schema/index.ts';
 
 /** The four stage pools. READY is a buffer of started runtimes; the other three are workers. */
 export const poolSizesSchema = z.strictObject({
@@ -21,6 +21,9 @@ export const gatewayConfigSchema = z.strictObject({
     .array(engineSpecSchema)
     .default([])
     .describe('used from the start; more can be registered at the server at any time'),
+  engine_policy: enginePolicySchema
+    .default('least_in_flight')
+    .describe("how a pool picks the engine of a session's next call"),
   default_backend: runtimeBackendSchema.default('bubblewrap'),
   upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
   builders: z

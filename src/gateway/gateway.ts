@@ -73,7 +73,11 @@ async function assemble(
   const spawner = await createSpawner();
   cleanups.push(() => spawner.close());
   const notice: EngineNotice = (message, details) => log.warn(details, message);
-  const engines: EnginePool = await createEnginePool(config.engines, { clock, notice });
+  const engines: EnginePool = await createEnginePool(config.engines, {
+    clock,
+    notice,
+    policy: config.engine_policy,
+  });
   cleanups.push(() => engines.close());
   const journal = await CaptureJournal.open(state.journal);
   cleanups.push(() => journal.close());
