@@ -1,3 +1,9 @@
 export type { ConnectionOptions } from './connection.ts';
 export { FloeClient, type ResultsOptions } from './floe-client.ts';
-export { type DeliveredResult, deliveryLength, NodeApi } from './node-api.ts';
+export {
+  type DeliveredResult,
+  deliveryLength,
+  NodeApi,
+  type NodeApiOptions,
+  type OwnRegistration,
+} from './node-api.ts';

@@ -26,6 +26,15 @@ export type DeliveredResult = {
   readonly artifacts: Buffer | null;
 };
 
+/** What a node tells of itself, beside its id and process. */
+export type OwnRegistration = Omit<NodeRegistration, 'node_id' | 'instance'>;
+
+export type NodeApiOptions = ConnectionOptions & {
+  readonly nodeId: string;
+  /** New with each process of the node. Default: one that all such processes share. */
+  readonly instance?: string;
+};
+
 /** Between server and node there may be a slow link: each of these many bytes may take a second more. */
 const BYTES_PER_SECOND = 1024 * 1024;
 
@@ -51,22 +60,25 @@ export function deliveryLength(result: DeliveredResult): number {
  */
 export class NodeApi {
   readonly nodeId: string;
+  private readonly instance: string;
   private readonly connection: Connection;
   private readonly path: string;
 
-  constructor(options: ConnectionOptions & { readonly nodeId: string }) {
+  constructor(options: NodeApiOptions) {
     this.nodeId = options.nodeId;
+    this.instance = options.instance ?? 'none';
     this.connection = new Connection(options);
     this.path = `/nodes/${encodeURIComponent(options.nodeId)}`;
   }
 
-  async register(registration: Omit<NodeRegistration, 'node_id'>, signal?: AbortSignal): Promise<NodeInfo> {
-    const body: NodeRegistration = { ...registration, node_id: this.nodeId };
+  async register(registration: OwnRegistration, signal?: AbortSignal): Promise<NodeInfo> {
+    const body: NodeRegistration = { ...registration, node_id: this.nodeId, instance: this.instance };
     return parseAs(nodeInfoSchema, await this.connection.json('POST', '/nodes/register', { body, signal }), 'node');
   }
 
   /** Renews the leases of the listed sessions; with `wait_seconds` held until there is something new to stop. */
-  async heartbeat(body: Heartbeat, signal?: AbortSignal): Promise<HeartbeatReply> {
+  async heartbeat(beat: Omit<Heartbeat, 'instance'>, signal?: AbortSignal): Promise<HeartbeatReply> {
+    const body: Heartbeat = { ...beat, instance: this.instance };
     const reply = await this.connection.json('POST', `${this.path}/heartbeat`, {
       body,
       waitSeconds: body.wait_seconds,
@@ -76,7 +88,8 @@ export class NodeApi {
   }
 
   /** Takes up to `slots` sessions; with `wait_seconds` held until there is one. Empty when there is none or the node drains. */
-  async lease(body: LeaseRequest, signal?: AbortSignal): Promise<Lease[]> {
+  async lease(asked: Omit<LeaseRequest, 'instance'>, signal?: AbortSignal): Promise<Lease[]> {
+    const body: LeaseRequest = { ...asked, instance: this.instance };
     const reply = await this.connection.json('POST', `${this.path}/lease`, {
       body,
       waitSeconds: body.wait_seconds,

@@ -2,6 +2,7 @@ import { mkdir } from 'node:fs/promises';
 import { NodeApi } from '../client/node-api.ts';
 import { type Clock, systemClock } from '../core/clock.ts';
 import { asFloeError } from '../core/errors.ts';
+import { newId } from '../core/ids.ts';
 import type { EngineNotice } from '../engines/engine.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
@@ -100,7 +101,8 @@ async function assemble(
   const harnesses = harnessRegistry();
   const evaluators = evaluatorRegistry(clock);
   const metrics = createGatewayMetrics();
-  const api = new NodeApi({ url: config.server_url, token: config.token, nodeId: config.node_id, clock });
+  const instance = newId('proc', clock);
+  const api = new NodeApi({ url: config.server_url, token: config.token, nodeId: config.node_id, instance, clock });
   cleanups.push(() => api.close());
   const agent: NodeAgent = new NodeAgent({
     api,
@@ -115,6 +117,8 @@ async function assemble(
       onChange: () => agent.reportSoon(),
     }),
     registration: {
+      host: null,
+      dispatch_policy: 'pipeline',
       gateway_url: null,
       max_init_workers: config.pools.init,
       ready_size: config.pools.ready,

@@ -1,10 +1,10 @@
-import type { DeliveredResult, NodeApi } from '../client/node-api.ts';
+import type { DeliveredResult, NodeApi, OwnRegistration } from '../client/node-api.ts';
 import type { Clock } from '../core/clock.ts';
 import { sleep } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { Logger } from '../observe/log.ts';
 import { type GatewayMetrics, recordSession } from '../observe/metrics.ts';
-import { type Lease, type NodeRegistration, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
+import { type Lease, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
 import { Attempt } from './attempt.ts';
 import type { NodeEngines } from './node-engines.ts';
 import type { StagePools } from './stage-pools.ts';
@@ -18,7 +18,7 @@ const PROGRESS_GATHER_MS = 100;
 
 export type NodeAgentDeps = {
   readonly api: NodeApi;
-  readonly registration: Omit<NodeRegistration, 'node_id'>;
+  readonly registration: OwnRegistration;
   readonly clock: Clock;
   readonly log: Logger;
   readonly metrics: GatewayMetrics;
@@ -189,7 +189,12 @@ export class NodeAgent {
       'heartbeat',
       async () => {
         const sessions = this.live().map((attempt) => attempt.progress());
-        const body = { metrics: pools.metrics(), sessions, engines: engines.report(), wait_seconds: waitSeconds };
+        const body = {
+          metrics: pools.metrics(),
+          sessions,
+          engines: engines.report(),
+          wait_seconds: waitSeconds,
+        };
         const reply = await api.heartbeat(body, signal);
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);

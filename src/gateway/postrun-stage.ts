@@ -111,6 +111,7 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
     artifacts: artifactsReport(input.artifacts),
     node_id: input.nodeId,
     error: attempt.failure?.error ?? null,
+    unusable: null,
     metadata: lease.task.metadata,
   };
   const artifacts = input.artifacts?.archive ?? null;

@@ -55,7 +55,7 @@ export class CallbackDelivery {
     const free = MAX_PARALLEL - this.inFlight.size;
     if (free <= 0 || this.context.closing.aborted) return false;
     const due = await this.context.store.transaction((tables) =>
-      tables.callbacks.due(this.context.time.nowMs(), MAX_PARALLEL * 2),
+      tables.callbacks.claimDue(this.context.time.nowMs(), free, this.context.time.nowMs() + 60_000),
     );
     const fresh = due.filter((row) => !this.inFlight.has(row.task_id)).slice(0, free);
     for (const row of fresh) {

@@ -61,6 +61,7 @@ async function accept(
   await tables.results.addDelivery({
     session_id: row.session_id,
     epoch: row.epoch,
+    kind: 'result',
     digest: delivery.digest,
     summary: JSON.stringify(summary),
     trajectory_ref: blobs.trajectory?.ref ?? null,
@@ -112,7 +113,7 @@ async function check(
 ): Promise<Checked> {
   await knownNode(tables, nodeId);
   const id = summary.session_id;
-  const row = await tables.sessions.get(id);
+  const row = await tables.sessions.lock(id);
   if (row === undefined) throw new FloeError('not_found', `session ${id} is not known`, { session_id: id });
   for (const field of ['task_id', 'sample_index'] as const) {
     if (row[field] !== summary[field]) throw violation(field, `is ${row[field]} for session ${id}`);

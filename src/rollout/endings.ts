@@ -1,6 +1,6 @@
 import { move } from '../core/session-state.ts';
 import type { Outcome, SessionError, SessionSummary, TaskRequest, TaskState } from '../schema/index.ts';
-import type { ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
+import type { EndedCounts, ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
 import type { Effects, RolloutContext } from './context.ts';
 import { serverSummary } from './summary.ts';
 
@@ -28,6 +28,8 @@ export async function endSession(
     sessions: 1,
     rewardSum: reward ?? 0,
     rewardCount: reward === null ? 0 : 1,
+    usable: 0,
+    inBaseline: 0,
   });
   return cursor;
 }
@@ -45,7 +47,7 @@ async function closeSession(
     turns: summary.agent?.turns ?? row.turns,
     sampled_tokens: summary.audit?.tokens.sampled ?? row.sampled_tokens,
   };
-  const cursor = await tables.results.append(row.session_id, row.task_id, ending.blobs);
+  const cursor = await tables.results.append(row, ending.blobs);
   await tables.sessions.update(row.session_id, {
     ...ended,
     epoch: ending.epoch ?? row.epoch,
@@ -65,9 +67,9 @@ async function countEnded(
   tables: StoreTables,
   effects: Effects,
   taskId: string,
-  added: { sessions: number; rewardSum: number; rewardCount: number },
+  added: EndedCounts,
 ): Promise<void> {
-  const task = await tables.tasks.addCompleted(taskId, added);
+  const task = await tables.tasks.addEnded(taskId, added);
   if (task.completed_sessions === task.total_sessions) await finishTask(context, tables, effects, task);
 }
 
@@ -78,7 +80,7 @@ async function finishTask(
   task: { task_id: string; status: TaskState; callback_url: string | null },
 ): Promise<void> {
   const status = task.status === 'running' ? 'completed' : task.status;
-  if (status !== task.status) await tables.tasks.setStatus(task.task_id, status);
+  await tables.tasks.update(task.task_id, { status, ended_ms: context.time.nowMs() });
   effects.events.push({ type: 'task.completed', task_id: task.task_id, status });
   if (task.callback_url === null) return;
   await tables.callbacks.insert({
@@ -111,7 +113,13 @@ export async function cancelSessions(
   }
   const [first] = rows;
   if (first === undefined) return;
-  await countEnded(context, tables, effects, first.task_id, { sessions: rows.length, rewardSum: 0, rewardCount: 0 });
+  await countEnded(context, tables, effects, first.task_id, {
+    sessions: rows.length,
+    rewardSum: 0,
+    rewardCount: 0,
+    usable: 0,
+    inBaseline: 0,
+  });
 }
 
 /** Ends a session without a result because of the infrastructure. */

@@ -21,6 +21,8 @@ export async function claimSessions(context: RolloutContext, nodeId: string, slo
     const rows = await tables.sessions.claim({
       limit: slots,
       nodeId,
+      trainer: 'default',
+      order: 'fifo',
       nowMs,
       leaseExpiresMs: nowMs + leaseSeconds * 1000,
       updatedAt: isoNow(context.clock),
@@ -54,7 +56,7 @@ function leaseOf(row: SessionRow, leaseSeconds: number, nowMs: number): Omit<Lea
 export async function returnLeases(context: RolloutContext, claimed: readonly Claimed[]): Promise<void> {
   await change(context, async (tables, effects) => {
     for (const { lease } of claimed) {
-      const row = await tables.sessions.get(lease.session_id);
+      const row = await tables.sessions.lock(lease.session_id);
       if (row?.status !== 'LEASED' || row.epoch !== lease.epoch) continue;
       await requeue(context, tables, effects, row, { attempt: row.attempt, delayMs: 0 });
     }
@@ -66,7 +68,7 @@ export async function sweepExpired(context: RolloutContext): Promise<void> {
   await context.time.persist();
   for (let found = SWEEP_BATCH; found === SWEEP_BATCH; ) {
     found = await change(context, async (tables, effects) => {
-      const rows = await tables.sessions.expired(context.time.nowMs(), SWEEP_BATCH);
+      const rows = await tables.sessions.lockExpired(context.time.nowMs(), SWEEP_BATCH);
       for (const row of rows) {
         if (row.node_id !== null) effects.topics.add(`node:${row.node_id}`);
         if (row.attempt < row.max_attempts) {

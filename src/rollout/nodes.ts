@@ -32,6 +32,8 @@ export async function registerNode(context: RolloutContext, registration: NodeRe
     const known = await tables.nodes.get(registration.node_id);
     const row: NodeRow = {
       node_id: registration.node_id,
+      instance: registration.instance,
+      takeovers: known?.takeovers ?? 0,
       registration: JSON.stringify(registration),
       metrics: JSON.stringify(IDLE),
       engines: null,
@@ -97,6 +99,7 @@ function nodeInfo(context: RolloutContext, row: NodeRow, leasedSessions: number)
     healthy: isHealthy(context, row),
     draining: row.draining === 1,
     leased_sessions: leasedSessions,
+    takeovers: row.takeovers,
     registered_at: row.registered_at,
     last_heartbeat: row.last_heartbeat,
   };
@@ -215,7 +218,7 @@ export function stopKey(stop: { session_id: string; epoch: number }): string {
 }
 
 async function rowsOf(tables: StoreTables, beat: Heartbeat): Promise<Map<string, SessionRow>> {
-  const rows = await tables.sessions.getMany(beat.sessions.map((session) => session.session_id));
+  const rows = await tables.sessions.lockMany(beat.sessions.map((session) => session.session_id));
   return new Map(rows.map((row) => [row.session_id, row]));
 }
 

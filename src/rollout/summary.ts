@@ -41,6 +41,7 @@ export function serverSummary(
     artifacts: null,
     node_id: row.node_id,
     error,
+    unusable: outcome,
     metadata: task.metadata,
   };
 }

@@ -33,11 +33,19 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
       request: JSON.stringify({ ...request, task_id: taskId }),
       status: 'running',
       harness: request.agent.harness,
+      trainer: request.trainer,
       total_sessions: request.num_samples,
       completed_sessions: 0,
+      usable_sessions: 0,
+      baseline_sessions: 0,
+      refilled: 0,
+      refills_left: request.refill,
+      early_stopped: 0,
       reward_sum: 0,
       reward_count: 0,
       callback_url: request.callback_url,
+      deadline_ms: request.deadline_seconds === null ? null : nowMs + request.deadline_seconds * 1000,
+      ended_ms: null,
       created_at: createdAt,
     });
     const sessions = Array.from({ length: request.num_samples }, (_, index) => ({
@@ -47,6 +55,8 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
     await tables.sessions.insert(
       {
         task_id: taskId,
+        trainer: request.trainer,
+        expected_ms: 0,
         priority: request.dispatch_priority,
         max_attempts: request.max_attempts,
         not_before_ms: nowMs,
@@ -99,7 +109,7 @@ export async function cancelTask(
       return null;
     }
     if (task.status !== 'running') return task;
-    await tables.tasks.setStatus(taskId, 'cancelled');
+    await tables.tasks.update(taskId, { status: 'cancelled' });
     const request = JSON.parse(task.request) as TaskRequest;
     const open = (await tables.sessions.ofTask(taskId)).filter((row) => !isTerminal(row.status));
     await cancelSessions(context, tables, effects, open, request);

@@ -1,6 +1,7 @@
 import { FloeError } from '../core/errors.ts';
 import { isTerminal } from '../core/session-state.ts';
 import type {
+  GroupReport,
   NodeInfo,
   RolloutStatus,
   SessionStatus,
@@ -9,6 +10,7 @@ import type {
   TaskRequest,
   TaskStatus,
   TaskSummary,
+  UnusableReason,
 } from '../schema/index.ts';
 import { sessionStatusSchema } from '../schema/index.ts';
 import type { ResultWithSummary, SessionRow, TaskRow } from '../store/index.ts';
@@ -17,25 +19,47 @@ import { cancelSessions } from './endings.ts';
 import { listNodes } from './nodes.ts';
 import { unknownTask } from './tasks.ts';
 
+export type LoadedTask = {
+  readonly task: TaskRow;
+  readonly unusable: ReadonlyMap<UnusableReason, number>;
+  readonly results: readonly ResultWithSummary[];
+};
+
 /** A task with its finished sessions, in the order in which they finished. */
-export async function loadTask(
-  context: RolloutContext,
-  taskId: string,
-): Promise<{ task: TaskRow; results: ResultWithSummary[] }> {
+export async function loadTask(context: RolloutContext, taskId: string): Promise<LoadedTask> {
   return context.store.transaction(async (tables) => {
     const task = await tables.tasks.get(taskId);
     if (task === undefined) throw unknownTask(taskId);
-    return { task, results: await tables.results.ofTask(taskId) };
+    return { task, unusable: await tables.sessions.unusable(taskId), results: await tables.results.ofTask(taskId) };
   });
 }
 
-export function taskStatus(task: TaskRow, results: readonly ResultWithSummary[]): TaskStatus {
+export function taskStatus({ task, unusable, results }: LoadedTask): TaskStatus {
   return {
     task_id: task.task_id,
     status: task.status,
     total_sessions: task.total_sessions,
     completed_sessions: task.completed_sessions,
+    group: groupReport(task, unusable),
     results: results.map((result) => JSON.parse(result.summary) as SessionSummary),
+  };
+}
+
+/** The status of a task that was cancelled before it was submitted. */
+export function unknownCancelled(taskId: string): TaskStatus {
+  const group = { requested: 0, usable: 0, in_baseline: 0, unusable: {}, open: 0, refilled: 0, early_stopped: false };
+  return { task_id: taskId, status: 'cancelled', total_sessions: 0, completed_sessions: 0, group, results: [] };
+}
+
+function groupReport(task: TaskRow, unusable: LoadedTask['unusable']): GroupReport {
+  return {
+    requested: task.total_sessions - task.refilled,
+    usable: task.usable_sessions,
+    in_baseline: task.baseline_sessions,
+    unusable: Object.fromEntries(unusable),
+    open: task.total_sessions - task.completed_sessions,
+    refilled: task.refilled,
+    early_stopped: task.early_stopped === 1,
   };
 }
 
@@ -119,10 +143,11 @@ function whyWithoutArtifacts(row: SessionRow): string | null {
 
 export async function rolloutStatus(context: RolloutContext): Promise<RolloutStatus> {
   const nodes: NodeInfo[] = await listNodes(context);
-  const { tasks, sessions, undelivered } = await context.store.transaction(async (tables) => ({
+  const { tasks, sessions, undelivered, loads } = await context.store.transaction(async (tables) => ({
     tasks: await tables.tasks.countByStatus(),
     sessions: await tables.sessions.countByStatus(),
     undelivered: await tables.callbacks.countUndelivered(),
+    loads: await tables.sessions.loads(),
   }));
   const { token: _, callback_hosts: hosts, ...limits } = context.config;
   return {
@@ -137,6 +162,9 @@ export async function rolloutStatus(context: RolloutContext): Promise<RolloutSta
     nodes,
     undelivered_callbacks: undelivered,
     limits: { ...limits, callback_hosts: hosts === null ? null : hosts.join(' ') },
+    trainers: loads.map((load) => ({ ...load, held_back: null })),
+    counters: {},
+    bottleneck: null,
   };
 }
 

@@ -130,8 +130,10 @@ export {
 export {
   type AgentReport,
   type ArtifactsReport,
+  type AttemptView,
   agentReportSchema,
   artifactsReportSchema,
+  attemptViewSchema,
   type Outcome,
   type OutcomePolicy,
   outcomePolicySchema,
@@ -150,8 +152,12 @@ export {
   sessionViewSchema,
   type TerminalStatus,
   terminalStatusSchema,
+  type UnusableReason,
+  unusableReasonSchema,
 } from './session.ts';
 export {
+  type GroupReport,
+  groupReportSchema,
   type ResultsPage,
   type RolloutEvent,
   type RolloutStatus,
@@ -171,6 +177,8 @@ export {
   type EvaluatorSpec,
   evaluatorSpecSchema,
   MAX_ARTIFACTS_MB,
+  type OutcomeOverride,
+  outcomeOverrideSchema,
   type StrategySpec,
   type SubmitReply,
   strategySpecSchema,

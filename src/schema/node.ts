@@ -6,6 +6,11 @@ import { taskRequestSchema } from './task.ts';
 
 export const nodeRegistrationSchema = z.strictObject({
   node_id: idSchema,
+  instance: idSchema
+    .default('none')
+    .describe('new with each process: the newest process of a node id takes over, an older one is refused'),
+  host: z.string().nullable().default(null).describe('address of the machine, to tell which engines are near'),
+  dispatch_policy: z.enum(['pipeline', 'batch', 'bounded_batch']).default('pipeline'),
   gateway_url: z.string().nullable().default(null).describe("the node's control listener, for people to look at"),
   max_init_workers: z.int().min(1),
   ready_size: z.int().min(0),
@@ -35,6 +40,7 @@ export type SessionProgress = z.infer<typeof sessionProgressSchema>;
 
 /** Renews the leases of the listed sessions. With `wait_seconds` the reply is held until there is something to cancel. */
 export const heartbeatSchema = z.strictObject({
+  instance: idSchema.default('none'),
   metrics: nodeStageMetricsSchema,
   sessions: z.array(sessionProgressSchema),
   engines: z
@@ -65,6 +71,7 @@ export const heartbeatReplySchema = z.object({
 export type HeartbeatReply = z.infer<typeof heartbeatReplySchema>;
 
 export const leaseRequestSchema = z.strictObject({
+  instance: idSchema.default('none'),
   slots: z.int().min(1).max(10_000),
   wait_seconds: z.number().min(0).max(60).default(0),
 });
@@ -91,6 +98,7 @@ export const nodeInfoSchema = nodeRegistrationSchema.extend({
   healthy: z.boolean(),
   draining: z.boolean(),
   leased_sessions: z.int(),
+  takeovers: z.int().describe('how often a new process has taken the id over'),
   registered_at: timestampSchema,
   last_heartbeat: timestampSchema,
 });

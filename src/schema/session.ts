@@ -79,6 +79,10 @@ export const artifactsReportSchema = z.object({
 });
 export type ArtifactsReport = z.infer<typeof artifactsReportSchema>;
 
+/** Why a finished sample is of no use to a trainer: its outcome, or what it lacks. */
+export const unusableReasonSchema = z.union([outcomeSchema, z.enum(['no_reward', 'no_tokens'])]);
+export type UnusableReason = z.infer<typeof unusableReasonSchema>;
+
 /** Everything about a finished session except its token data: small, and what rows, lists and logs hold. */
 export const sessionSummarySchema = z.object({
   session_id: idSchema,
@@ -100,6 +104,11 @@ export const sessionSummarySchema = z.object({
   artifacts: artifactsReportSchema.nullable().default(null),
   node_id: z.string().nullable(),
   error: sessionErrorSchema.nullable(),
+  /** Set by the server when the session ends; a node leaves it out. */
+  unusable: unusableReasonSchema
+    .nullable()
+    .default(null)
+    .describe('why the sample is of no use to a trainer; null: it is usable'),
   metadata: metadataSchema,
 });
 export type SessionSummary = z.infer<typeof sessionSummarySchema>;
@@ -126,3 +135,16 @@ export const sessionViewSchema = z.object({
   summary: sessionSummarySchema.nullable().describe('once the session is terminal'),
 });
 export type SessionView = z.infer<typeof sessionViewSchema>;
+
+/** One attempt at a session that a node has told of: the one that ended it, one that led to a retry, or the remains of one that was cut off. */
+export const attemptViewSchema = z.object({
+  attempt: z.int(),
+  epoch: z.int(),
+  kind: z
+    .enum(['result', 'retried', 'partial'])
+    .describe('partial: the node died or lost the lease; what it had recorded is kept but never trained'),
+  delivered_at: timestampSchema,
+  summary: sessionSummarySchema,
+  parts: z.array(z.enum(['trajectory', 'completions', 'artifacts'])).describe('what can be fetched with ?attempt='),
+});
+export type AttemptView = z.infer<typeof attemptViewSchema>;

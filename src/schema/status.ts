@@ -1,8 +1,20 @@
 import { z } from 'zod';
 import { idSchema } from './identifiers.ts';
 import { nodeInfoSchema } from './node.ts';
-import { sessionResultSchema, sessionStatusSchema, sessionSummarySchema } from './session.ts';
+import { sessionResultSchema, sessionStatusSchema, sessionSummarySchema, unusableReasonSchema } from './session.ts';
 import { taskStateSchema } from './task.ts';
+
+/** What a trainer can use of a task's samples, and why not the others. */
+export const groupReportSchema = z.object({
+  requested: z.int().describe('num_samples'),
+  usable: z.int().describe('ended, to be trained, with tokens and, where there is an evaluator, a reward'),
+  in_baseline: z.int().describe('ended and counting in the reward baseline'),
+  unusable: z.partialRecord(unusableReasonSchema, z.int()).describe('ended without use, by reason'),
+  open: z.int().describe('not ended yet'),
+  refilled: z.int().describe('samples that were added in place of unusable ones'),
+  early_stopped: z.boolean(),
+});
+export type GroupReport = z.infer<typeof groupReportSchema>;
 
 /** `GET /rollout/task/{id}`. Token data comes only with `?results=full`. */
 export const taskStatusSchema = z.object({
@@ -10,6 +22,7 @@ export const taskStatusSchema = z.object({
   status: taskStateSchema,
   total_sessions: z.int(),
   completed_sessions: z.int(),
+  group: groupReportSchema,
   results: z.array(sessionSummarySchema).describe('finished sessions; full SessionResults with ?results=full'),
 });
 export type TaskStatus = z.infer<typeof taskStatusSchema>;
@@ -36,6 +49,21 @@ export const rolloutStatusSchema = z.object({
   nodes: z.array(nodeInfoSchema),
   undelivered_callbacks: z.int(),
   limits: z.record(z.string(), z.union([z.number(), z.string(), z.boolean(), z.null()])),
+  trainers: z.array(
+    z.object({
+      trainer: z.string(),
+      queued: z.int(),
+      live: z.int(),
+      uncollected_results: z.int(),
+      uncollected_bytes: z.int(),
+      held_back: z.string().nullable().describe('why its sessions are not handed out although nodes ask'),
+    }),
+  ),
+  counters: z.record(z.string(), z.int()).describe('since the server started: what limits and fences have refused'),
+  bottleneck: z
+    .object({ name: z.string(), why: z.string(), remedy: z.string() })
+    .nullable()
+    .describe('what holds the most work back now; null: nothing waits'),
 });
 export type RolloutStatus = z.infer<typeof rolloutStatusSchema>;
 

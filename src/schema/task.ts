@@ -4,6 +4,7 @@ import { taskEngineSchema } from './engine.ts';
 import { idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
 import { environmentSchema, runtimeSpecSchema } from './runtime.ts';
 import { samplingSchema } from './sampling.ts';
+import { outcomeSchema } from './session.ts';
 
 /** Names a plug-in (builder, evaluator) and its configuration. */
 export const strategySpecSchema = z.strictObject({
@@ -28,6 +29,11 @@ export const budgetsSchema = z.strictObject({
     .gt(0)
     .optional()
     .describe('seconds, beside timeout_seconds; without it evaluation takes what is left'),
+  stall: z
+    .number()
+    .gt(0)
+    .optional()
+    .describe("seconds without any sign of progress (a model call, output, a finished step); default: the node's"),
 });
 export type Budgets = z.infer<typeof budgetsSchema>;
 
@@ -60,13 +66,58 @@ export const artifactsSpecSchema = z.strictObject({
 });
 export type ArtifactsSpec = z.infer<typeof artifactsSpecSchema>;
 
+/** What a task changes of an outcome's policy. What it leaves out stays as docs/outcomes.md says. */
+export const outcomeOverrideSchema = z.strictObject({
+  use: z.enum(['train', 'mask', 'drop']).optional(),
+  in_baseline: z.boolean().optional(),
+  retries: z
+    .int()
+    .min(0)
+    .max(10)
+    .optional()
+    .describe('new attempts at most after this outcome; max_attempts bounds all together'),
+});
+export type OutcomeOverride = z.infer<typeof outcomeOverrideSchema>;
+
+/** Whose work a task is, when it says nothing. */
+const DEFAULT_TRAINER = 'default';
+
 /** What a trainer submits: to be sampled `num_samples` times. */
 export const taskRequestSchema = z.strictObject({
   task_id: idSchema.optional().describe('chosen by floe when absent'),
   idempotency_key: z.string().min(1).max(256).optional(),
   instruction: z.string(),
   num_samples: z.int().min(1).max(100_000).default(1),
-  dispatch_priority: z.int().min(0).max(100).default(0).describe('higher first'),
+  trainer: idSchema
+    .default(DEFAULT_TRAINER)
+    .describe('whose task it is: trainers share the nodes fairly, and each can read its own results'),
+  dispatch_priority: z.int().min(0).max(100).default(0).describe("higher first among the trainer's tasks"),
+  duration_key: z
+    .string()
+    .min(1)
+    .max(256)
+    .nullable()
+    .default(null)
+    .describe('tasks of one key take about as long (a data set row, say); default: made from instruction and harness'),
+  deadline_seconds: z
+    .number()
+    .gt(0)
+    .nullable()
+    .default(null)
+    .describe('from submission, queueing included; what has not ended by then is cancelled'),
+  early_stop_min_usable_sessions: z
+    .int()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('with this many usable samples the rest is cancelled; at most num_samples'),
+  refill: z
+    .int()
+    .min(0)
+    .max(100_000)
+    .default(0)
+    .describe('further samples at most, each in place of one that ended unusable'),
+  outcome_policy: z.partialRecord(outcomeSchema, outcomeOverrideSchema).default({}),
   timeout_seconds: z.number().gt(0).default(600),
   timeout_clock: z.enum(['active', 'wall']).default('active').describe('active: waiting in queues is free'),
   budgets: budgetsSchema.default({}),
@@ -82,6 +133,10 @@ export const taskRequestSchema = z.strictObject({
     .url({ protocol: /^https?$/ })
     .nullable()
     .default(null),
+  callback_results: z
+    .enum(['full', 'summary'])
+    .default('full')
+    .describe('whether the callback carries token data, or says only where it can be fetched'),
   policy_version: z.string().nullable().default(null).describe('of the trainer at submission; recorded, not used'),
   metadata: metadataSchema.default({}),
 });

@@ -1,5 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
+import { mkdir, open, opendir, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
@@ -21,15 +21,17 @@ export class DirectoryBlobStore implements BlobStore {
   /** Directories known to exist and to be durable. */
   private readonly directories = new Set<string>();
   private readonly pending = new Map<string, Promise<BlobRef>>();
+  private readonly clock: Clock;
 
-  private constructor(root: string) {
+  private constructor(root: string, clock: Clock) {
     this.root = root;
+    this.clock = clock;
   }
 
   /** Creates the directory when missing and removes temporary files that a crash left behind. */
   static async open(root: string, clock: Clock): Promise<DirectoryBlobStore> {
-    const store = new DirectoryBlobStore(root);
-    await attempt('open', () => store.prepare(clock));
+    const store = new DirectoryBlobStore(root, clock);
+    await attempt('open', () => store.prepare());
     return store;
   }
 
@@ -51,17 +53,47 @@ export class DirectoryBlobStore implements BlobStore {
     return bytes;
   }
 
+  async *olderThan(beforeMs: number): AsyncGenerator<string> {
+    for (let digits = 0; digits < 256; digits++) {
+      const directory = join(this.root, digits.toString(16).padStart(2, '0'));
+      const entries = await opendir(directory).catch(() => null);
+      if (entries === null) continue;
+      for await (const { name } of entries) {
+        const info = REF.test(name) ? await stat(join(directory, name)).catch(() => null) : null;
+        if (info !== null && info.mtimeMs < beforeMs) yield name;
+      }
+    }
+  }
+
+  async remove(ref: string): Promise<void> {
+    if (!REF.test(ref)) throw new FloeError('internal', `${JSON.stringify(ref)} is not the name of a blob`);
+    await attempt('remove', () => rm(this.pathOf(ref), { force: true }));
+  }
+
+  async close(): Promise<void> {
+    await Promise.allSettled(this.pending.values());
+  }
+
+  /** Makes a blob young again, so that nobody cleans it up before it is referred to. False when it has just gone. */
+  private async touch(path: string): Promise<boolean> {
+    const now = this.clock.nowMs() / 1000;
+    return utimes(path, now, now).then(
+      () => true,
+      () => false,
+    );
+  }
+
   private pathOf(ref: string): string {
     return join(this.root, ref.slice(0, 2), ref);
   }
 
-  private async prepare(clock: Clock): Promise<void> {
+  private async prepare(): Promise<void> {
     await mkdir(join(this.root, 'tmp'), { recursive: true });
     await syncDirectory(this.root);
     for (const name of await readdir(join(this.root, 'tmp'))) {
       const path = join(this.root, 'tmp', name);
       const info = await stat(path).catch(() => null);
-      if (info !== null && info.mtimeMs < clock.nowMs() - ORPHAN_AGE_MS) await rm(path, { force: true });
+      if (info !== null && info.mtimeMs < this.clock.nowMs() - ORPHAN_AGE_MS) await rm(path, { force: true });
     }
   }
 
@@ -70,7 +102,7 @@ export class DirectoryBlobStore implements BlobStore {
     const path = this.pathOf(ref);
     const known = await stat(path).catch(() => null);
     // Equal size is enough to skip the write: the name is the hash, and a torn file never gets this name.
-    if (known?.size === bytes.length) return { ref, bytes: bytes.length };
+    if (known?.size === bytes.length && (await this.touch(path))) return { ref, bytes: bytes.length };
     await this.ensureDirectory(directory);
     const temporary = join(this.root, 'tmp', `${ref}.${randomBytes(6).toString('hex')}`);
     try {

@@ -3,7 +3,10 @@ export { DirectoryBlobStore } from './directory-blob-store.ts';
 export type {
   BlobRef,
   CallbackRow,
+  ConsumerRow,
   DeliveryRow,
+  DurationRow,
+  EndedCounts,
   EngineRow,
   EngineStateRow,
   NodeRow,
@@ -11,7 +14,9 @@ export type {
   ResultWithSummary,
   SessionPatch,
   SessionRow,
+  TaskPatch,
   TaskRow,
+  TrainerLoad,
 } from './rows.ts';
 export { SqliteStore } from './sqlite/store.ts';
-export type { Store, StoreTables } from './store.ts';
+export type { ClaimRequest, NewSessions, QueueOrder, Store, StoreTables } from './store.ts';

@@ -1,4 +1,4 @@
-import type { SessionStatus, TaskState } from '../schema/index.ts';
+import type { SessionStatus, TaskState, UnusableReason } from '../schema/index.ts';
 
 /**
  * The rows of the store. `*_ms` columns are service time (see rollout/service-time.ts), never the wall clock; `*_at`
@@ -13,12 +13,39 @@ export type TaskRow = {
   readonly request: string;
   readonly status: TaskState;
   readonly harness: string;
+  readonly trainer: string;
+  /** Samples that exist: those asked for, and refills. */
   readonly total_sessions: number;
   readonly completed_sessions: number;
+  readonly usable_sessions: number;
+  readonly baseline_sessions: number;
+  readonly refilled: number;
+  readonly refills_left: number;
+  readonly early_stopped: number;
   readonly reward_sum: number;
   readonly reward_count: number;
   readonly callback_url: string | null;
+  /** Cancelled when it has not ended by then. */
+  readonly deadline_ms: number | null;
+  /** When its last session ended. */
+  readonly ended_ms: number | null;
   readonly created_at: string;
+};
+
+export type TaskPatch = Partial<
+  Pick<
+    TaskRow,
+    'status' | 'total_sessions' | 'refilled' | 'refills_left' | 'early_stopped' | 'deadline_ms' | 'ended_ms'
+  >
+>;
+
+/** What a session adds to the counters of its task when it ends. */
+export type EndedCounts = {
+  readonly sessions: number;
+  readonly rewardSum: number;
+  readonly rewardCount: number;
+  readonly usable: number;
+  readonly inBaseline: number;
 };
 
 export type SessionRow = {
@@ -26,6 +53,7 @@ export type SessionRow = {
   readonly task_id: string;
   readonly sample_index: number;
   readonly status: SessionStatus;
+  readonly trainer: string;
   readonly priority: number;
   /** First in, first out within a priority; assigned by the store and kept over attempts. */
   readonly queue_order: number;
@@ -34,6 +62,11 @@ export type SessionRow = {
   readonly epoch: number;
   readonly node_id: string | null;
   readonly lease_expires_ms: number | null;
+  /** How long it is expected to run, ms; 0: nothing is known. Orders the queue when the longest go first. */
+  readonly expected_ms: number;
+  /** The node that failed it last; others come first until `avoid_until_ms`. */
+  readonly avoid_node: string | null;
+  readonly avoid_until_ms: number;
   /** Not to be leased before: the backoff of a retry. */
   readonly not_before_ms: number;
   readonly queued_since_ms: number;
@@ -41,6 +74,8 @@ export type SessionRow = {
   readonly sampled_tokens: number;
   /** 1 until the node that ran a cancelled session has been told and has let go of it. */
   readonly cancel_requested: number;
+  /** Once terminal; null: usable. */
+  readonly unusable: UnusableReason | null;
   /** SessionSummary as JSON, once terminal. */
   readonly summary: string | null;
   readonly cursor: number | null;
@@ -56,10 +91,14 @@ export type SessionPatch = Partial<Omit<SessionRow, 'session_id' | 'task_id' | '
 /** Bytes in the blob store. */
 export type BlobRef = { readonly ref: string; readonly bytes: number };
 
-/** A result that a node delivered for one epoch of a session, whether it ended the session or led to a new attempt. */
+/**
+ * What a node delivered for one epoch of a session: the result that ended it, one that led to a new attempt, or the partial
+ * remains of an attempt that lost its lease.
+ */
 export type DeliveryRow = {
   readonly session_id: string;
   readonly epoch: number;
+  readonly kind: 'result' | 'retried' | 'partial';
   readonly digest: string;
   readonly summary: string;
   readonly trajectory_ref: string | null;
@@ -73,6 +112,9 @@ export type ResultRow = {
   readonly cursor: number;
   readonly session_id: string;
   readonly task_id: string;
+  readonly trainer: string;
+  /** 1 once the trainer has it: it read past it, or acknowledged its callback. */
+  readonly collected: number;
   readonly trajectory_ref: string | null;
   readonly trajectory_bytes: number;
   readonly completions_ref: string | null;
@@ -92,6 +134,10 @@ export type ResultWithSummary = ResultRow & { readonly summary: string };
 
 export type NodeRow = {
   readonly node_id: string;
+  /** Of the process that holds the id. */
+  readonly instance: string;
+  /** How often a new process has taken the id over. */
+  readonly takeovers: number;
   /** NodeRegistration as JSON. */
   readonly registration: string;
   /** NodeStageMetrics as JSON. */
@@ -112,6 +158,22 @@ export type CallbackRow = {
   readonly next_try_ms: number;
   readonly last_error: string | null;
   readonly delivered_at: string | null;
+};
+
+/** Running mean of how long sessions of one `duration_key` run. */
+export type DurationRow = { readonly duration_key: string; readonly mean_ms: number; readonly samples: number };
+
+/** How far a named reader has read the results; `trainer` null: those of all. */
+export type ConsumerRow = { readonly consumer: string; readonly trainer: string | null; readonly cursor: number };
+
+/** What of a trainer's work is under way. */
+export type TrainerLoad = {
+  readonly trainer: string;
+  readonly queued: number;
+  /** Leased. */
+  readonly live: number;
+  readonly uncollected_results: number;
+  readonly uncollected_bytes: number;
 };
 
 /** A registered engine, with an id of its own. */

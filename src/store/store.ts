@@ -1,7 +1,9 @@
-import type { SessionStatus, TaskState } from '../schema/index.ts';
+import type { SessionStatus, TaskState, UnusableReason } from '../schema/index.ts';
 import type {
   CallbackRow,
+  ConsumerRow,
   DeliveryRow,
+  EndedCounts,
   EngineRow,
   EngineStateRow,
   NewSession,
@@ -10,20 +12,30 @@ import type {
   ResultWithSummary,
   SessionPatch,
   SessionRow,
+  TaskPatch,
   TaskRow,
+  TrainerLoad,
 } from './rows.ts';
 
 /**
  * Durable rows. The rules of the control plane live in `rollout/`; a store only keeps rows and makes transactions atomic,
- * isolated and durable.
+ * isolated and durable. Several servers may use one store at a time where it allows that.
  */
 export interface Store {
   /**
    * Runs `work` in one transaction and resolves after it is on disk. When `work` throws, nothing of it stays and the
    * error is passed on. When the store itself fails: `store_unavailable`, nothing stays, and repeating may help.
-   * `work` must await nothing but the tables it is given; it may be called once only.
+   * `work` must await nothing but the tables it is given. It may be called again when another server got in its way, so
+   * it must change nothing but the tables. Rows that it decides by are read with `lock`; tasks are locked before
+   * their sessions, and both by id, so that no two transactions wait for each other.
    */
   transaction<T>(work: (tables: StoreTables) => Promise<T>): Promise<T>;
+  /** Runs `work`, which only reads, on one consistent state. */
+  read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T>;
+  /** Tells the other servers on this store, soon and at best once. What is lost they find by looking again. */
+  announce(message: string): void;
+  /** Calls `listener` with what other servers announce; returns the end of that. */
+  listen(listener: (message: string) => void): () => void;
   /** Waits for running transactions. Later ones are refused with `not_ready`. */
   close(): Promise<void>;
 }
@@ -37,65 +49,113 @@ export interface StoreTables {
   readonly tombstones: TombstoneTable;
   readonly serviceTime: ServiceTimeTable;
   readonly engines: EngineTable;
+  readonly durations: DurationTable;
 }
 
 export interface TaskTable {
   /** Throws `conflict` when the id or the idempotency key is taken. */
   insert(row: TaskRow): Promise<void>;
   get(taskId: string): Promise<TaskRow | undefined>;
+  /** As `get`; nobody else changes the row until the transaction ends. */
+  lock(taskId: string): Promise<TaskRow | undefined>;
   findByKey(idempotencyKey: string): Promise<TaskRow | undefined>;
   /** Newest first. */
   list(filter: { status: TaskState | null; limit: number }): Promise<TaskRow[]>;
-  setStatus(taskId: string, status: TaskState): Promise<void>;
+  update(taskId: string, patch: TaskPatch): Promise<void>;
   /** Adds to the counters and returns the row as it is then. */
-  addCompleted(taskId: string, added: { sessions: number; rewardSum: number; rewardCount: number }): Promise<TaskRow>;
+  addEnded(taskId: string, added: EndedCounts): Promise<TaskRow>;
+  /** Tasks still running whose deadline has passed. */
+  overdue(nowMs: number, limit: number): Promise<TaskRow[]>;
+  /** Cancelled tasks with sessions that have not ended. */
+  unfinishedCancelled(limit: number): Promise<TaskRow[]>;
   countByStatus(): Promise<ReadonlyMap<TaskState, number>>;
+  /** Removes up to `limit` tasks that ended before `endedBeforeMs` and whose results are collected, with all that belongs to them. */
+  removeEnded(endedBeforeMs: number, limit: number): Promise<number>;
 }
+
+/** The order within a trainer and priority. `longest_first`: by `expected_ms`, then first in, first out. */
+export type QueueOrder = 'fifo' | 'longest_first';
 
 export type ClaimRequest = {
   readonly limit: number;
   readonly nodeId: string;
+  readonly trainer: string;
+  readonly order: QueueOrder;
   readonly nowMs: number;
   readonly leaseExpiresMs: number;
   readonly updatedAt: string;
 };
 
+/** What the sessions of one insert have in common. */
+export type NewSessions = Pick<
+  SessionRow,
+  | 'task_id'
+  | 'trainer'
+  | 'priority'
+  | 'max_attempts'
+  | 'not_before_ms'
+  | 'queued_since_ms'
+  | 'expected_ms'
+  | 'created_at'
+>;
+
 export interface SessionTable {
   /** Adds queued sessions in the order given. */
-  insert(
-    shared: Pick<
-      SessionRow,
-      'task_id' | 'priority' | 'max_attempts' | 'not_before_ms' | 'queued_since_ms' | 'created_at'
-    >,
-    sessions: readonly NewSession[],
-  ): Promise<void>;
+  insert(shared: NewSessions, sessions: readonly NewSession[]): Promise<void>;
   get(sessionId: string): Promise<SessionRow | undefined>;
+  /** As `get`; nobody else changes the row until the transaction ends. */
+  lock(sessionId: string): Promise<SessionRow | undefined>;
   getMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
+  /** As `getMany`, by id, and nobody else changes the rows until the transaction ends. */
+  lockMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
   /** By sample index. */
   ofTask(taskId: string): Promise<SessionRow[]>;
+  /** Locks up to `limit` sessions of a task that have not ended, leased ones first. */
+  lockOpen(taskId: string, limit: number): Promise<SessionRow[]>;
   idsOfTask(taskId: string): Promise<string[]>;
-  /** Moves queued sessions that are due to LEASED: higher priority first, then first in, first out. */
+  /** How many of a task's sessions ended without use, by reason. */
+  unusable(taskId: string): Promise<ReadonlyMap<UnusableReason, number>>;
+  /**
+   * Moves queued sessions of one trainer that are due, and that do not avoid the node, to LEASED: higher priority first, then in the
+   * order asked for. Sessions that another claim is taking at this moment are left to it.
+   */
   claim(request: ClaimRequest): Promise<SessionRow[]>;
   update(sessionId: string, patch: SessionPatch): Promise<void>;
   renew(sessionIds: readonly string[], leaseExpiresMs: number): Promise<void>;
-  expired(nowMs: number, limit: number): Promise<SessionRow[]>;
+  /** Locks sessions whose lease ran out; those that another server is dealing with are left to it. */
+  lockExpired(nowMs: number, limit: number): Promise<SessionRow[]>;
+  /** Locks the sessions that a node holds. */
+  lockHeldBy(nodeId: string): Promise<SessionRow[]>;
   /** Cancelled sessions that their node may still be running. */
   cancelPending(nodeId: string): Promise<SessionRow[]>;
   leasedByNode(): Promise<ReadonlyMap<string, number>>;
   countByStatus(): Promise<ReadonlyMap<SessionStatus, number>>;
+  /** Trainers with anything queued, leased or uncollected. */
+  loads(): Promise<TrainerLoad[]>;
+  /** Trainers with a session that is queued and due. */
+  waitingTrainers(nowMs: number): Promise<string[]>;
 }
 
 export interface ResultTable {
   /** Assigns the next cursor. Cursors only grow, and a reader that has seen one has seen all before it. */
-  append(sessionId: string, taskId: string, blobs: ResultBlobs): Promise<number>;
-  /** Results after a cursor, oldest first. */
-  page(after: number, limit: number): Promise<ResultWithSummary[]>;
+  append(session: Pick<SessionRow, 'session_id' | 'task_id' | 'trainer'>, blobs: ResultBlobs): Promise<number>;
+  /** Results after a cursor, oldest first; of one trainer, or of all. */
+  page(after: number, limit: number, trainer: string | null): Promise<ResultWithSummary[]>;
   ofTask(taskId: string): Promise<ResultWithSummary[]>;
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined>;
   /** 0 when there are none. */
   newestCursor(): Promise<number>;
   delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined>;
   addDelivery(row: DeliveryRow): Promise<void>;
+  /** By epoch. */
+  deliveriesOf(sessionId: string): Promise<DeliveryRow[]>;
+  /** The trainer has the results up to a cursor; `trainer` null: those of all trainers. */
+  collect(trainer: string | null, upToCursor: number): Promise<void>;
+  collectTask(taskId: string): Promise<void>;
+  consumer(name: string): Promise<ConsumerRow | undefined>;
+  putConsumer(row: ConsumerRow): Promise<void>;
+  /** Of these blobs, those that a result or delivery still names. */
+  referenced(refs: readonly string[]): Promise<ReadonlySet<string>>;
 }
 
 export interface NodeTable {
@@ -109,7 +169,9 @@ export interface NodeTable {
 
 export interface CallbackTable {
   insert(row: CallbackRow): Promise<void>;
-  due(nowMs: number, limit: number): Promise<CallbackRow[]>;
+  /** Callbacks that are due; no other server gets them before `untilMs`. */
+  claimDue(nowMs: number, limit: number, untilMs: number): Promise<CallbackRow[]>;
+  get(taskId: string): Promise<CallbackRow | undefined>;
   update(taskId: string, patch: Partial<Omit<CallbackRow, 'task_id'>>): Promise<void>;
   countUndelivered(): Promise<number>;
 }
@@ -134,4 +196,13 @@ export interface EngineTable {
 export interface ServiceTimeTable {
   /** Keeps the larger of what is stored and `nowMs`, and returns it. */
   advance(nowMs: number): Promise<number>;
+}
+
+export interface DurationTable {
+  /** Of the keys that are known. */
+  means(keys: readonly string[]): Promise<ReadonlyMap<string, number>>;
+  /** Over all keys; null: none is known. */
+  overallMean(): Promise<number | null>;
+  /** Takes one more duration into the running mean. */
+  observe(key: string, ms: number): Promise<void>;
 }

@@ -67,7 +67,15 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
   };
   agent = new NodeAgent({
     api: fake as unknown as NodeApi,
-    registration: { gateway_url: null, max_init_workers: 1, ready_size: 1, max_run_workers: 1, max_postrun_workers: 1 },
+    registration: {
+      host: null,
+      dispatch_policy: 'pipeline',
+      gateway_url: null,
+      max_init_workers: 1,
+      ready_size: 1,
+      max_run_workers: 1,
+      max_postrun_workers: 1,
+    },
     clock,
     log: silentLogger,
     metrics: createGatewayMetrics(),

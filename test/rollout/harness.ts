@@ -1,7 +1,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FloeClient, NodeApi } from '../../src/client/index.ts';
+import { FloeClient, NodeApi, type OwnRegistration } from '../../src/client/index.ts';
 import { type Clock, systemClock } from '../../src/core/clock.ts';
 import { OUTCOMES, policyOf } from '../../src/core/outcomes.ts';
 import {
@@ -10,7 +10,7 @@ import {
   type RolloutDeps,
   type RolloutServer,
 } from '../../src/rollout/index.ts';
-import type { Lease, NodeRegistration, Outcome, SessionSummary, TaskRequestInput } from '../../src/schema/index.ts';
+import type { Lease, Outcome, SessionSummary, TaskRequestInput } from '../../src/schema/index.ts';
 import { type BlobStore, DirectoryBlobStore, SqliteStore } from '../../src/store/index.ts';
 
 /** A directory with a database and blobs, in which servers are started one after the other. */
@@ -90,7 +90,9 @@ export class Running {
   }
 }
 
-export const REGISTRATION: Omit<NodeRegistration, 'node_id'> = {
+export const REGISTRATION: OwnRegistration = {
+  host: null,
+  dispatch_policy: 'pipeline',
   gateway_url: null,
   max_init_workers: 4,
   ready_size: 2,
@@ -145,6 +147,7 @@ export function summaryOf(
     artifacts: null,
     node_id: null,
     error: null,
+    unusable: null,
     metadata: {},
     ...fields,
   };

@@ -18,4 +18,14 @@ export class MemoryBlobs implements BlobStore {
     if (bytes === undefined) throw new Error(`no blob ${ref}`);
     return bytes;
   }
+
+  async *olderThan(): AsyncGenerator<string> {
+    yield* this.all.keys();
+  }
+
+  async remove(ref: string): Promise<void> {
+    this.all.delete(ref);
+  }
+
+  async close(): Promise<void> {}
 }

@@ -30,7 +30,15 @@ test('two stores on one file see each other', async () => {
   const path = join(directory, 'floe.db');
   const [first, second] = [SqliteStore.open(path), SqliteStore.open(path)];
   await first.transaction((tables) => addSessions(tables, 'a', ['a0']));
-  const claim = { limit: 5, nodeId: 'n', nowMs: 1, leaseExpiresMs: 2, updatedAt: '2026-01-01T00:00:00Z' };
+  const claim = {
+    limit: 5,
+    nodeId: 'n',
+    trainer: 'default',
+    order: 'fifo' as const,
+    nowMs: 1,
+    leaseExpiresMs: 2,
+    updatedAt: '2026-01-01T00:00:00Z',
+  };
   expect(await second.transaction((tables) => tables.sessions.claim(claim))).toHaveLength(1);
   expect(await first.transaction((tables) => tables.sessions.claim(claim))).toEqual([]);
   await first.close();
@@ -60,11 +68,14 @@ test('a database of an older floe keeps its results and takes artifacts', async 
   const read = await store.transaction(async (tables) => ({
     result: await tables.results.ofSession('old'),
     delivery: await tables.results.delivery('old', 1),
-    next: await tables.results.append('new', 'a', {
-      trajectory: null,
-      completions: null,
-      artifacts: { ref: 'x', bytes: 9 },
-    }),
+    next: await tables.results.append(
+      { session_id: 'new', task_id: 'a', trainer: 'default' },
+      {
+        trajectory: null,
+        completions: null,
+        artifacts: { ref: 'x', bytes: 9 },
+      },
+    ),
   }));
   expect(read).toMatchObject({
     result: { trajectory_ref: 't', completions_bytes: 6, artifacts_ref: null, artifacts_bytes: 0 },

@@ -11,11 +11,19 @@ export function taskRow(taskId: string, fields: Partial<TaskRow> = {}): TaskRow 
     request: '{}',
     status: 'running',
     harness: 'shell',
+    trainer: 'default',
     total_sessions: 1,
     completed_sessions: 0,
+    usable_sessions: 0,
+    baseline_sessions: 0,
+    refilled: 0,
+    refills_left: 0,
+    early_stopped: 0,
     reward_sum: 0,
     reward_count: 0,
     callback_url: null,
+    deadline_ms: null,
+    ended_ms: null,
     created_at: AT,
     ...fields,
   };
@@ -30,6 +38,8 @@ export async function addSessions(
   await tables.sessions.insert(
     {
       task_id: taskId,
+      trainer: 'default',
+      expected_ms: 0,
       priority: 0,
       max_attempts: 3,
       not_before_ms: 0,
@@ -42,8 +52,18 @@ export async function addSessions(
 }
 
 function claim(tables: StoreTables, limit: number, nowMs = 10): Promise<SessionRow[]> {
-  return tables.sessions.claim({ limit, nodeId: 'n1', nowMs, leaseExpiresMs: nowMs + 100, updatedAt: AT });
+  return tables.sessions.claim({
+    limit,
+    nodeId: 'n1',
+    trainer: 'default',
+    order: 'fifo',
+    nowMs,
+    leaseExpiresMs: nowMs + 100,
+    updatedAt: AT,
+  });
 }
+
+const named = (session_id: string, trainer = 'default') => ({ session_id, task_id: 'a', trainer });
 
 const NO_BLOBS = { trajectory: null, completions: null, artifacts: null };
 
@@ -91,9 +111,9 @@ function transactionTests(store: () => Store): void {
 
   test('transactions see each other whole', async () => {
     await store().transaction((tables) => tables.tasks.insert(taskRow('t1')));
-    const add = { sessions: 1, rewardSum: 0.5, rewardCount: 1 };
+    const add = { sessions: 1, rewardSum: 0.5, rewardCount: 1, usable: 1, inBaseline: 0 };
     await Promise.all(
-      Array.from({ length: 100 }, () => store().transaction((tables) => tables.tasks.addCompleted('t1', add))),
+      Array.from({ length: 100 }, () => store().transaction((tables) => tables.tasks.addEnded('t1', add))),
     );
     const row = await store().transaction((tables) => tables.tasks.get('t1'));
     expect(row).toMatchObject({ completed_sessions: 100, reward_sum: 50, reward_count: 100 });
@@ -146,7 +166,7 @@ function queueTests(store: () => Store): void {
       await claim(tables, 2);
       await tables.sessions.renew(['a1'], 500);
     });
-    const expired = (nowMs: number) => store().transaction((tables) => tables.sessions.expired(nowMs, 10));
+    const expired = (nowMs: number) => store().transaction((tables) => tables.sessions.lockExpired(nowMs, 10));
     expect(await expired(109)).toEqual([]);
     expect((await expired(110)).map((row) => row.session_id)).toEqual(['a0']);
     expect(await expired(500)).toHaveLength(2);
@@ -182,10 +202,10 @@ function resultTests(store: () => Store): void {
       await addSessions(tables, 'a', ['a0', 'a1', 'a2']);
       for (const id of ['a2', 'a0', 'a1']) {
         await tables.sessions.update(id, { summary: `{"session_id":"${id}"}`, status: 'COMPLETED' });
-        await tables.results.append(id, 'a', NO_BLOBS);
+        await tables.results.append(named(id), NO_BLOBS);
       }
     });
-    const page = (after: number) => store().transaction((tables) => tables.results.page(after, 2));
+    const page = (after: number) => store().transaction((tables) => tables.results.page(after, 2, null));
     const first = await page(0);
     expect(first.map((row) => row.session_id)).toEqual(['a2', 'a0']);
     const second = await page(first[1]?.cursor ?? 0);
@@ -199,7 +219,7 @@ function resultTests(store: () => Store): void {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0']);
       await tables.sessions.update('a0', { summary: '{}', status: 'COMPLETED' });
-      await tables.results.append('a0', 'a', blobs);
+      await tables.results.append(named('a0'), blobs);
     });
     expect(await store().transaction((tables) => tables.results.ofSession('a0'))).toMatchObject({
       ...{ trajectory_ref: 't', trajectory_bytes: 1, completions_ref: null, completions_bytes: 0 },
@@ -208,7 +228,7 @@ function resultTests(store: () => Store): void {
   });
 
   test('a session has one result only', async () => {
-    const append = () => store().transaction((tables) => tables.results.append('s', 'a', NO_BLOBS));
+    const append = () => store().transaction((tables) => tables.results.append(named('s'), NO_BLOBS));
     await append();
     await expect(append()).rejects.toThrow();
     expect(await store().transaction((tables) => tables.results.newestCursor())).toBe(1);
@@ -218,6 +238,7 @@ function resultTests(store: () => Store): void {
     const row = {
       session_id: 's',
       epoch: 2,
+      kind: 'result' as const,
       digest: 'abc',
       summary: '{}',
       trajectory_ref: null,
@@ -235,7 +256,7 @@ function outboxTests(store: () => Store): void {
   test('a callback is due until it is delivered', async () => {
     const row = { task_id: 't', url: 'http://x', tries: 0, next_try_ms: 5, last_error: null, delivered_at: null };
     await store().transaction((tables) => tables.callbacks.insert(row));
-    const due = (nowMs: number) => store().transaction((tables) => tables.callbacks.due(nowMs, 10));
+    const due = (nowMs: number) => store().transaction((tables) => tables.callbacks.claimDue(nowMs, 10, nowMs));
     expect(await due(4)).toEqual([]);
     expect(await due(5)).toEqual([row]);
     await store().transaction((tables) => tables.callbacks.update('t', { delivered_at: AT }));
@@ -255,6 +276,8 @@ function outboxTests(store: () => Store): void {
   test('a node is replaced by its next registration and can be removed', async () => {
     const row = {
       node_id: 'n',
+      instance: 'i',
+      takeovers: 0,
       registration: '{}',
       metrics: '{}',
       engines: null,

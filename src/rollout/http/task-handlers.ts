@@ -4,7 +4,7 @@ import type { TaskStatus } from '../../schema/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { resultLines, resultListBytes } from '../result-bytes.ts';
 import { cancelTask, submitTask } from '../tasks.ts';
-import { loadTask, rolloutStatus, taskStatus, taskSummary } from '../views.ts';
+import { loadTask, rolloutStatus, taskStatus, taskSummary, unknownCancelled } from '../views.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
@@ -15,19 +15,20 @@ export function taskHandlers(
   return {
     submitTask: ({ body }) => submitTask(context, body),
     getTask: async ({ id, query, reply }) => {
-      const { task, results } = await loadTask(context, id);
-      if (query.results === 'summary') return taskStatus(task, results);
-      const { results: _, ...head } = taskStatus(task, []);
+      const loaded = await loadTask(context, id);
+      if (query.results === 'summary') return taskStatus(loaded);
+      const { results: _, ...head } = taskStatus({ ...loaded, results: [] });
       reply.type('application/json');
-      return streamOf(resultListBytes(`${JSON.stringify(head).slice(0, -1)},"results":`, results, '}', context.blobs));
+      return streamOf(
+        resultListBytes(`${JSON.stringify(head).slice(0, -1)},"results":`, loaded.results, '}', context.blobs),
+      );
     },
     cancelTask: async ({ id, query }): Promise<TaskStatus> => {
       const task = await cancelTask(context, id, query.register_if_missing);
       if (task === null) {
-        return { task_id: id, status: 'cancelled', total_sessions: 0, completed_sessions: 0, results: [] };
+        return unknownCancelled(id);
       }
-      const loaded = await loadTask(context, id);
-      return taskStatus(loaded.task, loaded.results);
+      return taskStatus(await loadTask(context, id));
     },
     listTasks: async ({ query }) => {
       const rows = await context.store.transaction((tables) =>
@@ -44,7 +45,7 @@ async function resultsPage(context: RolloutContext, call: Call<Api['getResults']
   const { after, limit, wait } = call.query;
   const found = await context.wakeups.poll('results', wait * 1000, call.gone, () =>
     context.store.transaction(async (tables) => {
-      const rows = await tables.results.page(after, limit);
+      const rows = await tables.results.page(after, limit, null);
       if (rows.length > 0) return rows;
       const newest = await tables.results.newestCursor();
       if (after > newest) throw cursorAhead(after, newest);

@@ -3,8 +3,8 @@ import { dirname } from 'node:path';
 import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement } from 'kysely';
 import Libsql from 'libsql';
 import { FloeError } from '../../core/errors.ts';
+import type { Database } from '../sql/tables.ts';
 import { MIGRATIONS } from './migrations.ts';
-import type { Database } from './tables.ts';
 
 /** Another process that holds the file (a backup, say) gets this long before a write fails. */
 const BUSY_TIMEOUT_MS = 5_000;

@@ -127,4 +127,60 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
       insert into engine_state values (1, 0, null, 'hold', null, '[]');
     `,
   },
+  {
+    number: 4,
+    sql: `
+      alter table tasks add column trainer text not null default 'default';
+      alter table tasks add column usable_sessions integer not null default 0;
+      alter table tasks add column baseline_sessions integer not null default 0;
+      alter table tasks add column refilled integer not null default 0;
+      alter table tasks add column refills_left integer not null default 0;
+      alter table tasks add column early_stopped integer not null default 0;
+      alter table tasks add column deadline_ms real;
+      alter table tasks add column ended_ms real;
+      update tasks set ended_ms = (select now_ms from service_time) where completed_sessions = total_sessions;
+      create index tasks_deadline on tasks (deadline_ms) where status = 'running' and deadline_ms is not null;
+      create index tasks_cancelled on tasks (order_no) where status = 'cancelled' and ended_ms is null;
+      create index tasks_ended on tasks (ended_ms) where ended_ms is not null;
+
+      alter table sessions add column trainer text not null default 'default';
+      alter table sessions add column expected_ms real not null default 0;
+      alter table sessions add column avoid_node text;
+      alter table sessions add column avoid_until_ms real not null default 0;
+      alter table sessions add column unusable text;
+      drop index sessions_queued;
+      create index sessions_fifo on sessions (trainer, priority desc, queue_order) where status = 'QUEUED';
+      create index sessions_longest on sessions (trainer, priority desc, expected_ms desc, queue_order)
+        where status = 'QUEUED';
+      create index sessions_held on sessions (node_id) where lease_expires_ms is not null;
+
+      alter table results add column trainer text not null default 'default';
+      alter table results add column collected integer not null default 0;
+      create index results_by_trainer on results (trainer, cursor);
+      create index results_uncollected on results (trainer, cursor) where collected = 0;
+      create index results_trajectory on results (trajectory_ref) where trajectory_ref is not null;
+      create index results_completions on results (completions_ref) where completions_ref is not null;
+      create index results_artifacts on results (artifacts_ref) where artifacts_ref is not null;
+
+      alter table deliveries add column kind text not null default 'result';
+      create index deliveries_trajectory on deliveries (trajectory_ref) where trajectory_ref is not null;
+      create index deliveries_completions on deliveries (completions_ref) where completions_ref is not null;
+      create index deliveries_artifacts on deliveries (artifacts_ref) where artifacts_ref is not null;
+
+      alter table nodes add column instance text not null default 'none';
+      alter table nodes add column takeovers integer not null default 0;
+
+      create table durations (
+        duration_key text primary key,
+        mean_ms real not null,
+        samples integer not null
+      ) strict;
+
+      create table consumers (
+        consumer text primary key,
+        trainer text not null,
+        cursor integer not null
+      ) strict;
+    `,
+  },
 ];

@@ -1,16 +1,9 @@
 import { type RawBuilder, sql } from 'kysely';
 import { FloeError } from '../../core/errors.ts';
+import { SQLITE_FLAVOR } from '../sql/flavor.ts';
+import { type Connection, tablesOver } from '../sql/tables.ts';
 import type { Store, StoreTables } from '../store.ts';
-import { SqliteCallbacks } from './callbacks.ts';
 import { openConnection, type SqliteConnection } from './connection.ts';
-import { SqliteEngines } from './engines.ts';
-import { SqliteNodes } from './nodes.ts';
-import { SqliteResults } from './results.ts';
-import { SqliteServiceTime } from './service-time.ts';
-import { SqliteSessions } from './sessions.ts';
-import type { Connection } from './tables.ts';
-import { SqliteTasks } from './tasks.ts';
-import { SqliteTombstones } from './tombstones.ts';
 
 /** Transactions that share one commit. Bounds how long the first of them waits for the last. */
 const MAX_BATCH = 64;
@@ -48,6 +41,17 @@ export class SqliteStore implements Store {
     });
   }
 
+  read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
+    return this.transaction(work);
+  }
+
+  /** The file has one server. */
+  announce(): void {}
+
+  listen(): () => void {
+    return () => {};
+  }
+
   async close(): Promise<void> {
     if (this.closed) return;
     this.closed = true;
@@ -73,7 +77,7 @@ export class SqliteStore implements Store {
     const settle: (() => void)[] = [];
     try {
       await run(kysely, sql`begin immediate`);
-      const tables = tablesOf(kysely);
+      const tables = tablesOver(kysely, SQLITE_FLAVOR);
       for (const waiting of batch) settle.push(await this.runOne(kysely, tables, waiting));
       await run(kysely, sql`commit`);
     } catch (thrown) {
@@ -104,19 +108,6 @@ export class SqliteStore implements Store {
 
 async function run(kysely: Connection, statement: RawBuilder<unknown>): Promise<void> {
   await statement.execute(kysely);
-}
-
-function tablesOf(kysely: Connection): StoreTables {
-  return {
-    tasks: new SqliteTasks(kysely),
-    sessions: new SqliteSessions(kysely),
-    results: new SqliteResults(kysely),
-    nodes: new SqliteNodes(kysely),
-    callbacks: new SqliteCallbacks(kysely),
-    tombstones: new SqliteTombstones(kysely),
-    engines: new SqliteEngines(kysely),
-    serviceTime: new SqliteServiceTime(kysely),
-  };
 }
 
 /** SQLite's own failures become `store_unavailable`; a violated constraint is a defect and stays what it is. */

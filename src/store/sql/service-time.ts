@@ -1,18 +1,21 @@
 import { sql } from 'kysely';
 import type { ServiceTimeTable } from '../store.ts';
+import type { SqlFlavor } from './flavor.ts';
 import type { Connection } from './tables.ts';
 
-export class SqliteServiceTime implements ServiceTimeTable {
+export class SqlServiceTime implements ServiceTimeTable {
   private readonly db: Connection;
+  private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection) {
+  constructor(db: Connection, flavor: SqlFlavor) {
     this.db = db;
+    this.flavor = flavor;
   }
 
   async advance(nowMs: number): Promise<number> {
     const row = await this.db
       .updateTable('service_time')
-      .set({ now_ms: sql<number>`max(now_ms, ${nowMs})` })
+      .set({ now_ms: sql<number>`${sql.raw(this.flavor.greatest)}(now_ms, ${nowMs})` })
       .where('id', '=', 1)
       .returning('now_ms')
       .executeTakeFirstOrThrow();

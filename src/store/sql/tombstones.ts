@@ -1,7 +1,7 @@
 import type { TombstoneTable } from '../store.ts';
 import type { Connection } from './tables.ts';
 
-export class SqliteTombstones implements TombstoneTable {
+export class SqlTombstones implements TombstoneTable {
   private readonly db: Connection;
 
   constructor(db: Connection) {

@@ -2,7 +2,7 @@ import type { NodeRow } from '../rows.ts';
 import type { NodeTable } from '../store.ts';
 import type { Connection } from './tables.ts';
 
-export class SqliteNodes implements NodeTable {
+export class SqlNodes implements NodeTable {
   private readonly db: Connection;
 
   constructor(db: Connection) {

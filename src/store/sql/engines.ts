@@ -5,7 +5,7 @@ import type { Connection } from './tables.ts';
 
 const STATE = ['revision', 'paused', 'while_paused', 'policy_version', 'removed'] as const;
 
-export class SqliteEngines implements EngineTable {
+export class SqlEngines implements EngineTable {
   private readonly db: Connection;
 
   constructor(db: Connection) {

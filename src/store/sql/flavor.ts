@@ -1,0 +1,29 @@
+import { type RawBuilder, sql } from 'kysely';
+
+/** What SQLite and PostgreSQL say differently. Everything else in this folder is the same for both. */
+export interface SqlFlavor {
+  /** A list of texts as one parameter, so that a statement has the same text for every length. Use as `x in ${…}`. */
+  texts(values: readonly string[]): RawBuilder<string>;
+  /** Rows `(session_id, sample_index)` in the order given, of columns of these names. */
+  newSessions(list: readonly { readonly session_id: string; readonly sample_index: number }[]): RawBuilder<unknown>;
+  /** Ends a select whose rows nobody else may change meanwhile. */
+  readonly forUpdate: RawBuilder<unknown>;
+  /** As `forUpdate`, leaving out rows that another transaction holds. */
+  readonly skipLocked: RawBuilder<unknown>;
+  /** The larger of two values. */
+  readonly greatest: 'max' | 'greatest';
+  /** Keeps other transactions from assigning result cursors until this one ends. A condition that is always true. */
+  readonly cursorLock: RawBuilder<boolean>;
+}
+
+/** SQLite has one writer at a time, so nothing needs a lock. */
+export const SQLITE_FLAVOR: SqlFlavor = {
+  texts: (values) => sql<string>`(select value from json_each(${JSON.stringify(values)}))`,
+  newSessions: (list) => sql`
+    (select value ->> 0 as session_id, value ->> 1 as sample_index, key as place
+    from json_each(${JSON.stringify(list.map((one) => [one.session_id, one.sample_index]))}))`,
+  forUpdate: sql``,
+  skipLocked: sql``,
+  greatest: 'max',
+  cursorLock: sql<boolean>`true`,
+};

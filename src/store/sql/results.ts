@@ -1,0 +1,127 @@
+import { sql } from 'kysely';
+import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultWithSummary, SessionRow } from '../rows.ts';
+import type { ResultTable } from '../store.ts';
+import type { SqlFlavor } from './flavor.ts';
+import type { Connection } from './tables.ts';
+
+export class SqlResults implements ResultTable {
+  private readonly db: Connection;
+  private readonly flavor: SqlFlavor;
+
+  constructor(db: Connection, flavor: SqlFlavor) {
+    this.db = db;
+    this.flavor = flavor;
+  }
+
+  async append(
+    session: Pick<SessionRow, 'session_id' | 'task_id' | 'trainer'>,
+    { trajectory, completions, artifacts }: ResultBlobs,
+  ): Promise<number> {
+    // Who assigns a cursor holds the lock until its transaction ends: cursors become visible in the order in which they are assigned.
+    const { rows } = await sql<{ cursor: number }>`
+      with turn as (select ${this.flavor.cursorLock} as mine)
+      insert into results (session_id, task_id, trainer, collected, trajectory_ref, trajectory_bytes, completions_ref,
+        completions_bytes, artifacts_ref, artifacts_bytes)
+      select ${session.session_id}, ${session.task_id}, ${session.trainer}, 0,
+        ${trajectory?.ref ?? null}, ${trajectory?.bytes ?? 0}, ${completions?.ref ?? null}, ${completions?.bytes ?? 0},
+        ${artifacts?.ref ?? null}, ${artifacts?.bytes ?? 0}
+      from turn where mine
+      returning cursor`.execute(this.db);
+    const [row] = rows;
+    if (row === undefined) throw new Error('a result got no cursor');
+    return row.cursor;
+  }
+
+  page(after: number, limit: number, trainer: string | null): Promise<ResultWithSummary[]> {
+    const all = this.withSummary().where('results.cursor', '>', after).limit(limit);
+    return (trainer === null ? all : all.where('results.trainer', '=', trainer)).execute();
+  }
+
+  ofTask(taskId: string): Promise<ResultWithSummary[]> {
+    return this.withSummary().where('results.task_id', '=', taskId).execute();
+  }
+
+  ofSession(sessionId: string): Promise<ResultWithSummary | undefined> {
+    return this.withSummary().where('results.session_id', '=', sessionId).executeTakeFirst();
+  }
+
+  async newestCursor(): Promise<number> {
+    const row = await this.db
+      .selectFrom('results')
+      .select('cursor')
+      .orderBy('cursor', 'desc')
+      .limit(1)
+      .executeTakeFirst();
+    return row?.cursor ?? 0;
+  }
+
+  delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined> {
+    return this.db
+      .selectFrom('deliveries')
+      .selectAll()
+      .where('session_id', '=', sessionId)
+      .where('epoch', '=', epoch)
+      .executeTakeFirst();
+  }
+
+  async addDelivery(row: DeliveryRow): Promise<void> {
+    await this.db.insertInto('deliveries').values(row).execute();
+  }
+
+  deliveriesOf(sessionId: string): Promise<DeliveryRow[]> {
+    return this.db.selectFrom('deliveries').selectAll().where('session_id', '=', sessionId).orderBy('epoch').execute();
+  }
+
+  async collect(trainer: string | null, upToCursor: number): Promise<void> {
+    const all = this.db
+      .updateTable('results')
+      .set({ collected: 1 })
+      .where(sql<boolean>`collected = 0`)
+      .where('cursor', '<=', upToCursor);
+    await (trainer === null ? all : all.where('trainer', '=', trainer)).execute();
+  }
+
+  async collectTask(taskId: string): Promise<void> {
+    await this.db
+      .updateTable('results')
+      .set({ collected: 1 })
+      .where(sql<boolean>`collected = 0`)
+      .where('task_id', '=', taskId)
+      .execute();
+  }
+
+  async consumer(name: string): Promise<ConsumerRow | undefined> {
+    const row = await this.db.selectFrom('consumers').selectAll().where('consumer', '=', name).executeTakeFirst();
+    return row && { ...row, trainer: row.trainer === '' ? null : row.trainer };
+  }
+
+  async putConsumer(row: ConsumerRow): Promise<void> {
+    const { cursor } = row;
+    const trainer = row.trainer ?? '';
+    await this.db
+      .insertInto('consumers')
+      .values({ ...row, trainer })
+      .onConflict((conflict) => conflict.column('consumer').doUpdateSet({ trainer, cursor }))
+      .execute();
+  }
+
+  async referenced(refs: readonly string[]): Promise<ReadonlySet<string>> {
+    const list = this.flavor.texts(refs);
+    const named = (table: 'results' | 'deliveries', column: string) =>
+      sql`select ${sql.ref(column)} as ref from ${sql.table(table)} where ${sql.ref(column)} in ${list}`;
+    const parts = (['results', 'deliveries'] as const).flatMap((table) =>
+      ['trajectory_ref', 'completions_ref', 'artifacts_ref'].map((column) => named(table, column)),
+    );
+    const { rows } = await sql<{ ref: string }>`${sql.join(parts, sql` union `)}`.execute(this.db);
+    return new Set(rows.map((row) => row.ref));
+  }
+
+  private withSummary() {
+    return this.db
+      .selectFrom('results')
+      .innerJoin('sessions', 'sessions.session_id', 'results.session_id')
+      .selectAll('results')
+      .select((select) => select.ref('sessions.summary').$notNull().as('summary'))
+      .orderBy('results.cursor');
+  }
+}

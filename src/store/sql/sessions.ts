@@ -1,0 +1,170 @@
+import { type RawBuilder, sql } from 'kysely';
+import type { SessionStatus, UnusableReason } from '../../schema/index.ts';
+import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
+import type { ClaimRequest, NewSessions, SessionTable } from '../store.ts';
+import type { SqlFlavor } from './flavor.ts';
+import type { Connection } from './tables.ts';
+
+/** Literals, not parameters: SQLite uses its partial indexes only then. */
+const QUEUED = sql<boolean>`status = 'QUEUED'`;
+const OPEN = sql<boolean>`status not in ('COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED')`;
+
+export class SqlSessions implements SessionTable {
+  private readonly db: Connection;
+  private readonly flavor: SqlFlavor;
+
+  constructor(db: Connection, flavor: SqlFlavor) {
+    this.db = db;
+    this.flavor = flavor;
+  }
+
+  async insert(shared: NewSessions, sessions: readonly NewSession[]): Promise<void> {
+    await sql`
+      insert into sessions (session_id, sample_index, task_id, trainer, status, priority, attempt, max_attempts, epoch,
+        not_before_ms, queued_since_ms, expected_ms, avoid_until_ms, turns, sampled_tokens, cancel_requested, created_at,
+        updated_at)
+      select session_id, sample_index, ${shared.task_id}, ${shared.trainer}, 'QUEUED', ${shared.priority}, 1,
+        ${shared.max_attempts}, 1, ${shared.not_before_ms}, ${shared.queued_since_ms}, ${shared.expected_ms}, 0, 0, 0, 0,
+        ${shared.created_at}, ${shared.created_at}
+      from ${this.flavor.newSessions(sessions)} as fresh order by place`.execute(this.db);
+  }
+
+  get(sessionId: string): Promise<SessionRow | undefined> {
+    return this.db.selectFrom('sessions').selectAll().where('session_id', '=', sessionId).executeTakeFirst();
+  }
+
+  async lock(sessionId: string): Promise<SessionRow | undefined> {
+    return (await this.select(sql`where session_id = ${sessionId} ${this.flavor.forUpdate}`))[0];
+  }
+
+  getMany(sessionIds: readonly string[]): Promise<SessionRow[]> {
+    return this.select(sql`where session_id in ${this.flavor.texts(sessionIds)}`);
+  }
+
+  lockMany(sessionIds: readonly string[]): Promise<SessionRow[]> {
+    return this.select(
+      sql`where session_id in ${this.flavor.texts(sessionIds)} order by session_id ${this.flavor.forUpdate}`,
+    );
+  }
+
+  ofTask(taskId: string): Promise<SessionRow[]> {
+    return this.db.selectFrom('sessions').selectAll().where('task_id', '=', taskId).orderBy('sample_index').execute();
+  }
+
+  lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
+    return this.select(sql`
+      where task_id = ${taskId} and ${OPEN}
+      order by (lease_expires_ms is null), session_id limit ${limit} ${this.flavor.forUpdate}`);
+  }
+
+  async idsOfTask(taskId: string): Promise<string[]> {
+    const rows = await this.db
+      .selectFrom('sessions')
+      .select('session_id')
+      .where('task_id', '=', taskId)
+      .orderBy('sample_index')
+      .execute();
+    return rows.map((row) => row.session_id);
+  }
+
+  async unusable(taskId: string): Promise<ReadonlyMap<UnusableReason, number>> {
+    const rows = await this.db
+      .selectFrom('sessions')
+      .select((select) => ['unusable', select.fn.countAll<number>().as('count')])
+      .where('task_id', '=', taskId)
+      .where('unusable', 'is not', null)
+      .groupBy('unusable')
+      .execute();
+    return new Map(rows.flatMap((row) => (row.unusable === null ? [] : [[row.unusable, row.count]])));
+  }
+
+  async claim(request: ClaimRequest): Promise<SessionRow[]> {
+    const order = request.order === 'fifo' ? sql`queue_order` : sql`expected_ms desc, queue_order`;
+    const { rows } = await sql<SessionRow>`
+      with due as (
+        select queue_order from sessions
+        where ${QUEUED} and trainer = ${request.trainer} and not_before_ms <= ${request.nowMs}
+          and (avoid_node is null or avoid_node <> ${request.nodeId} or avoid_until_ms <= ${request.nowMs})
+        order by priority desc, ${order} limit ${request.limit} ${this.flavor.skipLocked}
+      )
+      update sessions set status = 'LEASED', node_id = ${request.nodeId},
+        lease_expires_ms = ${request.leaseExpiresMs}, updated_at = ${request.updatedAt}
+      where queue_order in (select queue_order from due)
+      returning *`.execute(this.db);
+    const longer = (a: SessionRow, b: SessionRow): number =>
+      request.order === 'fifo' ? 0 : b.expected_ms - a.expected_ms;
+    return rows.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
+  }
+
+  async update(sessionId: string, patch: SessionPatch): Promise<void> {
+    await this.db.updateTable('sessions').set(patch).where('session_id', '=', sessionId).execute();
+  }
+
+  async renew(sessionIds: readonly string[], leaseExpiresMs: number): Promise<void> {
+    if (sessionIds.length === 0) return;
+    await this.db
+      .updateTable('sessions')
+      .set({ lease_expires_ms: leaseExpiresMs })
+      .where('session_id', 'in', this.flavor.texts(sessionIds))
+      .execute();
+  }
+
+  lockExpired(nowMs: number, limit: number): Promise<SessionRow[]> {
+    return this.select(sql`
+      where lease_expires_ms is not null and lease_expires_ms <= ${nowMs}
+      order by lease_expires_ms limit ${limit} ${this.flavor.skipLocked}`);
+  }
+
+  lockHeldBy(nodeId: string): Promise<SessionRow[]> {
+    return this.select(sql`
+      where lease_expires_ms is not null and node_id = ${nodeId} order by session_id ${this.flavor.forUpdate}`);
+  }
+
+  cancelPending(nodeId: string): Promise<SessionRow[]> {
+    return this.select(sql`where cancel_requested = 1 and node_id = ${nodeId}`);
+  }
+
+  async leasedByNode(): Promise<ReadonlyMap<string, number>> {
+    const rows = await this.db
+      .selectFrom('sessions')
+      .select((select) => ['node_id', select.fn.countAll<number>().as('count')])
+      .where('lease_expires_ms', 'is not', null)
+      .groupBy('node_id')
+      .execute();
+    return new Map(rows.flatMap((row) => (row.node_id === null ? [] : [[row.node_id, row.count]])));
+  }
+
+  async countByStatus(): Promise<ReadonlyMap<SessionStatus, number>> {
+    const rows = await this.db
+      .selectFrom('sessions')
+      .select((select) => ['status', select.fn.countAll<number>().as('count')])
+      .groupBy('status')
+      .execute();
+    return new Map(rows.map((row) => [row.status, row.count]));
+  }
+
+  async loads(): Promise<TrainerLoad[]> {
+    const { rows } = await sql<TrainerLoad>`
+      select trainer, sum(queued) as queued, sum(live) as live, sum(uncollected_results) as uncollected_results,
+        sum(uncollected_bytes) as uncollected_bytes
+      from (
+        select trainer, count(*) as queued, 0 as live, 0 as uncollected_results, 0 as uncollected_bytes
+          from sessions where ${QUEUED} group by trainer
+        union all select trainer, 0, count(*), 0, 0
+          from sessions where lease_expires_ms is not null group by trainer
+        union all select trainer, 0, 0, count(*), sum(trajectory_bytes + completions_bytes + artifacts_bytes)
+          from results where collected = 0 group by trainer
+      ) as parts group by trainer order by trainer`.execute(this.db);
+    return rows;
+  }
+
+  async waitingTrainers(nowMs: number): Promise<string[]> {
+    const { rows } = await sql<{ trainer: string }>`
+      select distinct trainer from sessions where ${QUEUED} and not_before_ms <= ${nowMs}`.execute(this.db);
+    return rows.map((row) => row.trainer);
+  }
+
+  private async select(rest: RawBuilder<unknown>): Promise<SessionRow[]> {
+    return (await sql<SessionRow>`select * from sessions ${rest}`.execute(this.db)).rows;
+  }
+}

@@ -1,0 +1,118 @@
+import { sql } from 'kysely';
+import { FloeError } from '../../core/errors.ts';
+import type { TaskState } from '../../schema/index.ts';
+import type { EndedCounts, TaskPatch, TaskRow } from '../rows.ts';
+import type { TaskTable } from '../store.ts';
+import type { SqlFlavor } from './flavor.ts';
+import type { Connection } from './tables.ts';
+
+export class SqlTasks implements TaskTable {
+  private readonly db: Connection;
+  private readonly flavor: SqlFlavor;
+
+  constructor(db: Connection, flavor: SqlFlavor) {
+    this.db = db;
+    this.flavor = flavor;
+  }
+
+  async insert(row: TaskRow): Promise<void> {
+    const taken = await this.db
+      .selectFrom('tasks')
+      .select('task_id')
+      .where((where) =>
+        where.or([
+          where('task_id', '=', row.task_id),
+          ...(row.idempotency_key === null ? [] : [where('idempotency_key', '=', row.idempotency_key)]),
+        ]),
+      )
+      .executeTakeFirst();
+    if (taken !== undefined) {
+      throw new FloeError('conflict', `task ${taken.task_id} has this id or idempotency key already`);
+    }
+    await this.db.insertInto('tasks').values(row).execute();
+  }
+
+  get(taskId: string): Promise<TaskRow | undefined> {
+    return this.db.selectFrom('tasks').selectAll().where('task_id', '=', taskId).executeTakeFirst();
+  }
+
+  async lock(taskId: string): Promise<TaskRow | undefined> {
+    const { rows } = await sql<TaskRow>`
+      select * from tasks where task_id = ${taskId} ${this.flavor.forUpdate}`.execute(this.db);
+    return rows[0];
+  }
+
+  findByKey(idempotencyKey: string): Promise<TaskRow | undefined> {
+    return this.db.selectFrom('tasks').selectAll().where('idempotency_key', '=', idempotencyKey).executeTakeFirst();
+  }
+
+  list(filter: { status: TaskState | null; limit: number }): Promise<TaskRow[]> {
+    const all = this.db.selectFrom('tasks').selectAll().orderBy('order_no', 'desc').limit(filter.limit);
+    return (filter.status === null ? all : all.where('status', '=', filter.status)).execute();
+  }
+
+  async update(taskId: string, patch: TaskPatch): Promise<void> {
+    await this.db.updateTable('tasks').set(patch).where('task_id', '=', taskId).execute();
+  }
+
+  addEnded(taskId: string, added: EndedCounts): Promise<TaskRow> {
+    return this.db
+      .updateTable('tasks')
+      .set((set) => ({
+        completed_sessions: set('completed_sessions', '+', added.sessions),
+        reward_sum: set('reward_sum', '+', added.rewardSum),
+        reward_count: set('reward_count', '+', added.rewardCount),
+        usable_sessions: set('usable_sessions', '+', added.usable),
+        baseline_sessions: set('baseline_sessions', '+', added.inBaseline),
+      }))
+      .where('task_id', '=', taskId)
+      .returningAll()
+      .executeTakeFirstOrThrow();
+  }
+
+  overdue(nowMs: number, limit: number): Promise<TaskRow[]> {
+    return this.db
+      .selectFrom('tasks')
+      .selectAll()
+      .where(sql<boolean>`status = 'running' and deadline_ms is not null`)
+      .where('deadline_ms', '<=', nowMs)
+      .limit(limit)
+      .execute();
+  }
+
+  unfinishedCancelled(limit: number): Promise<TaskRow[]> {
+    return this.db
+      .selectFrom('tasks')
+      .selectAll()
+      .where(sql<boolean>`status = 'cancelled' and ended_ms is null`)
+      .limit(limit)
+      .execute();
+  }
+
+  async removeEnded(endedBeforeMs: number, limit: number): Promise<number> {
+    const { rows } = await sql<{ task_id: string }>`
+      select task_id from tasks
+      where ended_ms is not null and ended_ms < ${endedBeforeMs}
+        and not exists (select 1 from results where results.task_id = tasks.task_id and collected = 0)
+        and not exists (select 1 from callbacks where callbacks.task_id = tasks.task_id and delivered_at is null)
+      order by ended_ms limit ${limit} ${this.flavor.skipLocked}`.execute(this.db);
+    const ids = this.flavor.texts(rows.map((row) => row.task_id));
+    await sql`
+      delete from deliveries where session_id in (select session_id from sessions where task_id in ${ids})`.execute(
+      this.db,
+    );
+    for (const table of ['results', 'callbacks', 'sessions', 'tasks'] as const) {
+      await sql`delete from ${sql.table(table)} where task_id in ${ids}`.execute(this.db);
+    }
+    return rows.length;
+  }
+
+  async countByStatus(): Promise<ReadonlyMap<TaskState, number>> {
+    const rows = await this.db
+      .selectFrom('tasks')
+      .select((select) => ['status', select.fn.countAll<number>().as('count')])
+      .groupBy('status')
+      .execute();
+    return new Map(rows.map((row) => [row.status, row.count]));
+  }
+}
