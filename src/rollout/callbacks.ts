@@ -19,12 +19,10 @@ const LOOK_AGAIN_MS = 500;
 export class CallbackDelivery {
   private readonly context: RolloutContext;
   private readonly agent: Agent;
-  private readonly random: () => number;
   private readonly inFlight = new Map<string, Promise<unknown>>();
 
-  constructor(context: RolloutContext, random: () => number = Math.random) {
+  constructor(context: RolloutContext) {
     this.context = context;
-    this.random = random;
     this.agent = new Agent({ connect: { lookup: checkedLookup(context.config) }, headersTimeout: 0, bodyTimeout: 0 });
   }
 
@@ -92,7 +90,7 @@ export class CallbackDelivery {
   /** Exponential, with half of it random so that many callbacks to a trainer that came back do not arrive at once. */
   private backoffMs(tries: number): number {
     const { callback_backoff_seconds: base, callback_backoff_max_seconds: max } = this.context.config;
-    return Math.min(max, base * 2 ** Math.min(tries - 1, 30)) * 1000 * (0.5 + this.random() / 2);
+    return Math.min(max, base * 2 ** Math.min(tries - 1, 30)) * 1000 * (0.5 + this.context.random() / 2);
   }
 
   private async post(row: CallbackRow): Promise<void> {

@@ -2,6 +2,7 @@ import type { Clock } from '../core/clock.ts';
 import type { RolloutEvent, SessionSummary, TaskRequest } from '../schema/index.ts';
 import type { BlobStore, SessionRow, Store, StoreTables } from '../store/index.ts';
 import type { RolloutConfig } from './config.ts';
+import type { CounterName, Counters } from './counters.ts';
 import type { EventBus } from './event-bus.ts';
 import type { ServiceTime } from './service-time.ts';
 import type { Topic, Wakeups } from './wakeups.ts';
@@ -19,6 +20,11 @@ export type RolloutContext = {
   readonly store: Store;
   readonly blobs: BlobStore;
   readonly clock: Clock;
+  /** From 0 up to 1. */
+  readonly random: () => number;
+  /** A new id that sorts by time. */
+  readonly newId: (prefix: string) => string;
+  readonly counters: Counters;
   readonly time: ServiceTime;
   readonly wakeups: Wakeups;
   readonly events: EventBus;
@@ -33,6 +39,7 @@ export type RolloutContext = {
 export class Effects {
   readonly events: RolloutEvent[] = [];
   readonly topics = new Set<Topic>();
+  readonly counted: CounterName[] = [];
 
   sessionChanged(row: SessionRow, summary: SessionSummary | null = null): void {
     this.events.push({
@@ -49,14 +56,35 @@ export class Effects {
   }
 }
 
-/** Runs `work` in one transaction, then publishes its effects. */
+/** What servers on one store tell each other. */
+type Announcement = { readonly topics: readonly Topic[]; readonly events: readonly RolloutEvent[] };
+
+/** Runs `work` in one transaction, then publishes its effects, here and at the other servers on the store. */
 export async function change<T>(
   context: RolloutContext,
   work: (tables: StoreTables, effects: Effects) => Promise<T>,
 ): Promise<T> {
-  const effects = new Effects();
-  const value = await context.store.transaction((tables) => work(tables, effects));
-  for (const event of effects.events) context.events.publish(event);
-  for (const topic of effects.topics) context.wakeups.wake(topic);
+  let effects = new Effects();
+  const value = await context.store.transaction((tables) => {
+    // The store may run the work again; only what the last run did has happened.
+    effects = new Effects();
+    return work(tables, effects);
+  });
+  for (const name of effects.counted) context.counters.add(name);
+  const { events, topics } = effects;
+  publish(context, { events, topics: [...topics] });
+  if (events.length > 0 || topics.size > 0) {
+    context.store.announce(JSON.stringify({ events, topics: [...topics] } satisfies Announcement));
+  }
   return value;
+}
+
+/** Passes on what other servers on the store have done; returns the end of that. */
+export function followAnnouncements(context: RolloutContext): () => void {
+  return context.store.listen((message) => publish(context, JSON.parse(message) as Announcement));
+}
+
+function publish(context: RolloutContext, { events, topics }: Announcement): void {
+  for (const event of events) context.events.publish(event);
+  for (const topic of topics) context.wakeups.wake(topic);
 }

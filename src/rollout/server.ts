@@ -2,13 +2,15 @@ import type { AddressInfo } from 'node:net';
 import type { FastifyInstance } from 'fastify';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
+import { newId } from '../core/ids.ts';
 import { parseAs } from '../core/parse.ts';
 import type { RolloutEvent, TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
 import { isLoopbackHost } from './callback-address.ts';
 import { CallbackDelivery } from './callbacks.ts';
 import { type RolloutConfigInput, rolloutConfigSchema } from './config.ts';
-import type { RolloutContext, RolloutLog } from './context.ts';
+import { followAnnouncements, type RolloutContext, type RolloutLog } from './context.ts';
+import { Counters } from './counters.ts';
 import { EventBus } from './event-bus.ts';
 import { buildApp } from './http/app.ts';
 import { engineHandlers } from './http/engine-handlers.ts';
@@ -25,6 +27,9 @@ export type RolloutDeps = {
   readonly store: Store;
   readonly blobs: BlobStore;
   readonly clock: Clock;
+  /** Simulations give their own, to be repeatable. */
+  readonly random?: () => number;
+  readonly newId?: (prefix: string) => string;
   /** Throws a FloeError when a task names a harness, builder or evaluator that does not exist or configures it wrongly. */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
   readonly metricsRegistry?: MetricsRegistry;
@@ -64,6 +69,9 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
     store: deps.store,
     blobs: deps.blobs,
     clock: deps.clock,
+    random: deps.random ?? Math.random,
+    newId: deps.newId ?? ((prefix) => newId(prefix, deps.clock)),
+    counters: new Counters(),
     time: await ServiceTime.start(deps.clock, deps.store),
     wakeups: new Wakeups(deps.clock, closing.signal),
     events: new EventBus(),
@@ -71,6 +79,7 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
     validateTask: deps.validateTask,
     closing: closing.signal,
   };
+  const unfollow = followAnnouncements(context);
   const app = buildApp(context, {
     ...taskHandlers(context),
     ...sessionHandlers(context),
@@ -84,6 +93,7 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
     closing.abort(new FloeError('not_ready', 'the server is shutting down'));
     await closeApp(context, app);
     await Promise.all(background);
+    unfollow();
     await context.time.persist();
   };
   return {

@@ -1,7 +1,6 @@
 import { createHash } from 'node:crypto';
 import { isoNow } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import { newId } from '../core/ids.ts';
 import { isTerminal } from '../core/session-state.ts';
 import type { SubmitReply, TaskRequest } from '../schema/index.ts';
 import type { StoreTables, TaskRow } from '../store/index.ts';
@@ -21,7 +20,7 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
     const known = await findTask(tables, request);
     if (known !== undefined) return repeatedSubmit(tables, known, digest);
     const nowMs = context.time.nowMs();
-    const taskId = request.task_id ?? newId('task', context.clock);
+    const taskId = request.task_id ?? context.newId('task');
     if (await tables.tombstones.has(taskId, nowMs)) {
       throw new FloeError('conflict', `task ${taskId} was cancelled before it was submitted`, { task_id: taskId });
     }
@@ -49,7 +48,7 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
       created_at: createdAt,
     });
     const sessions = Array.from({ length: request.num_samples }, (_, index) => ({
-      session_id: newId('ses', context.clock),
+      session_id: context.newId('ses'),
       sample_index: index,
     }));
     await tables.sessions.insert(

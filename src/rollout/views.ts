@@ -163,7 +163,7 @@ export async function rolloutStatus(context: RolloutContext): Promise<RolloutSta
     undelivered_callbacks: undelivered,
     limits: { ...limits, callback_hosts: hosts === null ? null : hosts.join(' ') },
     trainers: loads.map((load) => ({ ...load, held_back: null })),
-    counters: {},
+    counters: context.counters.all(),
     bottleneck: null,
   };
 }
