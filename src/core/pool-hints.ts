@@ -1,0 +1,51 @@
+/** Mean active time of one session in each stage, in milliseconds. `postrunMs` includes the evaluation. */
+export type StageMeans = { readonly initMs: number; readonly runMs: number; readonly postrunMs: number };
+
+/** Workers per stage. */
+export type StageWorkers = { readonly init: number; readonly run: number; readonly postrun: number };
+
+/** How many workers a stage needs to keep all RUN workers busy. */
+export type PoolHint = {
+  readonly stage: 'init' | 'postrun';
+  readonly size: number;
+  readonly needed: number;
+  /** `size` is below `needed`: RUN workers stand idle for it. */
+  readonly short: boolean;
+};
+
+export type PoolAdvice = {
+  /** The stage that limits the node, when sessions are always waiting: the one that can carry the fewest per second. */
+  readonly bottleneck: 'init' | 'run' | 'postrun';
+  /** Sessions per second that the node can carry at most. */
+  readonly sessionsPerSecond: number;
+  readonly hints: readonly PoolHint[];
+};
+
+/**
+ * What the pools should be, from durations seen: RUN workers are all busy when the other stages pass on as many sessions a
+ * second as they finish, which is `init >= run x E[init] / E[run]`, and the same for POSTRUN. Null while no session has run.
+ * Throws RangeError for a mean that is negative or not finite.
+ */
+export function poolHints(means: StageMeans, workers: StageWorkers): PoolAdvice | null {
+  for (const [name, ms] of Object.entries(means)) {
+    if (!Number.isFinite(ms) || ms < 0) throw new RangeError(`${name} must be a duration, not ${ms}`);
+  }
+  if (means.runMs === 0) return null;
+  const perMs = workers.run / means.runMs;
+  const hint = (stage: PoolHint['stage'], size: number, meanMs: number): PoolHint => {
+    // Durations are measured: 4.0000001 workers are four.
+    const needed = Math.max(1, Math.ceil(perMs * meanMs - 1e-6));
+    return { stage, size, needed, short: size < needed };
+  };
+  const capacities = [
+    { stage: 'run', perMs },
+    { stage: 'init', perMs: means.initMs === 0 ? Number.POSITIVE_INFINITY : workers.init / means.initMs },
+    { stage: 'postrun', perMs: means.postrunMs === 0 ? Number.POSITIVE_INFINITY : workers.postrun / means.postrunMs },
+  ] as const;
+  const least = capacities.reduce((lowest, other) => (other.perMs < lowest.perMs ? other : lowest));
+  return {
+    bottleneck: least.stage,
+    sessionsPerSecond: least.perMs * 1000,
+    hints: [hint('init', workers.init, means.initMs), hint('postrun', workers.postrun, means.postrunMs)],
+  };
+}

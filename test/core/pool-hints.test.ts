@@ -1,0 +1,41 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { poolHints } from '../../src/core/pool-hints.ts';
+
+describe('poolHints', () => {
+  it('wants as many INIT and POSTRUN workers as keep the RUN workers busy', () => {
+    const advice = poolHints({ initMs: 20_000, runMs: 100_000, postrunMs: 35_000 }, { init: 2, run: 20, postrun: 8 });
+    expect(advice?.hints).toEqual([
+      { stage: 'init', size: 2, needed: 4, short: true },
+      { stage: 'postrun', size: 8, needed: 7, short: false },
+    ]);
+    expect(advice?.bottleneck).toBe('init');
+    expect(advice?.sessionsPerSecond).toBeCloseTo(0.1);
+  });
+
+  it('names RUN where the other stages have enough', () => {
+    const advice = poolHints({ initMs: 1, runMs: 10, postrunMs: 0 }, { init: 4, run: 4, postrun: 1 });
+    expect(advice?.bottleneck).toBe('run');
+    expect(advice?.hints.map(({ needed }) => needed)).toEqual([1, 1]);
+  });
+
+  it('says nothing before a session has run, and refuses what is no duration', () => {
+    const workers = { init: 1, run: 1, postrun: 1 };
+    expect(poolHints({ initMs: 5, runMs: 0, postrunMs: 5 }, workers)).toBeNull();
+    expect(() => poolHints({ initMs: -1, runMs: 1, postrunMs: 1 }, workers)).toThrow('initMs');
+    expect(() => poolHints({ initMs: 1, runMs: Number.NaN, postrunMs: 1 }, workers)).toThrow('runMs');
+  });
+
+  it('leaves RUN the bottleneck once its hints are followed, and not with a worker less', () => {
+    const ms = fc.integer({ min: 1, max: 10_000 });
+    fc.assert(
+      fc.property(ms, ms, ms, fc.integer({ min: 1, max: 200 }), (initMs, runMs, postrunMs, run) => {
+        const means = { initMs, runMs, postrunMs };
+        const needed = poolHints(means, { init: 1, run, postrun: 1 })?.hints.map((hint) => hint.needed) ?? [];
+        const [init = 0, postrun = 0] = needed;
+        expect(poolHints(means, { init, run, postrun })?.bottleneck).toBe('run');
+        if (init > 1) expect(poolHints(means, { init: init - 1, run, postrun })?.bottleneck).toBe('init');
+      }),
+    );
+  });
+});
