@@ -1,9 +1,8 @@
-import { Readable } from 'node:stream';
-import { Agent, request } from 'undici';
 import { isoNow } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { CallbackRow, ResultWithSummary, TaskRow } from '../store/index.ts';
-import { checkCallbackUrl, checkedLookup } from './callback-address.ts';
+import { checkCallbackUrl } from './callback-address.ts';
+import type { CallbackTransport } from './callback-transport.ts';
 import type { RolloutContext } from './context.ts';
 import { resultListBytes, resultListLength } from './result-bytes.ts';
 
@@ -18,12 +17,12 @@ const LOOK_AGAIN_MS = 500;
  */
 export class CallbackDelivery {
   private readonly context: RolloutContext;
-  private readonly agent: Agent;
+  private readonly transport: CallbackTransport;
   private readonly inFlight = new Map<string, Promise<unknown>>();
 
-  constructor(context: RolloutContext) {
+  constructor(context: RolloutContext, transport: CallbackTransport) {
     this.context = context;
-    this.agent = new Agent({ connect: { lookup: checkedLookup(context.config) }, headersTimeout: 0, bodyTimeout: 0 });
+    this.transport = transport;
   }
 
   /** Runs until the server closes. */
@@ -35,7 +34,7 @@ export class CallbackDelivery {
       );
     }
     await Promise.all(this.inFlight.values());
-    await this.agent.destroy();
+    await this.transport.close();
   }
 
   /** A full disk must not end the deliveries: what is due stays in the store and is looked at again. */
@@ -104,20 +103,18 @@ export class CallbackDelivery {
       deadline.abort(new FloeError('deadline_exceeded', 'the callback took longer than callback_timeout_seconds')),
     );
     try {
-      const reply = await request(row.url, {
-        method: 'POST',
-        dispatcher: this.agent,
+      const status = await this.transport.post({
+        url: row.url,
         signal: AbortSignal.any([deadline.signal, this.context.closing]),
         headers: {
           'content-type': 'application/json',
           'content-length': String(resultListLength(before, results, after)),
           'idempotency-key': `floe-task-${row.task_id}`,
         },
-        body: Readable.from(resultListBytes(before, results, after, this.context.blobs), { objectMode: false }),
+        body: resultListBytes(before, results, after, this.context.blobs),
       });
-      await reply.body.dump();
-      if (reply.statusCode < 200 || reply.statusCode > 299) {
-        throw new FloeError('peer_unreachable', `the callback was answered with status ${reply.statusCode}`);
+      if (status < 200 || status > 299) {
+        throw new FloeError('peer_unreachable', `the callback was answered with status ${status}`);
       }
     } finally {
       cancelTimer();

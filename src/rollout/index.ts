@@ -1,3 +1,4 @@
+export type { CallbackPost, CallbackTransport } from './callback-transport.ts';
 export { type RolloutConfig, type RolloutConfigInput, rolloutConfigSchema } from './config.ts';
 export type { RolloutLog } from './context.ts';
 export type { MetricsRegistry } from './http/service-handlers.ts';

@@ -7,6 +7,7 @@ import { parseAs } from '../core/parse.ts';
 import type { RolloutEvent, TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
 import { isLoopbackHost } from './callback-address.ts';
+import { type CallbackTransport, httpTransport } from './callback-transport.ts';
 import { CallbackDelivery } from './callbacks.ts';
 import { type RolloutConfigInput, rolloutConfigSchema } from './config.ts';
 import { followAnnouncements, type RolloutContext, type RolloutLog } from './context.ts';
@@ -33,6 +34,8 @@ export type RolloutDeps = {
   /** Throws a FloeError when a task names a harness, builder or evaluator that does not exist or configures it wrongly. */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
   readonly metricsRegistry?: MetricsRegistry;
+  /** Default: HTTP. */
+  readonly callbackTransport?: CallbackTransport;
   readonly log?: RolloutLog;
 };
 
@@ -100,7 +103,10 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
     app,
     listen: async () => {
       const url = await listen(app, config.host, config.port);
-      background.push(new CallbackDelivery(context).run(), sweepForever(context));
+      background.push(
+        new CallbackDelivery(context, deps.callbackTransport ?? httpTransport(config)).run(),
+        sweepForever(context),
+      );
       return { url };
     },
     sweep: () => sweepOnce(context),
