@@ -6,6 +6,7 @@ export const ERROR_TABLE = {
   malformed_json: { status: 400, retryable: false, meaning: 'The body is not valid JSON, or is nested too deeply.' },
   bad_request: { status: 400, retryable: false, meaning: 'The request is not well-formed HTTP for this API.' },
   unauthorized: { status: 401, retryable: false, meaning: 'The control token or session key is missing or wrong.' },
+  forbidden: { status: 403, retryable: false, meaning: 'The token is valid, but its role may not make this call.' },
   not_found: { status: 404, retryable: false, meaning: 'The route, task, session or node named is not known.' },
   method_not_allowed: { status: 405, retryable: false, meaning: 'The route exists, but not with this method.' },
   conflict: { status: 409, retryable: false, meaning: 'The id or idempotency key is taken by a different request.' },

@@ -14,6 +14,7 @@ import type {
 } from '../schema/index.ts';
 import { sessionStatusSchema } from '../schema/index.ts';
 import type { ResultWithSummary, SessionRow, TaskRow } from '../store/index.ts';
+import { shownConfig } from './config.ts';
 import { change, type RolloutContext } from './context.ts';
 import { cancelSessions } from './endings.ts';
 import { listNodes } from './nodes.ts';
@@ -149,7 +150,6 @@ export async function rolloutStatus(context: RolloutContext): Promise<RolloutSta
     undelivered: await tables.callbacks.countUndelivered(),
     loads: await tables.sessions.loads(),
   }));
-  const { token: _, callback_hosts: hosts, ...limits } = context.config;
   return {
     tasks: {
       running: tasks.get('running') ?? 0,
@@ -161,7 +161,7 @@ export async function rolloutStatus(context: RolloutContext): Promise<RolloutSta
     ) as Record<SessionStatus, number>,
     nodes,
     undelivered_callbacks: undelivered,
-    limits: { ...limits, callback_hosts: hosts === null ? null : hosts.join(' ') },
+    limits: shownConfig(context.config),
     trainers: loads.map((load) => ({ ...load, held_back: null })),
     counters: context.counters.all(),
     bottleneck: null,
