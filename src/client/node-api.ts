@@ -12,6 +12,8 @@ import {
   type NodeInfo,
   type NodeRegistration,
   nodeInfoSchema,
+  type PartialReply,
+  partialReplySchema,
   type SessionSummary,
 } from '../schema/index.ts';
 import { Connection, type ConnectionOptions } from './connection.ts';
@@ -100,13 +102,16 @@ export class NodeApi {
 
   /** Resolves when the result is on disk at the server. */
   async deliverResult(result: DeliveredResult, signal?: AbortSignal): Promise<DeliveryReply> {
-    const data = encodeEnvelope(envelopeOf(result));
-    const reply = await this.connection.json('POST', `${this.path}/results`, {
-      bytes: { type: ENVELOPE_TYPE, data },
-      waitSeconds: data.length / BYTES_PER_SECOND,
-      signal,
-    });
-    return parseAs(deliveryReplySchema, reply, 'reply to result');
+    return parseAs(deliveryReplySchema, await this.post('results', result, signal), 'reply to result');
+  }
+
+  /**
+   * Hands in what is left of an attempt that lost its lease or whose process died: evidence to look at, which never changes
+   * the session and is never trained. To be repeated as `deliverResult` is. `not_found`: the server knows no such session or
+   * attempt, so nobody will ask for it.
+   */
+  async deliverPartial(remains: DeliveredResult, signal?: AbortSignal): Promise<PartialReply> {
+    return parseAs(partialReplySchema, await this.post('partials', remains, signal), 'reply to partial');
   }
 
   /** Takes this node out of service. */
@@ -116,5 +121,14 @@ export class NodeApi {
 
   async close(): Promise<void> {
     await this.connection.close();
+  }
+
+  private post(what: 'results' | 'partials', result: DeliveredResult, signal?: AbortSignal): Promise<unknown> {
+    const data = encodeEnvelope(envelopeOf(result));
+    return this.connection.json('POST', `${this.path}/${what}`, {
+      bytes: { type: ENVELOPE_TYPE, data },
+      waitSeconds: data.length / BYTES_PER_SECOND,
+      signal,
+    });
   }
 }

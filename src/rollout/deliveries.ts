@@ -1,22 +1,14 @@
-import { isUtf8 } from 'node:buffer';
-import { createHash } from 'node:crypto';
 import { isoNow } from '../core/clock.ts';
-import { decodeEnvelope } from '../core/envelope.ts';
 import { FloeError } from '../core/errors.ts';
 import { OUTCOMES } from '../core/outcomes.ts';
-import { parseAs } from '../core/parse.ts';
 import { isTerminal } from '../core/session-state.ts';
-import { type DeliveryReply, type SessionSummary, sessionSummarySchema } from '../schema/index.ts';
-import type { BlobRef, ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
+import type { DeliveryReply, SessionSummary } from '../schema/index.ts';
+import type { ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
 import { change, type Effects, type RolloutContext } from './context.ts';
+import { digestOf, readDelivery, storeParts, violation } from './delivered-parts.ts';
 import { endSession, giveUp, requeue } from './endings.ts';
 import { retryDelayMs } from './leases.ts';
 import { knownNode } from './nodes.ts';
-
-const PART_NAMES = ['trajectory', 'completions', 'artifacts'] as const;
-const JSON_NULL = Buffer.from('null');
-/** The first bytes of every gzip stream. */
-const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
 
 type Delivery = {
   readonly nodeId: string;
@@ -31,18 +23,12 @@ type Delivery = {
  * or `conflict` and changes nothing.
  */
 export async function deliverResult(context: RolloutContext, nodeId: string, body: Buffer): Promise<DeliveryReply> {
-  const envelope = decodeEnvelope(body);
-  const summary = { ...parseAs(sessionSummarySchema, envelope.header, 'result header'), node_id: nodeId };
-  checkConsistent(summary);
-  for (const [name, bytes] of envelope.parts) checkPart(name, bytes);
-  checkArtifacts(summary, envelope.parts.get('artifacts'));
+  const delivered = readDelivery(nodeId, body);
+  const { summary } = delivered;
   // Refuses before anything is written; the same checks hold again in the transaction that decides.
   await context.store.transaction((tables) => check(tables, nodeId, summary, null));
-  const [trajectory = null, completions = null, artifacts = null] = await Promise.all(
-    PART_NAMES.map((name) => putPart(context, envelope.parts.get(name))),
-  );
-  const blobs = { trajectory, completions, artifacts };
-  const digest = digestOf(envelope.header, blobs);
+  const blobs = await storeParts(context, delivered);
+  const digest = digestOf(delivered.header, blobs);
   return change(context, async (tables, effects) => {
     const checked = await check(tables, nodeId, summary, digest);
     if (checked.kind === 'repeated') return checked.reply;
@@ -94,14 +80,6 @@ async function accept(
   return { ...reply, requeued: false, cursor };
 }
 
-/** Equal for equal deliveries. The blobs' names are hashes of the parts, which need not be read once more for this. */
-function digestOf(header: unknown, blobs: ResultBlobs): string {
-  const parts = [header, blobs.trajectory?.ref ?? null, blobs.completions?.ref ?? null];
-  // A delivery that was accepted before there were artifacts keeps the digest that it was stored with.
-  if (blobs.artifacts !== null) parts.push(blobs.artifacts.ref);
-  return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
-}
-
 type Checked = { kind: 'repeated'; reply: DeliveryReply } | { kind: 'new'; row: SessionRow };
 
 /** Throws unless the delivery fits the lease. Without a `digest`, any earlier delivery of this epoch is taken for the same. */
@@ -141,39 +119,4 @@ async function check(
 function repeatedReply(row: SessionRow, epoch: number): DeliveryReply {
   const ended = row.epoch === epoch;
   return { session_id: row.session_id, duplicate: true, requeued: !ended, cursor: ended ? row.cursor : null };
-}
-
-function checkConsistent(summary: SessionSummary): void {
-  const expected = OUTCOMES[summary.outcome].status;
-  if (summary.status !== expected) throw violation('status', `must be ${expected} for outcome ${summary.outcome}`);
-}
-
-/** What the summary says of the artifacts is what everyone else is told of them. */
-function checkArtifacts(summary: SessionSummary, archive: Buffer | undefined): void {
-  const bytes = archive?.length ?? 0;
-  const said = summary.artifacts?.bytes ?? 0;
-  if (said !== bytes) throw violation('artifacts.bytes', `is ${said}, but the part has ${bytes}`);
-  if (archive !== undefined && !archive.subarray(0, GZIP_MAGIC.length).equals(GZIP_MAGIC))
-    throw violation('parts.artifacts', 'must be compressed with gzip');
-}
-
-/** The trajectory is handed on inside larger JSON, one result a line, without being parsed here. Completions are opaque. */
-function checkPart(name: string, bytes: Buffer): void {
-  if (!PART_NAMES.some((known) => known === name)) throw violation(`parts.${name}`, 'is not a part of a result');
-  if (name !== 'trajectory' || isJsonNull(bytes)) return;
-  if (bytes[0] !== 0x7b || bytes[bytes.length - 1] !== 0x7d) throw violation(`parts.${name}`, 'must be a JSON object');
-  if (bytes.includes(0x0a) || bytes.includes(0x0d)) throw violation(`parts.${name}`, 'must be JSON on one line');
-  if (!isUtf8(bytes)) throw violation(`parts.${name}`, 'must be UTF-8');
-}
-
-function isJsonNull(bytes: Buffer): boolean {
-  return bytes.length === 0 || bytes.equals(JSON_NULL);
-}
-
-function violation(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `result: ${path}: ${message}`, { issues: [{ path, message }] });
-}
-
-async function putPart(context: RolloutContext, bytes: Buffer | undefined): Promise<BlobRef | null> {
-  return bytes === undefined || isJsonNull(bytes) ? null : context.blobs.put(bytes);
 }

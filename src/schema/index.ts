@@ -109,6 +109,8 @@ export {
   nodeInfoSchema,
   nodeRegistrationSchema,
   nodeStageMetricsSchema,
+  type PartialReply,
+  partialReplySchema,
   type SessionProgress,
   sessionProgressSchema,
 } from './node.ts';

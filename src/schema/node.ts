@@ -112,3 +112,10 @@ export const deliveryReplySchema = z.object({
   cursor: z.int().nullable().describe('position in `GET /rollout/results`; null when requeued'),
 });
 export type DeliveryReply = z.infer<typeof deliveryReplySchema>;
+
+/** The server's acknowledgement of what was left of an attempt: it is on disk. */
+export const partialReplySchema = z.object({
+  session_id: idSchema,
+  duplicate: z.boolean().describe('this attempt has delivered before; what came first is kept'),
+});
+export type PartialReply = z.infer<typeof partialReplySchema>;

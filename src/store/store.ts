@@ -146,6 +146,7 @@ export interface ResultTable {
   /** 0 when there are none. */
   newestCursor(): Promise<number>;
   delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined>;
+  /** The first of an epoch is kept, unless it was the partial remains of an attempt that turned out to be alive. */
   addDelivery(row: DeliveryRow): Promise<void>;
   /** By epoch. */
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]>;

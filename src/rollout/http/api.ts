@@ -12,6 +12,7 @@ import {
   leaseRequestSchema,
   nodeInfoSchema,
   nodeRegistrationSchema,
+  partialReplySchema,
   pauseRequestSchema,
   resultsPageSchema,
   rolloutEventSchema,
@@ -190,6 +191,15 @@ export const API = {
     rawBody: ENVELOPE_TYPE,
     bodyLimitBytes: RESULT_LIMIT_BYTES,
     reply: deliveryReplySchema,
+  },
+  deliverPartial: {
+    method: 'POST',
+    path: '/nodes/:id/partials',
+    summary:
+      'A node hands in what is left of an attempt that was cut off, in the same envelope. It changes no session.',
+    rawBody: ENVELOPE_TYPE,
+    bodyLimitBytes: RESULT_LIMIT_BYTES,
+    reply: partialReplySchema,
   },
   listNodes: {
     method: 'GET',

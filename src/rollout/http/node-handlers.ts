@@ -3,6 +3,7 @@ import type { RolloutContext } from '../context.ts';
 import { deliverResult } from '../deliveries.ts';
 import { claimSessions, returnLeases } from '../leases.ts';
 import { drainNode, listNodes, oneNode, recordHeartbeat, registerNode, stopKey, stopsFor } from '../nodes.ts';
+import { keepPartial } from '../partials.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
@@ -15,7 +16,9 @@ const DRAIN_KEY = 'draining';
 /** What gateway nodes call. */
 export function nodeHandlers(
   context: RolloutContext,
-): Handlers<'registerNode' | 'heartbeat' | 'lease' | 'deliverResult' | 'listNodes' | 'getNode' | 'drainNode'> {
+): Handlers<
+  'registerNode' | 'heartbeat' | 'lease' | 'deliverResult' | 'deliverPartial' | 'listNodes' | 'getNode' | 'drainNode'
+> {
   const told = new Map<string, ReadonlySet<string>>();
   return {
     registerNode: ({ body }) => {
@@ -25,6 +28,7 @@ export function nodeHandlers(
     heartbeat: (call) => heartbeat(context, told, call),
     lease: (call) => lease(context, call),
     deliverResult: ({ id, body }) => deliverResult(context, id, body),
+    deliverPartial: ({ id, body }) => keepPartial(context, id, body),
     listNodes: async () => ({ nodes: await listNodes(context) }),
     getNode: ({ id }) => oneNode(context, id),
     drainNode: ({ id }) => drainNode(context, id),

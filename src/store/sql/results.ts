@@ -65,7 +65,14 @@ export class SqlResults implements ResultTable {
   }
 
   async addDelivery(row: DeliveryRow): Promise<void> {
-    await this.db.insertInto('deliveries').values(row).execute();
+    const { session_id: _, epoch: __, ...rest } = row;
+    await this.db
+      .insertInto('deliveries')
+      .values(row)
+      .onConflict((conflict) =>
+        conflict.columns(['session_id', 'epoch']).doUpdateSet(rest).where(sql<boolean>`deliveries.kind = 'partial'`),
+      )
+      .execute();
   }
 
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]> {
