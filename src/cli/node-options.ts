@@ -2,6 +2,7 @@ import { cpus, hostname } from 'node:os';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/config.ts';
+import type { DispatchPolicy } from '../gateway/dispatch-policy.ts';
 import type { EngineKind, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
 
 export type NodeOptions = {
@@ -15,6 +16,7 @@ export type NodeOptions = {
   ready?: string;
   run?: string;
   postrun?: string;
+  dispatch: DispatchPolicy;
   uploadRoot: string[];
   builder: string[];
   allowHostNetwork?: boolean;
@@ -43,6 +45,7 @@ export function withNode(command: Command): Command {
     .option('--ready <n>', 'places in the READY buffer (default: the cores)')
     .option('--run <n>', 'RUN workers (default: four times the cores)')
     .option('--postrun <n>', 'POSTRUN workers (default: twice the cores)')
+    .option('--dispatch <policy>', 'how sessions overlap: pipeline, batch or bounded_batch', 'pipeline')
     .option('--upload-root <dir...>', 'host directories that prepare actions may read', [])
     .option('--builder <name=module...>', 'custom builders: docs/guides/write-a-builder.md', [])
     .option('--logprobs-mode <mode>', 'what the engines’ log-probabilities mean: raw or processed', 'processed')
@@ -71,6 +74,7 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
       run: Number(options.run ?? 4 * cores),
       postrun: Number(options.postrun ?? 2 * cores),
     },
+    dispatch_policy: options.dispatch,
     engines: options.engine.map((base_url) => ({
       base_url,
       kind: options.engineKind,

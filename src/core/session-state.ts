@@ -9,7 +9,7 @@ const TERMINAL: readonly SessionStatus[] = ['COMPLETED', 'ERROR', 'TIMEOUT', 'CA
  */
 const MOVES: Readonly<Record<SessionStatus, readonly SessionStatus[]>> = {
   QUEUED: ['LEASED', 'CANCELLED', 'ERROR'],
-  LEASED: ['INIT', 'QUEUED', ...TERMINAL],
+  LEASED: ['INIT', 'POSTRUN', 'QUEUED', ...TERMINAL],
   INIT: ['READY', 'POSTRUN', 'QUEUED', ...TERMINAL],
   READY: ['RUNNING', 'POSTRUN', 'QUEUED', ...TERMINAL],
   RUNNING: ['POSTRUN', 'QUEUED', ...TERMINAL],

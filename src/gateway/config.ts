@@ -1,5 +1,13 @@
 import { z } from 'zod';
-import { enginePolicySchema, engineSpecSchema, idSchema, runtimeBackendSchema } from '../schema/index.ts';
+import { ServerList } from '../client/server-list.ts';
+import { asFloeError } from '../core/errors.ts';
+import {
+  enginePolicySchema,
+  engineSpecSchema,
+  idSchema,
+  nodeRegistrationSchema,
+  runtimeBackendSchema,
+} from '../schema/index.ts';
 
 /** The four stage pools. READY is a buffer of started runtimes; the other three are workers. */
 export const poolSizesSchema = z.strictObject({
@@ -10,13 +18,25 @@ export const poolSizesSchema = z.strictObject({
 });
 export type PoolSizes = z.infer<typeof poolSizesSchema>;
 
+const serverListSchema = z
+  .string()
+  .superRefine((text, context) => {
+    try {
+      new ServerList(text);
+    } catch (thrown) {
+      context.addIssue({ code: 'custom', message: asFloeError(thrown).message });
+    }
+  })
+  .describe('URL of the rollout server; of several replicas, with commas between, or the `file:` URL of their folder');
+
 export const gatewayConfigSchema = z.strictObject({
   node_id: idSchema,
-  server_url: z.url({ protocol: /^https?$/ }),
+  server_url: serverListSchema,
   token: z.string().min(1).nullable().default(null),
   state_dir: z.string().min(1),
   harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
   pools: poolSizesSchema.prefault({}),
+  dispatch_policy: nodeRegistrationSchema.shape.dispatch_policy.describe('how sessions overlap; docs/scheduling.md'),
   engines: z
     .array(engineSpecSchema)
     .default([])

@@ -97,7 +97,7 @@ async function assemble(
     allowLocal: config.allow_local,
     uploadRoots: config.upload_roots,
   });
-  const pools = new StagePools(config.pools);
+  const pools = new StagePools(config.pools, config.dispatch_policy);
   const harnesses = harnessRegistry();
   const evaluators = evaluatorRegistry(clock);
   const metrics = createGatewayMetrics();
@@ -118,12 +118,12 @@ async function assemble(
     }),
     registration: {
       host: null,
-      dispatch_policy: 'pipeline',
+      dispatch_policy: pools.policy,
       gateway_url: null,
-      max_init_workers: config.pools.init,
-      ready_size: config.pools.ready,
-      max_run_workers: config.pools.run,
-      max_postrun_workers: config.pools.postrun,
+      max_init_workers: pools.sizes.init,
+      ready_size: pools.sizes.ready,
+      max_run_workers: pools.sizes.run,
+      max_postrun_workers: pools.sizes.postrun,
     },
     leaseWaitSeconds: config.lease_wait_seconds,
     heartbeatSeconds: config.heartbeat_seconds,

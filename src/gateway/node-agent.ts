@@ -122,11 +122,13 @@ export class NodeAgent {
     const key = attemptKey(lease.session_id, lease.epoch);
     log.info({ session: lease.session_id, attempt: lease.attempt, epoch: lease.epoch }, 'session leased');
     if (this.closing) attempt.stop('shutdown');
+    const leave = this.deps.pools.admit();
     const done = runSession(attempt)
       .then((finished) => this.deliver(attempt, finished))
       .catch((error) => log.error({ session: lease.session_id, error: asFloeError(error).message }, 'session lost'))
       .finally(() => {
         this.attempts.delete(key);
+        leave();
         this.reportSoon();
       });
     this.attempts.set(key, { attempt, done });

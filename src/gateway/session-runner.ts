@@ -66,6 +66,7 @@ class SessionRun {
   /** Ends an agent that has had all of its turns. */
   private readonly turnsUsedUp = new AbortController();
   private session: ProxySession | null = null;
+  private leaveInit: () => void = () => {};
   private releaseRun: (() => void) | null = null;
   private adapter: HarnessAdapter | null = null;
   private installDir: string | null = null;
@@ -82,22 +83,18 @@ class SessionRun {
   /** False when the attempt failed. */
   async init(): Promise<boolean> {
     const { attempt, deps } = this;
-    const leave = deps.pools.enterInit();
-    attempt.enter('INIT');
-    try {
-      return await this.guarded('init', () =>
-        attempt.measure('init_ms', () =>
-          attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
-            deps.builders.check(attempt.lease.task.builder);
-            await this.findHarness();
-            this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
-            this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, signal);
-          }),
-        ),
+    return this.guarded('init', async () => {
+      this.leaveInit = await deps.pools.enterInit(attempt.signal);
+      attempt.enter('INIT');
+      await attempt.measure('init_ms', () =>
+        attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
+          deps.builders.check(attempt.lease.task.builder);
+          await this.findHarness();
+          this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
+          this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, signal);
+        }),
       );
-    } finally {
-      leave();
-    }
+    });
   }
 
   /** Waiting is free: the timer does not count here. */
@@ -106,7 +103,7 @@ class SessionRun {
     attempt.enter('READY');
     return this.guarded('init', () =>
       attempt.measure('ready_ms', async () => {
-        this.releaseRun = await deps.pools.enterRun(attempt.signal);
+        this.releaseRun = await deps.pools.enterRun(this.leaveInit, attempt.signal);
       }),
     );
   }
@@ -134,6 +131,7 @@ class SessionRun {
 
   async postrun(): Promise<DeliveredResult | null> {
     const { attempt, deps } = this;
+    this.leaveInit();
     this.releaseRun?.();
     if (this.stopped()) return null;
     attempt.enter('POSTRUN');
@@ -151,6 +149,7 @@ class SessionRun {
   }
 
   async tearDown(): Promise<void> {
+    this.leaveInit();
     this.releaseRun?.();
     this.over.abort(new FloeError('cancelled', `session ${this.attempt.id} is over`));
     await this.session?.close();

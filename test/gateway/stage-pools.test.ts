@@ -9,10 +9,9 @@ describe('StagePools', () => {
   it('leases nothing that could not wait in READY', async () => {
     const pools = new StagePools({ init: 8, ready: 2, run: 1, postrun: 1 });
     expect(pools.admissible()).toBe(3);
-    const leave = [pools.enterInit(), pools.enterInit(), pools.enterInit()];
+    const leave = await Promise.all([pools.enterInit(never), pools.enterInit(never), pools.enterInit(never)]);
     expect(pools.admissible()).toBe(0);
-    leave[0]?.();
-    await pools.enterRun(never);
+    await pools.enterRun(leave[0], never);
     expect(pools.admissible()).toBe(0);
     expect(pools.metrics()).toMatchObject({ init_inflight: 2, run_inflight: 1, ready_depth: 0 });
   });
@@ -20,18 +19,28 @@ describe('StagePools', () => {
   it('runs INIT only for a free RUN worker when READY has no places', async () => {
     const pools = new StagePools({ init: 4, ready: 0, run: 1, postrun: 1 });
     expect(pools.admissible()).toBe(1);
-    pools.enterInit()();
-    const release = await pools.enterRun(never);
+    const release = await pools.enterRun(await pools.enterInit(never), never);
     expect(pools.admissible()).toBe(0);
     release();
     expect(pools.admissible()).toBe(1);
+  });
+
+  it('takes on nothing for a session that goes from INIT to READY', async () => {
+    const pools = new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 });
+    await pools.enterRun(await pools.enterInit(never), never);
+    const leaveInit = await pools.enterInit(never);
+    const seen: number[] = [];
+    pools.onChange(() => seen.push(pools.admissible()));
+    void pools.enterRun(leaveInit, never);
+    await turn();
+    expect(seen).toEqual([0]);
   });
 
   it('tells when capacity grows', async () => {
     const pools = new StagePools({ init: 1, ready: 0, run: 1, postrun: 1 });
     let changes = 0;
     pools.onChange(() => changes++);
-    const leave = pools.enterInit();
+    const leave = await pools.enterInit(never);
     const before = changes;
     leave();
     leave();
@@ -48,12 +57,11 @@ describe('StagePools', () => {
           const inInit: (() => void)[] = [];
           const running: (() => void)[] = [];
           for (const step of steps) {
-            if (step === 0 && pools.admissible() > 0) inInit.push(pools.enterInit());
+            if (step === 0 && pools.admissible() > 0) inInit.push(await pools.enterInit(never));
             if (step === 1) {
               const leave = inInit.shift();
               if (leave !== undefined) {
-                leave();
-                void pools.enterRun(never).then((release) => running.push(release));
+                void pools.enterRun(leave, never).then((release) => running.push(release));
               }
             }
             if (step === 2) running.shift()?.();
