@@ -3,12 +3,16 @@ import { type Clock, systemClock } from '../core/clock.ts';
 import { ERROR_TABLE, type ErrorCode, FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
 import { errorReplySchema } from '../schema/index.ts';
+import { type ServerAddress, ServerList } from './server-list.ts';
 
 /** Longer than any answer takes that is not held on purpose; waits are added to it. */
 const ANSWER_TIMEOUT_MS = 30_000;
 
 export type ConnectionOptions = {
-  /** Of the rollout server, `http://host:port`, with a path when it is behind one. */
+  /**
+   * Of the rollout server, `http://host:port`, with a path when it is behind one. Several replicas: URLs with commas between
+   * them, or a `file:` URL of a folder that holds a file with the URL of each.
+   */
   readonly url: string;
   readonly token?: string | null | undefined;
   readonly clock?: Clock | undefined;
@@ -25,25 +29,36 @@ export type CallOptions = {
   readonly signal?: AbortSignal | undefined;
   /** How long the server was asked to hold the request. */
   readonly waitSeconds?: number | undefined;
+  /** A request that may have arrived is not sent again, because it would be done twice. */
+  readonly onlyOnce?: boolean | undefined;
 };
 
-/** HTTP to the rollout server: one pool, typed errors, no hidden timeouts and no retries. */
+type StreamOptions = CallOptions & { readonly endless?: boolean };
+
+/** A host that takes no connection within this time is down; the next replica is asked. */
+const CONNECT_TIMEOUT_MS = 5_000;
+
+/**
+ * HTTP to the rollout server: typed errors, no hidden timeouts. A call that one replica does not take goes to the next, once
+ * round; with one replica nothing is repeated.
+ */
 export class Connection {
-  private readonly pool: Pool;
-  private readonly prefix: string;
-  private readonly origin: string;
+  private readonly pools = new Map<string, Pool>();
+  private readonly servers: ServerList;
+  private closed = false;
   private readonly token: string | null;
   private readonly clock: Clock;
 
   /** Throws `bad_request` when the URL is none. */
   constructor(options: ConnectionOptions) {
-    if (!URL.canParse(options.url)) throw new FloeError('bad_request', `${options.url} is not a URL`);
-    const url = new URL(options.url);
-    this.origin = url.origin;
-    this.prefix = url.pathname.replace(/\/+$/, '');
+    this.servers = new ServerList(options.url);
     this.token = options.token ?? null;
     this.clock = options.clock ?? systemClock;
-    this.pool = new Pool(url.origin, { headersTimeout: 0, bodyTimeout: 0 });
+  }
+
+  /** How many replicas a call may be tried at. */
+  get replicas(): number {
+    return this.servers.size;
   }
 
   /** Resolves to the reply's JSON. Throws the server's error as a FloeError, or `peer_unreachable`. */
@@ -60,10 +75,36 @@ export class Connection {
   }
 
   /** The reply's bytes as they arrive. Leaving the loop early ends the request. With `endless`, it may take for ever. */
-  async *stream(
+  async *stream(method: 'GET' | 'POST' | 'DELETE', path: string, options: StreamOptions = {}): AsyncGenerator<Buffer> {
+    for (let tries = 1; ; tries++) {
+      const server = this.servers.current();
+      let begun = false;
+      try {
+        for await (const chunk of this.request(server, method, path, options)) {
+          begun = true;
+          yield chunk;
+        }
+        return;
+      } catch (thrown) {
+        // Another replica may be able to do what this one cannot now.
+        if (this.closed || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503) throw thrown;
+        this.servers.moveOn(server);
+        if (begun || tries >= this.servers.size || (options.onlyOnce === true && mayHaveArrived(thrown))) throw thrown;
+      }
+    }
+  }
+
+  /** Ends every request that is still running. */
+  async close(): Promise<void> {
+    this.closed = true;
+    await Promise.all([...this.pools.values()].map((pool) => pool.destroy()));
+  }
+
+  private async *request(
+    { origin, prefix }: ServerAddress,
     method: 'GET' | 'POST' | 'DELETE',
     path: string,
-    options: CallOptions & { readonly endless?: boolean } = {},
+    options: StreamOptions,
   ): AsyncGenerator<Buffer> {
     const controller = new AbortController();
     const { signal } = options;
@@ -72,12 +113,12 @@ export class Connection {
     signal?.addEventListener('abort', forward, { once: true });
     const limitMs = ANSWER_TIMEOUT_MS + (options.waitSeconds ?? 0) * 1000;
     const cancelTimer = this.clock.schedule(limitMs, () =>
-      controller.abort(new FloeError('peer_unreachable', `${this.origin} did not answer within ${limitMs} ms`)),
+      controller.abort(new FloeError('peer_unreachable', `${origin} did not answer within ${limitMs} ms`)),
     );
     try {
-      const reply = await this.pool.request({
+      const reply = await this.poolOf(origin).request({
         method,
-        path: `${this.prefix}${path}${queryText(options.query)}`,
+        path: `${prefix}${path}${queryText(options.query)}`,
         headers: this.headers(options),
         body: options.bytes?.data ?? (options.body === undefined ? null : JSON.stringify(options.body)),
         signal: controller.signal,
@@ -89,16 +130,19 @@ export class Connection {
       if (FloeError.is(thrown)) throw thrown;
       if (controller.signal.aborted) throw controller.signal.reason;
       const reason = thrown instanceof Error ? thrown.message || thrown.name : String(thrown);
-      throw new FloeError('peer_unreachable', `${method} ${this.origin}${path}: ${reason}`, {}, thrown);
+      throw new FloeError('peer_unreachable', `${method} ${origin}${path}: ${reason}`, {}, thrown);
     } finally {
       cancelTimer();
       signal?.removeEventListener('abort', forward);
     }
   }
 
-  /** Ends every request that is still running. */
-  async close(): Promise<void> {
-    await this.pool.destroy();
+  private poolOf(origin: string): Pool {
+    const known = this.pools.get(origin);
+    if (known !== undefined) return known;
+    const pool = new Pool(origin, { headersTimeout: 0, bodyTimeout: 0, connect: { timeout: CONNECT_TIMEOUT_MS } });
+    this.pools.set(origin, pool);
+    return pool;
   }
 
   private headers(options: CallOptions): Record<string, string> {
@@ -114,6 +158,22 @@ export class Connection {
 function queryText(query: Query = {}): string {
   const given = Object.entries(query).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]));
   return given.length === 0 ? '' : `?${new URLSearchParams(given as [string, string][])}`;
+}
+
+/** Errors of connections that were never made. */
+const NOT_CONNECTED = new Set([
+  'ECONNREFUSED',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'UND_ERR_CONNECT_TIMEOUT',
+]);
+
+/** Whether the request that failed may have been carried out. A server that answers 503 itself has not. */
+function mayHaveArrived(error: FloeError): boolean {
+  if (error.code !== 'peer_unreachable') return false;
+  return !NOT_CONNECTED.has(String((error.cause as { code?: unknown } | undefined)?.code));
 }
 
 /** The server's own error; or, from something in between that does not speak floe, one by status. */

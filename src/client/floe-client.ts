@@ -1,3 +1,4 @@
+import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import {
   type EngineChange,
@@ -54,7 +55,8 @@ export type ResultsOptions = {
 
 /**
  * A trainer's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable` when it
- * cannot be reached. Nothing is retried; submits are safe to repeat with a `task_id` or `idempotency_key`.
+ * cannot be reached. Of several replicas the next is asked when one cannot answer; beyond that nothing is retried. Submits
+ * are safe to repeat with a `task_id` or `idempotency_key`.
  */
 export class FloeClient {
   private readonly connection: Connection;
@@ -64,7 +66,8 @@ export class FloeClient {
   }
 
   async submit(task: TaskRequestInput, signal?: AbortSignal): Promise<SubmitReply> {
-    const reply = await this.connection.json('POST', '/rollout/task/submit', { body: task, signal });
+    const onlyOnce = task.task_id == null && task.idempotency_key == null;
+    const reply = await this.connection.json('POST', '/rollout/task/submit', { body: task, signal, onlyOnce });
     return parseAs(submitReplySchema, reply, 'reply to submit');
   }
 
@@ -168,6 +171,7 @@ export class FloeClient {
   async *results(options: ResultsOptions = {}): AsyncGenerator<SessionResult> {
     const { follow = true, pageSize = 100, signal } = options;
     let after = options.after ?? 0;
+    let failures = 0;
     for (;;) {
       const wait = follow ? RESULTS_WAIT_SECONDS : 0;
       const bytes = this.connection.stream('GET', '/rollout/results', {
@@ -179,11 +183,19 @@ export class FloeClient {
         signal,
       });
       let read = 0;
-      for await (const line of linesOf(bytes)) {
-        const result = JSON.parse(line) as SessionResult;
-        after = result.cursor ?? after;
-        read++;
-        yield result;
+      try {
+        for await (const line of linesOf(bytes)) {
+          const result = JSON.parse(line) as SessionResult;
+          after = result.cursor ?? after;
+          read++;
+          failures = 0;
+          yield result;
+        }
+      } catch (thrown) {
+        // A page that breaks off is gone on with at the next replica.
+        const gone = FloeError.is(thrown) && thrown.code === 'peer_unreachable' && signal?.aborted !== true;
+        if (!gone || ++failures >= this.connection.replicas) throw thrown;
+        continue;
       }
       if (read === 0 && !follow) return;
     }

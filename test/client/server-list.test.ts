@@ -1,0 +1,164 @@
+import { once } from 'node:events';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer, type RequestListener } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { FloeClient } from '../../src/client/index.ts';
+import { ServerList } from '../../src/client/server-list.ts';
+
+const undo: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of undo.splice(0).reverse()) await close();
+});
+
+describe('a list of replicas', () => {
+  it('moves from one to the next and round again', () => {
+    const list = new ServerList('http://a:1, https://b/floe/,http://c:3');
+    const seen = [0, 1, 2, 3].map(() => {
+      const now = list.current();
+      list.moveOn(now);
+      return now.origin + now.prefix;
+    });
+    expect(seen).toEqual(['http://a:1', 'https://b/floe', 'http://c:3', 'http://a:1']);
+  });
+
+  it('moves once, however many calls failed at the same replica', () => {
+    const list = new ServerList('http://a:1,http://b:2,http://c:3');
+    const first = list.current();
+    list.moveOn(first);
+    list.moveOn(first);
+    expect(list.current().origin).toBe('http://b:2');
+  });
+
+  it.each([['nothing'], ['http://a:1,://'], ['ftp://a'], ['']])('refuses %j', (text) => {
+    expect(() => new ServerList(text)).toThrow(expect.objectContaining({ code: 'bad_request' }));
+  });
+});
+
+describe('a folder of replicas', () => {
+  let dir: string;
+  beforeEach(async () => {
+    dir = await mkdtemp(join(tmpdir(), 'floe-replicas-'));
+    undo.push(() => rm(dir, { recursive: true }));
+  });
+
+  it('may be filled later, and overlooks files that are being written', async () => {
+    const list = new ServerList(pathToFileURL(join(dir, 'later')).href);
+    expect(() => list.current()).toThrow(expect.objectContaining({ code: 'peer_unreachable' }));
+    await mkdir(join(dir, 'later'));
+    await writeFile(join(dir, 'later', '.1'), 'http://half');
+    expect(() => list.current()).toThrow();
+    await writeFile(join(dir, 'later', '1'), 'http://a:1\n');
+    expect(list.current().origin).toBe('http://a:1');
+  });
+
+  it('is read again when a replica fails, so that one that moved is found', async () => {
+    await writeFile(join(dir, '1'), 'http://a:1');
+    await writeFile(join(dir, '2'), 'http://b:2');
+    const list = new ServerList(pathToFileURL(dir).href);
+    await writeFile(join(dir, '1'), 'http://moved:1');
+    list.moveOn(list.current());
+    expect(list.current().origin).toBe('http://b:2');
+    list.moveOn(list.current());
+    expect(list.current().origin).toBe('http://moved:1');
+    await rm(join(dir, '2'));
+    list.moveOn(list.current());
+    expect(list.current().origin).toBe('http://moved:1');
+  });
+});
+
+describe('a client of several replicas', () => {
+  async function replica(listener: RequestListener): Promise<string> {
+    const server = createServer(listener).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    undo.push(async () => {
+      server.close();
+      server.closeAllConnections();
+    });
+    return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  }
+  /** Port 9 is the discard service, which nobody runs. */
+  const DOWN = 'http://127.0.0.1:9';
+  function clientOf(...urls: string[]): FloeClient {
+    const client = new FloeClient({ url: urls.join(',') });
+    undo.push(() => client.close());
+    return client;
+  }
+  const submitted = JSON.stringify({ task_id: 't', status: 'running', session_ids: [], duplicate: false });
+  const task = { instruction: 'x', agent: { harness: 'shell' as const, custom_shell: 'true' } };
+
+  it('asks the next when one is down, and stays with it', async () => {
+    let calls = 0;
+    const up = await replica((_, response) => {
+      calls++;
+      response.end(submitted);
+    });
+    const client = clientOf(DOWN, up);
+    await client.submit(task);
+    await client.submit(task);
+    expect(calls).toBe(2);
+    await expect(clientOf(DOWN, DOWN).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
+  });
+
+  it('asks the next when one cannot write', async () => {
+    const full = await replica((_, response) => {
+      const error = { code: 'store_unavailable', message: 'disk full', details: {}, retryable: true };
+      response.writeHead(503).end(JSON.stringify({ error }));
+    });
+    const up = await replica((_, response) => response.end(submitted));
+    expect(await clientOf(full, up).submit(task)).toMatchObject({ task_id: 't' });
+  });
+
+  it('passes a refusal on without asking anybody else', async () => {
+    let others = 0;
+    const refuses = await replica((_, response) => {
+      const error = { code: 'conflict', message: 'taken', details: {}, retryable: false };
+      response.writeHead(409).end(JSON.stringify({ error }));
+    });
+    const other = await replica((_, response) => {
+      others++;
+      response.end(submitted);
+    });
+    await expect(clientOf(refuses, other).submit(task)).rejects.toMatchObject({ code: 'conflict' });
+    expect(others).toBe(0);
+  });
+
+  it('sends a submission that may have arrived again only if it has a name', async () => {
+    const hangsUp = await replica((request) => request.socket.destroy());
+    let arrived = 0;
+    const up = await replica((_, response) => {
+      arrived++;
+      response.end(submitted);
+    });
+    const client = clientOf(hangsUp, up);
+    await expect(client.submit(task)).rejects.toMatchObject({ code: 'peer_unreachable' });
+    expect(arrived).toBe(0);
+    expect(await clientOf(hangsUp, up).submit({ ...task, task_id: 't' })).toMatchObject({ task_id: 't' });
+    // The one that failed is not asked again first.
+    expect(await client.submit(task)).toMatchObject({ task_id: 't' });
+    expect(arrived).toBe(2);
+  });
+
+  it('goes on with the results where a replica broke off', async () => {
+    const asked: string[] = [];
+    const lines = (from: number, to: number): string => {
+      const cursors = Array.from({ length: to - from + 1 }, (_, index) => from + index);
+      return cursors.map((cursor) => `{"cursor":${cursor}}\n`).join('');
+    };
+    const breaks = await replica((request, response) => {
+      response.writeHead(200, { 'content-length': '10000' });
+      response.write(lines(1, 2), () => request.socket.destroySoon());
+    });
+    const up = await replica((request, response) => {
+      asked.push(new URL(request.url ?? '', 'http://x').searchParams.get('after') ?? '');
+      response.end(asked.length === 1 ? lines(3, 4) : '');
+    });
+    const cursors: unknown[] = [];
+    for await (const result of clientOf(breaks, up).results({ follow: false })) cursors.push(result.cursor);
+    expect(cursors).toEqual([1, 2, 3, 4]);
+    expect(asked).toEqual(['2', '4']);
+  });
+});
