@@ -30,12 +30,15 @@ export function isoNow(clock: Clock): string {
   return new Date(clock.nowMs()).toISOString();
 }
 
-/** Resolves after `delayMs`, or rejects with the signal's reason as soon as it aborts. Keeps the process alive while waiting. */
+/**
+ * Resolves after `delayMs`, or rejects with the signal's reason as soon as it aborts. By the system's clock, keeps the process alive
+ * while waiting.
+ */
 export function sleep(clock: Clock, delayMs: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
-    // The clock's timers are unref'd; somebody awaits this one.
-    const keepAlive = setInterval(() => {}, MAX_TIMER_MS);
+    // The clock's timers are unref'd; somebody awaits this one. Another clock has no timers that could end a process.
+    const keepAlive = clock === systemClock ? setInterval(() => {}, MAX_TIMER_MS) : undefined;
     const onAbort = (): void => {
       cancel();
       clearInterval(keepAlive);

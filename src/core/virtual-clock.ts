@@ -1,9 +1,16 @@
 import type { Clock } from './clock.ts';
 
+type Timer = { readonly dueMs: number; readonly order: number; callback: (() => void) | null };
+
+/** Cancelled timers stay in the heap until they are due, unless they are more than these and more than the others. */
+const MAX_CANCELLED = 64;
+
 /** A clock that moves only when told to; timers fire in order of their due time. For tests and simulation. */
 export class VirtualClock implements Clock {
   private currentMs: number;
-  private timers: { dueMs: number; order: number; callback: () => void }[] = [];
+  /** A binary heap: the parent of `i` is `(i - 1) >> 1`, and due no later. */
+  private timers: Timer[] = [];
+  private cancelled = 0;
   private nextOrder = 0;
   private readonly epochMs: number;
 
@@ -21,25 +28,89 @@ export class VirtualClock implements Clock {
   }
 
   schedule(delayMs: number, callback: () => void): () => void {
-    const timer = { dueMs: this.currentMs + Math.max(delayMs, 0), order: this.nextOrder++, callback };
+    const timer: Timer = { dueMs: this.currentMs + Math.max(delayMs, 0), order: this.nextOrder++, callback };
     this.timers.push(timer);
+    this.siftUp(this.timers.length - 1);
     return () => {
-      this.timers = this.timers.filter((other) => other !== timer);
+      if (timer.callback === null) return;
+      timer.callback = null;
+      this.cancelled++;
+      if (this.cancelled > MAX_CANCELLED && this.cancelled > this.timers.length / 2) this.forgetCancelled();
     };
   }
 
   /** Moves time forward, firing what falls due on the way. */
   advance(byMs: number): void {
     const targetMs = this.currentMs + byMs;
-    for (;;) {
-      const due = this.timers.filter((timer) => timer.dueMs <= targetMs);
-      due.sort((a, b) => a.dueMs - b.dueMs || a.order - b.order);
-      const next = due[0];
-      if (next === undefined) break;
-      this.timers = this.timers.filter((timer) => timer !== next);
-      this.currentMs = next.dueMs;
-      next.callback();
-    }
+    while (this.fireNext(targetMs));
     this.currentMs = targetMs;
   }
+
+  /** Moves time to the next timer that is due by `untilMs` and fires it. False: there is none, and time stands still. */
+  fireNext(untilMs = Number.POSITIVE_INFINITY): boolean {
+    for (let next = this.timers[0]; next !== undefined && next.dueMs <= untilMs; next = this.timers[0]) {
+      this.removeFirst();
+      const { callback } = next;
+      if (callback === null) {
+        this.cancelled--;
+        continue;
+      }
+      next.callback = null;
+      this.currentMs = next.dueMs;
+      callback();
+      return true;
+    }
+    return false;
+  }
+
+  private removeFirst(): void {
+    const last = this.timers.pop();
+    if (last === undefined || this.timers.length === 0) return;
+    this.timers[0] = last;
+    this.siftDown(0);
+  }
+
+  private forgetCancelled(): void {
+    // An array in order is a heap.
+    this.timers = this.timers.filter((timer) => timer.callback !== null).sort((a, b) => (before(a, b) ? -1 : 1));
+    this.cancelled = 0;
+  }
+
+  private siftUp(from: number): void {
+    const { timers } = this;
+    const timer = timers[from] as Timer;
+    let at = from;
+    while (at > 0) {
+      const parentAt = (at - 1) >> 1;
+      const parent = timers[parentAt] as Timer;
+      if (!before(timer, parent)) break;
+      timers[at] = parent;
+      at = parentAt;
+    }
+    timers[at] = timer;
+  }
+
+  private siftDown(from: number): void {
+    const { timers } = this;
+    const timer = timers[from] as Timer;
+    let at = from;
+    for (;;) {
+      let childAt = 2 * at + 1;
+      const [left, right] = [timers[childAt], timers[childAt + 1]];
+      if (left === undefined) break;
+      let child = left;
+      if (right !== undefined && before(right, left)) {
+        child = right;
+        childAt++;
+      }
+      if (!before(child, timer)) break;
+      timers[at] = child;
+      at = childAt;
+    }
+    timers[at] = timer;
+  }
+}
+
+function before(a: Timer, b: Timer): boolean {
+  return a.dueMs < b.dueMs || (a.dueMs === b.dueMs && a.order < b.order);
 }

@@ -1,0 +1,94 @@
+import { describe, expect, test } from 'vitest';
+import { type Disk, MemoryDatabase, type SyncOutcome } from '../../src/store/memory/database.ts';
+import { MemoryStore } from '../../src/store/memory/store.ts';
+import { addSessions, describeStore, taskRow } from './store-contract.ts';
+
+describeStore('MemoryStore', async () => new MemoryStore());
+
+function diskThat(sync: () => Promise<SyncOutcome>, interrupts = (): boolean => false): Disk {
+  return { sync, interrupts, committed: () => {} };
+}
+
+const taskIn = (store: MemoryStore, id: string) => store.transaction((tables) => tables.tasks.get(id));
+
+describe('a database in memory', () => {
+  test('is shared by its connections, which tell each other and not themselves', async () => {
+    const database = new MemoryDatabase();
+    const [first, second] = [new MemoryStore(database), new MemoryStore(database)];
+    const heard: string[] = [];
+    first.listen((message) => heard.push(`first ${message}`));
+    const end = second.listen((message) => heard.push(`second ${message}`));
+    first.announce('a');
+    end();
+    first.announce('b');
+    second.announce('c');
+    await first.transaction((tables) => tables.tasks.insert(taskRow('t1')));
+    expect(await taskIn(second, 't1')).toBeDefined();
+    expect(heard).toEqual(['second a', 'first c']);
+  });
+
+  test('acknowledges nothing before it is synced, and keeps nothing that was refused', async () => {
+    let answer: (outcome: SyncOutcome) => void = () => {};
+    const asked: Promise<void>[] = [];
+    let told: () => void = () => {};
+    asked.push(new Promise((resolve) => (told = resolve)));
+    const store = new MemoryStore(
+      new MemoryDatabase(
+        diskThat(() => {
+          told();
+          return new Promise((resolve) => (answer = resolve));
+        }),
+      ),
+    );
+    let acknowledged = false;
+    const insert = store.transaction((tables) => tables.tasks.insert(taskRow('t1'))).then(() => (acknowledged = true));
+    await asked[0];
+    expect(acknowledged).toBe(false);
+    answer('refused');
+    await expect(insert).rejects.toMatchObject({ code: 'store_unavailable' });
+    expect(await taskIn(store, 't1')).toBeUndefined();
+  });
+
+  test('keeps what was synced although the caller was told that it failed', async () => {
+    const store = new MemoryStore(new MemoryDatabase(diskThat(async () => 'unknown')));
+    const insert = store.transaction((tables) => tables.tasks.insert(taskRow('t1')));
+    await expect(insert).rejects.toMatchObject({ code: 'store_unavailable' });
+    expect(await taskIn(store, 't1')).toBeDefined();
+  });
+
+  test('loses what was not synced when the power fails', async () => {
+    let fail = (): void => {};
+    const database = new MemoryDatabase(
+      diskThat(async () => {
+        fail();
+        return 'synced';
+      }),
+    );
+    const store = new MemoryStore(database);
+    await store.transaction((tables) => addSessions(tables, 'a', ['a0', 'a1']));
+    fail = () => database.lose();
+    const update = store.transaction((tables) => tables.sessions.update('a0', { turns: 5 }));
+    await expect(update).rejects.toMatchObject({ code: 'store_unavailable' });
+    fail = () => {};
+    expect(await store.transaction((tables) => tables.sessions.get('a0'))).toMatchObject({ turns: 0 });
+    expect(await store.transaction((tables) => tables.sessions.idsOfTask('a'))).toEqual(['a0', 'a1']);
+  });
+
+  test('runs work again from the start when another transaction got in its way', async () => {
+    let left = 3;
+    const database = new MemoryDatabase(
+      diskThat(
+        async () => 'synced',
+        () => left-- > 0,
+      ),
+    );
+    const store = new MemoryStore(database);
+    let runs = 0;
+    await store.transaction(async (tables) => {
+      runs++;
+      await tables.tasks.insert(taskRow('t1'));
+    });
+    expect(runs).toBe(4);
+    expect(await store.transaction((tables) => tables.tasks.list({ status: null, limit: 9 }))).toHaveLength(1);
+  });
+});
