@@ -2,18 +2,22 @@ import { isoNow } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { CallbackRow, ResultWithSummary, TaskRow } from '../store/index.ts';
 import { checkCallbackUrl } from './callback-address.ts';
+import { callbackBody } from './callback-body.ts';
+import { idempotencyKey, messageId, signatureHeaders } from './callback-signature.ts';
 import type { CallbackTransport } from './callback-transport.ts';
-import type { RolloutContext } from './context.ts';
-import { resultListBytes, resultListLength } from './result-bytes.ts';
+import { change, type RolloutContext } from './context.ts';
 
-/** Callbacks in flight at once: a slow trainer must not hold up the others. */
-const MAX_PARALLEL = 8;
 /** How often the outbox is looked at for retries that have come due. */
 const LOOK_AGAIN_MS = 500;
+/** Renewals of a claim within its time: one that the store is slow to take must not lose it. */
+const RENEWALS = 3;
+/** The trainer does not want it any more. */
+const GONE = 410;
 
 /**
- * Posts finished tasks to their `callback_url` until the trainer answers 2xx. What is still to be delivered lies in the
- * store, so a restart goes on. The trainer may see a result more than once, always under the same `idempotency-key`.
+ * Posts finished tasks to their `callback_url` until the trainer answers 2xx, or 410 to be left alone. What is still to be
+ * delivered lies in the store, so a restart goes on, and another server takes over from one that was killed. The trainer may
+ * see a result more than once, always under the same `idempotency-key`.
  */
 export class CallbackDelivery {
   private readonly context: RolloutContext;
@@ -49,41 +53,92 @@ export class CallbackDelivery {
   }
 
   private async startDue(): Promise<boolean> {
-    const free = MAX_PARALLEL - this.inFlight.size;
-    if (free <= 0 || this.context.closing.aborted) return false;
-    const due = await this.context.store.transaction((tables) =>
-      tables.callbacks.claimDue(this.context.time.nowMs(), free, this.context.time.nowMs() + 60_000),
+    const { store, time, config, closing, wakeups } = this.context;
+    const free = config.callback_parallel - this.inFlight.size;
+    if (free <= 0 || closing.aborted) return false;
+    const due = await store.transaction((tables) =>
+      tables.callbacks.claimDue(time.nowMs(), free, this.claimedUntilMs()),
     );
-    const fresh = due.filter((row) => !this.inFlight.has(row.task_id)).slice(0, free);
+    const fresh = due.filter((row) => !this.inFlight.has(row.task_id));
     for (const row of fresh) {
       const delivery = this.whileStoreWorks(() => this.tryOnce(row)).finally(() => {
         this.inFlight.delete(row.task_id);
-        this.context.wakeups.wake('callbacks');
+        wakeups.wake('callbacks');
       });
       this.inFlight.set(row.task_id, delivery);
     }
     return fresh.length > 0;
   }
 
+  private claimedUntilMs(): number {
+    return this.context.time.nowMs() + this.context.config.callback_claim_seconds * 1000;
+  }
+
   private async tryOnce(row: CallbackRow): Promise<void> {
-    const { store, clock, time, log, closing } = this.context;
-    const failure = await this.post(row).then(
-      () => null,
-      (thrown: unknown) => asFloeError(thrown, 'peer_unreachable'),
-    );
-    if (failure !== null && closing.aborted) return;
-    const tries = row.tries + 1;
-    if (failure === null) {
-      await store.transaction((tables) =>
-        tables.callbacks.update(row.task_id, { tries, delivered_at: isoNow(clock), last_error: null }),
-      );
-      return;
+    const { log, closing } = this.context;
+    const endClaim = this.keepClaimed(row.task_id);
+    const answer = await this.post(row).catch((thrown: unknown) => asFloeError(thrown, 'peer_unreachable'));
+    await endClaim();
+    if (typeof answer === 'number' && (isAcknowledged(answer) || answer === GONE)) {
+      if (answer === GONE)
+        log.warn({ task_id: row.task_id }, 'a trainer answered 410: its callback is not tried again');
+      return this.recordEnd(row, answer);
     }
-    log.warn({ task_id: row.task_id, tries, error: failure.message }, 'a callback failed and will be tried again');
-    const nextTryMs = time.nowMs() + this.backoffMs(tries);
-    await store.transaction((tables) =>
-      tables.callbacks.update(row.task_id, { tries, next_try_ms: nextTryMs, last_error: failure.message }),
-    );
+    // Broken off by this server, which says nothing of the trainer: the next one goes on at once.
+    if (closing.aborted) return this.recordFailure(row, { next_try_ms: this.context.time.nowMs() });
+    const tries = row.tries + 1;
+    const reason = typeof answer === 'number' ? `answered with status ${answer}` : answer.message;
+    log.warn({ task_id: row.task_id, tries, error: reason }, 'a callback failed and will be tried again');
+    this.context.counters.add('callbacks_failed');
+    const nextTryMs = this.context.time.nowMs() + this.backoffMs(tries);
+    await this.recordFailure(row, { tries, next_try_ms: nextTryMs, last_error: reason });
+  }
+
+  /** The trainer has the results, or wants to hear no more of them; neither is kept back for it any longer. */
+  private async recordEnd(row: CallbackRow, status: number): Promise<void> {
+    const deliveredAt = isoNow(this.context.clock);
+    const lastError = status === GONE ? `answered with status ${GONE}` : null;
+    await change(this.context, async (tables, effects) => {
+      const stored = await tables.callbacks.get(row.task_id);
+      if (stored === undefined || stored.delivered_at !== null) return;
+      const patch = { tries: stored.tries + 1, delivered_at: deliveredAt, last_error: lastError };
+      await tables.callbacks.update(row.task_id, patch);
+      await tables.results.collectTask(row.task_id);
+      effects.counted.push(status === GONE ? 'callbacks_failed' : 'callbacks_delivered');
+      // Collected results may let sessions of this trainer go out again.
+      effects.topics.add('queue');
+    });
+  }
+
+  private async recordFailure(row: CallbackRow, patch: Partial<CallbackRow>): Promise<void> {
+    await this.context.store.transaction(async (tables) => {
+      const stored = await tables.callbacks.get(row.task_id);
+      // Another server may have delivered it while this one stood still.
+      if (stored?.delivered_at === null) await tables.callbacks.update(row.task_id, patch);
+    });
+  }
+
+  /** Holds other servers off a callback; returns the end of that, which waits for a renewal that is under way. */
+  private keepClaimed(taskId: string): () => Promise<void> {
+    const { clock, config, store } = this.context;
+    let renewal: Promise<unknown> = Promise.resolve();
+    let cancelTimer = (): void => {};
+    let ended = false;
+    const renewLater = (): void => {
+      cancelTimer = clock.schedule((config.callback_claim_seconds * 1000) / RENEWALS, () => {
+        renewal = this.whileStoreWorks(() =>
+          store.transaction((tables) => tables.callbacks.update(taskId, { next_try_ms: this.claimedUntilMs() })),
+        ).finally(() => {
+          if (!ended) renewLater();
+        });
+      });
+    };
+    renewLater();
+    return async () => {
+      ended = true;
+      cancelTimer();
+      await renewal;
+    };
   }
 
   /** Exponential, with half of it random so that many callbacks to a trainer that came back do not arrive at once. */
@@ -92,40 +147,44 @@ export class CallbackDelivery {
     return Math.min(max, base * 2 ** Math.min(tries - 1, 30)) * 1000 * (0.5 + this.context.random() / 2);
   }
 
-  private async post(row: CallbackRow): Promise<void> {
-    checkCallbackUrl(this.context.config, row.url);
+  /** Resolves to the status of the trainer's answer. The body is read twice, to sign and to send it, and never held whole. */
+  private async post(row: CallbackRow): Promise<number> {
+    const { config, clock, blobs, closing } = this.context;
+    checkCallbackUrl(config, row.url);
     const { task, results } = await this.load(row.task_id);
-    const paths = results.map((result) => `/sessions/${result.session_id}/trajectory`);
-    const before = `{"task_id":${JSON.stringify(task.task_id)},"status":"${task.status}","results":`;
-    const after = `,"result_paths":${JSON.stringify(paths)}}`;
+    const body = callbackBody(task, results);
+    const seconds = Math.floor(clock.nowMs() / 1000);
+    const signed = await signatureHeaders(config.callback_secrets, messageId(task), seconds, body.bytes(blobs));
     const deadline = new AbortController();
-    const cancelTimer = this.context.clock.schedule(this.context.config.callback_timeout_seconds * 1000, () =>
+    const cancelTimer = clock.schedule(config.callback_timeout_seconds * 1000, () =>
       deadline.abort(new FloeError('deadline_exceeded', 'the callback took longer than callback_timeout_seconds')),
     );
     try {
-      const status = await this.transport.post({
+      return await this.transport.post({
         url: row.url,
-        signal: AbortSignal.any([deadline.signal, this.context.closing]),
         headers: {
           'content-type': 'application/json',
-          'content-length': String(resultListLength(before, results, after)),
-          'idempotency-key': `floe-task-${row.task_id}`,
+          'content-length': String(body.length),
+          'idempotency-key': idempotencyKey(row),
+          ...signed,
         },
-        body: resultListBytes(before, results, after, this.context.blobs),
+        body: body.bytes(blobs),
+        signal: AbortSignal.any([deadline.signal, closing]),
       });
-      if (status < 200 || status > 299) {
-        throw new FloeError('peer_unreachable', `the callback was answered with status ${status}`);
-      }
     } finally {
       cancelTimer();
     }
   }
 
   private load(taskId: string): Promise<{ task: TaskRow; results: ResultWithSummary[] }> {
-    return this.context.store.transaction(async (tables) => {
+    return this.context.store.read(async (tables) => {
       const task = await tables.tasks.get(taskId);
       if (task === undefined) throw new Error(`a callback names task ${taskId}, which is not stored`);
       return { task, results: await tables.results.ofTask(taskId) };
     });
   }
+}
+
+function isAcknowledged(status: number): boolean {
+  return status >= 200 && status <= 299;
 }

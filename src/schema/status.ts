@@ -31,6 +31,9 @@ export type TaskStatus = z.infer<typeof taskStatusSchema>;
 export const taskResultSchema = z.object({
   task_id: idSchema,
   status: taskStateSchema,
+  callback_results: z
+    .enum(['full', 'summary'])
+    .describe('summary: every trajectory is null here, and can be fetched where result_paths say'),
   results: z.array(sessionResultSchema),
   result_paths: z.array(z.string()).describe('where each result can be fetched again'),
 });
