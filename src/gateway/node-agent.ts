@@ -16,14 +16,17 @@ const CLOSING_TRIES = 3;
 /** State changes are gathered this long into one heartbeat; with many sessions, 1 ms longer for each. */
 const PROGRESS_GATHER_MS = 100;
 
+/** The calls of NodeApi that an agent makes. A simulation gives its own. */
+export type NodeCalls = Pick<NodeApi, 'nodeId' | 'register' | 'heartbeat' | 'lease' | 'deliverResult'>;
+
 export type NodeAgentDeps = {
-  readonly api: NodeApi;
+  readonly api: NodeCalls;
   readonly registration: OwnRegistration;
   readonly clock: Clock;
   readonly log: Logger;
   readonly metrics: GatewayMetrics;
   readonly pools: StagePools;
-  readonly engines: NodeEngines;
+  readonly engines: Pick<NodeEngines, 'report' | 'apply' | 'retry'>;
   readonly leaseWaitSeconds: number;
   readonly heartbeatSeconds: number;
   readonly runSession: (attempt: Attempt) => Promise<DeliveredResult | null>;
