@@ -17,6 +17,7 @@ export type NodeOptions = {
   run?: string;
   postrun?: string;
   dispatch: DispatchPolicy;
+  startLimit: string[];
   uploadRoot: string[];
   builder: string[];
   allowHostNetwork?: boolean;
@@ -46,6 +47,7 @@ export function withNode(command: Command): Command {
     .option('--run <n>', 'RUN workers (default: four times the cores)')
     .option('--postrun <n>', 'POSTRUN workers (default: twice the cores)')
     .option('--dispatch <policy>', 'how sessions overlap: pipeline, batch or bounded_batch', 'pipeline')
+    .option('--start-limit <backend=n...>', 'sandboxes of a runtime that may be starting at a time', [])
     .option('--upload-root <dir...>', 'host directories that prepare actions may read', [])
     .option('--builder <name=module...>', 'custom builders: docs/guides/write-a-builder.md', [])
     .option('--logprobs-mode <mode>', 'what the engines’ log-probabilities mean: raw or processed', 'processed')
@@ -75,6 +77,7 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
       postrun: Number(options.postrun ?? 2 * cores),
     },
     dispatch_policy: options.dispatch,
+    start_limits: startLimits(options.startLimit),
     engines: options.engine.map((base_url) => ({
       base_url,
       kind: options.engineKind,
@@ -100,6 +103,17 @@ export function builderModules(options: readonly string[]): Record<string, strin
     return [name, path.join('=')];
   });
   return Object.fromEntries(entries);
+}
+
+/** Limits by back end, as `--start-limit` gives them; what they must be is checked with the rest of the configuration. */
+function startLimits(options: readonly string[]): Record<string, number> {
+  return Object.fromEntries(
+    options.map((option): [string, number] => {
+      const [backend = '', count = ''] = option.split('=');
+      if (backend === '' || count === '') throw new FloeError('bad_request', `--start-limit ${option}: not backend=n`);
+      return [backend, Number(count)];
+    }),
+  );
 }
 
 /** Host names may hold characters that ids may not. */

@@ -37,6 +37,12 @@ export const gatewayConfigSchema = z.strictObject({
   harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
   pools: poolSizesSchema.prefault({}),
   dispatch_policy: nodeRegistrationSchema.shape.dispatch_policy.describe('how sessions overlap; docs/scheduling.md'),
+  start_limits: z
+    .partialRecord(runtimeBackendSchema, z.int().min(1).max(10_000))
+    .default({})
+    .describe(
+      'sandboxes that may be starting at a time, by back end; those without a limit start as INIT workers come',
+    ),
   engines: z
     .array(engineSpecSchema)
     .default([])

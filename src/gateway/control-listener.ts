@@ -5,6 +5,7 @@ import type { EnginePool } from '../engines/pool.ts';
 import type { GatewayMetrics } from '../observe/metrics.ts';
 import type { GatewayConfig } from './config.ts';
 import type { NodeAgent } from './node-agent.ts';
+import type { Sandboxes } from './sandbox.ts';
 import type { StagePools } from './stage-pools.ts';
 
 export type ControlListener = { readonly url: string; close(): Promise<void> };
@@ -15,6 +16,7 @@ type Parts = {
   readonly agent: NodeAgent;
   readonly engines: EnginePool;
   readonly pools: StagePools;
+  readonly sandboxes: Sandboxes;
   readonly metrics: GatewayMetrics;
 };
 
@@ -42,7 +44,9 @@ export async function openControlListener(config: GatewayConfig, parts: Parts): 
   app.get('/status', async () => ({
     node_id: config.node_id,
     pools: config.pools,
+    dispatch_policy: parts.pools.policy,
     metrics: parts.pools.metrics(),
+    starts: Object.fromEntries(parts.sandboxes.starts()),
     engines: parts.engines.info(),
     sessions: parts.agent.live().map((attempt) => attempt.progress()),
   }));
@@ -50,7 +54,7 @@ export async function openControlListener(config: GatewayConfig, parts: Parts): 
   return { url, close: () => app.close() };
 }
 
-function updateSlots({ pools, metrics }: Parts): void {
+function updateSlots({ pools, sandboxes, metrics }: Parts): void {
   const now = pools.metrics();
   const { sizes } = pools;
   const set = (stage: string, state: string, value: number): void => metrics.stageSlots.set({ stage, state }, value);
@@ -63,6 +67,10 @@ function updateSlots({ pools, metrics }: Parts): void {
   set('postrun', 'used', now.postrun_inflight);
   set('postrun', 'waiting', now.postrun_queue_depth);
   set('postrun', 'size', sizes.postrun);
+  for (const [backend, { starting, waiting }] of sandboxes.starts()) {
+    metrics.runtimeStarts.set({ backend, state: 'starting' }, starting);
+    metrics.runtimeStarts.set({ backend, state: 'waiting' }, waiting);
+  }
 }
 
 /** Compares digests, so that neither length nor content shows in the time taken. */

@@ -22,6 +22,7 @@ import { NodeEngines } from './node-engines.ts';
 import { Sandboxes } from './sandbox.ts';
 import { runSession } from './session-runner.ts';
 import { StagePools } from './stage-pools.ts';
+import { StartLimits } from './start-limits.ts';
 import { takeStateDir } from './state-dir.ts';
 
 export type GatewayDeps = { readonly log: Logger; readonly clock?: Clock };
@@ -96,6 +97,7 @@ async function assemble(
     defaultBackend: config.default_backend,
     allowLocal: config.allow_local,
     uploadRoots: config.upload_roots,
+    startLimits: new StartLimits(config.start_limits),
   });
   const pools = new StagePools(config.pools, config.dispatch_policy);
   const harnesses = harnessRegistry();
@@ -149,7 +151,7 @@ async function assemble(
       });
     },
   });
-  const control: ControlListener = await openControlListener(config, { agent, engines, pools, metrics });
+  const control: ControlListener = await openControlListener(config, { agent, engines, pools, sandboxes, metrics });
   cleanups.push(() => control.close());
   await agent.start();
   cleanups.push(() => agent.close());

@@ -16,6 +16,8 @@ import { classify } from './failure.ts';
 export type PostrunInput = {
   readonly runtime: Runtime | null;
   readonly freshRuntime: Promise<Runtime> | null;
+  /** Resolves when the start of the fresh runtime has had its turn, or will have none. */
+  readonly freshTurn: Promise<void>;
   readonly evaluator: Evaluator | null;
   readonly completions: readonly Completion[];
   /** What the agent left behind. */
@@ -40,6 +42,8 @@ export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<E
   // A budget of its own does not depend on what the agent left over: using up the clock is no way out of a bad reward.
   const timer = ownSeconds === undefined ? attempt.timer : attempt.newTimer(ownSeconds * 1000);
   if (timer.remainingMs() === 0) return { reward: null, details: { skipped: 'the time budget is used up' } };
+  // Outside the budget, as all waiting is.
+  await input.freshTurn;
   try {
     return await timer.run('eval', null, attempt.signal, async (signal) => {
       const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime, signal);

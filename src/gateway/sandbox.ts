@@ -2,6 +2,7 @@ import { FloeError } from '../core/errors.ts';
 import { runPrepare } from '../runtimes/prepare.ts';
 import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtimes/runtime.ts';
 import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../schema/index.ts';
+import type { StartCount, StartLimits } from './start-limits.ts';
 
 export type SandboxOptions = {
   readonly providers: ReadonlyMap<RuntimeBackend, RuntimeProvider>;
@@ -9,7 +10,11 @@ export type SandboxOptions = {
   /** Whether a task may ask for no isolation although the node's default gives it. */
   readonly allowLocal: boolean;
   readonly uploadRoots: readonly string[];
+  readonly startLimits: StartLimits;
 };
+
+/** One sandbox may start. Ends with the start; to be called where nothing is started after all. Safe to call twice. */
+export type StartTurn = () => void;
 
 /** Starts the sandboxes of a node, with the back ends that it has, that work, and that its operator allows. */
 export class Sandboxes {
@@ -21,13 +26,27 @@ export class Sandboxes {
     this.options = options;
   }
 
+  /** Waits until one more sandbox of the spec's back end may start. Rejects with the signal's reason. */
+  turn(spec: RuntimeSpec, signal: AbortSignal): Promise<StartTurn> {
+    return this.options.startLimits.acquire(this.backendOf(spec), signal);
+  }
+
+  /** Starts under way and waiting, by back end. */
+  starts(): ReadonlyMap<RuntimeBackend, StartCount> {
+    return this.options.startLimits.counts();
+  }
+
   /**
-   * A started and prepared runtime. Rejects with `runtime_unavailable`, or as the provider and the prepare actions do,
+   * A started and prepared runtime; `turn` ends when it is started. Rejects with `runtime_unavailable`, or as the provider and the prepare actions do,
    * with nothing left running: a runtime whose preparation failed is stopped before the promise rejects.
    */
-  async start(request: StartRequest, prepare: readonly PrepareAction[], signal: AbortSignal): Promise<Runtime> {
-    const provider = await this.providerOf(request.spec);
-    const runtime = await provider.start(request, signal);
+  async start(
+    request: StartRequest,
+    prepare: readonly PrepareAction[],
+    turn: StartTurn,
+    signal: AbortSignal,
+  ): Promise<Runtime> {
+    const runtime = await this.started(request, signal).finally(turn);
     try {
       await runPrepare(runtime, prepare, { uploadRoots: this.options.uploadRoots }, signal);
       return runtime;
@@ -37,9 +56,17 @@ export class Sandboxes {
     }
   }
 
+  private async started(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
+    return (await this.providerOf(request.spec)).start(request, signal);
+  }
+
+  private backendOf(spec: RuntimeSpec): RuntimeBackend {
+    return spec.backend ?? this.options.defaultBackend;
+  }
+
   private async providerOf(spec: RuntimeSpec): Promise<RuntimeProvider> {
     const { providers, defaultBackend, allowLocal } = this.options;
-    const backend = spec.backend ?? defaultBackend;
+    const backend = this.backendOf(spec);
     const provider = providers.get(backend);
     if (provider === undefined) {
       throw new FloeError('runtime_unavailable', `this node has no ${backend} runtime`, { backend });

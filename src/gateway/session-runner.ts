@@ -61,6 +61,8 @@ class SessionRun {
   private readonly socketPath: string;
   private runtime: Runtime | null = null;
   private fresh: Promise<Runtime> | null = null;
+  /** Resolves when the fresh runtime's start has begun or will not. */
+  private freshTurn: Promise<void> = Promise.resolve();
   /** Ends the start of the fresh runtime when nobody waits for it any more. */
   private readonly over = new AbortController();
   /** Ends an agent that has had all of its turns. */
@@ -86,14 +88,18 @@ class SessionRun {
     return this.guarded('init', async () => {
       this.leaveInit = await deps.pools.enterInit(attempt.signal);
       attempt.enter('INIT');
-      await attempt.measure('init_ms', () =>
-        attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
-          deps.builders.check(attempt.lease.task.builder);
-          await this.findHarness();
-          this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
-          this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, signal);
-        }),
-      );
+      // Outside the budget, as all waiting is.
+      const turn = await deps.sandboxes.turn(attempt.spec, attempt.signal);
+      await attempt
+        .measure('init_ms', () =>
+          attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
+            deps.builders.check(attempt.lease.task.builder);
+            await this.findHarness();
+            this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
+            this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, turn, signal);
+          }),
+        )
+        .finally(turn);
     });
   }
 
@@ -178,6 +184,7 @@ class SessionRun {
     return {
       runtime: this.runtime,
       freshRuntime: this.fresh,
+      freshTurn: this.freshTurn,
       evaluator: strategy === undefined ? null : deps.evaluators.get(strategy),
       completions: this.session?.completions() ?? [],
       artifacts: this.artifacts,
@@ -272,7 +279,12 @@ class SessionRun {
     if (attempt.lease.task.evaluator?.refresh_runtime !== true) return;
     const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
     const signal = AbortSignal.any([attempt.signal, this.over.signal]);
-    this.fresh = deps.sandboxes.start(this.startRequest('eval'), prepare, signal);
+    const turn = deps.sandboxes.turn(attempt.spec, signal);
+    this.freshTurn = turn.then(
+      () => undefined,
+      () => undefined,
+    );
+    this.fresh = turn.then((end) => deps.sandboxes.start(this.startRequest('eval'), prepare, end, signal));
     this.fresh.catch(() => undefined);
   }
 }

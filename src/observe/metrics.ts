@@ -9,6 +9,7 @@ export type GatewayMetrics = {
   readonly sessions: Counter<'outcome'>;
   readonly stageSeconds: Histogram<'stage'>;
   readonly stageSlots: Gauge<'stage' | 'state'>;
+  readonly runtimeStarts: Gauge<'backend' | 'state'>;
   readonly tokens: Counter<Place | 'kind'>;
   readonly links: Counter<Place | 'link'>;
   readonly drift: Counter<Place | 'drift'>;
@@ -55,6 +56,12 @@ export function createGatewayMetrics(): GatewayMetrics {
       name: 'floe_stage_slots',
       help: 'Slots of each stage pool: used, size, waiting',
       labelNames: ['stage', 'state'],
+      registers,
+    }),
+    runtimeStarts: new Gauge({
+      name: 'floe_runtime_starts',
+      help: 'Sandboxes that are starting, and those that wait for a turn, by back end',
+      labelNames: ['backend', 'state'],
       registers,
     }),
     tokens: new Counter({

@@ -4,6 +4,7 @@ import { Attempt } from '../../src/gateway/attempt.ts';
 import { Sandboxes } from '../../src/gateway/sandbox.ts';
 import type { RunnerDeps } from '../../src/gateway/session-runner.ts';
 import { StagePools } from '../../src/gateway/stage-pools.ts';
+import { StartLimits } from '../../src/gateway/start-limits.ts';
 import { shellHarness } from '../../src/harnesses/shell.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import type { ProxySession } from '../../src/proxy/session.ts';
@@ -35,6 +36,7 @@ export function untilAborted(signal: AbortSignal): Promise<never> {
 /** Parts of a runtime and a proxy session that the test decides; the rest does nothing, successfully. */
 export type BenchParts = {
   readonly task?: Partial<TaskRequestInput>;
+  readonly startLimit?: number;
   /** What the runtime of that purpose is to be; default one whose commands end well. */
   readonly start?: (purpose: 'agent' | 'eval', request: StartRequest, signal: AbortSignal) => Promise<Runtime>;
   readonly exec?: (signal: AbortSignal) => Promise<ExecResult>;
@@ -152,6 +154,7 @@ export function bench(parts: BenchParts = {}): Bench {
       defaultBackend: 'local' as const,
       uploadRoots: [],
       allowLocal: true,
+      startLimits: new StartLimits(parts.startLimit === undefined ? {} : { local: parts.startLimit }),
     }),
     uploadRoots: [],
   } satisfies RunnerDeps;
