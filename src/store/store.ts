@@ -1,4 +1,4 @@
-import type { SessionStatus, TaskState, UnusableReason } from '../schema/index.ts';
+import type { SessionProgress, SessionStatus, TaskState, UnusableReason } from '../schema/index.ts';
 import type {
   CallbackRow,
   ConsumerRow,
@@ -58,6 +58,7 @@ export interface TaskTable {
   get(taskId: string): Promise<TaskRow | undefined>;
   /** As `get`; nobody else changes the row until the transaction ends. */
   lock(taskId: string): Promise<TaskRow | undefined>;
+  getMany(taskIds: readonly string[]): Promise<TaskRow[]>;
   findByKey(idempotencyKey: string): Promise<TaskRow | undefined>;
   /** Newest first. */
   list(filter: { status: TaskState | null; limit: number }): Promise<TaskRow[]>;
@@ -76,11 +77,22 @@ export interface TaskTable {
 /** The order within a trainer and priority. `longest_first`: by `expected_ms`, then first in, first out. */
 export type QueueOrder = 'fifo' | 'longest_first';
 
+/**
+ * `overdue`: of the sessions at the front of the line, by priority and then first in, first out, those of the front's
+ * priority that have waited for more than `OVERDUE_FACTOR` times as long as they are expected to run.
+ */
+export type ClaimOrder = QueueOrder | 'overdue';
+
+/** After this many times its own duration, waiting has cost a session more than going first costs the longer ones. */
+export const OVERDUE_FACTOR = 4;
+/** So many at the front of the line are looked at: enough for the claim of a large node, and cheap with a long queue. */
+export const OVERDUE_LOOK = 64;
+
 export type ClaimRequest = {
   readonly limit: number;
   readonly nodeId: string;
   readonly trainer: string;
-  readonly order: QueueOrder;
+  readonly order: ClaimOrder;
   readonly nowMs: number;
   readonly leaseExpiresMs: number;
   readonly updatedAt: string;
@@ -122,6 +134,13 @@ export interface SessionTable {
   claim(request: ClaimRequest): Promise<SessionRow[]>;
   update(sessionId: string, patch: SessionPatch): Promise<void>;
   renew(sessionIds: readonly string[], leaseExpiresMs: number): Promise<void>;
+  /**
+   * Of the sessions that a node reports, the ids of those that are not stored as it says: not its own in that epoch, further or
+   * less far, or with a lease that ends before `freshUntilMs`.
+   */
+  differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]>;
+  /** Writes how far sessions are. */
+  recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void>;
   /** Locks sessions whose lease ran out; those that another server is dealing with are left to it. */
   lockExpired(nowMs: number, limit: number): Promise<SessionRow[]>;
   /** Locks the sessions that a node holds. */
@@ -129,6 +148,8 @@ export interface SessionTable {
   /** Cancelled sessions that their node may still be running. */
   cancelPending(nodeId: string): Promise<SessionRow[]>;
   leasedByNode(): Promise<ReadonlyMap<string, number>>;
+  /** How many sessions a node holds. */
+  countHeldBy(nodeId: string): Promise<number>;
   countByStatus(): Promise<ReadonlyMap<SessionStatus, number>>;
   /** Trainers with anything queued, leased or uncollected. */
   loads(): Promise<TrainerLoad[]>;
@@ -163,6 +184,8 @@ export interface NodeTable {
   /** Adds the node, or replaces its registration and lets it take work again. */
   put(row: NodeRow): Promise<void>;
   get(nodeId: string): Promise<NodeRow | undefined>;
+  /** As `get`; nobody else changes the row until the transaction ends. Nodes are locked before tasks. */
+  lock(nodeId: string): Promise<NodeRow | undefined>;
   list(): Promise<NodeRow[]>;
   update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void>;
   remove(nodeId: string): Promise<void>;
@@ -195,6 +218,8 @@ export interface EngineTable {
 }
 
 export interface ServiceTimeTable {
+  /** What is stored. */
+  get(): Promise<number>;
   /** Keeps the larger of what is stored and `nowMs`, and returns it. */
   advance(nowMs: number): Promise<number>;
 }

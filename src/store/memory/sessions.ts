@@ -1,7 +1,7 @@
 import { isTerminal } from '../../core/session-state.ts';
-import type { SessionStatus, UnusableReason } from '../../schema/index.ts';
+import type { SessionProgress, SessionStatus, UnusableReason } from '../../schema/index.ts';
 import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
-import type { ClaimRequest, NewSessions, SessionTable } from '../store.ts';
+import { type ClaimRequest, type NewSessions, OVERDUE_FACTOR, OVERDUE_LOOK, type SessionTable } from '../store.ts';
 import type { MemoryState } from './state.ts';
 
 export class MemorySessions implements SessionTable {
@@ -79,22 +79,11 @@ export class MemorySessions implements SessionTable {
   }
 
   async claim(request: ClaimRequest): Promise<SessionRow[]> {
-    const { nowMs, nodeId } = request;
-    const longer = (a: SessionRow, b: SessionRow): number =>
-      request.order === 'fifo' ? 0 : b.expected_ms - a.expected_ms;
-    const due = this.state.sessions.where(
-      (row) =>
-        row.status === 'QUEUED' &&
-        row.trainer === request.trainer &&
-        row.not_before_ms <= nowMs &&
-        (row.avoid_node === null || row.avoid_node !== nodeId || row.avoid_until_ms <= nowMs),
-    );
-    due.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
-    return due.slice(0, request.limit).map((row) => {
+    return this.next(request).map((row) => {
       const leased: SessionRow = {
         ...row,
         status: 'LEASED',
-        node_id: nodeId,
+        node_id: request.nodeId,
         lease_expires_ms: request.leaseExpiresMs,
         updated_at: request.updatedAt,
       };
@@ -103,12 +92,52 @@ export class MemorySessions implements SessionTable {
     });
   }
 
+  private next({ nowMs, nodeId, trainer, order, limit }: ClaimRequest): SessionRow[] {
+    const longer = (a: SessionRow, b: SessionRow): number =>
+      order === 'longest_first' ? b.expected_ms - a.expected_ms : 0;
+    const due = this.state.sessions.where(
+      (row) =>
+        row.status === 'QUEUED' &&
+        row.trainer === trainer &&
+        row.not_before_ms <= nowMs &&
+        (row.avoid_node === null || row.avoid_node !== nodeId || row.avoid_until_ms <= nowMs),
+    );
+    due.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
+    if (order !== 'overdue') return due.slice(0, limit);
+    return due
+      .slice(0, OVERDUE_LOOK)
+      .filter((row, _, [first]) => row.priority === first?.priority)
+      .filter((row) => row.queued_since_ms + OVERDUE_FACTOR * row.expected_ms < nowMs)
+      .slice(0, limit);
+  }
+
   async update(sessionId: string, patch: SessionPatch): Promise<void> {
     this.state.sessions.patch(sessionId, patch);
   }
 
   async renew(sessionIds: readonly string[], leaseExpiresMs: number): Promise<void> {
     for (const id of sessionIds) this.state.sessions.patch(id, { lease_expires_ms: leaseExpiresMs });
+  }
+
+  async differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]> {
+    const asTold = ({ session_id, epoch, status, turns, sampled_tokens }: SessionProgress): boolean => {
+      const row = this.state.sessions.get(session_id);
+      const held = row?.node_id === nodeId && (row.lease_expires_ms ?? Number.NEGATIVE_INFINITY) >= freshUntilMs;
+      return (
+        held &&
+        row.epoch === epoch &&
+        row.status === status &&
+        row.turns === turns &&
+        row.sampled_tokens === sampled_tokens
+      );
+    };
+    return reported.filter((one) => !asTold(one)).map((one) => one.session_id);
+  }
+
+  async recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void> {
+    for (const { session_id, status, turns, sampled_tokens } of reported) {
+      this.state.sessions.patch(session_id, { status, turns, sampled_tokens, updated_at: updatedAt });
+    }
   }
 
   async lockExpired(nowMs: number, limit: number): Promise<SessionRow[]> {
@@ -133,6 +162,10 @@ export class MemorySessions implements SessionTable {
       if (node_id !== null && lease_expires_ms !== null) counts.set(node_id, (counts.get(node_id) ?? 0) + 1);
     }
     return counts;
+  }
+
+  async countHeldBy(nodeId: string): Promise<number> {
+    return this.state.sessions.where((row) => row.lease_expires_ms !== null && row.node_id === nodeId).length;
   }
 
   async countByStatus(): Promise<ReadonlyMap<SessionStatus, number>> {

@@ -43,6 +43,7 @@ function nodesOf({ nodes }: MemoryState): NodeTable {
   return {
     put: async (row) => nodes.put(row.node_id, row),
     get: async (nodeId) => nodes.get(nodeId),
+    lock: async (nodeId) => nodes.get(nodeId),
     list: async () => sorted(nodes.values(), (row: NodeRow) => row.node_id),
     update: async (nodeId, patch) => void nodes.patch(nodeId, patch),
     remove: async (nodeId) => nodes.delete(nodeId),
@@ -93,6 +94,7 @@ function enginesOf({ engines, engineState }: MemoryState): EngineTable {
 
 function serviceTimeOf({ serviceTime }: MemoryState): ServiceTimeTable {
   return {
+    get: async () => serviceTime.get(ONLY)?.now_ms ?? 0,
     advance: async (nowMs) => {
       const stored = serviceTime.get(ONLY)?.now_ms ?? 0;
       if (nowMs <= stored) return stored;

@@ -28,6 +28,10 @@ export class MemoryTasks implements TaskTable {
     return this.state.tasks.get(taskId);
   }
 
+  async getMany(taskIds: readonly string[]): Promise<TaskRow[]> {
+    return [...new Set(taskIds)].flatMap((id) => this.state.tasks.get(id) ?? []);
+  }
+
   async findByKey(idempotencyKey: string): Promise<TaskRow | undefined> {
     return this.state.tasks.where((row) => row.idempotency_key === idempotencyKey)[0];
   }

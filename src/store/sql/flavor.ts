@@ -1,4 +1,5 @@
 import { type RawBuilder, sql } from 'kysely';
+import type { SessionProgress } from '../../schema/index.ts';
 
 /** What SQLite and PostgreSQL say differently. Everything else in this folder is the same for both. */
 export interface SqlFlavor {
@@ -6,6 +7,8 @@ export interface SqlFlavor {
   texts(values: readonly string[]): RawBuilder<string>;
   /** Rows `(session_id, sample_index)` in the order given, of columns of these names. */
   newSessions(list: readonly { readonly session_id: string; readonly sample_index: number }[]): RawBuilder<unknown>;
+  /** Rows of the columns of a SessionProgress. */
+  progress(reported: readonly SessionProgress[]): RawBuilder<unknown>;
   /** Ends a select whose rows nobody else may change meanwhile. */
   readonly forUpdate: RawBuilder<unknown>;
   /** As `forUpdate`, leaving out rows that another transaction holds. */
@@ -14,6 +17,8 @@ export interface SqlFlavor {
   readonly greatest: 'max' | 'greatest';
   /** Keeps other transactions from assigning result cursors until this one ends. A condition that is always true. */
   readonly cursorLock: RawBuilder<boolean>;
+  /** A statement that keeps others from deciding about a task id that may not exist yet until this transaction ends; null: nobody can. */
+  readonly taskIdLock: ((taskId: string) => RawBuilder<unknown>) | null;
 }
 
 /** SQLite has one writer at a time, so nothing needs a lock. */
@@ -22,8 +27,13 @@ export const SQLITE_FLAVOR: SqlFlavor = {
   newSessions: (list) => sql`
     (select value ->> 0 as session_id, value ->> 1 as sample_index, key as place
     from json_each(${JSON.stringify(list.map((one) => [one.session_id, one.sample_index]))}))`,
+  progress: (reported) => sql`
+    (select value ->> 0 as session_id, value ->> 1 as epoch, value ->> 2 as status, value ->> 3 as turns,
+      value ->> 4 as sampled_tokens
+    from json_each(${JSON.stringify(reported.map((one) => [one.session_id, one.epoch, one.status, one.turns, one.sampled_tokens]))}))`,
   forUpdate: sql``,
   skipLocked: sql``,
   greatest: 'max',
   cursorLock: sql<boolean>`true`,
+  taskIdLock: null,
 };

@@ -1,12 +1,16 @@
+import { sql } from 'kysely';
 import type { NodeRow } from '../rows.ts';
 import type { NodeTable } from '../store.ts';
+import type { SqlFlavor } from './flavor.ts';
 import type { Connection } from './tables.ts';
 
 export class SqlNodes implements NodeTable {
   private readonly db: Connection;
+  private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection) {
+  constructor(db: Connection, flavor: SqlFlavor) {
     this.db = db;
+    this.flavor = flavor;
   }
 
   async put(row: NodeRow): Promise<void> {
@@ -20,6 +24,12 @@ export class SqlNodes implements NodeTable {
 
   get(nodeId: string): Promise<NodeRow | undefined> {
     return this.db.selectFrom('nodes').selectAll().where('node_id', '=', nodeId).executeTakeFirst();
+  }
+
+  async lock(nodeId: string): Promise<NodeRow | undefined> {
+    const { rows } = await sql<NodeRow>`
+      select * from nodes where node_id = ${nodeId} ${this.flavor.forUpdate}`.execute(this.db);
+    return rows[0];
   }
 
   list(): Promise<NodeRow[]> {

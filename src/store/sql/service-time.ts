@@ -12,6 +12,10 @@ export class SqlServiceTime implements ServiceTimeTable {
     this.flavor = flavor;
   }
 
+  async get(): Promise<number> {
+    return (await this.db.selectFrom('service_time').select('now_ms').executeTakeFirstOrThrow()).now_ms;
+  }
+
   async advance(nowMs: number): Promise<number> {
     const row = await this.db
       .updateTable('service_time')

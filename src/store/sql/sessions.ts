@@ -1,7 +1,7 @@
 import { type RawBuilder, sql } from 'kysely';
-import type { SessionStatus, UnusableReason } from '../../schema/index.ts';
+import type { SessionProgress, SessionStatus, UnusableReason } from '../../schema/index.ts';
 import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
-import type { ClaimRequest, NewSessions, SessionTable } from '../store.ts';
+import { type ClaimRequest, type NewSessions, OVERDUE_FACTOR, OVERDUE_LOOK, type SessionTable } from '../store.ts';
 import type { SqlFlavor } from './flavor.ts';
 import type { Connection } from './tables.ts';
 
@@ -79,21 +79,39 @@ export class SqlSessions implements SessionTable {
   }
 
   async claim(request: ClaimRequest): Promise<SessionRow[]> {
-    const order = request.order === 'fifo' ? sql`queue_order` : sql`expected_ms desc, queue_order`;
     const { rows } = await sql<SessionRow>`
-      with due as (
-        select queue_order from sessions
-        where ${QUEUED} and trainer = ${request.trainer} and not_before_ms <= ${request.nowMs}
-          and (avoid_node is null or avoid_node <> ${request.nodeId} or avoid_until_ms <= ${request.nowMs})
-        order by priority desc, ${order} limit ${request.limit} ${this.flavor.skipLocked}
-      )
+      with ${this.next(request)}
       update sessions set status = 'LEASED', node_id = ${request.nodeId},
         lease_expires_ms = ${request.leaseExpiresMs}, updated_at = ${request.updatedAt}
       where queue_order in (select queue_order from due)
       returning *`.execute(this.db);
     const longer = (a: SessionRow, b: SessionRow): number =>
-      request.order === 'fifo' ? 0 : b.expected_ms - a.expected_ms;
+      request.order === 'longest_first' ? b.expected_ms - a.expected_ms : 0;
     return rows.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
+  }
+
+  /** Defines `due`: the sessions to claim. */
+  private next({ trainer, nodeId, nowMs, order, limit }: ClaimRequest): RawBuilder<unknown> {
+    const claimable = sql`
+      from sessions where ${QUEUED} and trainer = ${trainer} and not_before_ms <= ${nowMs}
+        and (avoid_node is null or avoid_node <> ${nodeId} or avoid_until_ms <= ${nowMs})`;
+    const { skipLocked } = this.flavor;
+    if (order === 'overdue') {
+      return sql`
+        front as (
+          select queue_order, priority, queued_since_ms, expected_ms ${claimable}
+          order by priority desc, queue_order limit ${OVERDUE_LOOK} ${skipLocked}
+        ),
+        due as (
+          select queue_order from front
+          where queued_since_ms + ${OVERDUE_FACTOR} * expected_ms < ${nowMs}
+            and priority = (select max(priority) from front)
+          order by queue_order limit ${limit}
+        )`;
+    }
+    const by = order === 'fifo' ? sql`queue_order` : sql`expected_ms desc, queue_order`;
+    return sql`
+      due as (select queue_order ${claimable} order by priority desc, ${by} limit ${limit} ${skipLocked})`;
   }
 
   async update(sessionId: string, patch: SessionPatch): Promise<void> {
@@ -107,6 +125,26 @@ export class SqlSessions implements SessionTable {
       .set({ lease_expires_ms: leaseExpiresMs })
       .where('session_id', 'in', this.flavor.texts(sessionIds))
       .execute();
+  }
+
+  async differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]> {
+    const { rows } = await sql<{ session_id: string }>`
+      select told.session_id from ${this.flavor.progress(reported)} as told
+      where not exists (
+        select 1 from sessions as kept
+        where kept.session_id = told.session_id and kept.epoch = told.epoch and kept.node_id = ${nodeId}
+          and kept.lease_expires_ms >= ${freshUntilMs} and kept.status = told.status and kept.turns = told.turns
+          and kept.sampled_tokens = told.sampled_tokens
+      )`.execute(this.db);
+    return rows.map((row) => row.session_id);
+  }
+
+  async recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void> {
+    await sql`
+      update sessions set status = told.status, turns = told.turns, sampled_tokens = told.sampled_tokens,
+        updated_at = ${updatedAt}
+      from ${this.flavor.progress(reported)} as told
+      where sessions.session_id = told.session_id`.execute(this.db);
   }
 
   lockExpired(nowMs: number, limit: number): Promise<SessionRow[]> {
@@ -134,6 +172,16 @@ export class SqlSessions implements SessionTable {
     return new Map(rows.flatMap((row) => (row.node_id === null ? [] : [[row.node_id, row.count]])));
   }
 
+  async countHeldBy(nodeId: string): Promise<number> {
+    const row = await this.db
+      .selectFrom('sessions')
+      .select((select) => select.fn.countAll<number>().as('count'))
+      .where('lease_expires_ms', 'is not', null)
+      .where('node_id', '=', nodeId)
+      .executeTakeFirstOrThrow();
+    return row.count;
+  }
+
   async countByStatus(): Promise<ReadonlyMap<SessionStatus, number>> {
     const rows = await this.db
       .selectFrom('sessions')
@@ -159,8 +207,18 @@ export class SqlSessions implements SessionTable {
   }
 
   async waitingTrainers(nowMs: number): Promise<string[]> {
+    // Hops over the index from one trainer to the next: the queue may be long, and has few trainers.
     const { rows } = await sql<{ trainer: string }>`
-      select distinct trainer from sessions where ${QUEUED} and not_before_ms <= ${nowMs}`.execute(this.db);
+      with recursive waiting (trainer) as (
+        select min(trainer) from sessions where ${QUEUED}
+        union all
+        select (select min(trainer) from sessions where ${QUEUED} and sessions.trainer > waiting.trainer)
+        from waiting where waiting.trainer is not null
+      )
+      select trainer from waiting where trainer is not null and exists (
+        select 1 from sessions
+        where ${QUEUED} and sessions.trainer = waiting.trainer and sessions.not_before_ms <= ${nowMs}
+      )`.execute(this.db);
     return rows.map((row) => row.trainer);
   }
 

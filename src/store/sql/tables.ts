@@ -47,7 +47,7 @@ export function tablesOver(db: Connection, flavor: SqlFlavor): StoreTables {
     tasks: new SqlTasks(db, flavor),
     sessions: new SqlSessions(db, flavor),
     results: new SqlResults(db, flavor),
-    nodes: new SqlNodes(db),
+    nodes: new SqlNodes(db, flavor),
     callbacks: new SqlCallbacks(db, flavor),
     tombstones: new SqlTombstones(db),
     engines: new SqlEngines(db),

@@ -42,6 +42,10 @@ export class SqlTasks implements TaskTable {
     return rows[0];
   }
 
+  getMany(taskIds: readonly string[]): Promise<TaskRow[]> {
+    return this.db.selectFrom('tasks').selectAll().where('task_id', 'in', this.flavor.texts(taskIds)).execute();
+  }
+
   findByKey(idempotencyKey: string): Promise<TaskRow | undefined> {
     return this.db.selectFrom('tasks').selectAll().where('idempotency_key', '=', idempotencyKey).executeTakeFirst();
   }
