@@ -175,6 +175,7 @@ export interface ResultTable {
   collect(trainer: string | null, upToCursor: number): Promise<void>;
   collectTask(taskId: string): Promise<void>;
   consumer(name: string): Promise<ConsumerRow | undefined>;
+  /** Adds the reader, or moves it on; its cursor never goes back. */
   putConsumer(row: ConsumerRow): Promise<void>;
   /** Of these blobs, those that a result or delivery still names. */
   referenced(refs: readonly string[]): Promise<ReadonlySet<string>>;

@@ -55,8 +55,8 @@ export class MemoryResults implements ResultTable {
 
   async addDelivery(row: DeliveryRow): Promise<void> {
     const key = `${row.session_id}/${row.epoch}`;
-    if (this.state.deliveries.get(key) !== undefined) throw new Error(`delivery ${key} is stored already`);
-    this.state.deliveries.put(key, row);
+    const earlier = this.state.deliveries.get(key);
+    if (earlier === undefined || earlier.kind === 'partial') this.state.deliveries.put(key, row);
   }
 
   async deliveriesOf(sessionId: string): Promise<DeliveryRow[]> {
@@ -76,7 +76,8 @@ export class MemoryResults implements ResultTable {
   }
 
   async putConsumer(row: ConsumerRow): Promise<void> {
-    this.state.consumers.put(row.consumer, row);
+    const known = this.state.consumers.get(row.consumer)?.cursor ?? 0;
+    this.state.consumers.put(row.consumer, { ...row, cursor: Math.max(row.cursor, known) });
   }
 
   async referenced(refs: readonly string[]): Promise<ReadonlySet<string>> {

@@ -103,12 +103,12 @@ export class SqlResults implements ResultTable {
   }
 
   async putConsumer(row: ConsumerRow): Promise<void> {
-    const { cursor } = row;
     const trainer = row.trainer ?? '';
+    const furthest = sql<number>`${sql.raw(this.flavor.greatest)}(consumers.cursor, ${row.cursor})`;
     await this.db
       .insertInto('consumers')
       .values({ ...row, trainer })
-      .onConflict((conflict) => conflict.column('consumer').doUpdateSet({ trainer, cursor }))
+      .onConflict((conflict) => conflict.column('consumer').doUpdateSet({ trainer, cursor: furthest }))
       .execute();
   }
 
