@@ -5,6 +5,8 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { Cgroups } from './cgroup.ts';
+import { endOwned } from './orphans.ts';
+import type { Owner } from './owner.ts';
 import { isAlive, readProcess } from './process-table.ts';
 import type { ExecRequest, ExecResult, Runtime, RuntimePaths, StartRequest } from './runtime.ts';
 import {
@@ -38,6 +40,7 @@ const EXIT_NO_PROGRAM = 127;
 export type BubblewrapParts = {
   readonly spawner: Spawner;
   readonly clock: Clock;
+  readonly owner: Owner;
   readonly dir: string;
   readonly host: SandboxHost;
   readonly request: StartRequest;
@@ -143,8 +146,12 @@ export class BubblewrapRuntime implements Runtime {
   private async tearDown(): Promise<void> {
     for (const child of this.running.keys()) child.kill();
     await Promise.allSettled(this.running.values());
-    this.parts.holder.process.kill();
-    await this.parts.holder.process.done.catch(() => {});
+    const { holder, owner, clock, request } = this.parts;
+    holder.process.kill();
+    // Where the spawn helper died, something may have been started that its death did not reach.
+    await holder.process.done.catch(() =>
+      endOwned(owner.id, ({ name }) => name === request.name, clock).catch(() => {}),
+    );
     await rm(this.parts.dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
   }
 
@@ -184,9 +191,9 @@ export class BubblewrapRuntime implements Runtime {
     checkEnvironment(command.env);
     refuseNul('the command', [...command.argv, command.cwd]);
     const id = this.nextExec++;
-    const { dir, host, spawner } = this.parts;
+    const { dir, host, spawner, request } = this.parts;
     const relaySocket = command.withProxy ? await this.openProxySocket() : null;
-    const plainRoot = this.parts.request.spec.image === null;
+    const plainRoot = request.spec.image === null;
     const { options, argv } = commandArgs(host, { ...command, relaySocket, plainRoot });
     const files = {
       args: execFile(dir, id, 'args'),
@@ -195,7 +202,7 @@ export class BubblewrapRuntime implements Runtime {
     };
     await writeFile(files.args, [...this.fixedArgs, '--json-status-fd', '8', ...options].join('\0'), { mode: 0o600 });
     this.refuseStopped();
-    const cgroup = (await this.parts.cgroups?.create(groupLimits(this.parts.request.spec, command))) ?? null;
+    const cgroup = (await this.parts.cgroups?.create(request.name, groupLimits(request.spec, command))) ?? null;
     try {
       const child = await spawner.spawn(spawnRequest(this.parts, command, { files, argv, cgroup }));
       const ended = await this.finish(child, files.status, signal);

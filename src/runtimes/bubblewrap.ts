@@ -6,7 +6,8 @@ import { asFloeError, FloeError } from '../core/errors.ts';
 import { runtimeSpecSchema } from '../schema/index.ts';
 import { diagnose } from './bubblewrap-problem.ts';
 import { BubblewrapRuntime } from './bubblewrap-runtime.ts';
-import { Cgroups } from './cgroup.ts';
+import type { Cgroups } from './cgroup.ts';
+import { labelled, type Owner } from './owner.ts';
 import { isRunning } from './process-table.ts';
 import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from './runtime.ts';
 import { checkEnvironment, checkWorkdir } from './sandbox-args.ts';
@@ -21,6 +22,9 @@ export type BubblewrapOptions = {
   readonly stateDir: string;
   /** Whether a task may ask for `network: host`. */
   readonly allowHostNetwork: boolean;
+  readonly owner: Owner;
+  /** null: none can be made here. */
+  readonly cgroups: () => Promise<Cgroups | null>;
 };
 
 const PROGRAMS = ['bwrap', 'unshare', 'nsenter', 'mount', 'tar', 'find', 'setpriv'];
@@ -39,7 +43,6 @@ export class BubblewrapProvider implements RuntimeProvider {
   private readonly options: BubblewrapOptions;
   private readonly dir: string;
   private host: Promise<SandboxHost> | null = null;
-  private cgroups: Promise<Cgroups | null> | null = null;
 
   constructor(options: BubblewrapOptions) {
     this.options = options;
@@ -101,12 +104,12 @@ export class BubblewrapProvider implements RuntimeProvider {
     image: Image | null,
     signal: AbortSignal,
   ): Promise<Runtime> {
-    const { spawner, clock } = this.options;
+    const { clock, owner } = this.options;
+    const spawner = labelled(this.options.spawner, owner, request.name);
+    const cgroups = await this.options.cgroups();
     const uid = image?.uid ?? uidOf(request.name);
     const holder = await startHolder({ spawner, dir, host, request, imagePath: image?.path ?? null, uid }, signal);
-    this.cgroups ??= Cgroups.find(clock);
-    const cgroups = await this.cgroups;
-    const runtime = new BubblewrapRuntime({ spawner, clock, dir, host, request, holder, uid, cgroups });
+    const runtime = new BubblewrapRuntime({ spawner, clock, owner, dir, host, request, holder, uid, cgroups });
     if (image === null) return runtime;
     try {
       // Shows that the image can run a command at all, and that it has the working directory.

@@ -4,6 +4,9 @@ import { type Clock, sleep } from '../core/clock.ts';
 import { asFloeError } from '../core/errors.ts';
 import { isRunning } from './process-table.ts';
 
+/** Names of groups start with it; the owner's id, the process, a number and the sandbox's name follow. */
+const PREFIX = 'floe-';
+
 export type CgroupLimits = {
   readonly memoryBytes: number;
   readonly taskCount: number;
@@ -40,36 +43,46 @@ let groupCount = 0;
 export class Cgroups {
   private readonly hierarchies: readonly Hierarchy[];
   private readonly clock: Clock;
+  private readonly ownerId: string;
 
-  private constructor(hierarchies: readonly Hierarchy[], clock: Clock) {
+  private constructor(hierarchies: readonly Hierarchy[], clock: Clock, ownerId: string) {
     this.hierarchies = hierarchies;
     this.clock = clock;
+    this.ownerId = ownerId;
   }
 
-  /** Finds out by making a group. null: none can be made, so that limits rest on watching the processes alone. */
-  static async find(clock: Clock): Promise<Cgroups | null> {
+  /**
+   * Finds out by making a group. null: none can be made, so that limits rest on watching the processes alone. Groups carry
+   * the owner's id in their names; empty ones that a dead process of the same owner left are removed.
+   */
+  static async find(clock: Clock, ownerId: string): Promise<Cgroups | null> {
     const usable: Hierarchy[] = [];
     for (const hierarchy of await candidates()) {
-      await removeAbandoned(hierarchy.parent);
-      const trial = new Cgroups([hierarchy], clock);
-      const group = await trial.create({ memoryBytes: 2 ** 30, taskCount: 100, cpus: 1 }).catch(() => null);
+      await removeAbandoned(hierarchy.parent, ownerId);
+      const trial = new Cgroups([hierarchy], clock, ownerId);
+      const limits = { memoryBytes: 2 ** 30, taskCount: 100, cpus: 1 };
+      const group = await trial.create('trial', limits).catch(() => null);
       if (group === null) continue;
       await group.remove();
       usable.push(hierarchy);
     }
-    return usable.length === 0 ? null : new Cgroups(usable, clock);
+    return usable.length === 0 ? null : new Cgroups(usable, clock, ownerId);
   }
 
-  /** Rejects with `runtime_failed`, with nothing left, when a limit cannot be set. */
-  async create(limits: CgroupLimits): Promise<Cgroup> {
-    const name = `floe-${process.pid}-${groupCount++}`;
+  /**
+   * A group for a command of the sandbox `name`. Without limits it only keeps the command's processes together, in one
+   * hierarchy. Rejects with `runtime_failed`, with nothing left, when a limit cannot be set.
+   */
+  async create(name: string, limits: CgroupLimits | null): Promise<Cgroup> {
+    const group = `${PREFIX}${this.ownerId}-${process.pid}-${groupCount++}-${name}`;
     const directories: string[] = [];
     const remove = (): Promise<void> => this.remove(directories);
     try {
-      for (const hierarchy of this.hierarchies) {
-        const directory = join(hierarchy.parent, name);
+      for (const hierarchy of limits === null ? this.hierarchies.slice(0, 1) : this.hierarchies) {
+        const directory = join(hierarchy.parent, group);
         await mkdir(directory);
         directories.push(directory);
+        if (limits === null) continue;
         for (const [file, value] of settings(hierarchy, limits)) await writeFile(join(directory, file), value);
       }
       return { directories, remove };
@@ -149,14 +162,44 @@ async function candidates(): Promise<Hierarchy[]> {
 }
 
 /** Groups of processes that are gone. */
-async function removeAbandoned(parent: string): Promise<void> {
+async function removeAbandoned(parent: string, ownerId: string): Promise<void> {
   for (const name of await readdir(parent).catch(() => [])) {
-    const pid = Number(/^floe-(\d+)-\d+$/.exec(name)?.[1]);
-    if (!Number.isNaN(pid) && pid !== process.pid && !isRunning(pid)) await removed(join(parent, name));
+    const pid = pidOf(name, ownerId);
+    if (pid !== null && pid !== process.pid && !isRunning(pid)) await removed(join(parent, name));
   }
 }
 
-function removed(directory: string): Promise<boolean> {
+/** The process that made a group of that owner; null for any other group. */
+function pidOf(group: string, ownerId: string): number | null {
+  const start = `${PREFIX}${ownerId}-`;
+  const pid = group.startsWith(start) ? /^(\d+)-\d+-/.exec(group.slice(start.length))?.[1] : undefined;
+  return pid === undefined ? null : Number(pid);
+}
+
+export type OwnedGroup = {
+  readonly directory: string;
+  /** Of the gateway process that made it. */
+  readonly pid: number;
+  /** The sandbox's name. */
+  readonly name: string;
+};
+
+/** All groups of an owner, in every hierarchy that this process could make groups in. */
+export async function groupsOf(ownerId: string): Promise<OwnedGroup[]> {
+  const found: OwnedGroup[] = [];
+  for (const { parent } of await candidates()) {
+    for (const group of await readdir(parent).catch(() => [])) {
+      const pid = pidOf(group, ownerId);
+      if (pid === null) continue;
+      const name = group.slice(PREFIX.length + ownerId.length + 1).replace(/^\d+-\d+-/, '');
+      found.push({ directory: join(parent, group), pid, name });
+    }
+  }
+  return found;
+}
+
+/** True once the group is gone; false while it has processes. */
+export function removed(directory: string): Promise<boolean> {
   return rmdir(directory).then(
     () => true,
     (error: NodeJS.ErrnoException) => error.code === 'ENOENT',

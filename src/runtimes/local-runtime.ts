@@ -4,9 +4,12 @@ import { dirname, join, resolve, sep } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { Cgroups } from './cgroup.ts';
+import { endOwned } from './orphans.ts';
+import type { Owner } from './owner.ts';
 import type { ExecRequest, ExecResult, Runtime, RuntimePaths, StartRequest } from './runtime.ts';
 import { baseEnvironment, checkEnvironment, refuseNul } from './sandbox-args.ts';
-import type { SpawnedProcess, Spawner, SpawnRequest, SpawnResult } from './spawner.ts';
+import type { SpawnedProcess, Spawner, SpawnLimits, SpawnRequest, SpawnResult } from './spawner.ts';
 import { EXTRACT_SCRIPT, PACK_SCRIPT } from './transfer-script.ts';
 
 const MB = 1024 * 1024;
@@ -18,18 +21,29 @@ const DEFAULT_MODE = 0o644;
 const MARK = 'FLOE_COMMAND_MARK';
 
 /**
- * Sets the limits that every system has and becomes the command; where util-linux is there, one that dies with its
- * parent. Arguments: largest file in blocks, the command.
+ * Joins a control group where it may, since no process leaves one by forking, sets the limits that every system has and becomes the
+ * command; where util-linux is there, one that dies with its parent. Arguments: the group's directory or an empty string,
+ * largest file in blocks or an empty string, the command.
  */
-const EXEC_SCRIPT = `ulimit -c 0
-ulimit -f "$1"
-shift
+const EXEC_SCRIPT = `[ -z "$1" ] || { echo 0 >"$1/cgroup.procs"; } 2>/dev/null || :
+ulimit -c 0
+[ -z "$2" ] || ulimit -f "$2"
+shift 2
 if command -v setpriv >/dev/null 2>&1; then exec setpriv --pdeathsig KILL -- /bin/sh -c 'exec "$@"' sh "$@"; fi
 exec "$@"`;
+
+/** A command, and the largest file that it may write in {@link ULIMIT_BLOCK_BYTES}, or an empty string. */
+type LocalCommand = Omit<SpawnRequest, 'marker' | 'onOutput'> & { readonly fileBlocks: string };
+
+/** For floe's own tools. */
+const NO_LIMITS: SpawnLimits = { memoryBytes: Number.POSITIVE_INFINITY, taskCount: Number.POSITIVE_INFINITY };
 
 export type LocalParts = {
   readonly spawner: Spawner;
   readonly clock: Clock;
+  readonly owner: Owner;
+  /** null: a command's processes are found by its mark alone. */
+  readonly cgroups: Cgroups | null;
   readonly dir: string;
   readonly request: StartRequest;
   /** Random, so that the mark cannot be guessed by another session. */
@@ -44,6 +58,8 @@ export class LocalRuntime implements Runtime {
   private readonly parts: LocalParts;
   private readonly running = new Map<SpawnedProcess, Promise<unknown>>();
   private stopping: Promise<void> | null = null;
+  /** A spawn helper died while it ran something of this sandbox: what it left must be looked for. */
+  private helperDied = false;
   private nextExec = 0;
 
   constructor(parts: LocalParts) {
@@ -75,7 +91,8 @@ export class LocalRuntime implements Runtime {
     const blocks = String(Math.ceil((spec.max_file_mb * MB) / ULIMIT_BLOCK_BYTES));
     const ended = await this.run(
       {
-        argv: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-exec', blocks, ...argv],
+        argv,
+        fileBlocks: blocks,
         env,
         cwd,
         stdin: request.stdin,
@@ -119,7 +136,8 @@ export class LocalRuntime implements Runtime {
     const report = join(this.parts.dir, `packing-${this.nextExec}`);
     const extract = ['/bin/sh', '-c', EXTRACT_SCRIPT, 'sh', to];
     const argv = ['/bin/sh', '-c', PACK_SCRIPT, 'floe-upload', hostDir, report, ...extract];
-    const ended = await this.run({ argv, env: this.environment(), maxOutputBytes: TOOL_OUTPUT_BYTES }, signal);
+    const tool = { argv, fileBlocks: '', env: this.environment(), maxOutputBytes: TOOL_OUTPUT_BYTES };
+    const ended = await this.run(tool, signal);
     const packingFailed = (await readFile(report).catch(() => null)) !== null;
     await rm(report, { force: true });
     if (ended.exitCode === 0 && !packingFailed) return;
@@ -169,15 +187,35 @@ export class LocalRuntime implements Runtime {
   private async tearDown(): Promise<void> {
     for (const child of this.running.keys()) child.kill();
     await Promise.allSettled(this.running.values());
+    const { owner, clock } = this.parts;
+    if (this.helperDied) await endOwned(owner.id, ({ name }) => name === this.name, clock).catch(() => {});
     await rm(this.parts.dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
   }
 
-  private async run(request: SpawnRequest, signal: AbortSignal): Promise<SpawnResult> {
+  private async run(request: LocalCommand, signal: AbortSignal): Promise<SpawnResult> {
     signal.throwIfAborted();
     this.refuseStopped();
+    const { argv, fileBlocks, limits = NO_LIMITS, ...rest } = request;
     const marker = `${MARK}=${this.name}:${this.nextExec++}:${this.parts.token}`;
     const env = { ...request.env, [MARK]: marker.slice(MARK.length + 1) };
-    const child = await this.parts.spawner.spawn({ ...request, env, marker });
+    const cgroup = (await this.parts.cgroups?.create(this.name, null)) ?? null;
+    const cgroups = cgroup?.directories ?? [];
+    try {
+      const child = await this.parts.spawner.spawn({
+        ...rest,
+        argv: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-exec', cgroups[0] ?? '', fileBlocks, ...argv],
+        env,
+        marker,
+        limits: { ...limits, cgroups },
+        onOutput: this.parts.request.onActivity,
+      });
+      return await this.finish(child, signal);
+    } finally {
+      await cgroup?.remove();
+    }
+  }
+
+  private async finish(child: SpawnedProcess, signal: AbortSignal): Promise<SpawnResult> {
     const abort = (): void => child.kill();
     this.running.set(child, child.done);
     if (signal.aborted || this.stopping !== null) abort();
@@ -187,6 +225,9 @@ export class LocalRuntime implements Runtime {
       signal.throwIfAborted();
       this.refuseStopped();
       return ended;
+    } catch (error) {
+      if (FloeError.is(error) && error.details.helper === 'died') this.helperDied = true;
+      throw error;
     } finally {
       signal.removeEventListener('abort', abort);
       this.running.delete(child);

@@ -3,13 +3,22 @@ import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
+import type { Cgroups } from './cgroup.ts';
 import { LocalRuntime } from './local-runtime.ts';
+import { labelled, type Owner } from './owner.ts';
 import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from './runtime.ts';
 import { checkEnvironment } from './sandbox-args.ts';
 import { missingProgram } from './sandbox-host.ts';
 import type { Spawner } from './spawner.ts';
 
-export type LocalOptions = { readonly spawner: Spawner; readonly clock: Clock; readonly stateDir: string };
+export type LocalOptions = {
+  readonly spawner: Spawner;
+  readonly clock: Clock;
+  readonly stateDir: string;
+  readonly owner: Owner;
+  /** null: none can be made here. */
+  readonly cgroups: () => Promise<Cgroups | null>;
+};
 
 /** Of a session's directory, one each. */
 const DIRS = ['work', 'home', 'tmp', 'artifacts', 'logs'];
@@ -44,7 +53,12 @@ export class LocalProvider implements RuntimeProvider {
     try {
       for (const name of DIRS) await mkdir(join(dir, name), { recursive: true, mode: 0o700 });
       signal.throwIfAborted();
-      return new LocalRuntime({ ...this.options, dir, request, token: randomBytes(9).toString('base64url') });
+      const { clock, owner } = this.options;
+      const cgroups = await this.options.cgroups();
+      signal.throwIfAborted();
+      const spawner = labelled(this.options.spawner, owner, request.name);
+      const token = randomBytes(9).toString('base64url');
+      return new LocalRuntime({ spawner, clock, owner, cgroups, dir, request, token });
     } catch (error) {
       await rm(dir, { recursive: true, force: true });
       signal.throwIfAborted();

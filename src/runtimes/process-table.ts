@@ -109,6 +109,11 @@ export function cgroupHit(directories: readonly string[]): 'memory' | 'processes
   return null;
 }
 
+/** Processes of a control group, by its directory; empty once it is gone. */
+export function processesOfGroup(directory: string): number[] {
+  return (readProcFile(`${directory}/cgroup.procs`) ?? '').split('\n').filter(Boolean).map(Number);
+}
+
 function counted(counters: string | null, name: string): boolean {
   return Number(new RegExp(`^${name} (\\d+)$`, 'm').exec(counters ?? '')?.[1] ?? 0) > 0;
 }

@@ -1,7 +1,10 @@
+import { randomBytes } from 'node:crypto';
 import type { Clock } from '../core/clock.ts';
 import type { RuntimeBackend } from '../schema/index.ts';
 import { BubblewrapProvider } from './bubblewrap.ts';
+import { Cgroups } from './cgroup.ts';
 import { LocalProvider } from './local.ts';
+import type { Owner } from './owner.ts';
 import type { RuntimeProvider } from './runtime.ts';
 import type { Spawner } from './spawner.ts';
 
@@ -12,13 +15,22 @@ export type RuntimeProviderOptions = {
   readonly stateDir: string;
   /** Whether tasks may ask for `network: host`; default: no. */
   readonly allowHostNetwork?: boolean | undefined;
+  /** Whom the sandboxes are labelled with; default: somebody new, whom nobody reaps for. */
+  readonly owner?: Owner | undefined;
 };
 
 /** Every sandbox back end, whether or not it works on this host: ask its `probe`. */
 export function createRuntimeProviders(options: RuntimeProviderOptions): Map<RuntimeBackend, RuntimeProvider> {
   const { spawner, clock, stateDir, allowHostNetwork = false } = options;
+  const owner = options.owner ?? { id: randomBytes(8).toString('hex'), instance: String(process.pid) };
+  let found: Promise<Cgroups | null> | null = null;
+  const cgroups = (): Promise<Cgroups | null> => {
+    found ??= Cgroups.find(clock, owner.id);
+    return found;
+  };
+  const common = { spawner, clock, stateDir, owner, cgroups };
   return new Map<RuntimeBackend, RuntimeProvider>([
-    ['bubblewrap', new BubblewrapProvider({ spawner, clock, stateDir, allowHostNetwork })],
-    ['local', new LocalProvider({ spawner, clock, stateDir })],
+    ['bubblewrap', new BubblewrapProvider({ ...common, allowHostNetwork })],
+    ['local', new LocalProvider(common)],
   ]);
 }

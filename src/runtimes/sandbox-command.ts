@@ -94,5 +94,6 @@ export function spawnRequest(parts: BubblewrapParts, command: Command, setup: Co
     stdin: command.stdin,
     maxOutputBytes: command.maxOutputBytes,
     limits: { ...limits, cgroups: directories },
+    onOutput: request.onActivity,
   };
 }

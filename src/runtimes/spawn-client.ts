@@ -4,9 +4,12 @@ import { FloeError } from '../core/errors.ts';
 import type { HelperReply, HelperRequest } from './spawn-protocol.ts';
 import type { SpawnedProcess, Spawner, SpawnRequest, SpawnResult } from './spawner.ts';
 
-/** Starts the helper process. Rejects with `runtime_failed` when that is not possible. */
-export async function createSpawner(): Promise<Spawner> {
-  const spawner = new HelperSpawner();
+/**
+ * Starts the helper process. Rejects with `runtime_failed` when that is not possible. `label` are environment variables
+ * that the helper itself carries; what it starts has none but those of the request.
+ */
+export async function createSpawner(label: Readonly<Record<string, string>> = {}): Promise<Spawner> {
+  const spawner = new HelperSpawner(label);
   await spawner.start();
   return spawner;
 }
@@ -15,8 +18,13 @@ export async function createSpawner(): Promise<Spawner> {
 const HELPER_ENV_NAMES = ['PATH', 'LANG', 'TMPDIR'];
 
 class HelperSpawner implements Spawner {
+  private readonly label: Readonly<Record<string, string>>;
   private helper: Helper | null = null;
   private closing: Promise<void> | null = null;
+
+  constructor(label: Readonly<Record<string, string>>) {
+    this.label = label;
+  }
 
   get helperPid(): number | null {
     return this.helper?.pid ?? null;
@@ -24,7 +32,7 @@ class HelperSpawner implements Spawner {
 
   async start(): Promise<Helper> {
     if (this.closing !== null) throw new FloeError('runtime_failed', 'the spawner is closed');
-    if (this.helper === null || this.helper.dead) this.helper = new Helper();
+    if (this.helper === null || this.helper.dead) this.helper = new Helper(this.label);
     await this.helper.ready;
     return this.helper;
   }
@@ -46,6 +54,7 @@ type Pending = {
   readonly started: (pid: number) => void;
   readonly failed: (error: FloeError) => void;
   readonly line: (line: string | null) => void;
+  readonly output: () => void;
   readonly done: (result: SpawnResult) => void;
 };
 
@@ -58,8 +67,8 @@ class Helper {
   private readonly pending = new Map<number, Pending>();
   private nextId = 1;
 
-  constructor() {
-    const env: Record<string, string> = {};
+  constructor(label: Readonly<Record<string, string>>) {
+    const env: Record<string, string> = { ...label };
     for (const name of HELPER_ENV_NAMES) {
       const value = process.env[name];
       if (value !== undefined) env[name] = value;
@@ -120,6 +129,7 @@ class Helper {
             settle.line(null);
           },
           line: (text) => settle.line(text),
+          output: () => request.onOutput?.(),
           done: (value) => {
             settle.line(null);
             settle.done(value);
@@ -127,7 +137,9 @@ class Helper {
         });
       });
       this.keepAlive();
-      this.send({ type: 'spawn', id, request: { ...request, stdin: stdinBytes(request.stdin) } });
+      const { onOutput, ...plain } = request;
+      const tellOutput = onOutput !== undefined;
+      this.send({ type: 'spawn', id, request: { ...plain, stdin: stdinBytes(request.stdin), tellOutput } });
     });
   }
 
@@ -153,6 +165,9 @@ class Helper {
     switch (message.type) {
       case 'started':
         waiter.started(message.pid);
+        break;
+      case 'output':
+        waiter.output();
         break;
       case 'line':
         waiter.line(message.line);

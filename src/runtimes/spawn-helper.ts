@@ -1,7 +1,14 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { systemClock } from '../core/clock.ts';
 import { CappedOutput } from './capped-output.ts';
-import { cgroupHit, isAlive, processesWithEnvironment, readProcessTable } from './process-table.ts';
+import {
+  cgroupHit,
+  isAlive,
+  processesOfGroup,
+  processesWithEnvironment,
+  readProcess,
+  readProcessTable,
+} from './process-table.ts';
 import { type LimitHit, ProcessWatch } from './process-watch.ts';
 import type { HelperReply, HelperRequest } from './spawn-protocol.ts';
 
@@ -12,12 +19,19 @@ import type { HelperReply, HelperRequest } from './spawn-protocol.ts';
 
 /** A first line longer than this is not a line that anybody waits for. */
 const MAX_LINE_BYTES = 64 * 1024;
-/** Between two looks at a process group that has been killed; it is empty within one or two. */
-const GROUP_POLL_MS = 2;
+/** Between two looks at processes that have been killed; they are gone within one or two. */
+const GONE_POLL_MS = 2;
+/** Output that a command leaves in a pipe has arrived by then; who still holds the pipe is nobody that the helper knows. */
+const OUTPUT_GRACE_MS = 250;
+/** Between two reports that there is output. */
+const OUTPUT_TELL_MS = 1_000;
 
 type SpawnMessage = Extract<HelperRequest, { type: 'spawn' }>;
 
-const running = new Map<number, { readonly pid: number; readonly marker: string | undefined }>();
+/** A command's processes: its process group, those that carry its mark, and those in its control group. */
+type Running = { readonly pid: number; readonly marker: string | undefined; readonly cgroups: readonly string[] };
+
+const running = new Map<number, Running>();
 const watch = new ProcessWatch(systemClock);
 
 process.on('message', (message) => receive(message as HelperRequest));
@@ -34,7 +48,9 @@ function receive(message: HelperRequest): void {
       break;
     case 'kill': {
       const entry = running.get(message.id);
-      if (entry !== undefined) killGroup(entry.pid);
+      if (entry === undefined) break;
+      killGroup(entry.pid);
+      for (const member of membersOf(entry)) kill(member);
       break;
     }
     case 'close':
@@ -66,10 +82,11 @@ function start({ id, request }: SpawnMessage): void {
     return;
   }
   child.on('error', () => {});
-  running.set(id, { pid, marker: request.marker });
+  const entry = { pid, marker: request.marker, cgroups: request.limits?.cgroups ?? [] };
+  running.set(id, entry);
   reply({ type: 'started', id, pid });
   feed(child, request.stdin);
-  follow(id, pid, child, request);
+  follow(id, entry, child, request);
 }
 
 function feed(child: ChildProcess, stdin: Buffer | 'hold' | undefined): void {
@@ -78,29 +95,41 @@ function feed(child: ChildProcess, stdin: Buffer | 'hold' | undefined): void {
   if (stdin !== undefined && stdin !== 'hold') child.stdin?.end(stdin);
 }
 
-function follow(id: number, pid: number, child: ChildProcess, request: SpawnMessage['request']): void {
+function follow(id: number, entry: Running, child: ChildProcess, request: SpawnMessage['request']): void {
+  const { pid, cgroups } = entry;
   const stdout = new CappedOutput(request.maxOutputBytes);
   const stderr = new CappedOutput(request.maxOutputBytes);
   const onFirstLine = firstLineOf((line) => reply({ type: 'line', id, line }));
+  const onOutput = request.tellOutput ? outputTeller(id) : () => {};
   child.stdout?.on('data', (chunk: Buffer) => {
     onFirstLine(chunk);
+    onOutput();
     stdout.push(chunk);
   });
-  child.stderr?.on('data', (chunk: Buffer) => stderr.push(chunk));
+  child.stderr?.on('data', (chunk: Buffer) => {
+    onOutput();
+    stderr.push(chunk);
+  });
   let killedBy: LimitHit | null = null;
   if (request.limits !== undefined) {
     watch.add(pid, request.limits, (hit) => {
       killedBy = hit;
-      killAll(pid, request.marker);
+      killGroup(pid);
+      for (const member of membersOf(entry)) kill(member);
     });
   }
   const exited = new Promise<void>((resolve) => {
     child.once('exit', (exitCode) => {
       watch.remove(pid);
       // A command that gave up because of its limit has been ended by it, before anybody looked.
-      if (exitCode !== 0) killedBy ??= cgroupHit(request.limits?.cgroups ?? []);
-      killAll(pid, request.marker);
-      whenGroupIsGone(pid, resolve);
+      if (exitCode !== 0) killedBy ??= cgroupHit(cgroups);
+      endRest(entry, () => {
+        resolve();
+        systemClock.schedule(OUTPUT_GRACE_MS, () => {
+          child.stdout?.destroy();
+          child.stderr?.destroy();
+        });
+      });
     });
   });
   child.once('close', (exitCode, signal) => {
@@ -111,6 +140,16 @@ function follow(id: number, pid: number, child: ChildProcess, request: SpawnMess
       reply({ type: 'done', id, result });
     });
   });
+}
+
+function outputTeller(id: number): () => void {
+  let toldMs = Number.NEGATIVE_INFINITY;
+  return () => {
+    const nowMs = systemClock.monotonicMs();
+    if (nowMs - toldMs < OUTPUT_TELL_MS) return;
+    toldMs = nowMs;
+    reply({ type: 'output', id });
+  };
 }
 
 function firstLineOf(found: (line: string) => void): (chunk: Buffer) => void {
@@ -124,10 +163,10 @@ function firstLineOf(found: (line: string) => void): (chunk: Buffer) => void {
   };
 }
 
-function killAll(pid: number, marker: string | undefined): void {
-  killGroup(pid);
-  if (marker === undefined) return;
-  for (const marked of processesWithEnvironment(marker)) kill(marked);
+/** Live processes of a command that may have left its process group. */
+function membersOf({ marker, cgroups }: Running): number[] {
+  const marked = marker === undefined ? [] : processesWithEnvironment(marker);
+  return [...marked, ...cgroups.flatMap(processesOfGroup)].filter((pid) => isAlive(readProcess(pid)));
 }
 
 function killGroup(pid: number): void {
@@ -142,10 +181,16 @@ function kill(target: number): void {
   }
 }
 
-/** Waits until no live process of the group is left. Its leader is reaped, so only what it left behind can be there. */
-function whenGroupIsGone(pid: number, resolve: () => void): void {
-  if (groupIsGone(pid)) resolve();
-  else systemClock.schedule(GROUP_POLL_MS, () => whenGroupIsGone(pid, resolve));
+/**
+ * Kills what a command left behind and waits until nothing of it lives. Its leader is reaped by now. Looks again, since a
+ * process may be forking while it is looked for.
+ */
+function endRest(entry: Running, done: () => void): void {
+  killGroup(entry.pid);
+  const members = membersOf(entry);
+  for (const member of members) kill(member);
+  if (members.length === 0 && groupIsGone(entry.pid)) done();
+  else systemClock.schedule(GONE_POLL_MS, () => endRest(entry, done));
 }
 
 function groupIsGone(pid: number): boolean {
@@ -158,7 +203,10 @@ function groupIsGone(pid: number): boolean {
 }
 
 function endAll(): void {
-  for (const { pid, marker } of running.values()) killAll(pid, marker);
+  for (const entry of running.values()) {
+    killGroup(entry.pid);
+    for (const member of membersOf(entry)) kill(member);
+  }
   process.exit(0);
 }
 

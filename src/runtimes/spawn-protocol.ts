@@ -5,7 +5,10 @@ export type HelperRequest =
   | {
       readonly type: 'spawn';
       readonly id: number;
-      readonly request: Omit<SpawnRequest, 'stdin'> & { readonly stdin: Buffer | 'hold' | undefined };
+      readonly request: Omit<SpawnRequest, 'stdin' | 'onOutput'> & {
+        readonly stdin: Buffer | 'hold' | undefined;
+        readonly tellOutput: boolean;
+      };
     }
   | { readonly type: 'kill'; readonly id: number }
   | { readonly type: 'close' };
@@ -14,5 +17,6 @@ export type HelperReply =
   | { readonly type: 'ready' }
   | { readonly type: 'started'; readonly id: number; readonly pid: number }
   | { readonly type: 'failed'; readonly id: number; readonly message: string }
+  | { readonly type: 'output'; readonly id: number }
   | { readonly type: 'line'; readonly id: number; readonly line: string }
   | { readonly type: 'done'; readonly id: number; readonly result: SpawnResult };

@@ -18,6 +18,8 @@ export type SpawnRequest = {
    * the mark is killed, also what left the process group. Linux only; ignored elsewhere.
    */
   readonly marker?: string | undefined;
+  /** Called while the process writes output, at most once a second. Must not throw. */
+  readonly onOutput?: (() => void) | undefined;
 };
 
 export type SpawnLimits = {
@@ -25,7 +27,10 @@ export type SpawnLimits = {
   readonly memoryBytes: number;
   /** Threads, counted likewise. */
   readonly taskCount: number;
-  /** Directories of the control group that the command runs in; its own counters then tell which limit was hit. */
+  /**
+   * Directories of the control group that the command runs in: its own counters then tell which limit was hit, and whatever
+   * is left in it when the command ends is killed.
+   */
   readonly cgroups?: readonly string[] | undefined;
 };
 

@@ -5,15 +5,16 @@ import { systemClock } from '../../src/core/clock.ts';
 import { Cgroups } from '../../src/runtimes/cgroup.ts';
 import { bubblewrapProblem, never, Workbench } from './workbench.ts';
 
+const OWNER = `test${process.pid}`;
 const problem = await bubblewrapProblem();
-const groups = await Cgroups.find(systemClock);
+const groups = await Cgroups.find(systemClock, OWNER);
 if (groups === null) console.warn('tests of control groups are skipped: this user may not make any here');
 
 const limits = { memoryBytes: 64 * 1024 * 1024, taskCount: 20, cpus: 0.5 };
 
 describe.skipIf(groups === null)('a control group', () => {
   test('has the limits in every hierarchy, and is gone after its removal', async () => {
-    const group = await groups?.create(limits);
+    const group = await groups?.create('s0', limits);
     const directories = group?.directories ?? [];
     expect(directories).not.toEqual([]);
     const values = directories.flatMap((directory) =>
@@ -28,14 +29,14 @@ describe.skipIf(groups === null)('a control group', () => {
   });
 
   test('is not left behind when a limit cannot be set', async () => {
-    const group = await groups?.create(limits);
+    const group = await groups?.create('s0', limits);
     const parents = (group?.directories ?? []).map((directory) => dirname(directory));
     await group?.remove();
-    await expect(groups?.create({ ...limits, memoryBytes: Number.NaN })).rejects.toMatchObject({
+    await expect(groups?.create('s0', { ...limits, memoryBytes: Number.NaN })).rejects.toMatchObject({
       code: 'runtime_failed',
     });
     const mine = parents.flatMap((parent) =>
-      readdirSync(parent).filter((name) => name.startsWith(`floe-${process.pid}-`)),
+      readdirSync(parent).filter((name) => name.startsWith(`floe-${OWNER}-${process.pid}-`)),
     );
     expect(mine).toEqual([]);
   });
