@@ -49,7 +49,7 @@ export function tablesOver(db: Connection, flavor: SqlFlavor): StoreTables {
     results: new SqlResults(db, flavor),
     nodes: new SqlNodes(db, flavor),
     callbacks: new SqlCallbacks(db, flavor),
-    tombstones: new SqlTombstones(db),
+    tombstones: new SqlTombstones(db, flavor),
     engines: new SqlEngines(db),
     serviceTime: new SqlServiceTime(db, flavor),
     durations: new SqlDurations(db, flavor),

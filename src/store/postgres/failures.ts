@@ -1,0 +1,48 @@
+import pg from 'pg';
+import { FloeError } from '../../core/errors.ts';
+
+/**
+ * SQLSTATE codes, and classes (their first two characters), with which the server says that it cannot do its work now, whatever the
+ * statement: broken connections (08), transactions that it ended (25P03 and 25006, which a failed-over server gives), bad credentials
+ * (28), missing databases (3D), exhausted resources such as a full disk (53), interventions and timeouts (57, 55P03), failures
+ * of the system (58) and of itself (XX).
+ */
+const UNAVAILABLE = ['08', '25006', '25P03', '28', '3D', '53', '55P03', '57', '58', 'XX'];
+
+/** Another transaction got in the way: serialisation failure, deadlock, and a row that another one added at the same time. */
+const IN_THE_WAY = ['40001', '40P01', '23505'];
+
+/** A character that PostgreSQL's text cannot hold: NUL, for the most part. */
+const UNSTORABLE_TEXT = ['22021', '22P05'];
+
+/** Whether the same work may succeed when it is simply done again. */
+export function isInTheWay(thrown: unknown): boolean {
+  return thrown instanceof pg.DatabaseError && IN_THE_WAY.includes(thrown.code ?? '');
+}
+
+/** What the driver threw: what is no answer of the server is a broken connection, which becomes `store_unavailable`. */
+export function asDriverError(thrown: unknown): unknown {
+  // A value that cannot be sent is a defect of the caller.
+  if (!(thrown instanceof Error) || thrown instanceof pg.DatabaseError || thrown instanceof TypeError) return thrown;
+  return unavailable(`the database cannot be reached: ${thrown.message}`, thrown);
+}
+
+/**
+ * A server's answer, as the store's callers get it: `store_unavailable` from one that is full, overloaded or being
+ * stopped; a violated constraint is a defect and stays what it is.
+ */
+export function asStoreError(thrown: unknown): unknown {
+  if (!(thrown instanceof pg.DatabaseError)) return thrown;
+  const code = thrown.code ?? '';
+  if (UNSTORABLE_TEXT.includes(code)) {
+    return new FloeError('schema_violation', `a text cannot be stored: ${thrown.message}`, { code }, thrown);
+  }
+  if (code.startsWith('40') || UNAVAILABLE.some((prefix) => code.startsWith(prefix))) {
+    return unavailable(`the database refused: ${thrown.message} (${code})`, thrown, code);
+  }
+  return thrown;
+}
+
+export function unavailable(message: string, cause: unknown, code: string | null = null): FloeError {
+  return new FloeError('store_unavailable', message, code === null ? {} : { code }, cause);
+}

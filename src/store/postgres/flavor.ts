@@ -1,0 +1,33 @@
+import { sql } from 'kysely';
+import type { SqlFlavor } from '../sql/flavor.ts';
+
+/** Floe's half of the two-part keys of advisory locks, so that other users of the database are not met ('floe' in ASCII). */
+export const LOCK_CLASS = 0x666c6f65;
+
+/** The same for locks on task ids ('flof'). */
+const TASK_LOCK_CLASS = LOCK_CLASS + 1;
+
+export const MIGRATION_LOCK = 1;
+const CURSOR_LOCK = 2;
+
+export const POSTGRES_FLAVOR: SqlFlavor = {
+  texts: (values) => sql<string>`(select unnest(${values}::text[]))`,
+  newSessions: (list) => sql`
+    (select session_id, sample_index, place
+    from unnest(${list.map((one) => one.session_id)}::text[], ${list.map((one) => one.sample_index)}::integer[])
+      with ordinality as one (session_id, sample_index, place))`,
+  progress: (reported) => sql`
+    (select session_id, epoch, status, turns, sampled_tokens
+    from unnest(${reported.map((one) => one.session_id)}::text[], ${reported.map((one) => one.epoch)}::integer[],
+      ${reported.map((one) => one.status)}::text[], ${reported.map((one) => one.turns)}::integer[],
+      ${reported.map((one) => one.sampled_tokens)}::bigint[])
+      as one (session_id, epoch, status, turns, sampled_tokens))`,
+  forUpdate: sql`for update`,
+  skipLocked: sql`for update skip locked`,
+  greatest: 'greatest',
+  cursorLock: sql<boolean>`pg_advisory_xact_lock(${sql.lit(LOCK_CLASS)}, ${sql.lit(CURSOR_LOCK)}) is not null`,
+  taskIdLock: (taskId) => sql`select pg_advisory_xact_lock(${sql.lit(TASK_LOCK_CLASS)}, hashtext(${taskId}))`,
+};
+
+/** For transactions that only read: PostgreSQL locks no rows in them, and nothing that they see changes. */
+export const READ_FLAVOR: SqlFlavor = { ...POSTGRES_FLAVOR, forUpdate: sql``, skipLocked: sql``, taskIdLock: null };
