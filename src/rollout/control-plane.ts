@@ -1,0 +1,93 @@
+import type { Clock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import { newId } from '../core/ids.ts';
+import type { TaskRequest } from '../schema/index.ts';
+import type { BlobStore, Store } from '../store/index.ts';
+import { type CallbackTransport, httpTransport } from './callback-transport.ts';
+import { CallbackDelivery } from './callbacks.ts';
+import type { RolloutConfig } from './config.ts';
+import { followAnnouncements, type RolloutContext, type RolloutLog } from './context.ts';
+import { Counters } from './counters.ts';
+import { EventBus } from './event-bus.ts';
+import type { RouteName } from './http/api.ts';
+import { engineHandlers } from './http/engine-handlers.ts';
+import type { Handlers } from './http/handler.ts';
+import { nodeHandlers } from './http/node-handlers.ts';
+import { type MetricsRegistry, serviceHandlers } from './http/service-handlers.ts';
+import { sessionHandlers } from './http/session-handlers.ts';
+import { taskHandlers } from './http/task-handlers.ts';
+import { ServiceTime } from './service-time.ts';
+import { sweepForever, sweepOnce } from './sweeps.ts';
+import { Wakeups } from './wakeups.ts';
+
+export type RolloutDeps = {
+  readonly store: Store;
+  readonly blobs: BlobStore;
+  readonly clock: Clock;
+  /** Simulations give their own, to be repeatable. */
+  readonly random?: () => number;
+  readonly newId?: (prefix: string) => string;
+  /** Throws a FloeError when a task names a harness, builder or evaluator that does not exist or configures it wrongly. */
+  readonly validateTask: (task: TaskRequest) => void | Promise<void>;
+  readonly metricsRegistry?: MetricsRegistry;
+  /** Default: HTTP. */
+  readonly callbackTransport?: CallbackTransport;
+  readonly log?: RolloutLog;
+};
+
+/** The rollout server without its listeners. */
+export type ControlPlane = {
+  readonly context: RolloutContext;
+  /** What is called over HTTP. */
+  readonly handlers: Handlers<RouteName>;
+  /** Starts the background work. Resolves when that has ended after `close`; rejects when it fails by a defect. */
+  run(): Promise<void>;
+  sweep(): Promise<void>;
+  /** Ends held calls and the background work; new calls are the caller's to refuse. */
+  close(): void;
+  /** After `close`, when all calls have been answered. */
+  finish(): Promise<void>;
+};
+
+const SILENT: RolloutLog = { info: () => {}, warn: () => {}, error: () => {} };
+
+/** Throws `store_unavailable`. */
+export async function createControlPlane(config: RolloutConfig, deps: RolloutDeps): Promise<ControlPlane> {
+  const closing = new AbortController();
+  const context: RolloutContext = {
+    config,
+    store: deps.store,
+    blobs: deps.blobs,
+    clock: deps.clock,
+    random: deps.random ?? Math.random,
+    newId: deps.newId ?? ((prefix) => newId(prefix, deps.clock)),
+    counters: new Counters(),
+    time: await ServiceTime.start(deps.clock, deps.store),
+    wakeups: new Wakeups(deps.clock, closing.signal),
+    events: new EventBus(),
+    log: deps.log ?? SILENT,
+    validateTask: deps.validateTask,
+    closing: closing.signal,
+  };
+  const unfollow = followAnnouncements(context);
+  return {
+    context,
+    handlers: {
+      ...taskHandlers(context),
+      ...sessionHandlers(context),
+      ...nodeHandlers(context),
+      ...engineHandlers(context),
+      ...serviceHandlers(context, deps.metricsRegistry ?? null),
+    },
+    run: async () => {
+      const callbacks = new CallbackDelivery(context, deps.callbackTransport ?? httpTransport(config));
+      await Promise.all([callbacks.run(), sweepForever(context)]);
+    },
+    sweep: () => sweepOnce(context),
+    close: () => closing.abort(new FloeError('not_ready', 'the server is shutting down')),
+    finish: async () => {
+      unfollow();
+      await context.time.persist();
+    },
+  };
+}
