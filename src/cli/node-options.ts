@@ -3,12 +3,14 @@ import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/config.ts';
 import type { DispatchPolicy } from '../gateway/dispatch-policy.ts';
-import type { EngineKind, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
+import type { EngineKind, EngineLocality, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
 
 export type NodeOptions = {
   engine: string[];
   engineKind: EngineKind;
   enginePolicy: EnginePolicy;
+  engineLocality: EngineLocality;
+  nodeHost?: string;
   model?: string;
   nodeId?: string;
   backend?: RuntimeBackend;
@@ -39,8 +41,17 @@ export function withNode(command: Command): Command {
       'which engine a call goes to: least_in_flight, assignment_count or consistent_hash',
       'least_in_flight',
     )
+    .option(
+      '--engine-locality <choice>',
+      'prefer_local: engines of this host first, while they have capacity; or none',
+      'none',
+    )
     .option('--model <name>', "the engines' model (default: the first that each serves)")
     .option('--node-id <id>', 'name of this node (default: the host name)')
+    .option(
+      '--node-host <name>',
+      'this machine, as engine addresses have it (default: the address that reaches the server)',
+    )
     .option('--backend <name>', 'default runtime: bubblewrap or local (default: bubblewrap where it works)')
     .option('--init <n>', 'INIT workers (default: twice the cores)')
     .option('--ready <n>', 'places in the READY buffer (default: the cores)')
@@ -85,6 +96,8 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
       logprobs_mode: options.logprobsMode,
     })),
     engine_policy: options.enginePolicy,
+    engine_locality: options.engineLocality,
+    host: options.nodeHost ?? null,
     default_backend: backend,
     upload_roots: options.uploadRoot,
     builders: builderModules(options.builder),

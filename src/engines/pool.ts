@@ -2,6 +2,7 @@ import type { Clock } from '../core/clock.ts';
 import type {
   CaptureMode,
   EngineInfo,
+  EngineLocality,
   EngineMode,
   EnginePolicy,
   EngineSpec,
@@ -79,6 +80,10 @@ export type EnginePoolDeps = {
   readonly notice?: EngineNotice;
   /** How an engine is picked, in all pools; default: `least_in_flight`. */
   readonly policy?: EnginePolicy;
+  /** Whether engines of this host come first while they have capacity; default: `none`. */
+  readonly locality?: EngineLocality;
+  /** A name or address of this host, beside those that it knows itself by. */
+  readonly host?: string | null;
   /** How an engine is connected to, when it is registered and when it comes back; default: {@link createEngine}. */
   readonly connect?: (spec: EngineSpec) => Promise<Engine>;
 };
@@ -95,7 +100,7 @@ export async function createEnginePool(specs: readonly EngineSpec[], deps: Engin
 
 /** A pool that begins with engines that exist already; it closes them when it is closed. Throws as `register` rejects. */
 export function poolOf(engines: readonly Engine[], deps: EnginePoolDeps): EnginePool {
-  const { clock, notice = () => {}, policy = 'least_in_flight' } = deps;
+  const { clock, notice = () => {}, policy = 'least_in_flight', locality = 'none', host = null } = deps;
   const connect = deps.connect ?? ((spec) => createEngine(spec, { clock, notice }));
-  return new EnginePools({ clock, notice, policy, connect }, engines);
+  return new EnginePools({ clock, notice, policy, locality, host, connect }, engines);
 }

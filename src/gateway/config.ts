@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { ServerList } from '../client/server-list.ts';
 import { asFloeError } from '../core/errors.ts';
 import {
+  engineLocalitySchema,
   enginePolicySchema,
   engineSpecSchema,
   idSchema,
@@ -50,6 +51,17 @@ export const gatewayConfigSchema = z.strictObject({
   engine_policy: enginePolicySchema
     .default('least_in_flight')
     .describe("how a pool picks the engine of a session's next call"),
+  engine_locality: engineLocalitySchema
+    .default('none')
+    .describe("whether engines of the node's own host come first while they have capacity (max_concurrency, limits)"),
+  host: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe(
+      'name or address of this machine, as engine addresses have it; null: the address that reaches the server',
+    ),
   default_backend: runtimeBackendSchema.default('bubblewrap'),
   upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
   builders: z

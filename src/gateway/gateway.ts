@@ -19,6 +19,7 @@ import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
 import { NodeAgent } from './node-agent.ts';
 import { NodeEngines } from './node-engines.ts';
+import { ownAddress } from './own-address.ts';
 import { Sandboxes } from './sandbox.ts';
 import { runSession } from './session-runner.ts';
 import { StagePools } from './stage-pools.ts';
@@ -71,6 +72,7 @@ async function assemble(
   cleanups.push(() => state.release());
   await mkdir(config.harness_dir, { recursive: true });
   const builders = await loadBuilders(config.builders);
+  const host = config.host ?? (await ownAddress(config.server_url));
 
   const spawner = await createSpawner();
   cleanups.push(() => spawner.close());
@@ -79,6 +81,8 @@ async function assemble(
     clock,
     notice,
     policy: config.engine_policy,
+    locality: config.engine_locality,
+    host,
   });
   cleanups.push(() => engines.close());
   const journal = await CaptureJournal.open(state.journal);
@@ -119,7 +123,7 @@ async function assemble(
       onChange: () => agent.reportSoon(),
     }),
     registration: {
-      host: null,
+      host,
       dispatch_policy: pools.policy,
       gateway_url: null,
       max_init_workers: pools.sizes.init,

@@ -27,6 +27,13 @@ export type CaptureMode = z.infer<typeof captureModeSchema>;
 export const thinkingRetentionSchema = z.enum(['template', 'tool_cycle', 'all']);
 export type ThinkingRetention = z.infer<typeof thinkingRetentionSchema>;
 
+/** What a provider allows. `max_concurrency` of the engine limits calls at a time. */
+export const engineLimitsSchema = z.strictObject({
+  requests_per_minute: z.int().min(1).nullable().default(null),
+  tokens_per_minute: z.int().min(1).nullable().default(null).describe('of prompts and replies together'),
+});
+export type EngineLimits = z.infer<typeof engineLimitsSchema>;
+
 /** An inference server that sessions may use. */
 export const engineSpecSchema = z.strictObject({
   engine_id: idSchema.optional().describe('default: derived from the URL'),
@@ -45,6 +52,12 @@ export const engineSpecSchema = z.strictObject({
     .default('auto')
     .describe('auto: replies that a harness wants streamed are relayed as they come; off: they arrive whole'),
   max_concurrency: z.int().min(1).nullable().default(null).describe('calls at a time; more wait. null: any number'),
+  limits: engineLimitsSchema
+    .nullable()
+    .default(null)
+    .describe(
+      'what a provider allows per minute; calls wait for it, and a Retry-After of a 429 holds all of them back',
+    ),
   tool_parser: z
     .string()
     .min(1)
@@ -104,6 +117,7 @@ export const engineInfoSchema = z.object({
   streaming: z.boolean().describe('whether replies are relayed as they come; ends when a stream has lost token ids'),
   inflight: z.int(),
   max_concurrency: z.int().nullable(),
+  held_back_ms: z.number().optional().describe('until its limits let a call begin; absent: it has none'),
   capabilities: engineCapabilitiesSchema,
 });
 export type EngineInfo = z.infer<typeof engineInfoSchema>;
@@ -111,6 +125,10 @@ export type EngineInfo = z.infer<typeof engineInfoSchema>;
 /** How a pool picks the engine of a session's next call. */
 export const enginePolicySchema = z.enum(['least_in_flight', 'assignment_count', 'consistent_hash']);
 export type EnginePolicy = z.infer<typeof enginePolicySchema>;
+
+/** `prefer_local`: a session goes to an engine of the node's own host while one has capacity. `none`: nearness only decides between equals. */
+export const engineLocalitySchema = z.enum(['prefer_local', 'none']);
+export type EngineLocality = z.infer<typeof engineLocalitySchema>;
 
 /** `keep`: replies under way are frozen and go on after the resume; `abort`: they end, and are continued after it where the engine takes ids. */
 export const pauseModeSchema = z.enum(['keep', 'abort']);

@@ -1,7 +1,8 @@
-import type { EnginePolicy } from '../../schema/index.ts';
+import type { EngineLocality, EnginePolicy } from '../../schema/index.ts';
 import { AssignmentCount } from './assignment-count.ts';
 import { HashRing } from './hash-ring.ts';
 import { LeastInFlight } from './least-in-flight.ts';
+import { LocalFirst } from './local-first.ts';
 
 /** What a choice policy knows of an engine. */
 export type Candidate = {
@@ -22,7 +23,12 @@ export interface ChoicePolicy {
   assigned(sessionId: string, engine: Candidate): void;
 }
 
-export function choicePolicy(policy: EnginePolicy): ChoicePolicy {
+export function choicePolicy(policy: EnginePolicy, locality: EngineLocality = 'none'): ChoicePolicy {
+  const among = policyOf(policy);
+  return locality === 'prefer_local' ? new LocalFirst(among) : among;
+}
+
+function policyOf(policy: EnginePolicy): ChoicePolicy {
   switch (policy) {
     case 'least_in_flight':
       return new LeastInFlight();

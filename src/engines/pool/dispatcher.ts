@@ -28,6 +28,8 @@ export type Job<T> = {
   unfit(engine: EngineInfo): FloeError | null;
   /** Calls the engine before it returns. */
   run(engine: Engine, signal: AbortSignal): Promise<T>;
+  /** Tokens that a call of this result came to. */
+  tokensOf(result: T): number;
 };
 
 export type DispatcherDeps = {
@@ -50,7 +52,7 @@ export class Dispatcher {
   }
 
   /**
-   * Rejects with the last failure when {@link PATIENCE_MS} have passed, waiting for a slot and for the gate not counted; at once with
+   * Rejects with the last failure when {@link PATIENCE_MS} have passed, waiting for a slot, for limits and for the gate not counted; at once with
    * what is no `engine_unavailable`, or with the signal's reason.
    */
   async send<T>(job: Job<T>, signal: AbortSignal): Promise<T> {
@@ -87,13 +89,14 @@ export class Dispatcher {
     return this.deps.queueOf(names.pool).acquire({ sessionId: names.sessionId, sampling, ids, ticket, tried }, signal);
   }
 
-  /** A failure that may be tried elsewhere; null: the engine has left, or the gate has closed, before it was called. */
+  /** A failure that may be tried elsewhere; null: the engine has left, or the gate has closed, before it was called, or its limits hold the call back. */
   private async once<T>(
     slot: Slot,
     job: Job<T>,
     signal: AbortSignal,
   ): Promise<{ readonly result: T } | { readonly failure: FloeError | null } | { readonly unfit: FloeError }> {
     const { member, end } = slot;
+    let tokens = 0;
     try {
       if (member.gone) return { failure: null };
       if (member.doubtful) {
@@ -106,15 +109,17 @@ export class Dispatcher {
       const unfit = job.unfit(member.engine.info());
       if (unfit !== null) return { unfit };
       const result = await member.run(signal, job.run);
+      tokens = job.tokensOf(result);
       member.succeeded();
       return { result };
     } catch (error) {
       if (signal.aborted) throw signal.reason;
+      if (FloeError.is(error) && member.heldBack(error)) return { failure: null };
       if (FloeError.is(error)) member.failed(error, this.deps.gate.closed !== null);
       if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
       return { failure: error };
     } finally {
-      end();
+      end(tokens);
     }
   }
 

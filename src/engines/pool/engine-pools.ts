@@ -1,6 +1,13 @@
 import { type Clock, sleep } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { EngineInfo, EngineMode, EnginePolicy, EngineSpec, PauseMode } from '../../schema/index.ts';
+import type {
+  EngineInfo,
+  EngineLocality,
+  EngineMode,
+  EnginePolicy,
+  EngineSpec,
+  PauseMode,
+} from '../../schema/index.ts';
 import type { CallNames, Engine, EngineNotice, GenerateRequest, RenderRequest } from '../engine.ts';
 import type { EnginePool, PauseOptions, PooledReply, PoolMode } from '../pool.ts';
 import { generateWhole, type Sampled } from './continuation.ts';
@@ -24,6 +31,8 @@ export type EnginePoolsDeps = {
   readonly clock: Clock;
   readonly notice: EngineNotice;
   readonly policy: EnginePolicy;
+  readonly locality: EngineLocality;
+  readonly host: string | null;
   readonly connect: (spec: EngineSpec) => Promise<Engine>;
 };
 
@@ -141,7 +150,16 @@ export class EnginePools implements EnginePool {
     run: (engine: Engine, signal: AbortSignal) => Promise<T>,
   ): Promise<T> {
     const ticket = this.dispatcher.ticket();
-    const job = { names, sampling: false, ids: false, admitted: false, ticket, unfit: () => null, run };
+    const job = {
+      names,
+      sampling: false,
+      ids: false,
+      admitted: false,
+      ticket,
+      unfit: () => null,
+      run,
+      tokensOf: () => 0,
+    };
     return this.dispatcher.send(job, signal);
   }
 
@@ -164,8 +182,9 @@ export class EnginePools implements EnginePool {
         throw relay === undefined ? error : relay.failure(error);
       }
     };
+    const tokensOf = ({ reply: { usage } }: Sampled): number => usage.prompt_tokens + usage.completion_tokens;
     const unfit = (engine: EngineInfo): FloeError | null => foreignPrompt(request, engine);
-    const job = { names: request, sampling: true, ids: request.prompt !== null, unfit, ...place, run };
+    const job = { names: request, sampling: true, ids: request.prompt !== null, unfit, ...place, run, tokensOf };
     return this.dispatcher.send(job, signal);
   }
 
@@ -205,6 +224,7 @@ function specOf(info: EngineInfo): EngineSpec {
     logprobs_mode: info.logprobs_mode ?? 'processed',
     stream: info.streaming ? 'auto' : 'off',
     max_concurrency: info.max_concurrency,
+    limits: null,
     tool_parser: null,
     reasoning_parser: null,
   };

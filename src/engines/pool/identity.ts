@@ -37,5 +37,5 @@ export function mismatchOf(one: EngineInfo, other: EngineInfo): string | null {
 /** Whether two specifications of one id say the same. */
 export function sameSpec(one: EngineSpec, other: EngineSpec): boolean {
   const keys = Object.keys(engineSpecSchema.shape) as (keyof EngineSpec)[];
-  return keys.every((key) => key === 'engine_id' || one[key] === other[key]);
+  return keys.every((key) => key === 'engine_id' || isDeepStrictEqual(one[key], other[key]));
 }

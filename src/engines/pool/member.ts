@@ -6,7 +6,8 @@ import type { Candidate } from './choice.ts';
 import { CircuitBreaker, OPEN_MS } from './circuit-breaker.ts';
 import { withDeadline } from './deadline.ts';
 import { changeOf, sameServer } from './identity.ts';
-import { isLocal } from './locality.ts';
+import { isLocal, ownNames } from './locality.ts';
+import { RateLimits } from './rate-limits.ts';
 
 /** How often in a row a server may answer as something that it was not before it is given up: it may be starting. */
 const MAX_REFUSALS = 3;
@@ -25,6 +26,8 @@ export type MemberDeps = {
   /** The weights' name, for engines that are connected to anew. */
   readonly policyVersion: () => string | null;
   /** The server is no longer what joined the pool. The member has still to be removed. */
+  /** See `EnginePoolDeps.host`. */
+  readonly host: string | null;
   readonly onReplaced: (member: Member, error: FloeError) => void;
 };
 
@@ -37,6 +40,8 @@ export class Member implements Candidate {
   /** What the server was when it joined. */
   readonly joined: EngineInfo;
   inflight = 0;
+  /** Null: its provider sets none. */
+  readonly limits: RateLimits | null;
   private readonly deps: MemberDeps;
   private current: Engine;
   /** What the server said when the connection in use was made. */
@@ -56,7 +61,8 @@ export class Member implements Candidate {
     const info = engine.info();
     this.id = info.engine_id;
     this.spec = { ...spec, engine_id: info.engine_id };
-    this.local = isLocal(info.base_url);
+    this.local = isLocal(info.base_url, ownNames(deps.host));
+    this.limits = spec.limits === null ? null : new RateLimits(spec.limits, deps.clock);
     this.breaker = new CircuitBreaker(deps.clock);
     this.deps = deps;
     this.joined = info;
@@ -74,7 +80,8 @@ export class Member implements Candidate {
   }
 
   get full(): boolean {
-    return this.spec.max_concurrency !== null && this.inflight >= this.spec.max_concurrency;
+    const { max_concurrency } = this.spec;
+    return (max_concurrency !== null && this.inflight >= max_concurrency) || (this.limits?.waitMs() ?? 0) > 0;
   }
 
   /** Has to be verified before it is used. */
@@ -104,11 +111,20 @@ export class Member implements Candidate {
     const own = this.current.info();
     // An engine that was verified after it had called itself unhealthy has had no call yet that would prove the contrary.
     const healthy = this.breaker.closed && !this.doubtful && (own.healthy || this.deps.connect !== null);
-    return { ...own, healthy, inflight: this.inflight };
+    const held = this.limits === null ? {} : { held_back_ms: this.limits.waitMs() };
+    return { ...own, healthy, inflight: this.inflight, ...held };
   }
 
   succeeded(): void {
     this.breaker.succeeded();
+  }
+
+  /** Whether a failure only says that calls shall come later, which its limits see to from now on. */
+  heldBack({ details }: FloeError): boolean {
+    if (this.limits === null || details.status !== TOO_MANY_REQUESTS) return false;
+    if (typeof details.retry_after_ms !== 'number') return false;
+    this.limits.refused(details.retry_after_ms);
+    return true;
   }
 
   /**

@@ -1,6 +1,6 @@
 import { engineIdOf } from '../../core/engine-id.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { EngineInfo, EnginePolicy, EngineSpec } from '../../schema/index.ts';
+import type { EngineInfo, EngineLocality, EnginePolicy, EngineSpec } from '../../schema/index.ts';
 import type { Engine } from '../engine.ts';
 import { choicePolicy } from './choice.ts';
 import { mismatchOf, sameSpec } from './identity.ts';
@@ -14,6 +14,7 @@ type Connect = NonNullable<MemberDeps['connect']>;
 
 export type RegistryDeps = Omit<MemberDeps, 'onReplaced' | 'connect'> & {
   readonly policy: EnginePolicy;
+  readonly locality: EngineLocality;
   readonly connect: Connect;
 };
 
@@ -41,7 +42,7 @@ export class EngineRegistry {
   queueOf(pool: string): SlotQueue {
     if (this.closed) throw closedError();
     // One without engines lets nobody wait, so that it need not be remembered.
-    return this.queues.get(pool) ?? new SlotQueue(choicePolicy(this.deps.policy));
+    return this.queues.get(pool) ?? new SlotQueue(choicePolicy(this.deps.policy, this.deps.locality), this.deps.clock);
   }
 
   /** See `EnginePool.register`. */

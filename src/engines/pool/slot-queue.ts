@@ -1,3 +1,4 @@
+import type { Clock } from '../../core/clock.ts';
 import type { FloeError } from '../../core/errors.ts';
 import type { ChoicePolicy } from './choice.ts';
 import type { Member } from './member.ts';
@@ -14,8 +15,8 @@ export type SlotNeed = {
   readonly tried: ReadonlySet<Member>;
 };
 
-/** A call's hold on an engine. `end`, to be called once, gives its slot back. */
-export type Slot = { readonly member: Member; readonly end: () => void };
+/** A call's hold on an engine. `end`, to be called once, gives its slot back and tells the tokens that the call came to. */
+export type Slot = { readonly member: Member; readonly end: (tokens: number) => void };
 
 type Waiter = {
   readonly need: SlotNeed;
@@ -30,10 +31,13 @@ type Waiter = {
 export class SlotQueue {
   private readonly choice: ChoicePolicy;
   private members: readonly Member[] = [];
+  private readonly clock: Clock;
   private waiters: Waiter[] = [];
+  private cancelWake = (): void => {};
 
-  constructor(choice: ChoicePolicy) {
+  constructor(choice: ChoicePolicy, clock: Clock) {
     this.choice = choice;
+    this.clock = clock;
   }
 
   get engines(): readonly Member[] {
@@ -61,6 +65,7 @@ export class SlotQueue {
 
   /** Ends the waiting of every call with `error`. */
   refuseAll(error: FloeError): void {
+    this.cancelWake();
     for (const waiter of this.waiters.splice(0)) waiter.fail(error);
   }
 
@@ -100,6 +105,14 @@ export class SlotQueue {
 
   /** Looks again at who can be served, after something has changed. */
   pump(): void {
+    this.serve();
+    this.cancelWake();
+    if (this.waiters.length === 0) return;
+    const waits = this.members.map((member) => member.limits?.waitMs() ?? 0).filter((waitMs) => waitMs > 0);
+    if (waits.length > 0) this.cancelWake = this.clock.schedule(Math.min(...waits), () => this.pump());
+  }
+
+  private serve(): void {
     for (let i = 0; i < this.waiters.length; ) {
       if (this.members.length > 0 && this.members.every((member) => member.full)) return;
       const waiter = this.waiters[i] as Waiter;
@@ -148,12 +161,14 @@ export class SlotQueue {
 
   private take(member: Member, need: SlotNeed): Slot {
     const endProbe = member.breaker.begin();
+    const charge = (need.sampling && member.limits?.begin()) || (() => {});
     if (need.sampling) {
       member.inflight++;
       this.choice.assigned(need.sessionId, member);
     }
-    const end = (): void => {
+    const end = (tokens: number): void => {
       endProbe();
+      charge(tokens);
       if (need.sampling) member.inflight--;
       this.pump();
     };

@@ -1,0 +1,13 @@
+import { hostname } from 'node:os';
+import { describe, expect, it } from 'vitest';
+import { ownAddress } from '../../src/gateway/own-address.ts';
+
+describe('ownAddress', () => {
+  it('is the one that packets to the server come from', async () => {
+    expect(await ownAddress('http://127.0.0.1:8080')).toBe('127.0.0.1');
+  });
+
+  it('is the host name while the server cannot be found', async () => {
+    expect(await ownAddress('http://no-such-host.invalid:8080')).toBe(hostname());
+  });
+});
