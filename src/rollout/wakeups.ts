@@ -1,7 +1,7 @@
 import type { Clock } from '../core/clock.ts';
 
 /** What a held request may be waiting for. */
-export type Topic = 'queue' | 'results' | 'callbacks' | 'engines' | `node:${string}`;
+export type Topic = 'queue' | 'results' | 'callbacks' | 'cancelled' | 'engines' | `node:${string}` | `room:${string}`;
 
 /** A held request looks again after this long even unasked: a change may come from another server on the same store. */
 const LOOK_AGAIN_MS = 1_000;
@@ -25,11 +25,11 @@ export class Wakeups {
   }
 
   /**
-   * Calls `look` until it finds something, each time that `topic` is woken and once a second. Resolves to undefined when
+   * Calls `look` until it finds something, each time that `topic`, or one of several, is woken and once a second. Resolves to undefined when
    * `waitMs` is over, the client is gone or the server is closing.
    */
   async poll<T>(
-    topic: Topic,
+    topic: Topic | readonly Topic[],
     waitMs: number,
     gone: AbortSignal,
     look: () => Promise<T | undefined>,
@@ -37,7 +37,7 @@ export class Wakeups {
     const deadlineMs = this.clock.monotonicMs() + waitMs;
     for (;;) {
       // Waits before it looks, so that no change between the two is missed.
-      const woken = this.arm(topic, gone);
+      const woken = this.arm(typeof topic === 'string' ? [topic] : topic, gone);
       try {
         const found = await look();
         const leftMs = deadlineMs - this.clock.monotonicMs();
@@ -49,13 +49,12 @@ export class Wakeups {
     }
   }
 
-  private arm(topic: Topic, gone: AbortSignal): { after(ms: number): Promise<void>; disarm(): void } {
+  private arm(topics: readonly Topic[], gone: AbortSignal): { after(ms: number): Promise<void>; disarm(): void } {
     let wake = (): void => {};
     const woken = new Promise<void>((resolve) => {
       wake = resolve;
     });
-    const set = this.waiters.get(topic) ?? new Set();
-    this.waiters.set(topic, set.add(wake));
+    for (const topic of topics) this.waiters.set(topic, (this.waiters.get(topic) ?? new Set()).add(wake));
     gone.addEventListener('abort', wake, { once: true });
     this.closing.addEventListener('abort', wake, { once: true });
     let cancelTimer = (): void => {};
@@ -66,8 +65,11 @@ export class Wakeups {
       },
       disarm: () => {
         cancelTimer();
-        set.delete(wake);
-        if (set.size === 0 && this.waiters.get(topic) === set) this.waiters.delete(topic);
+        for (const topic of topics) {
+          const set = this.waiters.get(topic);
+          set?.delete(wake);
+          if (set?.size === 0) this.waiters.delete(topic);
+        }
         gone.removeEventListener('abort', wake);
         this.closing.removeEventListener('abort', wake);
       },
