@@ -11,24 +11,31 @@ import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
 import type { RolloutConfigInput } from '../rollout/config.ts';
 import { createRolloutServer } from '../rollout/server.ts';
-import { DirectoryBlobStore, SqliteStore } from '../store/index.ts';
+import { type OpenStore, openStore } from '../store/index.ts';
+import { EMBEDDED, type Storage } from './storage-options.ts';
 
 export type RunningServer = { readonly url: string; close(): Promise<void> };
 
 /**
- * A rollout server over the embedded store in `dir`, listening when this resolves. Tasks may name floe's own builders and those in
- * `customBuilders`, which its nodes have.
+ * A rollout server over the store that `storage` names, the embedded one in `dir` by default, listening when this resolves.
+ * Tasks may name floe's own builders and those in `customBuilders`, which its nodes have.
  */
 export async function startServer(
   dir: string,
   config: RolloutConfigInput,
   log: Logger,
   customBuilders: readonly string[] = [],
+  storage: Storage = EMBEDDED,
 ): Promise<RunningServer> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  const unlock = await takeLock(join(dir, 'server.lock'), `the server directory ${dir}`);
+  // A database of its own belongs to one server; PostgreSQL keeps several apart by itself.
+  const unlock =
+    storage.database === null
+      ? await takeLock(join(dir, 'server.lock'), `the server directory ${dir}`)
+      : async () => {};
   try {
-    return await openServer(dir, config, log, { unlock, customBuilders });
+    const data = await openStore({ dir, ...storage, clock: systemClock });
+    return await openServer(data, config, log, { unlock, customBuilders });
   } catch (error) {
     await unlock();
     throw error;
@@ -36,29 +43,36 @@ export async function startServer(
 }
 
 async function openServer(
-  dir: string,
+  { store, blobs }: OpenStore,
   config: RolloutConfigInput,
   log: Logger,
   { unlock, customBuilders }: { unlock: () => Promise<void>; customBuilders: readonly string[] },
 ): Promise<RunningServer> {
-  const store = SqliteStore.open(join(dir, 'floe.db'));
-  const blobs = await DirectoryBlobStore.open(join(dir, 'blobs'), systemClock);
-  const server = await createRolloutServer(config, {
-    store,
-    blobs,
-    clock: systemClock,
-    log,
-    validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry(), customBuilders),
-  });
-  const { url } = await server.listen();
-  return {
-    url,
-    async close() {
-      await server.close();
-      await store.close();
-      await unlock();
-    },
+  const closeData = async (): Promise<void> => {
+    await blobs.close();
+    await store.close();
   };
+  try {
+    const server = await createRolloutServer(config, {
+      store,
+      blobs,
+      clock: systemClock,
+      log,
+      validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry(), customBuilders),
+    });
+    const { url } = await server.listen();
+    return {
+      url,
+      async close() {
+        await server.close();
+        await closeData();
+        await unlock();
+      },
+    };
+  } catch (error) {
+    await closeData();
+    throw error;
+  }
 }
 
 /** A node, registered with its server when this resolves. */

@@ -11,34 +11,38 @@ import { builderModules, type NodeOptions, nodeConfig, withNode } from './node-o
 import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
 import { startNode, startServer } from './stack.ts';
+import { type StorageOptions, storageOf, withStorage } from './storage-options.ts';
 
-type Options = NodeOptions & {
-  host: string;
-  port: string;
-  dir?: string;
-  sim?: boolean;
-  scenario: string[];
-  callbackHost?: string[];
-  logLevel: string;
-  json?: boolean;
-};
+type Options = NodeOptions &
+  StorageOptions & {
+    host: string;
+    port: string;
+    dir?: string;
+    sim?: boolean;
+    scenario: string[];
+    callbackHost?: string[];
+    logLevel: string;
+    json?: boolean;
+  };
 
 export function registerUp(program: Command): void {
   withNode(
-    program
-      .command('up')
-      .description('rollout server and one node in one process, with the embedded store')
-      .option('--host <host>', 'address of the rollout server', '127.0.0.1')
-      .option('--port <port>', 'port of the rollout server', String(DEFAULT_SERVER_PORT))
-      .option('--dir <dir>', 'data (default: the floe home)')
-      .option('--sim', 'start a simulated engine too')
-      .option('--scenario <file...>', 'scenarios of the simulated engine', [])
-      .option(
-        '--callback-host <host...>',
-        'hosts that callbacks may go to (default: loopback when listening there, else any)',
-      )
-      .option('--log-level <level>', 'trace to fatal', 'info')
-      .option('--json', 'machine-readable output'),
+    withStorage(
+      program
+        .command('up')
+        .description('rollout server and one node in one process')
+        .option('--host <host>', 'address of the rollout server', '127.0.0.1')
+        .option('--port <port>', 'port of the rollout server', String(DEFAULT_SERVER_PORT))
+        .option('--dir <dir>', 'data (default: the floe home)')
+        .option('--sim', 'start a simulated engine too')
+        .option('--scenario <file...>', 'scenarios of the simulated engine', [])
+        .option(
+          '--callback-host <host...>',
+          'hosts that callbacks may go to (default: loopback when listening there, else any)',
+        )
+        .option('--log-level <level>', 'trace to fatal', 'info')
+        .option('--json', 'machine-readable output'),
+    ),
   ).action(up);
 }
 
@@ -65,7 +69,7 @@ async function up(options: Options): Promise<void> {
     }
     const address = { host: options.host, port: Number(options.port), callback_hosts: options.callbackHost ?? null };
     const modules = Object.entries(builderModules(options.builder)).flat();
-    const server = await startServer(join(home, 'server'), { ...address, token }, log, modules);
+    const server = await startServer(join(home, 'server'), { ...address, token }, log, modules, storageOf(options));
     closers.push(() => server.close());
     const node = await startNode(
       nodeConfig(options, {

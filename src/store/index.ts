@@ -1,5 +1,6 @@
 export type { BlobStore } from './blob-store.ts';
 export { DirectoryBlobStore } from './directory-blob-store.ts';
+export { type OpenStore, openStore, type StorePlace } from './open.ts';
 export type {
   BlobRef,
   CallbackRow,
