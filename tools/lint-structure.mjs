@@ -35,6 +35,7 @@ const MAY_IMPORT = {
     'observe',
   ],
   sim: ['schema', 'core', 'tokens'],
+  cluster: ['schema', 'core'],
   cli: ['*'],
 };
 

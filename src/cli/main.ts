@@ -22,6 +22,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   engines: async () => (await import('./engines.ts')).registerEngines,
   harness: async () => (await import('./harness.ts')).registerHarness,
   doctor: async () => (await import('./doctor.ts')).registerDoctor,
+  cluster: async () => (await import('./cluster.ts')).registerCluster,
   demo: async () => (await import('./demo/command.ts')).registerDemo,
 };
 

@@ -1,0 +1,82 @@
+import { readFile } from 'node:fs/promises';
+import { Agent, type Dispatcher, request } from 'undici';
+import { ServerList } from '../client/server-list.ts';
+import { type Clock, sleep } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+
+/** Between two looks; one that is not answered by then has failed. */
+const LOOK_AGAIN_MS = 1_000;
+const ANSWER_TIMEOUT_MS = 10_000;
+
+export type WaitOptions = {
+  readonly seconds: number;
+  /** Waiting is pointless once this process is gone. */
+  readonly pid?: number | undefined;
+  /** File with the authorities that are trusted. */
+  readonly ca?: string | undefined;
+  readonly clock: Clock;
+};
+
+/**
+ * Resolves once `target` answers with 2xx. A list of rollout servers, or the `file:` URL of their folder, is ready when one
+ * of them is. Throws `deadline_exceeded`, or `peer_unreachable` when the process is gone.
+ */
+export async function waitFor(target: string, options: WaitOptions): Promise<void> {
+  const { clock, seconds, pid } = options;
+  const list = target.startsWith('file:') || target.includes(',') ? new ServerList(target) : null;
+  if (list === null && !URL.canParse(target)) throw new FloeError('bad_request', `${target} is not a URL`);
+  const ca = options.ca === undefined ? null : await readFile(options.ca, 'utf8');
+  const agent = new Agent({ connect: ca === null ? {} : { ca } });
+  const deadline = clock.monotonicMs() + seconds * 1000;
+  try {
+    for (let last = 'no answer'; ; await sleep(clock, LOOK_AGAIN_MS)) {
+      const outcome = await look(list, target, agent);
+      if (outcome === null) return;
+      last = outcome;
+      if (pid !== undefined && !isAlive(pid))
+        throw new FloeError('peer_unreachable', `process ${pid}, which ${target} waits for, has ended`);
+      if (clock.monotonicMs() >= deadline)
+        throw new FloeError('deadline_exceeded', `${target} is not ready after ${seconds} s: ${last}`);
+    }
+  } finally {
+    await agent.destroy();
+  }
+}
+
+/** Null: ready; else what is wrong. */
+async function look(list: ServerList | null, target: string, dispatcher: Dispatcher): Promise<string | null> {
+  if (list === null) return answer(target, dispatcher);
+  let outcome = '';
+  for (let tries = 0; tries < list.size; tries++) {
+    try {
+      const server = list.current();
+      const problem = await answer(`${server.origin}${server.prefix}/ready`, dispatcher);
+      if (problem === null) return null;
+      outcome = problem;
+      list.moveOn(server);
+    } catch (error) {
+      if (!FloeError.is(error) || error.code !== 'peer_unreachable') throw error;
+      return error.message;
+    }
+  }
+  return outcome;
+}
+
+async function answer(url: string, dispatcher: Dispatcher): Promise<string | null> {
+  try {
+    const reply = await request(url, { dispatcher, headersTimeout: ANSWER_TIMEOUT_MS, bodyTimeout: ANSWER_TIMEOUT_MS });
+    await reply.body.dump();
+    return reply.statusCode < 300 ? null : `${url} answered ${reply.statusCode}`;
+  } catch (error) {
+    return `${url}: ${error instanceof Error ? error.message : String(error)}`;
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}

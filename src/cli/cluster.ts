@@ -1,0 +1,161 @@
+import { join } from 'node:path';
+import type { Command } from 'commander';
+import { type ClusterConfig, clusterConfigSchema } from '../cluster/cluster-config.ts';
+import { runFiles } from '../cluster/run-files.ts';
+import { DRAIN_SECONDS } from '../cluster/script.ts';
+import { type PlannedJob, slurmPlan } from '../cluster/slurm-plan.ts';
+import { type Clock, sleep, systemClock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import { prepareRunDir, readSubmitted, type Submitted, writeScripts, writeSubmitted } from './cluster-files.ts';
+import { waitFor } from './cluster-wait.ts';
+import { countOption } from './options.ts';
+import { json, line, note, table } from './print.ts';
+import { askToEnd, cancelJobs, queuedJobs, submitJob } from './slurm.ts';
+import { readYamlFile } from './yaml-file.ts';
+
+type Options = { config: string; json?: boolean };
+type SlurmOptions = Options & { dryRun?: boolean; out?: string };
+
+/** Between two looks at jobs that were asked to end. */
+const LOOK_AGAIN_MS = 500;
+
+/** `floe cluster …`: a rollout server, its database, nodes and engines as jobs of a batch system. */
+export function registerCluster(program: Command): void {
+  const cluster = program.command('cluster').description('server, database, nodes and engines as jobs of Slurm');
+  withConfig(cluster.command('slurm').description('write the batch scripts of a cluster and submit them'))
+    .option('--dry-run', 'submit nothing: print the scripts, or write them to --out')
+    .option('--out <dir>', 'where to write the scripts (default: scripts/ in the run directory)')
+    .action(async (options: SlurmOptions) => {
+      const config = await readYamlFile(options.config, clusterConfigSchema);
+      const plan = slurmPlan(config);
+      if (options.dryRun === true) await showScripts(plan, options.out);
+      else await start(config, plan, options);
+    });
+  withConfig(cluster.command('status').description('the jobs of a cluster that have not ended')).action(
+    async (options: Options) => status(await readYamlFile(options.config, clusterConfigSchema), options.json === true),
+  );
+  withConfig(
+    cluster.command('stop').description('end the jobs of a cluster: nodes, then servers, then the database'),
+  ).action(async (options: Options) => {
+    const ended = await stop(await readYamlFile(options.config, clusterConfigSchema), systemClock);
+    if (options.json) json({ ended });
+    else line(ended === 0 ? 'nothing was running' : `${ended} jobs have ended`);
+  });
+  cluster
+    .command('wait <url>')
+    .description('wait until a URL answers 200, or one of the servers in a `file:` folder is ready')
+    .option('--seconds <n>', 'for how long', '600')
+    .option('--pid <pid>', 'give up when this process has ended')
+    .option('--ca <file>', 'authorities to trust, in PEM')
+    .action(async (url: string, options: { seconds: string; pid?: string; ca?: string }) => {
+      const seconds = countOption('--seconds', options.seconds);
+      const pid = options.pid === undefined ? undefined : countOption('--pid', options.pid);
+      await waitFor(url, { seconds, pid, ca: options.ca, clock: systemClock });
+    });
+}
+
+function withConfig(command: Command): Command {
+  return command
+    .requiredOption('--config <file>', 'cluster.yaml, as docs/cluster.md describes it')
+    .option('--json', 'machine-readable output');
+}
+
+async function showScripts(plan: readonly PlannedJob[], out: string | undefined): Promise<void> {
+  if (out !== undefined) {
+    await writeScripts(out, plan);
+    for (const { file } of plan) line(join(out, file));
+    return;
+  }
+  for (const { file, script } of plan) line(`# ---- ${file}\n${script}`);
+}
+
+async function start(config: ClusterConfig, plan: readonly PlannedJob[], options: SlurmOptions): Promise<void> {
+  const before = await readSubmitted(config);
+  const running = await queuedJobs(before.jobs.map((job) => job.job_id));
+  if (running.length > 0) {
+    const ids = running.map((job) => job.id).join(', ');
+    throw new FloeError('conflict', `the cluster ${config.name} runs already, as jobs ${ids}: floe cluster stop`);
+  }
+  const files = runFiles(config);
+  await prepareRunDir(config);
+  const folder = options.out ?? files.scripts;
+  await writeScripts(folder, plan);
+  const submitted = await submitAll(config, plan, folder);
+  if (options.json) return json({ ...submitted, servers: `file:${files.servers}`, token_file: files.token });
+  line(
+    table(
+      ['job', 'id', 'count'],
+      submitted.jobs.map((job) => [job.name, job.job_id, job.count]),
+    ),
+  );
+  line(`\nexport FLOE_URL=file:${files.servers} FLOE_TOKEN_FILE=${files.token}`);
+  line('floe status');
+}
+
+/** Submits all jobs of a plan. What was submitted is cancelled again when one of them is refused. */
+async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], folder: string): Promise<Submitted> {
+  const jobs: Submitted['jobs'] = [];
+  const ids = new Map<string, string>();
+  try {
+    for (const { name, file, count, after } of plan) {
+      const needed = after === null ? undefined : ids.get(after);
+      const job_id = await submitJob(join(folder, file), needed === undefined ? [] : [`--dependency=after:${needed}`]);
+      // The first of an array that has started is as good as all.
+      ids.set(name, name === 'server' ? `${job_id}_1` : job_id);
+      jobs.push({ name, job_id, count });
+      // Written each time: what runs must be known whatever happens next.
+      await writeSubmitted(config, { cluster: config.name, jobs });
+    }
+  } catch (error) {
+    if (jobs.length > 0) await cancelJobs(jobs.map((job) => job.job_id));
+    throw error;
+  }
+  return { cluster: config.name, jobs };
+}
+
+async function status(config: ClusterConfig, asJson: boolean): Promise<void> {
+  const { jobs } = await readSubmitted(config);
+  const queued = await queuedJobs(jobs.map((job) => job.job_id));
+  const nameOf = (arrayId: string): string => jobs.find((job) => job.job_id === arrayId)?.name ?? '';
+  if (asJson) return json({ jobs: queued.map((job) => ({ name: nameOf(job.arrayId), ...job })) });
+  if (queued.length === 0) return line(jobs.length === 0 ? 'never started' : 'all jobs have ended');
+  line(
+    table(
+      ['job', 'id', 'state', 'host', 'for', 'reason'],
+      queued.map((job) => [nameOf(job.arrayId), job.id, job.state, job.host, job.elapsed, job.reason]),
+    ),
+  );
+}
+
+/** Ends what was submitted last to be used by the rest: the database. Resolves to how many jobs there were. */
+async function stop(config: ClusterConfig, clock: Clock): Promise<number> {
+  const { jobs } = await readSubmitted(config);
+  const before = await queuedJobs(jobs.map((job) => job.job_id));
+  const waves = [
+    jobs.filter((job) => job.name !== 'server' && job.name !== 'database'),
+    jobs.filter((job) => job.name === 'server'),
+    jobs.filter((job) => job.name === 'database'),
+  ];
+  for (const wave of waves) {
+    const ids = wave.map((job) => job.job_id);
+    const queued = await queuedJobs(ids);
+    const running = queued.filter((job) => job.state === 'RUNNING').map((job) => job.id);
+    const waiting = queued.filter((job) => job.state !== 'RUNNING').map((job) => job.id);
+    if (waiting.length > 0) await cancelJobs(waiting);
+    if (running.length > 0) await askToEnd(running);
+    await untilEnded(ids, clock);
+  }
+  return before.length;
+}
+
+async function untilEnded(ids: readonly string[], clock: Clock): Promise<void> {
+  const deadline = clock.monotonicMs() + DRAIN_SECONDS * 1000;
+  for (let told = false; ; await sleep(clock, LOOK_AGAIN_MS)) {
+    const left = await queuedJobs(ids);
+    if (left.length === 0) return;
+    if (clock.monotonicMs() < deadline || told) continue;
+    note(`${left.map((job) => job.id).join(', ')} did not end within ${DRAIN_SECONDS} s and are cancelled`);
+    await cancelJobs(left.map((job) => job.id));
+    told = true;
+  }
+}

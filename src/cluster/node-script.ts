@@ -1,0 +1,114 @@
+import type { ClusterConfig, NodeEngine, NodeRole } from './cluster-config.ts';
+import { endingLines, floeLines, SERVERS, scriptHead } from './script.ts';
+import { quoted, templated } from './words.ts';
+
+/** The job array of the nodes of one role, each with its engines. */
+export function nodeScript(config: ClusterConfig, role: NodeRole): string {
+  const head = scriptHead(config, {
+    name: role.name,
+    what: `Nodes of the cluster ${config.name}, role ${role.name}: each job of the array is a gateway${role.engines.length > 0 ? ' with its engines' : ''}.`,
+    job: role.job,
+    count: role.count,
+  });
+  return `${head}${floeLines(config)}${SERVERS}node_id=${config.name}-${role.name}-$SLURM_ARRAY_TASK_ID
+# The same on the same host after this job was queued again, so that what an earlier run left is taken up.
+state=${quoted(config.scratch)}/floe-$UID-${config.name}/$node_id
+${role.engines.length > 0 ? 'engine_pids=()\nregistered=()\n' : ''}${endingLines(config.restarts, stopLines(role))}
+say "waiting for a rollout server"
+await "\${floe[@]}" cluster wait "$servers" "\${trust[@]}" --seconds ${config.wait_seconds}
+${role.engines.length > 0 ? engineLines(role) : ''}
+mkdir -p "$state"
+say "starting node $node_id"
+"\${floe[@]}" gateway --server "$servers" "\${as_client[@]}" \\
+  --node-id "$node_id" --host "$host" --state-dir "$state"${gatewayOptions(role)} &
+gateway=$!
+
+wait -n "$gateway"${role.engines.length > 0 ? ` "\${engine_pids[@]}"` : ''} && status=0 || status=$?
+say "a program of this node ended by itself with status $status"
+again=1
+exit 1
+`;
+}
+
+function gatewayOptions(role: NodeRole): string {
+  const pools = Object.entries(role.pools).flatMap(([stage, size]) => (size === null ? [] : [`--${stage} ${size}`]));
+  const options = [
+    ...(role.backend === null ? [] : [`--backend ${role.backend}`]),
+    ...pools,
+    ...role.options.map(quoted),
+  ];
+  return options.map((option) => ` \\\n  ${option}`).join('');
+}
+
+/** Sessions are handed back first; then nobody is sent to the engines any more; then they end. */
+function stopLines(role: NodeRole): string {
+  const gateway = `
+if [[ -n \${gateway:-} ]]; then
+  kill -TERM "$gateway" 2>/dev/null || true
+  wait "$gateway" || true
+fi
+`;
+  if (role.engines.length === 0) return gateway;
+  return `${gateway}for id in "\${registered[@]}"; do
+  "\${floe[@]}" engines remove "$id" --wait 5 --url "$servers" "\${as_client[@]}" || say "engine $id stays registered"
+done
+for pid in "\${engine_pids[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
+wait
+`;
+}
+
+/** All engines of a node load at once; each is registered when it is ready. */
+function engineLines(role: NodeRole): string {
+  const gpus = role.engines.some((engine) => engine.gpus !== null)
+    ? `IFS=, read -ra gpus <<<"\${CUDA_VISIBLE_DEVICES:-}"\nnext_gpu=0\n`
+    : '';
+  return `
+${gpus}${role.engines.map((engine) => startLines(engine)).join('\n')}
+at=0
+${role.engines.map((engine) => readyLines(engine)).join('\n')}`;
+}
+
+/** Nodes that share a host must not share a port. */
+function loopLines(engine: NodeEngine): string {
+  return `for ((n = 0; n < ${engine.count}; n++)); do
+  port=$((${engine.port} + (SLURM_ARRAY_TASK_ID - 1) * ${engine.count} + n))`;
+}
+
+function startLines(engine: NodeEngine): string {
+  const command = engine.command.map((word) => templated(word, ['port', 'host', 'node_id'])).join(' ');
+  if (engine.gpus === null) {
+    return `${loopLines(engine)}
+  setsid ${command} &
+  engine_pids+=("$!")
+done`;
+  }
+  return `${loopLines(engine)}
+  if ((next_gpu + ${engine.gpus} > \${#gpus[@]})); then
+    say "this job has too few GPUs: \${CUDA_VISIBLE_DEVICES:-none}"
+    exit 1
+  fi
+  printf -v devices '%s,' "\${gpus[@]:next_gpu:${engine.gpus}}"
+  next_gpu=$((next_gpu + ${engine.gpus}))
+  CUDA_VISIBLE_DEVICES=\${devices%,} setsid ${command} &
+  engine_pids+=("$!")
+done`;
+}
+
+function readyLines(engine: NodeEngine): string {
+  const options = [
+    `--kind ${engine.kind} --pool ${engine.pool}`,
+    ...(engine.model === null ? [] : [`--model ${quoted(engine.model)}`]),
+    ...(engine.logprobs_mode === null ? [] : [`--logprobs-mode ${engine.logprobs_mode}`]),
+  ];
+  return `${loopLines(engine)}
+  if ! await "\${floe[@]}" cluster wait "http://$host:$port${engine.health}" --seconds ${engine.ready_seconds} --pid "\${engine_pids[at]}"; then
+    say "the engine on port $port does not come up"
+    again=1
+    exit 1
+  fi
+  registered+=("$node_id-$port")
+  await "\${floe[@]}" engines add "http://$host:$port" --id "$node_id-$port" ${options.join(' ')} \\
+    --wait 0 --url "$servers" "\${as_client[@]}"
+  at=$((at + 1))
+done`;
+}
