@@ -1,4 +1,11 @@
-import type { Outcome, OutcomePolicy, TerminalStatus } from '../schema/index.ts';
+import type {
+  Outcome,
+  OutcomePolicy,
+  SessionSummary,
+  TaskRequest,
+  TerminalStatus,
+  UnusableReason,
+} from '../schema/index.ts';
 
 type OutcomeRow = OutcomePolicy & {
   readonly status: TerminalStatus;
@@ -7,6 +14,11 @@ type OutcomeRow = OutcomePolicy & {
   /** POSTRUN evaluates; otherwise the reward is null. */
   readonly evaluated: boolean;
 };
+
+/** What a task changes of the policies. */
+export type OutcomeOverrides = TaskRequest['outcome_policy'];
+
+type JudgedFields = Pick<SessionSummary, 'outcome' | 'policy' | 'trainable_tokens' | 'reward'>;
 
 /** The closed list of reasons why a session ended, each with its default policy. */
 export const OUTCOMES: Readonly<Record<Outcome, OutcomeRow>> = {
@@ -23,7 +35,24 @@ export const OUTCOMES: Readonly<Record<Outcome, OutcomeRow>> = {
   no_completions: { status: 'ERROR', use: 'drop', in_baseline: false, retried: false, evaluated: false },
 };
 
-export function policyOf(outcome: Outcome): OutcomePolicy {
-  const { use, in_baseline } = OUTCOMES[outcome];
-  return { use, in_baseline };
+/** What an outcome means for training, with what a task changes of it. */
+export function policyOf(outcome: Outcome, overrides: OutcomeOverrides = {}): OutcomePolicy {
+  const own = OUTCOMES[outcome];
+  const changed = overrides[outcome];
+  return { use: changed?.use ?? own.use, in_baseline: changed?.in_baseline ?? own.in_baseline };
+}
+
+/** How many new attempts an outcome is worth; the task's `max_attempts` bounds all together, and infinity leaves it to that. */
+export function retriesAfter(outcome: Outcome, overrides: OutcomeOverrides): number {
+  return overrides[outcome]?.retries ?? (OUTCOMES[outcome].retried ? Number.POSITIVE_INFINITY : 0);
+}
+
+/** Why a finished sample is of no use to a trainer; null: it is usable. */
+export function unusableReason(
+  { outcome, policy, trainable_tokens: tokens, reward }: JudgedFields,
+  hasEvaluator: boolean,
+): UnusableReason | null {
+  if (policy.use !== 'train') return outcome;
+  if (tokens === 0) return 'no_tokens';
+  return hasEvaluator && reward === null ? 'no_reward' : null;
 }

@@ -1,5 +1,6 @@
-import type { TaskRequest } from '../schema/index.ts';
+import type { TaskRequest, UnusableReason } from '../schema/index.ts';
 import type { BlobStore, ResultWithSummary, TaskRow } from '../store/index.ts';
+import { groupReport } from './groups.ts';
 import { resultListBytes, resultListLength } from './result-bytes.ts';
 
 /** A TaskResult as JSON, which can be read more than once and comes in pieces of one trajectory at most. */
@@ -9,12 +10,17 @@ export type CallbackBody = {
 };
 
 /** `results` are those of the ended task: they do not change any more, so the body is the same for every try. */
-export function callbackBody(task: TaskRow, results: readonly ResultWithSummary[]): CallbackBody {
+export function callbackBody(
+  task: TaskRow,
+  unusable: ReadonlyMap<UnusableReason, number>,
+  results: readonly ResultWithSummary[],
+): CallbackBody {
   const { callback_results: kind } = JSON.parse(task.request) as Pick<TaskRequest, 'callback_results'>;
   const rows = kind === 'summary' ? results.map(withoutTokens) : results;
   const paths = results.map((result) => `/sessions/${result.session_id}/trajectory`);
   const state = `"status":${JSON.stringify(task.status)},"callback_results":${JSON.stringify(kind ?? 'full')}`;
-  const before = `{"task_id":${JSON.stringify(task.task_id)},${state},"results":`;
+  const group = JSON.stringify(groupReport(task, unusable));
+  const before = `{"task_id":${JSON.stringify(task.task_id)},${state},"group":${group},"results":`;
   const after = `,"result_paths":${JSON.stringify(paths)}}`;
   return {
     length: resultListLength(before, rows, after),

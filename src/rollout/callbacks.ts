@@ -1,6 +1,6 @@
 import { isoNow } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
-import type { CallbackRow, ResultWithSummary, TaskRow } from '../store/index.ts';
+import type { CallbackRow } from '../store/index.ts';
 import { checkCallbackUrl } from './callback-address.ts';
 import { callbackBody } from './callback-body.ts';
 import { idempotencyKey, messageId, signatureHeaders } from './callback-signature.ts';
@@ -151,8 +151,8 @@ export class CallbackDelivery {
   private async post(row: CallbackRow): Promise<number> {
     const { config, clock, blobs, closing } = this.context;
     checkCallbackUrl(config, row.url);
-    const { task, results } = await this.load(row.task_id);
-    const body = callbackBody(task, results);
+    const { task, unusable, results } = await this.load(row.task_id);
+    const body = callbackBody(task, unusable, results);
     const seconds = Math.floor(clock.nowMs() / 1000);
     const signed = await signatureHeaders(config.callback_secrets, messageId(task), seconds, body.bytes(blobs));
     const deadline = new AbortController();
@@ -176,11 +176,11 @@ export class CallbackDelivery {
     }
   }
 
-  private load(taskId: string): Promise<{ task: TaskRow; results: ResultWithSummary[] }> {
+  private load(taskId: string) {
     return this.context.store.read(async (tables) => {
       const task = await tables.tasks.get(taskId);
       if (task === undefined) throw new Error(`a callback names task ${taskId}, which is not stored`);
-      return { task, results: await tables.results.ofTask(taskId) };
+      return { task, unusable: await tables.sessions.unusable(taskId), results: await tables.results.ofTask(taskId) };
     });
   }
 }

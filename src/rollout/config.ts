@@ -72,6 +72,11 @@ export const rolloutConfigSchema = z.strictObject({
   node_timeout_seconds: z.number().gt(0).default(30).describe('a node silent for this long is shown as unhealthy'),
   retry_backoff_seconds: z.number().min(0).default(1).describe('before the second attempt; doubles with each'),
   retry_backoff_max_seconds: z.number().min(0).default(60),
+  avoid_node_seconds: z
+    .number()
+    .min(0)
+    .default(30)
+    .describe('another node comes first for a session that this one failed'),
   tombstone_seconds: z.number().gt(0).default(300).describe('how long a cancelled unknown task id is refused'),
   callback_timeout_seconds: z.number().gt(0).default(30),
   callback_backoff_seconds: z.number().gt(0).default(1).describe('before the second try; doubles with each'),

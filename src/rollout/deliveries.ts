@@ -1,14 +1,14 @@
 import { isoNow } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import { OUTCOMES } from '../core/outcomes.ts';
 import { isTerminal } from '../core/session-state.ts';
 import type { DeliveryReply, SessionSummary } from '../schema/index.ts';
-import type { ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
+import type { DeliveryRow, ResultBlobs, SessionRow, StoreTables, TaskRow } from '../store/index.ts';
+import { nextAttempt, wasHandedBack } from './attempts.ts';
 import { change, type Effects, type RolloutContext } from './context.ts';
 import { digestOf, readDelivery, storeParts, violation } from './delivered-parts.ts';
 import { endSession, giveUp, requeue } from './endings.ts';
-import { retryDelayMs } from './leases.ts';
-import { knownNode } from './nodes.ts';
+import { requestIn } from './groups.ts';
+import { judged } from './summary.ts';
 
 type Delivery = {
   readonly nodeId: string;
@@ -25,29 +25,52 @@ type Delivery = {
 export async function deliverResult(context: RolloutContext, nodeId: string, body: Buffer): Promise<DeliveryReply> {
   const delivered = readDelivery(nodeId, body);
   const { summary } = delivered;
-  // Refuses before anything is written; the same checks hold again in the transaction that decides.
-  await context.store.transaction((tables) => check(tables, nodeId, summary, null));
-  const blobs = await storeParts(context, delivered);
-  const digest = digestOf(delivered.header, blobs);
-  return change(context, async (tables, effects) => {
-    const checked = await check(tables, nodeId, summary, digest);
-    if (checked.kind === 'repeated') return checked.reply;
-    return accept(context, tables, effects, checked.row, { nodeId, summary, digest, blobs });
-  });
+  try {
+    // Refuses before anything is written; the same checks hold again in the transaction that decides.
+    await context.store.read(async (tables) => {
+      const row = await tables.sessions.get(summary.session_id);
+      return check(tables, nodeId, summary, row, await tables.tasks.get(summary.task_id), null);
+    });
+    const blobs = await storeParts(context, delivered);
+    const delivery = { nodeId, summary, digest: digestOf(delivered.header, blobs), blobs };
+    return await change(context, async (tables, effects) => {
+      const task = await tables.tasks.lock(summary.task_id);
+      const row = await tables.sessions.lock(summary.session_id);
+      const checked = await check(tables, nodeId, summary, row, task, delivery.digest);
+      if (checked.kind === 'repeated') return checked.reply;
+      return accept(context, tables, effects, checked, delivery);
+    });
+  } catch (thrown) {
+    countRefusal(context, thrown);
+    throw thrown;
+  }
+}
+
+function countRefusal(context: RolloutContext, thrown: unknown): void {
+  if (!FloeError.is(thrown)) return;
+  if (thrown.code === 'stale_epoch') context.counters.add('stale_results');
+  if (thrown.code === 'cancelled' || thrown.code === 'conflict') context.counters.add('late_results');
 }
 
 async function accept(
   context: RolloutContext,
   tables: StoreTables,
   effects: Effects,
-  row: SessionRow,
+  { row, task }: { readonly row: SessionRow; readonly task: TaskRow },
   delivery: Delivery,
 ): Promise<DeliveryReply> {
-  const { summary, blobs } = delivery;
+  const { blobs } = delivery;
+  const request = requestIn(task);
+  const summary = judged(delivery.summary, request);
+  // Only a trainer cancels; a node that reports it gave the session up, which is a failure of the infrastructure.
+  const givenUp = summary.outcome === 'cancelled';
+  const next = wasHandedBack(summary)
+    ? { attempt: row.attempt + 1, maxAttempts: row.max_attempts + 1, delayMs: 0 }
+    : await nextAttempt(context, tables, effects, row, givenUp ? 'infra_error' : summary.outcome, request);
   await tables.results.addDelivery({
     session_id: row.session_id,
     epoch: row.epoch,
-    kind: 'result',
+    kind: next === null ? 'result' : 'retried',
     digest: delivery.digest,
     summary: JSON.stringify(summary),
     trajectory_ref: blobs.trajectory?.ref ?? null,
@@ -56,17 +79,8 @@ async function accept(
     delivered_at: isoNow(context.clock),
   });
   const reply = { session_id: row.session_id, duplicate: false };
-  // Only a trainer cancels; a node that reports it gave the session up, which is a failure of the infrastructure.
-  const givenUp = summary.outcome === 'cancelled';
-  // A node that shuts down hands its sessions back. That says nothing of them, so it costs them no try.
-  if (summary.outcome === 'infra_error' && summary.error?.code === 'not_ready') {
-    const next = { attempt: row.attempt + 1, maxAttempts: row.max_attempts + 1, delayMs: 0 };
+  if (next !== null) {
     await requeue(context, tables, effects, row, next);
-    return { ...reply, requeued: true, cursor: null };
-  }
-  if ((givenUp || OUTCOMES[summary.outcome].retried) && row.attempt < row.max_attempts) {
-    const attempt = row.attempt + 1;
-    await requeue(context, tables, effects, row, { attempt, delayMs: retryDelayMs(context, attempt) });
     return { ...reply, requeued: true, cursor: null };
   }
   const cursor = givenUp
@@ -76,30 +90,33 @@ async function accept(
         stage: row.status,
         details: { node_id: delivery.nodeId },
       })
-    : await endSession(context, tables, effects, row, { summary, blobs });
+    : await endSession(context, tables, effects, row, { summary, blobs, hasEvaluator: request.evaluator !== null });
   return { ...reply, requeued: false, cursor };
 }
 
-type Checked = { kind: 'repeated'; reply: DeliveryReply } | { kind: 'new'; row: SessionRow };
+type Checked = { kind: 'repeated'; reply: DeliveryReply } | { kind: 'new'; row: SessionRow; task: TaskRow };
 
 /** Throws unless the delivery fits the lease. Without a `digest`, any earlier delivery of this epoch is taken for the same. */
 async function check(
   tables: StoreTables,
   nodeId: string,
   summary: SessionSummary,
+  row: SessionRow | undefined,
+  task: TaskRow | undefined,
   digest: string | null,
 ): Promise<Checked> {
-  await knownNode(tables, nodeId);
   const id = summary.session_id;
-  const row = await tables.sessions.lock(id);
   if (row === undefined) throw new FloeError('not_found', `session ${id} is not known`, { session_id: id });
   for (const field of ['task_id', 'sample_index'] as const) {
     if (row[field] !== summary[field]) throw violation(field, `is ${row[field]} for session ${id}`);
   }
-  const earlier = await tables.results.delivery(id, summary.epoch);
-  if (earlier !== undefined && (digest === null || earlier.digest === digest))
-    return { kind: 'repeated', reply: repeatedReply(row, summary.epoch) };
-  if (row.status === 'CANCELLED') {
+  if (task === undefined) throw new Error(`a session names task ${row.task_id}, which is not stored`);
+  const fits = row.epoch === summary.epoch && row.node_id === nodeId && !isTerminal(row.status);
+  // An epoch that is still open has had no result.
+  const earlier = fits ? undefined : await tables.results.delivery(id, summary.epoch);
+  if (earlier !== undefined && earlier.kind !== 'partial' && (digest === null || earlier.digest === digest))
+    return { kind: 'repeated', reply: repeatedReply(row, earlier) };
+  if (row.status === 'CANCELLED' || (!isTerminal(row.status) && task.status !== 'running')) {
     throw new FloeError('cancelled', `session ${id} was cancelled`, { session_id: id });
   }
   if (row.epoch !== summary.epoch || row.node_id !== nodeId) {
@@ -109,14 +126,12 @@ async function check(
       current_epoch: row.epoch,
     });
   }
-  if (isTerminal(row.status)) {
-    throw new FloeError('conflict', `session ${id} has a different result already`, { session_id: id });
-  }
+  if (!fits) throw new FloeError('conflict', `session ${id} has a different result already`, { session_id: id });
   if (row.attempt !== summary.attempt) throw violation('attempt', `is ${row.attempt} for epoch ${row.epoch}`);
-  return { kind: 'new', row };
+  return { kind: 'new', row, task };
 }
 
-function repeatedReply(row: SessionRow, epoch: number): DeliveryReply {
-  const ended = row.epoch === epoch;
-  return { session_id: row.session_id, duplicate: true, requeued: !ended, cursor: ended ? row.cursor : null };
+function repeatedReply(row: SessionRow, earlier: DeliveryRow): DeliveryReply {
+  const requeued = earlier.kind === 'retried';
+  return { session_id: row.session_id, duplicate: true, requeued, cursor: requeued ? null : row.cursor };
 }

@@ -1,128 +1,53 @@
 import { move } from '../core/session-state.ts';
-import type { Outcome, SessionError, SessionSummary, TaskRequest, TaskState } from '../schema/index.ts';
-import type { EndedCounts, ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
+import type { Outcome, SessionError } from '../schema/index.ts';
+import type { SessionRow, StoreTables, TaskRow } from '../store/index.ts';
+import { type NextAttempt, nextAttempt } from './attempts.ts';
+import { closeSession, countsOf, type Ending, NO_BLOBS } from './closings.ts';
 import type { Effects, RolloutContext } from './context.ts';
+import { cancelReason, cancelRows, countEnded, requestIn } from './groups.ts';
 import { serverSummary } from './summary.ts';
 
-const NO_BLOBS: ResultBlobs = { trajectory: null, completions: null, artifacts: null };
-
-type Ending = {
-  readonly summary: SessionSummary;
-  readonly blobs: ResultBlobs;
-  /** Ends with this epoch, so that a result of an earlier one is refused. */
-  readonly epoch?: number;
-  readonly cancelRequested?: boolean;
-};
-
-/** Ends a session for good: result cursor, counters of its task and, with the last session, the task itself. */
+/**
+ * Ends a session for good: result cursor, counters of its task, what follows from them and, with the last session, the
+ * task itself. The caller holds the task's lock, then the session's.
+ */
 export async function endSession(
   context: RolloutContext,
   tables: StoreTables,
   effects: Effects,
   row: SessionRow,
-  ending: Ending,
+  ending: Ending & { readonly hasEvaluator: boolean },
 ): Promise<number> {
-  const { reward } = ending.summary;
   const cursor = await closeSession(context, tables, effects, row, ending);
-  await countEnded(context, tables, effects, row.task_id, {
-    sessions: 1,
-    rewardSum: reward ?? 0,
-    rewardCount: reward === null ? 0 : 1,
-    usable: 0,
-    inBaseline: 0,
-  });
+  const counts = countsOf(ending.summary, ending.hasEvaluator);
+  await countEnded(context, tables, effects, row.task_id, counts, counts.usable === 1 ? null : row);
   return cursor;
 }
 
-async function closeSession(
+/**
+ * An attempt ended without a word: its node fell silent. The session is tried again at once, on another node if there is
+ * one, or ends as `infra_error` when its attempts are used up. The caller holds the session's lock; where it can, the task's
+ * before that.
+ */
+export async function loseAttempt(
   context: RolloutContext,
   tables: StoreTables,
   effects: Effects,
   row: SessionRow,
-  ending: Ending,
-): Promise<number> {
-  const { summary } = ending;
-  const ended = {
-    status: move(row.status, summary.status),
-    turns: summary.agent?.turns ?? row.turns,
-    sampled_tokens: summary.audit?.tokens.sampled ?? row.sampled_tokens,
-  };
-  const cursor = await tables.results.append(row, ending.blobs);
-  await tables.sessions.update(row.session_id, {
-    ...ended,
-    epoch: ending.epoch ?? row.epoch,
-    lease_expires_ms: null,
-    cancel_requested: ending.cancelRequested === true ? 1 : 0,
-    summary: JSON.stringify(summary),
-    cursor,
-    updated_at: new Date(context.clock.nowMs()).toISOString(),
-  });
-  effects.sessionChanged({ ...row, ...ended }, summary);
-  effects.topics.add('results');
-  return cursor;
-}
-
-async function countEnded(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  taskId: string,
-  added: EndedCounts,
+  error: SessionError,
 ): Promise<void> {
-  const task = await tables.tasks.addEnded(taskId, added);
-  if (task.completed_sessions === task.total_sessions) await finishTask(context, tables, effects, task);
-}
-
-async function finishTask(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  task: { task_id: string; status: TaskState; callback_url: string | null },
-): Promise<void> {
-  const status = task.status === 'running' ? 'completed' : task.status;
-  await tables.tasks.update(task.task_id, { status, ended_ms: context.time.nowMs() });
-  effects.events.push({ type: 'task.completed', task_id: task.task_id, status });
-  if (task.callback_url === null) return;
-  await tables.callbacks.insert({
-    task_id: task.task_id,
-    url: task.callback_url,
-    tries: 0,
-    next_try_ms: context.time.nowMs(),
-    last_error: null,
-    delivered_at: null,
-  });
-  effects.topics.add('callbacks');
-}
-
-/** Cancels sessions of one task that have not ended. They are terminal at once; nodes are told with their next heartbeat. */
-export async function cancelSessions(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  rows: readonly SessionRow[],
-  task: TaskRequest,
-): Promise<void> {
-  for (const row of rows) {
-    const leased = row.lease_expires_ms !== null;
-    await closeSession(context, tables, effects, row, {
-      summary: serverSummary(row, task, 'cancelled', null),
-      blobs: NO_BLOBS,
-      cancelRequested: leased,
-    });
-    if (leased && row.node_id !== null) effects.topics.add(`node:${row.node_id}`);
+  const task = await lockTaskOf(tables, row);
+  if (task.status !== 'running') {
+    await cancelRows(context, tables, effects, task, [row], cancelReason(task));
+    return;
   }
-  const [first] = rows;
-  if (first === undefined) return;
-  await countEnded(context, tables, effects, first.task_id, {
-    sessions: rows.length,
-    rewardSum: 0,
-    rewardCount: 0,
-    usable: 0,
-    inBaseline: 0,
-  });
+  const next = await nextAttempt(context, tables, effects, row, 'infra_error', requestIn(task));
+  // The time that the lease took to run out was delay enough.
+  if (next !== null) await requeue(context, tables, effects, row, { ...next, delayMs: 0 });
+  else await giveUp(context, tables, effects, row, 'infra_error', error);
 }
 
-/** Ends a session without a result because of the infrastructure. */
+/** Ends a session without a result because of the infrastructure. The caller holds the locks as for {@link endSession}. */
 export async function giveUp(
   context: RolloutContext,
   tables: StoreTables,
@@ -131,11 +56,12 @@ export async function giveUp(
   outcome: Outcome,
   error: SessionError,
 ): Promise<number> {
-  const task = await requestOf(tables, row.task_id);
+  const task = requestIn(await lockTaskOf(tables, row));
   return endSession(context, tables, effects, row, {
     summary: serverSummary(row, task, outcome, error),
     blobs: NO_BLOBS,
     epoch: row.epoch + 1,
+    hasEvaluator: task.evaluator !== null,
   });
 }
 
@@ -145,9 +71,10 @@ export async function requeue(
   tables: StoreTables,
   effects: Effects,
   row: SessionRow,
-  next: { attempt: number; delayMs: number; maxAttempts?: number },
+  next: NextAttempt,
 ): Promise<void> {
   const nowMs = context.time.nowMs();
+  const { avoidNode = null } = next;
   const patch = {
     status: move(row.status, 'QUEUED'),
     attempt: next.attempt,
@@ -155,6 +82,8 @@ export async function requeue(
     epoch: row.epoch + 1,
     node_id: null,
     lease_expires_ms: null,
+    avoid_node: avoidNode,
+    avoid_until_ms: avoidNode === null ? 0 : nowMs + next.delayMs + context.config.avoid_node_seconds * 1000,
     not_before_ms: nowMs + next.delayMs,
     queued_since_ms: nowMs,
     turns: 0,
@@ -166,9 +95,8 @@ export async function requeue(
   effects.topics.add('queue');
 }
 
-/** The stored request. It was parsed before it was stored, so this does not check it again. */
-export async function requestOf(tables: StoreTables, taskId: string): Promise<TaskRequest> {
-  const task = await tables.tasks.get(taskId);
-  if (task === undefined) throw new Error(`a session names task ${taskId}, which is not stored`);
-  return JSON.parse(task.request) as TaskRequest;
+async function lockTaskOf(tables: StoreTables, row: SessionRow): Promise<TaskRow> {
+  const task = await tables.tasks.lock(row.task_id);
+  if (task === undefined) throw new Error(`a session names task ${row.task_id}, which is not stored`);
+  return task;
 }

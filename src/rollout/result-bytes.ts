@@ -3,6 +3,9 @@ import type { BlobStore, ResultWithSummary } from '../store/index.ts';
 const CLOSE = Buffer.from('}');
 const NULL = Buffer.from('null');
 
+/** Small texts go out together: a write for each would cost more than they do. */
+const PIECE_CHARS = 64 * 1024;
+
 type StoredResult = Pick<ResultWithSummary, 'summary' | 'cursor' | 'trajectory_ref' | 'trajectory_bytes'>;
 
 /** The SessionResult up to its trajectory. The stored summary is a JSON object with fields, so its last byte is the brace. */
@@ -27,21 +30,38 @@ export function sessionResultLength(row: StoredResult): number {
 /** A JSON array of SessionResults between `before` and `after`. */
 export async function* resultListBytes(
   before: string,
-  rows: readonly StoredResult[],
+  rows: Iterable<StoredResult> | AsyncIterable<StoredResult>,
   after: string,
   blobs: BlobStore,
 ): AsyncGenerator<Buffer> {
   let lead = `${before}[`;
-  for (const row of rows) {
-    const result = sessionResultBytes(row, blobs);
-    for await (const bytes of result) {
+  for await (const row of rows) {
+    for await (const bytes of sessionResultBytes(row, blobs)) {
       if (lead !== '') yield Buffer.from(lead);
       lead = '';
       yield bytes;
     }
     lead = ',';
   }
-  yield Buffer.from(rows.length === 0 ? `${before}[]${after}` : `]${after}`);
+  yield Buffer.from(lead === ',' ? `]${after}` : `${lead}]${after}`);
+}
+
+/** Texts of JSON as a JSON array between `before` and `after`, in pieces of some size. */
+export async function* jsonListBytes(
+  before: string,
+  texts: AsyncIterable<string>,
+  after: string,
+): AsyncGenerator<Buffer> {
+  let piece = `${before}[`;
+  let comma = '';
+  for await (const text of texts) {
+    piece += comma + text;
+    comma = ',';
+    if (piece.length < PIECE_CHARS) continue;
+    yield Buffer.from(piece);
+    piece = '';
+  }
+  yield Buffer.from(`${piece}]${after}`);
 }
 
 export function resultListLength(before: string, rows: readonly StoredResult[], after: string): number {

@@ -1,4 +1,4 @@
-import { OUTCOMES, policyOf } from '../core/outcomes.ts';
+import { OUTCOMES, policyOf, unusableReason } from '../core/outcomes.ts';
 import type { Outcome, SessionError, SessionSummary, TaskRequest } from '../schema/index.ts';
 import type { SessionRow } from '../store/index.ts';
 
@@ -14,6 +14,17 @@ const NO_TIMING = {
   total_ms: 0,
 } as const;
 
+/**
+ * A node's summary as it is stored: policy and use by the task, whatever the node said, and no reward where nothing can
+ * have been evaluated, so that a failure of the infrastructure is never a reward of 0.
+ */
+export function judged(summary: SessionSummary, task: TaskRequest): SessionSummary {
+  const policy = policyOf(summary.outcome, task.outcome_policy);
+  const reward = OUTCOMES[summary.outcome].evaluated ? summary.reward : null;
+  const kept = { ...summary, policy, reward };
+  return { ...kept, unusable: unusableReason(kept, task.evaluator !== null) };
+}
+
 /** The summary of a session that ended without a result from a node: cancelled, or given up. Its reward is null, never 0. */
 export function serverSummary(
   row: SessionRow,
@@ -21,7 +32,7 @@ export function serverSummary(
   outcome: Outcome,
   error: SessionError | null,
 ): SessionSummary {
-  return {
+  const summary: SessionSummary = {
     session_id: row.session_id,
     task_id: row.task_id,
     sample_index: row.sample_index,
@@ -41,7 +52,8 @@ export function serverSummary(
     artifacts: null,
     node_id: row.node_id,
     error,
-    unusable: outcome,
+    unusable: null,
     metadata: task.metadata,
   };
+  return judged(summary, task);
 }

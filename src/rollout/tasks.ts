@@ -1,18 +1,17 @@
 import { createHash } from 'node:crypto';
 import { isoNow } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import { isTerminal } from '../core/session-state.ts';
-import type { SubmitReply, TaskRequest } from '../schema/index.ts';
+import type { SubmitReply, TaskRequest, TaskState } from '../schema/index.ts';
 import type { StoreTables, TaskRow } from '../store/index.ts';
 import { checkCallbackUrl } from './callback-address.ts';
 import { change, type RolloutContext } from './context.ts';
-import { cancelSessions } from './endings.ts';
 
 /**
  * Stores a task and queues its sessions. The same request again, by `task_id` or `idempotency_key`, is answered with the
  * first reply; a different one under either throws `conflict`.
  */
 export async function submitTask(context: RolloutContext, request: TaskRequest): Promise<SubmitReply> {
+  checkEarlyStop(request);
   if (request.callback_url !== null) checkCallbackUrl(context.config, request.callback_url);
   await context.validateTask(request);
   const digest = createHash('sha256').update(canonicalJson(request)).digest('hex');
@@ -75,6 +74,13 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
   });
 }
 
+function checkEarlyStop({ early_stop_min_usable_sessions: least, num_samples: samples }: TaskRequest): void {
+  if (least === null || least <= samples) return;
+  const path = 'early_stop_min_usable_sessions';
+  const message = `is ${least}, but num_samples is only ${samples}`;
+  throw new FloeError('schema_violation', `body: ${path}: ${message}`, { issues: [{ path, message }] });
+}
+
 async function findTask(tables: StoreTables, request: TaskRequest): Promise<TaskRow | undefined> {
   const byId = request.task_id === undefined ? undefined : await tables.tasks.get(request.task_id);
   if (byId !== undefined || request.idempotency_key === undefined) return byId;
@@ -87,33 +93,15 @@ async function repeatedSubmit(tables: StoreTables, known: TaskRow, digest: strin
       task_id: known.task_id,
     });
   }
-  const sessionIds = await tables.sessions.idsOfTask(known.task_id);
-  return { task_id: known.task_id, status: known.status, session_ids: sessionIds, duplicate: true };
+  // Refills come after the samples that were asked for, and were not in the first reply.
+  const asked = known.total_sessions - known.refilled;
+  const sessionIds = (await tables.sessions.idsOfTask(known.task_id)).slice(0, asked);
+  return { task_id: known.task_id, status: shownState(known), session_ids: sessionIds, duplicate: true };
 }
 
-/**
- * Cancels every session of a task that has not ended. A task that is already done stays as it is. An unknown id throws
- * `not_found`, unless `registerIfMissing`: then a later submit of that id is refused for a while, and the reply is null.
- */
-export async function cancelTask(
-  context: RolloutContext,
-  taskId: string,
-  registerIfMissing: boolean,
-): Promise<TaskRow | null> {
-  return change(context, async (tables, effects) => {
-    const task = await tables.tasks.get(taskId);
-    if (task === undefined) {
-      if (!registerIfMissing) throw unknownTask(taskId);
-      await tables.tombstones.put(taskId, context.time.nowMs() + context.config.tombstone_seconds * 1000);
-      return null;
-    }
-    if (task.status !== 'running') return task;
-    await tables.tasks.update(taskId, { status: 'cancelled' });
-    const request = JSON.parse(task.request) as TaskRequest;
-    const open = (await tables.sessions.ofTask(taskId)).filter((row) => !isTerminal(row.status));
-    await cancelSessions(context, tables, effects, open, request);
-    return (await tables.tasks.get(taskId)) ?? task;
-  });
+/** What the world is told: an early stop still ends the rest of its sessions, and leaves a completed task. */
+export function shownState(task: TaskRow): TaskState {
+  return task.early_stopped === 1 && task.ended_ms === null ? 'running' : task.status;
 }
 
 export function unknownTask(taskId: string): FloeError {

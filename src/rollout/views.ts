@@ -1,49 +1,75 @@
-import { FloeError } from '../core/errors.ts';
-import { isTerminal } from '../core/session-state.ts';
 import type {
-  GroupReport,
   NodeInfo,
   RolloutStatus,
   SessionStatus,
   SessionSummary,
-  SessionView,
-  TaskRequest,
   TaskStatus,
   TaskSummary,
   UnusableReason,
 } from '../schema/index.ts';
 import { sessionStatusSchema } from '../schema/index.ts';
-import type { ResultWithSummary, SessionRow, TaskRow } from '../store/index.ts';
+import type { ResultWithSummary, TaskRow } from '../store/index.ts';
 import { shownConfig } from './config.ts';
-import { change, type RolloutContext } from './context.ts';
-import { cancelSessions } from './endings.ts';
+import type { RolloutContext } from './context.ts';
+import { groupReport } from './groups.ts';
 import { listNodes } from './nodes.ts';
-import { unknownTask } from './tasks.ts';
+import { shownState, unknownTask } from './tasks.ts';
 
+/** Results read in one go: a task may have 100,000 of them. */
+const PAGE_RESULTS = 200;
+/** Of a task's finished sessions, what the reply to a cancel lists. */
+const CANCEL_REPLY_RESULTS = 1000;
+
+/** A task as it is at one moment, but for its results. */
 export type LoadedTask = {
-  readonly task: TaskRow;
-  readonly unusable: ReadonlyMap<UnusableReason, number>;
-  readonly results: readonly ResultWithSummary[];
+  readonly head: Omit<TaskStatus, 'results'>;
+  /** The newest result of that moment. */
+  readonly upToCursor: number;
 };
 
-/** A task with its finished sessions, in the order in which they finished. */
+/** Throws `not_found`. */
 export async function loadTask(context: RolloutContext, taskId: string): Promise<LoadedTask> {
-  return context.store.transaction(async (tables) => {
+  return context.store.read(async (tables) => {
     const task = await tables.tasks.get(taskId);
     if (task === undefined) throw unknownTask(taskId);
-    return { task, unusable: await tables.sessions.unusable(taskId), results: await tables.results.ofTask(taskId) };
+    const unusable = await tables.sessions.unusable(taskId);
+    return { head: taskHead(task, unusable), upToCursor: await tables.results.newestCursor() };
   });
 }
 
-export function taskStatus({ task, unusable, results }: LoadedTask): TaskStatus {
+function taskHead(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>): LoadedTask['head'] {
   return {
     task_id: task.task_id,
-    status: task.status,
+    status: shownState(task),
     total_sessions: task.total_sessions,
     completed_sessions: task.completed_sessions,
     group: groupReport(task, unusable),
-    results: results.map((result) => JSON.parse(result.summary) as SessionSummary),
   };
+}
+
+/** The results of a task in the order in which they were finished. */
+export async function* taskResults(
+  context: RolloutContext,
+  { head, upToCursor }: LoadedTask,
+): AsyncGenerator<ResultWithSummary> {
+  for (let after = 0; after < upToCursor; ) {
+    const page = { after, limit: PAGE_RESULTS };
+    const rows = await context.store.read((tables) => tables.results.ofTask(head.task_id, page));
+    yield* rows.filter((row) => row.cursor <= upToCursor);
+    if (rows.length < PAGE_RESULTS) return;
+    after = rows.at(-1)?.cursor ?? upToCursor;
+  }
+}
+
+/** What a cancel is answered with: of a large task, only the first of its results. */
+export async function cancelReply(context: RolloutContext, taskId: string): Promise<TaskStatus> {
+  return context.store.read(async (tables) => {
+    const task = await tables.tasks.get(taskId);
+    if (task === undefined) throw unknownTask(taskId);
+    const head = taskHead(task, await tables.sessions.unusable(taskId));
+    const results = await tables.results.ofTask(taskId, { after: 0, limit: CANCEL_REPLY_RESULTS });
+    return { ...head, results: results.map((result) => JSON.parse(result.summary) as SessionSummary) };
+  });
 }
 
 /** The status of a task that was cancelled before it was submitted. */
@@ -52,94 +78,16 @@ export function unknownCancelled(taskId: string): TaskStatus {
   return { task_id: taskId, status: 'cancelled', total_sessions: 0, completed_sessions: 0, group, results: [] };
 }
 
-function groupReport(task: TaskRow, unusable: LoadedTask['unusable']): GroupReport {
-  return {
-    requested: task.total_sessions - task.refilled,
-    usable: task.usable_sessions,
-    in_baseline: task.baseline_sessions,
-    unusable: Object.fromEntries(unusable),
-    open: task.total_sessions - task.completed_sessions,
-    refilled: task.refilled,
-    early_stopped: task.early_stopped === 1,
-  };
-}
-
 export function taskSummary(task: TaskRow): TaskSummary {
   return {
     task_id: task.task_id,
-    status: task.status,
+    status: shownState(task),
     harness: task.harness,
     created_at: task.created_at,
     total_sessions: task.total_sessions,
     completed_sessions: task.completed_sessions,
     mean_reward: task.reward_count === 0 ? null : task.reward_sum / task.reward_count,
   };
-}
-
-export function sessionView(row: SessionRow): SessionView {
-  return {
-    session_id: row.session_id,
-    task_id: row.task_id,
-    sample_index: row.sample_index,
-    status: row.status,
-    attempt: row.attempt,
-    epoch: row.epoch,
-    node_id: row.node_id,
-    turns: row.turns,
-    sampled_tokens: row.sampled_tokens,
-    created_at: row.created_at,
-    updated_at: row.updated_at,
-    summary: row.summary === null ? null : (JSON.parse(row.summary) as SessionSummary),
-  };
-}
-
-export async function sessionsOfTask(context: RolloutContext, taskId: string): Promise<SessionView[]> {
-  return context.store.transaction(async (tables) => {
-    if ((await tables.tasks.get(taskId)) === undefined) throw unknownTask(taskId);
-    return (await tables.sessions.ofTask(taskId)).map(sessionView);
-  });
-}
-
-export async function oneSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
-  const row = await context.store.transaction((tables) => tables.sessions.get(sessionId));
-  if (row === undefined) throw unknownSession(sessionId);
-  return sessionView(row);
-}
-
-/** Cancels one session; one that has ended stays as it is. */
-export async function cancelOneSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
-  return change(context, async (tables, effects) => {
-    const row = await tables.sessions.get(sessionId);
-    if (row === undefined) throw unknownSession(sessionId);
-    if (isTerminal(row.status)) return sessionView(row);
-    const task = await tables.tasks.get(row.task_id);
-    if (task === undefined) throw unknownTask(row.task_id);
-    await cancelSessions(context, tables, effects, [row], JSON.parse(task.request) as TaskRequest);
-    return sessionView((await tables.sessions.get(sessionId)) ?? row);
-  });
-}
-
-/** The bytes of a finished session as its node delivered them. Throws `not_found` when there are none. */
-export async function sessionBlob(
-  context: RolloutContext,
-  sessionId: string,
-  what: 'trajectory' | 'completions' | 'artifacts',
-): Promise<Buffer> {
-  const { row, result } = await context.store.transaction(async (tables) => ({
-    row: await tables.sessions.get(sessionId),
-    result: await tables.results.ofSession(sessionId),
-  }));
-  if (row === undefined) throw unknownSession(sessionId);
-  const ref = result?.[`${what}_ref`] ?? null;
-  if (ref !== null) return context.blobs.get(ref);
-  const reason = what === 'artifacts' ? whyWithoutArtifacts(row) : null;
-  const message = `session ${sessionId} is ${row.status} and has no ${what}${reason === null ? '' : `: ${reason}`}`;
-  throw new FloeError('not_found', message, { session_id: sessionId, status: row.status, reason });
-}
-
-function whyWithoutArtifacts(row: SessionRow): string | null {
-  if (row.summary === null) return null;
-  return (JSON.parse(row.summary) as SessionSummary).artifacts?.omitted ?? null;
 }
 
 export async function rolloutStatus(context: RolloutContext): Promise<RolloutStatus> {
@@ -166,8 +114,4 @@ export async function rolloutStatus(context: RolloutContext): Promise<RolloutSta
     counters: context.counters.all(),
     bottleneck: null,
   };
-}
-
-function unknownSession(sessionId: string): FloeError {
-  return new FloeError('not_found', `session ${sessionId} is not known`, { session_id: sessionId });
 }

@@ -34,6 +34,7 @@ export const taskResultSchema = z.object({
   callback_results: z
     .enum(['full', 'summary'])
     .describe('summary: every trajectory is null here, and can be fetched where result_paths say'),
+  group: groupReportSchema,
   results: z.array(sessionResultSchema),
   result_paths: z.array(z.string()).describe('where each result can be fetched again'),
 });
@@ -73,7 +74,12 @@ export type RolloutStatus = z.infer<typeof rolloutStatusSchema>;
 /** One line of `GET /events`. */
 export const rolloutEventSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('task.created'), task_id: idSchema, total_sessions: z.int() }),
-  z.object({ type: z.literal('task.completed'), task_id: idSchema, status: taskStateSchema }),
+  z.object({
+    type: z.literal('task.completed'),
+    task_id: idSchema,
+    status: taskStateSchema,
+    group: groupReportSchema,
+  }),
   z.object({
     type: z.literal('session.state_changed'),
     task_id: idSchema,

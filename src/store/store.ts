@@ -120,8 +120,8 @@ export interface SessionTable {
   getMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
   /** As `getMany`, by id, and nobody else changes the rows until the transaction ends. */
   lockMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
-  /** By sample index. */
-  ofTask(taskId: string): Promise<SessionRow[]>;
+  /** By sample index; with `page`, at most `limit` of those after an index. */
+  ofTask(taskId: string, page?: Page): Promise<SessionRow[]>;
   /** Locks up to `limit` sessions of a task that have not ended, leased ones first. */
   lockOpen(taskId: string, limit: number): Promise<SessionRow[]>;
   idsOfTask(taskId: string): Promise<string[]>;
@@ -157,12 +157,15 @@ export interface SessionTable {
   waitingTrainers(nowMs: number): Promise<string[]>;
 }
 
+export type Page = { readonly after: number; readonly limit: number };
+
 export interface ResultTable {
   /** Assigns the next cursor. Cursors only grow, and a reader that has seen one has seen all before it. */
   append(session: Pick<SessionRow, 'session_id' | 'task_id' | 'trainer'>, blobs: ResultBlobs): Promise<number>;
   /** Results after a cursor, oldest first; of one trainer, or of all. */
   page(after: number, limit: number, trainer: string | null): Promise<ResultWithSummary[]>;
-  ofTask(taskId: string): Promise<ResultWithSummary[]>;
+  /** By cursor; with `page`, at most `limit` of those after a cursor. */
+  ofTask(taskId: string, page?: Page): Promise<ResultWithSummary[]>;
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined>;
   /** 0 when there are none. */
   newestCursor(): Promise<number>;

@@ -1,10 +1,20 @@
 import { Readable } from 'node:stream';
 import { FloeError } from '../../core/errors.ts';
 import type { TaskStatus } from '../../schema/index.ts';
-import type { RolloutContext } from '../context.ts';
-import { resultLines, resultListBytes } from '../result-bytes.ts';
-import { cancelTask, submitTask } from '../tasks.ts';
-import { loadTask, rolloutStatus, taskStatus, taskSummary, unknownCancelled } from '../views.ts';
+import type { ResultWithSummary } from '../../store/index.ts';
+import { cancelTask } from '../cancellations.ts';
+import { change, type RolloutContext } from '../context.ts';
+import { jsonListBytes, resultLines, resultListBytes } from '../result-bytes.ts';
+import { submitTask } from '../tasks.ts';
+import {
+  cancelReply,
+  type LoadedTask,
+  loadTask,
+  rolloutStatus,
+  taskResults,
+  taskSummary,
+  unknownCancelled,
+} from '../views.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
@@ -16,22 +26,21 @@ export function taskHandlers(
     submitTask: ({ body }) => submitTask(context, body),
     getTask: async ({ id, query, reply }) => {
       const loaded = await loadTask(context, id);
-      if (query.results === 'summary') return taskStatus(loaded);
-      const { results: _, ...head } = taskStatus({ ...loaded, results: [] });
+      const before = `${JSON.stringify(loaded.head).slice(0, -1)},"results":`;
+      const rows = query.results === 'full' ? collecting(context, loaded) : taskResults(context, loaded);
       reply.type('application/json');
       return streamOf(
-        resultListBytes(`${JSON.stringify(head).slice(0, -1)},"results":`, loaded.results, '}', context.blobs),
+        query.results === 'full'
+          ? resultListBytes(before, rows, '}', context.blobs)
+          : jsonListBytes(before, summariesOf(rows), '}'),
       );
     },
     cancelTask: async ({ id, query }): Promise<TaskStatus> => {
       const task = await cancelTask(context, id, query.register_if_missing);
-      if (task === null) {
-        return unknownCancelled(id);
-      }
-      return taskStatus(await loadTask(context, id));
+      return task === null ? unknownCancelled(id) : cancelReply(context, id);
     },
     listTasks: async ({ query }) => {
-      const rows = await context.store.transaction((tables) =>
+      const rows = await context.store.read((tables) =>
         tables.tasks.list({ status: query.status ?? null, limit: query.limit }),
       );
       return { tasks: rows.map(taskSummary) };
@@ -67,6 +76,21 @@ async function resultsPage(context: RolloutContext, call: Call<Api['getResults']
 function cursorAhead(after: number, newest: number): FloeError {
   const message = `is ${after}, but the newest cursor of this server is ${newest}`;
   return new FloeError('schema_violation', `query: after: ${message}`, { issues: [{ path: 'after', message }] });
+}
+
+/** Once a reader has had all the results of a task that has ended, they count as collected. */
+async function* collecting(context: RolloutContext, loaded: LoadedTask): AsyncGenerator<ResultWithSummary> {
+  yield* taskResults(context, loaded);
+  const { task_id: taskId, total_sessions: total, completed_sessions: ended } = loaded.head;
+  if (ended < total) return;
+  await change(context, async (tables, effects) => {
+    await tables.results.collectTask(taskId);
+    effects.topics.add('queue');
+  });
+}
+
+async function* summariesOf(rows: AsyncIterable<ResultWithSummary>): AsyncGenerator<string> {
+  for await (const row of rows) yield row.summary;
 }
 
 function streamOf(bytes: AsyncIterable<Buffer>): Readable {

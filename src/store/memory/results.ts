@@ -1,5 +1,5 @@
 import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultRow, ResultWithSummary, SessionRow } from '../rows.ts';
-import type { ResultTable } from '../store.ts';
+import type { Page, ResultTable } from '../store.ts';
 import type { MemoryState } from './state.ts';
 
 export class MemoryResults implements ResultTable {
@@ -35,8 +35,9 @@ export class MemoryResults implements ResultTable {
     return this.select((row) => row.cursor > after && (trainer === null || row.trainer === trainer)).slice(0, limit);
   }
 
-  async ofTask(taskId: string): Promise<ResultWithSummary[]> {
-    return this.select((row) => row.task_id === taskId);
+  async ofTask(taskId: string, page?: Page): Promise<ResultWithSummary[]> {
+    const after = page?.after ?? 0;
+    return this.select((row) => row.task_id === taskId && row.cursor > after).slice(0, page?.limit);
   }
 
   async ofSession(sessionId: string): Promise<ResultWithSummary | undefined> {

@@ -1,7 +1,14 @@
 import { isTerminal } from '../../core/session-state.ts';
 import type { SessionProgress, SessionStatus, UnusableReason } from '../../schema/index.ts';
 import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
-import { type ClaimRequest, type NewSessions, OVERDUE_FACTOR, OVERDUE_LOOK, type SessionTable } from '../store.ts';
+import {
+  type ClaimRequest,
+  type NewSessions,
+  OVERDUE_FACTOR,
+  OVERDUE_LOOK,
+  type Page,
+  type SessionTable,
+} from '../store.ts';
 import type { MemoryState } from './state.ts';
 
 export class MemorySessions implements SessionTable {
@@ -54,8 +61,11 @@ export class MemorySessions implements SessionTable {
     return (await this.getMany(sessionIds)).sort(byId);
   }
 
-  async ofTask(taskId: string): Promise<SessionRow[]> {
-    return this.state.sessions.where((row) => row.task_id === taskId).sort((a, b) => a.sample_index - b.sample_index);
+  async ofTask(taskId: string, page?: Page): Promise<SessionRow[]> {
+    return this.state.sessions
+      .where((row) => row.task_id === taskId && row.sample_index > (page?.after ?? -1))
+      .sort((a, b) => a.sample_index - b.sample_index)
+      .slice(0, page?.limit);
   }
 
   async lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {

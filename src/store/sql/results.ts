@@ -1,6 +1,6 @@
 import { sql } from 'kysely';
 import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultWithSummary, SessionRow } from '../rows.ts';
-import type { ResultTable } from '../store.ts';
+import type { Page, ResultTable } from '../store.ts';
 import type { SqlFlavor } from './flavor.ts';
 import type { Connection } from './tables.ts';
 
@@ -37,8 +37,9 @@ export class SqlResults implements ResultTable {
     return (trainer === null ? all : all.where('results.trainer', '=', trainer)).execute();
   }
 
-  ofTask(taskId: string): Promise<ResultWithSummary[]> {
-    return this.withSummary().where('results.task_id', '=', taskId).execute();
+  ofTask(taskId: string, page?: Page): Promise<ResultWithSummary[]> {
+    const all = this.withSummary().where('results.task_id', '=', taskId);
+    return (page === undefined ? all : all.where('results.cursor', '>', page.after).limit(page.limit)).execute();
   }
 
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined> {
@@ -66,13 +67,15 @@ export class SqlResults implements ResultTable {
 
   async addDelivery(row: DeliveryRow): Promise<void> {
     const { session_id: _, epoch: __, ...rest } = row;
-    await this.db
+    const kept = await this.db
       .insertInto('deliveries')
       .values(row)
       .onConflict((conflict) =>
         conflict.columns(['session_id', 'epoch']).doUpdateSet(rest).where(sql<boolean>`deliveries.kind = 'partial'`),
       )
-      .execute();
+      .returning('epoch')
+      .executeTakeFirst();
+    if (kept === undefined) throw new Error(`a delivery of session ${row.session_id} is stored already`);
   }
 
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]> {

@@ -1,7 +1,14 @@
 import { type RawBuilder, sql } from 'kysely';
 import type { SessionProgress, SessionStatus, UnusableReason } from '../../schema/index.ts';
 import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.ts';
-import { type ClaimRequest, type NewSessions, OVERDUE_FACTOR, OVERDUE_LOOK, type SessionTable } from '../store.ts';
+import {
+  type ClaimRequest,
+  type NewSessions,
+  OVERDUE_FACTOR,
+  OVERDUE_LOOK,
+  type Page,
+  type SessionTable,
+} from '../store.ts';
 import type { SqlFlavor } from './flavor.ts';
 import type { Connection } from './tables.ts';
 
@@ -47,8 +54,9 @@ export class SqlSessions implements SessionTable {
     );
   }
 
-  ofTask(taskId: string): Promise<SessionRow[]> {
-    return this.db.selectFrom('sessions').selectAll().where('task_id', '=', taskId).orderBy('sample_index').execute();
+  ofTask(taskId: string, page?: Page): Promise<SessionRow[]> {
+    const all = this.db.selectFrom('sessions').selectAll().where('task_id', '=', taskId).orderBy('sample_index');
+    return (page === undefined ? all : all.where('sample_index', '>', page.after).limit(page.limit)).execute();
   }
 
   lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
