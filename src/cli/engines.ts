@@ -12,6 +12,8 @@ type AddOptions = ChangeOptions & {
   apiKey?: string;
   logprobsMode?: 'raw' | 'processed';
   maxConcurrency?: string;
+  requestsPerMinute?: string;
+  tokensPerMinute?: string;
 };
 
 /** `floe engines …`: where the policy is served. */
@@ -33,6 +35,8 @@ export function registerEngines(program: Command): void {
     .option('--api-key <key>', 'sent as a bearer token')
     .option('--logprobs-mode <mode>', 'what its log-probabilities mean: raw or processed')
     .option('--max-concurrency <n>', 'calls at a time')
+    .option('--requests-per-minute <n>', 'what its provider allows')
+    .option('--tokens-per-minute <n>', 'what its provider allows, of prompts and replies together')
     .action((url: string, options: AddOptions) =>
       connected(options, async (client) => {
         const change = await client.addEngine(specOf(url, options), waitOf(options));
@@ -84,6 +88,17 @@ function specOf(url: string, options: AddOptions): EngineSpecInput {
     ...(options.apiKey === undefined ? {} : { api_key: options.apiKey }),
     ...(options.logprobsMode === undefined ? {} : { logprobs_mode: options.logprobsMode }),
     ...(options.maxConcurrency === undefined ? {} : { max_concurrency: Number(options.maxConcurrency) }),
+    ...limitsOf(options),
+  };
+}
+
+function limitsOf({ requestsPerMinute, tokensPerMinute }: AddOptions): Pick<EngineSpecInput, 'limits'> {
+  if (requestsPerMinute === undefined && tokensPerMinute === undefined) return {};
+  return {
+    limits: {
+      ...(requestsPerMinute === undefined ? {} : { requests_per_minute: Number(requestsPerMinute) }),
+      ...(tokensPerMinute === undefined ? {} : { tokens_per_minute: Number(tokensPerMinute) }),
+    },
   };
 }
 

@@ -13,11 +13,16 @@ import type { Attempt } from './attempt.ts';
 import { type Decoder, graphOptionsOf } from './drift-proof.ts';
 import { classify } from './failure.ts';
 
+/** A runtime for grading that is on its way. */
+export type FreshRuntime = {
+  /** Resolves when its start has had its turn, or will have none. */
+  readonly turn: Promise<void>;
+  readonly ready: Promise<Runtime>;
+};
+
 export type PostrunInput = {
   readonly runtime: Runtime | null;
-  readonly freshRuntime: Promise<Runtime> | null;
-  /** Resolves when the start of the fresh runtime has had its turn, or will have none. */
-  readonly freshTurn: Promise<void>;
+  readonly freshRuntime: FreshRuntime | null;
   readonly evaluator: Evaluator | null;
   readonly completions: readonly Completion[];
   /** What the agent left behind. */
@@ -43,10 +48,10 @@ export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<E
   const timer = ownSeconds === undefined ? attempt.timer : attempt.newTimer(ownSeconds * 1000);
   if (timer.remainingMs() === 0) return { reward: null, details: { skipped: 'the time budget is used up' } };
   // Outside the budget, as all waiting is.
-  await input.freshTurn;
+  await input.freshRuntime?.turn;
   try {
     return await timer.run('eval', null, attempt.signal, async (signal) => {
-      const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime, signal);
+      const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime.ready, signal);
       return evaluator.evaluate({ spec, status: OUTCOMES[outcome].status, runtime, freshRuntime }, signal);
     });
   } catch (error) {

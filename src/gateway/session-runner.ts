@@ -17,7 +17,7 @@ import { collectArtifacts } from './artifacts-stage.ts';
 import type { Attempt } from './attempt.ts';
 import type { Decoder } from './drift-proof.ts';
 import { classify, type FailedStage } from './failure.ts';
-import { build, evaluate, type PostrunInput } from './postrun-stage.ts';
+import { build, evaluate, type FreshRuntime, type PostrunInput } from './postrun-stage.ts';
 import type { Sandboxes } from './sandbox.ts';
 import { loadSkills } from './skill-folder.ts';
 import type { StagePools } from './stage-pools.ts';
@@ -60,9 +60,7 @@ class SessionRun {
   private readonly key = newSessionKey();
   private readonly socketPath: string;
   private runtime: Runtime | null = null;
-  private fresh: Promise<Runtime> | null = null;
-  /** Resolves when the fresh runtime's start has begun or will not. */
-  private freshTurn: Promise<void> = Promise.resolve();
+  private fresh: FreshRuntime | null = null;
   /** Ends the start of the fresh runtime when nobody waits for it any more. */
   private readonly over = new AbortController();
   /** Ends an agent that has had all of its turns. */
@@ -159,7 +157,7 @@ class SessionRun {
     this.releaseRun?.();
     this.over.abort(new FloeError('cancelled', `session ${this.attempt.id} is over`));
     await this.session?.close();
-    const fresh = await this.fresh?.catch(() => null);
+    const fresh = await this.fresh?.ready.catch(() => null);
     await Promise.all([this.runtime?.stop(), fresh?.stop()]);
   }
 
@@ -184,7 +182,6 @@ class SessionRun {
     return {
       runtime: this.runtime,
       freshRuntime: this.fresh,
-      freshTurn: this.freshTurn,
       evaluator: strategy === undefined ? null : deps.evaluators.get(strategy),
       completions: this.session?.completions() ?? [],
       artifacts: this.artifacts,
@@ -280,12 +277,13 @@ class SessionRun {
     const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
     const signal = AbortSignal.any([attempt.signal, this.over.signal]);
     const turn = deps.sandboxes.turn(attempt.spec, signal);
-    this.freshTurn = turn.then(
+    const ready = turn.then((end) => deps.sandboxes.start(this.startRequest('eval'), prepare, end, signal));
+    ready.catch(() => undefined);
+    const settled = turn.then(
       () => undefined,
       () => undefined,
     );
-    this.fresh = turn.then((end) => deps.sandboxes.start(this.startRequest('eval'), prepare, end, signal));
-    this.fresh.catch(() => undefined);
+    this.fresh = { turn: settled, ready };
   }
 }
 
