@@ -1,0 +1,105 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import type { AddressInfo } from 'node:net';
+import { connect, createServer } from 'node:net';
+import { homedir, tmpdir } from 'node:os';
+import { delimiter, join } from 'node:path';
+
+const PROGRAM = 'versitygw';
+const BUCKET = 'floe';
+
+/** The S3 server's program, or null: `$FLOE_S3_SERVER`, the PATH, or where `tools/install-s3-server.mjs` puts it. */
+function findS3Server(): string | null {
+  const folders = [...(process.env.PATH ?? '').split(delimiter), join(homedir(), '.cache', 'floe', 'tools')];
+  const places = [process.env.FLOE_S3_SERVER ?? '', ...folders.map((folder) => join(folder, PROGRAM))];
+  return places.find((place) => place !== '' && existsSync(place)) ?? null;
+}
+
+/** Why there is no S3 server to test with, told once per file; null: there is one. */
+export function s3Missing(): string | null {
+  if (findS3Server() !== null) return null;
+  const why = `there is no ${PROGRAM}; tools/install-s3-server.mjs installs it`;
+  console.warn(`S3 is not tested: ${why}`);
+  return why;
+}
+
+export type S3Server = {
+  readonly url: (prefix: string, fields?: Readonly<Record<string, string>>) => string;
+  /** The files behind the bucket. */
+  readonly bucketDir: string;
+  stop(): Promise<void>;
+  start(): Promise<void>;
+  close(): Promise<void>;
+};
+
+/** A real S3 server over a temporary directory, with one bucket. Its credentials are put into the environment, as for AWS. */
+export async function startS3(): Promise<S3Server> {
+  const program = findS3Server();
+  if (program === null) throw new Error('there is no S3 server');
+  const dir = await mkdtemp(join(tmpdir(), 'floe-s3-'));
+  const [root, sidecar] = [join(dir, 'root'), join(dir, 'meta')];
+  await mkdir(join(root, BUCKET), { recursive: true });
+  await mkdir(sidecar);
+  const port = await freePort();
+  const key = { AWS_ACCESS_KEY_ID: 'floe-test', AWS_SECRET_ACCESS_KEY: randomBytes(20).toString('hex') };
+  Object.assign(process.env, key);
+  let child: ChildProcess | null = null;
+  const start = async (): Promise<void> => {
+    const env = {
+      PATH: '',
+      ROOT_ACCESS_KEY_ID: key.AWS_ACCESS_KEY_ID,
+      ROOT_SECRET_ACCESS_KEY: key.AWS_SECRET_ACCESS_KEY,
+    };
+    const args = ['--port', `127.0.0.1:${port}`, '--quiet', 'posix', '--sidecar', sidecar, root];
+    child = spawn(program, args, { stdio: 'ignore', env });
+    await untilOpen(port, child);
+  };
+  const stop = async (): Promise<void> => {
+    const running = child;
+    child = null;
+    if (running === null || running.exitCode !== null) return;
+    const ended = once(running, 'exit');
+    running.kill('SIGKILL');
+    await ended;
+  };
+  await start();
+  return {
+    bucketDir: join(root, BUCKET),
+    url: (prefix, fields = {}) => {
+      const query = { endpoint: `http://127.0.0.1:${port}`, region: 'us-east-1', path_style: 'true', ...fields };
+      return `s3://${BUCKET}/${prefix}?${new URLSearchParams(query)}`;
+    },
+    start,
+    stop,
+    close: async () => {
+      await stop();
+      for (const name of Object.keys(key)) delete process.env[name];
+      await rm(dir, { recursive: true, force: true });
+    },
+  };
+}
+
+async function untilOpen(port: number, child: ChildProcess): Promise<void> {
+  for (;;) {
+    if (child.exitCode !== null) throw new Error(`the S3 server ended with ${child.exitCode}`);
+    const socket = connect(port, '127.0.0.1');
+    const open = await new Promise<boolean>((resolve) => {
+      socket.once('connect', () => resolve(true));
+      socket.once('error', () => resolve(false));
+    });
+    socket.destroy();
+    if (open) return;
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return port;
+}
