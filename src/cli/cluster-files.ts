@@ -44,19 +44,16 @@ export async function prepareRunDir(config: ClusterConfig): Promise<void> {
   for (const name of await readdir(files.servers)) await rm(join(files.servers, name));
   await rm(files.databaseUrl, { force: true });
   await secret(files.token);
-  const password = await secret(files.password);
-  await writeFile(files.pgpass, `*:*:*:floe:${password}\n`, { mode: 0o600 });
-  await chmod(files.pgpass, 0o600);
+  await secret(files.password);
 }
 
-async function secret(path: string): Promise<string> {
+async function secret(path: string): Promise<void> {
   try {
     await writeFile(path, `${randomBytes(32).toString('base64url')}\n`, { mode: 0o600, flag: 'wx' });
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
     await chmod(path, 0o600);
   }
-  return (await readFile(path, 'utf8')).trim();
 }
 
 /** Writes the scripts to a folder. */

@@ -1,5 +1,11 @@
 import { z } from 'zod';
-import { engineKindSchema, idSchema, logprobsModeSchema, runtimeBackendSchema } from '../schema/index.ts';
+import {
+  engineKindSchema,
+  engineLocalitySchema,
+  idSchema,
+  logprobsModeSchema,
+  runtimeBackendSchema,
+} from '../schema/index.ts';
 import { slurmJobSchema } from './slurm-job.ts';
 import { nameSchema, pathSchema, portSchema, wordSchema } from './words.ts';
 
@@ -39,6 +45,14 @@ const nodeEngineSchema = z.strictObject({
   pool: idSchema.default('default').describe('engines of one pool serve one policy'),
   model: wordSchema.nullable().default(null).describe("null: the server's first model"),
   logprobs_mode: logprobsModeSchema.nullable().default(null).describe('null: as the kind of server has it'),
+  max_concurrency: z
+    .int()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe(
+      "calls at a time; with more than that the node's sessions go to engines of other hosts. null: any number",
+    ),
   port: portSchema.default(8000).describe('of the first; the next ones count on'),
   count: z.int().min(1).max(64).default(1).describe('so many on each node'),
   gpus: z
@@ -70,6 +84,9 @@ const nodeRoleSchema = z.strictObject({
     .prefault({})
     .describe('workers of each stage; null: by the number of cores'),
   backend: runtimeBackendSchema.nullable().default(null).describe('default runtime; null: bubblewrap where it works'),
+  engine_locality: engineLocalitySchema
+    .default('prefer_local')
+    .describe("whether engines of a node's own host come first while they have capacity"),
   engines: z.array(nodeEngineSchema).default([]).describe('started with each node of this role'),
   options: optionsSchema.describe('further options of `floe gateway`'),
   job: slurmJobSchema.prefault({}),

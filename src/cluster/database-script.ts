@@ -60,7 +60,7 @@ until "$bin/pg_isready" -q -h "$host" -p "$port"; do
   fi
   await sleep 1
 done
-# The password is in $run/pgpass, which PGPASSFILE names.
+# Without the password, which is in $run/database-password.
 publish "$run/database-url" "postgres://floe@$host:$port/floe"
 say 'PostgreSQL is ready'
 

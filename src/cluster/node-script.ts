@@ -20,7 +20,7 @@ ${role.engines.length > 0 ? engineLines(role) : ''}
 mkdir -p "$state"
 say "starting node $node_id"
 "\${floe[@]}" gateway --server "$servers" "\${as_client[@]}" \\
-  --node-id "$node_id" --host "$host" --state-dir "$state"${gatewayOptions(role)} &
+  --node-id "$node_id" --node-host "$host" --engine-locality ${role.engine_locality} --state-dir "$state"${gatewayOptions(role)} &
 gateway=$!
 
 wait -n "$gateway"${role.engines.length > 0 ? ` "\${engine_pids[@]}"` : ''} && status=0 || status=$?
@@ -98,6 +98,7 @@ function readyLines(engine: NodeEngine): string {
   const options = [
     `--kind ${engine.kind} --pool ${engine.pool}`,
     ...(engine.model === null ? [] : [`--model ${quoted(engine.model)}`]),
+    ...(engine.max_concurrency === null ? [] : [`--max-concurrency ${engine.max_concurrency}`]),
     ...(engine.logprobs_mode === null ? [] : [`--logprobs-mode ${engine.logprobs_mode}`]),
   ];
   return `${loopLines(engine)}

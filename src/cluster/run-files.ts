@@ -4,7 +4,6 @@ import { type ClusterConfig, runDir } from './cluster-config.ts';
 export function runFiles(config: ClusterConfig): {
   readonly token: string;
   readonly password: string;
-  readonly pgpass: string;
   readonly jobs: string;
   readonly servers: string;
   readonly databaseUrl: string;
@@ -15,7 +14,6 @@ export function runFiles(config: ClusterConfig): {
   return {
     token: `${run}/token`,
     password: `${run}/database-password`,
-    pgpass: `${run}/pgpass`,
     jobs: `${run}/jobs.json`,
     servers: `${run}/servers`,
     databaseUrl: `${run}/database-url`,

@@ -21,7 +21,7 @@ fi
   const scheme = tls === null ? 'http' : 'https';
   const options = [
     '--dir "$dir"',
-    ...databaseOptions(config),
+    ...storageOptions(config),
     '--token-file "$run/token"',
     ...(tls === null
       ? []
@@ -53,26 +53,26 @@ exit 1
 `;
 }
 
-function databaseOptions(config: ClusterConfig): string[] {
-  if (config.database.kind === 'sqlite') return config.blobs === null ? [] : [`--blobs ${quoted(config.blobs)}`];
-  return [`--blobs ${config.blobs === null ? '"$run/blobs"' : quoted(config.blobs)}`];
+/** The password is in a file or the environment: a command line is open to everybody on the host. */
+function storageOptions({ blobs, database }: ClusterConfig): string[] {
+  const place = blobs === null ? '"$run/blobs"' : quoted(blobs);
+  switch (database.kind) {
+    case 'sqlite':
+      return blobs === null ? [] : [`--blobs ${place}`];
+    case 'postgres':
+      return ['--database "$database"', `--blobs ${place}`];
+    case 'external':
+      return [`--database-file ${quoted(database.url_file)}`, `--blobs ${place}`];
+  }
 }
 
-/** The URL goes by the environment: a command line is open to everybody on the host. */
 function databaseLines(config: ClusterConfig): string {
-  switch (config.database.kind) {
-    case 'sqlite':
-      return '';
-    case 'postgres':
-      return `wait_for_file "$run/database-url"
-FLOE_DATABASE=$(<"$run/database-url")
-export FLOE_DATABASE PGPASSFILE=$run/pgpass
+  if (config.database.kind !== 'postgres') return '';
+  return `wait_for_file "$run/database-url"
+database=$(<"$run/database-url")
+PGPASSWORD=$(<"$run/database-password")
+export PGPASSWORD
 `;
-    case 'external':
-      return `FLOE_DATABASE=$(<${quoted(config.database.url_file)})
-export FLOE_DATABASE
-`;
-  }
 }
 
 /** After its job was queued again, the database may be on another host. */
@@ -80,7 +80,7 @@ function watchLines(config: ClusterConfig): string {
   if (config.database.kind !== 'postgres') return '';
   return `
 while kill -0 "$server" 2>/dev/null; do
-  if [[ -s $run/database-url && $(<"$run/database-url") != "$FLOE_DATABASE" ]]; then
+  if [[ -s $run/database-url && $(<"$run/database-url") != "$database" ]]; then
     say 'the database has moved'
     again=1
     exit 1
