@@ -1,4 +1,5 @@
 import { FloeError } from '../core/errors.ts';
+import { sweepDeadlines } from './cancellations.ts';
 import type { RolloutContext } from './context.ts';
 import { sweepExpired } from './leases.ts';
 import { removeDrainedNodes } from './nodes.ts';
@@ -6,6 +7,7 @@ import { removeDrainedNodes } from './nodes.ts';
 /** What every server looks after from time to time; several may do so at once. */
 export async function sweepOnce(context: RolloutContext): Promise<void> {
   await sweepExpired(context);
+  await sweepDeadlines(context);
   await removeDrainedNodes(context);
 }
 
@@ -24,7 +26,7 @@ export async function sweepForever(context: RolloutContext): Promise<void> {
 }
 
 /** Resolves after `ms`, or as soon as the server closes. */
-function pause(context: RolloutContext, ms: number): Promise<void> {
+export function pause(context: RolloutContext, ms: number): Promise<void> {
   return new Promise((resolve) => {
     const end = (): void => {
       cancelTimer();
