@@ -97,6 +97,17 @@ export const rolloutConfigSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe('host names that callbacks may go to; null: loopback when the server listens there, else any other'),
+  retain_tasks_hours: z
+    .number()
+    .gt(0)
+    .nullable()
+    .default(null)
+    .describe('a task that ended and was collected is removed after so many hours of service; null: kept'),
+  retention_sweep_seconds: z
+    .number()
+    .gt(0)
+    .default(600)
+    .describe('how often tasks and blobs that may go are looked for'),
   event_heartbeat_seconds: z.number().gt(0).default(15),
   shutdown_grace_seconds: z.number().min(0).default(5).describe('for requests in progress when the server closes'),
 });

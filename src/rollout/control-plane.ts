@@ -16,6 +16,7 @@ import { nodeHandlers } from './http/node-handlers.ts';
 import { type MetricsRegistry, serviceHandlers } from './http/service-handlers.ts';
 import { sessionHandlers } from './http/session-handlers.ts';
 import { taskHandlers } from './http/task-handlers.ts';
+import { retainForever } from './retention.ts';
 import { ServiceTime } from './service-time.ts';
 import { sweepForever, sweepOnce } from './sweeps.ts';
 import { Wakeups } from './wakeups.ts';
@@ -81,7 +82,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
     },
     run: async () => {
       const callbacks = new CallbackDelivery(context, deps.callbackTransport ?? httpTransport(config));
-      await Promise.all([callbacks.run(), sweepForever(context)]);
+      await Promise.all([callbacks.run(), sweepForever(context), retainForever(context)]);
     },
     sweep: () => sweepOnce(context),
     close: () => closing.abort(new FloeError('not_ready', 'the server is shutting down')),
