@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { idSchema } from '../schema/index.ts';
 
 const listenerSchema = z.strictObject({
   host: z.string().min(1).default('127.0.0.1'),
@@ -77,6 +78,24 @@ export const rolloutConfigSchema = z.strictObject({
     .min(0)
     .default(30)
     .describe('another node comes first for a session that this one failed'),
+  queue_order: z
+    .enum(['fifo', 'longest_first'])
+    .default('fifo')
+    .describe("among a trainer's sessions of one priority; longest_first: by the durations seen so far"),
+  trainer_weights: z
+    .record(idSchema, z.number().gt(0))
+    .default({})
+    .describe('shares of the nodes while several trainers wait; 1 where none is named'),
+  max_uncollected_results: z
+    .int()
+    .min(1)
+    .default(100_000)
+    .describe('a trainer with so many results that it has not collected gets no further sessions run'),
+  max_uncollected_bytes: z
+    .int()
+    .min(1)
+    .default(64 * 1024 ** 3)
+    .describe('the same, by the size of the results'),
   tombstone_seconds: z.number().gt(0).default(300).describe('how long a cancelled unknown task id is refused'),
   callback_timeout_seconds: z.number().gt(0).default(30),
   callback_backoff_seconds: z.number().gt(0).default(1).describe('before the second try; doubles with each'),
@@ -118,12 +137,25 @@ type Shown = Record<string, string | number | boolean | null>;
 
 /** The configuration as anybody may see it: no secret, and nothing nested. */
 export function shownConfig(config: RolloutConfig): Shown {
-  const { token, tokens, callback_secrets, callback_hosts, tls, node_listener, admin_listener, ...plain } = config;
+  const {
+    token,
+    tokens,
+    callback_secrets,
+    callback_hosts,
+    tls,
+    node_listener,
+    admin_listener,
+    trainer_weights,
+    ...plain
+  } = config;
   const place = (listener: z.infer<typeof listenerSchema> | null): string | null =>
     listener === null ? null : `${listener.host}:${listener.port}`;
   return {
     ...plain,
     callback_hosts: callback_hosts === null ? null : callback_hosts.join(' '),
+    trainer_weights: Object.entries(trainer_weights)
+      .map(([trainer, weight]) => `${trainer}=${weight}`)
+      .join(' '),
     callbacks_signed: callback_secrets.length > 0,
     tokens: (token === null ? 0 : 1) + tokens.length,
     tls: tls !== null,

@@ -4,6 +4,7 @@ import type { BlobStore, SessionRow, Store, StoreTables } from '../store/index.t
 import type { RolloutConfig } from './config.ts';
 import type { CounterName, Counters } from './counters.ts';
 import type { EventBus } from './event-bus.ts';
+import type { Scheduling } from './scheduling.ts';
 import type { ServiceTime } from './service-time.ts';
 import type { Topic, Wakeups } from './wakeups.ts';
 
@@ -26,6 +27,7 @@ export type RolloutContext = {
   readonly newId: (prefix: string) => string;
   readonly counters: Counters;
   readonly time: ServiceTime;
+  readonly scheduling: Scheduling;
   readonly wakeups: Wakeups;
   readonly events: EventBus;
   readonly log: RolloutLog;

@@ -5,6 +5,7 @@ import type { TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
 import { type CallbackTransport, httpTransport } from './callback-transport.ts';
 import { CallbackDelivery } from './callbacks.ts';
+import { endCancelled, endCancelledForever } from './cancellations.ts';
 import type { RolloutConfig } from './config.ts';
 import { followAnnouncements, type RolloutContext, type RolloutLog } from './context.ts';
 import { Counters } from './counters.ts';
@@ -17,6 +18,7 @@ import { type MetricsRegistry, serviceHandlers } from './http/service-handlers.t
 import { sessionHandlers } from './http/session-handlers.ts';
 import { taskHandlers } from './http/task-handlers.ts';
 import { retainForever } from './retention.ts';
+import { Scheduling } from './scheduling.ts';
 import { ServiceTime } from './service-time.ts';
 import { sweepForever, sweepOnce } from './sweeps.ts';
 import { Wakeups } from './wakeups.ts';
@@ -43,6 +45,7 @@ export type ControlPlane = {
   readonly handlers: Handlers<RouteName>;
   /** Starts the background work. Resolves when that has ended after `close`; rejects when it fails by a defect. */
   run(): Promise<void>;
+  /** Takes back leases that ran out, and ends what is cancelled or past its deadline; done all the time while it runs. */
   sweep(): Promise<void>;
   /** Ends held calls and the background work; new calls are the caller's to refuse. */
   close(): void;
@@ -64,6 +67,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
     newId: deps.newId ?? ((prefix) => newId(prefix, deps.clock)),
     counters: new Counters(),
     time: await ServiceTime.start(deps.clock, deps.store),
+    scheduling: new Scheduling(config, deps.clock),
     wakeups: new Wakeups(deps.clock, closing.signal),
     events: new EventBus(),
     log: deps.log ?? SILENT,
@@ -84,10 +88,14 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
       const callbacks = new CallbackDelivery(context, deps.callbackTransport ?? httpTransport(config));
       await Promise.all([callbacks.run(), sweepForever(context), retainForever(context)]);
     },
-    sweep: () => sweepOnce(context),
+    sweep: async () => {
+      await sweepOnce(context);
+      await endCancelled(context);
+    },
     close: () => closing.abort(new FloeError('not_ready', 'the server is shutting down')),
     finish: async () => {
       unfollow();
+      context.time.stop();
       await context.time.persist();
     },
   };
