@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
@@ -58,6 +59,8 @@ const SILENT: RolloutLog = { info: () => {}, warn: () => {}, error: () => {} };
 /** Throws `store_unavailable`. */
 export async function createControlPlane(config: RolloutConfig, deps: RolloutDeps): Promise<ControlPlane> {
   const closing = new AbortController();
+  // Every held request listens to it, which is no leak.
+  setMaxListeners(0, closing.signal);
   const context: RolloutContext = {
     config,
     store: deps.store,
