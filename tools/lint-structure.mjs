@@ -36,6 +36,7 @@ const MAY_IMPORT = {
   ],
   sim: ['schema', 'core', 'tokens'],
   cluster: ['schema', 'core'],
+  simulation: ['*'],
   cli: ['*'],
 };
 

@@ -1,0 +1,2 @@
+export { type SimulationResult, simulate } from './simulation.ts';
+export type { Violation } from './timeline.ts';
