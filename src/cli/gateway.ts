@@ -1,16 +1,26 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
+import { sleep, systemClock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import type { Gateway } from '../gateway/gateway.ts';
 import { createLogger } from '../observe/log.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
 import { DEFAULT_SERVER_URL } from './connection.ts';
 import { floeHome, harnessDir, readToken } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
-import { levelOption } from './options.ts';
+import { levelOption, secondsOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
 import { startNode } from './stack.ts';
 
-type Options = NodeOptions & { server?: string; token?: string; stateDir?: string; logLevel: string; json?: boolean };
+type Options = NodeOptions & {
+  server?: string;
+  token?: string;
+  stateDir?: string;
+  drainSeconds: string;
+  logLevel: string;
+  json?: boolean;
+};
 
 export function registerGateway(program: Command): void {
   withNode(
@@ -20,9 +30,11 @@ export function registerGateway(program: Command): void {
       .option('--server <url>', `rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
       .option('--token <token>', 'control token (default: $FLOE_TOKEN, else the one in the floe home)')
       .option('--state-dir <dir>', 'the node’s own directory (default: gateway/ in the floe home)')
+      .option('--drain-seconds <n>', 'when told to stop, how long sessions may still finish', '0')
       .option('--log-level <level>', 'trace to fatal', 'info')
       .option('--json', 'machine-readable output'),
   ).action(async (options: Options) => {
+    const drainSeconds = secondsOption('--drain-seconds', options.drainSeconds);
     const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
     if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
     const node = await startNode(
@@ -37,8 +49,29 @@ export function registerGateway(program: Command): void {
     );
     if (options.json) json({ node_id: node.nodeId, control_url: node.controlUrl, proxy_url: node.proxyOrigin });
     else line(`node ${node.nodeId}: control ${node.controlUrl}, proxy ${node.proxyOrigin}`);
-    await untilSignalled();
+    await live(node, drainSeconds);
+  });
+}
+
+/**
+ * Until a signal: then sessions may finish for `drainSeconds`, or until the next signal, and what is left goes back to the
+ * queue. Rejects, with everything ended, when a newer process takes the node's id over.
+ */
+async function live(node: Gateway, drainSeconds: number): Promise<void> {
+  const over = new AbortController();
+  const displaced = node.takenOver;
+  try {
+    if ((await Promise.race([displaced, untilSignalled(over.signal)])) === undefined && drainSeconds > 0) {
+      note(`taking no more sessions; those that run have ${drainSeconds} s`);
+      const late = sleep(systemClock, drainSeconds * 1000, over.signal).catch(() => undefined);
+      await Promise.race([node.drain(), displaced, untilSignalled(over.signal), late]);
+    }
+  } finally {
+    // From here on a signal ends the process at once.
+    over.abort();
     note('ending the sessions of this node; they go back to the queue');
     await node.close();
-  });
+  }
+  const by = await Promise.race([displaced, Promise.resolve(null)]);
+  if (by !== null) throw new FloeError('setup_failed', by.message, { ...by.details, code: by.code }, by);
 }

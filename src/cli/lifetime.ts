@@ -1,11 +1,17 @@
 import { once } from 'node:events';
 
-/** Resolves on SIGINT or SIGTERM. A second signal ends the process at once, as it would without floe. */
-export async function untilSignalled(): Promise<void> {
-  const keepAlive = new AbortController();
-  await Promise.race([
-    once(process, 'SIGINT', { signal: keepAlive.signal }),
-    once(process, 'SIGTERM', { signal: keepAlive.signal }),
-  ]);
-  keepAlive.abort();
+/**
+ * Resolves on SIGINT or SIGTERM, or when nobody waits any more (`over`). A signal that comes after that ends the process at
+ * once, as it would without floe.
+ */
+export async function untilSignalled(over?: AbortSignal): Promise<void> {
+  const heard = new AbortController();
+  const signal = over === undefined ? heard.signal : AbortSignal.any([heard.signal, over]);
+  try {
+    await Promise.race([once(process, 'SIGINT', { signal }), once(process, 'SIGTERM', { signal })]);
+  } catch (error) {
+    if (over?.aborted !== true) throw error;
+  } finally {
+    heard.abort();
+  }
 }

@@ -7,6 +7,13 @@ export function countOption(name: string, text: string): number {
   throw new FloeError('bad_request', `${name}: ${text} is not a whole number of at least 1`);
 }
 
+/** A number of seconds, 0 or more. Throws `bad_request`, naming the option. */
+export function secondsOption(name: string, text: string): number {
+  const value = Number(text);
+  if (text.trim() !== '' && Number.isFinite(value) && value >= 0) return value;
+  throw new FloeError('bad_request', `${name}: ${text} is not a number of seconds`);
+}
+
 const LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 
 /** A log level. Throws `bad_request`, naming those there are. */

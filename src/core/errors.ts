@@ -77,6 +77,11 @@ export const ERROR_TABLE = {
   },
   deadline_exceeded: { status: 504, retryable: true, meaning: 'A time budget ran out; details name it.' },
   cancelled: { status: 409, retryable: false, meaning: 'The task or session was cancelled.' },
+  node_died: {
+    status: 503,
+    retryable: true,
+    meaning: 'The gateway process that ran the attempt is gone; what it had recorded is kept.',
+  },
   peer_unreachable: { status: 503, retryable: true, meaning: 'Another part of floe could not be reached.' },
   setup_failed: {
     status: 500,

@@ -13,6 +13,7 @@ import type {
   SessionTiming,
 } from '../schema/index.ts';
 import type { AuditTally } from '../tokens/audit.ts';
+import type { Renewal } from './lease-fence.ts';
 
 /** Why the node ends a session before its time. */
 export type StopReason = 'cancelled' | 'lease_lost' | 'shutdown';
@@ -36,6 +37,10 @@ export class Attempt {
   tallies: readonly AuditTally[] = [];
   turns = 0;
   sampledTokens = 0;
+  /** Grows with every sign of progress. */
+  signs = 0;
+  /** When its lease was last known to be good. */
+  renewal: Renewal;
   private currentStatus: SessionStatus = 'LEASED';
   private readonly controller = new AbortController();
   private readonly clock: Clock;
@@ -52,6 +57,7 @@ export class Attempt {
     this.onChange = onChange;
     this.signal = this.controller.signal;
     this.startedMs = clock.monotonicMs();
+    this.renewal = { atMs: this.startedMs, pausedMs: 0 };
     this.timer = this.newTimer(lease.task.timeout_seconds * 1000);
   }
 
@@ -70,6 +76,7 @@ export class Attempt {
 
   enter(status: SessionStatus): void {
     this.currentStatus = move(this.currentStatus, status);
+    this.signs++;
     this.onChange();
   }
 
@@ -79,6 +86,11 @@ export class Attempt {
     this.sampledTokens = sampledTokens;
     this.onChange();
   }
+
+  /** Something of it moves: a command writes output, a model call begins, streams or ends, a step is done. */
+  readonly alive = (): void => {
+    this.signs++;
+  };
 
   progress(): SessionProgress {
     return {

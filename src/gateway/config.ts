@@ -74,6 +74,17 @@ export const gatewayConfigSchema = z.strictObject({
   proxy: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
   lease_wait_seconds: z.number().min(0).max(60).default(20),
   heartbeat_seconds: z.number().gt(0).max(60).default(5),
+  stall_seconds: z
+    .number()
+    .gt(0)
+    .nullable()
+    .default(900)
+    .describe('a stage without any sign of progress is ended after these; tasks may say otherwise; null: never'),
+  undelivered_mb: z
+    .number()
+    .gt(0)
+    .default(1024)
+    .describe('results waiting for a server that is away; beyond these MiB the node takes no more sessions'),
 });
 export type GatewayConfig = z.infer<typeof gatewayConfigSchema>;
 export type GatewayConfigInput = z.input<typeof gatewayConfigSchema>;

@@ -1,7 +1,7 @@
 import { mkdir } from 'node:fs/promises';
 import { NodeApi } from '../client/node-api.ts';
 import { type Clock, systemClock } from '../core/clock.ts';
-import { asFloeError } from '../core/errors.ts';
+import { asFloeError, type FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
 import type { EngineNotice } from '../engines/engine.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
@@ -9,22 +9,28 @@ import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { harnessInstallDir } from '../harnesses/install.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
-import { createGatewayMetrics } from '../observe/metrics.ts';
-import { CaptureJournal } from '../proxy/journal.ts';
+import { createGatewayMetrics, type GatewayMetrics } from '../observe/metrics.ts';
+import { CaptureJournal, type CompletionJournal } from '../proxy/journal.ts';
 import { createProxy, type ModelProxy } from '../proxy/proxy.ts';
+import { HELPER_NAME, labelOf, type Owner } from '../runtimes/owner.ts';
 import { createRuntimeProviders } from '../runtimes/providers.ts';
 import { createSpawner } from '../runtimes/spawn-client.ts';
+import { AttemptRecords } from './attempt-records.ts';
 import { loadBuilders } from './builder-modules.ts';
 import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
+import { Janitor } from './janitor.ts';
 import { NodeAgent } from './node-agent.ts';
 import { NodeEngines } from './node-engines.ts';
 import { ownAddress } from './own-address.ts';
+import { Recovery } from './recovery.ts';
 import { Sandboxes } from './sandbox.ts';
-import { runSession } from './session-runner.ts';
+import { runSession, sandboxNames } from './session-runner.ts';
 import { StagePools } from './stage-pools.ts';
 import { StartLimits } from './start-limits.ts';
-import { takeStateDir } from './state-dir.ts';
+import { type Reaped, takeStateDir } from './state-dir.ts';
+
+const MIB = 1024 * 1024;
 
 export type GatewayDeps = { readonly log: Logger; readonly clock?: Clock };
 
@@ -33,6 +39,10 @@ export type Gateway = {
   readonly nodeId: string;
   readonly controlUrl: string;
   readonly proxyOrigin: string;
+  /** Resolves when a newer process has taken the node's id over; it only remains to close. */
+  readonly takenOver: Promise<FloeError>;
+  /** Resolves when what dead gateways of the state directory had recorded is handed in. */
+  recovered(): Promise<void>;
   /** Takes no more sessions and resolves when those that it has are delivered. */
   drain(): Promise<void>;
   /** Ends every session (each goes back to the queue), then everything it started. May be called twice. */
@@ -68,13 +78,15 @@ async function assemble(
   close: () => Promise<void>,
 ): Promise<Gateway> {
   const { log, clock = systemClock } = deps;
-  const state = await takeStateDir(config.state_dir);
+  const state = await takeStateDir(config.state_dir, clock);
   cleanups.push(() => state.release());
   await mkdir(config.harness_dir, { recursive: true });
   const builders = await loadBuilders(config.builders);
   const host = config.host ?? (await ownAddress(config.server_url));
 
-  const spawner = await createSpawner();
+  const instance = newId('proc', clock);
+  const owner: Owner = { id: state.ownerId, instance };
+  const spawner = await createSpawner(labelOf(owner, HELPER_NAME));
   cleanups.push(() => spawner.close());
   const notice: EngineNotice = (message, details) => log.warn(details, message);
   const engines: EnginePool = await createEnginePool(config.engines, {
@@ -87,7 +99,8 @@ async function assemble(
   cleanups.push(() => engines.close());
   const journal = await CaptureJournal.open(state.journal);
   cleanups.push(() => journal.close());
-  const proxy: ModelProxy = createProxy({ engines, journal, clock, notice });
+  const records = await AttemptRecords.open(state.attempts);
+  const proxy: ModelProxy = createProxy({ engines, journal: fenced(journal, () => agent), clock, notice });
   await proxy.listen(config.proxy);
   cleanups.push(() => proxy.close());
 
@@ -96,6 +109,7 @@ async function assemble(
       spawner,
       clock,
       stateDir: state.sessions,
+      owner,
       allowHostNetwork: config.allow_host_network,
     }),
     defaultBackend: config.default_backend,
@@ -107,7 +121,6 @@ async function assemble(
   const harnesses = harnessRegistry();
   const evaluators = evaluatorRegistry(clock);
   const metrics = createGatewayMetrics();
-  const instance = newId('proc', clock);
   const api = new NodeApi({ url: config.server_url, token: config.token, nodeId: config.node_id, instance, clock });
   cleanups.push(() => api.close());
   const agent: NodeAgent = new NodeAgent({
@@ -133,8 +146,19 @@ async function assemble(
     },
     leaseWaitSeconds: config.lease_wait_seconds,
     heartbeatSeconds: config.heartbeat_seconds,
+    undeliveredBytes: config.undelivered_mb * MIB,
     runSession: (attempt) =>
       runSession(attempt, {
+        begun: (lease) =>
+          records.begin({
+            node_id: config.node_id,
+            instance,
+            owner_id: owner.id,
+            begun_ms: clock.nowMs(),
+            lease,
+          }),
+        refuseLost: (lost) => agent.refuseLost(lost),
+        stallSeconds: config.stall_seconds,
         sandboxes,
         nodeId: config.node_id,
         clock,
@@ -149,21 +173,75 @@ async function assemble(
         socketDir: state.sockets,
         uploadRoots: config.upload_roots,
       }),
-    delivered: (sessionId, attempt) => {
-      journal.release(sessionId, attempt).catch((error: unknown) => {
-        log.warn({ session: sessionId, error: asFloeError(error).message }, 'a journal segment could not be removed');
-      });
+    delivered: (lease) => {
+      // The record first: what is recorded without one is nobody's.
+      records
+        .end(lease)
+        .then(() => journal.release(lease.session_id, lease.attempt))
+        .catch((error: unknown) => {
+          const session = lease.session_id;
+          log.warn({ session, error: asFloeError(error).message }, 'records of an attempt could not be removed');
+        });
     },
   });
+  const { quarantine: quarantineDir } = state;
+  const recovery = new Recovery({
+    clock,
+    log,
+    builders,
+    engines,
+    nodeId: config.node_id,
+    records: records.leftovers,
+    segments: journal.leftovers,
+    quarantineDir,
+    deliver: (remains, signal) => api.deliverPartial(remains, signal),
+    onRecovered: (outcome) => metrics.recovered.inc({ outcome }),
+    onDamaged: (count) => metrics.damaged.inc(count),
+  });
+  cleanups.push(() => recovery.close());
+  const janitor = new Janitor({
+    clock,
+    log,
+    owner,
+    sessionsDir: state.sessions,
+    wanted: () => new Set(agent.live().flatMap(({ lease }) => Object.values(sandboxNames(lease)))),
+    onLeaked: (count) => metrics.leaked.inc({ when: 'running' }, count),
+  });
+  janitor.start();
+  cleanups.push(() => janitor.close());
+  tellReaped(state.reaped, metrics, log);
   const control: ControlListener = await openControlListener(config, { agent, engines, pools, sandboxes, metrics });
   cleanups.push(() => control.close());
   await agent.start();
   cleanups.push(() => agent.close());
+  // Not before: the sessions of the living do not wait for those of the dead.
+  recovery.start();
   return {
     nodeId: config.node_id,
     controlUrl: control.url,
     proxyOrigin: proxy.origin,
+    takenOver: agent.takenOver,
+    recovered: () => recovery.done,
     drain: () => agent.drain(),
     close,
   };
+}
+
+/** Records nothing for an attempt whose lease ran out while this process stood still; then its reply does not leave either. */
+function fenced(journal: CompletionJournal, agent: () => NodeAgent): CompletionJournal {
+  return {
+    append: async (completion, earlier) => {
+      const attempt = agent().attemptOf(completion.sessionId, completion.attempt);
+      if (attempt !== undefined) agent().refuseLost(attempt);
+      await journal.append(completion, earlier);
+    },
+  };
+}
+
+function tellReaped(reaped: Reaped, metrics: GatewayMetrics, log: Logger): void {
+  const { processes, cgroups, mounts, directories, sockets, survivors } = reaped;
+  const left = processes + cgroups + mounts + directories + sockets + survivors.length;
+  if (left === 0) return;
+  metrics.leaked.inc({ when: 'start' }, left);
+  log.warn({ ...reaped }, 'ended what a dead gateway had left');
 }

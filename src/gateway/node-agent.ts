@@ -1,4 +1,4 @@
-import type { DeliveredResult, NodeApi, OwnRegistration } from '../client/node-api.ts';
+import { type DeliveredResult, deliveryLength, type NodeApi, type OwnRegistration } from '../client/node-api.ts';
 import type { Clock } from '../core/clock.ts';
 import { sleep } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
@@ -6,7 +6,9 @@ import type { Logger } from '../observe/log.ts';
 import { type GatewayMetrics, recordSession } from '../observe/metrics.ts';
 import { type Lease, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
 import { Attempt } from './attempt.ts';
+import { LeaseFence } from './lease-fence.ts';
 import type { NodeEngines } from './node-engines.ts';
+import { asRemains } from './remains.ts';
 import type { StagePools } from './stage-pools.ts';
 
 /** Between tries to reach the server: quick at first, and never so slow that a restart of it costs more than a few seconds. */
@@ -16,8 +18,16 @@ const CLOSING_TRIES = 3;
 /** State changes are gathered this long into one heartbeat; with many sessions, 1 ms longer for each. */
 const PROGRESS_GATHER_MS = 100;
 
+/** A lease is renewed this often before it runs out, so that one lost beat costs nothing. */
+const BEATS_PER_LEASE = 3;
+/** What results that the server does not take may hold in memory before the node takes no more sessions. */
+const UNDELIVERED_BYTES = 1024 * 1024 * 1024;
+
 /** The calls of NodeApi that an agent makes. A simulation gives its own. */
-export type NodeCalls = Pick<NodeApi, 'nodeId' | 'register' | 'heartbeat' | 'lease' | 'deliverResult'>;
+export type NodeCalls = Pick<
+  NodeApi,
+  'nodeId' | 'register' | 'heartbeat' | 'lease' | 'deliverResult' | 'deliverPartial'
+>;
 
 export type NodeAgentDeps = {
   readonly api: NodeCalls;
@@ -29,13 +39,16 @@ export type NodeAgentDeps = {
   readonly engines: Pick<NodeEngines, 'report' | 'apply' | 'retry'>;
   readonly leaseWaitSeconds: number;
   readonly heartbeatSeconds: number;
+  /** Default: {@link UNDELIVERED_BYTES}. */
+  readonly undeliveredBytes?: number;
+  /** What is to be delivered: a result, or the remains of an attempt that lost its lease; null when there is nothing. */
   readonly runSession: (attempt: Attempt) => Promise<DeliveredResult | null>;
-  /** The result is with the server: the attempt's captured calls need no longer be kept. */
-  readonly delivered: (sessionId: string, attempt: number) => void;
+  /** The result is with the server, or nobody wants it: what was recorded of the attempt need no longer be kept. */
+  readonly delivered: (lease: Lease) => void;
 };
 
 /** How repeated tries of one call ended: it succeeded, was refused for good, or the server could not be reached in time. */
-type Reached = 'done' | 'refused' | 'given_up';
+type Reached = { readonly how: 'done' | 'given_up' } | { readonly how: 'refused'; readonly error: FloeError };
 
 /** The node's side of the rollout server's protocol: registers, leases what it has room for, reports, delivers. */
 export class NodeAgent {
@@ -47,9 +60,26 @@ export class NodeAgent {
   private heartbeatLoopDone: Promise<void> = Promise.resolve();
   private closing = false;
   private cancelGather: (() => void) | null = null;
+  private undelivered = 0;
+  private readonly fence: LeaseFence;
+  private tellTakenOver: (error: FloeError) => void = () => {};
+  /** Resolves when a newer process has taken this node's id over: this one has ended its sessions and is of no more use. */
+  readonly takenOver: Promise<FloeError>;
 
   constructor(deps: NodeAgentDeps) {
     this.deps = deps;
+    this.takenOver = new Promise((resolve) => {
+      this.tellTakenOver = resolve;
+    });
+    this.fence = new LeaseFence({
+      clock: deps.clock,
+      live: () => this.live(),
+      beatMs: () => this.beatSeconds() * 1000,
+      onWake: (pausedMs) => {
+        deps.log.warn({ paused_ms: Math.round(pausedMs) }, 'this process stood still');
+        void this.heartbeat(0);
+      },
+    });
   }
 
   /** Resolves once the node is registered. Rejects with `unauthorized` or `schema_violation`; keeps trying otherwise. */
@@ -61,8 +91,23 @@ export class NodeAgent {
     });
     // An engine that was removed while the node was away must be gone before a session can use it.
     await this.heartbeat(0);
+    this.fence.start();
     this.leaseLoopDone = this.leaseLoop();
     this.heartbeatLoopDone = this.heartbeatLoop();
+  }
+
+  /**
+   * Stops sessions whose leases ran out while this process stood still, then throws when `attempt` has lost its lease. To be
+   * called before anything of the attempt leaves the node.
+   */
+  refuseLost(attempt: Attempt): void {
+    this.fence.check();
+    if (attempt.stopReason === 'lease_lost') throw attempt.signal.reason;
+  }
+
+  /** The live attempt of that name, whatever its epoch. */
+  attemptOf(sessionId: string, attempt: number): Attempt | undefined {
+    return this.live().find((one) => one.id === sessionId && one.lease.attempt === attempt);
   }
 
   live(): readonly Attempt[] {
@@ -84,6 +129,7 @@ export class NodeAgent {
     await this.drain();
     this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
     this.cancelGather?.();
+    this.fence.close();
     await this.heartbeatLoopDone;
   }
 
@@ -91,7 +137,8 @@ export class NodeAgent {
     const { api, pools, leaseWaitSeconds } = this.deps;
     const signal = AbortSignal.any([this.stopping.signal, this.leasing.signal]);
     while (!signal.aborted) {
-      const slots = pools.admissible();
+      const full = this.undelivered >= (this.deps.undeliveredBytes ?? UNDELIVERED_BYTES);
+      const slots = full ? 0 : pools.admissible();
       if (slots === 0) {
         await this.capacityChange(signal);
         continue;
@@ -103,7 +150,7 @@ export class NodeAgent {
         },
         signal,
       );
-      if (reached === 'refused') await this.pause(signal);
+      if (reached.how === 'refused') await this.pause(signal);
     }
   }
 
@@ -124,6 +171,7 @@ export class NodeAgent {
     const attempt = new Attempt(lease, specOf(lease), clock, () => this.reportSoon());
     const key = attemptKey(lease.session_id, lease.epoch);
     log.info({ session: lease.session_id, attempt: lease.attempt, epoch: lease.epoch }, 'session leased');
+    attempt.renewal = this.fence.now();
     if (this.closing) attempt.stop('shutdown');
     const leave = this.deps.pools.admit();
     const done = runSession(attempt)
@@ -138,43 +186,84 @@ export class NodeAgent {
   }
 
   private async deliver(attempt: Attempt, finished: DeliveredResult | null): Promise<void> {
-    const { api, log, metrics } = this.deps;
+    const { log, metrics } = this.deps;
+    // A lease may have run out while this process stood still.
+    this.fence.check();
     if (finished === null) {
-      this.deps.delivered(attempt.id, attempt.lease.attempt);
+      this.deps.delivered(attempt.lease);
       log.info({ session: attempt.id, reason: attempt.stopReason }, 'session ended without a result');
       return;
     }
-    const { summary } = finished;
+    const bytes = deliveryLength(finished);
+    this.undelivered += bytes;
+    try {
+      const reached = await this.handIn(attempt, finished);
+      const { summary } = finished;
+      if (reached.how === 'given_up') {
+        log.warn({ session: attempt.id, outcome: summary.outcome }, 'session not delivered');
+        return;
+      }
+      this.deps.delivered(attempt.lease);
+      if (reached.how === 'refused') {
+        log.warn({ session: attempt.id, outcome: summary.outcome }, 'the result is no longer wanted');
+        return;
+      }
+      if (attempt.stopReason === 'lease_lost') {
+        log.info({ session: attempt.id, completions: summary.completion_count }, 'remains delivered');
+        return;
+      }
+      recordSession(metrics, attempt.lease.task.agent.harness, summary, attempt.tallies);
+      log.info(
+        { session: attempt.id, outcome: summary.outcome, reward: summary.reward, tokens: summary.trainable_tokens },
+        'session delivered',
+      );
+    } finally {
+      this.undelivered -= bytes;
+    }
+  }
+
+  /** A result as such; what comes too late, as the remains of its attempt. */
+  private async handIn(attempt: Attempt, finished: DeliveredResult): Promise<Reached> {
+    const { api } = this.deps;
     // The shutdown signal must not cut off the results that it caused.
-    const unreachable = new AbortController();
-    const reached = await this.untilReached(
+    const { signal } = new AbortController();
+    if (attempt.stopReason !== 'lease_lost') {
+      const reached = await this.untilReached(
+        'deliver',
+        async () => {
+          await api.deliverResult(finished, signal);
+        },
+        signal,
+      );
+      if (reached.how !== 'refused' || reached.error.code !== 'stale_epoch') return reached;
+      attempt.stop('lease_lost');
+    }
+    if (finished.summary.completion_count === 0) return { how: 'done' };
+    const why = new FloeError(
+      'stale_epoch',
+      `attempt ${attempt.lease.attempt} of session ${attempt.id} lost its lease`,
+    );
+    const remains = asRemains(finished, why);
+    return this.untilReached(
       'deliver',
       async () => {
-        await api.deliverResult(finished, unreachable.signal);
+        await api.deliverPartial(remains, signal);
       },
-      unreachable.signal,
-    );
-    if (reached === 'given_up') {
-      log.warn({ session: attempt.id, outcome: summary.outcome }, 'session not delivered');
-      return;
-    }
-    this.deps.delivered(attempt.id, attempt.lease.attempt);
-    if (reached === 'refused') {
-      log.warn({ session: attempt.id, outcome: summary.outcome }, 'the result is no longer wanted');
-      return;
-    }
-    recordSession(metrics, attempt.lease.task.agent.harness, summary, attempt.tallies);
-    log.info(
-      { session: attempt.id, outcome: summary.outcome, reward: summary.reward, tokens: summary.trainable_tokens },
-      'session delivered',
+      signal,
     );
   }
 
   private async heartbeatLoop(): Promise<void> {
     while (!this.stopping.signal.aborted) {
-      const reached = await this.heartbeat(this.deps.heartbeatSeconds);
-      if (reached === 'refused') await this.pause(this.stopping.signal);
+      const reached = await this.heartbeat(this.beatSeconds());
+      if (reached.how === 'refused') await this.pause(this.stopping.signal);
     }
+  }
+
+  /** How long a heartbeat may be held: no lease may come near its end meanwhile. */
+  private beatSeconds(): number {
+    const leases = this.live().map((attempt) => attempt.lease.lease_seconds / BEATS_PER_LEASE);
+    return Math.min(this.deps.heartbeatSeconds, ...leases);
   }
 
   /** Something has changed that the server shall know of. */
@@ -193,7 +282,9 @@ export class NodeAgent {
     return this.untilReached(
       'heartbeat',
       async () => {
-        const sessions = this.live().map((attempt) => attempt.progress());
+        const live = this.live();
+        const sessions = live.map((attempt) => attempt.progress());
+        const renewal = this.fence.now();
         const body = {
           metrics: pools.metrics(),
           sessions,
@@ -201,6 +292,7 @@ export class NodeAgent {
           wait_seconds: waitSeconds,
         };
         const reply = await api.heartbeat(body, signal);
+        for (const attempt of live) attempt.renewal = renewal;
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);
         }
@@ -212,6 +304,17 @@ export class NodeAgent {
       // The next beat is worth more than repeating this one.
       waitSeconds === 0 ? 1 : Number.POSITIVE_INFINITY,
     );
+  }
+
+  /** Never to be undone: of two processes with one id the newest is right, and two that took turns would end each other's sessions. */
+  private giveWay(error: FloeError): void {
+    if (this.stopping.signal.aborted) return;
+    this.deps.log.error({ error: error.message }, 'a newer process has this node id; this one ends its sessions');
+    this.closing = true;
+    for (const attempt of this.live()) attempt.stop('lease_lost');
+    this.leasing.abort(error);
+    this.stopping.abort(error);
+    this.tellTakenOver(error);
   }
 
   /** What the server refuses now it may allow when somebody has put it right; until then it is not asked in a tight loop. */
@@ -240,19 +343,20 @@ export class NodeAgent {
         if (forgotten) await api.register(registration, signal);
         forgotten = false;
         await call();
-        return 'done';
+        return { how: 'done' };
       } catch (thrown) {
-        if (signal.aborted) return 'given_up';
+        if (signal.aborted) return { how: 'given_up' };
         const error = asFloeError(thrown, 'peer_unreachable');
         if (what === 'register' && !error.retryable) throw error;
         log.warn({ what, tries, code: error.code, error: error.message }, 'the rollout server did not take a call');
         forgotten = error.code === 'not_found' && what !== 'register' && what !== 'deliver';
-        if (!error.retryable && !forgotten) return 'refused';
-        if (tries >= (this.closing ? CLOSING_TRIES : maxTries)) return 'given_up';
+        if (error.code === 'conflict' && what !== 'deliver') this.giveWay(error);
+        if (!error.retryable && !forgotten) return { how: 'refused', error };
+        if (tries >= (this.closing ? CLOSING_TRIES : maxTries)) return { how: 'given_up' };
         await sleep(clock, delayMs, signal).catch(() => undefined);
       }
     }
-    return 'given_up';
+    return { how: 'given_up' };
   }
 }
 

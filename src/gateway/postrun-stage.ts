@@ -36,8 +36,11 @@ function outcomeOf(attempt: Attempt): Outcome {
   return attempt.failure?.outcome ?? 'completed';
 }
 
+/** Runs work with a signal that also aborts when it stalls. */
+export type Watched = <T>(signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>) => Promise<T>;
+
 /** Computes the reward unless the outcome forbids it. A failure becomes the attempt's; never rejects. */
-export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<Evaluation> {
+export async function evaluate(attempt: Attempt, input: PostrunInput, watched: Watched): Promise<Evaluation> {
   const none: Evaluation = { reward: null, details: {} };
   const { evaluator, runtime } = input;
   const spec = attempt.lease.task.evaluator;
@@ -50,10 +53,12 @@ export async function evaluate(attempt: Attempt, input: PostrunInput): Promise<E
   // Outside the budget, as all waiting is.
   await input.freshRuntime?.turn;
   try {
-    return await timer.run('eval', null, attempt.signal, async (signal) => {
-      const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime.ready, signal);
-      return evaluator.evaluate({ spec, status: OUTCOMES[outcome].status, runtime, freshRuntime }, signal);
-    });
+    return await timer.run('eval', null, attempt.signal, (budget) =>
+      watched(budget, async (signal) => {
+        const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime.ready, signal);
+        return evaluator.evaluate({ spec, status: OUTCOMES[outcome].status, runtime, freshRuntime }, signal);
+      }),
+    );
   } catch (error) {
     const failure = classify(error, 'eval');
     // Whatever went wrong before stays the reason, unless the infrastructure failed now: then all of it is tried again.

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import type { DeliveredResult } from '../client/node-api.ts';
-import type { Clock } from '../core/clock.ts';
-import { FloeError } from '../core/errors.ts';
+import { type Clock, sleep } from '../core/clock.ts';
+import { asFloeError, FloeError } from '../core/errors.ts';
 import { newSessionKey } from '../core/ids.ts';
 import type { EvaluatorRegistry } from '../evaluators/registry.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
@@ -10,7 +10,7 @@ import type { ModelProxy } from '../proxy/proxy.ts';
 import type { ProxySession } from '../proxy/session.ts';
 import type { Collected } from '../runtimes/collect.ts';
 import type { Runtime, StartRequest } from '../runtimes/runtime.ts';
-import type { Skill } from '../schema/index.ts';
+import type { Lease, Skill } from '../schema/index.ts';
 import type { BuilderRegistry } from '../tokens/builders/registry.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
 import { collectArtifacts } from './artifacts-stage.ts';
@@ -18,11 +18,22 @@ import type { Attempt } from './attempt.ts';
 import type { Decoder } from './drift-proof.ts';
 import { classify, type FailedStage } from './failure.ts';
 import { build, evaluate, type FreshRuntime, type PostrunInput } from './postrun-stage.ts';
+import { remainsOf } from './remains.ts';
 import type { Sandboxes } from './sandbox.ts';
 import { loadSkills } from './skill-folder.ts';
 import type { StagePools } from './stage-pools.ts';
+import { withStallWatch } from './stall-watch.ts';
+
+/** What is not torn down by then goes on without anybody waiting for it: the session's end must not hang on a sick disk. */
+const TEARDOWN_MS = 30_000;
 
 export type RunnerDeps = {
+  /** Resolves when it is on the disk that the attempt has begun. Rejects with `store_unavailable`. */
+  readonly begun: (lease: Lease) => Promise<void>;
+  /** Throws when the attempt has lost its lease. Called before the proxy takes a model call of it. */
+  readonly refuseLost: (attempt: Attempt) => void;
+  /** How long a stage may go on without a sign of progress where the task does not say; null: for ever. */
+  readonly stallSeconds: number | null;
   readonly sandboxes: Sandboxes;
   readonly nodeId: string;
   readonly clock: Clock;
@@ -40,18 +51,25 @@ export type RunnerDeps = {
   readonly uploadRoots: readonly string[];
 };
 
+/** Names of the sandboxes that an attempt may have. */
+export function sandboxNames({ session_id, attempt }: Lease): { readonly agent: string; readonly eval: string } {
+  return { agent: `${session_id}-${attempt}-agent`, eval: `${session_id}-${attempt}-eval` };
+}
+
 /**
- * Takes one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with what is to be delivered, or null when the
- * attempt was cancelled or its lease lost. Never rejects; whatever it started is gone when it settles.
+ * Takes one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with what is to be delivered: its result; what was
+ * recorded when its lease was lost; or null when it was cancelled. Never rejects; whatever it started is gone when it settles.
  */
 export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<DeliveredResult | null> {
   const run = new SessionRun(attempt, deps);
+  let result: DeliveredResult | null = null;
   try {
     if ((await run.init()) && (await run.awaitRunSlot())) await run.agent();
-    return await run.postrun();
+    result = await run.postrun();
   } finally {
     await run.tearDown();
   }
+  return attempt.stopReason === 'lease_lost' ? run.remains() : result;
 }
 
 class SessionRun {
@@ -90,12 +108,15 @@ class SessionRun {
       const turn = await deps.sandboxes.turn(attempt.spec, attempt.signal);
       await attempt
         .measure('init_ms', () =>
-          attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, async (signal) => {
-            deps.builders.check(attempt.lease.task.builder);
-            await this.findHarness();
-            this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
-            this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, turn, signal);
-          }),
+          attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, (budget) =>
+            this.watched('init', budget, async (signal) => {
+              deps.builders.check(attempt.lease.task.builder);
+              await this.findHarness();
+              this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
+              await deps.begun(attempt.lease);
+              this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, turn, signal);
+            }),
+          ),
         )
         .finally(turn);
     });
@@ -118,16 +139,22 @@ class SessionRun {
     this.prewarmEvaluator();
     await this.guarded('agent', () =>
       attempt.measure('running_ms', () =>
-        attempt.timer.run('agent', seconds(attempt.lease.task.budgets.agent), attempt.signal, async (signal) => {
-          const session = await this.openProxySession();
-          this.session = session;
-          try {
-            const run = AbortSignal.any([signal, this.turnsUsedUp.signal]);
-            await runAgent(attempt, this.mustHaveRuntime(), this.agentRun(session), run);
-          } finally {
-            await session.close();
-          }
-        }),
+        attempt.timer.run('agent', seconds(attempt.lease.task.budgets.agent), attempt.signal, (budget) =>
+          this.watched('agent', budget, async (signal) => {
+            const session = await this.openProxySession();
+            this.session = session;
+            // At once, not when the sandbox is gone: an engine must not work for a session that nobody wants.
+            const end = (): void => void session.close().catch(() => undefined);
+            attempt.signal.addEventListener('abort', end, { once: true });
+            try {
+              const run = AbortSignal.any([signal, this.turnsUsedUp.signal]);
+              await runAgent(attempt, this.mustHaveRuntime(), this.agentRun(session), run);
+            } finally {
+              attempt.signal.removeEventListener('abort', end);
+              await session.close();
+            }
+          }),
+        ),
       ),
     );
     this.releaseRun?.();
@@ -152,20 +179,73 @@ class SessionRun {
     }
   }
 
+  /** Ends everything at the same time, whatever of it fails. Resolves after {@link TEARDOWN_MS} at the latest. */
   async tearDown(): Promise<void> {
+    const { attempt, deps } = this;
     this.leaveInit();
     this.releaseRun?.();
-    this.over.abort(new FloeError('cancelled', `session ${this.attempt.id} is over`));
-    await this.session?.close();
-    const fresh = await this.fresh?.ready.catch(() => null);
-    await Promise.all([this.runtime?.stop(), fresh?.stop()]);
+    this.over.abort(new FloeError('cancelled', `session ${attempt.id} is over`));
+    const fresh = this.fresh?.ready.then(
+      (runtime) => runtime.stop(),
+      () => undefined,
+    );
+    const settled = new AbortController();
+    const all = Promise.allSettled([this.session?.close(), this.runtime?.stop(), fresh]).then((ended) => {
+      settled.abort();
+      for (const end of ended) {
+        if (end.status === 'fulfilled') continue;
+        deps.log.error({ session: attempt.id, error: asFloeError(end.reason).message }, 'a part did not end cleanly');
+      }
+    });
+    const late = sleep(deps.clock, TEARDOWN_MS, settled.signal).then(
+      () => deps.log.error({ session: attempt.id }, 'the sandbox takes long to end; the session does not wait for it'),
+      () => undefined,
+    );
+    await Promise.race([all, late]);
+  }
+
+  /** What was recorded of an attempt that lost its lease; null: nothing. To be called after {@link tearDown}. */
+  async remains(): Promise<DeliveredResult | null> {
+    const { attempt, deps } = this;
+    const completions = this.session?.completions() ?? [];
+    if (completions.length === 0) return null;
+    const message = `attempt ${attempt.lease.attempt} of session ${attempt.id} lost its lease`;
+    // As any build it takes a worker, but never waits for a session that is over.
+    const leave = await deps.pools.enterPostrun(new AbortController().signal);
+    try {
+      return await remainsOf(attempt, completions, deps, new FloeError('stale_epoch', message));
+    } finally {
+      leave();
+    }
+  }
+
+  private watched<T>(stage: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const { attempt, deps } = this;
+    const stallSeconds = attempt.lease.task.budgets.stall ?? deps.stallSeconds;
+    const options = {
+      clock: deps.clock,
+      limitMs: stallSeconds === null ? null : stallSeconds * 1000,
+      signs: () => attempt.signs,
+      stalled: (idleSeconds: number) => this.stalled(stage, idleSeconds),
+    };
+    return withStallWatch(options, signal, work);
+  }
+
+  /** An agent that waits for its model has done nothing wrong. */
+  private stalled(stage: string, stalled_seconds: number): FloeError {
+    const details = { stage, budget: 'stall', stalled_seconds };
+    return stage === 'agent' && (this.session?.runningCalls ?? 0) > 0
+      ? new FloeError('engine_error', `a model call has shown no sign of life for ${stalled_seconds} s`, details)
+      : new FloeError('deadline_exceeded', `${stage} has shown no sign of progress for ${stalled_seconds} s`, details);
   }
 
   private async finish(): Promise<DeliveredResult | null> {
     const { attempt } = this;
     const input = this.postrunInput();
     return attempt.measure('postrun_ms', async () => {
-      const evaluation = await attempt.measure('eval_ms', () => evaluate(attempt, input));
+      const evaluation = await attempt.measure('eval_ms', () =>
+        evaluate(attempt, input, (signal, work) => this.watched('eval', signal, work)),
+      );
       if (this.stopped()) return null;
       // After the evaluation: what an agent makes of its sandbox costs its grading no time.
       this.artifacts = await collectArtifacts(attempt, this.runtime);
@@ -220,12 +300,13 @@ class SessionRun {
     const { attempt, deps } = this;
     const forAgent = purpose === 'agent';
     return {
-      name: `${attempt.id}-${attempt.lease.attempt}-${purpose}`,
+      name: sandboxNames(attempt.lease)[purpose],
       spec: attempt.spec,
       proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
       // At its own path: Node's compile cache is keyed by it.
       readOnlyMounts:
         forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: this.installDir }] : [],
+      onActivity: attempt.alive,
     };
   }
 
@@ -267,6 +348,8 @@ class SessionRun {
       sampling: lease.task.sampling,
       engine: lease.task.engine,
       onProgress: (turns, sampledTokens) => attempt.progressed(turns, sampledTokens),
+      onActivity: attempt.alive,
+      admit: () => deps.refuseLost(attempt),
     });
   }
 

@@ -14,6 +14,9 @@ export type GatewayMetrics = {
   readonly links: Counter<Place | 'link'>;
   readonly drift: Counter<Place | 'drift'>;
   readonly excluded: Counter<Place | 'reason'>;
+  readonly leaked: Counter<'when'>;
+  readonly recovered: Counter<'outcome'>;
+  readonly damaged: Counter;
 };
 
 /** Where tokens come from. */
@@ -86,6 +89,23 @@ export function createGatewayMetrics(): GatewayMetrics {
       name: 'floe_tokens_excluded_total',
       help: 'Sampled tokens that are not trained, by reason',
       labelNames: [...PLACE, 'reason'],
+      registers,
+    }),
+    leaked: new Counter({
+      name: 'floe_sandbox_leaked_total',
+      help: 'What was left of sandboxes and had to be reaped: at the start, after a dead gateway, or while running',
+      labelNames: ['when'],
+      registers,
+    }),
+    recovered: new Counter({
+      name: 'floe_attempts_recovered_total',
+      help: 'Attempts of dead gateways whose remains were handed in, or refused by the server',
+      labelNames: ['outcome'],
+      registers,
+    }),
+    damaged: new Counter({
+      name: 'floe_journal_damaged_records_total',
+      help: 'Records of dead gateways that are damaged; their files are kept in the quarantine directory',
       registers,
     }),
   };

@@ -162,6 +162,9 @@ class HttpProxy implements ModelProxy {
       get lastError() {
         return calls.lastError;
       },
+      get runningCalls() {
+        return calls.runningCalls;
+      },
       close: session.close,
     };
   }

@@ -2,7 +2,7 @@ import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
 import type { CanonicalRequest, Dialect } from '../dialects/dialect.ts';
-import type { CallNames } from '../engines/engine.ts';
+import type { CallNames, ReplyListener } from '../engines/engine.ts';
 import type { EnginePool } from '../engines/pool.ts';
 import type { ChatMessage, Sampling, TaskEngine } from '../schema/index.ts';
 import type { Completion, CompletionRequest } from '../tokens/completion.ts';
@@ -43,6 +43,10 @@ export type ProxySessionSpec = {
   readonly onTurnLimit?: () => void;
   /** After every recorded completion. Must not throw. */
   readonly onProgress?: (turns: number, sampledTokens: number) => void;
+  /** When a model call begins, streams or ends. Must not throw. */
+  readonly onActivity?: () => void;
+  /** Called before each model call, which it refuses by throwing. */
+  readonly admit?: () => void;
 };
 
 /** One attempt as the gateway sees it. */
@@ -58,6 +62,8 @@ export interface ProxySession {
   readonly requests: number;
   /** Why the last model call failed; null when the last one succeeded. */
   readonly lastError: FloeError | null;
+  /** Model calls that an engine is working on. */
+  readonly runningCalls: number;
   /**
    * Ends the session: later requests are answered 410, engine calls are aborted, and everything that was sampled is
    * recorded when this resolves. May be called twice.
@@ -104,6 +110,10 @@ export class SessionCalls {
 
   get turns(): number {
     return this.recorded.length;
+  }
+
+  get runningCalls(): number {
+    return this.running.size;
   }
 
   completions(): readonly Completion[] {
@@ -197,6 +207,7 @@ export class SessionCalls {
 
   refuseWhenClosed(): void {
     if (this.closedBy !== null) throw this.closedBy;
+    this.spec.admit?.();
   }
 
   /** Aborts what runs and waits until all of it has ended. */
@@ -213,8 +224,10 @@ export class SessionCalls {
     this.byBody.set(digest, call);
     this.running.add(call);
     this.turnLimit.begun(callKind);
+    this.spec.onActivity?.();
     const ended = (answered: boolean): void => {
       this.running.delete(call);
+      this.spec.onActivity?.();
       this.turnLimit.ended(callKind, answered);
     };
     call.outcome.then(
@@ -238,7 +251,7 @@ export class SessionCalls {
     const question = await this.prompting.question(this.namesOf(completionId), place, signal);
     const prompt = question.built?.prompt ?? null;
     const asked = engineRequestOf(completionId, this.spec, parts.request, recorded, question.texts, prompt);
-    const answer = await this.deps.engines.generate({ ...asked, listener: relay ?? undefined }, signal);
+    const answer = await this.deps.engines.generate({ ...asked, listener: this.listener(relay) }, signal);
     const { reply, engineId } = answer;
     const promptIds = prompt === null ? this.memory.prompt(thread, reply.promptIds) : promptOf(prompt, reply, engineId);
     const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;
@@ -256,6 +269,21 @@ export class SessionCalls {
       });
     }
     return completion;
+  }
+
+  private listener(relay: Relay | null): ReplyListener | undefined {
+    const { onActivity } = this.spec;
+    if (relay === null || onActivity === undefined) return relay ?? undefined;
+    return {
+      started: (promptTokens) => {
+        onActivity();
+        relay.started(promptTokens);
+      },
+      delta: (delta) => {
+        onActivity();
+        relay.delta(delta);
+      },
+    };
   }
 
   private placeOf(request: CanonicalRequest, recorded: CompletionRequest): Asked {

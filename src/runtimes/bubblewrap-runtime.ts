@@ -202,6 +202,7 @@ export class BubblewrapRuntime implements Runtime {
     };
     await writeFile(files.args, [...this.fixedArgs, '--json-status-fd', '8', ...options].join('\0'), { mode: 0o600 });
     this.refuseStopped();
+    request.onActivity?.();
     const cgroup = (await this.parts.cgroups?.create(request.name, groupLimits(request.spec, command))) ?? null;
     try {
       const child = await spawner.spawn(spawnRequest(this.parts, command, { files, argv, cgroup }));
@@ -209,6 +210,7 @@ export class BubblewrapRuntime implements Runtime {
       const packingFailed = command.upload !== undefined && (await readFile(files.packing).catch(() => null)) !== null;
       return packingFailed ? { ...ended, exitCode: ended.exitCode || 1 } : ended;
     } finally {
+      request.onActivity?.();
       await Promise.all([cgroup?.remove(), ...Object.values(files).map((file) => rm(file, { force: true }))]);
     }
   }

@@ -200,6 +200,8 @@ export class LocalRuntime implements Runtime {
     const env = { ...request.env, [MARK]: marker.slice(MARK.length + 1) };
     const cgroup = (await this.parts.cgroups?.create(this.name, null)) ?? null;
     const cgroups = cgroup?.directories ?? [];
+    const { onActivity } = this.parts.request;
+    onActivity?.();
     try {
       const child = await this.parts.spawner.spawn({
         ...rest,
@@ -207,10 +209,11 @@ export class LocalRuntime implements Runtime {
         env,
         marker,
         limits: { ...limits, cgroups },
-        onOutput: this.parts.request.onActivity,
+        onOutput: onActivity,
       });
       return await this.finish(child, signal);
     } finally {
+      onActivity?.();
       await cgroup?.remove();
     }
   }

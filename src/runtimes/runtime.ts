@@ -66,7 +66,7 @@ export type StartRequest = {
   readonly proxy: { readonly socketPath: string; readonly tcpOrigin: string } | null;
   /** Host directories shown read-only at the given sandbox paths (harness installations). */
   readonly readOnlyMounts: readonly { readonly hostPath: string; readonly sandboxPath: string }[];
-  /** Called now and then while a command of the sandbox writes output. Must not throw. */
+  /** Called when a command of the sandbox begins or ends, and now and then while it writes output. Must not throw. */
   readonly onActivity?: (() => void) | undefined;
 };
 

@@ -202,6 +202,12 @@ export function baseIdOf(record: Buffer): string | null {
   return readHeader(record).header.base;
 }
 
+/** Whose completion a record is. Throws `corrupt_record` as {@link decodeCompletion} does. */
+export function attemptOf(record: Buffer): { readonly sessionId: string; readonly attempt: number } {
+  const { sessionId, attempt } = readHeader(record).header;
+  return { sessionId, attempt };
+}
+
 /**
  * Of `earlier`, the completion whose prompt and response share the longest prefix with the prompt; null when none
  * shares anything. Looks at the latest {@link BASE_CANDIDATES} and skips all that are too short to win or differ where they

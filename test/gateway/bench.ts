@@ -37,6 +37,10 @@ export function untilAborted(signal: AbortSignal): Promise<never> {
 export type BenchParts = {
   readonly task?: Partial<TaskRequestInput>;
   readonly startLimit?: number;
+  /** Default: recorded at once. */
+  readonly begun?: () => Promise<void>;
+  /** Default: stages may take for ever. */
+  readonly stallSeconds?: number;
   /** What the runtime of that purpose is to be; default one whose commands end well. */
   readonly start?: (purpose: 'agent' | 'eval', request: StartRequest, signal: AbortSignal) => Promise<Runtime>;
   readonly exec?: (signal: AbortSignal) => Promise<ExecResult>;
@@ -91,6 +95,7 @@ export function bench(parts: BenchParts = {}): Bench {
     sampledTokens: 1,
     requests: 1,
     lastError: null,
+    runningCalls: 0,
     close: async () => {},
     ...parts.session,
   };
@@ -112,6 +117,9 @@ export function bench(parts: BenchParts = {}): Bench {
   });
   const attempt = new Attempt(lease, runtimeSpecSchema.parse({}), clock, () => {});
   const deps = {
+    begun: parts.begun ?? (async () => {}),
+    refuseLost: () => {},
+    stallSeconds: parts.stallSeconds ?? null,
     nodeId: 'node',
     clock,
     log: silentLogger,

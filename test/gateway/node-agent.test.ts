@@ -24,7 +24,7 @@ const LEASE = leaseSchema.parse({
   task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' } },
 });
 
-type Calls = { register: number; lease: number; heartbeat: number; deliver: number };
+type Calls = { register: number; lease: number; heartbeat: number; deliver: number; partial: number };
 
 let agent: NodeAgent | null = null;
 const clock = new VirtualClock();
@@ -46,7 +46,7 @@ afterEach(async () => {
 });
 
 function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { calls: Calls; released: string[] } {
-  const calls: Calls = { register: 0, lease: 0, heartbeat: 0, deliver: 0 };
+  const calls: Calls = { register: 0, lease: 0, heartbeat: 0, deliver: 0, partial: 0 };
   const released: string[] = [];
   const counted = <A extends unknown[], R>(name: keyof Calls, call: (...args: A) => Promise<R>) => {
     return (...args: A): Promise<R> => {
@@ -64,6 +64,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
     lease: counted('lease', api.lease ?? never),
     heartbeat: counted('heartbeat', api.heartbeat ?? quiet),
     deliverResult: counted('deliver', api.deliverResult ?? (async () => ({}) as never)),
+    deliverPartial: counted('partial', api.deliverPartial ?? (async () => ({}) as never)),
   };
   agent = new NodeAgent({
     api: fake as unknown as NodeApi,
@@ -84,7 +85,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
     leaseWaitSeconds: 1,
     heartbeatSeconds: 1,
     runSession: async () => null,
-    delivered: (sessionId) => void released.push(sessionId),
+    delivered: (lease) => void released.push(lease.session_id),
     ...deps,
   });
   return { calls, released };
