@@ -15,6 +15,8 @@ export const COUNTERS = {
   callbacks_delivered: 'callbacks that were acknowledged',
   callbacks_failed: 'tries of callbacks that were not acknowledged',
   unauthorized: 'requests without a valid token',
+  forbidden: 'requests whose token is not of a role that may make them',
+  connections_refused: 'connections closed because there were too many',
   rate_limited: 'requests refused by a rate limit',
   store_failures: 'transactions that the store refused',
   blobs_removed: 'blobs removed because nothing refers to them',

@@ -20,7 +20,7 @@ afterEach(() => bench.dispose());
 async function listenRaw(): Promise<{ socket: ReturnType<typeof connect>; until(text: string): Promise<string> }> {
   const url = new URL(await running.listen());
   const socket = connect(Number(url.port), url.hostname);
-  socket.write('GET /events HTTP/1.1\r\nhost: x\r\n\r\n');
+  socket.write('GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n');
   let received = '';
   socket.on('data', (chunk) => {
     received += String(chunk);

@@ -1,3 +1,4 @@
+import { STATUS_CODES } from 'node:http';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { FloeError } from '../../core/errors.ts';
 import type { ErrorReply } from '../../schema/index.ts';
@@ -19,7 +20,10 @@ export function sendFailure(thrown: unknown, request: FastifyRequest, reply: Fas
     log.error({ err: thrown, method: request.method, route: request.routeOptions.url ?? null }, 'a request failed');
   }
   if (error.status === 401) reply.header('www-authenticate', 'Bearer');
-  if (error.status === 429 || error.status === 503) reply.header('retry-after', RETRY_AFTER_SECONDS);
+  if (error.status === 429 || error.status === 503) {
+    const { retry_after_seconds: seconds = RETRY_AFTER_SECONDS } = error.details;
+    reply.header('retry-after', String(seconds));
+  }
   reply
     .status(error.status)
     .type('application/json')
@@ -37,4 +41,17 @@ function fromFramework(thrown: unknown): FloeError {
     return new FloeError('bad_request', message, {}, thrown);
   }
   return new FloeError('internal', 'a defect in floe; see the log of the server', {}, thrown);
+}
+
+type Refusable = { readonly writable: boolean; end(text: string): unknown; destroy(): unknown };
+
+/** Answers where there is no request to answer, or not all of one, and closes the connection. */
+export function refuseConnection(socket: Refusable, status: 400 | 408 | 431, message: string): void {
+  if (!socket.writable) {
+    socket.destroy();
+    return;
+  }
+  const body = JSON.stringify(errorBody(new FloeError('bad_request', message)));
+  const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\ncontent-type: application/json`;
+  socket.end(`${head}\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`);
 }

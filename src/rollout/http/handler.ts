@@ -1,5 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { z } from 'zod';
+import type { Role } from '../config.ts';
 import type { Api, RouteName, RouteSpec } from './api.ts';
 
 type QueryOf<R> = R extends { readonly query: infer Q extends z.ZodObject } ? z.output<Q> : undefined;
@@ -14,6 +15,8 @@ export type Call<R extends RouteSpec> = {
   readonly id: string;
   readonly query: QueryOf<R>;
   readonly body: BodyOf<R>;
+  /** Of the caller; null where anybody may call. */
+  readonly role: Role | null;
   /** Aborts when the client hangs up before it was answered. */
   readonly gone: AbortSignal;
   readonly request: FastifyRequest;

@@ -5,6 +5,7 @@ import type { ResultWithSummary } from '../../store/index.ts';
 import { cancelTask } from '../cancellations.ts';
 import { change, type RolloutContext } from '../context.ts';
 import { jsonListBytes, resultLines, resultListBytes } from '../result-bytes.ts';
+import { readResults } from '../result-reading.ts';
 import { submitTask } from '../tasks.ts';
 import {
   cancelReply,
@@ -24,10 +25,11 @@ export function taskHandlers(
 ): Handlers<'submitTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {
   return {
     submitTask: ({ body }) => submitTask(context, body),
-    getTask: async ({ id, query, reply }) => {
+    getTask: async ({ id, query, role, reply }) => {
       const loaded = await loadTask(context, id);
       const before = `${JSON.stringify(loaded.head).slice(0, -1)},"results":`;
-      const rows = query.results === 'full' ? collecting(context, loaded) : taskResults(context, loaded);
+      const collects = query.results === 'full' && role !== 'viewer';
+      const rows = collects ? collecting(context, loaded) : taskResults(context, loaded);
       reply.type('application/json');
       return streamOf(
         query.results === 'full'
@@ -51,18 +53,13 @@ export function taskHandlers(
 }
 
 async function resultsPage(context: RolloutContext, call: Call<Api['getResults']>): Promise<Readable> {
-  const { after, limit, wait } = call.query;
-  const found = await context.wakeups.poll('results', wait * 1000, call.gone, () =>
-    context.store.transaction(async (tables) => {
-      const rows = await tables.results.page(after, limit, null);
-      if (rows.length > 0) return rows;
-      const newest = await tables.results.newestCursor();
-      if (after > newest) throw cursorAhead(after, newest);
-      return undefined;
-    }),
-  );
-  const rows = found ?? [];
-  const next = rows.at(-1)?.cursor ?? after;
+  const { wait, ...query } = call.query;
+  const mayCollect = call.role !== 'viewer';
+  if (!mayCollect && query.consumer !== undefined) {
+    throw new FloeError('forbidden', 'a viewer only looks: it reads results without a consumer', { role: call.role });
+  }
+  const peek = query.peek || !mayCollect;
+  const { rows, next } = await readResults(context, { ...query, peek, waitMs: wait * 1000, gone: call.gone });
   const lines = (call.request.headers.accept ?? '').includes('application/x-ndjson');
   call.reply.header('x-next-cursor', String(next)).type(lines ? 'application/x-ndjson' : 'application/json');
   return streamOf(
@@ -70,12 +67,6 @@ async function resultsPage(context: RolloutContext, call: Call<Api['getResults']
       ? resultLines(rows, context.blobs)
       : resultListBytes('{"results":', rows, `,"next_cursor":${next}}`, context.blobs),
   );
-}
-
-/** A cursor that this store never gave out belongs to another one; waiting for it would wait for ever. */
-function cursorAhead(after: number, newest: number): FloeError {
-  const message = `is ${after}, but the newest cursor of this server is ${newest}`;
-  return new FloeError('schema_violation', `query: after: ${message}`, { issues: [{ path: 'after', message }] });
 }
 
 /** Once a reader has had all the results of a task that has ended, they count as collected. */
