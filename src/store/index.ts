@@ -12,6 +12,7 @@ export type {
   EngineStateRow,
   NodeRow,
   ResultBlobs,
+  ResultRow,
   ResultWithSummary,
   SessionPatch,
   SessionRow,

@@ -22,13 +22,24 @@ export type SqliteConnection = {
  * migration. Throws `setup_failed` when the file cannot be used or was written by a newer floe.
  */
 export function openConnection(path: string): SqliteConnection {
+  return connect(path, (raw) => {
+    raw.prepare('pragma journal_mode = wal').all();
+    raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma synchronous = full; pragma foreign_keys = on`);
+    migrate(raw);
+  });
+}
+
+/** A second connection to an opened file, for looking only: it never waits for the writer. Throws `setup_failed`. */
+export function openReader(path: string): SqliteConnection {
+  return connect(path, (raw) => raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma query_only = on`));
+}
+
+function connect(path: string, prepare: (raw: Libsql.Database) => void): SqliteConnection {
   let raw: Libsql.Database | null = null;
   try {
     if (path !== ':memory:') mkdirSync(dirname(path), { recursive: true });
     raw = new Libsql(path);
-    raw.prepare('pragma journal_mode = wal').all();
-    raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma synchronous = full; pragma foreign_keys = on`);
-    migrate(raw);
+    prepare(raw);
   } catch (cause) {
     raw?.close();
     if (FloeError.is(cause)) throw cause;

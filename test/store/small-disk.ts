@@ -1,0 +1,44 @@
+import { spawnSync } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir, userInfo } from 'node:os';
+import { join } from 'node:path';
+
+export type SmallDisk = {
+  readonly dir: string;
+  /** Allows no change, as after an error of the disk; false: allows them again. */
+  setReadOnly(readOnly: boolean): void;
+  close(): Promise<void>;
+};
+
+/** A file system in memory of so many bytes. Null, with the reason on the console, where none may be mounted. */
+export async function smallDisk(bytes: number): Promise<SmallDisk | null> {
+  if (userInfo().uid !== 0) return skip('only root mounts file systems');
+  const dir = await mkdtemp(join(tmpdir(), 'floe-disk-'));
+  const mounted = mount('-t', 'tmpfs', '-o', `size=${bytes}`, 'tmpfs', dir);
+  if (mounted !== null) {
+    await rm(dir, { recursive: true });
+    return skip(mounted);
+  }
+  return {
+    dir,
+    setReadOnly: (readOnly) => {
+      const failure = mount('-o', `remount,${readOnly ? 'ro' : 'rw'}`, dir);
+      if (failure !== null) throw new Error(failure);
+    },
+    close: async () => {
+      // Lazily: SQLite lets go of its files when the statements of a closed connection are collected.
+      spawnSync('umount', ['--lazy', dir]);
+      await rm(dir, { recursive: true, force: true });
+    },
+  };
+}
+
+function mount(...args: string[]): string | null {
+  const { status, stderr, error } = spawnSync('mount', args, { encoding: 'utf8' });
+  return status === 0 ? null : (error?.message ?? stderr);
+}
+
+function skip(why: string): null {
+  console.warn(`a full disk is not tested: ${why}`);
+  return null;
+}
