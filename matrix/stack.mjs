@@ -55,5 +55,5 @@ export async function runTask({ client }, task, signal) {
 
 export async function completionsOf({ client }, result, signal) {
   if (result.completion_count === 0) return [];
-  return JSON.parse((await client.completions(result.session_id, signal)).toString('utf8'));
+  return JSON.parse((await client.completions(result.session_id, { signal })).toString('utf8'));
 }

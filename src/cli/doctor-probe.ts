@@ -93,7 +93,7 @@ export async function probeAgent(
 async function runOne(client: FloeClient, sim: SimServer, agent: AgentSpec, signal: AbortSignal): Promise<Probe> {
   await client.submit({ instruction: INSTRUCTION, timeout_seconds: TIMEOUT_SECONDS, max_attempts: 1, agent }, signal);
   for await (const result of client.results({ signal })) {
-    const bytes = result.completion_count === 0 ? '[]' : await client.completions(result.session_id, signal);
+    const bytes = result.completion_count === 0 ? '[]' : await client.completions(result.session_id, { signal });
     // Our own server's answer in our own form.
     const completions = parseJson(bytes) as CompletionRecord[];
     return { result, completions, ledger: checkAgainstLedger([result], sim.ledger.entries(), 'processed') };

@@ -1,6 +1,9 @@
+import { randomUUID } from 'node:crypto';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import {
+  type AttemptView,
+  attemptViewSchema,
   type EngineChange,
   type EngineSpecInput,
   type EnginesStatus,
@@ -43,9 +46,24 @@ export type ChangeOptions = {
   readonly signal?: AbortSignal;
 };
 
+export type PartOptions = {
+  /** Of this attempt, instead of the one that ended the session. */
+  readonly attempt?: number;
+  readonly signal?: AbortSignal;
+};
+
 export type ResultsOptions = {
-  /** Results after this cursor; 0 or absent: from the first. */
+  /** Results after this cursor. Absent: from where the consumer was, or without one from the first. */
   readonly after?: number;
+  /**
+   * A name under which the server remembers, over restarts of both sides, how far its results were handled. A result is
+   * handled when the next one is asked for.
+   */
+  readonly consumer?: string;
+  /** Results of this trainer's tasks only. */
+  readonly trainer?: string;
+  /** Only look: the server does not take them as collected. */
+  readonly peek?: boolean;
   /** Go on waiting when all results have been read. Default true. */
   readonly follow?: boolean;
   /** Results per request; default 100. */
@@ -55,19 +73,24 @@ export type ResultsOptions = {
 
 /**
  * A trainer's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable` when it
- * cannot be reached. Of several replicas the next is asked when one cannot answer; beyond that nothing is retried. Submits
- * are safe to repeat with a `task_id` or `idempotency_key`.
+ * cannot be reached. Of several replicas the next is asked when one cannot answer; beyond that nothing is retried without
+ * `retrySeconds`. With it every call is safe to repeat: a submit gets an `idempotency_key` if it has none.
  */
 export class FloeClient {
   private readonly connection: Connection;
 
+  private readonly givesKeys: boolean;
+
   constructor(options: ConnectionOptions) {
     this.connection = new Connection(options);
+    this.givesKeys = (options.retrySeconds ?? 0) > 0;
   }
 
   async submit(task: TaskRequestInput, signal?: AbortSignal): Promise<SubmitReply> {
-    const onlyOnce = task.task_id == null && task.idempotency_key == null;
-    const reply = await this.connection.json('POST', '/rollout/task/submit', { body: task, signal, onlyOnce });
+    const isNamed = task.task_id != null || task.idempotency_key != null;
+    const body = isNamed || !this.givesKeys ? task : { ...task, idempotency_key: `client-${randomUUID()}` };
+    const onlyOnce = !isNamed && !this.givesKeys;
+    const reply = await this.connection.json('POST', '/rollout/task/submit', { body, signal, onlyOnce });
     return parseAs(submitReplySchema, reply, 'reply to submit');
   }
 
@@ -110,18 +133,29 @@ export class FloeClient {
     return parseAs(sessionViewSchema, reply, 'session');
   }
 
-  /** Not checked against the schema: the arrays are large and were checked when they were built. */
-  async trajectory(sessionId: string, signal?: AbortSignal): Promise<Trajectory> {
-    return (await this.connection.json('GET', `${sessionPath(sessionId)}/trajectory`, { signal })) as Trajectory;
+  /** What nodes have delivered of each attempt at a session, the remains of those that were cut off included. */
+  async attempts(sessionId: string, signal?: AbortSignal): Promise<AttemptView[]> {
+    const reply = await this.connection.json('GET', `${sessionPath(sessionId)}/attempts`, { signal });
+    return parseAs(attemptViewSchema.array(), (reply as { attempts?: unknown }).attempts, 'attempts');
   }
 
-  async completions(sessionId: string, signal?: AbortSignal): Promise<Buffer> {
-    return this.connection.bytes(`${sessionPath(sessionId)}/completions`, { signal });
+  /** Not checked against the schema: the arrays are large and were checked when they were built. */
+  async trajectory(sessionId: string, { attempt, signal }: PartOptions = {}): Promise<Trajectory> {
+    const path = `${sessionPath(sessionId)}/trajectory`;
+    return (await this.connection.json('GET', path, { query: { attempt }, signal })) as Trajectory;
+  }
+
+  async completions(sessionId: string, { attempt, signal }: PartOptions = {}): Promise<Buffer> {
+    return this.connection.bytes(`${sessionPath(sessionId)}/completions`, { query: { attempt }, signal });
   }
 
   /** A tar archive, compressed with gzip, of what the agent left behind. Throws `not_found` when there is none. */
-  async artifacts(sessionId: string, signal?: AbortSignal): Promise<Buffer> {
-    return this.connection.bytes(`${sessionPath(sessionId)}/artifacts`, { waitSeconds: ARCHIVE_SECONDS, signal });
+  async artifacts(sessionId: string, { attempt, signal }: PartOptions = {}): Promise<Buffer> {
+    return this.connection.bytes(`${sessionPath(sessionId)}/artifacts`, {
+      query: { attempt },
+      waitSeconds: ARCHIVE_SECONDS,
+      signal,
+    });
   }
 
   /** The engines that sessions may use, and on which nodes each is ready. */
@@ -165,20 +199,22 @@ export class FloeClient {
   }
 
   /**
-   * Finished sessions in the order of their cursors, each with its token data. After an error go on with `after` set to the
-   * cursor of the last result that was handled: nothing is lost or repeated.
+   * Finished sessions in the order of their cursors, each with its token data. Asking for the next one tells the server that
+   * all before it were handled. After an error go on under the same `consumer`, or with `after` set to the cursor of the
+   * last result that was handled: nothing is lost; a result that was being handled may come again.
    */
   async *results(options: ResultsOptions = {}): AsyncGenerator<SessionResult> {
-    const { follow = true, pageSize = 100, signal } = options;
-    let after = options.after ?? 0;
+    const { follow = true, pageSize = 100, signal, consumer, trainer, peek } = options;
+    const wait = follow ? RESULTS_WAIT_SECONDS : 0;
+    const patience = this.connection.patience();
+    let { after } = options;
     let failures = 0;
     for (;;) {
-      const wait = follow ? RESULTS_WAIT_SECONDS : 0;
       const bytes = this.connection.stream('GET', '/rollout/results', {
-        query: { after, limit: pageSize, wait },
+        query: { after, limit: pageSize, wait, consumer, trainer, peek },
         accept: 'application/x-ndjson',
         // A page is read as fast as the caller handles it, which may take any time.
-        endless: true,
+        limit: 'each piece',
         waitSeconds: wait,
         signal,
       });
@@ -189,12 +225,14 @@ export class FloeClient {
           after = result.cursor ?? after;
           read++;
           failures = 0;
+          patience.reset();
           yield result;
         }
+        patience.reset();
       } catch (thrown) {
-        // A page that breaks off is gone on with at the next replica.
+        // A page that breaks off is gone on with at the next replica, and when all have failed after a pause.
         const gone = FloeError.is(thrown) && thrown.code === 'peer_unreachable' && signal?.aborted !== true;
-        if (!gone || ++failures >= this.connection.replicas) throw thrown;
+        if (!gone || ++failures >= this.connection.replicas) await patience.afterFailure(thrown, signal);
         continue;
       }
       if (read === 0 && !follow) return;
@@ -203,7 +241,7 @@ export class FloeClient {
 
   /** What happens from now on. Ends when the server ends the stream; events are not repeated. */
   async *events(signal?: AbortSignal): AsyncGenerator<RolloutEvent> {
-    const bytes = this.connection.stream('GET', '/events', { accept: 'text/event-stream', endless: true, signal });
+    const bytes = this.connection.stream('GET', '/events', { accept: 'text/event-stream', limit: 'head', signal });
     for await (const line of linesOf(bytes)) {
       if (!line.startsWith('data: ')) continue;
       yield parseAs(rolloutEventSchema, JSON.parse(line.slice('data: '.length)), 'event');

@@ -4,11 +4,14 @@ import type {
   DeliveryReply,
   HeartbeatReply,
   Lease,
+  PartialReply,
+  RolloutStatus,
   SessionStatus,
   SessionSummary,
   SessionView,
   SubmitReply,
   TaskRequestInput,
+  TaskStatus,
 } from '../../src/schema/index.ts';
 import { METRICS, REGISTRATION, TRAJECTORY } from './harness.ts';
 
@@ -56,22 +59,39 @@ export class Caller {
     return (await this.call<HeartbeatReply>('POST', `/nodes/${nodeId}/heartbeat`, { metrics: METRICS, sessions })).body;
   }
 
-  async deliver(
+  deliver(
     nodeId: string,
     summary: SessionSummary | object,
     trajectory: Buffer | null = TRAJECTORY,
   ): Promise<Answer<DeliveryReply & Refusal>> {
-    const parts = new Map(trajectory === null ? [] : [['trajectory', trajectory]]);
-    const reply = await this.server.app.inject({
-      method: 'POST',
-      url: `/nodes/${nodeId}/results`,
-      payload: encodeEnvelope({ header: summary, parts }),
-      headers: { 'content-type': ENVELOPE_TYPE },
-    });
-    return { status: reply.statusCode, body: JSON.parse(reply.payload) };
+    return this.post(`/nodes/${nodeId}/results`, summary, trajectory);
+  }
+
+  deliverPartial(
+    nodeId: string,
+    summary: SessionSummary | object,
+    trajectory: Buffer | null = TRAJECTORY,
+  ): Promise<Answer<PartialReply & Refusal>> {
+    return this.post(`/nodes/${nodeId}/partials`, summary, trajectory);
+  }
+
+  async taskStatus(taskId: string): Promise<TaskStatus> {
+    return (await this.call<TaskStatus>('GET', `/rollout/task/${taskId}`)).body;
+  }
+
+  async counters(): Promise<RolloutStatus['counters']> {
+    return (await this.call<RolloutStatus>('GET', '/rollout/status')).body.counters;
   }
 
   async session(sessionId: string): Promise<SessionView> {
     return (await this.call<SessionView>('GET', `/sessions/${sessionId}`)).body;
+  }
+
+  private async post<T>(url: string, summary: object, trajectory: Buffer | null): Promise<Answer<T>> {
+    const parts = new Map(trajectory === null ? [] : [['trajectory', trajectory]]);
+    const payload = encodeEnvelope({ header: summary, parts });
+    const headers = { 'content-type': ENVELOPE_TYPE };
+    const reply = await this.server.app.inject({ method: 'POST', url, payload, headers });
+    return { status: reply.statusCode, body: JSON.parse(reply.payload) as T };
   }
 }
