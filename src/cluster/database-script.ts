@@ -51,10 +51,17 @@ say "starting PostgreSQL on port $port"
 "\${as_owner[@]}" "$bin/postgres" -D "$data" -p "$port" -c listen_addresses=${quoted(config.listen)} \\
   -c unix_socket_directories= -c max_connections=${database.max_connections} &
 postgres=$!
+# What PostgreSQL tells of itself: its pid in the first line, its state in the eighth.
+is_ready() {
+  local lines
+  [[ -r $data/postmaster.pid ]] || return 1
+  mapfile -t lines <"$data/postmaster.pid"
+  [[ \${lines[0]:-} == "$postgres" && \${lines[7]:-} == ready* ]]
+}
 deadline=$((SECONDS + ${config.wait_seconds}))
-until "$bin/pg_isready" -q -h "$host" -p "$port"; do
+until is_ready; do
   if ((SECONDS >= deadline)) || ! kill -0 "$postgres"; then
-    say 'PostgreSQL does not answer'
+    say 'PostgreSQL does not come up'
     again=1
     exit 1
   fi
