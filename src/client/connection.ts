@@ -1,8 +1,10 @@
-import { Pool } from 'undici';
+import { type buildConnector, Pool } from 'undici';
 import { type Clock, systemClock } from '../core/clock.ts';
 import { ERROR_TABLE, type ErrorCode, FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
 import { errorReplySchema } from '../schema/index.ts';
+import { type ClientTlsFiles, connectorFor } from './client-tls.ts';
+import { Patience } from './patience.ts';
 import { type ServerAddress, ServerList } from './server-list.ts';
 
 /** Longer than any answer takes that is not held on purpose; waits are added to it. */
@@ -15,6 +17,13 @@ export type ConnectionOptions = {
    */
   readonly url: string;
   readonly token?: string | null | undefined;
+  /** For https. Default: the authorities that Node knows, those of `NODE_EXTRA_CA_CERTS` among them. */
+  readonly tls?: ClientTlsFiles | undefined;
+  /**
+   * A call that fails for a reason that may pass (the server restarts, its store is away, a limit is reached) is repeated with
+   * growing pauses for this long. Default 0: never.
+   */
+  readonly retrySeconds?: number | undefined;
   readonly clock?: Clock | undefined;
 };
 
@@ -33,27 +42,37 @@ export type CallOptions = {
   readonly onlyOnce?: boolean | undefined;
 };
 
-type StreamOptions = CallOptions & { readonly endless?: boolean };
+/** Whether the time limit is for the whole answer, for its head and each piece that is waited for, or for its head alone. */
+type StreamOptions = CallOptions & { readonly limit?: 'whole' | 'each piece' | 'head' };
 
 /** A host that takes no connection within this time is down; the next replica is asked. */
 const CONNECT_TIMEOUT_MS = 5_000;
 
 /**
  * HTTP to the rollout server: typed errors, no hidden timeouts. A call that one replica does not take goes to the next, once
- * round; with one replica nothing is repeated.
+ * round; beyond that nothing is repeated without `retrySeconds`.
  */
 export class Connection {
   private readonly pools = new Map<string, Pool>();
   private readonly servers: ServerList;
-  private closed = false;
+  private readonly ending = new AbortController();
   private readonly token: string | null;
   private readonly clock: Clock;
+  private readonly retryMs: number;
+  private readonly connect: buildConnector.connector;
 
-  /** Throws `bad_request` when the URL is none. */
+  /** Throws `bad_request` when the URL is none, and `setup_failed` for a TLS file that cannot be read. */
   constructor(options: ConnectionOptions) {
     this.servers = new ServerList(options.url);
     this.token = options.token ?? null;
     this.clock = options.clock ?? systemClock;
+    this.retryMs = (options.retrySeconds ?? 0) * 1000;
+    this.connect = connectorFor(options.tls, CONNECT_TIMEOUT_MS);
+  }
+
+  /** For one call, or for one that goes on over many. */
+  patience(): Patience {
+    return new Patience(this.clock, this.retryMs, this.ending.signal);
   }
 
   /** How many replicas a call may be tried at. */
@@ -63,18 +82,28 @@ export class Connection {
 
   /** Resolves to the reply's JSON. Throws the server's error as a FloeError, or `peer_unreachable`. */
   async json(method: 'GET' | 'POST' | 'DELETE', path: string, options: CallOptions = {}): Promise<unknown> {
-    const chunks: Buffer[] = [];
-    for await (const chunk of this.stream(method, path, options)) chunks.push(chunk);
-    return parseJson(Buffer.concat(chunks));
+    return parseJson(await this.whole(method, path, options));
   }
 
   async bytes(path: string, options: CallOptions = {}): Promise<Buffer> {
-    const chunks: Buffer[] = [];
-    for await (const chunk of this.stream('GET', path, options)) chunks.push(chunk);
-    return Buffer.concat(chunks);
+    return this.whole('GET', path, options);
   }
 
-  /** The reply's bytes as they arrive. Leaving the loop early ends the request. With `endless`, it may take for ever. */
+  private async whole(method: 'GET' | 'POST' | 'DELETE', path: string, options: CallOptions): Promise<Buffer> {
+    const patience = this.patience();
+    for (;;) {
+      try {
+        const chunks: Buffer[] = [];
+        for await (const chunk of this.stream(method, path, options)) chunks.push(chunk);
+        return Buffer.concat(chunks);
+      } catch (thrown) {
+        if (options.onlyOnce === true && mayHaveArrived(thrown)) throw thrown;
+        await patience.afterFailure(thrown, options.signal);
+      }
+    }
+  }
+
+  /** The reply's bytes as they arrive. Leaving the loop early ends the request. Repeated at no replica once begun. */
   async *stream(method: 'GET' | 'POST' | 'DELETE', path: string, options: StreamOptions = {}): AsyncGenerator<Buffer> {
     for (let tries = 1; ; tries++) {
       const server = this.servers.current();
@@ -87,7 +116,8 @@ export class Connection {
         return;
       } catch (thrown) {
         // Another replica may be able to do what this one cannot now.
-        if (this.closed || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503) throw thrown;
+        if (this.ending.signal.aborted || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503)
+          throw thrown;
         this.servers.moveOn(server);
         if (begun || tries >= this.servers.size || (options.onlyOnce === true && mayHaveArrived(thrown))) throw thrown;
       }
@@ -96,7 +126,7 @@ export class Connection {
 
   /** Ends every request that is still running. */
   async close(): Promise<void> {
-    this.closed = true;
+    this.ending.abort(new FloeError('peer_unreachable', 'the client was closed'));
     await Promise.all([...this.pools.values()].map((pool) => pool.destroy()));
   }
 
@@ -112,9 +142,11 @@ export class Connection {
     if (signal?.aborted) forward();
     signal?.addEventListener('abort', forward, { once: true });
     const limitMs = ANSWER_TIMEOUT_MS + (options.waitSeconds ?? 0) * 1000;
-    const cancelTimer = this.clock.schedule(limitMs, () =>
-      controller.abort(new FloeError('peer_unreachable', `${origin} did not answer within ${limitMs} ms`)),
-    );
+    const arm = (): (() => void) =>
+      this.clock.schedule(limitMs, () =>
+        controller.abort(new FloeError('peer_unreachable', `${origin} did not answer within ${limitMs} ms`)),
+      );
+    let cancelTimer = arm();
     try {
       const reply = await this.poolOf(origin).request({
         method,
@@ -124,8 +156,15 @@ export class Connection {
         signal: controller.signal,
       });
       if (reply.statusCode >= 400) throw errorOf(reply.statusCode, Buffer.from(await reply.body.arrayBuffer()));
-      if (options.endless === true) cancelTimer();
-      for await (const chunk of reply.body) yield chunk as Buffer;
+      const { limit = 'whole' } = options;
+      if (limit !== 'whole') cancelTimer();
+      const pieces: AsyncIterable<Buffer> = reply.body;
+      yield* limit !== 'each piece'
+        ? pieces
+        : eachInTime(pieces, () => {
+            cancelTimer = arm();
+            return cancelTimer;
+          });
     } catch (thrown) {
       if (FloeError.is(thrown)) throw thrown;
       if (controller.signal.aborted) throw controller.signal.reason;
@@ -140,7 +179,7 @@ export class Connection {
   private poolOf(origin: string): Pool {
     const known = this.pools.get(origin);
     if (known !== undefined) return known;
-    const pool = new Pool(origin, { headersTimeout: 0, bodyTimeout: 0, connect: { timeout: CONNECT_TIMEOUT_MS } });
+    const pool = new Pool(origin, { headersTimeout: 0, bodyTimeout: 0, connect: this.connect });
     this.pools.set(origin, pool);
     return pool;
   }
@@ -152,6 +191,21 @@ export class Connection {
       ...(type === null ? {} : { 'content-type': type }),
       ...(this.token === null ? {} : { authorization: `Bearer ${this.token}` }),
     };
+  }
+}
+
+/** `arm` starts a time limit whenever a piece is waited for, and returns its end: what the caller does between two is free. */
+async function* eachInTime(pieces: AsyncIterable<Buffer>, arm: () => () => void): AsyncGenerator<Buffer> {
+  const iterator = pieces[Symbol.asyncIterator]();
+  try {
+    for (;;) {
+      const disarm = arm();
+      const next = await iterator.next().finally(disarm);
+      if (next.done === true) return;
+      yield next.value;
+    }
+  } finally {
+    await iterator.return?.();
   }
 }
 
@@ -171,8 +225,8 @@ const NOT_CONNECTED = new Set([
 ]);
 
 /** Whether the request that failed may have been carried out. A server that answers 503 itself has not. */
-function mayHaveArrived(error: FloeError): boolean {
-  if (error.code !== 'peer_unreachable') return false;
+function mayHaveArrived(error: unknown): boolean {
+  if (!FloeError.is(error) || error.code !== 'peer_unreachable') return false;
   return !NOT_CONNECTED.has(String((error.cause as { code?: unknown } | undefined)?.code));
 }
 

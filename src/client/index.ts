@@ -1,3 +1,4 @@
+export type { ClientTlsFiles } from './client-tls.ts';
 export type { ConnectionOptions } from './connection.ts';
 export { FloeClient, type ResultsOptions } from './floe-client.ts';
 export {
