@@ -1,0 +1,108 @@
+import { describe, expect, it } from 'vitest';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
+import { Attempt } from '../../src/gateway/attempt.ts';
+import { LeaseFence } from '../../src/gateway/lease-fence.ts';
+import { leaseSchema, runtimeSpecSchema } from '../../src/schema/index.ts';
+
+/** Timers do not fire while the process stands still; its monotonic clock goes on. */
+class StoppableClock extends VirtualClock {
+  private stoodMs = 0;
+
+  override monotonicMs(): number {
+    return super.monotonicMs() + this.stoodMs;
+  }
+
+  standStill(ms: number): void {
+    this.stoodMs += ms;
+  }
+}
+
+const LEASE_SECONDS = 60;
+
+function node() {
+  const clock = new StoppableClock();
+  const lease = leaseSchema.parse({
+    session_id: 'ses_1',
+    task_id: 'tsk_1',
+    sample_index: 0,
+    attempt: 1,
+    epoch: 1,
+    lease_seconds: LEASE_SECONDS,
+    queued_ms: 0,
+    task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' } },
+  });
+  const attempt = new Attempt(lease, runtimeSpecSchema.parse({}), clock, () => {});
+  const woken: number[] = [];
+  const fence = new LeaseFence({
+    clock,
+    live: () => [attempt],
+    beatMs: () => 5_000,
+    onWake: (pausedMs) => void woken.push(pausedMs),
+  });
+  fence.start();
+  attempt.renewal = fence.now();
+  return { clock, attempt, fence, woken };
+}
+
+describe('a process that stood still', () => {
+  it('for longer than the lease stops its sessions before anything else of it runs', () => {
+    const { clock, attempt, fence } = node();
+    clock.advance(3_000);
+    clock.standStill(61_000);
+    // No timer has fired yet: what leaves the node asks first.
+    fence.check();
+    expect(attempt.stopReason).toBe('lease_lost');
+  });
+
+  it('hears of it from its own timer too, and tells that it is awake', () => {
+    const { clock, attempt, woken } = node();
+    clock.standStill(70_000);
+    clock.advance(500);
+    expect(attempt.stopReason).toBe('lease_lost');
+    expect(woken).toHaveLength(1);
+  });
+
+  it('for a shorter time goes on, and asks the server at once', () => {
+    const { clock, attempt, fence, woken } = node();
+    clock.standStill(30_000);
+    fence.check();
+    expect(attempt.stopReason).toBeNull();
+    expect(woken).toHaveLength(1);
+  });
+
+  it('several times between two renewals is judged by all of them', () => {
+    const { clock, attempt, fence } = node();
+    for (let i = 0; i < 3; i++) {
+      clock.standStill(25_000);
+      fence.check();
+      clock.advance(500);
+    }
+    expect(attempt.stopReason).toBe('lease_lost');
+  });
+
+  it('goes on when its lease was renewed after the pause', () => {
+    const { clock, attempt, fence } = node();
+    clock.standStill(50_000);
+    fence.check();
+    attempt.renewal = fence.now();
+    clock.standStill(50_000);
+    fence.check();
+    expect(attempt.stopReason).toBeNull();
+  });
+});
+
+describe('a server that is away', () => {
+  it('for hours is no reason to end a session', () => {
+    const { clock, attempt } = node();
+    clock.advance(7_200_000);
+    expect(attempt.stopReason).toBeNull();
+  });
+
+  it('is none either when the process has stood still meanwhile', () => {
+    const { clock, attempt, fence } = node();
+    clock.advance(600_000);
+    clock.standStill(70_000);
+    fence.check();
+    expect(attempt.stopReason).toBeNull();
+  });
+});
