@@ -1,12 +1,13 @@
 import type { Clock } from '../core/clock.ts';
 import type { RolloutEvent, SessionSummary, TaskRequest } from '../schema/index.ts';
-import type { BlobStore, SessionRow, Store, StoreTables } from '../store/index.ts';
+import type { BlobStore, SessionRow, StoreTables } from '../store/index.ts';
 import type { RolloutConfig } from './config.ts';
 import type { CounterName, Counters } from './counters.ts';
 import type { EventBus } from './event-bus.ts';
 import type { Scheduling } from './scheduling.ts';
 import type { ServiceTime } from './service-time.ts';
 import type { Topic, Wakeups } from './wakeups.ts';
+import type { WatchedStore } from './watched-store.ts';
 
 /** Where the server says what it did; a pino logger fits. */
 export interface RolloutLog {
@@ -18,7 +19,7 @@ export interface RolloutLog {
 /** What every operation of the control plane works with. */
 export type RolloutContext = {
   readonly config: RolloutConfig;
-  readonly store: Store;
+  readonly store: WatchedStore;
   readonly blobs: BlobStore;
   readonly clock: Clock;
   /** From 0 up to 1. */

@@ -23,6 +23,7 @@ import { Scheduling } from './scheduling.ts';
 import { ServiceTime } from './service-time.ts';
 import { sweepForever, sweepOnce } from './sweeps.ts';
 import { Wakeups } from './wakeups.ts';
+import { WatchedStore } from './watched-store.ts';
 
 export type RolloutDeps = {
   readonly store: Store;
@@ -61,15 +62,17 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
   const closing = new AbortController();
   // Every held request listens to it, which is no leak.
   setMaxListeners(0, closing.signal);
+  const counters = new Counters();
+  const store = new WatchedStore(deps.store, counters);
   const context: RolloutContext = {
     config,
-    store: deps.store,
+    store,
     blobs: deps.blobs,
     clock: deps.clock,
     random: deps.random ?? Math.random,
     newId: deps.newId ?? ((prefix) => newId(prefix, deps.clock)),
-    counters: new Counters(),
-    time: await ServiceTime.start(deps.clock, deps.store),
+    counters,
+    time: await ServiceTime.start(deps.clock, store),
     scheduling: new Scheduling(config, deps.clock),
     wakeups: new Wakeups(deps.clock, closing.signal),
     events: new EventBus(),

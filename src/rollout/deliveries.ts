@@ -6,6 +6,7 @@ import type { DeliveryRow, ResultBlobs, SessionRow, StoreTables, TaskRow } from 
 import { nextAttempt, wasHandedBack } from './attempts.ts';
 import { change, type Effects, type RolloutContext } from './context.ts';
 import { digestOf, readDelivery, storeParts, violation } from './delivered-parts.ts';
+import { observeDuration } from './durations.ts';
 import { endSession, giveUp, requeue } from './endings.ts';
 import { requestIn } from './groups.ts';
 import { judged } from './summary.ts';
@@ -83,6 +84,7 @@ async function accept(
     await requeue(context, tables, effects, row, next);
     return { ...reply, requeued: true, cursor: null };
   }
+  await observeDuration(context, tables, request, summary);
   const cursor = givenUp
     ? await giveUp(context, tables, effects, row, 'infra_error', {
         code: 'peer_unreachable',

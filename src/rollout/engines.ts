@@ -24,7 +24,7 @@ export type CommittedChange = { readonly revision: number; readonly engineIds: r
 
 /** Every engine that is registered or that a node has, and where it can be used. */
 export async function enginesStatus(context: RolloutContext): Promise<EnginesStatus> {
-  return context.store.transaction(async (tables) => {
+  return context.store.read(async (tables) => {
     const directory = await engineDirectory(tables);
     const nodes = (await tables.nodes.list()).filter((row) => isHealthy(context, row));
     const views = new Map<string, EngineView>();
@@ -112,7 +112,7 @@ export async function settled(
 ): Promise<EngineChange> {
   let latest: EngineChange = { revision, engine_ids: [...engineIds], done: [], pending: [], problems: [] };
   await context.wakeups.poll('engines', waitMs, gone, async () => {
-    const rows = await context.store.transaction((tables) => tables.nodes.list());
+    const rows = await context.store.read((tables) => tables.nodes.list());
     const nodes = rows.filter((row) => isHealthy(context, row));
     const has = (row: NodeRow): boolean => (toldBy(row)?.revision ?? -1) >= revision;
     const done = nodes.filter(has);
@@ -168,6 +168,7 @@ function engineOnNode(
   return { node_id: nodeId, state, problem, info };
 }
 
-function toldBy(row: NodeRow): Told | null {
+/** What a node told of its engines in its latest heartbeat; null: nothing yet. */
+export function toldBy(row: NodeRow): Told | null {
   return row.engines === null ? null : (JSON.parse(row.engines) as Told);
 }

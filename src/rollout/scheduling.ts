@@ -2,11 +2,15 @@ import type { Clock } from '../core/clock.ts';
 import { fairShares } from '../core/fair-shares.ts';
 import type { SessionRow, StoreTables, TrainerLoad } from '../store/index.ts';
 import type { RolloutConfig } from './config.ts';
+import { StageMeans } from './stage-means.ts';
 
 /** What trainers have under way is looked at this often: a limit holds to within what ends in a second. */
 const LOOK_EVERY_MS = 1_000;
 /** A look that takes long, because much is uncollected, comes less often: it may cost a twentieth of the time. */
 const LOOK_SHARE = 20;
+
+/** The mean of all durations is over as many rows as there are keys. */
+const MEAN_EVERY_MS = 10_000;
 
 /** Whom a claim is for, and what of it all trainers have in common. */
 export type Ask = {
@@ -17,6 +21,9 @@ export type Ask = {
   readonly updatedAt: string;
 };
 
+/** Why no session of a trainer is handed out, and the limit that says so. */
+export type HeldBack = { readonly limit: string; readonly why: string };
+
 /** What a claim got. `heldBack`: there would have been more, but its trainer does not collect. */
 export type Taken = { readonly rows: readonly SessionRow[]; readonly heldBack: boolean };
 
@@ -26,6 +33,9 @@ export class Scheduling {
   private readonly clock: Clock;
   private loads = new Map<string, TrainerLoad>();
   private lookAgainMs = Number.NEGATIVE_INFINITY;
+  private meanMs: number | null = null;
+  private meanAgainMs = Number.NEGATIVE_INFINITY;
+  readonly stages = new StageMeans();
 
   constructor(config: RolloutConfig, clock: Clock) {
     this.config = config;
@@ -54,16 +64,24 @@ export class Scheduling {
     return { rows, heldBack: heldBack && rows.length < ask.slots };
   }
 
-  /** Why no session of a trainer is handed out; null: they are. */
-  heldBack(load: TrainerLoad): string | null {
-    const { max_uncollected_results: results, max_uncollected_bytes: bytes } = this.config;
-    if (load.uncollected_results >= results) {
-      return `${load.uncollected_results} of its results are not collected, and max_uncollected_results is ${results}`;
-    }
-    if (load.uncollected_bytes >= bytes) {
-      return `${load.uncollected_bytes} bytes of its results are not collected, and max_uncollected_bytes is ${bytes}`;
+  /** Null: its sessions are handed out. */
+  heldBack(load: TrainerLoad): HeldBack | null {
+    for (const what of ['uncollected_results', 'uncollected_bytes'] as const) {
+      const limit = `max_${what}` as const;
+      const most = this.config[limit];
+      if (load[what] >= most) return { limit, why: `it has ${load[what]} ${what}, and ${limit} is ${most}` };
     }
     return null;
+  }
+
+  /** Over all keys of durations, which changes slowly: it is looked up now and then. */
+  async overallMeanMs(tables: StoreTables): Promise<number | null> {
+    const nowMs = this.clock.monotonicMs();
+    if (nowMs >= this.meanAgainMs) {
+      this.meanAgainMs = nowMs + MEAN_EVERY_MS;
+      this.meanMs = await tables.durations.overallMean();
+    }
+    return this.meanMs;
   }
 
   private async takeFrom(tables: StoreTables, trainer: string, ask: Ask): Promise<SessionRow[]> {

@@ -5,6 +5,7 @@ import type { SubmitReply, TaskRequest, TaskState } from '../schema/index.ts';
 import type { StoreTables, TaskRow } from '../store/index.ts';
 import { checkCallbackUrl } from './callback-address.ts';
 import { change, type RolloutContext } from './context.ts';
+import { expectedMs } from './durations.ts';
 
 /**
  * Stores a task and queues its sessions. The same request again, by `task_id` or `idempotency_key`, is answered with the
@@ -54,7 +55,7 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
       {
         task_id: taskId,
         trainer: request.trainer,
-        expected_ms: 0,
+        expected_ms: await expectedMs(context, tables, request),
         priority: request.dispatch_priority,
         max_attempts: request.max_attempts,
         not_before_ms: nowMs,

@@ -1,18 +1,7 @@
-import type {
-  NodeInfo,
-  RolloutStatus,
-  SessionStatus,
-  SessionSummary,
-  TaskStatus,
-  TaskSummary,
-  UnusableReason,
-} from '../schema/index.ts';
-import { sessionStatusSchema } from '../schema/index.ts';
+import type { SessionSummary, TaskStatus, TaskSummary, UnusableReason } from '../schema/index.ts';
 import type { ResultWithSummary, TaskRow } from '../store/index.ts';
-import { shownConfig } from './config.ts';
 import type { RolloutContext } from './context.ts';
 import { groupReport } from './groups.ts';
-import { listNodes } from './nodes.ts';
 import { shownState, unknownTask } from './tasks.ts';
 
 /** Results read in one go: a task may have 100,000 of them. */
@@ -87,31 +76,5 @@ export function taskSummary(task: TaskRow): TaskSummary {
     total_sessions: task.total_sessions,
     completed_sessions: task.completed_sessions,
     mean_reward: task.reward_count === 0 ? null : task.reward_sum / task.reward_count,
-  };
-}
-
-export async function rolloutStatus(context: RolloutContext): Promise<RolloutStatus> {
-  const nodes: NodeInfo[] = await listNodes(context);
-  const { tasks, sessions, undelivered, loads } = await context.store.transaction(async (tables) => ({
-    tasks: await tables.tasks.countByStatus(),
-    sessions: await tables.sessions.countByStatus(),
-    undelivered: await tables.callbacks.countUndelivered(),
-    loads: await tables.sessions.loads(),
-  }));
-  return {
-    tasks: {
-      running: tasks.get('running') ?? 0,
-      completed: tasks.get('completed') ?? 0,
-      cancelled: tasks.get('cancelled') ?? 0,
-    },
-    sessions: Object.fromEntries(
-      sessionStatusSchema.options.map((status) => [status, sessions.get(status) ?? 0]),
-    ) as Record<SessionStatus, number>,
-    nodes,
-    undelivered_callbacks: undelivered,
-    limits: shownConfig(context.config),
-    trainers: loads.map((load) => ({ ...load, held_back: null })),
-    counters: context.counters.all(),
-    bottleneck: null,
   };
 }

@@ -170,6 +170,8 @@ export {
   resultsPageSchema,
   rolloutEventSchema,
   rolloutStatusSchema,
+  type StageMeans,
+  stageMeansSchema,
   type TaskResult,
   type TaskStatus,
   taskResultSchema,

@@ -4,6 +4,11 @@ import { idSchema, timestampSchema } from './identifiers.ts';
 import { sessionStatusSchema } from './session.ts';
 import { taskRequestSchema } from './task.ts';
 
+/** As a gateway's own configuration has it. What a node may hold is bounded by the sizes that it tells. */
+const MAX_POOL_SIZE = 10_000;
+/** What every store holds in an integer column. */
+const MAX_COUNT = 2 ** 31 - 1;
+
 export const nodeRegistrationSchema = z.strictObject({
   node_id: idSchema,
   instance: idSchema
@@ -12,10 +17,10 @@ export const nodeRegistrationSchema = z.strictObject({
   host: z.string().nullable().default(null).describe('address of the machine, to tell which engines are near'),
   dispatch_policy: z.enum(['pipeline', 'batch', 'bounded_batch']).default('pipeline'),
   gateway_url: z.string().nullable().default(null).describe("the node's control listener, for people to look at"),
-  max_init_workers: z.int().min(1),
-  ready_size: z.int().min(0),
-  max_run_workers: z.int().min(1),
-  max_postrun_workers: z.int().min(1),
+  max_init_workers: z.int().min(1).max(MAX_POOL_SIZE),
+  ready_size: z.int().min(0).max(MAX_POOL_SIZE),
+  max_run_workers: z.int().min(1).max(MAX_POOL_SIZE),
+  max_postrun_workers: z.int().min(1).max(MAX_POOL_SIZE),
 });
 export type NodeRegistration = z.infer<typeof nodeRegistrationSchema>;
 
@@ -31,10 +36,10 @@ export type NodeStageMetrics = z.infer<typeof nodeStageMetricsSchema>;
 
 export const sessionProgressSchema = z.strictObject({
   session_id: idSchema,
-  epoch: z.int(),
+  epoch: z.int().min(0).max(MAX_COUNT),
   status: sessionStatusSchema,
-  turns: z.int(),
-  sampled_tokens: z.int(),
+  turns: z.int().min(0).max(MAX_COUNT),
+  sampled_tokens: z.int().min(0).max(MAX_COUNT),
 });
 export type SessionProgress = z.infer<typeof sessionProgressSchema>;
 

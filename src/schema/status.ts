@@ -46,6 +46,15 @@ export const resultsPageSchema = z.object({
 });
 export type ResultsPage = z.infer<typeof resultsPageSchema>;
 
+/** How long sessions are in each stage on average; null: none has been seen. */
+export const stageMeansSchema = z.object({
+  samples: z.int(),
+  init_ms: z.number().nullable(),
+  running_ms: z.number().nullable(),
+  postrun_ms: z.number().nullable().describe('evaluation included'),
+});
+export type StageMeans = z.infer<typeof stageMeansSchema>;
+
 /** `GET /rollout/status`: what runs, and every limit with its current value. */
 export const rolloutStatusSchema = z.object({
   tasks: z.object({ running: z.int(), completed: z.int(), cancelled: z.int() }),
@@ -53,6 +62,9 @@ export const rolloutStatusSchema = z.object({
   nodes: z.array(nodeInfoSchema),
   undelivered_callbacks: z.int(),
   limits: z.record(z.string(), z.union([z.number(), z.string(), z.boolean(), z.null()])),
+  holding_back: z
+    .array(z.object({ limit: z.string(), where: z.string(), count: z.int(), what: z.string() }))
+    .describe('limits that work waits for now'),
   trainers: z.array(
     z.object({
       trainer: z.string(),
@@ -64,6 +76,10 @@ export const rolloutStatusSchema = z.object({
     }),
   ),
   counters: z.record(z.string(), z.int()).describe('since the server started: what limits and fences have refused'),
+  stages: stageMeansSchema.describe('of the sessions that this server took'),
+  hints: z
+    .array(z.object({ node_id: idSchema, setting: z.string(), value: z.int(), suggested: z.int(), why: z.string() }))
+    .describe('pools that are too small for the RUN workers of their node, by the measured means'),
   bottleneck: z
     .object({ name: z.string(), why: z.string(), remedy: z.string() })
     .nullable()

@@ -6,16 +6,9 @@ import { cancelTask } from '../cancellations.ts';
 import { change, type RolloutContext } from '../context.ts';
 import { jsonListBytes, resultLines, resultListBytes } from '../result-bytes.ts';
 import { readResults } from '../result-reading.ts';
+import { StatusBoard } from '../status.ts';
 import { submitTask } from '../tasks.ts';
-import {
-  cancelReply,
-  type LoadedTask,
-  loadTask,
-  rolloutStatus,
-  taskResults,
-  taskSummary,
-  unknownCancelled,
-} from '../views.ts';
+import { cancelReply, type LoadedTask, loadTask, taskResults, taskSummary, unknownCancelled } from '../views.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
@@ -23,6 +16,7 @@ import type { Call, Handlers } from './handler.ts';
 export function taskHandlers(
   context: RolloutContext,
 ): Handlers<'submitTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {
+  const board = new StatusBoard(context);
   return {
     submitTask: ({ body }) => submitTask(context, body),
     getTask: async ({ id, query, role, reply }) => {
@@ -48,7 +42,7 @@ export function taskHandlers(
       return { tasks: rows.map(taskSummary) };
     },
     getResults: (call) => resultsPage(context, call),
-    getStatus: () => rolloutStatus(context),
+    getStatus: () => board.status(),
   };
 }
 
