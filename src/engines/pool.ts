@@ -49,6 +49,8 @@ export interface EnginePool {
   /** What every engine of the pool has room for; null when one does not tell. */
   maxModelLen(pool: string): number | null;
   generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply>;
+  /** Whether a call of the session waits for an engine's slot, for what its provider allows, or for the end of a pause. */
+  awaitsTurn(sessionId: string): boolean;
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number>;
   render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array>;
   detokenize(ids: Int32Array, names: CallNames, signal: AbortSignal): Promise<string>;

@@ -158,6 +158,7 @@ async function assemble(
             lease,
           }),
         refuseLost: (lost) => agent.refuseLost(lost),
+        awaitsTurn: (sessionId) => engines.awaitsTurn(sessionId),
         stallSeconds: config.stall_seconds,
         sandboxes,
         nodeId: config.node_id,

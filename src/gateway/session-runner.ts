@@ -32,6 +32,8 @@ export type RunnerDeps = {
   readonly begun: (lease: Lease) => Promise<void>;
   /** Throws when the attempt has lost its lease. Called before the proxy takes a model call of it. */
   readonly refuseLost: (attempt: Attempt) => void;
+  /** Whether a model call of the session waits for its turn, which is no fault of anybody's. */
+  readonly awaitsTurn: (sessionId: string) => boolean;
   /** How long a stage may go on without a sign of progress where the task does not say; null: for ever. */
   readonly stallSeconds: number | null;
   readonly sandboxes: Sandboxes;
@@ -225,7 +227,10 @@ class SessionRun {
     const options = {
       clock: deps.clock,
       limitMs: stallSeconds === null ? null : stallSeconds * 1000,
-      signs: () => attempt.signs,
+      signs: () => {
+        if (deps.awaitsTurn(attempt.id)) attempt.signs++;
+        return attempt.signs;
+      },
       stalled: (idleSeconds: number) => this.stalled(stage, idleSeconds),
     };
     return withStallWatch(options, signal, work);

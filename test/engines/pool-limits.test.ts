@@ -223,3 +223,21 @@ describe('engines of the same host', () => {
     await Promise.all(all);
   });
 });
+
+test('a session is known to await its turn, and not to when its call is with an engine', async () => {
+  const { pool, clock, engines } = await rig({ a: perMinute(60) });
+  const a = engines.get('a') as ToyEngine;
+  const first = pool.generate({ ...REQUEST, sessionId: 'first' }, never());
+  const controller = new AbortController();
+  const second = pool.generate({ ...REQUEST, sessionId: 'second' }, never());
+  const third = pool.generate({ ...REQUEST, sessionId: 'second' }, controller.signal);
+  await settle();
+  expect(['first', 'second'].map((id) => pool.awaitsTurn(id))).toEqual([false, true]);
+  await pass(clock, 1_000);
+  expect(pool.awaitsTurn('second')).toBe(true);
+  controller.abort(new Error('over'));
+  await expect(third).rejects.toThrow('over');
+  expect(pool.awaitsTurn('second')).toBe(false);
+  for (const call of [...a.pending]) call.answer();
+  await Promise.all([first, second]);
+});

@@ -37,6 +37,7 @@ export function untilAborted(signal: AbortSignal): Promise<never> {
 export type BenchParts = {
   readonly task?: Partial<TaskRequestInput>;
   readonly startLimit?: number;
+  readonly awaitsTurn?: () => boolean;
   /** Default: recorded at once. */
   readonly begun?: () => Promise<void>;
   /** Default: stages may take for ever. */
@@ -119,6 +120,7 @@ export function bench(parts: BenchParts = {}): Bench {
   const deps = {
     begun: parts.begun ?? (async () => {}),
     refuseLost: () => {},
+    awaitsTurn: () => parts.awaitsTurn?.() ?? false,
     stallSeconds: parts.stallSeconds ?? null,
     nodeId: 'node',
     clock,

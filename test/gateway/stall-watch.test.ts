@@ -141,6 +141,19 @@ describe('a stage that stalls', () => {
     expect(await goesOn).toBeNull();
   });
 
+  it('does not while its model call waits for its turn', async () => {
+    let waits = true;
+    const { attempt, deps, clock } = bench({ task, exec: untilAborted, awaitsTurn: () => waits });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(60_000);
+    await settle();
+    expect(attempt.status).toBe('RUNNING');
+    waits = false;
+    clock.advance(31_500);
+    expect((await ended)?.summary.outcome).toBe('agent_timeout');
+  });
+
   it('does not while commands write output', async () => {
     let beat = (): void => {};
     const { attempt, deps, clock, alive } = bench({

@@ -42,6 +42,8 @@ export type DispatcherDeps = {
 export class Dispatcher {
   private readonly deps: DispatcherDeps;
   private nextTicket = 0;
+  /** Calls that wait at the gate or in a queue, by session. */
+  private readonly awaiting = new Map<string, number>();
 
   constructor(deps: DispatcherDeps) {
     this.deps = deps;
@@ -49,6 +51,11 @@ export class Dispatcher {
 
   ticket(): number {
     return this.nextTicket++;
+  }
+
+  /** See `EnginePool.awaitsTurn`. */
+  awaitsTurn(sessionId: string): boolean {
+    return this.awaiting.has(sessionId);
   }
 
   /**
@@ -61,10 +68,10 @@ export class Dispatcher {
     for (;;) {
       const admitted = job.admitted || failure !== null;
       if (this.deps.gate.closed !== null && (job.sampling || admitted)) {
-        await attempts.outside(() => this.passGate(admitted, signal));
+        await attempts.outside(() => this.inTurn(job, () => this.passGate(admitted, signal)));
         attempts.afresh();
       }
-      const slot = await attempts.outside(() => this.acquire(job, attempts.tried, signal));
+      const slot = await attempts.outside(() => this.inTurn(job, () => this.acquire(job, attempts.tried, signal)));
       if (slot === null) {
         failure ??= new FloeError('engine_unavailable', `no engine is registered in pool ${job.names.pool}`);
         await attempts.rest(failure, signal);
@@ -76,6 +83,17 @@ export class Dispatcher {
       if (outcome.failure === null) continue;
       failure = outcome.failure;
       attempts.failed(slot.member, failure);
+    }
+  }
+
+  private async inTurn<T, W>({ names: { sessionId } }: Job<T>, wait: () => Promise<W>): Promise<W> {
+    this.awaiting.set(sessionId, (this.awaiting.get(sessionId) ?? 0) + 1);
+    try {
+      return await wait();
+    } finally {
+      const others = (this.awaiting.get(sessionId) ?? 1) - 1;
+      if (others === 0) this.awaiting.delete(sessionId);
+      else this.awaiting.set(sessionId, others);
     }
   }
 

@@ -94,6 +94,10 @@ export class EnginePools implements EnginePool {
     );
   }
 
+  awaitsTurn(sessionId: string): boolean {
+    return this.dispatcher.awaitsTurn(sessionId);
+  }
+
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
     return this.lookUp(request, signal, (engine, callSignal) => engine.countTokens(request, callSignal));
   }
