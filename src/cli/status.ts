@@ -1,50 +1,113 @@
 import type { Command } from 'commander';
+import type { RolloutStatus, TaskSummary } from '../schema/index.ts';
 import { type ConnectionOptions, connected, withConnection } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
+const BYTES_PER_MB = 1024 * 1024;
+
 export function registerStatus(program: Command): void {
-  withConnection(program.command('status').description('what runs, and every limit with its value')).action(
-    async (options: ConnectionOptions) => {
+  withConnection(
+    program.command('status').description('what runs, every limit with its value, and what limits throughput now'),
+  )
+    .option('--limits', 'list every limit and counter')
+    .action(async (options: ConnectionOptions & { limits?: boolean }) => {
       await connected(options, async (client) => {
         const [status, tasks] = [await client.status(), await client.tasks()];
         if (options.json) return json({ ...status, recent_tasks: tasks });
-        line(paint('bold', 'sessions'));
-        line(
-          table(
-            ['status', 'count'],
-            Object.entries(status.sessions).filter(([, count]) => count > 0),
-          ),
-        );
-        line(paint('bold', '\nnodes'));
-        line(
-          table(
-            ['node', 'healthy', 'init', 'ready', 'running', 'postrun', 'last heartbeat'],
-            status.nodes.map((node) => [
-              node.node_id,
-              node.draining ? 'draining' : node.healthy ? 'yes' : 'no',
-              `${node.metrics.init_inflight}/${node.max_init_workers}`,
-              `${node.metrics.ready_depth}/${node.ready_size}`,
-              `${node.metrics.run_inflight}/${node.max_run_workers}`,
-              `${node.metrics.postrun_inflight}/${node.max_postrun_workers}`,
-              node.last_heartbeat,
-            ]),
-          ),
-        );
-        line(paint('bold', '\ntasks'));
-        line(
-          table(
-            ['task', 'harness', 'status', 'done', 'of', 'mean reward'],
-            tasks.map((task) => [
-              task.task_id,
-              task.harness,
-              task.status,
-              task.completed_sessions,
-              task.total_sessions,
-              task.mean_reward === null ? null : Number(task.mean_reward.toFixed(3)),
-            ]),
-          ),
-        );
+        showBottleneck(status);
+        section('sessions', ['status', 'count'], Object.entries(status.sessions).filter(atWork));
+        showTrainers(status);
+        showNodes(status);
+        if (options.limits === true) showLimits(status);
+        showTasks(tasks);
       });
-    },
+    });
+}
+
+function showBottleneck({ bottleneck, holding_back, hints }: RolloutStatus): void {
+  if (bottleneck === null) {
+    line(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: nothing waits`);
+  } else {
+    line(`${paint('bold', 'bottleneck')}  ${paint('yellow', bottleneck.name)}: ${bottleneck.why}`);
+    line(`  ${bottleneck.remedy}`);
+  }
+  for (const { limit, where, count, what } of holding_back) line(`  ${limit} of ${where} holds back ${count} ${what}`);
+  for (const { node_id, setting, value, suggested, why } of hints) {
+    line(`  ${paint('cyan', 'hint')}: ${setting} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
+  }
+  line();
+}
+
+function showTrainers({ trainers }: RolloutStatus): void {
+  section(
+    'trainers',
+    ['trainer', 'queued', 'live', 'uncollected', 'MiB', 'held back'],
+    trainers.map((one) => [
+      one.trainer,
+      one.queued,
+      one.live,
+      one.uncollected_results,
+      Math.round(one.uncollected_bytes / BYTES_PER_MB),
+      one.held_back,
+    ]),
   );
+}
+
+function showNodes({ nodes, stages }: RolloutStatus): void {
+  section(
+    'nodes',
+    ['node', 'healthy', 'init', 'ready', 'running', 'postrun', 'waiting', 'leased', 'takeovers', 'last heartbeat'],
+    nodes.map((node) => [
+      node.node_id,
+      node.draining ? 'draining' : node.healthy ? 'yes' : 'no',
+      `${node.metrics.init_inflight}/${node.max_init_workers}`,
+      `${node.metrics.ready_depth}/${node.ready_size}`,
+      `${node.metrics.run_inflight}/${node.max_run_workers}`,
+      `${node.metrics.postrun_inflight}/${node.max_postrun_workers}`,
+      node.metrics.postrun_queue_depth,
+      node.leased_sessions,
+      node.takeovers,
+      node.last_heartbeat,
+    ]),
+  );
+  if (stages.samples === 0) return;
+  const means = [stages.init_ms, stages.running_ms, stages.postrun_ms].map(
+    (ms) => `${((ms ?? 0) / 1000).toFixed(2)} s`,
+  );
+  line(`means of ${stages.samples} sessions: INIT ${means[0]}, RUNNING ${means[1]}, POSTRUN ${means[2]}\n`);
+}
+
+function showLimits({ limits, counters }: RolloutStatus): void {
+  const shown = Object.entries(limits).map(([name, value]) => [name, value === null ? null : String(value)]);
+  section('limits', ['limit', 'value'], shown);
+  section('counters', ['counter', 'count'], Object.entries(counters).filter(atWork));
+}
+
+function showTasks(tasks: readonly TaskSummary[]): void {
+  section(
+    'tasks',
+    ['task', 'harness', 'status', 'done', 'of', 'mean reward'],
+    tasks.map((task) => [
+      task.task_id,
+      task.harness,
+      task.status,
+      task.completed_sessions,
+      task.total_sessions,
+      task.mean_reward === null ? null : Number(task.mean_reward.toFixed(3)),
+    ]),
+  );
+}
+
+function section(
+  title: string,
+  header: readonly string[],
+  rows: readonly (readonly (string | number | null)[])[],
+): void {
+  line(paint('bold', title));
+  line(table(header, rows));
+  line();
+}
+
+function atWork([, count]: readonly [string, number]): boolean {
+  return count > 0;
 }

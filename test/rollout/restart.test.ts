@@ -97,7 +97,8 @@ test('kill -9 in the middle of submits and results loses nothing that was acknow
     const child = await Child.start(bench.directory);
     const client = new FloeClient({ url: child.url });
     const node = new NodeApi({ url: child.url, nodeId: 'n1' });
-    await node.register(REGISTRATION);
+    // It takes two for each that it delivers, over all rounds.
+    await node.register({ ...REGISTRATION, max_run_workers: 1000 });
     let answers = 0;
     let killed: Promise<void> | null = null;
     // The kill comes with an answer, while others are under way.
