@@ -92,7 +92,8 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
     },
     run: async () => {
       const callbacks = new CallbackDelivery(context, deps.callbackTransport ?? httpTransport(config));
-      await Promise.all([callbacks.run(), sweepForever(context), retainForever(context)]);
+      const endless = [sweepForever(context), retainForever(context), endCancelledForever(context)];
+      await Promise.all([callbacks.run(), ...endless]);
     },
     sweep: async () => {
       await sweepOnce(context);
