@@ -4,7 +4,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { DirectoryBlobStore, SqliteStore, type Store } from '../../src/store/index.ts';
 import { type SmallDisk, smallDisk } from './small-disk.ts';
-import { taskRow } from './store-contract.ts';
+import { taskRow } from './store-rows.ts';
 
 const DISK_BYTES = 4_000_000;
 

@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { type Disk, MemoryDatabase, type SyncOutcome } from '../../src/store/memory/database.ts';
 import { MemoryStore } from '../../src/store/memory/store.ts';
-import { addSessions, describeStore, taskRow } from './store-contract.ts';
+import { describeStore } from './store-contract.ts';
+import { addSessions, taskRow } from './store-rows.ts';
 
 describeStore('MemoryStore', async () => new MemoryStore());
 

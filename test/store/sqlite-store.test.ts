@@ -5,7 +5,8 @@ import Libsql from 'libsql';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { SqliteStore } from '../../src/store/index.ts';
 import { MIGRATIONS } from '../../src/store/sqlite/migrations.ts';
-import { addSessions, describeStore, taskRow } from './store-contract.ts';
+import { describeStore } from './store-contract.ts';
+import { addSessions, taskRow } from './store-rows.ts';
 
 let directory: string;
 beforeEach(async () => {

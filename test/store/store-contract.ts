@@ -1,55 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import type { SessionRow, Store, StoreTables, TaskRow } from '../../src/store/index.ts';
-
-const AT = '2026-01-01T00:00:00.000Z';
-
-export function taskRow(taskId: string, fields: Partial<TaskRow> = {}): TaskRow {
-  return {
-    task_id: taskId,
-    idempotency_key: null,
-    digest: 'd',
-    request: '{}',
-    status: 'running',
-    harness: 'shell',
-    trainer: 'default',
-    total_sessions: 1,
-    completed_sessions: 0,
-    usable_sessions: 0,
-    baseline_sessions: 0,
-    refilled: 0,
-    refills_left: 0,
-    early_stopped: 0,
-    reward_sum: 0,
-    reward_count: 0,
-    callback_url: null,
-    deadline_ms: null,
-    ended_ms: null,
-    created_at: AT,
-    ...fields,
-  };
-}
-
-export async function addSessions(
-  tables: StoreTables,
-  taskId: string,
-  ids: readonly string[],
-  fields: Partial<Pick<SessionRow, 'priority' | 'not_before_ms'>> = {},
-): Promise<void> {
-  await tables.sessions.insert(
-    {
-      task_id: taskId,
-      trainer: 'default',
-      expected_ms: 0,
-      priority: 0,
-      max_attempts: 3,
-      not_before_ms: 0,
-      queued_since_ms: 0,
-      created_at: AT,
-      ...fields,
-    },
-    ids.map((session_id, sample_index) => ({ session_id, sample_index })),
-  );
-}
+import type { SessionRow, Store, StoreTables } from '../../src/store/index.ts';
+import { raceTests } from './store-contract-races.ts';
+import { tableTests } from './store-contract-tables.ts';
+import { AT, addSessions, NO_BLOBS, named, taskRow } from './store-rows.ts';
 
 function claim(tables: StoreTables, limit: number, nowMs = 10): Promise<SessionRow[]> {
   return tables.sessions.claim({
@@ -62,10 +15,6 @@ function claim(tables: StoreTables, limit: number, nowMs = 10): Promise<SessionR
     updatedAt: AT,
   });
 }
-
-const named = (session_id: string, trainer = 'default') => ({ session_id, task_id: 'a', trainer });
-
-const NO_BLOBS = { trajectory: null, completions: null, artifacts: null };
 
 /** What every store must do. `open` gives an empty one. */
 export function describeStore(name: string, open: () => Promise<Store>): void {
@@ -80,6 +29,8 @@ export function describeStore(name: string, open: () => Promise<Store>): void {
     queueTests(() => store);
     resultTests(() => store);
     outboxTests(() => store);
+    tableTests(() => store);
+    raceTests(() => store);
   });
 }
 
