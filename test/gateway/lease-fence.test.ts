@@ -1,21 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { Attempt } from '../../src/gateway/attempt.ts';
 import { LeaseFence } from '../../src/gateway/lease-fence.ts';
 import { leaseSchema, runtimeSpecSchema } from '../../src/schema/index.ts';
-
-/** Timers do not fire while the process stands still; its monotonic clock goes on. */
-class StoppableClock extends VirtualClock {
-  private stoodMs = 0;
-
-  override monotonicMs(): number {
-    return super.monotonicMs() + this.stoodMs;
-  }
-
-  standStill(ms: number): void {
-    this.stoodMs += ms;
-  }
-}
+import { StoppableClock } from './stoppable-clock.ts';
 
 const LEASE_SECONDS = 60;
 

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest';
-import type { NodeApi } from '../../src/client/node-api.ts';
+import type { DeliveredResult, NodeApi } from '../../src/client/node-api.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { poolOf } from '../../src/engines/pool.ts';
@@ -176,5 +176,210 @@ describe('a result that the server never got', () => {
     await close();
     expect(calls.deliver).toBeGreaterThan(1);
     expect(released).toEqual([]);
+  });
+});
+
+/** Gives one lease, then none. */
+function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
+  let leased = false;
+  return {
+    lease: async (_, signal) => {
+      if (leased) return untilAborted(signal as AbortSignal);
+      leased = true;
+      return [lease];
+    },
+  };
+}
+
+/** What a session that was sampled hands in, whenever it ends. */
+async function finishedResult(): Promise<DeliveredResult> {
+  const { attempt, deps } = bench();
+  const result = await runSession(attempt, deps);
+  if (result === null) throw new Error('the bench session has no result');
+  return { ...result, summary: { ...result.summary, completion_count: 2, reward: 1 } };
+}
+
+describe('a newer process with the id of this node', () => {
+  it.each(['heartbeat', 'lease'] as const)('that %s tells of ends every session and this node', async (call) => {
+    const taken = new FloeError('conflict', 'instance: another process registered as node node', { field: 'instance' });
+    let displaced = false;
+    const stopped: (string | null)[] = [];
+    const refuse = async (): Promise<never> => {
+      throw taken;
+    };
+    const { calls } = start(
+      {
+        ...leasing(),
+        ...(call === 'heartbeat'
+          ? {
+              heartbeat: async (_, signal) => {
+                if (displaced) throw taken;
+                return untilAborted(signal as AbortSignal);
+              },
+            }
+          : {}),
+        ...(call === 'lease'
+          ? {
+              lease: async () => {
+                if (displaced) return refuse();
+                displaced = true;
+                return [LEASE];
+              },
+            }
+          : {}),
+      },
+      {
+        pools: new StagePools({ init: 2, ready: 2, run: 2, postrun: 2 }),
+        runSession: async (attempt: Attempt) => {
+          await untilAborted(attempt.signal).catch(() => {});
+          stopped.push(attempt.stopReason);
+          return null;
+        },
+      },
+    );
+    displaced = call === 'heartbeat';
+    const started = agent?.start();
+    const told = await agent?.takenOver;
+    await started;
+    for (let i = 0; i < 5; i++) await settle();
+    expect(told).toBe(taken);
+    if (call === 'lease') expect(stopped).toEqual(['lease_lost']);
+    const before = { ...calls };
+    clock.advance(60_000);
+    await settle();
+    expect(calls).toEqual(before);
+  });
+});
+
+describe('a session that loses its lease', () => {
+  it('hands in what was recorded of it as a partial, not as a result', async () => {
+    const partials: DeliveredResult[] = [];
+    const { calls, released } = start(
+      {
+        ...leasing(),
+        heartbeat: async (beat, signal) =>
+          beat.sessions.length > 0
+            ? {
+                stop: [{ session_id: 'ses_1', epoch: 1, reason: 'lease_lost' as const }],
+                draining: false,
+                engines: null,
+              }
+            : beat.wait_seconds === 0
+              ? { stop: [], draining: false, engines: null }
+              : untilAborted(signal as AbortSignal),
+        deliverPartial: async (remains) => {
+          partials.push(remains);
+          return {} as never;
+        },
+      },
+      {
+        runSession: async (attempt: Attempt) => {
+          attempt.enter('INIT');
+          await untilAborted(attempt.signal).catch(() => {});
+          return finishedResult();
+        },
+      },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) {
+      await settle();
+      clock.advance(200);
+    }
+    expect(calls).toMatchObject({ deliver: 0, partial: 1 });
+    expect(partials[0]?.summary).toMatchObject({
+      outcome: 'infra_error',
+      reward: null,
+      policy: { use: 'drop' },
+      error: { code: 'stale_epoch' },
+    });
+    expect(released).toEqual(['ses_1']);
+  });
+
+  it('without knowing it, hands its result in once more as a partial when that is refused', async () => {
+    const { calls, released } = start(
+      {
+        ...leasing(),
+        deliverResult: async () => {
+          throw new FloeError('stale_epoch', 'a newer epoch owns the session');
+        },
+      },
+      { runSession: finishedResult },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) await settle();
+    expect(calls).toMatchObject({ deliver: 1, partial: 1 });
+    expect(released).toEqual(['ses_1']);
+  });
+
+  it('hands in nothing when the task was cancelled', async () => {
+    const { calls, released } = start(
+      {
+        ...leasing(),
+        deliverResult: async () => {
+          throw new FloeError('cancelled', 'nobody wants it');
+        },
+      },
+      { runSession: finishedResult },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) await settle();
+    expect(calls).toMatchObject({ deliver: 1, partial: 0 });
+  });
+});
+
+describe('results that the server does not take', () => {
+  it('hold back new sessions when they fill what they may', async () => {
+    let away = true;
+    let leases = 0;
+    const { released } = start(
+      {
+        lease: async (_, signal) => {
+          if (leases === 3) return untilAborted(signal as AbortSignal);
+          leases++;
+          return [{ ...LEASE, session_id: `ses_${leases}` }];
+        },
+        deliverResult: async () => {
+          if (away) throw new FloeError('store_unavailable', 'full');
+          return {} as never;
+        },
+      },
+      {
+        pools: new StagePools({ init: 4, ready: 4, run: 4, postrun: 4 }),
+        undeliveredBytes: 1,
+        runSession: finishedResult,
+      },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20; i++) {
+      await settle();
+      clock.advance(1_000);
+    }
+    expect(leases).toBeLessThan(3);
+    away = false;
+    for (let i = 0; i < 40 && released.length < 3; i++) {
+      await settle();
+      clock.advance(5_000);
+    }
+    expect(released.sort()).toEqual(['ses_1', 'ses_2', 'ses_3']);
+  });
+});
+
+describe('heartbeats', () => {
+  it('are never held so long that a lease comes near its end', async () => {
+    const waits: number[] = [];
+    start(
+      {
+        ...leasing({ ...LEASE, lease_seconds: 1.5 }),
+        heartbeat: async (beat, signal) => {
+          waits.push(beat.wait_seconds);
+          if (beat.wait_seconds > 0 && beat.sessions.length > 0) return untilAborted(signal as AbortSignal);
+          return { stop: [], draining: false, engines: null };
+        },
+      },
+      { runSession: (attempt: Attempt) => untilAborted(attempt.signal).catch(() => null) },
+    );
+    await agent?.start();
+    for (let i = 0; i < 50 && !waits.includes(0.5); i++) await settle();
+    expect(waits).toContain(0.5);
   });
 });

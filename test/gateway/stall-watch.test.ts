@@ -4,6 +4,7 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { runSession } from '../../src/gateway/session-runner.ts';
 import { withStallWatch } from '../../src/gateway/stall-watch.ts';
 import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from './bench.ts';
+import { StoppableClock } from './stoppable-clock.ts';
 
 function watch(clock: VirtualClock, signs: () => number, limitMs: number | null = 10_000) {
   const stalled = (seconds: number): FloeError => new FloeError('deadline_exceeded', 'stalled', { seconds });
@@ -14,32 +15,14 @@ function watch(clock: VirtualClock, signs: () => number, limitMs: number | null 
   return { ended, parent };
 }
 
-/** As time passes for a process that runs. */
-function pass(clock: VirtualClock, ms: number): void {
-  clock.advance(ms);
-}
-
-/** A clock that can jump over its timers, as for a process that was stopped. */
-class StoppableClock extends VirtualClock {
-  private jumpedMs = 0;
-
-  override monotonicMs(): number {
-    return super.monotonicMs() + this.jumpedMs;
-  }
-
-  standStill(ms: number): void {
-    this.jumpedMs += ms;
-  }
-}
-
 describe('work that is watched', () => {
   it('is ended when nothing moves for the limit', async () => {
     const clock = new VirtualClock();
     const { ended } = watch(clock, () => 0);
-    pass(clock, 9_900);
+    clock.advance(9_900);
     const early = await Promise.race([ended, settle().then(() => 'goes on')]);
     expect(early).toBe('goes on');
-    pass(clock, 600);
+    clock.advance(600);
     expect(await ended).toMatchObject({ code: 'deadline_exceeded', details: { seconds: 10 } });
   });
 
@@ -48,7 +31,7 @@ describe('work that is watched', () => {
     let signs = 0;
     const { ended, parent } = watch(clock, () => signs);
     for (let i = 0; i < 100; i++) {
-      pass(clock, 9_000);
+      clock.advance(9_000);
       signs++;
     }
     const state = await Promise.race([ended, settle().then(() => 'goes on')]);
@@ -60,9 +43,9 @@ describe('work that is watched', () => {
   it('is not blamed for the time in which its own process stood still', async () => {
     const clock = new StoppableClock();
     const { ended, parent } = watch(clock, () => 0);
-    pass(clock, 5_000);
+    clock.advance(5_000);
     clock.standStill(3_600_000);
-    pass(clock, 3_000);
+    clock.advance(3_000);
     expect(await Promise.race([ended, settle().then(() => 'goes on')])).toBe('goes on');
     parent.abort(new FloeError('cancelled', 'enough'));
     await ended;
@@ -71,7 +54,7 @@ describe('work that is watched', () => {
   it('may take for ever without a limit', async () => {
     const clock = new VirtualClock();
     const { ended, parent } = watch(clock, () => 0, null);
-    pass(clock, 1e9);
+    clock.advance(1e9);
     expect(await Promise.race([ended, settle().then(() => 'goes on')])).toBe('goes on');
     parent.abort(new FloeError('cancelled', 'enough'));
     await ended;
