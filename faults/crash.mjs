@@ -8,6 +8,7 @@ import { childrenOf, killAll, killPid } from './child.mjs';
 import { Feeder, seeded } from './feeder.mjs';
 import { CLASSES, callsIn, counted, killAt, spread, withLog } from './kill-points.mjs';
 import { Progress } from './progress.mjs';
+import { callbacksSettled } from './traffic.mjs';
 import { complaints, World } from './world.mjs';
 
 const { values: options } = parseArgs({
@@ -132,7 +133,7 @@ async function killMatrix(store, postgres) {
     feeder.stop();
     await feeding;
     await trainer.settled(SETTLE_MS).catch((error) => trainer.wrongs.push(error.message));
-    await callbacksSettled(world, trainer);
+    await callbacksSettled(trainer);
     tally.add(await world.verdict(), 'kill points');
     trainer.stopped = true;
     void reading;
@@ -179,13 +180,6 @@ async function revive(world) {
   for (const kind of ['server', 'gateway']) await restart(world, kind);
 }
 
-async function callbacksSettled(world, trainer) {
-  const wanted = [...trainer.tasks].filter(([, { task }]) => task.callback_url).map(([id]) => `floe-task-${id}`);
-  const deadline = performance.now() + SETTLE_MS;
-  while (wanted.some((key) => !trainer.callbacks.has(key)) && performance.now() < deadline) await sleep(50);
-  for (const key of wanted) if (!trainer.callbacks.has(key)) trainer.wrongs.push(`callback ${key} never came`);
-}
-
 /** S2: random kills of server, gateways, spawn helpers and agents while sessions run. */
 async function killStorm(store, postgres) {
   const servers = postgres === null ? 1 : 2;
@@ -215,7 +209,7 @@ async function killStorm(store, postgres) {
     await feeding;
     const rate = (trainer.results.size - before) / ((performance.now() - startedMs) / 1000);
     await trainer.settled(SETTLE_MS).catch((error) => trainer.wrongs.push(error.message));
-    await callbacksSettled(world, trainer);
+    await callbacksSettled(trainer);
     tally.add(await world.verdict(), 'random kills');
     return { ...tally, kills, sessions: trainer.results.size, throughput: Number((rate / calmRate).toFixed(2)) };
   } finally {

@@ -1,5 +1,5 @@
 // The whole service as real processes: simulated engine here, server and gateways as children that can be killed and started again.
-import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -92,9 +92,9 @@ export class World {
     const config = { ...SERVER_CONFIG, port: this.ports[i], ...this.options.serverConfig };
     const database = this.options.postgres?.url ?? null;
     const argument = {
-      dir: this.options.serverDir ?? join(this.dir, 'server'),
+      dir: join(this.options.storageDir ?? this.dir, 'server'),
       database,
-      blobs: join(this.dir, 'blobs'),
+      blobs: join(this.options.storageDir ?? this.dir, 'blobs'),
       config,
     };
     return [process.execPath, SERVER, JSON.stringify(argument)];
@@ -125,7 +125,6 @@ export class World {
 
   /** Starts a server (again) and waits until it answers; null when it died before that. */
   async startServer(i, wrap = this.options.wrap) {
-    await mkdir(join(this.dir, 'server'), { recursive: true });
     return this.start('server', this.servers, i, this.serverCommand(i), wrap);
   }
 
@@ -166,9 +165,14 @@ export class World {
     return processesWith(this.marker);
   }
 
+  /** All that the engines sampled. */
+  entries() {
+    return [this.sim.ledger, ...(this.extraLedgers ?? [])].flatMap((ledger) => ledger.entries());
+  }
+
   /** Everything that was promised, against everything there is. */
   async verdict({ leaks = true } = {}) {
-    const parts = this.trainers.map((trainer) => checkPromises(trainer, this.sim.ledger.entries()));
+    const parts = this.trainers.map((trainer) => checkPromises(trainer, this.entries()));
     const leaked = leaks ? await checkLeaks(this.marker, this.stateDirs()) : [];
     const all = (name) => parts.flatMap((part) => part[name]);
     return {
