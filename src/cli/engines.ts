@@ -2,6 +2,7 @@ import type { Command } from 'commander';
 import type { EngineChange, EngineSpecInput, EnginesStatus, PauseMode } from '../schema/index.ts';
 import { type ConnectionOptions, connected, withConnection } from './connection.ts';
 import { json, line, note, paint, table } from './print.ts';
+import { engineKey } from './secrets.ts';
 
 type ChangeOptions = ConnectionOptions & { wait?: string };
 type AddOptions = ChangeOptions & {
@@ -9,7 +10,7 @@ type AddOptions = ChangeOptions & {
   id?: string;
   pool?: string;
   model?: string;
-  apiKey?: string;
+  apiKeyFile?: string;
   logprobsMode?: 'raw' | 'processed';
   maxConcurrency?: string;
   requestsPerMinute?: string;
@@ -32,7 +33,7 @@ export function registerEngines(program: Command): void {
     .option('--id <id>', 'default: derived from the URL')
     .option('--pool <name>', 'engines of one pool serve one policy', 'default')
     .option('--model <name>', "default: the server's first model")
-    .option('--api-key <key>', 'sent as a bearer token')
+    .option('--api-key-file <file>', 'a file with what is sent as a bearer token (default: $FLOE_ENGINE_API_KEY)')
     .option('--logprobs-mode <mode>', 'what its log-probabilities mean: raw or processed')
     .option('--max-concurrency <n>', 'calls at a time')
     .option('--requests-per-minute <n>', 'what its provider allows')
@@ -79,13 +80,14 @@ function waitOf(options: ChangeOptions): { waitSeconds: number } {
 
 /** Absent options are left out, so that the server's defaults hold. */
 function specOf(url: string, options: AddOptions): EngineSpecInput {
+  const key = engineKey(options.apiKeyFile);
   return {
     base_url: url,
     kind: options.kind,
     pool: options.pool,
     ...(options.id === undefined ? {} : { engine_id: options.id }),
     ...(options.model === undefined ? {} : { model: options.model }),
-    ...(options.apiKey === undefined ? {} : { api_key: options.apiKey }),
+    ...(key === undefined ? {} : { api_key: key }),
     ...(options.logprobsMode === undefined ? {} : { logprobs_mode: options.logprobsMode }),
     ...(options.maxConcurrency === undefined ? {} : { max_concurrency: Number(options.maxConcurrency) }),
     ...limitsOf(options),

@@ -6,21 +6,26 @@ import type { Gateway } from '../gateway/gateway.ts';
 import { createLogger } from '../observe/log.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
 import { DEFAULT_SERVER_URL } from './connection.ts';
-import { floeHome, harnessDir, readToken } from './home.ts';
+import { floeHome, harnessDir } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
 import { levelOption, secondsOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
+import { knownToken, TOKEN_FILE, TOKEN_HELP } from './secrets.ts';
 import { startNode } from './stack.ts';
+import { CA, CA_HELP, type ClientTlsOptions, clientTls, pair } from './tls-options.ts';
 
-type Options = NodeOptions & {
-  server?: string;
-  token?: string;
-  stateDir?: string;
-  drainSeconds: string;
-  logLevel: string;
-  json?: boolean;
-};
+type Options = NodeOptions &
+  ClientTlsOptions & {
+    server?: string;
+    tokenFile?: string;
+    tlsCert?: string;
+    tlsKey?: string;
+    stateDir?: string;
+    drainSeconds: string;
+    logLevel: string;
+    json?: boolean;
+  };
 
 export function registerGateway(program: Command): void {
   withNode(
@@ -28,7 +33,12 @@ export function registerGateway(program: Command): void {
       .command('gateway')
       .description('a node: takes sessions from a rollout server and runs them')
       .option('--server <url>', `rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
-      .option('--token <token>', 'control token (default: $FLOE_TOKEN, else the one in the floe home)')
+      .option(TOKEN_FILE, TOKEN_HELP)
+      .option(CA, CA_HELP)
+      .option('--client-cert <file>', 'what the node shows of itself, where the server asks for it')
+      .option('--client-key <file>', 'its private key')
+      .option('--tls-cert <file>', 'certificate chain of the node’s control listener')
+      .option('--tls-key <file>', 'its private key')
       .option('--state-dir <dir>', 'the node’s own directory (default: gateway/ in the floe home)')
       .option('--drain-seconds <n>', 'when told to stop, how long sessions may still finish', '0')
       .option('--log-level <level>', 'trace to fatal', 'info')
@@ -40,7 +50,9 @@ export function registerGateway(program: Command): void {
     const node = await startNode(
       nodeConfig(options, {
         server_url: options.server ?? process.env.FLOE_URL ?? DEFAULT_SERVER_URL,
-        token: options.token ?? process.env.FLOE_TOKEN ?? readToken(floeHome()),
+        token: knownToken(options),
+        server_tls: clientTls(options) ?? null,
+        control_tls: pair('--tls-cert', options.tlsCert, '--tls-key', options.tlsKey),
         state_dir: options.stateDir ?? join(floeHome(), 'gateway'),
         harness_dir: harnessDir(),
         backend: choice.backend,

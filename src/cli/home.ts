@@ -32,3 +32,13 @@ export function readToken(home: string): string | null {
   const path = tokenPath(home);
   return existsSync(path) ? readFileSync(path, 'utf8').trim() : null;
 }
+
+/** The secrets that sign callbacks, one per line in the file `callback-secret` of this home; empty without one. */
+export function readCallbackSecrets(home: string): string[] {
+  const path = join(home, 'callback-secret');
+  return existsSync(path)
+    ? readFileSync(path, 'utf8')
+        .split(/\s+/)
+        .filter((line) => line !== '')
+    : [];
+}

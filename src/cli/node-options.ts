@@ -70,7 +70,10 @@ export function withNode(command: Command): Command {
     .option('--control-port <port>', '0 picks a free one', '0');
 }
 
-type Rest = Pick<GatewayConfigInput, 'server_url' | 'token' | 'state_dir' | 'harness_dir'> & {
+type Rest = Pick<
+  GatewayConfigInput,
+  'server_url' | 'server_tls' | 'control_tls' | 'token' | 'state_dir' | 'harness_dir'
+> & {
   backend: RuntimeBackend;
 };
 

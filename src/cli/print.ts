@@ -59,7 +59,7 @@ export function printError(error: unknown, asJson: boolean): void {
   note(`${paint('red', 'error')} ${error.code}: ${error.message}`);
   if (error.code === 'unauthorized') {
     note(
-      '  the token comes from --token, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe)',
+      '  the token comes from --token-file, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe)',
     );
   }
   const issues = error.details.issues;

@@ -2,55 +2,68 @@ import { join } from 'node:path';
 import type { Command } from 'commander';
 import { createLogger } from '../observe/log.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
-import { ensureToken, floeHome } from './home.ts';
+import { floeHome } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
 import { levelOption } from './options.ts';
 import { json, line } from './print.ts';
+import { type ServerSecretOptions, serverSecrets, withServerSecrets } from './secrets.ts';
 import { startServer } from './stack.ts';
 import { type StorageOptions, storageOf, withStorage } from './storage-options.ts';
+import { type ListenerOptions, listenersOf, withListeners } from './tls-options.ts';
 
-type Options = StorageOptions & {
-  host: string;
-  port: string;
-  dir?: string;
-  token?: string;
-  auth: boolean;
-  callbackHost?: string[];
-  builder: string[];
-  logLevel: string;
-  json?: boolean;
-};
+type Options = StorageOptions &
+  ServerSecretOptions &
+  ListenerOptions & {
+    host: string;
+    port: string;
+    dir?: string;
+    auth: boolean;
+    callbackHost?: string[];
+    builder: string[];
+    logLevel: string;
+    json?: boolean;
+  };
 
 export function registerServer(program: Command): void {
-  withStorage(
+  const command = withStorage(
     program
       .command('server')
       .description('the rollout server: tasks, leases, results')
       .option('--host <host>', 'address to listen on', '127.0.0.1')
       .option('--port <port>', '0 picks a free one', String(DEFAULT_SERVER_PORT))
       .option('--dir <dir>', 'database and blobs (default: server/ in the floe home)')
-      .option('--token <token>', 'control token (default: $FLOE_TOKEN, else the one in the floe home, made if need be)')
       .option('--no-auth', 'no token; loopback only')
       .option(
         '--callback-host <host...>',
-        'hosts that callbacks may go to (default: loopback when listening there, else any)',
+        'hosts that callbacks may go to (default: loopback when listening there, else any other)',
       )
       .option('--builder <name...>', 'custom builders that the nodes have and tasks may name', [])
       .option('--log-level <level>', 'trace to fatal', 'info')
       .option('--json', 'machine-readable output'),
-  ).action(async (options: Options) => {
-    const token = options.auth ? (options.token ?? process.env.FLOE_TOKEN ?? ensureToken(floeHome())) : null;
+  );
+  withListeners(withServerSecrets(command)).action(async (options: Options) => {
     const dir = options.dir ?? join(floeHome(), 'server');
     const log = createLogger('floe-server', levelOption(options.logLevel));
     const server = await startServer(
       dir,
-      { host: options.host, port: Number(options.port), token, callback_hosts: options.callbackHost ?? null },
+      {
+        host: options.host,
+        port: Number(options.port),
+        ...serverSecrets(options),
+        ...listenersOf(options),
+        callback_hosts: options.callbackHost ?? null,
+      },
       log,
       options.builder,
       storageOf(options),
     );
-    if (options.json) json({ url: server.url });
-    else line(`rollout server: ${server.url}  (data in ${dir}${token === null ? '; NO TOKEN, loopback only' : ''})`);
+    const { url, nodeUrl, adminUrl } = server;
+    if (options.json) json({ url, node_url: nodeUrl, admin_url: adminUrl });
+    else {
+      line(`rollout server: ${url}  (data in ${dir}${options.auth ? '' : '; NO TOKEN, loopback only'})`);
+      if (nodeUrl !== null) line(`for nodes:      ${nodeUrl}`);
+      if (adminUrl !== null) line(`metrics:        ${adminUrl}/metrics`);
+    }
     await untilSignalled();
     await server.close();
   });

@@ -10,11 +10,12 @@ import { createTaskCheck } from '../gateway/task-check.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
 import type { RolloutConfigInput } from '../rollout/config.ts';
+import type { ListenerUrls } from '../rollout/http/listeners.ts';
 import { createRolloutServer } from '../rollout/server.ts';
 import { type OpenStore, openStore } from '../store/index.ts';
 import { EMBEDDED, type Storage } from './storage-options.ts';
 
-export type RunningServer = { readonly url: string; close(): Promise<void> };
+export type RunningServer = ListenerUrls & { close(): Promise<void> };
 
 /**
  * A rollout server over the store that `storage` names, the embedded one in `dir` by default, listening when this resolves.
@@ -60,9 +61,9 @@ async function openServer(
       log,
       validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry(), customBuilders),
     });
-    const { url } = await server.listen();
+    const urls = await server.listen();
     return {
-      url,
+      ...urls,
       async close() {
         await server.close();
         await closeData();

@@ -5,15 +5,17 @@ import { loadScenarios } from '../sim/scenario.ts';
 import { startSim } from '../sim/server.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
-import { ensureToken, floeHome, harnessDir } from './home.ts';
+import { floeHome, harnessDir } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
 import { builderModules, type NodeOptions, nodeConfig, withNode } from './node-options.ts';
 import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
+import { type ServerSecretOptions, serverSecrets, withServerSecrets } from './secrets.ts';
 import { startNode, startServer } from './stack.ts';
 import { type StorageOptions, storageOf, withStorage } from './storage-options.ts';
 
 type Options = NodeOptions &
+  ServerSecretOptions &
   StorageOptions & {
     host: string;
     port: string;
@@ -27,28 +29,30 @@ type Options = NodeOptions &
 
 export function registerUp(program: Command): void {
   withNode(
-    withStorage(
-      program
-        .command('up')
-        .description('rollout server and one node in one process')
-        .option('--host <host>', 'address of the rollout server', '127.0.0.1')
-        .option('--port <port>', 'port of the rollout server', String(DEFAULT_SERVER_PORT))
-        .option('--dir <dir>', 'data (default: the floe home)')
-        .option('--sim', 'start a simulated engine too')
-        .option('--scenario <file...>', 'scenarios of the simulated engine', [])
-        .option(
-          '--callback-host <host...>',
-          'hosts that callbacks may go to (default: loopback when listening there, else any)',
-        )
-        .option('--log-level <level>', 'trace to fatal', 'info')
-        .option('--json', 'machine-readable output'),
+    withServerSecrets(
+      withStorage(
+        program
+          .command('up')
+          .description('rollout server and one node in one process')
+          .option('--host <host>', 'address of the rollout server', '127.0.0.1')
+          .option('--port <port>', 'port of the rollout server', String(DEFAULT_SERVER_PORT))
+          .option('--dir <dir>', 'data (default: the floe home)')
+          .option('--sim', 'start a simulated engine too')
+          .option('--scenario <file...>', 'scenarios of the simulated engine', [])
+          .option(
+            '--callback-host <host...>',
+            'hosts that callbacks may go to (default: loopback when listening there, else any other)',
+          )
+          .option('--log-level <level>', 'trace to fatal', 'info')
+          .option('--json', 'machine-readable output'),
+      ),
     ),
   ).action(up);
 }
 
 async function up(options: Options): Promise<void> {
   const home = options.dir ?? floeHome();
-  const token = process.env.FLOE_TOKEN ?? ensureToken(floeHome());
+  const secrets = serverSecrets(options);
   const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
   if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
 
@@ -69,12 +73,18 @@ async function up(options: Options): Promise<void> {
     }
     const address = { host: options.host, port: Number(options.port), callback_hosts: options.callbackHost ?? null };
     const modules = Object.entries(builderModules(options.builder)).flat();
-    const server = await startServer(join(home, 'server'), { ...address, token }, log, modules, storageOf(options));
+    const server = await startServer(
+      join(home, 'server'),
+      { ...address, ...secrets },
+      log,
+      modules,
+      storageOf(options),
+    );
     closers.push(() => server.close());
     const node = await startNode(
       nodeConfig(options, {
         server_url: server.url,
-        token,
+        token: secrets.token,
         state_dir: join(home, 'gateway'),
         harness_dir: harnessDir(),
         backend: choice.backend,
@@ -85,7 +95,7 @@ async function up(options: Options): Promise<void> {
     const info = { server: server.url, control: node.controlUrl, proxy: node.proxyOrigin, engines: options.engine };
     if (options.json) json(info);
     else {
-      line(`rollout server  ${paint('bold', info.server)}  (token in ${join(floeHome(), 'control-token')})`);
+      line(`rollout server  ${paint('bold', info.server)}  (${tokenPlace(options)})`);
       line(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${info.proxy}`);
       const none = 'none yet: `floe engines add <url of your vLLM or SGLang>`, or start with --sim';
       line(`engines         ${info.engines.join(' ') || none}`);
@@ -96,4 +106,9 @@ async function up(options: Options): Promise<void> {
   } finally {
     await closeAll();
   }
+}
+
+function tokenPlace({ tokenFile }: Options): string {
+  if (tokenFile !== undefined) return `token in ${tokenFile}`;
+  return process.env.FLOE_TOKEN ? 'token of $FLOE_TOKEN' : `token in ${join(floeHome(), 'control-token')}`;
 }

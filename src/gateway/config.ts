@@ -34,6 +34,20 @@ export const gatewayConfigSchema = z.strictObject({
   node_id: idSchema,
   server_url: serverListSchema,
   token: z.string().min(1).nullable().default(null),
+  server_tls: z
+    .strictObject({
+      ca: z.string().min(1).nullable().optional().describe('default: the authorities that Node knows'),
+      cert: z.string().min(1).nullable().optional().describe('what the node shows of itself'),
+      key: z.string().min(1).nullable().optional(),
+    })
+    .nullable()
+    .default(null)
+    .describe('PEM files for https to the server; read again for each connection'),
+  control_tls: z
+    .strictObject({ cert: z.string().min(1), key: z.string().min(1) })
+    .nullable()
+    .default(null)
+    .describe('PEM files of the control listener, read again when they change; null: plain HTTP'),
   state_dir: z.string().min(1),
   harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
   pools: poolSizesSchema.prefault({}),

@@ -1,7 +1,11 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
-import { fastify } from 'fastify';
+import type { Server as TlsServer } from 'node:tls';
+import { type FastifyInstance, fastify } from 'fastify';
+import { systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
+import { followTls, readTls, type TlsFiles } from '../core/tls-files.ts';
 import type { EnginePool } from '../engines/pool.ts';
+import type { Logger } from '../observe/log.ts';
 import type { GatewayMetrics } from '../observe/metrics.ts';
 import type { GatewayConfig } from './config.ts';
 import type { NodeAgent } from './node-agent.ts';
@@ -22,10 +26,18 @@ type Parts = {
 
 /**
  * The node's own face for operators: `/health`, `/metrics`, `/metrics/engines` (what the engines tell of themselves), `/status`. It is a listener apart from the proxy's, so no
- * sandbox can reach it, and read-only.
+ * sandbox can reach it, and read-only. Throws `setup_failed` for a certificate that cannot be used.
  */
-export async function openControlListener(config: GatewayConfig, parts: Parts): Promise<ControlListener> {
-  const app = fastify({ logger: false });
+export async function openControlListener(config: GatewayConfig, parts: Parts, log: Logger): Promise<ControlListener> {
+  const { control_tls } = config;
+  const files = control_tls === null ? null : { ...control_tls, ca: null };
+  // Operators send small requests; a head or body that does not come must not hold a connection for ever.
+  const app = fastify({
+    logger: false,
+    bodyLimit: 1024,
+    requestTimeout: 10_000,
+    ...(files === null ? {} : { https: readTls(files) }),
+  }) as FastifyInstance;
   app.addHook('onRequest', async (request, reply) => {
     if (request.url === '/health' || config.token === null) return;
     if (!sameToken(request.headers.authorization, `Bearer ${config.token}`)) {
@@ -51,7 +63,23 @@ export async function openControlListener(config: GatewayConfig, parts: Parts): 
     sessions: parts.agent.live().map((attempt) => attempt.progress()),
   }));
   const url = await app.listen({ host: config.control.host, port: config.control.port });
-  return { url, close: () => app.close() };
+  const unfollow = files === null ? () => {} : followCertificate(app, files, log);
+  return {
+    url,
+    close: () => {
+      unfollow();
+      return app.close();
+    },
+  };
+}
+
+function followCertificate(app: FastifyInstance, files: TlsFiles, log: Logger): () => void {
+  return followTls(
+    files,
+    systemClock,
+    (material) => (app.server as unknown as TlsServer).setSecureContext(material),
+    (error) => log.error({ error: error.message }, 'the changed certificate cannot be used; the one before it stays'),
+  );
 }
 
 function updateSlots({ pools, sandboxes, metrics }: Parts): void {

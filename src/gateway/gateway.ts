@@ -121,7 +121,14 @@ async function assemble(
   const harnesses = harnessRegistry();
   const evaluators = evaluatorRegistry(clock);
   const metrics = createGatewayMetrics();
-  const api = new NodeApi({ url: config.server_url, token: config.token, nodeId: config.node_id, instance, clock });
+  const api = new NodeApi({
+    url: config.server_url,
+    token: config.token,
+    tls: config.server_tls ?? undefined,
+    nodeId: config.node_id,
+    instance,
+    clock,
+  });
   cleanups.push(() => api.close());
   const agent: NodeAgent = new NodeAgent({
     api,
@@ -211,7 +218,11 @@ async function assemble(
   janitor.start();
   cleanups.push(() => janitor.close());
   tellReaped(state.reaped, metrics, log);
-  const control: ControlListener = await openControlListener(config, { agent, engines, pools, sandboxes, metrics });
+  const control: ControlListener = await openControlListener(
+    config,
+    { agent, engines, pools, sandboxes, metrics },
+    log,
+  );
   cleanups.push(() => control.close());
   await agent.start();
   cleanups.push(() => agent.close());
