@@ -3,24 +3,36 @@ import type { SessionResult } from '../schema/index.ts';
 import { type ConnectionOptions, connected, withConnection } from './connection.ts';
 import { json, line, note } from './print.ts';
 
-type Options = ConnectionOptions & { after: string; limit: string; follow?: boolean };
+type Options = ConnectionOptions & {
+  after?: string;
+  limit: string;
+  follow?: boolean;
+  consumer?: string;
+  trainer?: string;
+};
 
 export function registerResults(program: Command): void {
   withConnection(
     program
       .command('results')
       .description('finished sessions in order; with --json one full result per line, token data included')
-      .option('--after <cursor>', 'start behind this cursor', '0')
+      .option('--after <cursor>', 'start behind this cursor (default: where the consumer was, else the first)')
+      .option('--trainer <name>', 'of the tasks of this trainer only')
+      .option('--consumer <name>', 'read under this name: what was printed counts as collected once more is asked for')
       .option('--limit <n>', 'at most so many', '100')
       .option('--follow', 'wait for more, for ever'),
   ).action(async (options: Options) => {
     await connected(options, async (client) => {
       const follow = options.follow === true;
       const limit = follow ? Number.POSITIVE_INFINITY : Number(options.limit);
-      let cursor = Number(options.after);
+      const after = options.after === undefined ? {} : { after: Number(options.after) };
+      const who = { ...named('consumer', options.consumer), ...named('trainer', options.trainer) };
+      // Without a name this is somebody looking, not the trainer.
+      const peek = options.consumer === undefined;
+      let cursor = Number(options.after ?? 0);
       let count = 0;
       if (!options.json) line(HEADER.join('\t'));
-      for await (const result of client.results({ after: cursor, follow })) {
+      for await (const result of client.results({ ...after, ...who, peek, follow })) {
         cursor = result.cursor ?? cursor;
         if (options.json) json(result);
         else line(row(result).join('\t'));
@@ -29,6 +41,10 @@ export function registerResults(program: Command): void {
       if (!options.json) note(`${count} results; go on with: floe results --after ${cursor}`);
     });
   });
+}
+
+function named(field: 'consumer' | 'trainer', value: string | undefined): { [name: string]: string } {
+  return value === undefined ? {} : { [field]: value };
 }
 
 const HEADER = ['cursor', 'task', 'session', 'outcome', 'reward', 'traces', 'trainable'];
