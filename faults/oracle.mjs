@@ -55,12 +55,16 @@ export async function checkLeaks(marker, stateDirs, { live = [] } = {}) {
 async function filesOf(stateDirs) {
   const found = [];
   for (const dir of stateDirs) {
-    for (const part of ['sessions', 'sockets', 'attempts']) {
-      const names = await readdir(join(dir, part)).catch(() => []);
-      found.push(...names.map((name) => join(dir, part, name)));
-    }
+    for (const part of ['sockets', 'attempts']) found.push(...(await inside(join(dir, part))));
+    // A folder for each back end of each process; those of live processes stay.
+    for (const backend of await inside(join(dir, 'sessions'))) found.push(...(await inside(backend)));
     const segments = await readdir(join(dir, 'journal')).catch(() => []);
     if (segments.length > 2) found.push(`${segments.length} journal segments in ${dir}`);
   }
   return found;
+}
+
+async function inside(dir) {
+  const names = await readdir(dir).catch(() => []);
+  return names.map((name) => join(dir, name));
 }

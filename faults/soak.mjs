@@ -108,11 +108,11 @@ function usage(pid) {
 }
 
 /** Least-squares slope per hour, as a share of the mean. */
-function slope(samples, valueOf) {
+function slope(samples, pick) {
   const n = samples.length;
   const meanX = samples.reduce((sum, sample) => sum + sample.hours, 0) / n;
-  const meanY = samples.reduce((sum, sample) => sum + valueOf(sample), 0) / n;
-  const top = samples.reduce((sum, sample) => sum + (sample.hours - meanX) * (valueOf(sample) - meanY), 0);
+  const meanY = samples.reduce((sum, sample) => sum + pick(sample), 0) / n;
+  const top = samples.reduce((sum, sample) => sum + (sample.hours - meanX) * (pick(sample) - meanY), 0);
   const bottom = samples.reduce((sum, sample) => sum + (sample.hours - meanX) ** 2, 0);
   return bottom === 0 ? 0 : top / bottom / meanY;
 }
