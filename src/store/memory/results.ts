@@ -57,7 +57,10 @@ export class MemoryResults implements ResultTable {
   async addDelivery(row: DeliveryRow): Promise<void> {
     const key = `${row.session_id}/${row.epoch}`;
     const earlier = this.state.deliveries.get(key);
-    if (earlier === undefined || earlier.kind === 'partial') this.state.deliveries.put(key, row);
+    if (earlier !== undefined && earlier.kind !== 'partial') {
+      throw new Error(`a delivery of session ${row.session_id} is stored already`);
+    }
+    this.state.deliveries.put(key, row);
   }
 
   async deliveriesOf(sessionId: string): Promise<DeliveryRow[]> {
