@@ -15,6 +15,13 @@ const IN_THE_WAY = ['40001', '40P01', '23505'];
 /** A character that PostgreSQL's text cannot hold: NUL, for the most part. */
 const UNSTORABLE_TEXT = ['22021', '22P05'];
 
+/** Credentials (28) and the database's name (3D): while floe starts they are wrong, later the operator is changing them. */
+const MISCONFIGURED = ['28', '3D'];
+
+export function isMisconfigured({ details }: FloeError): boolean {
+  return MISCONFIGURED.some((prefix) => typeof details.code === 'string' && details.code.startsWith(prefix));
+}
+
 /** Whether the same work may succeed when it is simply done again. */
 export function isInTheWay(thrown: unknown): boolean {
   return thrown instanceof pg.DatabaseError && IN_THE_WAY.includes(thrown.code ?? '');

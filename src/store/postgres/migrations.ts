@@ -166,4 +166,11 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
       );
     `,
   },
+  {
+    number: 2,
+    sql: `
+      create index sessions_waiting on sessions (task_id, session_id) where status = 'QUEUED';
+      create index sessions_unusable on sessions (task_id, unusable) where unusable is not null;
+    `,
+  },
 ];

@@ -7,7 +7,7 @@ import { WorkAgain } from '../sql/work-again.ts';
 import type { Store, StoreTables } from '../store.ts';
 import { Announcements } from './announcements.ts';
 import { BoundedClient, clientConfig, shownDatabase } from './client.ts';
-import { asDriverError, asStoreError, isInTheWay, unavailable } from './failures.ts';
+import { asDriverError, asStoreError, isInTheWay, isMisconfigured, unavailable } from './failures.ts';
 import { POSTGRES_FLAVOR, READ_FLAVOR } from './flavor.ts';
 import { kyselyOver } from './kysely-connection.ts';
 import { migrate } from './migrate.ts';
@@ -50,8 +50,8 @@ export class PostgresStore implements Store {
   }
 
   /**
-   * Brings the database to the newest migration. Throws `setup_failed` when it was written by a newer floe or may not be
-   * written, and `store_unavailable` when it cannot be reached.
+   * Brings the database to the newest migration. Throws `setup_failed` when it does not exist, may not be used or was
+   * written by a newer floe, and `store_unavailable` when it cannot be reached.
    */
   static async open(url: string, { clock }: { readonly clock: Clock }): Promise<PostgresStore> {
     const store = new PostgresStore(url, clock);
@@ -61,7 +61,7 @@ export class PostgresStore implements Store {
       return store;
     } catch (thrown) {
       await store.close();
-      if (FloeError.is(thrown)) throw thrown;
+      if (FloeError.is(thrown) && !isMisconfigured(thrown)) throw thrown;
       const reason = thrown instanceof Error ? thrown.message : String(thrown);
       throw new FloeError('setup_failed', `the database ${shownDatabase(url)} cannot be used: ${reason}`, {}, thrown);
     }

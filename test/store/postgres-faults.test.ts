@@ -1,0 +1,293 @@
+import { randomBytes } from 'node:crypto';
+import { chown, mkdir, rm, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { inspect } from 'node:util';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
+import { FloeError } from '../../src/core/errors.ts';
+import { PostgresStore } from '../../src/store/postgres/store.ts';
+import { postgresMissing, usePostgres } from './postgres.ts';
+import { smallDisk } from './small-disk.ts';
+import { taskRow } from './store-rows.ts';
+
+const insert = (store: PostgresStore, id: string) => store.transaction((tables) => tables.tasks.insert(taskRow(id)));
+
+const open = (url: string) => PostgresStore.open(url, { clock: systemClock });
+
+async function codeOf(promise: Promise<unknown>): Promise<string> {
+  return promise.then(
+    () => 'done',
+    (thrown: unknown) => (FloeError.is(thrown) ? thrown.code : String(thrown)),
+  );
+}
+
+/** Repeats what a caller repeats when it is told `store_unavailable`. */
+async function untilDone(work: () => Promise<unknown>): Promise<void> {
+  for (;;) {
+    const code = await codeOf(work());
+    if (code === 'done') return;
+    expect(code).toBe('store_unavailable');
+  }
+}
+
+describe.skipIf(postgresMissing() !== null)('PostgreSQL with faults', () => {
+  const cluster = usePostgres();
+  let url: string;
+  let store: PostgresStore;
+  beforeEach(async () => {
+    url = await cluster().createDatabase();
+    store = await open(url);
+  });
+  afterEach(() => store.close());
+
+  test('servers that start together migrate once, and a newer database is refused', async () => {
+    const fresh = await cluster().createDatabase();
+    const stores = await Promise.all(Array.from({ length: 6 }, () => open(fresh)));
+    await Promise.all(stores.map((one, i) => insert(one, `t${i}`)));
+    for (const one of stores)
+      expect(await one.read(({ tasks }) => tasks.countByStatus())).toEqual(new Map([['running', 6]]));
+    await Promise.all(stores.map((one) => one.close()));
+    await cluster().query('update floe_schema set version = 999', fresh);
+    await expect(open(fresh)).rejects.toMatchObject({ code: 'setup_failed', message: expect.stringContaining('999') });
+  });
+
+  test('what cannot be a database, or cannot be reached, says so without the password', async () => {
+    const { username, password, port } = new URL(url);
+    const failures = [
+      [`postgres://${username}:${password}@127.0.0.1:${port}/nothing-there`, 'setup_failed'],
+      [`postgres://${username}:wrong-${password}@127.0.0.1:${port}/floe`, 'setup_failed'],
+      [`postgres://${username}:${password}@127.0.0.1:1/floe`, 'store_unavailable'],
+      [`postgres://${username}:${password}@127.0.0.1:${port}/floe?sslmode=verify-full`, 'store_unavailable'],
+      [`mysql://${username}:${password}@127.0.0.1/floe`, 'setup_failed'],
+      [`${username}:${password}@127.0.0.1/floe`, 'setup_failed'],
+      [`postgres://${username}:${password}@[127/floe`, 'setup_failed'],
+    ] as const;
+    for (const [target, code] of failures) {
+      const failure = await open(target).catch((thrown: unknown) => thrown);
+      expect(failure).toMatchObject({ code });
+      expect(inspect(failure, { depth: 20, showHidden: true })).not.toContain(password);
+    }
+  });
+
+  test('nothing that was acknowledged is lost when the server is killed under load, and work goes on', async () => {
+    const acknowledged: string[] = [];
+    const codes = new Set<string>();
+    let stop = false;
+    let enough: () => void = () => {};
+    const worker = async (name: number): Promise<void> => {
+      for (let i = 0; !stop; i++) {
+        const id = `w${name}-${i}`;
+        const code = await codeOf(insert(store, id));
+        codes.add(code);
+        if (code === 'done') acknowledged.push(id);
+        enough();
+      }
+    };
+    const reach = (count: number) =>
+      new Promise<void>((resolve) => {
+        enough = () => {
+          if (acknowledged.length >= count) resolve();
+        };
+      });
+    const workers = Array.from({ length: 20 }, (_, name) => worker(name));
+    for (let kill = 1; kill <= 3; kill++) {
+      await reach(acknowledged.length + 100);
+      await cluster().restart({ kill: true });
+    }
+    await reach(acknowledged.length + 100);
+    stop = true;
+    await Promise.all(workers);
+    expect([...codes].sort()).toEqual(['done', 'store_unavailable']);
+    const kept = await store.read(({ tasks }) => tasks.list({ status: null, limit: 1_000_000 }));
+    const ids = new Set(kept.map((row) => row.task_id));
+    expect(acknowledged.filter((id) => !ids.has(id))).toEqual([]);
+  });
+
+  test('a transaction that the server broke off left nothing, and can be repeated at once', async () => {
+    const broken = store.transaction(async (tables) => {
+      await tables.tasks.insert(taskRow('t'));
+      await cluster().query(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname <> 'postgres' and pid <> pg_backend_pid()",
+        url,
+      );
+      await tables.tasks.insert(taskRow('u'));
+    });
+    await expect(broken).rejects.toMatchObject({ code: 'store_unavailable' });
+    await untilDone(() => insert(store, 't'));
+    expect(await store.read(({ tasks }) => tasks.countByStatus())).toEqual(new Map([['running', 1]]));
+  });
+
+  test('a database that turned read-only refuses until it is writable again', async () => {
+    const name = new URL(url).pathname.slice(1);
+    const setReadOnly = (value: 'on' | 'off') =>
+      cluster().query(`alter database ${name} set default_transaction_read_only = ${value}`);
+    await setReadOnly('on');
+    await cluster().query(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '${name}'`);
+    await codeOf(insert(store, 't0'));
+    const refused = insert(store, 't1');
+    await expect(refused).rejects.toMatchObject({ code: 'store_unavailable', details: { code: '25006' } });
+    expect(await store.read(({ tasks }) => tasks.countByStatus())).toEqual(new Map());
+    await setReadOnly('off');
+    await cluster().query(`select pg_terminate_backend(pid) from pg_stat_activity where datname = '${name}'`);
+    await untilDone(() => insert(store, 't1'));
+  });
+
+  test('a full disk is a store_unavailable, and there is no need to start anew when there is room', async (context) => {
+    const disk = await smallDisk(16_000_000);
+    if (disk === null) return context.skip();
+    try {
+      await chownLike(cluster().dir, disk.dir);
+      const ballast = join(disk.dir, 'ballast');
+      await writeFile(ballast, Buffer.alloc(3_000_000));
+      await mkdir(join(disk.dir, 'space'));
+      await chownLike(cluster().dir, join(disk.dir, 'space'));
+      await cluster().query(`create tablespace small location '${disk.dir}/space'`);
+      await cluster().query('create database small tablespace small');
+      const small = await open(cluster().url.replace(/floe$/, 'small'));
+      const fill = (id: string) =>
+        // Random text, which the server cannot make smaller.
+        small.transaction(({ tasks }) => tasks.insert(taskRow(id, { request: randomBytes(100_000).toString('hex') })));
+      let full: unknown = null;
+      for (let i = 0; full === null; i++) await fill(`t${i}`).catch((thrown: unknown) => (full = thrown));
+      expect(full).toMatchObject({ code: 'store_unavailable', details: { code: '53100' } });
+      const before = await small.read(({ tasks }) => tasks.countByStatus());
+      await rm(ballast);
+      await fill('after');
+      expect(await small.read(({ tasks }) => tasks.countByStatus())).toEqual(
+        new Map([['running', (before.get('running') ?? 0) + 1]]),
+      );
+      await small.close();
+      await cluster().query('drop database small with (force)');
+      await cluster().query('drop tablespace small');
+    } finally {
+      await disk.close();
+    }
+  });
+
+  test('a server that hangs is given up, and used again when it answers', async () => {
+    // A twentieth of the time that an answer is waited for otherwise.
+    const hasty = { ...systemClock, schedule: (ms: number, call: () => void) => systemClock.schedule(ms / 20, call) };
+    const impatient = await PostgresStore.open(url, { clock: hasty });
+    cluster().pause();
+    try {
+      expect(await codeOf(insert(impatient, 't'))).toBe('store_unavailable');
+      expect(await codeOf(impatient.read(({ tasks }) => tasks.get('t')))).toBe('store_unavailable');
+    } finally {
+      cluster().resume();
+    }
+    await untilDone(() => insert(impatient, 'u'));
+    await impatient.close();
+  });
+
+  test('a server of ours that stands still in a transaction loses its locks and its transaction', async () => {
+    await insert(store, 't');
+    const other = await open(url);
+    let locked: () => void = () => {};
+    const holdsLock = new Promise<void>((resolve) => (locked = resolve));
+    let wakeUp: () => void = () => {};
+    const still = new Promise<void>((resolve) => (wakeUp = resolve));
+    const frozen = store.transaction(async ({ tasks }) => {
+      await tasks.lock('t');
+      locked();
+      await still;
+      await tasks.update('t', { refilled: 1 });
+    });
+    await holdsLock;
+    await other.transaction(async ({ tasks }) => {
+      const row = await tasks.lock('t');
+      await tasks.update('t', { refilled: (row?.refilled ?? 0) + 10 });
+    });
+    wakeUp();
+    expect(await codeOf(frozen)).toBe('store_unavailable');
+    expect(await store.read(({ tasks }) => tasks.get('t'))).toMatchObject({ refilled: 10 });
+    await other.close();
+  });
+
+  test('work that goes on after a failed statement is not taken for done', async () => {
+    const sloppy = store.transaction(async ({ results, tasks }) => {
+      const session = { session_id: 's', task_id: 'a', trainer: 'x' };
+      const blobs = { trajectory: null, completions: null, artifacts: null };
+      await results.append(session, blobs);
+      await results.append(session, blobs).catch(() => {});
+      return tasks;
+    });
+    await expect(sloppy).rejects.toThrow('nothing was committed');
+    expect(await store.read(({ results }) => results.newestCursor())).toBe(0);
+  });
+
+  test('text that PostgreSQL cannot hold is the fault of who sent it', async () => {
+    const nul = store.transaction(({ tasks }) => tasks.insert(taskRow('t', { idempotency_key: 'a\u0000b' })));
+    await expect(nul).rejects.toMatchObject({ code: 'schema_violation' });
+  });
+});
+
+describe.skipIf(postgresMissing() !== null)('announcements', () => {
+  const cluster = usePostgres();
+
+  /** Collects what is heard; `next` resolves when so many have been. */
+  function ear(store: PostgresStore): { readonly heard: string[]; until(count: number): Promise<void> } {
+    const heard: string[] = [];
+    let check: () => void = () => {};
+    store.listen((message) => {
+      heard.push(message);
+      check();
+    });
+    return {
+      heard,
+      until: (count) =>
+        new Promise((resolve) => {
+          check = () => {
+            if (heard.length >= count) resolve();
+          };
+          check();
+        }),
+    };
+  }
+
+  test('reach the others, whole and in order, and not oneself', async () => {
+    const url = await cluster().createDatabase();
+    const [first, second, third] = await Promise.all([open(url), open(url), open(url)]);
+    const [atFirst, atSecond, atThird] = [ear(first), ear(second), ear(third)];
+    const messages = [
+      'plain',
+      'x'.repeat(100_000),
+      '日本語 🦆 \u0000 \n "',
+      '',
+      ...Array.from({ length: 500 }, (_, i) => `${i}`),
+    ];
+    for (const message of messages) first.announce(message);
+    await Promise.all([atSecond.until(messages.length), atThird.until(messages.length)]);
+    expect(atSecond.heard).toEqual(messages);
+    expect(atThird.heard).toEqual(messages);
+    second.announce('back');
+    await atFirst.until(1);
+    expect(atFirst.heard).toEqual(['back']);
+    await Promise.all([first, second, third].map((store) => store.close()));
+  });
+
+  test('are heard again after the server was away, and end with the listener', async () => {
+    const url = await cluster().createDatabase();
+    const [first, second] = await Promise.all([open(url), open(url)]);
+    await cluster().restart({ kill: true });
+    const heard = ear(second);
+    // Both reconnect when they can; what is announced before that is lost.
+    const repeat = systemClockEvery(20, () => first.announce('again'));
+    await heard.until(1);
+    repeat();
+    expect(heard.heard[0]).toBe('again');
+    await Promise.all([first.close(), second.close()]);
+  });
+});
+
+function systemClockEvery(ms: number, call: () => void): () => void {
+  let cancel = systemClock.schedule(ms, function again() {
+    call();
+    cancel = systemClock.schedule(ms, again);
+  });
+  return () => cancel();
+}
+
+async function chownLike(model: string, path: string): Promise<void> {
+  const { uid, gid } = await stat(model);
+  await chown(path, uid, gid);
+}
