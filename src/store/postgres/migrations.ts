@@ -43,7 +43,7 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
         task_id text collate "C" not null,
         sample_index integer not null,
         status text not null,
-        trainer text not null,
+        trainer text collate "C" not null,
         priority integer not null,
         attempt integer not null,
         max_attempts integer not null,
@@ -72,12 +72,14 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
       create index sessions_held on sessions (node_id) where lease_expires_ms is not null;
       create index sessions_cancelled on sessions (node_id) where cancel_requested = 1;
       create index sessions_by_status on sessions (status);
+      create index sessions_waiting on sessions (task_id, session_id) where status = 'QUEUED';
+      create index sessions_unusable on sessions (task_id, unusable) where unusable is not null;
 
       create table results (
         cursor bigint generated always as identity primary key,
         session_id text collate "C" not null unique,
         task_id text collate "C" not null,
-        trainer text not null,
+        trainer text collate "C" not null,
         collected integer not null,
         trajectory_ref text collate "C",
         trajectory_bytes bigint not null,
@@ -164,13 +166,6 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
         trainer text not null,
         cursor bigint not null
       );
-    `,
-  },
-  {
-    number: 2,
-    sql: `
-      create index sessions_waiting on sessions (task_id, session_id) where status = 'QUEUED';
-      create index sessions_unusable on sessions (task_id, unusable) where unusable is not null;
     `,
   },
 ];
