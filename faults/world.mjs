@@ -172,7 +172,7 @@ export class World {
 
   /** Everything that was promised, against everything there is. */
   async verdict({ leaks = true } = {}) {
-    const parts = this.trainers.map((trainer) => checkPromises(trainer, this.entries()));
+    const parts = this.trainers.map((trainer) => checkPromises(trainer, this.entries(), this.options));
     const leaked = leaks ? await checkLeaks(this.marker, this.stateDirs()) : [];
     const all = (name) => parts.flatMap((part) => part[name]);
     return {

@@ -13,6 +13,7 @@ export const weights = {
     const sim = { scaleOut: true, tokenDelayMs: 2 };
     const options = {
       random,
+      unknownVersions: 'mismatch',
       sim,
       gateways: 2,
       feeder: { outstanding: 100, pauseSeconds: 0.5 },
