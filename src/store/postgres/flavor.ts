@@ -22,10 +22,12 @@ export const POSTGRES_FLAVOR: SqlFlavor = {
       ${reported.map((one) => one.status)}::text[], ${reported.map((one) => one.turns)}::integer[],
       ${reported.map((one) => one.sampled_tokens)}::bigint[])
       as one (session_id, epoch, status, turns, sampled_tokens))`,
+  byTrainer: sql``,
   forUpdate: sql`for update`,
   skipLocked: sql`for update skip locked`,
   greatest: 'greatest',
   cursorLock: sql<boolean>`pg_advisory_xact_lock(${sql.lit(LOCK_CLASS)}, ${sql.lit(CURSOR_LOCK)}) is not null`,
+  lastCursor: sql<number>`coalesce(pg_sequence_last_value(pg_get_serial_sequence('results', 'cursor')::regclass), 0)`,
   taskIdLock: (taskId) => sql`select pg_advisory_xact_lock(${sql.lit(TASK_LOCK_CLASS)}, hashtext(${taskId}))`,
 };
 

@@ -9,6 +9,8 @@ export interface SqlFlavor {
   newSessions(list: readonly { readonly session_id: string; readonly sample_index: number }[]): RawBuilder<unknown>;
   /** Rows of the columns of a SessionProgress. */
   progress(reported: readonly SessionProgress[]): RawBuilder<unknown>;
+  /** Goes after `sessions` where the queue is read by trainer: names the index where the planner would not find it. */
+  readonly byTrainer: RawBuilder<unknown>;
   /** Ends a select whose rows nobody else may change meanwhile. */
   readonly forUpdate: RawBuilder<unknown>;
   /** As `forUpdate`, leaving out rows that another transaction holds. */
@@ -17,6 +19,8 @@ export interface SqlFlavor {
   readonly greatest: 'max' | 'greatest';
   /** Keeps other transactions from assigning result cursors until this one ends. A condition that is always true. */
   readonly cursorLock: RawBuilder<boolean>;
+  /** The last result cursor that was given out, 0 when there was none; in PostgreSQL also by transactions that are not seen yet. */
+  readonly lastCursor: RawBuilder<number>;
   /** A statement that keeps others from deciding about a task id that may not exist yet until this transaction ends; null: nobody can. */
   readonly taskIdLock: ((taskId: string) => RawBuilder<unknown>) | null;
 }
@@ -31,9 +35,12 @@ export const SQLITE_FLAVOR: SqlFlavor = {
     (select value ->> 0 as session_id, value ->> 1 as epoch, value ->> 2 as status, value ->> 3 as turns,
       value ->> 4 as sampled_tokens
     from json_each(${JSON.stringify(reported.map((one) => [one.session_id, one.epoch, one.status, one.turns, one.sampled_tokens]))}))`,
+  // Without statistics it takes the index by status, and sorts the whole queue.
+  byTrainer: sql`indexed by sessions_fifo`,
   forUpdate: sql``,
   skipLocked: sql``,
   greatest: 'max',
   cursorLock: sql<boolean>`true`,
+  lastCursor: sql<number>`coalesce((select seq from sqlite_sequence where name = 'results'), 0)`,
   taskIdLock: null,
 };

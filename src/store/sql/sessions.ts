@@ -14,7 +14,6 @@ import type { Connection } from './tables.ts';
 
 /** Literals, not parameters: SQLite uses its partial indexes only then. */
 const QUEUED = sql<boolean>`status = 'QUEUED'`;
-const OPEN = sql<boolean>`status not in ('COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED')`;
 
 export class SqlSessions implements SessionTable {
   private readonly db: Connection;
@@ -59,10 +58,18 @@ export class SqlSessions implements SessionTable {
     return (page === undefined ? all : all.where('sample_index', '>', page.after).limit(page.limit)).execute();
   }
 
-  lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
-    return this.select(sql`
-      where task_id = ${taskId} and ${OPEN}
-      order by (lease_expires_ms is null), session_id limit ${limit} ${this.flavor.forUpdate}`);
+  async lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
+    const { forUpdate } = this.flavor;
+    // Two statements, so that each has an index to go by: a task may have 100,000 sessions. Of those that are leased there
+    // are few, in all tasks together; that their index is taken, and not that of tasks, takes an expression.
+    const leased = await this.select(sql`
+      where session_id in (select session_id from sessions where lease_expires_ms is not null and task_id || '' = ${taskId})
+        and lease_expires_ms is not null
+      order by session_id limit ${limit} ${forUpdate}`);
+    if (leased.length === limit) return leased;
+    const queued = await this.select(sql`
+      where task_id = ${taskId} and ${QUEUED} order by session_id limit ${limit - leased.length} ${forUpdate}`);
+    return [...leased, ...queued];
   }
 
   async idsOfTask(taskId: string): Promise<string[]> {
@@ -205,7 +212,7 @@ export class SqlSessions implements SessionTable {
         sum(uncollected_bytes) as uncollected_bytes
       from (
         select trainer, count(*) as queued, 0 as live, 0 as uncollected_results, 0 as uncollected_bytes
-          from sessions where ${QUEUED} group by trainer
+          from sessions ${this.flavor.byTrainer} where ${QUEUED} group by trainer
         union all select trainer, 0, count(*), 0, 0
           from sessions where lease_expires_ms is not null group by trainer
         union all select trainer, 0, 0, count(*), sum(trajectory_bytes + completions_bytes + artifacts_bytes)
@@ -215,16 +222,17 @@ export class SqlSessions implements SessionTable {
   }
 
   async waitingTrainers(nowMs: number): Promise<string[]> {
+    const { byTrainer } = this.flavor;
     // Hops over the index from one trainer to the next: the queue may be long, and has few trainers.
     const { rows } = await sql<{ trainer: string }>`
       with recursive waiting (trainer) as (
-        select min(trainer) from sessions where ${QUEUED}
+        select min(trainer) from sessions ${byTrainer} where ${QUEUED}
         union all
-        select (select min(trainer) from sessions where ${QUEUED} and sessions.trainer > waiting.trainer)
+        select (select min(trainer) from sessions ${byTrainer} where ${QUEUED} and sessions.trainer > waiting.trainer)
         from waiting where waiting.trainer is not null
       )
       select trainer from waiting where trainer is not null and exists (
-        select 1 from sessions
+        select 1 from sessions ${byTrainer}
         where ${QUEUED} and sessions.trainer = waiting.trainer and sessions.not_before_ms <= ${nowMs}
       )`.execute(this.db);
     return rows.map((row) => row.trainer);
