@@ -77,7 +77,8 @@ async function refuseUnknownCursor(
   consumer: ConsumerRow | undefined,
 ): Promise<void> {
   if (after <= (consumer?.cursor ?? 0)) return;
-  const newest = await tables.results.newestCursor();
+  // That of a result that is kept no longer was given out too.
+  const newest = await tables.results.lastCursor();
   if (after <= newest) return;
   const message = `is ${after}, but the newest cursor of this server is ${newest}`;
   throw new FloeError('schema_violation', `query: after: ${message}`, { issues: [{ path: 'after', message }] });

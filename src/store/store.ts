@@ -169,6 +169,8 @@ export interface ResultTable {
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined>;
   /** 0 when there are none. */
   newestCursor(): Promise<number>;
+  /** The last cursor that was ever given out, or a later one, whether its result is still kept or not; 0: none was. */
+  lastCursor(): Promise<number>;
   delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined>;
   /** The first of an epoch is kept, unless it was the partial remains of an attempt that turned out to be alive. */
   addDelivery(row: DeliveryRow): Promise<void>;

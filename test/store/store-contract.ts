@@ -164,6 +164,21 @@ function resultTests(store: () => Store): void {
     expect(await store().transaction((tables) => tables.results.newestCursor())).toBe(second[0]?.cursor);
   });
 
+  test('a cursor was given out even when its result is kept no longer', async () => {
+    expect(await store().read((tables) => tables.results.lastCursor())).toBe(0);
+    await store().transaction(async (tables) => {
+      await tables.tasks.insert(taskRow('a'));
+      await addSessions(tables, 'a', ['a0']);
+      await tables.sessions.update('a0', { summary: '{}', status: 'COMPLETED' });
+      await tables.results.append(named('a0'), NO_BLOBS);
+      await tables.results.collectTask('a');
+      await tables.tasks.update('a', { status: 'completed', ended_ms: 1 });
+    });
+    expect(await store().transaction((tables) => tables.tasks.removeEnded(2, 10))).toBe(1);
+    const read = await store().read(async ({ results }) => [await results.newestCursor(), await results.lastCursor()]);
+    expect(read).toEqual([0, 1]);
+  });
+
   test('a result refers to its blobs', async () => {
     const blob = (ref: string, bytes: number) => ({ ref, bytes });
     const blobs = { trajectory: blob('t', 1), completions: null, artifacts: blob('a', 3) };

@@ -50,6 +50,10 @@ export class MemoryResults implements ResultTable {
     return newest;
   }
 
+  async lastCursor(): Promise<number> {
+    return this.state.lastOf('cursor');
+  }
+
   async delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined> {
     return this.state.deliveries.get(`${sessionId}/${epoch}`);
   }

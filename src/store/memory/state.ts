@@ -59,6 +59,11 @@ export class MemoryState {
     return last;
   }
 
+  /** 0: it has given out nothing yet. */
+  lastOf(sequence: 'task' | 'session' | 'cursor'): number {
+    return this.sequences.get(sequence)?.last ?? 0;
+  }
+
   /** The changes since the last call, oldest first. */
   take(): readonly RowChange[] {
     const taken = this.changes;

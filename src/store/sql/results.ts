@@ -56,6 +56,11 @@ export class SqlResults implements ResultTable {
     return row?.cursor ?? 0;
   }
 
+  async lastCursor(): Promise<number> {
+    const { rows } = await sql<{ cursor: number }>`select ${this.flavor.lastCursor} as cursor`.execute(this.db);
+    return rows[0]?.cursor ?? 0;
+  }
+
   delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined> {
     return this.db
       .selectFrom('deliveries')
