@@ -79,7 +79,7 @@ export class AgentRun {
 
   private async postrun(): Promise<DeliveredResult | null> {
     const { attempt, place, script } = this;
-    if (this.stopped()) return null;
+    if (this.stopped()) return this.remains();
     attempt.enter('POSTRUN');
     let leave: (() => void) | null = null;
     try {
@@ -90,7 +90,12 @@ export class AgentRun {
     } finally {
       leave?.();
     }
-    return this.stopped() ? null : this.result();
+    return this.stopped() ? this.remains() : this.result();
+  }
+
+  /** Of an attempt that lost its lease, what its agent did; of a cancelled one nothing. */
+  private remains(): DeliveredResult | null {
+    return this.attempt.stopReason === 'lease_lost' ? this.result() : null;
   }
 
   /** What was made tells who made it, so that a result can be traced to the attempt that it came from. */

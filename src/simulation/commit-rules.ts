@@ -1,22 +1,23 @@
 import { OUTCOMES } from '../core/outcomes.ts';
 import { isTerminal } from '../core/session-state.ts';
-import type { SessionSummary } from '../schema/index.ts';
+import type { SessionSummary, TaskRequest } from '../schema/index.ts';
 import type { MemoryState } from '../store/memory/state.ts';
 import type { RowChange } from '../store/memory/table.ts';
-import type { CallbackRow, DeliveryRow, ResultRow, SessionRow, TaskRow } from '../store/rows.ts';
+import type { CallbackRow, DeliveryRow, NodeRow, ResultRow, SessionRow, TaskRow } from '../store/rows.ts';
+import { ClaimRules } from './claim-rules.ts';
 import type { History } from './history.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 
 type Change<Row> = { readonly before: Row | undefined; readonly after: Row | undefined };
 
-/** Fractions of a millisecond get lost on the way. */
-const ROUNDING_MS = 1;
-
 /** What must hold for every transaction that is committed. */
 export class CommitRules {
   /** Results ever committed, by cursor: what was removed since was there. */
   readonly results = new Map<number, ResultRow>();
+  /** Tasks that are kept no longer. */
+  readonly removed = new Set<string>();
+  readonly claims: ClaimRules;
   private readonly timeline: Timeline;
   private readonly state: MemoryState;
   private readonly history: History;
@@ -28,6 +29,7 @@ export class CommitRules {
     this.state = state;
     this.history = history;
     this.plan = plan;
+    this.claims = new ClaimRules(timeline, state, plan);
   }
 
   check(changes: readonly RowChange[]): void {
@@ -42,6 +44,7 @@ export class CommitRules {
       (tables.get(name) ?? new Map()) as Map<string, Change<Row>>;
     const deliveries = [...of<DeliveryRow>('deliveries').values()];
     for (const change of of<ResultRow>('results').values()) this.result(change);
+    this.claims.look();
     const touched = new Set<string>();
     for (const change of of<SessionRow>('sessions').values()) {
       this.session(change, deliveries);
@@ -51,6 +54,7 @@ export class CommitRules {
       this.task(change);
       touched.add(taskId);
     }
+    for (const change of of<NodeRow>('nodes').values()) this.node(change);
     for (const taskId of touched) this.counts(taskId);
     for (const change of deliveries) this.delivery(change);
     for (const change of of<CallbackRow>('callbacks').values()) this.callback(change);
@@ -72,7 +76,7 @@ export class CommitRules {
       this.ended(before, after);
       return;
     }
-    if (before.status === 'QUEUED' && after.status === 'LEASED') this.claimed(before, after);
+    if (before.status === 'QUEUED' && after.status === 'LEASED') this.claims.claimed(before, after);
     if (before.lease_expires_ms !== null && after.status === 'QUEUED') {
       if (after.epoch === before.epoch) this.fail('epochs', `${id} went back to the queue under the same epoch`);
       if (after.lease_expires_ms !== null) this.fail('leases', `${id} is queued and leased`);
@@ -99,36 +103,16 @@ export class CommitRules {
     if (after.lease_expires_ms !== null) this.fail('leases', `${after.session_id} has ended and is leased`);
   }
 
-  private claimed(before: SessionRow, after: SessionRow): void {
-    const id = after.session_id;
-    const node = this.state.nodes.get(after.node_id ?? '');
-    if (node === undefined) this.fail('claims', `${id} went to ${after.node_id}, which is not registered`);
-    if (node?.draining === 1) this.fail('draining', `${id} went to ${after.node_id}, which is draining`);
-    const nowMs = (after.lease_expires_ms ?? 0) - (this.plan.server.lease_seconds ?? 0) * 1000;
-    if (nowMs + ROUNDING_MS < before.not_before_ms) {
-      this.fail('backoff', `${id} was leased ${(before.not_before_ms - nowMs).toFixed(0)} ms too early`);
-    }
-    const task = this.state.tasks.get(after.task_id);
-    if (task?.status !== 'running') this.fail('claims', `${id} was leased although its task is ${task?.status}`);
-    this.order(before, after, nowMs);
-  }
-
-  /** Within a trainer: the highest priority first. */
-  private order(before: SessionRow, after: SessionRow, nowMs: number): void {
-    for (const other of this.state.sessions.values()) {
-      if (other.status !== 'QUEUED' || other.trainer !== before.trainer || other.priority <= before.priority) continue;
-      const avoids = other.avoid_node === after.node_id && other.avoid_until_ms > nowMs;
-      if (avoids || other.not_before_ms > nowMs) continue;
-      this.fail('priority', `${after.session_id} was leased before ${other.session_id}, which comes first`);
-    }
-  }
-
   private requeued(before: SessionRow, after: SessionRow, deliveries: readonly Change<DeliveryRow>[]): void {
     if (after.attempt > before.max_attempts && after.max_attempts === before.max_attempts) {
       this.fail('attempts', `${after.session_id} gets attempt ${after.attempt} of ${before.max_attempts}`);
     }
     const delivered = deliveries.find(({ after: row }) => row?.session_id === after.session_id)?.after;
-    if (delivered === undefined) return;
+    if (delivered === undefined) {
+      // In a calm world no node is silent, and none hangs up on its leases.
+      if (this.plan.calm) this.fail('leases', `${after.session_id} was taken from ${before.node_id} without need`);
+      return;
+    }
     const summary = JSON.parse(delivered.summary) as SessionSummary;
     if (after.attempt === before.attempt) this.fail('attempts', `a failed try of ${after.session_id} was not counted`);
     if (summary.error?.code === 'not_ready') return;
@@ -154,6 +138,8 @@ export class CommitRules {
     if (OUTCOMES[summary.outcome].retried && summary.reward !== null) {
       this.fail('no false zero', `${id} ended as ${summary.outcome} with reward ${summary.reward}`);
     }
+    const useless = summary.policy.use !== 'train' || summary.trainable_tokens === 0;
+    if (useless && after.unusable === null) this.fail('usable', `${id} counts as usable with ${summary.outcome}`);
     const told = summary.outcome === 'cancelled' || summary.outcome === 'infra_error';
     const delivered = deliveries.find(({ after: row }) => row?.session_id === id)?.after;
     if (delivered === undefined && !told)
@@ -171,9 +157,13 @@ export class CommitRules {
   }
 
   private result({ before, after }: Change<ResultRow>): void {
-    if (after === undefined) return;
+    if (after === undefined) {
+      if (before?.collected === 0) this.fail('retention', `${before.session_id} was removed before it was collected`);
+      return;
+    }
     if (before !== undefined) {
       if (before.cursor !== after.cursor) this.fail('cursors', `the cursor of ${after.session_id} changed`);
+      if (before.collected === 0 && after.collected === 1) this.collected(after);
       if (before.collected > after.collected) this.fail('collected', `${after.session_id} is uncollected again`);
       return;
     }
@@ -182,6 +172,22 @@ export class CommitRules {
     }
     this.newestCursor = Math.max(this.newestCursor, after.cursor);
     this.results.set(after.cursor, after);
+  }
+
+  /** A result counts as collected when its trainer has it, and not before. */
+  private collected({ cursor, task_id: taskId, session_id: id }: ResultRow): void {
+    for (const read of this.history.read.values()) if (read.has(cursor)) return;
+    if (this.history.callbacks.get(taskId)?.some(({ acknowledged }) => acknowledged) === true) return;
+    this.fail('collected', `cursor ${cursor}, ${id}, counts as collected, but nobody has it`);
+  }
+
+  /** The sessions of the older process go back to the queue in the commit that lets the newer one in. */
+  private node({ before, after }: Change<NodeRow>): void {
+    if (before === undefined || after === undefined || before.instance === after.instance) return;
+    for (const row of this.state.sessions.values()) {
+      if (row.node_id !== after.node_id || row.lease_expires_ms === null) continue;
+      this.fail('takeover', `${row.session_id} is still leased to ${before.instance}`);
+    }
   }
 
   private delivery({ before, after }: Change<DeliveryRow>): void {
@@ -208,12 +214,14 @@ export class CommitRules {
 
   private task({ before, after }: Change<TaskRow>): void {
     if (after === undefined) {
-      if (before !== undefined && before.ended_ms === null)
-        this.fail('retention', `open task ${before.task_id} was removed`);
+      if (before === undefined) return;
+      this.removed.add(before.task_id);
+      if (before.ended_ms === null) this.fail('retention', `open task ${before.task_id} was removed`);
       return;
     }
     if (before === undefined) return;
-    if (before.status !== 'running' && before.status !== after.status) {
+    const stopped = before.early_stopped === 1 && after.status === 'completed';
+    if (before.status !== 'running' && before.status !== after.status && !stopped) {
       this.fail('one end', `task ${after.task_id} moved from ${before.status} to ${after.status}`);
     }
     if (before.ended_ms !== null && before.ended_ms !== after.ended_ms) {
@@ -227,12 +235,21 @@ export class CommitRules {
     if (task === undefined) return;
     const sessions = this.state.sessions.where((row) => row.task_id === taskId);
     const ended = sessions.filter((row) => isTerminal(row.status));
-    const submitted = JSON.parse(task.request) as { num_samples: number; refill: number };
+    const submitted = JSON.parse(task.request) as TaskRequest;
     const say = (what: string, said: number, is: number): void => {
       if (said !== is) this.fail('conservation', `task ${taskId} says ${what} ${said}, but it is ${is}`);
     };
     say('total_sessions', task.total_sessions, sessions.length);
     say('completed_sessions', task.completed_sessions, ended.length);
+    const usable = ended.filter((row) => row.unusable === null).length;
+    say('usable_sessions', task.usable_sessions, usable);
+    const enough = submitted.early_stop_min_usable_sessions ?? Number.POSITIVE_INFINITY;
+    if (task.status === 'running' && usable >= enough && ended.length < sessions.length) {
+      this.fail('early stop', `task ${taskId} goes on with ${usable} usable samples of ${enough}`);
+    }
+    const unusable = ended.length - usable;
+    if (task.refilled > unusable)
+      this.fail('refill', `task ${taskId} was refilled ${task.refilled} times for ${unusable}`);
     say('num_samples and refilled', submitted.num_samples + task.refilled, sessions.length);
     if (task.refilled > submitted.refill) this.fail('refill', `task ${taskId} was refilled ${task.refilled} times`);
     if (new Set(sessions.map((row) => row.sample_index)).size !== sessions.length) {

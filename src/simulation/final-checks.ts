@@ -5,6 +5,9 @@ import type { Trainer } from './trainer.ts';
 import type { Parts } from './troubles.ts';
 import type { World } from './world.ts';
 
+/** For the transactions of a sweep that finds something, ms. */
+const DEADLINE_GRACE_MS = 500;
+
 type Made = { readonly session: string; readonly epoch: number; readonly instance: string; readonly turns: number };
 
 /** What is still to be done, in words; empty: everything has come to its end. */
@@ -34,13 +37,15 @@ export function checkEnd(world: World, trainers: Iterable<Trainer>): void {
   sessions(world);
   for (const trainer of trainers) reading(world, trainer);
   callbacks(world, trainers);
+  deadlines(world);
 }
 
-function submits({ history, database, timeline }: World): void {
+function submits({ history, database, timeline, rules }: World): void {
   const { state } = database.rows;
   for (const [taskId, { sessionIds, trainer }] of history.submitted) {
     const task = state.tasks.get(taskId);
     if (task === undefined) {
+      if (rules.removed.has(taskId)) continue;
       timeline.violate('nothing is lost', `task ${taskId} of ${trainer} was acknowledged and is gone`);
       continue;
     }
@@ -67,6 +72,12 @@ function sessions(world: World): void {
     const summary = JSON.parse(row.summary) as SessionSummary;
     if (history.cancelled.has(id) && row.status !== 'CANCELLED') {
       timeline.violate('cancelled', `${id} was cancelled and is ${row.status}`);
+    }
+    for (let epoch = 1; epoch <= row.epoch; epoch++) {
+      const kept = `${id}/${epoch}`;
+      if (history.keptPartials.has(kept) && state.deliveries.get(kept) === undefined) {
+        timeline.violate('partials', `the remains of ${kept} were acknowledged and are gone`);
+      }
     }
     const ref = state.results.get(id)?.trajectory_ref ?? null;
     if (ref === null) continue;
@@ -106,6 +117,16 @@ function reading({ history, rules, timeline, database }: World, trainer: Trainer
   for (const cursor of seen.keys()) {
     if (!rules.results.has(cursor))
       timeline.violate('cursors', `${plan.name} read cursor ${cursor}, which was never committed`);
+  }
+}
+
+/** In a calm world a deadline is kept to within a sweep. */
+function deadlines({ database, plan, timeline }: World): void {
+  const graceMs = (plan.server.sweep_seconds ?? 0) * 1000 + DEADLINE_GRACE_MS;
+  for (const { task_id: id, deadline_ms: deadlineMs, ended_ms: endedMs } of database.rows.state.tasks.values()) {
+    if (plan.calm && deadlineMs !== null && endedMs !== null && endedMs > deadlineMs + graceMs) {
+      timeline.violate('deadlines', `task ${id} ended ${(endedMs - deadlineMs).toFixed(0)} ms after its deadline`);
+    }
   }
 }
 

@@ -21,6 +21,8 @@ export class History {
   readonly read = new Map<string, Map<number, SessionResult>>();
   /** Callbacks by task. */
   readonly callbacks = new Map<string, Received[]>();
+  /** Session and epoch of remains that were acknowledged. */
+  readonly keptPartials = new Set<string>();
   /** The process that got each lease, by session and epoch. */
   private readonly holders = new Map<string, string>();
   private readonly timeline: Timeline;
@@ -30,8 +32,12 @@ export class History {
     this.sandboxes = new Sandboxes(timeline);
   }
 
-  leased(instance: string, lease: Lease): void {
+  /** `owner`: the process that had the node's id when the session was leased. */
+  leased(instance: string, owner: string | undefined, lease: Lease): void {
     const key = `${lease.session_id}/${lease.epoch}`;
+    if (instance !== owner) {
+      this.timeline.violate('takeover', `${key} was leased to ${instance} although ${owner} has its node`);
+    }
     const before = this.holders.get(key);
     if (before !== undefined) {
       this.timeline.violate('one holder', `${key} was leased to ${before} and to ${instance}`);

@@ -81,13 +81,16 @@ export function planOf(seed: number): Plan {
   const rates = new Map<string, number>();
   const servers = dice.whole(1, 2);
   const leaseSeconds = dice.between(2, 5);
+  const trainers = Array.from({ length: dice.whole(1, 2) }, (_, index) =>
+    trainerPlan(dice, `trainer-${index + 1}`, calm),
+  );
   return {
     seed,
     calm,
     servers,
     nodes: Array.from({ length: dice.whole(calm ? 1 : 2, 4) }, (_, index) => nodePlan(dice, index, calm)),
-    trainers: Array.from({ length: dice.whole(1, 2) }, (_, index) => trainerPlan(dice, `trainer-${index + 1}`, calm)),
-    server: serverConfig(dice, leaseSeconds),
+    trainers,
+    server: serverConfig(dice, leaseSeconds, trainers, calm),
     heartbeatSeconds: leaseSeconds / 3,
     troubleMs: calm ? 3_000 : dice.between(3_000, 9_000),
     troubles: calm ? [] : TROUBLES.filter(() => dice.chance(0.4)),
@@ -114,8 +117,22 @@ function diskFaults(dice: Dice): DiskFaults {
   return { refuse: some(0.1), unknown: some(0.1), interrupt: some(0.2), slow: some(0.1) };
 }
 
-function serverConfig(dice: Dice, leaseSeconds: number): RolloutConfigInput {
+function serverConfig(
+  dice: Dice,
+  leaseSeconds: number,
+  trainers: readonly TrainerPlan[],
+  calm: boolean,
+): RolloutConfigInput {
+  // Who is only called back collects a task as a whole, and needs room for all of it.
+  const limited = trainers.every(({ reader }) => reader !== 'none') && dice.chance(0.3);
   return {
+    ...(limited ? { max_uncollected_results: dice.whole(1, 5) } : {}),
+    // A submit that is repeated for longer than its task is kept makes a new one, so only a world in which none is.
+    ...(calm && dice.chance(0.5)
+      ? { retain_tasks_hours: dice.between(0.0003, 0.002), retention_sweep_seconds: 1 }
+      : {}),
+    ...(dice.chance(0.3) ? { queue_order: 'longest_first' as const } : {}),
+    avoid_node_seconds: dice.between(0, 5),
     lease_seconds: leaseSeconds,
     sweep_seconds: dice.between(0.3, 1),
     node_timeout_seconds: leaseSeconds,
@@ -153,7 +170,8 @@ function trainerPlan(dice: Dice, name: string, calm: boolean): TrainerPlan {
 
 function taskPlan(dice: Dice, trainer: string, index: number, callbacks: boolean): TaskPlan {
   const atMs = dice.between(0, 2_500);
-  const samples = dice.whole(1, 4);
+  // Some trainers would fill every node, if they were let.
+  const samples = dice.chance(0.08) ? dice.whole(12, 24) : dice.whole(1, 4);
   const named = dice.chance(0.5);
   const stops = dice.chance(0.25);
   const request: TaskRequestInput = {

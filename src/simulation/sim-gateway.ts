@@ -6,7 +6,14 @@ import { StagePools } from '../gateway/stage-pools.ts';
 import { type Logger, silentLogger } from '../observe/log.ts';
 import { createGatewayMetrics } from '../observe/metrics.ts';
 import type { RouteName } from '../rollout/http/api.ts';
-import type { DeliveryReply, EngineDirectory, HeartbeatReply, LeaseReply, NodeInfo } from '../schema/index.ts';
+import type {
+  DeliveryReply,
+  EngineDirectory,
+  HeartbeatReply,
+  LeaseReply,
+  NodeInfo,
+  PartialReply,
+} from '../schema/index.ts';
 import { AgentRun } from './agent-run.ts';
 import type { Host } from './network.ts';
 import type { NodePlan } from './plan.ts';
@@ -85,6 +92,7 @@ export class SimGateway {
       delivered: () => {},
     });
     this.agent = agent;
+    void agent.takenOver.then(() => this.giveWay(life));
     agent.start().catch((thrown: unknown) => {
       world.timeline.note(host.name, `could not start: ${asFloeError(thrown).message}`);
       life.kill();
@@ -110,6 +118,14 @@ export class SimGateway {
     if (host.process === life) host.process = null;
   }
 
+  /** A newer process has the id: this one ends, and whoever watches over it does not start it again. */
+  private async giveWay(life: SimProcess): Promise<void> {
+    this.world.timeline.note(this.host.name, 'gives way to a newer process');
+    await this.agent?.close();
+    life.kill();
+    if (this.host.process === life) this.host.process = null;
+  }
+
   private reap(life: SimProcess): void {
     const { world } = this;
     world.timeline.after(world.dice.between(REAP_MS.from, REAP_MS.to), () => world.history.sandboxes.endAllOf(life));
@@ -126,11 +142,20 @@ export class SimGateway {
       heartbeat: (beat, signal) => ask<HeartbeatReply>('heartbeat', { ...beat, instance }, signal),
       lease: async (asked, signal) => {
         const { leases } = await ask<LeaseReply>('lease', { ...asked, instance }, signal);
-        for (const lease of leases) this.world.history.leased(instance, lease);
+        const { history, rules } = this.world;
+        for (const lease of leases) {
+          history.leased(instance, rules.claims.ownerOf(lease.session_id, lease.epoch), lease);
+        }
         return leases;
       },
       deliverResult: (result, signal) => ask<DeliveryReply>('deliverResult', envelopeOf(result), signal),
-    } as NodeCalls;
+      deliverPartial: async (remains, signal) => {
+        const reply = await ask<PartialReply>('deliverPartial', envelopeOf(remains), signal);
+        const { session_id: id, epoch } = remains.summary;
+        this.world.history.keptPartials.add(`${id}/${epoch}`);
+        return reply;
+      },
+    };
   }
 
   private async ask(life: SimProcess, name: RouteName, asked: unknown, signal?: AbortSignal): Promise<unknown> {
@@ -175,5 +200,6 @@ function envelopeOf({ summary, trajectory, completions, artifacts }: DeliveredRe
 }
 
 function lying(pools: StagePools, more: number): StagePools {
-  return Object.assign(Object.create(pools) as StagePools, { admissible: () => pools.admissible() + more });
+  const honest = pools.admissible.bind(pools);
+  return Object.assign(pools, { admissible: () => honest() + more });
 }

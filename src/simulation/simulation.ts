@@ -1,6 +1,7 @@
 import { Dice } from './dice.ts';
 import { checkEnd, unfinished } from './final-checks.ts';
 import { planOf } from './plan.ts';
+import { Promptness } from './promptness.ts';
 import { SimGateway } from './sim-gateway.ts';
 import { SimServer } from './sim-server.ts';
 import type { Violation } from './timeline.ts';
@@ -34,12 +35,13 @@ export async function simulate(seed: number): Promise<SimulationResult> {
   for (const gateway of parts.gateways) gateway.start();
   for (const trainer of trainers.values()) trainer.start();
   new Troublemaker(world, parts).start();
+  new Promptness(world).start();
 
   const limitMs = plan.troubleMs + QUIET_LIMIT_MS;
   await timeline.run(() => unfinished(world, trainers.values(), parts) === '', limitMs);
   const left = unfinished(world, trainers.values(), parts);
   if (left !== '') timeline.violate('liveness', `still open after ${QUIET_LIMIT_MS / 1000} s without trouble: ${left}`);
-  await timeline.run(() => false, timeline.nowMs + AFTERMATH_MS);
+  if (left === '') await timeline.run(() => false, timeline.nowMs + AFTERMATH_MS);
   if (timeline.violation === null) checkEnd(world, trainers.values());
   return { seed, violation: timeline.violation, events: timeline.events, virtualMs: timeline.nowMs };
 }

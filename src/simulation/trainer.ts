@@ -16,6 +16,8 @@ import type { World } from './world.ts';
 
 /** Between two tries of a call, ms. */
 const RETRY_MS = { from: 50, to: 800 };
+/** A cancellation that came first is at most 300 ms old when its task is submitted, and holds for a second at least. */
+const TOMBSTONE_SURE_MS = 500;
 /** A reader asks again at once; the server holds the request this long, s. */
 const READ_WAIT_SECONDS = 4;
 
@@ -78,10 +80,15 @@ export class Trainer {
     const request = taskRequestSchema.parse(task.request);
     const { idempotency_key: key } = request;
     const name = request.task_id ?? key;
+    const refusedBefore = history.cancelled.has(request.task_id ?? '');
+    const startedMs = timeline.nowMs;
     try {
       const reply = (await this.insist('submitTask', { id: '', query: undefined, body: request })) as SubmitReply;
       timeline.note(this.host.name, `task ${reply.task_id} is accepted: ${reply.session_ids.join(' ')}`);
       history.accepted(reply.task_id, { trainer: this.plan.name, sessionIds: reply.session_ids, request });
+      if (this.world.plan.calm && refusedBefore && timeline.nowMs - startedMs < TOMBSTONE_SURE_MS && !reply.duplicate) {
+        timeline.violate('cancelled', `task ${name} was cancelled before it was submitted, and is accepted`);
+      }
       if (task.cancelAtMs !== null && request.task_id === undefined)
         await this.cancelAt(task.cancelAtMs, reply.task_id);
       if (task.cancelOneAtMs !== null)
@@ -114,10 +121,10 @@ export class Trainer {
   private async cancelOne(atMs: number, sessionId: string): Promise<void> {
     await sleep(this.life.clock, Math.max(0, atMs - this.world.timeline.nowMs));
     this.world.timeline.note(this.host.name, `cancels ${sessionId}`);
-    const view = (await this.insist('cancelSession', { id: sessionId, query: undefined, body: undefined })) as {
-      status: string;
-    };
-    if (view.status === 'CANCELLED') this.world.history.cancelled.add(sessionId);
+    const asked = { id: sessionId, query: undefined, body: undefined };
+    // It may be over, and removed, by now.
+    const view = (await this.insist('cancelSession', asked).catch(ifGone)) as { status: string } | null;
+    if (view?.status === 'CANCELLED') this.world.history.cancelled.add(sessionId);
   }
 
   private async read(): Promise<void> {
@@ -168,4 +175,9 @@ export class Trainer {
       this.world.timeline.violate('no defects', `${this.host.name}: ${code}: ${message}`);
     });
   }
+}
+
+function ifGone(thrown: unknown): null {
+  if (FloeError.is(thrown) && thrown.code === 'not_found') return null;
+  throw thrown;
 }

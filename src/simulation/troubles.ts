@@ -57,7 +57,11 @@ export class Troublemaker {
         gateway.kill();
         this.later(AWAY_MS, () => gateway.start());
       },
-      close_node: () => void gateway.close().then(() => this.later(AWAY_MS, () => gateway.start())),
+      close_node: () =>
+        void gateway.close().then(() => {
+          if (this.over) gateway.start();
+          else this.later(AWAY_MS, () => gateway.start());
+        }),
       pause_server: () => this.pause(server.host),
       pause_node: () => this.pause(gateway.host),
       partition: () => this.partition(),
