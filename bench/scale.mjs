@@ -127,7 +127,7 @@ const PARTS = {
   },
   async makespan() {
     const { measuredMs, bestMs, boundMs, batchMs, boundedBatchMs } = await makespan({
-      sessions: quick ? 160 : 320,
+      sessions: quick ? 240 : 400,
       runMs: RUN_MS,
     });
     return {

@@ -9,12 +9,12 @@ const INIT_SHARE = 0.35;
 const POSTRUN_SHARE = 0.2;
 const RUN_WORKERS = 8;
 
-/** Just enough INIT and POSTRUN for the RUN workers, and a worker more, for durations vary. */
+/** Twice the INIT and POSTRUN workers that keep RUN busy on average, for durations vary, and a READY place for each RUN worker. */
 function pools() {
   const means = { initMs: INIT_SHARE, runMs: 1, postrunMs: POSTRUN_SHARE };
   const { hints } = poolHints(means, { init: 1, run: RUN_WORKERS, postrun: 1 });
-  const [init, postrun] = hints.map(({ needed }) => needed + 1);
-  return { init, ready: RUN_WORKERS / 2, run: RUN_WORKERS, postrun };
+  const [init, postrun] = hints.map(({ needed }) => 2 * needed);
+  return { init, ready: RUN_WORKERS, run: RUN_WORKERS, postrun };
 }
 
 /** Numbers in [0, 1) that are the same in every run. */
@@ -106,7 +106,7 @@ export async function pipelineGain(load) {
  */
 export function makespan({ sessions, runMs }) {
   return withServer({ config: { queue_order: 'longest_first' } }, async ({ client, startNode }) => {
-    const tasks = tasksOf(sessions, runMs, 0.8, 7);
+    const tasks = tasksOf(sessions, runMs, 0.5, 7);
     const options = { mode: 'staged', pools: pools() };
     await submitAll(client, tasks);
     const teacher = await startNode({ ...options, nodeId: 'first' });

@@ -53,15 +53,33 @@ export function replayMakespan(
 
 /** The shortest makespan found: `pipeline` with each of the orders that are known to do well. At least {@link makespanBound}. */
 export function bestMakespan(sessions: readonly StageDurations[], pools: ReplayPools): number {
-  const orders: readonly ((a: StageDurations, b: StageDurations) => number)[] = [
-    () => 0,
-    (a, b) => sumOf(b, STAGES) - sumOf(a, STAGES),
-    (a, b) => b.runMs - a.runMs,
-    (a, b) => b.runMs + b.postrunMs - (a.runMs + a.postrunMs),
-    johnson,
+  const longestFirst = [...sessions].sort((a, b) => sumOf(b, STAGES) - sumOf(a, STAGES));
+  const orders: readonly (readonly StageDurations[])[] = [
+    sessions,
+    longestFirst,
+    [...sessions].sort((a, b) => b.runMs - a.runMs),
+    [...sessions].sort(johnson),
+    // Whoever is through INIT soonest gives the first RUN workers something to do.
+    movedToFront(longestFirst, (a, b) => a.initMs - b.initMs, pools.run),
+    // Short ones fill the gaps at the end; longest first throughout would leave INIT behind with them.
+    ...[1, 2, 4].map((each) => movedToBack(sessions, (a, b) => a.runMs - b.runMs, each * pools.run)),
   ];
-  const makespans = orders.map((order) => replayMakespan([...sessions].sort(order), pools, 'pipeline'));
-  return Math.min(...makespans);
+  return Math.min(...orders.map((order) => replayMakespan(order, pools)));
+}
+
+type Comparison = (a: StageDurations, b: StageDurations) => number;
+
+function movedToFront(sessions: readonly StageDurations[], order: Comparison, count: number): StageDurations[] {
+  const first = [...sessions].sort(order).slice(0, count);
+  const moved = new Set(first);
+  return [...first, ...sessions.filter((session) => !moved.has(session))];
+}
+
+/** Those that come first in `order`, in the opposite order. */
+function movedToBack(sessions: readonly StageDurations[], order: Comparison, count: number): StageDurations[] {
+  const last = [...sessions].sort(order).slice(0, count).reverse();
+  const moved = new Set(last);
+  return [...sessions.filter((session) => !moved.has(session)), ...last];
 }
 
 /** Johnson's rule over the first and the last two stages, which is optimal for two machines. */
