@@ -125,6 +125,11 @@ export class Recovery {
       record = await readRecord(entry.path);
     } catch (thrown) {
       const error = asFloeError(thrown);
+      if (entry.places.length === 0) {
+        // Cut off while it was written: before anything was made for the attempt.
+        log.info({ path: entry.path }, 'an attempt had not begun yet');
+        return true;
+      }
       const kept = await quarantine(entry.path, quarantineDir);
       for (const segment of entry.segments) segment.damaged = true;
       this.tellDamaged(kept, 1);

@@ -259,6 +259,16 @@ describe('a gateway that finds what a dead one left', () => {
     expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
   });
 
+  it('drops a record that was cut off while it was written, for nothing had begun', async () => {
+    await dieWith([{ lease: leaseOf('ses_1'), completions: [] }]);
+    await truncate(join(dir, 'attempts', 'ses_1.1.3.rec'), 50);
+    await writeFile(join(dir, 'attempts', 'ses_2.1.1.rec'), '');
+    const life = await nextLife();
+    await life.recovery.done;
+    expect([life.delivered, life.damaged]).toEqual([[], 0]);
+    expect([await ls('attempts'), await ls('journal'), await ls('quarantine')]).toEqual([[], [], []]);
+  });
+
   it('does nothing when there is nothing', async () => {
     const life = await nextLife();
     await life.recovery.done;
