@@ -32,6 +32,7 @@ export function registerGateway(program: Command): void {
     program
       .command('gateway')
       .description('a node: takes sessions from a rollout server and runs them')
+      .option('--topology <file>', 'take what follows from the --node-id of a topology: docs/cluster.md')
       .option('--server <url>', `rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
       .option(TOKEN_FILE, TOKEN_HELP)
       .option(CA, CA_HELP)

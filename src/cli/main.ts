@@ -23,6 +23,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   harness: async () => (await import('./harness.ts')).registerHarness,
   doctor: async () => (await import('./doctor.ts')).registerDoctor,
   cluster: async () => (await import('./cluster.ts')).registerCluster,
+  topology: async () => (await import('./topology.ts')).registerTopology,
   demo: async () => (await import('./demo/command.ts')).registerDemo,
 };
 
@@ -42,7 +43,8 @@ try {
   // Help and typing errors need to know every command.
   const loaders = wanted === undefined ? Object.values(COMMANDS) : [wanted];
   for (const load of loaders) (await load())(program);
-  await program.parseAsync(process.argv);
+  const expands = process.argv.some((arg) => /^--topology(=|$)/.test(arg));
+  await program.parseAsync(expands ? await (await import('./topology.ts')).withTopology(process.argv) : process.argv);
 } catch (error) {
   printError(error, process.argv.includes('--json'));
   // Exit code 2 tells a script that its own input was refused.

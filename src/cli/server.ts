@@ -29,6 +29,8 @@ export function registerServer(program: Command): void {
     program
       .command('server')
       .description('the rollout server: tasks, leases, results')
+      .option('--topology <file>', 'take what follows from a topology: docs/cluster.md')
+      .option('--replica <n>', 'which replica of the topology this is', '1')
       .option('--host <host>', 'address to listen on', '127.0.0.1')
       .option('--port <port>', '0 picks a free one', String(DEFAULT_SERVER_PORT))
       .option('--dir <dir>', 'database and blobs (default: server/ in the floe home)')

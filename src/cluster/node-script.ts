@@ -1,5 +1,5 @@
 import type { ClusterConfig, NodeEngine, NodeRole } from './cluster-config.ts';
-import { endingLines, floeLines, SERVERS, scriptHead } from './script.ts';
+import { endingLines, floeLines, SERVERS, scratchLines, scriptHead } from './script.ts';
 import { quoted, templated } from './words.ts';
 
 /** The job array of the nodes of one role, each with its engines. */
@@ -11,8 +11,8 @@ export function nodeScript(config: ClusterConfig, role: NodeRole): string {
     count: role.count,
   });
   return `${head}${floeLines(config)}${SERVERS}node_id=${config.name}-${role.name}-$SLURM_ARRAY_TASK_ID
-# The same on the same host after this job was queued again, so that what an earlier run left is taken up.
-state=${quoted(config.scratch)}/floe-$UID-${config.name}/$node_id
+${scratchLines(config)}# The same on the same host after this job was queued again, so that what an earlier run left is taken up.
+state=$scratch/$node_id
 ${role.engines.length > 0 ? 'engine_pids=()\nregistered=()\n' : ''}${endingLines(config.restarts, stopLines(role))}
 say "waiting for a rollout server"
 await "\${floe[@]}" cluster wait "$servers" "\${trust[@]}" --seconds ${config.wait_seconds}

@@ -29,7 +29,6 @@ export function scriptHead(config: ClusterConfig, { name, what, job, count }: Sc
 ${[...(count === null ? [] : [`#SBATCH --array=1-${count}`]), ...resourceLines(mergedJob(config.slurm, job))].join('\n')}
 # ${what}
 set -euo pipefail
-umask 077
 ${config.setup === null ? '' : `set +u\n# shellcheck source=/dev/null\nsource ${quoted(config.setup)}\nset -u\n`}
 hostname=$(hostname)
 host=${templated(config.host_name, ['hostname'])}
@@ -59,6 +58,19 @@ ${harnesses}`;
 export const SERVERS = `# Each replica of the server has a file with its URL in this folder.
 servers=file:$run/servers
 `;
+
+/** A directory of this cluster on a disk of the host, for its owner alone: anybody may have made one of that name before. */
+export function scratchLines(config: ClusterConfig): string {
+  return `
+scratch=${quoted(config.scratch)}/floe-$UID-${config.name}
+mkdir -p "$scratch"
+if [[ ! -O $scratch || -L $scratch ]]; then
+  say "$scratch belongs to somebody else"
+  exit 1
+fi
+chmod 700 "$scratch"
+`;
+}
 
 /** A file that other jobs read. */
 export const PUBLISH = `

@@ -1,5 +1,5 @@
 import type { ClusterConfig } from './cluster-config.ts';
-import { endingLines, floeLines, PUBLISH, scriptHead, waitForFile } from './script.ts';
+import { endingLines, floeLines, PUBLISH, scratchLines, scriptHead, waitForFile } from './script.ts';
 import { quoted, templated } from './words.ts';
 
 /** The job array of the server's replicas. */
@@ -30,8 +30,7 @@ fi
   ];
   return `${head}${floeLines(config)}port=$((${server.port} + SLURM_ARRAY_TASK_ID - 1))
 url=${scheme}://$host:$port
-dir=${config.database.kind === 'sqlite' ? '$run/server' : `${quoted(config.scratch)}/floe-$UID-${config.name}/server-$SLURM_ARRAY_TASK_ID`}
-${PUBLISH}${config.database.kind === 'postgres' ? waitForFile(config.wait_seconds) : ''}${endingLines(config.restarts, stop)}
+${config.database.kind === 'sqlite' ? 'dir=$run/server\n' : `${scratchLines(config)}dir=$scratch/server-$SLURM_ARRAY_TASK_ID\n`}${PUBLISH}${config.database.kind === 'postgres' ? waitForFile(config.wait_seconds) : ''}${endingLines(config.restarts, stop)}
 mkdir -p "$dir"
 ${databaseLines(config)}
 say "starting replica $SLURM_ARRAY_TASK_ID at $url"
