@@ -18,12 +18,12 @@ const CONNECTIONS = 12;
 /** Transactions rarely meet, since all lock in one order; one that is still in the way after this many tries tells of overload. */
 const MAX_TRIES = 8;
 
-type Session = { readonly client: BoundedClient; readonly kysely: Connection };
+type Session = { readonly client: BoundedClient; readonly kysely: Connection; begun: Promise<unknown> };
 
-type Mode = { readonly begin: string; readonly flavor: SqlFlavor };
+type Mode = { readonly begin: string; readonly flavor: SqlFlavor; readonly writes: boolean };
 
-const WRITE: Mode = { begin: 'begin isolation level read committed', flavor: POSTGRES_FLAVOR };
-const READ: Mode = { begin: 'begin isolation level repeatable read read only', flavor: READ_FLAVOR };
+const WRITE: Mode = { begin: 'begin isolation level read committed', flavor: POSTGRES_FLAVOR, writes: true };
+const READ: Mode = { begin: 'begin isolation level repeatable read read only', flavor: READ_FLAVOR, writes: false };
 
 /**
  * A store in PostgreSQL, for any number of servers at a time. A server of PostgreSQL that is gone, hung or full is a
@@ -140,28 +140,39 @@ export class PostgresStore implements Store {
     const known = this.sessions.get(raw);
     if (known !== undefined) return known;
     const client = new BoundedClient(raw, this.clock, this.statementNames);
-    const session = { client, kysely: kyselyOver(client) };
+    const session: Session = { client, kysely: kyselyOver(client, () => session.begun), begun: Promise.resolve() };
     this.sessions.set(raw, session);
     return session;
   }
 }
 
 async function runOnce<T>(
-  { client, kysely }: Session,
-  { begin, flavor }: Mode,
+  session: Session,
+  { begin, flavor, writes }: Mode,
   work: (tables: StoreTables) => Promise<T>,
 ): Promise<T> {
-  await client.run(begin);
+  const { client } = session;
+  session.begun = client.run(begin);
+  // Whoever needs the transaction waits for it, and hears of its failure; nobody may have come to that when it fails.
+  session.begun.catch(() => {});
   let value: T;
   try {
-    value = await work(tablesOver(kysely, flavor));
+    value = await work(tablesOver(session.kysely, flavor));
+    await session.begun;
   } catch (thrown) {
     // When even this fails the connection is thrown away, and the transaction with it.
     await client.run('rollback').catch(() => {});
     throw thrown;
   }
-  const { command } = await client.run('commit');
+  const ended = client.run('commit');
+  if (!writes) {
+    // All has been read. When the connection breaks now, its next user is told.
+    ended.catch(() => {});
+    return value;
+  }
   // The server answers a commit after a failed statement with a rollback, and no error.
-  if (command !== 'COMMIT') throw new Error('work went on after a statement that failed, so nothing was committed');
+  if ((await ended).command !== 'COMMIT') {
+    throw new Error('work went on after a statement that failed, so nothing was committed');
+  }
   return value;
 }
