@@ -38,7 +38,10 @@ export type EngineLimits = z.infer<typeof engineLimitsSchema>;
 export const engineSpecSchema = z.strictObject({
   engine_id: idSchema.optional().describe('default: derived from the URL'),
   kind: engineKindSchema.default('vllm'),
-  base_url: z.url({ protocol: /^https?$/ }).describe('without /v1'),
+  base_url: z
+    .url({ protocol: /^https?$/ })
+    .refine((url) => !/^https?:\/\/[^/?#]*@/i.test(url), 'must not hold a user name or password: give an api_key')
+    .describe('without /v1'),
   pool: idSchema
     .default('default')
     .describe('engines of one pool serve one policy; a task names the pool that it uses'),
