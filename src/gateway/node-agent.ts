@@ -60,6 +60,9 @@ export class NodeAgent {
   private heartbeatLoopDone: Promise<void> = Promise.resolve();
   private closing = false;
   private cancelGather: (() => void) | null = null;
+  /** Whether a report of changes is under way, and whether there is more to tell since. */
+  private reporting = false;
+  private reportAgain = false;
   private undelivered = 0;
   private readonly fence: LeaseFence;
   private tellTakenOver: (error: FloeError) => void = () => {};
@@ -269,10 +272,23 @@ export class NodeAgent {
   /** Something has changed that the server shall know of. */
   reportSoon(): void {
     if (this.cancelGather !== null || this.stopping.signal.aborted) return;
+    // A server that is slow to answer would only get slower from reports that pile up.
+    this.reportAgain = this.reporting;
+    if (this.reporting) return;
     this.cancelGather = this.deps.clock.schedule(Math.max(PROGRESS_GATHER_MS, this.attempts.size), () => {
       this.cancelGather = null;
-      void this.heartbeat(0);
+      void this.report();
     });
+  }
+
+  private async report(): Promise<void> {
+    this.reporting = true;
+    try {
+      await this.heartbeat(0);
+    } finally {
+      this.reporting = false;
+      if (this.reportAgain) this.reportSoon();
+    }
   }
 
   /** Reports and renews; ends the sessions that the server wants ended. A node that the server forgot registers again. */

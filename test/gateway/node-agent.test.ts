@@ -382,4 +382,37 @@ describe('heartbeats', () => {
     for (let i = 0; i < 50 && !waits.includes(0.5); i++) await settle();
     expect(waits).toContain(0.5);
   });
+
+  it('with news do not pile up at a server that is slow to answer, and the last news is told', async () => {
+    const answers: (() => void)[] = [];
+    let slow = false;
+    const { calls } = start({
+      heartbeat: async (beat, signal) => {
+        if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
+        if (slow) await new Promise<void>((resolve) => answers.push(resolve));
+        return { stop: [], draining: false, engines: null };
+      },
+    });
+    await agent?.start();
+    await settle();
+    slow = true;
+    const before = calls.heartbeat;
+    for (let i = 0; i < 10; i++) {
+      agent?.reportSoon();
+      clock.advance(200);
+      await settle();
+    }
+    expect(calls.heartbeat - before).toBe(1);
+    answers.shift()?.();
+    await settle();
+    clock.advance(200);
+    await settle();
+    expect(calls.heartbeat - before).toBe(2);
+    slow = false;
+    answers.shift()?.();
+    await settle();
+    clock.advance(1_000);
+    await settle();
+    expect(calls.heartbeat - before).toBe(2);
+  });
 });
