@@ -6,6 +6,11 @@ import { createInterface } from 'node:readline';
 
 const all = new Set();
 
+// However this program ends, what it started ends with it.
+process.on('exit', () => {
+  for (const child of all) killPid(child.target);
+});
+
 export class Child {
   /** `command` is the whole command line. With `ready`, waits for its first line of JSON. */
   static start(command, { env = {}, cwd } = {}) {
