@@ -1,0 +1,58 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { startServer } from '../../src/cli/stack.ts';
+import { FloeClient } from '../../src/client/index.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import { task } from '../rollout/harness.ts';
+import { postgresMissing, usePostgres } from '../store/postgres.ts';
+
+describe.skipIf(postgresMissing() !== null)('servers on one PostgreSQL', () => {
+  const cluster = usePostgres();
+  let dir: string;
+  const undo: (() => Promise<unknown>)[] = [];
+  beforeEach(async () => {
+    dir = await mkdtemp(join(tmpdir(), 'floe-servers-'));
+  });
+  afterEach(async () => {
+    for (const close of undo.splice(0).reverse()) await close();
+    await rm(dir, { recursive: true, force: true });
+  });
+
+  async function server(database: string): Promise<FloeClient> {
+    // One directory: with PostgreSQL there is nothing in it but blobs, which servers share.
+    const running = await startServer(dir, { port: 0 }, silentLogger, [], { database, blobs: null });
+    undo.push(() => running.close());
+    const client = new FloeClient({ url: running.url });
+    undo.push(() => client.close());
+    return client;
+  }
+
+  test('see one another’s tasks, and answer a repeated submission alike', async () => {
+    const database = await cluster().createDatabase();
+    const [first, second] = await Promise.all([server(database), server(database)]);
+    const submitted = await first.submit(task({ num_samples: 3 }));
+    expect(await second.task(submitted.task_id)).toMatchObject({ task_id: submitted.task_id, total_sessions: 3 });
+    for (let round = 0; round < 10; round++) {
+      const request = task({ idempotency_key: `key-${round}` });
+      const replies = await Promise.all([first, second, first, second].map((client) => client.submit(request)));
+      expect(new Set(replies.map((reply) => reply.task_id)).size).toBe(1);
+      expect(replies.filter((reply) => !reply.duplicate)).toHaveLength(1);
+    }
+  });
+
+  test('go on when one of them and then the database goes away', async () => {
+    const database = await cluster().createDatabase();
+    const first = await server(database);
+    const closeFirst = undo.splice(0).reverse();
+    const second = await server(database);
+    const { task_id: taskId } = await first.submit(task());
+    for (const close of closeFirst) await close();
+    await cluster().kill();
+    await expect(second.submit(task())).rejects.toMatchObject({ code: 'store_unavailable' });
+    await cluster().start();
+    expect(await second.task(taskId)).toMatchObject({ task_id: taskId });
+    expect((await second.submit(task({ idempotency_key: 'k' }))).duplicate).toBe(false);
+  });
+});
