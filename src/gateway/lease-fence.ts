@@ -52,6 +52,12 @@ export class LeaseFence {
     return { atMs: this.lookedMs, pausedMs: this.pausedMs };
   }
 
+  /** How good a lease is that was asked for at `asked` and has come now: it may have been given before this process stood still. */
+  arrived(asked: Renewal): Renewal {
+    const { atMs, pausedMs } = this.now();
+    return { atMs: atMs - (pausedMs - asked.pausedMs), pausedMs: asked.pausedMs };
+  }
+
   /** Stops what must not go on. To be called before anything leaves the node; cheap. */
   check(): void {
     this.look();
@@ -68,7 +74,7 @@ export class LeaseFence {
   }
 
   /** Certain only when the process ran for so little of the time that no renewal can have failed for want of the server. */
-  private hasExpired({ lease, renewal }: Attempt): boolean {
+  hasExpired({ lease, renewal }: Attempt): boolean {
     const ageMs = this.lookedMs - renewal.atMs;
     const pausedMs = this.pausedMs - renewal.pausedMs;
     return ageMs >= lease.lease_seconds * 1000 && ageMs - pausedMs <= 2 * this.options.beatMs();

@@ -6,7 +6,7 @@ import type { Logger } from '../observe/log.ts';
 import { type GatewayMetrics, recordSession } from '../observe/metrics.ts';
 import { type Lease, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
 import { Attempt } from './attempt.ts';
-import { LeaseFence } from './lease-fence.ts';
+import { LeaseFence, type Renewal } from './lease-fence.ts';
 import type { NodeEngines } from './node-engines.ts';
 import { asRemains } from './remains.ts';
 import type { StagePools } from './stage-pools.ts';
@@ -149,7 +149,9 @@ export class NodeAgent {
       const reached = await this.untilReached(
         'lease',
         async () => {
-          for (const lease of await api.lease({ slots, wait_seconds: leaseWaitSeconds }, signal)) this.begin(lease);
+          const asked = this.fence.now();
+          const leases = await api.lease({ slots, wait_seconds: leaseWaitSeconds }, signal);
+          for (const lease of leases) this.begin(lease, asked);
         },
         signal,
       );
@@ -169,12 +171,13 @@ export class NodeAgent {
     });
   }
 
-  private begin(lease: Lease): void {
+  private begin(lease: Lease, asked: Renewal): void {
     const { clock, log, runSession } = this.deps;
     const attempt = new Attempt(lease, specOf(lease), clock, () => this.reportSoon());
     const key = attemptKey(lease.session_id, lease.epoch);
     log.info({ session: lease.session_id, attempt: lease.attempt, epoch: lease.epoch }, 'session leased');
-    attempt.renewal = this.fence.now();
+    attempt.renewal = this.fence.arrived(asked);
+    if (this.fence.hasExpired(attempt)) attempt.stop('lease_lost');
     if (this.closing) attempt.stop('shutdown');
     const leave = this.deps.pools.admit();
     const done = runSession(attempt)

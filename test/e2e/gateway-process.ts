@@ -11,8 +11,8 @@ const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
 export type GatewayProcess = {
   readonly child: ChildProcess;
   readonly stateDir: string;
-  /** What it has written to its standard error so far. */
-  stderr(): string;
+  /** What it has written so far, to either stream. */
+  output(): string;
   /** Ends with the signal; resolves with the exit code, null after a signal. */
   end(signal: NodeJS.Signals): Promise<number | null>;
 };
@@ -36,18 +36,21 @@ export async function startGatewayProcess(options: GatewayProcessOptions): Promi
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, FLOE_HOME: `${stateDir}-home` },
   });
-  let stderr = '';
-  child.stderr.on('data', (chunk: Buffer) => {
-    stderr += chunk.toString();
-  });
-  const exited = once(child, 'exit');
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (chunk: Buffer) => {
+      output += chunk.toString();
+    });
+  }
+  // With `close` everything that it wrote has been read.
+  const exited = once(child, 'close');
   const line = once(createInterface({ input: child.stdout }), 'line');
   const started = await Promise.race([line.then(() => true), exited.then(() => false)]);
-  if (!started) throw new Error(`the gateway did not start: ${stderr}`);
+  if (!started) throw new Error(`the gateway did not start: ${output}`);
   return {
     child,
     stateDir,
-    stderr: () => stderr,
+    output: () => output,
     async end(signal) {
       if (child.exitCode === null && child.signalCode === null) child.kill(signal);
       await exited;

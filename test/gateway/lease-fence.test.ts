@@ -78,6 +78,25 @@ describe('a process that stood still', () => {
   });
 });
 
+describe('a lease that arrives', () => {
+  it('after a pause that was longer than itself is not begun', () => {
+    const { clock, attempt, fence } = node();
+    const asked = fence.now();
+    clock.advance(2_000);
+    clock.standStill(61_000);
+    attempt.renewal = fence.arrived(asked);
+    expect(fence.hasExpired(attempt)).toBe(true);
+  });
+
+  it('after a long wait is as good as new', () => {
+    const { clock, attempt, fence } = node();
+    const asked = fence.now();
+    clock.advance(600_000);
+    attempt.renewal = fence.arrived(asked);
+    expect(fence.hasExpired(attempt)).toBe(false);
+  });
+});
+
 describe('a server that is away', () => {
   it('for hours is no reason to end a session', () => {
     const { clock, attempt } = node();
