@@ -8,6 +8,9 @@ import { silentLogger } from '../../src/observe/log.ts';
 import { task } from '../rollout/harness.ts';
 import { postgresMissing, usePostgres } from '../store/postgres.ts';
 
+/** Servers and a database are started; a busy machine takes a while. */
+const START_MS = 120_000;
+
 describe.skipIf(postgresMissing() !== null)('servers on one PostgreSQL', () => {
   const cluster = usePostgres();
   let dir: string;
@@ -29,7 +32,7 @@ describe.skipIf(postgresMissing() !== null)('servers on one PostgreSQL', () => {
     return client;
   }
 
-  test('see one another’s tasks, and answer a repeated submission alike', async () => {
+  test('see one another’s tasks, and answer a repeated submission alike', { timeout: START_MS }, async () => {
     const database = await cluster().createDatabase();
     const [first, second] = await Promise.all([server(database), server(database)]);
     const submitted = await first.submit(task({ num_samples: 3 }));
@@ -42,7 +45,7 @@ describe.skipIf(postgresMissing() !== null)('servers on one PostgreSQL', () => {
     }
   });
 
-  test('go on when one of them and then the database goes away', async () => {
+  test('go on when one of them and then the database goes away', { timeout: START_MS }, async () => {
     const database = await cluster().createDatabase();
     const first = await server(database);
     const closeFirst = undo.splice(0).reverse();
