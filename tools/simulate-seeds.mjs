@@ -1,0 +1,66 @@
+// Runs simulations of many seeds in threads. Also the thread itself: it loads the simulation of one `dist` folder.
+import { pathToFileURL } from 'node:url';
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
+
+/** Seeds that a thread is given at a time: few enough that all threads end together. */
+const BATCH = 25;
+/** The last events of a world that broke a promise. */
+const SHOWN_EVENTS = 40;
+
+/**
+ * Simulates `count` seeds from `from` on. Calls `onDone(seedsSoFar, failures)` after each batch; ends early once there are
+ * `maxFailures`. Resolves to the failures, by seed: `{ seed, invariant, message, events }`.
+ */
+export async function simulateSeeds({ dist, from, count, jobs, maxFailures, onDone = () => {} }) {
+  const end = from + count;
+  let next = from;
+  let done = 0;
+  const failures = [];
+  const take = () => {
+    if (next >= end || failures.length >= maxFailures) return null;
+    const batch = { from: next, to: Math.min(end, next + BATCH) };
+    next = batch.to;
+    return batch;
+  };
+  const run = () =>
+    new Promise((resolve, reject) => {
+      const worker = new Worker(new URL(import.meta.url), { workerData: { dist }, execArgv: [] });
+      const giveWork = () => worker.postMessage(take());
+      worker.on('message', ({ seeds, found }) => {
+        done += seeds;
+        failures.push(...found);
+        onDone(done, failures.length);
+        giveWork();
+      });
+      worker.on('error', reject);
+      worker.on('exit', resolve);
+      giveWork();
+    });
+  await Promise.all(Array.from({ length: Math.min(jobs, Math.ceil(count / BATCH)) }, run));
+  return { seeds: done, failures: failures.sort((a, b) => a.seed - b.seed) };
+}
+
+async function work() {
+  // Errors are part of many worlds, and nobody reads where most of them were made.
+  Error.stackTraceLimit = 3;
+  const { simulate } = await import(pathToFileURL(`${workerData.dist}/simulation/index.js`).href);
+  const rejections = [];
+  process.on('unhandledRejection', (thrown) => rejections.push(thrown));
+  parentPort.on('message', async (batch) => {
+    if (batch === null) process.exit(0);
+    const found = [];
+    for (let seed = batch.from; seed < batch.to; seed++) {
+      const { violation, events } = await simulate(seed);
+      // Rejections that nobody handles are told when the event loop turns.
+      await new Promise(setImmediate);
+      const [rejection] = rejections.splice(0);
+      const broken =
+        violation ??
+        (rejection && { invariant: 'no defects', message: `nobody handled: ${rejection?.stack ?? rejection}` });
+      if (broken) found.push({ seed, ...broken, events: events.slice(-SHOWN_EVENTS) });
+    }
+    parentPort.postMessage({ seeds: batch.to - batch.from, found });
+  });
+}
+
+if (!isMainThread) await work();
