@@ -50,12 +50,15 @@ export function floeLines(config: ClusterConfig): string {
   const harnesses = config.harness_dir === null ? '' : `export FLOE_HARNESS_DIR=${quoted(config.harness_dir)}\n`;
   return `floe=(${config.floe.map(quoted).join(' ')})
 trust=(${trust})
-as_client=(--token-file "$run/token" "\${trust[@]}")
 ${harnesses}`;
 }
 
+/** How floe's commands prove who they are. */
+export const AS_CLIENT = `as_client=(--token-file "$run/token" "\${trust[@]}")
+`;
+
 /** Where clients look for the server. */
-export const SERVERS = `# Each replica of the server has a file with its URL in this folder.
+export const SERVERS = `${AS_CLIENT}# Each replica of the server has a file with its URL in this folder.
 servers=file:$run/servers
 `;
 

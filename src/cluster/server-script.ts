@@ -1,5 +1,5 @@
 import type { ClusterConfig } from './cluster-config.ts';
-import { endingLines, floeLines, PUBLISH, scratchLines, scriptHead, waitForFile } from './script.ts';
+import { AS_CLIENT, endingLines, floeLines, PUBLISH, scratchLines, scriptHead, waitForFile } from './script.ts';
 import { quoted, templated } from './words.ts';
 
 /** The job array of the server's replicas. */
@@ -97,7 +97,7 @@ function engineLines(config: ClusterConfig): string {
     return `  await "\${floe[@]}" engines add ${quoted(engine.url)} --kind ${engine.kind} --pool ${engine.pool}${model} \\
     --wait 0 --url "$url" "\${as_client[@]}"`;
   });
-  return `if ((SLURM_ARRAY_TASK_ID == 1)); then
+  return `${AS_CLIENT}if ((SLURM_ARRAY_TASK_ID == 1)); then
 ${adds.join('\n')}
 fi
 `;

@@ -1,0 +1,145 @@
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { parseAllDocuments, stringify } from 'yaml';
+import { findTool } from '../../tools/install-cluster-tools.mjs';
+
+const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');
+const CHART = join(DEPLOY, 'helm', 'floe');
+const helm = findTool('helm');
+const validator = findTool('kubernetes-validate');
+const hadolint = findTool('hadolint');
+const dir = mkdtempSync(join(tmpdir(), 'floe-helm-'));
+afterAll(() => rmSync(dir, { recursive: true }));
+
+// biome-ignore lint/suspicious/noExplicitAny: manifests are looked at as the cluster would see them.
+type Manifest = any;
+type Rendered = { readonly text: string; readonly stderr: string; readonly manifests: readonly Manifest[] };
+
+function render(values: object, ...files: string[]): Rendered {
+  const file = join(dir, 'values.yaml');
+  writeFileSync(file, stringify(values));
+  const given = [...files.map((name) => join(CHART, 'examples', name)), file].flatMap((path) => ['--values', path]);
+  const args = ['template', 'demo', CHART, '--kube-version', '1.34.0', ...given];
+  const { stdout, stderr } = spawnSync(helm ?? '', args, { encoding: 'utf8' });
+  const manifests = parseAllDocuments(stdout).map((document) => document.toJS());
+  return { text: stdout, stderr, manifests: manifests.filter((manifest) => manifest !== null) };
+}
+
+function of(rendered: Rendered, kind: string, name: string): Manifest {
+  const found = rendered.manifests.find((each) => each.kind === kind && each.metadata.name === name);
+  if (found === undefined) throw new Error(`no ${kind} ${name}`);
+  return found;
+}
+
+/** What the schemas of Kubernetes say against manifests; nothing for kinds that are not its own. */
+function complaints(text: string, version: string): string {
+  const file = join(dir, 'manifests.yaml');
+  writeFileSync(file, text);
+  const args = ['--strict', '--quiet', '--no-warn', '-k', version, file];
+  const { stdout, stderr } = spawnSync(validator ?? '', args, { encoding: 'utf8' });
+  return stdout + stderr;
+}
+
+const trial = { database: { trial: { enabled: true } } };
+
+describe.skipIf(helm === null)('the Helm chart', () => {
+  it.skipIf(validator === null).each([
+    ['trial.yaml', {}],
+    ['production.yaml', {}],
+    [
+      'trial.yaml',
+      { server: { replicas: 3 }, blobs: { accessModes: ['ReadWriteMany'] }, networkPolicy: { enabled: false } },
+    ],
+    ['trial.yaml', { engines: [{ url: 'http://e:1', model: '{{ .Values }} "$(id)" \n- x' }] }],
+  ])('renders to valid manifests with %s and %j', (example, values) => {
+    const { text, stderr } = render(values, example);
+    expect(stderr).toBe('');
+    for (const version of ['1.30', '1.34']) expect(complaints(text, version)).toBe('');
+  });
+
+  it.skipIf(validator === null)('would not pass with a field that Kubernetes does not know', () => {
+    const { text } = render({}, 'trial.yaml');
+    expect(complaints(text.replace('livenessProbe:', 'livelinessProbe:'), '1.34')).toContain('livelinessProbe');
+  });
+
+  it.each([
+    ['no database', {}, 'database: name a Secret'],
+    ['two databases', { database: { existingSecret: 'x', trial: { enabled: true } } }, 'two databases'],
+    ['replicas on a volume for one', { ...trial, server: { replicas: 2 } }, 'ReadWriteMany'],
+    ['an unknown key', { ...trial, server: { replica: 2 } }, "additional properties 'replica' not allowed"],
+    ['two roles of one name', { ...trial, nodes: [{ name: 'a' }, { name: 'a' }] }, 'two roles are called a'],
+    ['a role called server', { ...trial, nodes: [{ name: 'server' }] }, '/nodes/0/name'],
+  ])('refuses %s', (_, values, message) => {
+    const { text, stderr } = render(values);
+    expect(text).toBe('');
+    expect(stderr).toContain(message);
+  });
+
+  it('gives secrets as files and names each node after its pod', () => {
+    const rendered = render({}, 'production.yaml');
+    const [server] = of(rendered, 'Deployment', 'demo-floe-server').spec.template.spec.containers;
+    expect(server.args).toEqual(
+      expect.arrayContaining(['--token-file', '--database-file', '--tls-key', '--callback-secret-file']),
+    );
+    const node = of(rendered, 'StatefulSet', 'demo-floe-agents').spec.template.spec;
+    const args = node.containers[0].args;
+    expect(args.slice(args.indexOf('--node-id')).slice(0, 2)).toEqual(['--node-id', '$(POD_NAME)']);
+    expect(args).toContain('https://demo-floe-server:8080');
+    // A node trusts the server; it cannot pass for it.
+    const tls = node.volumes.find((volume: Manifest) => volume.name === 'tls');
+    expect(tls.secret.items).toEqual([{ key: 'ca.crt', path: 'ca.crt' }]);
+    expect(rendered.text).not.toContain('--token=');
+  });
+
+  it('asks for user namespaces where bubblewrap needs them, and nowhere else', () => {
+    const pod = (example: string): Manifest =>
+      of(render({}, example), 'StatefulSet', 'demo-floe-agents').spec.template.spec;
+    expect(pod('production.yaml')).toMatchObject({
+      hostUsers: false,
+      securityContext: { runAsNonRoot: true, seccompProfile: { type: 'Unconfined' } },
+      containers: [{ securityContext: { procMount: 'Unmasked', allowPrivilegeEscalation: false } }],
+    });
+    expect(pod('trial.yaml')).toMatchObject({ securityContext: { seccompProfile: { type: 'RuntimeDefault' } } });
+    expect(pod('trial.yaml')).not.toHaveProperty('hostUsers');
+  });
+
+  it('lets only the server and monitoring reach a node, and nobody its proxy', () => {
+    const policy = of(render({}, 'production.yaml'), 'NetworkPolicy', 'demo-floe-nodes');
+    expect(policy.spec.ingress).toEqual([
+      {
+        from: [
+          { podSelector: { matchLabels: expect.objectContaining({ 'app.kubernetes.io/component': 'server' }) } },
+          { namespaceSelector: { matchLabels: { 'kubernetes.io/metadata.name': 'monitoring' } } },
+        ],
+        ports: [{ port: 'control', protocol: 'TCP' }],
+      },
+    ]);
+    const agents = of(render({}, 'production.yaml'), 'StatefulSet', 'demo-floe-agents').spec.template;
+    expect(agents.metadata.labels).toMatchObject(policy.spec.podSelector.matchLabels);
+    expect(agents.spec.containers[0].args).not.toContain('--proxy-host');
+  });
+
+  it('keeps replicas up while pods move, and watches them', () => {
+    const rendered = render({}, 'production.yaml');
+    expect(of(rendered, 'PodDisruptionBudget', 'demo-floe-server').spec.minAvailable).toBe(1);
+    const [server] = of(rendered, 'Deployment', 'demo-floe-server').spec.template.spec.containers;
+    expect(server.readinessProbe.httpGet).toEqual({ path: '/ready', port: 'control', scheme: 'HTTPS' });
+    expect(server.livenessProbe.httpGet.path).toBe('/health');
+    // With an autoscaler the number of replicas is not the chart's to set.
+    expect(of(rendered, 'Deployment', 'demo-floe-server').spec).not.toHaveProperty('replicas');
+  });
+});
+
+describe.skipIf(hadolint === null)('the Dockerfile', () => {
+  it('pleases hadolint', () => {
+    const { stdout, status } = spawnSync(hadolint ?? '', [join(DEPLOY, 'Dockerfile')], { encoding: 'utf8' });
+    expect([stdout, status]).toEqual(['', 0]);
+  });
+});
+
+for (const [name, path] of Object.entries({ helm, 'kubernetes-validate': validator, hadolint })) {
+  if (path === null) console.warn(`${name} is missing, so its tests are skipped: node tools/install-cluster-tools.mjs`);
+}
