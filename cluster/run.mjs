@@ -120,8 +120,30 @@ async function floe(env, ...args) {
   return text;
 }
 
-/** Every process of a job is killed, as when its host loses power. */
-function killJob(env, id) {
+/** The processes of this machine with all of these among their arguments. */
+function pidsOf(...args) {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((pid) => {
+      try {
+        const given = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
+        return args.every((arg) => given.includes(arg));
+      } catch {
+        // It has ended meanwhile.
+        return false;
+      }
+    });
+}
+
+/**
+ * A job is gone as when its host loses power: floe's process is frozen before anything else dies, so that it can tell nobody, and
+ * then every process of the job is killed.
+ */
+function killJob(env, id, ...args) {
+  const pids = pidsOf(FLOE, ...args);
+  if (pids.length === 0) throw new Error(`no process ${args.join(' ')} is there to be killed`);
+  for (const pid of pids) process.kill(pid, 'SIGSTOP');
   const { status } = spawnSync('scancel', ['--signal=KILL', '--full', id], { env, stdio: 'inherit' });
   if (status !== 0) throw new Error(`scancel ${id} ended with ${status}`);
 }
@@ -143,7 +165,9 @@ async function measure(dir, slurm) {
   const { tasksOf, Trainer } = await import('./sessions.mjs');
   const { requests, scenarios } = await tasksOf(options.harness);
   const config = join(dir, 'cluster.yaml');
-  writeFileSync(config, stringify(await clusterConfig(dir, scenarios)));
+  const wanted = await clusterConfig(dir, scenarios);
+  const { port } = wanted.server;
+  writeFileSync(config, stringify(wanted));
   step('starting PostgreSQL, two replicas and three nodes as jobs');
   const started = JSON.parse(await floe(slurm.env, 'cluster', 'slurm', '--config', config, '--json'));
   const idOf = (name) => started.jobs.find((job) => job.name === name).job_id;
@@ -159,12 +183,12 @@ async function measure(dir, slurm) {
     await trainer.collect((count) => {
       if (killed.node === 0 && count >= KILL_NODE_AT * sessions) {
         step(`${count} have finished: killing a node and its engine`);
-        killJob(slurm.env, `${idOf('agents')}_2`);
+        killJob(slurm.env, `${idOf('agents')}_2`, 'gateway', 'demo-agents-2');
         killed.node++;
       }
       if (killed.replica === 0 && count >= KILL_REPLICA_AT * sessions) {
         step(`${count} have finished: killing the replica that is asked for results`);
-        killJob(slurm.env, `${idOf('server')}_1`);
+        killJob(slurm.env, `${idOf('server')}_1`, 'server', String(port));
         killed.replica++;
       }
     });
