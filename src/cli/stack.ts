@@ -9,6 +9,7 @@ import { type Gateway, startGateway } from '../gateway/gateway.ts';
 import { createTaskCheck } from '../gateway/task-check.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
+import { ServerMetrics } from '../observe/server-metrics.ts';
 import type { RolloutConfigInput } from '../rollout/config.ts';
 import type { ListenerUrls } from '../rollout/http/listeners.ts';
 import { createRolloutServer } from '../rollout/server.ts';
@@ -53,14 +54,17 @@ async function openServer(
     await blobs.close();
     await store.close();
   };
+  const metrics = new ServerMetrics();
   try {
     const server = await createRolloutServer(config, {
       store,
       blobs,
       clock: systemClock,
       log,
+      metricsRegistry: metrics,
       validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry(), customBuilders),
     });
+    metrics.follow(server);
     const urls = await server.listen();
     return {
       ...urls,

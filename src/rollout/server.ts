@@ -1,11 +1,12 @@
 import type { FastifyInstance } from 'fastify';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
-import type { RolloutEvent } from '../schema/index.ts';
+import type { RolloutEvent, RolloutStatus } from '../schema/index.ts';
 import { isLoopbackHost } from './callback-address.ts';
 import { type RolloutConfig, type RolloutConfigInput, rolloutConfigSchema } from './config.ts';
 import { createControlPlane, type RolloutDeps } from './control-plane.ts';
 import { Listeners, type ListenerUrls } from './http/listeners.ts';
+import { StatusBoard } from './status.ts';
 
 export type RolloutServer = {
   /** The main listener: for routes of other parts (a dashboard, say) and for tests that need no socket. */
@@ -14,6 +15,8 @@ export type RolloutServer = {
   listen(): Promise<ListenerUrls>;
   /** Takes back leases that ran out, and ends what is cancelled or past its deadline; done every `sweep_seconds` while listening. */
   sweep(): Promise<void>;
+  /** What `GET /rollout/status` tells. */
+  status(): Promise<RolloutStatus>;
   /** Calls `listener` with what has been committed; returns the end of the subscription. */
   subscribe(listener: (event: RolloutEvent) => void): () => void;
   /** Answers held requests, waits for the others up to the grace time, and stops. The store stays open: its owner closes it. */
@@ -29,6 +32,7 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
   refuseOpenDoors(config);
   const plane = await createControlPlane(config, deps);
   const { context } = plane;
+  const board = new StatusBoard(context);
   const listeners = new Listeners(context, plane.handlers);
   let background: Promise<void> = Promise.resolve();
   let closed: Promise<void> | null = null;
@@ -48,6 +52,7 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
       return urls;
     },
     sweep: () => plane.sweep(),
+    status: () => board.status(),
     subscribe: (listener) => context.events.subscribe(listener),
     close: () => {
       closed ??= stop();

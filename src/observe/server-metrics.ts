@@ -1,0 +1,132 @@
+import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client';
+import type { RolloutEvent, RolloutStatus } from '../schema/index.ts';
+
+/** Of trainers with a name of their own in labels; the rest is added up as `other`, so that names cannot blow metrics up. */
+const MAX_TRAINERS = 50;
+
+/** What is measured: a rollout server. */
+export type MeasuredServer = {
+  status(): Promise<RolloutStatus>;
+  subscribe(listener: (event: RolloutEvent) => void): () => void;
+};
+
+/** The rollout server's metric set, computed from its status when it is scraped. Labels are bounded: never an id of a session or task. */
+export class ServerMetrics {
+  readonly registry = new Registry();
+  private readonly registers = [this.registry];
+  private readonly outcomes = new Counter({
+    name: 'floe_server_sessions_ended_total',
+    help: 'Sessions that ended, by outcome, as this server has seen',
+    labelNames: ['outcome'],
+    registers: this.registers,
+  });
+  private readonly sessions = this.gauge('sessions', 'Sessions by status', ['status']);
+  private readonly tasks = this.gauge('tasks', 'Tasks by status', ['status']);
+  private readonly trainers = this.gauge('trainer_sessions', 'Queued and live sessions of each trainer', [
+    'trainer',
+    'state',
+  ]);
+  private readonly uncollected = this.gauge('uncollected_results', 'Results that their trainer has not collected', [
+    'trainer',
+  ]);
+  private readonly uncollectedBytes = this.gauge('uncollected_bytes', 'Bytes of those results', ['trainer']);
+  private readonly nodes = this.gauge('nodes', 'Nodes: healthy, draining or silent', ['state']);
+  private readonly slots = this.gauge('stage_slots', 'Slots of the stage pools of all healthy nodes: used and size', [
+    'stage',
+    'state',
+  ]);
+  private readonly callbacks = this.gauge('undelivered_callbacks', 'Callbacks that are not acknowledged', []);
+  private readonly holding = this.gauge('holding_back', 'Work that waits for a limit now', ['limit']);
+  private readonly bottleneck = this.gauge('bottleneck', '1 for what holds the most work back now', ['name']);
+  private readonly counters = new Map<string, Counter>();
+  private server: MeasuredServer | null = null;
+
+  constructor() {
+    collectDefaultMetrics({ register: this.registry });
+  }
+
+  get contentType(): string {
+    return this.registry.contentType;
+  }
+
+  /** Measures this server from now on. */
+  follow(server: MeasuredServer): void {
+    this.server = server;
+    server.subscribe((event) => {
+      if (event.type === 'session.state_changed' && event.outcome !== null)
+        this.outcomes.inc({ outcome: event.outcome });
+    });
+  }
+
+  async metrics(): Promise<string> {
+    if (this.server !== null) this.take(await this.server.status());
+    return this.registry.metrics();
+  }
+
+  private take(status: RolloutStatus): void {
+    set(this.sessions, 'status', status.sessions);
+    set(this.tasks, 'status', status.tasks);
+    this.takeTrainers(status.trainers);
+    this.takeNodes(status.nodes);
+    this.callbacks.set(status.undelivered_callbacks);
+    this.holding.reset();
+    for (const { limit, count } of status.holding_back) this.holding.inc({ limit }, count);
+    this.bottleneck.reset();
+    if (status.bottleneck !== null) this.bottleneck.set({ name: status.bottleneck.name }, 1);
+    for (const [name, value] of Object.entries(status.counters)) this.count(name, value);
+  }
+
+  private takeTrainers(trainers: RolloutStatus['trainers']): void {
+    for (const gauge of [this.trainers, this.uncollected, this.uncollectedBytes]) gauge.reset();
+    for (const [i, one] of trainers.entries()) {
+      const trainer = i < MAX_TRAINERS ? one.trainer : 'other';
+      this.trainers.inc({ trainer, state: 'queued' }, one.queued);
+      this.trainers.inc({ trainer, state: 'live' }, one.live);
+      this.uncollected.inc({ trainer }, one.uncollected_results);
+      this.uncollectedBytes.inc({ trainer }, one.uncollected_bytes);
+    }
+  }
+
+  private takeNodes(nodes: RolloutStatus['nodes']): void {
+    this.nodes.reset();
+    this.slots.reset();
+    for (const node of nodes) {
+      this.nodes.inc({ state: !node.healthy ? 'silent' : node.draining ? 'draining' : 'healthy' });
+      if (!node.healthy) continue;
+      const { metrics } = node;
+      const pools = {
+        init: [metrics.init_inflight, node.max_init_workers],
+        ready: [metrics.ready_depth, node.ready_size],
+        run: [metrics.run_inflight, node.max_run_workers],
+        postrun: [metrics.postrun_inflight, node.max_postrun_workers],
+      };
+      for (const [stage, [used = 0, size = 0]] of Object.entries(pools)) {
+        this.slots.inc({ stage, state: 'used' }, used);
+        this.slots.inc({ stage, state: 'size' }, size);
+      }
+    }
+  }
+
+  private count(name: string, value: number): void {
+    const known = this.counters.get(name);
+    const counter =
+      known ??
+      new Counter({
+        name: `floe_server_${name}_total`,
+        help: `counters.${name} of GET /rollout/status`,
+        registers: this.registers,
+      });
+    this.counters.set(name, counter);
+    counter.reset();
+    counter.inc(value);
+  }
+
+  private gauge(name: string, help: string, labelNames: string[]): Gauge {
+    return new Gauge({ name: `floe_server_${name}`, help, labelNames, registers: this.registers });
+  }
+}
+
+function set(gauge: Gauge, label: string, values: Readonly<Record<string, number>>): void {
+  gauge.reset();
+  for (const [name, value] of Object.entries(values)) gauge.set({ [label]: name }, value);
+}
