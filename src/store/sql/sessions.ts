@@ -223,7 +223,8 @@ export class SqlSessions implements SessionTable {
 
   async waitingTrainers(nowMs: number): Promise<string[]> {
     const { byTrainer } = this.flavor;
-    // Hops over the index from one trainer to the next: the queue may be long, and has few trainers.
+    // Hops over the index from one trainer to the next: the queue may be long, and has few trainers. A join, which PostgreSQL
+    // makes of `exists`, would read all of it.
     const { rows } = await sql<{ trainer: string }>`
       with recursive waiting (trainer) as (
         select min(trainer) from sessions ${byTrainer} where ${QUEUED}
@@ -231,10 +232,10 @@ export class SqlSessions implements SessionTable {
         select (select min(trainer) from sessions ${byTrainer} where ${QUEUED} and sessions.trainer > waiting.trainer)
         from waiting where waiting.trainer is not null
       )
-      select trainer from waiting where trainer is not null and exists (
+      select trainer from waiting where trainer is not null and (
         select 1 from sessions ${byTrainer}
-        where ${QUEUED} and sessions.trainer = waiting.trainer and sessions.not_before_ms <= ${nowMs}
-      )`.execute(this.db);
+        where ${QUEUED} and sessions.trainer = waiting.trainer and sessions.not_before_ms <= ${nowMs} limit 1
+      ) = 1`.execute(this.db);
     return rows.map((row) => row.trainer);
   }
 
