@@ -101,7 +101,7 @@ export const BUGS = [
   {
     name: 'a failure of the machine has reward 0',
     file: 'rollout/summary.js',
-    edits: [['reward: null,', 'reward: 0,']],
+    edits: [['OUTCOMES[summary.outcome].evaluated ? summary.reward : null', 'summary.reward ?? 0']],
   },
   {
     name: 'every ended session counts as usable',

@@ -42,6 +42,9 @@ export class ClaimRules {
     else this.registered.set(`${id}/${after.epoch}`, node.instance);
     if (node?.draining === 1) this.fail('draining', `${id} went to ${after.node_id}, which is draining`);
     const nowMs = (after.lease_expires_ms ?? 0) - (this.plan.server.lease_seconds ?? 0) * 1000;
+    for (const { now_ms: storedMs } of this.state.serviceTime.values()) {
+      if (nowMs + ROUNDING_MS < storedMs) this.fail('service time', `${id} was leased at ${nowMs}, after ${storedMs}`);
+    }
     if (nowMs + ROUNDING_MS < before.not_before_ms) {
       this.fail('backoff', `${id} was leased ${(before.not_before_ms - nowMs).toFixed(0)} ms too early`);
     }

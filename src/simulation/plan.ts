@@ -25,6 +25,8 @@ export type TrainerPlan = {
   readonly name: string;
   readonly tasks: readonly TaskPlan[];
   readonly reader: 'none' | 'own' | 'all';
+  /** Between two looks at the results, ms: some trainers are busy training. */
+  readonly readEveryMs: number;
   /** Its reader has a name, under which the server knows how far it has read. */
   readonly named: boolean;
   /** Chance of a callback that is answered with an error, or not at all. */
@@ -163,6 +165,7 @@ function trainerPlan(dice: Dice, name: string, calm: boolean): TrainerPlan {
     name,
     tasks: Array.from({ length: dice.whole(1, 4) }, (_, index) => taskPlan(dice, name, index, callbacks)),
     reader: callbacks && dice.chance(0.3) ? 'none' : dice.pick(['own', 'all']),
+    readEveryMs: dice.chance(0.3) ? dice.between(800, 2_500) : 0,
     named: dice.chance(0.5),
     refuseCallback: calm || dice.chance(0.5) ? 0 : dice.between(0, 0.5),
   };

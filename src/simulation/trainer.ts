@@ -134,6 +134,7 @@ export class Trainer {
       ...(plan.named ? { consumer: `${plan.name}-reader` } : {}),
     };
     for (;;) {
+      if (plan.readEveryMs > 0) await sleep(this.life.clock, plan.readEveryMs);
       // A reader that was started anew goes on where the server knows it to be.
       const forgot = plan.named && world.dice.chance(0.1);
       if (forgot) this.cursor = 0;

@@ -26,8 +26,14 @@ beforeEach(async () => {
 
 /** What is found broken by the time that a transaction is safe. */
 async function commit(work: (tables: StoreTables) => Promise<unknown>): Promise<string | null> {
-  const running = database.run(work);
-  await timeline.run(() => false, timeline.nowMs + 10_000);
+  let synced = false;
+  const running = database.run(work).finally(() => {
+    synced = true;
+  });
+  while (!synced) {
+    await new Promise(setImmediate);
+    timeline.clock.fireNext();
+  }
   await running;
   return timeline.violation?.invariant ?? null;
 }
