@@ -1,6 +1,6 @@
 /**
  * Writes what the documentation takes from the code: docs/openapi.json from the schemas and the route table, docs/errors.md
- * from the error table. Needs dist/.
+ * from the error table, docs/cluster-reference.md from the schemas of its files. Needs dist/.
  *
  *   node tools/generate-docs.mjs           write
  *   node tools/generate-docs.mjs --check   fail when a committed file differs
@@ -23,6 +23,7 @@ async function compiled(path) {
 
 const { openApi } = await compiled('rollout/index.js');
 const { ERROR_TABLE } = await compiled('core/errors.js');
+const { clusterReference } = await compiled('cluster/reference.js');
 
 function errorsPage() {
   const rows = Object.entries(ERROR_TABLE).map(
@@ -52,6 +53,7 @@ function errorsPage() {
 const pages = {
   'docs/openapi.json': `${JSON.stringify(openApi(), null, 2)}\n`,
   'docs/errors.md': errorsPage(),
+  'docs/cluster-reference.md': clusterReference(),
 };
 
 let differs = 0;
