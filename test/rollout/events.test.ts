@@ -2,17 +2,22 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { RolloutEvent } from '../../src/schema/index.ts';
-import { Caller } from './call.ts';
+import { MemoryDatabase } from '../../src/store/memory/database.ts';
+import { MemoryStore } from '../../src/store/memory/store.ts';
 import { type Running, summaryOf, task, Workbench } from './harness.ts';
+import { MemoryBlobs } from './memory-blobs.ts';
 
 let bench: Workbench;
 let running: Running;
 let warnings: string[];
+let database: MemoryDatabase;
 beforeEach(async () => {
   warnings = [];
   bench = await Workbench.create();
   const log = { info: () => {}, warn: (_: object, message: string) => warnings.push(message), error: () => {} };
-  running = await bench.server({ event_heartbeat_seconds: 0.02 }, { log });
+  database = new MemoryDatabase();
+  const inMemory = { store: new MemoryStore(database), blobs: new MemoryBlobs() };
+  running = await bench.server({ event_heartbeat_seconds: 0.02 }, { log, ...inMemory });
 });
 afterEach(() => bench.dispose());
 
@@ -74,14 +79,15 @@ test('a client that does not read is dropped and the others go on', async () => 
   const stuck = await listenRaw();
   const reading = await listenRaw();
   stuck.socket.pause();
-  const caller = new Caller(running.server);
   const closed = once(stuck.socket, 'close');
+  const otherServer = new MemoryStore(database);
   // It takes many events to fill the buffers of the system, and then all that the server keeps for slow clients.
-  let round = 0;
-  while (warnings.length === 0) {
-    const { task_id } = await caller.submit(task({ num_samples: 5000, task_id: `long-${'x'.repeat(110)}-${round++}` }));
-    await caller.call('DELETE', `/rollout/task/${task_id}`);
-    await reading.until(`"type":"task.completed","task_id":"${task_id}"`);
+  for (let round = 0; warnings.length === 0; round++) {
+    const created = { type: 'task.created', task_id: `long-${'x'.repeat(110)}`, total_sessions: 1 };
+    const last = { ...created, task_id: `last-${round}` };
+    const events = [...Array<object>(10_000).fill(created), last];
+    otherServer.announce(JSON.stringify({ events, topics: [] }));
+    await reading.until(last.task_id);
   }
   expect(warnings).toEqual(['dropped an event stream whose client reads too slowly']);
   stuck.socket.resume();
