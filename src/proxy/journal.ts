@@ -1,9 +1,10 @@
-import { mkdir, readdir, readFile, unlink } from 'node:fs/promises';
+import { mkdir, readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
+import { type Clock, systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import { chooseBase, decodeCompletion, encodeCompletion } from '../tokens/codec.ts';
+import { chooseBase, encodeCompletion } from '../tokens/codec.ts';
 import type { Completion } from '../tokens/completion.ts';
-import { encodeFrame, readFrames } from '../tokens/frames.ts';
+import { encodeFrame } from '../tokens/frames.ts';
 import { type AppendFile, type OpenAppendFile, openAppendFile } from './journal-file.ts';
 
 /** What the proxy needs of a journal. */
@@ -24,6 +25,10 @@ export type CaptureJournalOptions = {
   readonly segmentBytes?: number;
   /** For tests: how files are opened. */
   readonly openFile?: OpenAppendFile;
+  /** Hears how long it took until a batch was on the disk. Must not throw. */
+  readonly onSync?: (tookMs: number) => void;
+  /** For {@link onSync}; default: the system's. */
+  readonly clock?: Clock;
 };
 
 type Segment = {
@@ -48,11 +53,13 @@ type Waiting = {
  * all sessions that are ready together are written and synced together. A directory belongs to one journal at a time.
  */
 export class CaptureJournal implements CompletionJournal {
-  /** Segments that an earlier process left here. They are kept: {@link readSegment} reads them, and whoever is done with one removes it. */
+  /** Segments that earlier processes left here. They are kept: `journal-index.ts` reads them, and whoever is done with one removes it. */
   readonly leftovers: readonly string[];
   private readonly directory: string;
   private readonly segmentBytes: number;
   private readonly openFile: OpenAppendFile;
+  private readonly onSync: (tookMs: number) => void;
+  private readonly clock: Clock;
   private readonly segments = new Set<Segment>();
   private active: Segment | null = null;
   private nextNumber: number;
@@ -77,6 +84,15 @@ export class CaptureJournal implements CompletionJournal {
     this.nextNumber = 1 + Number(SEGMENT_NAME.exec(names.at(-1) ?? '')?.[1] ?? 0);
     this.segmentBytes = options.segmentBytes ?? SEGMENT_BYTES;
     this.openFile = options.openFile ?? openAppendFile;
+    this.onSync = options.onSync ?? (() => {});
+    this.clock = options.clock ?? systemClock;
+  }
+
+  /** Of the segments that this process has written and not removed. */
+  get bytes(): number {
+    let sum = 0;
+    for (const segment of this.segments) sum += segment.bytes;
+    return sum;
   }
 
   append(completion: Completion, earlier: readonly Completion[]): Promise<void> {
@@ -131,7 +147,9 @@ export class CaptureJournal implements CompletionJournal {
     // Before the write: a segment must not go away while a record of a live attempt is on its way into it.
     for (const entry of batch) segment.attempts.add(entry.attemptKey);
     try {
+      const startedMs = this.clock.monotonicMs();
       await segment.file.append(data);
+      this.onSync(this.clock.monotonicMs() - startedMs);
     } catch (error) {
       // What the file holds now is unknown, and a failed sync is not repeatable: go on in a new one.
       this.active = null;
@@ -163,28 +181,6 @@ export class CaptureJournal implements CompletionJournal {
     this.segments.delete(segment);
     await unlink(segment.path);
   }
-}
-
-export type SegmentReading = {
-  readonly completions: readonly Completion[];
-  /** Bytes behind the last whole record: a write that was cut off. */
-  readonly tornBytes: number;
-  /** Byte ranges that are damaged although whole records follow. */
-  readonly corrupt: readonly { readonly start: number; readonly end: number }[];
-};
-
-/**
- * Reads one segment. `known` resolves completions of earlier segments that records refer to; what is read is added to it.
- * Rejects with `corrupt_record` when a record is whole but does not decode.
- */
-export async function readSegment(path: string, known: Map<string, Completion> = new Map()): Promise<SegmentReading> {
-  const reading = readFrames(await readFile(path));
-  const completions = reading.frames.map((frame) => {
-    const completion = decodeCompletion(frame, (id) => known.get(id));
-    known.set(completion.completionId, completion);
-    return completion;
-  });
-  return { completions, tornBytes: reading.tornBytes, corrupt: reading.corrupt };
 }
 
 function keyOf(sessionId: string, attempt: number): string {

@@ -3,10 +3,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { CaptureJournal, type CaptureJournalOptions, readSegment } from '../../src/proxy/journal.ts';
+import { CaptureJournal, type CaptureJournalOptions } from '../../src/proxy/journal.ts';
 import { type OpenAppendFile, openAppendFile } from '../../src/proxy/journal-file.ts';
 import { samplingSchema } from '../../src/schema/index.ts';
+import { decodeCompletion } from '../../src/tokens/codec.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
+import { readFrames } from '../../src/tokens/frames.ts';
 
 let directory: string;
 let journal: CaptureJournal | null = null;
@@ -25,6 +27,17 @@ async function open(options: CaptureJournalOptions = {}): Promise<CaptureJournal
 }
 
 const segments = async (): Promise<string[]> => (await readdir(directory)).sort().map((name) => join(directory, name));
+
+/** One segment; `known` resolves completions of earlier ones. */
+async function readSegment(path: string, known: Map<string, Completion> = new Map()) {
+  const { frames, ...rest } = readFrames(await readFile(path));
+  const completions = frames.map((frame) => {
+    const completion = decodeCompletion(frame, (id) => known.get(id));
+    known.set(completion.completionId, completion);
+    return completion;
+  });
+  return { completions, ...rest };
+}
 
 async function readAll(): Promise<Completion[]> {
   const known = new Map<string, Completion>();
