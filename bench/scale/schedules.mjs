@@ -78,8 +78,10 @@ function rateOf({ nodes, perNode, runMs, policy = 'pipeline' }) {
     const tasks = tasksOf(nodes * perNode, runMs, 0.3);
     await submitAll(client, tasks);
     const options = { mode: 'staged', policy, pools: pools() };
+    // From before the nodes begin: results that have waited come in a heap.
+    const collected = collect(client, tasks.length, 0);
     await Promise.all(Array.from({ length: nodes }, (_, i) => startNode({ ...options, nodeId: `node-${i}` })));
-    const { arrivals, sessions } = await collect(client, tasks.length, 0);
+    const { arrivals, sessions } = await collected;
     const meanRunMs = sessions.reduce((sum, { runMs }) => sum + runMs, 0) / sessions.length;
     return { perSecond: steadyRate(arrivals), meanRunMs };
   });
