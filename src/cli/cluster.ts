@@ -88,8 +88,8 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
       submitted.jobs.map((job) => [job.name, job.job_id, job.count]),
     ),
   );
-  line(`\nexport FLOE_URL=file:${files.servers} FLOE_TOKEN_FILE=${files.token}`);
-  line('floe status');
+  line(`\nexport FLOE_URL=file:${files.servers}`);
+  line(`floe status --token-file ${files.token}`);
 }
 
 /** Submits all jobs of a plan. What was submitted is cancelled again when one of them is refused. */

@@ -91,7 +91,13 @@ describe.skipIf(helm === null)('the Helm chart', () => {
     // A node trusts the server; it cannot pass for it.
     const tls = node.volumes.find((volume: Manifest) => volume.name === 'tls');
     expect(tls.secret.items).toEqual([{ key: 'ca.crt', path: 'ca.crt' }]);
-    expect(rendered.text).not.toContain('--token=');
+    // And its token does what nodes do, no more.
+    const token = node.volumes.find((volume: Manifest) => volume.name === 'token');
+    expect(token.secret.items).toEqual([{ key: 'node-token', path: 'token' }]);
+    const { data } = of(render({}, 'trial.yaml'), 'Secret', 'demo-floe-token');
+    const text = (key: string): string => Buffer.from(data[key], 'base64').toString();
+    expect(text('tokens')).toBe(`node ${text('node-token')}\n`);
+    expect(text('node-token')).not.toBe(text('token'));
   });
 
   it('asks for user namespaces where bubblewrap needs them, and nowhere else', () => {

@@ -65,14 +65,21 @@ capabilities: { drop: [ALL] }
 {{- end }}
 {{- end -}}
 
-{{/* Clients get the authority only, never the server's key. */}}
+{{/*
+Of a client with one of the tokens: (list . "node-token"). Clients get the authority only, never the server's key, and nodes a
+token that may do no more than nodes do.
+*/}}
 {{- define "floe.clientVolumes" -}}
+{{- $all := index . 0 -}}
 - name: token
-  secret: { secretName: {{ include "floe.tokenSecret" . }}, defaultMode: 0440 }
-{{- if .Values.tls.existingSecret }}
+  secret:
+    secretName: {{ include "floe.tokenSecret" $all }}
+    defaultMode: 0440
+    items: [{ key: {{ index . 1 }}, path: token }]
+{{- if $all.Values.tls.existingSecret }}
 - name: tls
   secret:
-    secretName: {{ .Values.tls.existingSecret }}
+    secretName: {{ $all.Values.tls.existingSecret }}
     items: [{ key: ca.crt, path: ca.crt }]
 {{- end }}
 {{- end -}}
