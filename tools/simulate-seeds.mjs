@@ -24,7 +24,9 @@ export async function simulateSeeds({ dist, from, count, jobs, maxFailures, onDo
   };
   const run = () =>
     new Promise((resolve, reject) => {
-      const worker = new Worker(new URL(import.meta.url), { workerData: { dist }, execArgv: [] });
+      // A world is garbage within milliseconds: room for some of them spares most of the collector's work.
+      const resourceLimits = { maxYoungGenerationSizeMb: 64 };
+      const worker = new Worker(new URL(import.meta.url), { workerData: { dist }, execArgv: [], resourceLimits });
       const giveWork = () => worker.postMessage(take());
       worker.on('message', ({ seeds, found }) => {
         done += seeds;

@@ -102,7 +102,8 @@ function reading({ history, rules, timeline, database }: World, trainer: Trainer
   const { plan } = trainer;
   const seen = history.read.get(plan.name) ?? new Map<number, SessionResult>();
   for (const [cursor, result] of rules.results) {
-    if (!trainer.readsOf(result.trainer)) continue;
+    // What a trainer got by callback counts as collected, and may be gone before a slow reader of it comes by.
+    if (!trainer.readsOf(result.trainer) || rules.removed.has(result.task_id)) continue;
     const read = seen.get(cursor);
     if (read === undefined) {
       timeline.violate('nothing is skipped', `${plan.name} never read cursor ${cursor}, ${result.session_id}`);
