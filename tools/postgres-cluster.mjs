@@ -199,7 +199,8 @@ class Cluster {
   /** Ends the server and removes its files. */
   async stop() {
     if (this.pid !== null) this.resume();
-    await this.halt();
+    // At once: what an orderly end would write to disk is removed anyway.
+    await this.#end('SIGQUIT');
     this.#watchdog.ref();
     this.#watchdog.stdin.end();
     if (this.#watchdog.exitCode === null) await once(this.#watchdog, 'exit');
