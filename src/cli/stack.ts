@@ -10,6 +10,7 @@ import { createTaskCheck } from '../gateway/task-check.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
 import { ServerMetrics } from '../observe/server-metrics.ts';
+import { tracingFromEnvironment } from '../observe/tracing.ts';
 import type { RolloutConfigInput } from '../rollout/config.ts';
 import type { ListenerUrls } from '../rollout/http/listeners.ts';
 import { createRolloutServer } from '../rollout/server.ts';
@@ -55,12 +56,14 @@ async function openServer(
     await store.close();
   };
   const metrics = new ServerMetrics();
+  const tracing = tracingFromEnvironment(process.env, 'floe-server', {}, { clock: systemClock, log });
   try {
     const server = await createRolloutServer(config, {
       store,
       blobs,
       clock: systemClock,
       log,
+      tracer: tracing.tracer,
       metricsRegistry: metrics,
       validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry(), customBuilders),
     });
@@ -70,6 +73,7 @@ async function openServer(
       ...urls,
       async close() {
         await server.close();
+        await tracing.close();
         await closeData();
         await unlock();
       },
@@ -81,6 +85,16 @@ async function openServer(
 }
 
 /** A node, registered with its server when this resolves. */
-export function startNode(config: GatewayConfigInput, log: Logger): Promise<Gateway> {
-  return startGateway(parseAs(gatewayConfigSchema, config, 'gateway options'), { log });
+export async function startNode(input: GatewayConfigInput, log: Logger): Promise<Gateway> {
+  const config = parseAs(gatewayConfigSchema, input, 'gateway options');
+  const { node_id } = config;
+  const tracing = tracingFromEnvironment(process.env, 'floe-gateway', { node_id }, { clock: systemClock, log });
+  const gateway = await startGateway(config, { log, tracer: tracing.tracer });
+  return {
+    ...gateway,
+    async close() {
+      await gateway.close();
+      await tracing.close();
+    },
+  };
 }

@@ -106,12 +106,17 @@ export class EngineServer {
     const reply = await openReply(this.pool, this.engineId, {
       method: 'POST',
       path: this.prefix + path,
-      headers: names === null ? this.headers : { ...this.headers, ...this.options.headersOf?.(names) },
+      headers: names === null ? this.headers : this.headersFor(names),
       body,
       signal,
     });
     if (reply.status === 200) return reply;
     throw this.refused({ status: reply.status, headers: reply.headers, body: await reply.read() });
+  }
+
+  private headersFor(names: CallNames): Record<string, string> {
+    const headers = { ...this.headers, ...this.options.headersOf?.(names) };
+    return names.traceparent == null ? headers : { ...headers, traceparent: names.traceparent };
   }
 
   /** A small call whose answer has `schema`. Rejects as {@link post} does, and with `engine_error` for another answer. */

@@ -49,6 +49,8 @@ export type CallNames = {
   readonly sessionId: string;
   /** Which engines may answer; nothing that a server is told. */
   readonly pool: string;
+  /** The span that the call is part of, as W3C Trace Context writes it; null or absent: none. */
+  readonly traceparent?: string | null | undefined;
 };
 
 /** One call to be sampled. `messageTexts` are canonical chat messages as JSON text, sent as they are. */

@@ -2,6 +2,7 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { move } from '../core/session-state.ts';
 import { StageTimer } from '../core/stage-timer.ts';
+import { during, NO_SPAN, type Span } from '../core/tracing.ts';
 import type {
   AgentReport,
   Lease,
@@ -27,6 +28,8 @@ export class Attempt {
   readonly lease: Lease;
   readonly spec: RuntimeSpec;
   readonly timer: StageTimer;
+  /** Of the whole attempt; its stages are below it. */
+  readonly span: Span;
   /** Aborts when the session must end now; the reason is a FloeError. */
   readonly signal: AbortSignal;
   stopReason: StopReason | null = null;
@@ -35,6 +38,8 @@ export class Attempt {
   agent: AgentReport | null = null;
   /** The audit's numbers, once there is a trajectory. */
   tallies: readonly AuditTally[] = [];
+  /** Policy versions that its tokens were sampled by. */
+  policyVersions = 0;
   turns = 0;
   sampledTokens = 0;
   /** Grows with every sign of progress. */
@@ -48,13 +53,21 @@ export class Attempt {
   private readonly spans = new Map<TimingKey, number>();
   /** Start of the spans that are being measured. */
   private readonly open = new Map<TimingKey, number>();
-  private readonly onChange: () => void;
+  private readonly onChange: (entered: SessionStatus | null) => void;
 
-  constructor(lease: Lease, spec: RuntimeSpec, clock: Clock, onChange: () => void) {
+  /** `onChange` hears of each status that it enters, and of progress as null. */
+  constructor(
+    lease: Lease,
+    spec: RuntimeSpec,
+    clock: Clock,
+    onChange: (entered: SessionStatus | null) => void,
+    span: Span = NO_SPAN,
+  ) {
     this.lease = lease;
     this.spec = spec;
     this.clock = clock;
     this.onChange = onChange;
+    this.span = span;
     this.signal = this.controller.signal;
     this.startedMs = clock.monotonicMs();
     this.renewal = { atMs: this.startedMs, pausedMs: 0 };
@@ -70,6 +83,12 @@ export class Attempt {
     return this.lease.session_id;
   }
 
+  /** What every log line about it says. */
+  get names() {
+    const { task_id, session_id, attempt, epoch } = this.lease;
+    return { task_id, session_id, attempt, epoch };
+  }
+
   get status(): SessionStatus {
     return this.currentStatus;
   }
@@ -77,14 +96,14 @@ export class Attempt {
   enter(status: SessionStatus): void {
     this.currentStatus = move(this.currentStatus, status);
     this.signs++;
-    this.onChange();
+    this.onChange(status);
   }
 
   /** Model calls so far, told by the proxy. */
   progressed(turns: number, sampledTokens: number): void {
     this.turns = turns;
     this.sampledTokens = sampledTokens;
-    this.onChange();
+    this.onChange(null);
   }
 
   /** Something of it moves: a command writes output, a model call begins, streams or ends, a step is done. */
@@ -114,12 +133,13 @@ export class Attempt {
     this.failure ??= failure;
   }
 
-  /** Measures `work` into the result's timing, whether it succeeds or not. */
-  async measure<T>(key: TimingKey, work: () => Promise<T>): Promise<T> {
+  /** Measures `work` into the result's timing, and as a span below `above`, whether it succeeds or not. */
+  async measure<T>(key: TimingKey, work: (span: Span) => Promise<T>, above: Span = this.span): Promise<T> {
     const start = this.clock.monotonicMs();
+    const span = above.child(key.replace(/_ms$/, ''), { session_id: this.id, attempt: this.lease.attempt });
     this.open.set(key, start);
     try {
-      return await work();
+      return await during(span, work(span));
     } finally {
       this.open.delete(key);
       this.spans.set(key, this.clock.monotonicMs() - start);

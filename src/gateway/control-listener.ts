@@ -7,6 +7,7 @@ import { followTls, readTls, type TlsFiles } from '../core/tls-files.ts';
 import type { EnginePool } from '../engines/pool.ts';
 import type { Logger } from '../observe/log.ts';
 import type { GatewayMetrics } from '../observe/metrics.ts';
+import type { CaptureJournal } from '../proxy/journal.ts';
 import type { GatewayConfig } from './config.ts';
 import type { NodeAgent } from './node-agent.ts';
 import type { Sandboxes } from './sandbox.ts';
@@ -21,6 +22,7 @@ type Parts = {
   readonly engines: EnginePool;
   readonly pools: StagePools;
   readonly sandboxes: Sandboxes;
+  readonly journal: CaptureJournal;
   readonly metrics: GatewayMetrics;
 };
 
@@ -49,7 +51,7 @@ export async function openControlListener(config: GatewayConfig, parts: Parts, l
   });
   app.get('/health', async () => ({ status: 'ok', node_id: config.node_id }));
   app.get('/metrics', async (_, reply) => {
-    updateSlots(parts);
+    takeMetrics(parts);
     return reply.type(parts.metrics.registry.contentType).send(await parts.metrics.registry.metrics());
   });
   app.get('/metrics/engines', async (_, reply) => reply.type(TEXT_FORMAT).send(await parts.engines.metrics()));
@@ -82,7 +84,8 @@ function followCertificate(app: FastifyInstance, files: TlsFiles, log: Logger): 
   );
 }
 
-function updateSlots({ pools, sandboxes, metrics }: Parts): void {
+function takeMetrics({ pools, sandboxes, journal, metrics }: Parts): void {
+  metrics.calls.setJournalBytes(journal.bytes);
   const now = pools.metrics();
   const { sizes } = pools;
   const set = (stage: string, state: string, value: number): void => metrics.stageSlots.set({ stage, state }, value);

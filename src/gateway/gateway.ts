@@ -3,6 +3,7 @@ import { NodeApi } from '../client/node-api.ts';
 import { type Clock, systemClock } from '../core/clock.ts';
 import { asFloeError, type FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
+import { passingTracer, type Tracer } from '../core/tracing.ts';
 import type { EngineNotice } from '../engines/engine.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
@@ -32,7 +33,12 @@ import { type Reaped, takeStateDir } from './state-dir.ts';
 
 const MIB = 1024 * 1024;
 
-export type GatewayDeps = { readonly log: Logger; readonly clock?: Clock };
+export type GatewayDeps = {
+  readonly log: Logger;
+  readonly clock?: Clock;
+  /** Default: traces are handed on, and nothing is recorded. */
+  readonly tracer?: Tracer;
+};
 
 /** A running node. */
 export type Gateway = {
@@ -77,7 +83,8 @@ async function assemble(
   cleanups: (() => Promise<unknown>)[],
   close: () => Promise<void>,
 ): Promise<Gateway> {
-  const { log, clock = systemClock } = deps;
+  const { clock = systemClock, tracer = passingTracer } = deps;
+  const log = deps.log.child({ node_id: config.node_id });
   const state = await takeStateDir(config.state_dir, clock);
   cleanups.push(() => state.release());
   await mkdir(config.harness_dir, { recursive: true });
@@ -97,10 +104,18 @@ async function assemble(
     host,
   });
   cleanups.push(() => engines.close());
-  const journal = await CaptureJournal.open(state.journal);
+  const metrics = createGatewayMetrics();
+  const { calls } = metrics;
+  const journal = await CaptureJournal.open(state.journal, { clock, onSync: calls.synced });
   cleanups.push(() => journal.close());
   const records = await AttemptRecords.open(state.attempts);
-  const proxy: ModelProxy = createProxy({ engines, journal: fenced(journal, () => agent), clock, notice });
+  const proxy: ModelProxy = createProxy({
+    engines,
+    journal: fenced(journal, () => agent),
+    clock,
+    notice,
+    observer: calls.called,
+  });
   await proxy.listen(config.proxy);
   cleanups.push(() => proxy.close());
 
@@ -116,11 +131,11 @@ async function assemble(
     allowLocal: config.allow_local,
     uploadRoots: config.upload_roots,
     startLimits: new StartLimits(config.start_limits),
+    observer: { clock, started: calls.started, killed: calls.killed },
   });
   const pools = new StagePools(config.pools, config.dispatch_policy);
   const harnesses = harnessRegistry();
   const evaluators = evaluatorRegistry(clock);
-  const metrics = createGatewayMetrics();
   const api = new NodeApi({
     url: config.server_url,
     token: config.token,
@@ -134,6 +149,7 @@ async function assemble(
     api,
     clock,
     log,
+    tracer,
     metrics,
     pools,
     engines: new NodeEngines({
@@ -187,8 +203,9 @@ async function assemble(
         .end(lease)
         .then(() => journal.release(lease.session_id, lease.attempt))
         .catch((error: unknown) => {
-          const session = lease.session_id;
-          log.warn({ session, error: asFloeError(error).message }, 'records of an attempt could not be removed');
+          const { task_id, session_id, attempt, epoch } = lease;
+          const names = { task_id, session_id, attempt, epoch };
+          log.warn({ ...names, error: asFloeError(error).message }, 'records of an attempt could not be removed');
         });
     },
   });
@@ -220,7 +237,7 @@ async function assemble(
   tellReaped(state.reaped, metrics, log);
   const control: ControlListener = await openControlListener(
     config,
-    { agent, engines, pools, sandboxes, metrics },
+    { agent, engines, pools, sandboxes, journal, metrics },
     log,
   );
   cleanups.push(() => control.close());

@@ -2,6 +2,7 @@ import { type DeliveredResult, deliveryLength, type NodeApi, type OwnRegistratio
 import type { Clock } from '../core/clock.ts';
 import { sleep } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
+import { during, passingTracer, type Span, type Tracer } from '../core/tracing.ts';
 import type { Logger } from '../observe/log.ts';
 import { type GatewayMetrics, recordSession } from '../observe/metrics.ts';
 import { type Lease, type RuntimeSpec, runtimeSpecSchema } from '../schema/index.ts';
@@ -34,6 +35,8 @@ export type NodeAgentDeps = {
   readonly registration: OwnRegistration;
   readonly clock: Clock;
   readonly log: Logger;
+  /** Default: traces are handed on, and nothing is recorded. */
+  readonly tracer?: Tracer;
   readonly metrics: GatewayMetrics;
   readonly pools: StagePools;
   readonly engines: Pick<NodeEngines, 'report' | 'apply' | 'retry'>;
@@ -90,7 +93,7 @@ export class NodeAgent {
     const { api, registration, log } = this.deps;
     await this.untilReached('register', async () => {
       await api.register(registration, this.stopping.signal);
-      log.info({ node: api.nodeId }, 'node registered');
+      log.info({ node_id: api.nodeId }, 'node registered');
     });
     // An engine that was removed while the node was away must be gone before a session can use it.
     await this.heartbeat(0);
@@ -173,22 +176,40 @@ export class NodeAgent {
 
   private begin(lease: Lease, asked: Renewal): void {
     const { clock, log, runSession } = this.deps;
-    const attempt = new Attempt(lease, specOf(lease), clock, () => this.reportSoon());
+    const attempt: Attempt = new Attempt(
+      lease,
+      specOf(lease),
+      clock,
+      (status) => {
+        if (status !== null) log.info({ ...attempt.names, status }, 'session moved');
+        this.reportSoon();
+      },
+      this.spanOf(lease),
+    );
     const key = attemptKey(lease.session_id, lease.epoch);
-    log.info({ session: lease.session_id, attempt: lease.attempt, epoch: lease.epoch }, 'session leased');
+    log.info({ ...attempt.names, status: attempt.status }, 'session moved');
     attempt.renewal = this.fence.arrived(asked);
     if (this.fence.hasExpired(attempt)) attempt.stop('lease_lost');
     if (this.closing) attempt.stop('shutdown');
     const leave = this.deps.pools.admit();
     const done = runSession(attempt)
       .then((finished) => this.deliver(attempt, finished))
-      .catch((error) => log.error({ session: lease.session_id, error: asFloeError(error).message }, 'session lost'))
+      .catch((error) => log.error({ ...attempt.names, error: asFloeError(error).message }, 'session lost'))
       .finally(() => {
+        attempt.span.end(attempt.failure?.error.message ?? null);
         this.attempts.delete(key);
         leave();
         this.reportSoon();
       });
     this.attempts.set(key, { attempt, done });
+  }
+
+  private spanOf({ task, task_id, session_id, attempt, epoch, queued_ms }: Lease): Span {
+    const { tracer = passingTracer, api } = this.deps;
+    const names = { task_id, session_id, attempt, epoch, node_id: api.nodeId };
+    const { policy_version, traceparent: parent } = task;
+    const attributes = { ...names, harness: task.agent.harness, policy_version, queued_ms };
+    return tracer.start('session_attempt', { parent, id: session_id }, attributes);
   }
 
   private async deliver(attempt: Attempt, finished: DeliveredResult | null): Promise<void> {
@@ -197,30 +218,42 @@ export class NodeAgent {
     this.fence.check();
     if (finished === null) {
       this.deps.delivered(attempt.lease);
-      log.info({ session: attempt.id, reason: attempt.stopReason }, 'session ended without a result');
+      log.info({ ...attempt.names, reason: attempt.stopReason }, 'session ended without a result');
+      attempt.span.set({ outcome: attempt.stopReason });
       return;
     }
     const bytes = deliveryLength(finished);
     this.undelivered += bytes;
     try {
-      const reached = await this.handIn(attempt, finished);
       const { summary } = finished;
+      attempt.span.set({
+        outcome: summary.outcome,
+        reward: summary.reward,
+        trainable_tokens: summary.trainable_tokens,
+      });
+      const names = { session_id: attempt.id, attempt: attempt.lease.attempt };
+      const reached = await during(attempt.span.child('deliver', names, 'client'), this.handIn(attempt, finished));
       if (reached.how === 'given_up') {
-        log.warn({ session: attempt.id, outcome: summary.outcome }, 'session not delivered');
+        log.warn({ ...attempt.names, outcome: summary.outcome }, 'session not delivered');
         return;
       }
       this.deps.delivered(attempt.lease);
       if (reached.how === 'refused') {
-        log.warn({ session: attempt.id, outcome: summary.outcome }, 'the result is no longer wanted');
+        log.warn({ ...attempt.names, outcome: summary.outcome }, 'the result is no longer wanted');
         return;
       }
       if (attempt.stopReason === 'lease_lost') {
-        log.info({ session: attempt.id, completions: summary.completion_count }, 'remains delivered');
+        log.info({ ...attempt.names, completions: summary.completion_count }, 'remains delivered');
         return;
       }
-      recordSession(metrics, attempt.lease.task.agent.harness, summary, attempt.tallies);
+      recordSession(metrics, attempt.lease.task.agent.harness, summary, attempt.tallies, attempt.policyVersions);
       log.info(
-        { session: attempt.id, outcome: summary.outcome, reward: summary.reward, tokens: summary.trainable_tokens },
+        {
+          ...attempt.names,
+          outcome: summary.outcome,
+          reward: summary.reward,
+          trainable_tokens: summary.trainable_tokens,
+        },
         'session delivered',
       );
     } finally {

@@ -100,6 +100,7 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
       },
     });
     attempt.tallies = built.tallies;
+    attempt.policyVersions = versionsOf(input.completions);
     completions = encodeRecords(input.completions, built.graph);
   } catch (error) {
     attempt.fail(classify(error, 'build'));
@@ -130,6 +131,10 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
   };
   const artifacts = input.artifacts?.archive ?? null;
   return deliverable({ summary, trajectory: built?.json ?? null, completions, artifacts });
+}
+
+function versionsOf(completions: readonly Completion[]): number {
+  return new Set(completions.flatMap(({ versionSpans }) => versionSpans.map(({ version }) => version))).size;
 }
 
 function statusOf(attempt: Attempt): TerminalStatus {

@@ -136,22 +136,23 @@ export class Recovery {
       log.warn({ path: kept, error: error.message }, 'an attempt record is damaged; what was recorded of it is kept');
       return true;
     }
-    const { session_id: session, attempt } = record.lease;
+    const { task_id, session_id, attempt, epoch } = record.lease;
+    const names = { task_id, session_id, attempt, epoch };
     const reading = await readRecords(entry.places);
     const remains = await this.remains(record, reading);
     try {
       await deliver(remains, this.stopping.signal);
-      log.info({ session, attempt, completions: reading.completions.length }, 'recovered what an attempt had recorded');
+      log.info({ ...names, completions: reading.completions.length }, 'recovered what an attempt had recorded');
       onRecovered('delivered');
     } catch (thrown) {
       this.stopping.signal.throwIfAborted();
       const error = asFloeError(thrown, 'peer_unreachable');
       // A newer process with this node's id, or another token, is no judgement on the attempt.
       if (error.retryable || error.code === 'conflict' || error.code === 'unauthorized') {
-        log.warn({ session, attempt, code: error.code, error: error.message }, 'the server did not take a recovery');
+        log.warn({ ...names, code: error.code, error: error.message }, 'the server did not take a recovery');
         return false;
       }
-      log.info({ session, attempt, code: error.code }, 'nobody wants what an attempt had recorded');
+      log.info({ ...names, code: error.code }, 'nobody wants what an attempt had recorded');
       onRecovered('refused');
     }
     if (reading.undecodable > 0) {

@@ -1,6 +1,7 @@
+import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { runPrepare } from '../runtimes/prepare.ts';
-import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtimes/runtime.ts';
+import type { KillReason, Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtimes/runtime.ts';
 import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../schema/index.ts';
 import type { StartCount, StartLimits } from './start-limits.ts';
 
@@ -11,6 +12,15 @@ export type SandboxOptions = {
   readonly allowLocal: boolean;
   readonly uploadRoots: readonly string[];
   readonly startLimits: StartLimits;
+  /** Hears of sandboxes that have started, and of commands that were ended before their time; default: nobody. */
+  readonly observer?: SandboxObserver;
+};
+
+/** Must not throw. */
+export type SandboxObserver = {
+  readonly clock: Clock;
+  readonly started: (backend: RuntimeBackend, tookMs: number) => void;
+  readonly killed: (backend: RuntimeBackend, reason: KillReason) => void;
 };
 
 /** One sandbox may start. Ends with the start; to be called where nothing is started after all. Safe to call twice. */
@@ -57,7 +67,15 @@ export class Sandboxes {
   }
 
   private async started(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
-    return (await this.providerOf(request.spec)).start(request, signal);
+    const provider = await this.providerOf(request.spec);
+    const { observer } = this.options;
+    if (observer === undefined) return provider.start(request, signal);
+    const { backend } = provider;
+    const startedMs = observer.clock.monotonicMs();
+    const onKill = (reason: KillReason): void => observer.killed(backend, reason);
+    const runtime = await provider.start({ ...request, onKill }, signal);
+    observer.started(backend, observer.clock.monotonicMs() - startedMs);
+    return runtime;
   }
 
   private backendOf(spec: RuntimeSpec): RuntimeBackend {

@@ -3,6 +3,7 @@ import type { DeliveredResult } from '../client/node-api.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { newSessionKey } from '../core/ids.ts';
+import type { Span } from '../core/tracing.ts';
 import type { EvaluatorRegistry } from '../evaluators/registry.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
 import type { Logger } from '../observe/log.ts';
@@ -140,10 +141,10 @@ class SessionRun {
     attempt.enter('RUNNING');
     this.prewarmEvaluator();
     await this.guarded('agent', () =>
-      attempt.measure('running_ms', () =>
+      attempt.measure('running_ms', (span) =>
         attempt.timer.run('agent', seconds(attempt.lease.task.budgets.agent), attempt.signal, (budget) =>
           this.watched('agent', budget, async (signal) => {
-            const session = await this.openProxySession();
+            const session = await this.openProxySession(span);
             this.session = session;
             // At once, not when the sandbox is gone: an engine must not work for a session that nobody wants.
             const end = (): void => void session.close().catch(() => undefined);
@@ -196,11 +197,11 @@ class SessionRun {
       settled.abort();
       for (const end of ended) {
         if (end.status === 'fulfilled') continue;
-        deps.log.error({ session: attempt.id, error: asFloeError(end.reason).message }, 'a part did not end cleanly');
+        deps.log.error({ ...attempt.names, error: asFloeError(end.reason).message }, 'a part did not end cleanly');
       }
     });
     const late = sleep(deps.clock, TEARDOWN_MS, settled.signal).then(
-      () => deps.log.error({ session: attempt.id }, 'the sandbox takes long to end; the session does not wait for it'),
+      () => deps.log.error({ ...attempt.names }, 'the sandbox takes long to end; the session does not wait for it'),
       () => undefined,
     );
     await Promise.race([all, late]);
@@ -247,16 +248,20 @@ class SessionRun {
   private async finish(): Promise<DeliveredResult | null> {
     const { attempt } = this;
     const input = this.postrunInput();
-    return attempt.measure('postrun_ms', async () => {
-      const evaluation = await attempt.measure('eval_ms', () =>
-        evaluate(attempt, input, (signal, work) => this.watched('eval', signal, work)),
+    return attempt.measure('postrun_ms', async (span) => {
+      const evaluation = await attempt.measure(
+        'eval_ms',
+        () => evaluate(attempt, input, (signal, work) => this.watched('eval', signal, work)),
+        span,
       );
       if (this.stopped()) return null;
       // After the evaluation: what an agent makes of its sandbox costs its grading no time.
       this.artifacts = await collectArtifacts(attempt, this.runtime);
       if (this.stopped()) return null;
-      return attempt.measure('build_ms', async () =>
-        build(attempt, evaluation, { ...input, artifacts: this.artifacts }),
+      return attempt.measure(
+        'build_ms',
+        () => build(attempt, evaluation, { ...input, artifacts: this.artifacts }),
+        span,
       );
     });
   }
@@ -333,7 +338,7 @@ class SessionRun {
     return this.runtime;
   }
 
-  private openProxySession(): Promise<ProxySession> {
+  private openProxySession(span: Span): Promise<ProxySession> {
     const { attempt, deps } = this;
     const { lease } = attempt;
     const { agent } = lease.task;
@@ -354,6 +359,7 @@ class SessionRun {
       engine: lease.task.engine,
       onProgress: (turns, sampledTokens) => attempt.progressed(turns, sampledTokens),
       onActivity: attempt.alive,
+      span,
       admit: () => deps.refuseLost(attempt),
     });
   }

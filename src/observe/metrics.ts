@@ -1,13 +1,22 @@
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { SessionSummary } from '../schema/index.ts';
+import { CallMetrics } from './call-metrics.ts';
 
 /** Spans a stage of a few milliseconds (no-op harness) to one of hours (a long agent run). */
 const STAGE_SECONDS = [0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3600, 14_400];
+/** One trace where a harness only ever appends; more for sub-agents and rewritten histories. */
+const TRACE_COUNTS = [0, 1, 2, 3, 5, 10, 20, 50, 100];
+/** A synchronous trainer has one version for each session; more are weight updates while it ran. */
+const VERSION_COUNTS = [0, 1, 2, 3, 4, 6, 8, 16];
 
 export type GatewayMetrics = {
   readonly registry: Registry;
+  readonly calls: CallMetrics;
   readonly sessions: Counter<'outcome'>;
   readonly stageSeconds: Histogram<'stage'>;
+  readonly queueWait: Histogram<'stage'>;
+  readonly traces: Histogram;
+  readonly versions: Histogram;
   readonly stageSlots: Gauge<'stage' | 'state'>;
   readonly runtimeStarts: Gauge<'backend' | 'state'>;
   readonly tokens: Counter<Place | 'kind'>;
@@ -42,6 +51,7 @@ export function createGatewayMetrics(): GatewayMetrics {
   const registers = [registry];
   return {
     registry,
+    calls: new CallMetrics(registry),
     sessions: new Counter({
       name: 'floe_sessions_total',
       help: 'Sessions that ended on this node, by outcome',
@@ -53,6 +63,25 @@ export function createGatewayMetrics(): GatewayMetrics {
       help: 'Active time of one session in one stage',
       labelNames: ['stage'],
       buckets: STAGE_SECONDS,
+      registers,
+    }),
+    queueWait: new Histogram({
+      name: 'floe_queue_wait_seconds',
+      help: 'Time of one session without a worker: queued at the server, ready, or before postrun',
+      labelNames: ['stage'],
+      buckets: STAGE_SECONDS,
+      registers,
+    }),
+    traces: new Histogram({
+      name: 'floe_traces_per_session',
+      help: 'Traces that the builder made of a session',
+      buckets: TRACE_COUNTS,
+      registers,
+    }),
+    versions: new Histogram({
+      name: 'floe_staleness_versions',
+      help: 'Policy versions that the tokens of one session were sampled by',
+      buckets: VERSION_COUNTS,
       registers,
     }),
     stageSlots: new Gauge({
@@ -111,17 +140,22 @@ export function createGatewayMetrics(): GatewayMetrics {
   };
 }
 
-/** Counts a session that has been delivered. `tallies` are its audit, by where the tokens come from. */
+/** Counts a session that has been delivered. `tallies` are its audit, by where the tokens come from; `versions`: how many policies sampled it. */
 export function recordSession(
   metrics: GatewayMetrics,
   harness: string,
   summary: SessionSummary,
   tallies: readonly PlaceTally[],
+  versions: number,
 ): void {
   const { timing } = summary;
   metrics.sessions.inc({ outcome: summary.outcome });
   const stages = { init: timing.init_ms, running: timing.running_ms, eval: timing.eval_ms, postrun: timing.postrun_ms };
   for (const [stage, ms] of Object.entries(stages)) if (ms !== null) metrics.stageSeconds.observe({ stage }, ms / 1000);
+  const waits = { queued: timing.queued_ms, ready: timing.ready_ms, postrun: timing.postrun_queue_ms };
+  for (const [stage, ms] of Object.entries(waits)) if (ms !== null) metrics.queueWait.observe({ stage }, ms / 1000);
+  metrics.traces.observe(summary.trace_count);
+  metrics.versions.observe(versions);
   for (const { dialect, engineId, sampled, trained, exact, links, drift, excluded } of tallies) {
     const place = { harness, dialect, engine: engineId };
     for (const [kind, count] of Object.entries({ sampled, trained, exact }))

@@ -14,6 +14,7 @@ import { decodeBody } from './encoding.ts';
 import { MAX_HEADERS, parseTarget, refuseOddFraming } from './framing.ts';
 import type { CompletionJournal } from './journal.ts';
 import { KeyRing, keyOf } from './keys.ts';
+import type { CallObserver } from './observer.ts';
 import { HEARTBEAT_MS } from './reply-writer.ts';
 import { publishRequest } from './request-channel.ts';
 import { dialectOf, kindOf, noRoute } from './routes.ts';
@@ -39,6 +40,8 @@ export type ProxyDeps = {
   readonly clock: Clock;
   /** Where it tells what an operator should know of the engines; default: nowhere. */
   readonly notice?: EngineNotice;
+  /** Hears of every model call that has ended; default: nobody. */
+  readonly observer?: CallObserver;
   /** Between two heartbeats of a waiting stream; default {@link HEARTBEAT_MS}. */
   readonly heartbeatMs?: number;
   /** How long an engine call outlives its client; default {@link ABANDON_GRACE_MS}. */
@@ -122,8 +125,9 @@ class HttpProxy implements ModelProxy {
   }
 
   async open(spec: ProxySessionSpec): Promise<ProxySession> {
-    const { clock, engines, journal, abandonGraceMs = ABANDON_GRACE_MS } = this.deps;
-    const calls = new SessionCalls(spec, { clock, engines, journal, abandonGraceMs, suffixes: this.suffixes });
+    const { clock, engines, journal, observer, abandonGraceMs = ABANDON_GRACE_MS } = this.deps;
+    const { suffixes } = this;
+    const calls = new SessionCalls(spec, { clock, engines, journal, observer, abandonGraceMs, suffixes });
     const socket = spec.socketPath === null ? null : new SessionSocket(spec.socketPath);
     let closing: Promise<void> | null = null;
     const session: OpenSession = {
@@ -211,6 +215,7 @@ class HttpProxy implements ModelProxy {
     let dialect = dialectOf(request);
     let session: OpenSession | null = null;
     let kind: RouteKind | null = null;
+    const arrivedMs = this.deps.clock.monotonicMs();
     try {
       refuseOddFraming(request);
       const target = parseTarget(request.url ?? '');
@@ -233,8 +238,15 @@ class HttpProxy implements ModelProxy {
       const error = asFloeError(thrown);
       // A refused side request neither hides why the last model call failed nor passes for one.
       if (kind === 'generate' || (kind === null && session?.calls.lastError === null)) session?.calls.failed(error);
+      if (kind === 'generate') this.tellRefused(dialect, error, arrivedMs);
       if (!response.destroyed) this.refuse(request, response, dialect, error);
     }
+  }
+
+  /** A call that has begun tells of itself, and does not come to be refused. */
+  private tellRefused({ name }: Dialect, { code }: FloeError, arrivedMs: number): void {
+    const totalMs = this.deps.clock.monotonicMs() - arrivedMs;
+    this.deps.observer?.({ dialect: name, engineId: null, code, totalMs, engineMs: null });
   }
 
   /** Empty for a request that is not expected to have one. */

@@ -1,6 +1,7 @@
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
+import { NO_SPAN, type Span } from '../core/tracing.ts';
 import type { CanonicalRequest, Dialect } from '../dialects/dialect.ts';
 import type { CallNames, ReplyListener } from '../engines/engine.ts';
 import type { EnginePool } from '../engines/pool.ts';
@@ -12,6 +13,7 @@ import { continued, handedOut } from './continuation.ts';
 import { Echoes } from './echoes.ts';
 import type { CompletionJournal } from './journal.ts';
 import { refuseModel } from './models.ts';
+import type { CallObserver } from './observer.ts';
 import type { Relay } from './relay.ts';
 import { type Asked, Prompting, promptOf } from './splice/prompting.ts';
 import type { Suffixes } from './splice/suffixes.ts';
@@ -45,6 +47,8 @@ export type ProxySessionSpec = {
   readonly onProgress?: (turns: number, sampledTokens: number) => void;
   /** When a model call begins, streams or ends. Must not throw. */
   readonly onActivity?: () => void;
+  /** What its model calls are part of; default: nothing. */
+  readonly span?: Span;
   /** Called before each model call, which it refuses by throwing. */
   readonly admit?: () => void;
 };
@@ -77,6 +81,7 @@ export type SessionDeps = {
   readonly journal: CompletionJournal;
   readonly suffixes: Suffixes;
   readonly abandonGraceMs: number;
+  readonly observer?: CallObserver | undefined;
 };
 
 /** The calls of one attempt: what was asked, what is running, what was recorded. */
@@ -165,8 +170,9 @@ export class SessionCalls {
     if (earlier) this.echoes.repeated(earlier);
     this.echoes.seen(recorded.messages, this.recorded);
     for (const used of this.prompting.use(place)) this.echoes.carried(used);
-    const call = new Call(parts, clock, abandonGraceMs, (signal, relay) => this.run(parts, place, signal, relay));
-    this.track(digest, call);
+    const span = this.spanOf(parts);
+    const call = new Call(parts, clock, abandonGraceMs, (signal, relay) => this.run(parts, place, span, signal, relay));
+    this.track(digest, call, span);
     return call;
   }
 
@@ -218,7 +224,7 @@ export class SessionCalls {
     await Promise.allSettled(calls.map((call) => call.outcome));
   }
 
-  private track(digest: string, call: Call): void {
+  private track(digest: string, call: Call, span: Span): void {
     const { callKind } = call.parts.request;
     const { relay } = call;
     this.byBody.set(digest, call);
@@ -231,13 +237,15 @@ export class SessionCalls {
       this.turnLimit.ended(callKind, answered);
     };
     call.outcome.then(
-      () => {
+      (completion) => {
         this.lastError = null;
+        this.tell(call.parts, completion, null, span);
         ended(true);
       },
       (error: unknown) => {
         const failure = asFloeError(error);
         this.failed(failure);
+        this.tell(call.parts, null, failure, span);
         // What was relayed before the client went away may be all that it wanted.
         ended(failure.code === 'cancelled' && relay?.message != null);
         if (this.byBody.get(digest) === call) this.byBody.delete(digest);
@@ -245,13 +253,48 @@ export class SessionCalls {
     );
   }
 
-  private async run(parts: CallParts, place: Asked, signal: AbortSignal, relay: Relay | null): Promise<Completion> {
+  /** Says how a call ended, to whom it concerns. */
+  private tell(parts: CallParts, completion: Completion | null, error: FloeError | null, span: Span): void {
+    const failedAt = error?.details.engine_id;
+    const engineId = completion?.engineId ?? (typeof failedAt === 'string' ? failedAt : null);
+    this.deps.observer?.({
+      dialect: parts.dialect.name,
+      engineId,
+      code: error?.code ?? 'ok',
+      totalMs: this.deps.clock.monotonicMs() - parts.arrivedMs,
+      engineMs: completion?.engineMs ?? null,
+    });
+    if (completion !== null) {
+      span.set({
+        finish_reason: completion.finishReason,
+        prompt_tokens: completion.promptIds.length,
+        sampled_tokens: completion.responseIds.length,
+        policy_version: completion.versionSpans.at(-1)?.version ?? null,
+      });
+    }
+    span.set({ engine: engineId });
+    span.end(error?.message);
+  }
+
+  private spanOf({ completionId, dialect, request }: CallParts): Span {
+    const { sessionId, attempt, engine, span = NO_SPAN } = this.spec;
+    const call = { completion_id: completionId, dialect: dialect.name, call_kind: request.callKind, pool: engine.pool };
+    return span.child('model_call', { session_id: sessionId, attempt, ...call }, 'client');
+  }
+
+  private async run(
+    parts: CallParts,
+    place: Asked,
+    { traceparent }: Span,
+    signal: AbortSignal,
+    relay: Relay | null,
+  ): Promise<Completion> {
     const { completionId } = parts;
     const { request: recorded, thread } = place;
-    const question = await this.prompting.question(this.namesOf(completionId), place, signal);
+    const question = await this.prompting.question({ ...this.namesOf(completionId), traceparent }, place, signal);
     const prompt = question.built?.prompt ?? null;
     const asked = engineRequestOf(completionId, this.spec, parts.request, recorded, question.texts, prompt);
-    const answer = await this.deps.engines.generate({ ...asked, listener: this.listener(relay) }, signal);
+    const answer = await this.deps.engines.generate({ ...asked, traceparent, listener: this.listener(relay) }, signal);
     const { reply, engineId } = answer;
     const promptIds = prompt === null ? this.memory.prompt(thread, reply.promptIds) : promptOf(prompt, reply, engineId);
     const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;

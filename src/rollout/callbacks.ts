@@ -1,6 +1,8 @@
 import { isoNow } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
-import type { CallbackRow } from '../store/index.ts';
+import type { Span, Tracer } from '../core/tracing.ts';
+import type { TaskRequest } from '../schema/index.ts';
+import type { CallbackRow, TaskRow } from '../store/index.ts';
 import { checkCallbackUrl } from './callback-address.ts';
 import { callbackBody } from './callback-body.ts';
 import { idempotencyKey, messageId, signatureHeaders } from './callback-signature.ts';
@@ -22,11 +24,13 @@ const GONE = 410;
 export class CallbackDelivery {
   private readonly context: RolloutContext;
   private readonly transport: CallbackTransport;
+  private readonly tracer: Tracer;
   private readonly inFlight = new Map<string, Promise<unknown>>();
 
-  constructor(context: RolloutContext, transport: CallbackTransport) {
+  constructor(context: RolloutContext, transport: CallbackTransport, tracer: Tracer) {
     this.context = context;
     this.transport = transport;
+    this.tracer = tracer;
   }
 
   /** Runs until the server closes. */
@@ -153,6 +157,7 @@ export class CallbackDelivery {
     checkCallbackUrl(config, row.url);
     const { task, unusable, results } = await this.load(row.task_id);
     const body = callbackBody(task, unusable, results);
+    const span = this.spanOf(row, task);
     const seconds = Math.floor(clock.nowMs() / 1000);
     const signed = await signatureHeaders(config.callback_secrets, messageId(task), seconds, body.bytes(blobs));
     const deadline = new AbortController();
@@ -160,20 +165,34 @@ export class CallbackDelivery {
       deadline.abort(new FloeError('deadline_exceeded', 'the callback took longer than callback_timeout_seconds')),
     );
     try {
-      return await this.transport.post({
+      const status = await this.transport.post({
         url: row.url,
         headers: {
           'content-type': 'application/json',
           'content-length': String(body.length),
           'idempotency-key': idempotencyKey(row),
           ...signed,
+          ...(span.traceparent === null ? {} : { traceparent: span.traceparent }),
         },
         body: body.bytes(blobs),
         signal: AbortSignal.any([deadline.signal, closing]),
       });
+      span.set({ 'http.response.status_code': status });
+      span.end(isAcknowledged(status) || status === GONE ? null : `answered with status ${status}`);
+      return status;
+    } catch (thrown) {
+      span.end(asFloeError(thrown, 'peer_unreachable').message);
+      throw thrown;
     } finally {
       cancelTimer();
     }
+  }
+
+  /** One for each try. */
+  private spanOf(row: CallbackRow, task: TaskRow): Span {
+    const { traceparent = null, policy_version } = JSON.parse(task.request) as Partial<TaskRequest>;
+    const attributes = { task_id: row.task_id, attempt: row.tries + 1, policy_version: policy_version ?? null };
+    return this.tracer.start('callback', { parent: traceparent, id: row.task_id }, attributes, 'client');
   }
 
   private load(taskId: string) {

@@ -1,5 +1,5 @@
 import type { Clock } from '../core/clock.ts';
-import type { RolloutEvent, SessionSummary, TaskRequest } from '../schema/index.ts';
+import type { Outcome, RolloutEvent, SessionStatus, SessionSummary, TaskRequest } from '../schema/index.ts';
 import type { BlobStore, SessionRow, StoreTables } from '../store/index.ts';
 import type { RolloutConfig } from './config.ts';
 import type { CounterName, Counters } from './counters.ts';
@@ -38,13 +38,21 @@ export type RolloutContext = {
   readonly closing: AbortSignal;
 };
 
+/** What a log line says of a session that has changed its status. */
+type SessionMove = Pick<SessionRow, 'task_id' | 'session_id' | 'attempt' | 'epoch' | 'node_id' | 'status'> & {
+  readonly outcome?: Outcome;
+};
+
 /** What the world is told after a transaction is on disk, and not before. */
 export class Effects {
   readonly events: RolloutEvent[] = [];
   readonly topics = new Set<Topic>();
   readonly counted: CounterName[] = [];
+  readonly moves: SessionMove[] = [];
 
-  sessionChanged(row: SessionRow, summary: SessionSummary | null = null): void {
+  /** `before`: its status, where progress alone may be the news. */
+  sessionChanged(row: SessionRow, summary: SessionSummary | null = null, before: SessionStatus | null = null): void {
+    if (row.status !== before) this.moves.push(moveOf(row, summary));
     this.events.push({
       type: 'session.state_changed',
       task_id: row.task_id,
@@ -74,12 +82,28 @@ export async function change<T>(
     return work(tables, effects);
   });
   for (const name of effects.counted) context.counters.add(name);
+  tellLog(context, effects);
   const { events, topics } = effects;
   publish(context, { events, topics: [...topics] });
   if (events.length > 0 || topics.size > 0) {
     context.store.announce(JSON.stringify({ events, topics: [...topics] } satisfies Announcement));
   }
   return value;
+}
+
+function tellLog({ log }: RolloutContext, { moves, events }: Effects): void {
+  for (const event of events) {
+    const { task_id } = event;
+    if (event.type === 'task.created') log.info({ task_id, sessions: event.total_sessions }, 'task submitted');
+    if (event.type === 'task.completed') log.info({ task_id, status: event.status }, 'task ended');
+  }
+  for (const move of moves) log.info(move, 'session moved');
+}
+
+function moveOf(row: SessionRow, summary: SessionSummary | null): SessionMove {
+  const { task_id, session_id, attempt, epoch, node_id, status } = row;
+  const names = { task_id, session_id, attempt, epoch, node_id, status };
+  return summary === null ? names : { ...names, outcome: summary.outcome };
 }
 
 /** Passes on what other servers on the store have done; returns the end of that. */

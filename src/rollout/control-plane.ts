@@ -2,6 +2,7 @@ import { setMaxListeners } from 'node:events';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
+import { passingTracer, type Tracer } from '../core/tracing.ts';
 import type { TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
 import { type CallbackTransport, httpTransport } from './callback-transport.ts';
@@ -38,6 +39,8 @@ export type RolloutDeps = {
   /** Default: HTTP. */
   readonly callbackTransport?: CallbackTransport;
   readonly log?: RolloutLog;
+  /** Default: traces are handed on, and nothing is recorded. */
+  readonly tracer?: Tracer;
 };
 
 /** The rollout server without its listeners. */
@@ -91,7 +94,11 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
       ...serviceHandlers(context, deps.metricsRegistry ?? null),
     },
     run: async () => {
-      const callbacks = new CallbackDelivery(context, deps.callbackTransport ?? httpTransport(config));
+      const callbacks = new CallbackDelivery(
+        context,
+        deps.callbackTransport ?? httpTransport(config),
+        deps.tracer ?? passingTracer,
+      );
       const endless = [sweepForever(context), retainForever(context), endCancelledForever(context)];
       await Promise.all([callbacks.run(), ...endless]);
     },

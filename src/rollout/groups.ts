@@ -74,7 +74,8 @@ async function refill(
     refilled: task.refilled + 1,
     refills_left: task.refills_left - 1,
   });
-  effects.sessionChanged({ ...replaced, ...session, status: 'QUEUED', turns: 0, sampled_tokens: 0 });
+  const fresh = { status: 'QUEUED', attempt: 1, epoch: 1, node_id: null, turns: 0, sampled_tokens: 0 } as const;
+  effects.sessionChanged({ ...replaced, ...session, ...fresh });
   effects.counted.push('refills');
   effects.topics.add('queue');
 }

@@ -39,8 +39,11 @@ export async function recordHeartbeat(
       aging.map(({ row }) => row.session_id),
       nowMs + leaseMs,
     );
-    const moved = held.flatMap(({ told, row }) => movedBy(row, told) ?? []);
-    for (const row of moved) effects.sessionChanged(row);
+    const moved = held.flatMap(({ told, row }) => {
+      const after = movedBy(row, told);
+      if (after !== null) effects.sessionChanged(after, null, row.status);
+      return after ?? [];
+    });
     if (moved.length > 0) await tables.sessions.recordProgress(moved, isoNow(context.clock));
     return replyTo(tables, node, beat, news, (ids) => letGo(tables, ids));
   });

@@ -5,6 +5,7 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { Cgroups } from './cgroup.ts';
+import { tellKill } from './kills.ts';
 import { endOwned } from './orphans.ts';
 import type { Owner } from './owner.ts';
 import { isAlive, readProcess } from './process-table.ts';
@@ -202,15 +203,18 @@ export class BubblewrapRuntime implements Runtime {
     };
     await writeFile(files.args, [...this.fixedArgs, '--json-status-fd', '8', ...options].join('\0'), { mode: 0o600 });
     this.refuseStopped();
+    let killedBy: Ended['killedBy'] = null;
     request.onActivity?.();
     const cgroup = (await this.parts.cgroups?.create(request.name, groupLimits(request.spec, command))) ?? null;
     try {
       const child = await spawner.spawn(spawnRequest(this.parts, command, { files, argv, cgroup }));
       const ended = await this.finish(child, files.status, signal);
+      killedBy = ended.killedBy;
       const packingFailed = command.upload !== undefined && (await readFile(files.packing).catch(() => null)) !== null;
       return packingFailed ? { ...ended, exitCode: ended.exitCode || 1 } : ended;
     } finally {
       request.onActivity?.();
+      tellKill(request, killedBy ?? null, signal);
       await Promise.all([cgroup?.remove(), ...Object.values(files).map((file) => rm(file, { force: true }))]);
     }
   }

@@ -5,6 +5,7 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { Cgroups } from './cgroup.ts';
+import { tellKill } from './kills.ts';
 import { endOwned } from './orphans.ts';
 import type { Owner } from './owner.ts';
 import type { ExecRequest, ExecResult, Runtime, RuntimePaths, StartRequest } from './runtime.ts';
@@ -201,6 +202,7 @@ export class LocalRuntime implements Runtime {
     const cgroup = (await this.parts.cgroups?.create(this.name, null)) ?? null;
     const cgroups = cgroup?.directories ?? [];
     const { onActivity } = this.parts.request;
+    let killedBy: SpawnResult['killedBy'] = null;
     onActivity?.();
     try {
       const child = await this.parts.spawner.spawn({
@@ -211,9 +213,12 @@ export class LocalRuntime implements Runtime {
         limits: { ...limits, cgroups },
         onOutput: onActivity,
       });
-      return await this.finish(child, signal);
+      const ended = await this.finish(child, signal);
+      killedBy = ended.killedBy;
+      return ended;
     } finally {
       onActivity?.();
+      tellKill(this.parts.request, killedBy ?? null, signal);
       await cgroup?.remove();
     }
   }

@@ -68,7 +68,12 @@ export type StartRequest = {
   readonly readOnlyMounts: readonly { readonly hostPath: string; readonly sandboxPath: string }[];
   /** Called when a command of the sandbox begins or ends, and now and then while it writes output. Must not throw. */
   readonly onActivity?: (() => void) | undefined;
+  /** Called when a command was ended before its time. Must not throw. */
+  readonly onKill?: ((reason: KillReason) => void) | undefined;
 };
+
+/** A limit that a command exceeded, its deadline, or that nobody wants it any more. */
+export type KillReason = 'memory' | 'processes' | 'deadline' | 'stopped';
 
 /**
  * A sandbox back end. `start` rejects with `runtime_unavailable` (this host cannot) or `runtime_failed`, having removed

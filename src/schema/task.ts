@@ -79,6 +79,15 @@ export const outcomeOverrideSchema = z.strictObject({
 });
 export type OutcomeOverride = z.infer<typeof outcomeOverrideSchema>;
 
+/** As floe itself writes it. A header may be of a later version. */
+const traceparentSchema = z
+  .string()
+  .regex(
+    /^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/,
+    'must be 00-<trace id>-<span id>-<flags> in lower-case hexadecimal',
+  )
+  .refine((text) => !/-0+-/.test(text), 'the trace id and the span id must not be all zeros');
+
 /** Whose work a task is, when it says nothing. */
 const DEFAULT_TRAINER = 'default';
 
@@ -138,6 +147,10 @@ export const taskRequestSchema = z.strictObject({
     .default('full')
     .describe('whether the callback carries token data, or says only where it can be fetched'),
   policy_version: z.string().nullable().default(null).describe('of the trainer at submission; recorded, not used'),
+  traceparent: traceparentSchema
+    .nullable()
+    .default(null)
+    .describe('W3C trace context that spans of this task belong to; default: the header of that name'),
   metadata: metadataSchema.default({}),
 });
 export type TaskRequest = z.infer<typeof taskRequestSchema>;

@@ -158,7 +158,7 @@ class OpenaiEngine implements Engine {
     for (;;) {
       try {
         const body = chatBody(this.found.model, request, stream, this.unknown);
-        return await this.server.post('/v1/chat/completions', body, null, signal);
+        return await this.server.post('/v1/chat/completions', body, request, signal);
       } catch (error) {
         const field = unknownField(error);
         if (field === null || this.unknown.has(field) || !canDoWithout(request, field)) throw error;

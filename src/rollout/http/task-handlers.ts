@@ -1,5 +1,7 @@
 import { Readable } from 'node:stream';
+import type { FastifyRequest } from 'fastify';
 import { FloeError } from '../../core/errors.ts';
+import { formatTraceparent, parseTraceparent } from '../../core/tracing.ts';
 import type { TaskStatus } from '../../schema/index.ts';
 import type { ResultWithSummary } from '../../store/index.ts';
 import { cancelTask } from '../cancellations.ts';
@@ -18,7 +20,8 @@ export function taskHandlers(
 ): Handlers<'submitTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {
   const board = new StatusBoard(context);
   return {
-    submitTask: ({ body }) => submitTask(context, body),
+    submitTask: ({ body, request }) =>
+      submitTask(context, { ...body, traceparent: body.traceparent ?? traceparentOf(request) }),
     getTask: async ({ id, query, role, reply }) => {
       const loaded = await loadTask(context, id);
       const before = `${JSON.stringify(loaded.head).slice(0, -1)},"results":`;
@@ -44,6 +47,13 @@ export function taskHandlers(
     getResults: (call) => resultsPage(context, call),
     getStatus: () => board.status(),
   };
+}
+
+/** One that cannot be read is no reason to refuse a task: the trace begins here then. */
+function traceparentOf({ headers }: FastifyRequest): string | null {
+  const { traceparent } = headers;
+  const context = typeof traceparent === 'string' ? parseTraceparent(traceparent) : null;
+  return context === null ? null : formatTraceparent(context);
 }
 
 async function resultsPage(context: RolloutContext, call: Call<Api['getResults']>): Promise<Readable> {
