@@ -71,7 +71,7 @@ describe.each(backends)('kill -9 of a gateway with %s sandboxes', (backend) => {
     return child;
   }
 
-  it('leaves no process of the sandbox, and the session is done by the next gateway', async () => {
+  it('leaves no process of the sandbox, and the session is done by the next gateway', { timeout: 90_000 }, async () => {
     const marker = `floe-test-kill-${backend}`;
     const first = await startGateway('first');
     // The first attempt hangs after its call; later ones end.

@@ -4,8 +4,9 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
-import { describe, expect, test } from 'vitest';
+import { afterAll, describe, expect, test } from 'vitest';
 import { sleep, systemClock } from '../../src/core/clock.ts';
+import { endOwned } from '../../src/runtimes/orphans.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
 import { bubblewrapProblem, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
 
@@ -13,13 +14,13 @@ const problem = await bubblewrapProblem();
 
 /** A gateway reduced to one session of each command; prints its helper's pid once they run. */
 const GATEWAY = `
-const [dist, stateDir, backend, seconds] = process.argv.slice(1);
+const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
 const { createSpawner } = await import(dist + '/runtimes/spawn-client.js');
 const { createRuntimeProviders } = await import(dist + '/runtimes/providers.js');
 const { systemClock } = await import(dist + '/core/clock.js');
 const { runtimeSpecSchema } = await import(dist + '/schema/index.js');
 const spawner = await createSpawner();
-const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir }).get(backend);
+const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir, owner: { id, instance: 'dead' } }).get(backend);
 const spec = runtimeSpecSchema.parse({});
 const runtime = await provider.start({ name: 's', spec, proxy: null, readOnlyMounts: [] }, new AbortController().signal);
 runtime.exec({ command: 'touch up; sleep ' + seconds + ' & exec sleep ' + seconds }, new AbortController().signal).catch(() => {});
@@ -27,8 +28,12 @@ await runtime.exec({ command: 'until [ -e up ]; do sleep 0.01; done' }, new Abor
 console.log(spawner.helperPid);
 `;
 
+/** Of every gateway here. */
+const OWNER = `crash${process.pid}`;
+afterAll(() => endOwned(OWNER, () => true, systemClock));
+
 async function startGateway(stateDir: string, backend: RuntimeBackend, seconds: string) {
-  const args = ['--input-type=module', '-e', GATEWAY, resolve('dist'), stateDir, backend, seconds];
+  const args = ['--input-type=module', '-e', GATEWAY, resolve('dist'), stateDir, backend, seconds, OWNER];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
   return { child, helperPid: Number(line) };
