@@ -78,8 +78,9 @@ async function newsIn(
   if (ids.size === 0) return [];
   const rows = await (how === 'lock' ? tables.sessions.lockMany([...ids]) : tables.sessions.getMany([...ids]));
   const byId = new Map(rows.map((row) => [row.session_id, row]));
-  // Told twice, the later counts.
-  const told = new Map(sessions.filter(({ session_id: id }) => ids.has(id)).map((one) => [one.session_id, one]));
+  // A node may still be ending one epoch of a session while it runs the next. Of one epoch told twice, the later counts.
+  const listed = sessions.filter(({ session_id: id }) => ids.has(id));
+  const told = new Map(listed.map((one) => [`${one.session_id}/${one.epoch}`, one]));
   return [...told.values()].map((one) => ({ told: one, row: byId.get(one.session_id) }));
 }
 
