@@ -11,6 +11,9 @@ import { endSession, giveUp, requeue } from './endings.ts';
 import { requestIn } from './groups.ts';
 import { judged } from './summary.ts';
 
+/** Results up to this size are stored before it is known whether they are wanted: few are not, and looking costs as much as storing. */
+const UNCHECKED_BYTES = 256 * 1024;
+
 type Delivery = {
   readonly nodeId: string;
   readonly summary: SessionSummary;
@@ -27,11 +30,8 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
   const delivered = readDelivery(nodeId, body);
   const { summary } = delivered;
   try {
-    // Refuses before anything is written; the same checks hold again in the transaction that decides.
-    await context.store.read(async (tables) => {
-      const row = await tables.sessions.get(summary.session_id);
-      return check(tables, nodeId, summary, row, await tables.tasks.get(summary.task_id), null);
-    });
+    // Refuses before anything large is written; the same checks hold again in the transaction that decides.
+    if (body.length > UNCHECKED_BYTES) await checkFirst(context, nodeId, summary);
     const blobs = await storeParts(context, delivered);
     const delivery = { nodeId, summary, digest: digestOf(delivered.header, blobs), blobs };
     return await change(context, async (tables, effects) => {
@@ -45,6 +45,13 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
     countRefusal(context, thrown);
     throw thrown;
   }
+}
+
+function checkFirst(context: RolloutContext, nodeId: string, summary: SessionSummary): Promise<Checked> {
+  return context.store.read(async (tables) => {
+    const row = await tables.sessions.get(summary.session_id);
+    return check(tables, nodeId, summary, row, await tables.tasks.get(summary.task_id), null);
+  });
 }
 
 function countRefusal(context: RolloutContext, thrown: unknown): void {
