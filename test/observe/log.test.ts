@@ -1,0 +1,43 @@
+import { PassThrough } from 'node:stream';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../src/core/errors.ts';
+import { createLogger } from '../../src/observe/log.ts';
+
+function logged(write: (log: ReturnType<typeof createLogger>) => void): Record<string, unknown> {
+  const lines = new PassThrough();
+  write(createLogger('test', 'info', lines));
+  return JSON.parse(String(lines.read()));
+}
+
+describe('a log line', () => {
+  it('shows no secret, in fields, lists, errors or what a child logger adds', () => {
+    const line = logged((log) =>
+      log.child({ token: 'hidden', node_id: 'n' }).info(
+        {
+          session_id: 's',
+          key: 'hidden',
+          spec: { engine: { api_key: 'hidden', url: 'u' } },
+          list: [{ password: 'hidden' }, { name: 'x' }],
+          err: new FloeError('internal', 'broken', { secret: 'hidden', status: 500 }),
+        },
+        'message',
+      ),
+    );
+    expect(JSON.stringify(line)).not.toContain('hidden');
+    expect(line).toMatchObject({
+      node_id: 'n',
+      session_id: 's',
+      key: '[redacted]',
+      spec: { engine: { api_key: '[redacted]', url: 'u' } },
+      list: [{ password: '[redacted]' }, { name: 'x' }],
+      err: { message: 'broken', details: { secret: '[redacted]', status: 500 } },
+      msg: 'message',
+    });
+  });
+
+  it('leaves what the caller gave as it was', () => {
+    const fields = { inner: { token: 'hidden' } };
+    logged((log) => log.info(fields, 'message'));
+    expect(fields).toEqual({ inner: { token: 'hidden' } });
+  });
+});
