@@ -1,6 +1,6 @@
 /**
  * Writes what the documentation takes from the code: docs/openapi.json from the schemas and the route table, docs/errors.md
- * from the error table, docs/cluster-reference.md from the schemas of its files. Needs dist/.
+ * from the error table, docs/cluster-reference.md from the schemas of its files, docs/metrics.md from the registries. Needs dist/.
  *
  *   node tools/generate-docs.mjs           write
  *   node tools/generate-docs.mjs --check   fail when a committed file differs
@@ -24,6 +24,9 @@ async function compiled(path) {
 const { openApi } = await compiled('rollout/index.js');
 const { ERROR_TABLE } = await compiled('core/errors.js');
 const { clusterReference } = await compiled('cluster/reference.js');
+const { createGatewayMetrics } = await compiled('observe/metrics.js');
+const { ServerMetrics } = await compiled('observe/server-metrics.js');
+const { COUNTERS } = await compiled('rollout/counters.js');
 
 function errorsPage() {
   const rows = Object.entries(ERROR_TABLE).map(
@@ -50,10 +53,34 @@ function errorsPage() {
   ].join('\n');
 }
 
+function metricsPage() {
+  const counters = Object.entries(COUNTERS).map(([name, help]) => row(`floe_server_${name}_total`, 'counter', [], help));
+  return [
+    '# Metrics',
+    '',
+    'Generated from the registries by `npm run generate`; [observability.md](observability.md) says how to read them. Beside these, both have',
+    "what prom-client tells of a Node process: `process_*` and `nodejs_*`, the event loop's lag among them.",
+    '',
+    ...['## Of a rollout server', '', ...metricsTable(new ServerMetrics().registry, counters), ''],
+    ...['## Of a gateway node', '', ...metricsTable(createGatewayMetrics().registry, []), ''],
+  ].join('\n');
+}
+
+function metricsTable(registry, more) {
+  const own = registry.getMetricsAsArray().filter(({ name }) => name.startsWith('floe_'));
+  const rows = own.map(({ name, type, help }) => row(name, type, registry.getSingleMetric(name).labelNames, help));
+  return ['| Name | Type | Labels | What |', '|---|---|---|---|', ...rows, ...more];
+}
+
+function row(name, type, labels, help) {
+  return `| \`${name}\` | ${type} | ${labels.map((label) => `\`${label}\``).join(', ')} | ${help} |`;
+}
+
 const pages = {
   'docs/openapi.json': `${JSON.stringify(openApi(), null, 2)}\n`,
   'docs/errors.md': errorsPage(),
   'docs/cluster-reference.md': clusterReference(),
+  'docs/metrics.md': metricsPage(),
 };
 
 let differs = 0;
