@@ -11,7 +11,8 @@ const EXPORT_EVERY_MS = 2_000;
 const BATCH_SPANS = 512;
 /** Beyond this a collector is away for long; memory is worth more than its spans. About 4 MB. */
 const MAX_WAITING_SPANS = 8_192;
-const TIMEOUT_MS = 10_000;
+/** A process that closes waits for it. */
+const TIMEOUT_MS = 5_000;
 
 export type SpanExporterOptions = {
   /** Where spans go: the whole address, path included. */
@@ -93,7 +94,9 @@ export class SpanExporter {
 
   /** Once for each change, not with every try. */
   private tellHealth(problem: string | null): void {
-    const { log, url } = this.options;
+    const { log } = this.options;
+    // What else an address may hold is nobody's business.
+    const url = new URL(this.options.url).origin;
     if (problem !== null && !this.failing) log.warn({ url, error: problem }, 'the trace collector takes no spans');
     if (problem === null && this.failing)
       log.info({ url, dropped: this.dropped }, 'the trace collector takes spans again');

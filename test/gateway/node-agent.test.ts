@@ -1,3 +1,4 @@
+import { PassThrough } from 'node:stream';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { DeliveredResult, NodeApi } from '../../src/client/node-api.ts';
 import { FloeError } from '../../src/core/errors.ts';
@@ -8,8 +9,9 @@ import { NodeAgent, type NodeAgentDeps } from '../../src/gateway/node-agent.ts';
 import { NodeEngines } from '../../src/gateway/node-engines.ts';
 import { runSession } from '../../src/gateway/session-runner.ts';
 import { StagePools } from '../../src/gateway/stage-pools.ts';
-import { silentLogger } from '../../src/observe/log.ts';
+import { createLogger, silentLogger } from '../../src/observe/log.ts';
 import { createGatewayMetrics } from '../../src/observe/metrics.ts';
+import { type FinishedSpan, recordingTracer } from '../../src/observe/recording-tracer.ts';
 import { type Lease, leaseSchema } from '../../src/schema/index.ts';
 import { bench, settle, untilAborted } from './bench.ts';
 
@@ -414,5 +416,38 @@ describe('heartbeats', () => {
     clock.advance(1_000);
     await settle();
     expect(calls.heartbeat - before).toBe(2);
+  });
+});
+
+describe('what a node logs and records of a session', () => {
+  it('is one line for every move, with what it is of, and one span', async () => {
+    const lines = new PassThrough();
+    const spans: FinishedSpan[] = [];
+    start(leasing(), {
+      log: createLogger('test', 'info', lines).child({ node_id: 'node' }),
+      tracer: recordingTracer(clock, (span) => spans.push(span)),
+      runSession: async (attempt) => {
+        attempt.enter('INIT');
+        attempt.progressed(1, 10);
+        attempt.enter('POSTRUN');
+        attempt.stop('cancelled');
+        return null;
+      },
+    });
+    await agent?.start();
+    for (let i = 0; i < 50 && spans.length === 0; i++) await settle();
+    const of = { node_id: 'node', task_id: 'tsk_1', session_id: 'ses_1', attempt: 1, epoch: 1 };
+    const logged = String(lines.read())
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+    expect(logged).toMatchObject([
+      { msg: 'node registered', node_id: 'node' },
+      { ...of, msg: 'session moved', status: 'LEASED' },
+      { ...of, msg: 'session moved', status: 'INIT' },
+      { ...of, msg: 'session moved', status: 'POSTRUN' },
+      { ...of, msg: 'session ended without a result', reason: 'cancelled' },
+    ]);
+    expect(spans).toMatchObject([{ name: 'session_attempt', attributes: { ...of, outcome: 'cancelled' } }]);
   });
 });
