@@ -32,6 +32,8 @@ const SCENARIO_SESSIONS = 20;
 const CHECK_EVERY = 25;
 /** A point that this much traffic does not reach is not counted. */
 const REACH_MS = 8_000;
+/** As a share of all kills. */
+const KILLS_AHEAD = 0.05;
 /** How long everything may take to end once nothing is killed any more. */
 const SETTLE_MS = 60_000;
 
@@ -199,9 +201,11 @@ async function killStorm(store, postgres) {
     const restarts = new Set();
     let kills = 0;
     while (kills < KILLS || feeder.submitted < SESSIONS) {
-      if (await killSomething(world, restarts)) kills++;
+      // Spread over all of the sessions, however slow the machine is: kills alone would leave no time to work.
+      const ahead = kills / KILLS > (trainer.results.size - before) / SESSIONS + KILLS_AHEAD;
+      if (!ahead && (await killSomething(world, restarts))) kills++;
       progress.show(`${store}: ${kills} of ${KILLS} random kills, ${trainer.results.size} of ${SESSIONS} sessions`);
-      if (feeder.submitted >= SESSIONS && kills < KILLS) feeder.run(feeder.submitted + 50).catch(() => {});
+      if (feeder.submitted >= SESSIONS && kills < KILLS) await feeder.run(feeder.submitted + 50);
       await sleep(200 + random() * 600);
     }
     await Promise.all(restarts);
