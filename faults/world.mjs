@@ -137,9 +137,15 @@ export class World {
     const wrapped = wrap?.(`${kind}-${i}`, command) ?? command;
     const child = Child.start(wrapped, { env: { FLOE_HOME: join(this.dir, 'home'), ...this.options.env } });
     list[i] = child;
+    const undisturbed = () => wrapped === command && this.servers.every((server) => server?.running);
+    const calm = undisturbed();
     const said = await child.ready();
-    if (said === null && wrapped === command) throw new Error(`${kind} ${i} did not start: ${child.errors}`);
-    if (said !== null && wrapped === command) this.recoveries.push(performance.now() - startedMs);
+    // Killed again before it was of use: whoever did that starts it again.
+    if (said === null && wrapped === command && child.process.signalCode !== 'SIGKILL') {
+      throw new Error(`${kind} ${i} did not start: ${child.errors}`);
+    }
+    // A gateway that comes up while a server is down waits for that one, too.
+    if (said !== null && calm && undisturbed()) this.recoveries.push(performance.now() - startedMs);
     return said === null ? null : child;
   }
 
