@@ -34,6 +34,8 @@ type Running = { readonly pid: number; readonly marker: string | undefined; read
 const running = new Map<number, Running>();
 const watch = new ProcessWatch(systemClock);
 
+/** What runs in a sandbox, and the sandbox itself, must not depend on the umask of who started the node: 077 would shut them out. */
+process.umask(0o022);
 process.on('message', (message) => receive(message as HelperRequest));
 process.on('disconnect', () => endAll());
 // A terminal's Ctrl-C is the gateway's to handle; the helper ends when the gateway does.

@@ -22,6 +22,18 @@ describe('the spawner', () => {
     expect((await child.done).stdout.toString()).toBe('ONLY=this\n');
   });
 
+  test('gives children the usual umask, whatever its own gateway has', async () => {
+    const before = process.umask(0o077);
+    try {
+      const other = await createSpawner();
+      const child = await other.spawn({ argv: ['sh', '-c', 'umask'], env: { PATH }, maxOutputBytes });
+      expect((await child.done).stdout.toString()).toBe('0022\n');
+      await other.close();
+    } finally {
+      process.umask(before);
+    }
+  });
+
   test('gives the first line as soon as it is there, and the rest with the end', async () => {
     const child = await sh('echo ready; cat; echo end', { stdin: 'hold' });
     expect(await child.firstLine).toBe('ready');
