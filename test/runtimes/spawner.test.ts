@@ -1,3 +1,5 @@
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CappedOutput } from '../../src/runtimes/capped-output.ts';
@@ -22,16 +24,17 @@ describe('the spawner', () => {
     expect((await child.done).stdout.toString()).toBe('ONLY=this\n');
   });
 
-  test('gives children the usual umask, whatever its own gateway has', async () => {
-    const before = process.umask(0o077);
-    try {
-      const other = await createSpawner();
-      const child = await other.spawn({ argv: ['sh', '-c', 'umask'], env: { PATH }, maxOutputBytes });
-      expect((await child.done).stdout.toString()).toBe('0022\n');
-      await other.close();
-    } finally {
-      process.umask(before);
-    }
+  test('gives children the usual umask, whatever its own gateway has', () => {
+    const client = join(import.meta.dirname, '..', '..', 'dist', 'runtimes', 'spawn-client.js');
+    // A thread cannot change its umask, so the gateway is a process.
+    const gateway = `
+      const { createSpawner } = await import(${JSON.stringify(client)});
+      const spawner = await createSpawner();
+      const child = await spawner.spawn({ argv: ['sh', '-c', 'umask'], env: { PATH: '${PATH}' }, maxOutputBytes: 100 });
+      process.stdout.write((await child.done).stdout);
+      await spawner.close();`;
+    const script = 'umask 077; exec "$0" --input-type=module -e "$1"';
+    expect(execFileSync('sh', ['-c', script, process.execPath, gateway], { encoding: 'utf8' })).toBe('0022\n');
   });
 
   test('gives the first line as soon as it is there, and the rest with the end', async () => {
