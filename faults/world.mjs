@@ -51,7 +51,9 @@ export class World {
   static async start(options = {}) {
     const dir = await mkdtemp(join(tmpdir(), 'floe-faults-'));
     const sim = await startSim({ ledgerLimit: 1_000_000, ...options.sim });
-    const world = new World(dir, sim, options);
+    // A database of its own: what an earlier world left would be read first, and its blobs are gone.
+    const database = (await options.postgres?.createDatabase()) ?? null;
+    const world = new World(dir, sim, { ...options, database });
     for (let i = 0; i < (options.servers ?? 1); i++) {
       world.ports.push(await freePort());
       await world.startServer(i);
@@ -90,7 +92,7 @@ export class World {
 
   serverCommand(i) {
     const config = { ...SERVER_CONFIG, port: this.ports[i], ...this.options.serverConfig };
-    const database = this.options.postgres?.url ?? null;
+    const { database } = this.options;
     const argument = {
       dir: join(this.options.storageDir ?? this.dir, 'server'),
       database,
