@@ -106,7 +106,7 @@ describe('a node', () => {
     const newer = await start('same', 'newer');
     expect(await older.end('SIGCONT')).toBe(1);
     expect(older.output()).toContain('another process registered as node same');
-    expect(processesOf(`FLOE_MARK=${marker}`)).toEqual([]);
+    await expect.poll(() => processesOf(`FLOE_MARK=${marker}`), POLL).toEqual([]);
     expect(await resultOf(session)).toMatchObject({ outcome: 'completed', attempt: 2 });
     expect(await attemptsOf(server.url, session)).toMatchObject([{ attempt: 1, kind: 'partial' }, { attempt: 2 }]);
     await newer.end('SIGTERM');
@@ -138,11 +138,11 @@ describe('a node', () => {
       if (event.type === 'session.state_changed' && event.turns === 1 && ++running === 2) break;
     }
     first.child.kill('SIGTERM');
+    await expect.poll(() => first.output(), POLL).toContain('taking no more sessions');
     const { session_ids: later } = await client.submit({
       instruction: 'x',
       agent: { harness: 'shell', custom_shell: conversation(1) },
     });
-    await expect.poll(() => first.output(), POLL).toContain('taking no more sessions');
     await writeFile(done, '');
     expect(await resultOf(session_ids[0] as string)).toMatchObject({ outcome: 'completed', attempt: 1 });
     expect(await client.session(later[0] as string)).toMatchObject({ status: 'QUEUED', attempt: 1 });
