@@ -19,6 +19,7 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
   const { traceparent: _, ...asked } = request;
   const digest = createHash('sha256').update(canonicalJson(asked)).digest('hex');
   return change(context, async (tables, effects) => {
+    await tables.tasks.reserve(request.task_id ?? null, request.idempotency_key ?? null);
     const known = await findTask(tables, request);
     if (known !== undefined) return repeatedSubmit(tables, known, digest);
     const nowMs = context.time.nowMs();

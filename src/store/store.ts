@@ -53,6 +53,8 @@ export interface StoreTables {
 }
 
 export interface TaskTable {
+  /** Until the transaction ends, nobody else adds a task of this id or idempotency key. To be asked before either is looked for. */
+  reserve(taskId: string | null, idempotencyKey: string | null): Promise<void>;
   /** Throws `conflict` when the id or the idempotency key is taken. */
   insert(row: TaskRow): Promise<void>;
   get(taskId: string): Promise<TaskRow | undefined>;

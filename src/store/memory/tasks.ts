@@ -11,6 +11,9 @@ export class MemoryTasks implements TaskTable {
     this.state = state;
   }
 
+  /** One transaction runs at a time. */
+  async reserve(): Promise<void> {}
+
   async insert(row: TaskRow): Promise<void> {
     const byKey = row.idempotency_key === null ? undefined : await this.findByKey(row.idempotency_key);
     const taken = this.state.tasks.get(row.task_id) ?? byKey;

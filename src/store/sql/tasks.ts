@@ -15,6 +15,14 @@ export class SqlTasks implements TaskTable {
     this.flavor = flavor;
   }
 
+  async reserve(taskId: string | null, idempotencyKey: string | null): Promise<void> {
+    const { taskIdLock } = this.flavor;
+    if (taskIdLock === null) return;
+    // Ids have no colon, so that a key cannot stand for one. In one order, so that two submits cannot wait for each other.
+    if (taskId !== null) await taskIdLock(taskId).execute(this.db);
+    if (idempotencyKey !== null) await taskIdLock(`key:${idempotencyKey}`).execute(this.db);
+  }
+
   async insert(row: TaskRow): Promise<void> {
     const taken = await this.db
       .selectFrom('tasks')
