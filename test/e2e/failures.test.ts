@@ -102,10 +102,10 @@ describe('what a node does not do', () => {
   it('cost its sessions a try when it shuts down', async () => {
     const stack = await startTestStack();
     try {
-      const events = stack.client.events();
       const agent = { harness: 'shell', custom_shell: `[ "$FLOE_ATTEMPT" = 1 ] && sleep 600; ${oneCall('hi')}` };
       const { session_ids } = await stack.client.submit({ instruction: 'x', max_attempts: 1, agent });
-      for await (const event of events) if (event.type === 'session.state_changed' && event.status === 'RUNNING') break;
+      const view = () => stack.client.session(session_ids[0] as string);
+      await expect.poll(async () => (await view()).status, { timeout: 20_000, interval: 20 }).toBe('RUNNING');
       await stack.node.close();
       const handedBack = await stack.client.session(session_ids[0] as string);
       expect(handedBack).toMatchObject({ status: 'QUEUED', attempt: 2, summary: null });

@@ -76,13 +76,13 @@ describe.each(backends)('kill -9 of a gateway with %s sandboxes', (backend) => {
     const first = await startGateway('first');
     // The first attempt hangs after its call; later ones end.
     const script = `${oneCall('hello')}; [ "$FLOE_ATTEMPT" = 1 ] && FLOE_MARK=${marker} setsid sleep 600; true`;
-    const events = client.events();
     const { session_ids } = await client.submit({
       instruction: 'Wait.',
       agent: { harness: 'shell', custom_shell: script },
       evaluator: { strategy: 'session_completed' },
     });
-    for await (const event of events) if (event.type === 'session.state_changed' && event.turns === 1) break;
+    const view = () => client.session(session_ids[0] as string);
+    await expect.poll(async () => (await view()).turns, { timeout: 20_000, interval: 20 }).toBe(1);
     await expect.poll(() => processesOf(marker).length, { timeout: 10_000, interval: 20 }).toBeGreaterThan(0);
 
     first.kill('SIGKILL');

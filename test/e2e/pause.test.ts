@@ -49,7 +49,6 @@ describe('a node', () => {
 
   /** A session whose first attempt calls its model for ever, and is at its second turn when this resolves. */
   async function running(marker: string): Promise<string> {
-    const events = client.events();
     const endless = `export FLOE_MARK=${marker}; ${conversation(10_000)}`;
     const { session_ids } = await client.submit({
       instruction: 'Talk.',
@@ -57,9 +56,7 @@ describe('a node', () => {
       evaluator: { strategy: 'session_completed' },
     });
     const [session] = session_ids;
-    for await (const event of events) {
-      if (event.type === 'session.state_changed' && event.session_id === session && event.turns >= 2) break;
-    }
+    await expect.poll(async () => (await client.session(session as string)).turns, POLL).toBeGreaterThanOrEqual(2);
     return session as string;
   }
 
@@ -123,7 +120,6 @@ describe('a node', () => {
       '--init',
       '2',
     ]);
-    const events = client.events();
     const done = join(dir, 'done');
     const { session_ids } = await client.submit({
       instruction: 'Wait.',
@@ -133,10 +129,8 @@ describe('a node', () => {
         custom_shell: `${conversation(1)}; [ "$FLOE_SAMPLE_INDEX" = 1 ] && exec sleep 600; until [ -e ${done} ]; do sleep 0.05; done`,
       },
     });
-    let running = 0;
-    for await (const event of events) {
-      if (event.type === 'session.state_changed' && event.turns === 1 && ++running === 2) break;
-    }
+    const turns = () => Promise.all(session_ids.map(async (id) => (await client.session(id)).turns));
+    await expect.poll(turns, POLL).toEqual([1, 1]);
     first.child.kill('SIGTERM');
     await expect.poll(() => first.output(), POLL).toContain('taking no more sessions');
     const { session_ids: later } = await client.submit({
