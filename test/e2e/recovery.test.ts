@@ -89,7 +89,6 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
       const name = victim.replaceAll(' ', '-');
       const marker = `floe-test-recovery-${backend}-${name}`;
       const first = await start(name);
-      const events = client.events();
       const script = `${conversation(3)}; [ "$FLOE_ATTEMPT" = 1 ] && { ${stubborn(marker)}; }; true`;
       const { session_ids } = await client.submit({
         instruction: 'Talk.',
@@ -97,7 +96,7 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
         evaluator: { strategy: 'session_completed' },
       });
       const session = session_ids[0] as string;
-      for await (const event of events) if (event.type === 'session.state_changed' && event.turns === 3) break;
+      await expect.poll(async () => (await client.session(session)).turns, POLL).toBe(3);
       await expect.poll(() => processesOf(`FLOE_MARK=${marker}`).length, POLL).toBeGreaterThan(2);
 
       const helpers = await helpersOf(first.stateDir);
@@ -114,7 +113,7 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
         attempt: 2,
         completion_count: 3,
       });
-      expect(processesOf(`FLOE_MARK=${marker}`)).toEqual([]);
+      await expect.poll(() => processesOf(`FLOE_MARK=${marker}`), POLL).toEqual([]);
       const kind = victim.includes('gateway') ? 'partial' : 'retried';
       await expect.poll(async () => (await attemptsOf(server.url, session))[0]?.kind, POLL).toBe(kind);
       const [attempt] = await attemptsOf(server.url, session);
@@ -136,8 +135,7 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
   it('loses nothing to kill -9 at many points of many sessions', LONG, async () => {
     const marker = `floe-test-storm-${backend}`;
     let gateway = await start('storm');
-    const events = client.events();
-    const { session_ids } = await client.submit({
+    const { task_id: task, session_ids } = await client.submit({
       instruction: 'Talk.',
       num_samples: 12,
       max_attempts: 10,
@@ -145,13 +143,20 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
       evaluator: { strategy: 'session_completed' },
     });
     // Kill after ever more signs of life, the whole process or its helper too.
-    let seen = 0;
-    let kills = 0;
-    for await (const event of events) {
-      if (event.type !== 'session.state_changed') continue;
-      if (++seen < 7 + 2 * kills) continue;
-      seen = 0;
-      if (kills++ === 6) break;
+    let latest = '';
+    for (let kills = 1; kills <= 6; kills++) {
+      let signs = 0;
+      let over = false;
+      const alive = async (): Promise<boolean> => {
+        const views = await client.sessions(task);
+        const now = views.map(({ status, turns, attempt }) => `${status} ${turns} ${attempt}`).join();
+        if (now !== latest) signs++;
+        latest = now;
+        over = views.every((view) => view.summary !== null);
+        return over || signs > 2 + kills;
+      };
+      await expect.poll(alive, POLL).toBe(true);
+      if (over) break;
       if (kills % 2 === 0) for (const pid of await helpersOf(gateway.stateDir)) process.kill(pid, 'SIGKILL');
       await gateway.end('SIGKILL');
       gateway = await start('storm');
@@ -170,7 +175,7 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
       }
     }
     expect(partials).toBeGreaterThan(0);
-    expect(processesOf(`FLOE_MARK=${marker}`)).toEqual([]);
+    await expect.poll(() => processesOf(`FLOE_MARK=${marker}`), POLL).toEqual([]);
     await expectNothingLeft(gateway.stateDir);
     await gateway.end('SIGTERM');
     expect(await readdir(join(gateway.stateDir, 'journal'))).toEqual([]);
