@@ -42,8 +42,9 @@ export async function startGatewayProcess(options: GatewayProcessOptions): Promi
       output += chunk.toString();
     });
   }
-  // With `close` everything that it wrote has been read.
+  // With `close` everything that it wrote has been read; a spawn helper that was stopped holds that up.
   const exited = once(child, 'close');
+  const gone = once(child, 'exit');
   const line = once(createInterface({ input: child.stdout }), 'line');
   const started = await Promise.race([line.then(() => true), exited.then(() => false)]);
   if (!started) throw new Error(`the gateway did not start: ${output}`);
@@ -53,7 +54,7 @@ export async function startGatewayProcess(options: GatewayProcessOptions): Promi
     output: () => output,
     async end(signal) {
       if (child.exitCode === null && child.signalCode === null) child.kill(signal);
-      await exited;
+      await (signal === 'SIGKILL' ? gone : exited);
       return child.exitCode;
     },
   };
