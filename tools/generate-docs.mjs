@@ -54,7 +54,9 @@ function errorsPage() {
 }
 
 function metricsPage() {
-  const counters = Object.entries(COUNTERS).map(([name, help]) => row(`floe_server_${name}_total`, 'counter', [], help));
+  const counters = Object.entries(COUNTERS).map(([name, help]) =>
+    row(`floe_server_${name}_total`, 'counter', [], help),
+  );
   return [
     '# Metrics',
     '',
