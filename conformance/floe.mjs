@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { expect } from 'vitest';
 import { systemClock } from '../src/core/clock.ts';
 import { createEnginePool } from '../src/engines/pool.ts';
-import { CaptureJournal, readSegment } from '../src/proxy/journal.ts';
+import { CaptureJournal } from '../src/proxy/journal.ts';
+import { attemptKey, indexSegment, readRecords } from '../src/proxy/journal-index.ts';
 import { createProxy } from '../src/proxy/proxy.ts';
 import { engineSpecSchema, samplingSchema, taskEngineSchema, trajectorySchema } from '../src/schema/index.ts';
 import { checkAgainstLedger } from '../src/sim/ledger-check.ts';
@@ -15,6 +16,9 @@ import { SCENARIOS } from './scenarios.mjs';
 
 /** Small enough that a test can overflow it with one message, large enough for every conversation of the suite. */
 const MAX_MODEL_LEN = 4096;
+
+/** The attempt that every session here is. */
+const ATTEMPT = 0;
 
 let sessions = 0;
 
@@ -50,7 +54,7 @@ class Floe {
     this.key = `key-${String(number).padStart(40, '0')}`;
     this.session = await this.proxy.open({
       sessionId: this.sessionId,
-      attempt: 0,
+      attempt: ATTEMPT,
       sampleIndex: 0,
       key: this.key,
       socketPath: null,
@@ -102,13 +106,14 @@ class Floe {
 
   /** What the journal's files hold of this session. */
   async readJournal() {
-    const known = new Map();
-    const found = [];
+    const places = [];
     for (const name of (await readdir(this.dir)).sort()) {
-      const { completions } = await readSegment(join(this.dir, name), known);
-      found.push(...completions.filter(({ sessionId }) => sessionId === this.sessionId));
+      const segment = await indexSegment(join(this.dir, name));
+      places.push(...(segment.places.get(attemptKey(this.sessionId, ATTEMPT)) ?? []));
     }
-    return found;
+    const { completions, undecodable } = await readRecords(places);
+    expect(undecodable).toBe(0);
+    return completions;
   }
 
   async close() {
