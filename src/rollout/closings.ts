@@ -1,3 +1,4 @@
+import { allDone } from '../core/all-done.ts';
 import { move } from '../core/session-state.ts';
 import type { SessionSummary } from '../schema/index.ts';
 import type { EndedCounts, ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
@@ -27,19 +28,19 @@ export async function closeSession(
     turns: summary.agent?.turns ?? row.turns,
     sampled_tokens: summary.audit?.tokens.sampled ?? row.sampled_tokens,
   };
-  const cursor = await tables.results.append(row, ending.blobs);
-  await tables.sessions.update(row.session_id, {
+  const appended = tables.results.append(row, ending.blobs);
+  const updated = tables.sessions.update(row.session_id, {
     ...ended,
     epoch: ending.epoch ?? row.epoch,
     lease_expires_ms: null,
     cancel_requested: ending.cancelRequested === true ? 1 : 0,
     unusable: summary.unusable,
     summary: JSON.stringify(summary),
-    cursor,
     updated_at: new Date(context.clock.nowMs()).toISOString(),
   });
   effects.sessionChanged({ ...row, ...ended }, summary);
   effects.topics.add('results');
+  const [cursor] = await allDone([appended, updated]);
   return cursor;
 }
 

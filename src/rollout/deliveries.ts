@@ -1,3 +1,4 @@
+import { allDone } from '../core/all-done.ts';
 import { isoNow } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { isTerminal } from '../core/session-state.ts';
@@ -35,8 +36,7 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
     const blobs = await storeParts(context, delivered);
     const delivery = { nodeId, summary, digest: digestOf(delivered.header, blobs), blobs };
     return await change(context, async (tables, effects) => {
-      const task = await tables.tasks.lock(summary.task_id);
-      const row = await tables.sessions.lock(summary.session_id);
+      const [task, row] = await allDone([tables.tasks.lock(summary.task_id), tables.sessions.lock(summary.session_id)]);
       const checked = await check(tables, nodeId, summary, row, task, delivery.digest);
       if (checked.kind === 'repeated') return checked.reply;
       return accept(context, tables, effects, checked, delivery);
@@ -75,7 +75,7 @@ async function accept(
   const next = wasHandedBack(summary)
     ? { attempt: row.attempt + 1, maxAttempts: row.max_attempts + 1, delayMs: 0 }
     : await nextAttempt(context, tables, effects, row, givenUp ? 'infra_error' : summary.outcome, request);
-  await tables.results.addDelivery({
+  const added = tables.results.addDelivery({
     session_id: row.session_id,
     epoch: row.epoch,
     kind: next === null ? 'result' : 'retried',
@@ -88,18 +88,18 @@ async function accept(
   });
   const reply = { session_id: row.session_id, duplicate: false };
   if (next !== null) {
-    await requeue(context, tables, effects, row, next);
+    await allDone([added, requeue(context, tables, effects, row, next)]);
     return { ...reply, requeued: true, cursor: null };
   }
-  await observeDuration(context, tables, request, summary);
-  const cursor = givenUp
-    ? await giveUp(context, tables, effects, row, 'infra_error', {
+  const ended = givenUp
+    ? giveUp(context, tables, effects, row, 'infra_error', {
         code: 'peer_unreachable',
         message: `node ${delivery.nodeId} gave the session up in attempt ${row.attempt}, the last one`,
         stage: row.status,
         details: { node_id: delivery.nodeId },
       })
-    : await endSession(context, tables, effects, row, { summary, blobs, hasEvaluator: request.evaluator !== null });
+    : endSession(context, tables, effects, row, { summary, blobs, hasEvaluator: request.evaluator !== null });
+  const [cursor] = await allDone([ended, added, observeDuration(context, tables, request, summary)]);
   return { ...reply, requeued: false, cursor };
 }
 
@@ -124,7 +124,7 @@ async function check(
   // An epoch that is still open has had no result.
   const earlier = fits ? undefined : await tables.results.delivery(id, summary.epoch);
   if (earlier !== undefined && earlier.kind !== 'partial' && (digest === null || earlier.digest === digest))
-    return { kind: 'repeated', reply: repeatedReply(row, earlier) };
+    return { kind: 'repeated', reply: await repeatedReply(tables, row, earlier) };
   if (row.status === 'CANCELLED' || (!isTerminal(row.status) && task.status !== 'running')) {
     throw new FloeError('cancelled', `session ${id} was cancelled`, { session_id: id });
   }
@@ -140,7 +140,8 @@ async function check(
   return { kind: 'new', row, task };
 }
 
-function repeatedReply(row: SessionRow, earlier: DeliveryRow): DeliveryReply {
+async function repeatedReply(tables: StoreTables, row: SessionRow, earlier: DeliveryRow): Promise<DeliveryReply> {
   const requeued = earlier.kind === 'retried';
-  return { session_id: row.session_id, duplicate: true, requeued, cursor: requeued ? null : row.cursor };
+  const result = requeued ? undefined : await tables.results.ofSession(row.session_id);
+  return { session_id: row.session_id, duplicate: true, requeued, cursor: result?.cursor ?? null };
 }

@@ -1,3 +1,4 @@
+import { allDone } from '../core/all-done.ts';
 import { move } from '../core/session-state.ts';
 import type { Outcome, SessionError } from '../schema/index.ts';
 import type { SessionRow, StoreTables, TaskRow } from '../store/index.ts';
@@ -18,9 +19,11 @@ export async function endSession(
   row: SessionRow,
   ending: Ending & { readonly hasEvaluator: boolean },
 ): Promise<number> {
-  const cursor = await closeSession(context, tables, effects, row, ending);
   const counts = countsOf(ending.summary, ending.hasEvaluator);
-  await countEnded(context, tables, effects, row.task_id, counts, counts.usable === 1 ? null : row);
+  const [cursor] = await allDone([
+    closeSession(context, tables, effects, row, ending),
+    countEnded(context, tables, effects, row.task_id, counts, counts.usable === 1 ? null : row),
+  ]);
   return cursor;
 }
 

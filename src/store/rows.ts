@@ -78,7 +78,6 @@ export type SessionRow = {
   readonly unusable: UnusableReason | null;
   /** SessionSummary as JSON, once terminal. */
   readonly summary: string | null;
-  readonly cursor: number | null;
   readonly created_at: string;
   readonly updated_at: string;
 };
@@ -172,6 +171,7 @@ export type TrainerLoad = {
   readonly queued: number;
   /** Leased. */
   readonly live: number;
+  /** Those of a running task with a callback do not count: the callback will bring them. */
   readonly uncollected_results: number;
   readonly uncollected_bytes: number;
 };

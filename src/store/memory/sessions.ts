@@ -38,7 +38,6 @@ export class MemorySessions implements SessionTable {
         cancel_requested: 0,
         unusable: null,
         summary: null,
-        cursor: null,
         updated_at: shared.created_at,
       };
       this.state.sessions.put(session_id, row);
@@ -197,7 +196,9 @@ export class MemorySessions implements SessionTable {
       if (row.lease_expires_ms !== null) of(row.trainer).live++;
     }
     for (const row of this.state.results.values()) {
-      if (row.collected === 1) continue;
+      const task = this.state.tasks.get(row.task_id);
+      const promised = task !== undefined && task.callback_url !== null && task.ended_ms === null;
+      if (row.collected === 1 || promised) continue;
       const load = of(row.trainer);
       load.uncollected_results++;
       load.uncollected_bytes += row.trajectory_bytes + row.completions_bytes + row.artifacts_bytes;

@@ -94,17 +94,13 @@ export class BoundedClient {
     this.names = names;
   }
 
-  /** Throws `store_unavailable` when the connection breaks, and the server's refusals as they are. */
+  /**
+   * Statements that are run in one turn of the event loop leave in one packet. Throws `store_unavailable` when the connection
+   * breaks, and the server's refusals as they are.
+   */
   run(text: string, values: readonly unknown[] = []): Promise<StatementResult> {
+    this.holdPackets();
     return this.bounded(ANSWER_TIMEOUT_MS, this.raw.query({ ...this.nameOf(text), text, values: values as unknown[] }));
-  }
-
-  /** As `run`, leaving in one packet with what is asked for right after it. */
-  runWithNext(text: string): Promise<StatementResult> {
-    const { stream } = this.raw.connection;
-    stream.cork();
-    process.nextTick(() => stream.uncork());
-    return this.run(text);
   }
 
   /** Runs several statements that have no parameters, and may take longer than those that run all the time. */
@@ -123,6 +119,13 @@ export class BoundedClient {
     } finally {
       cancelTimer();
     }
+  }
+
+  private holdPackets(): void {
+    const { stream } = this.raw.connection;
+    if (stream.writableCorked > 0) return;
+    stream.cork();
+    process.nextTick(() => stream.uncork());
   }
 
   private nameOf(text: string): { name: string } | undefined {

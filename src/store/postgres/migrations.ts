@@ -60,7 +60,6 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
         cancel_requested integer not null,
         unusable text,
         summary text,
-        cursor bigint,
         created_at text not null,
         updated_at text not null,
         unique (task_id, sample_index)

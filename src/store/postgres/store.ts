@@ -152,7 +152,7 @@ async function runOnce<T>(
   work: (tables: StoreTables) => Promise<T>,
 ): Promise<T> {
   const { client } = session;
-  session.begun = client.runWithNext(begin);
+  session.begun = client.run(begin);
   // Whoever needs the transaction waits for it, and hears of its failure; nobody may have come to that when it fails.
   session.begun.catch(() => {});
   let value: T;
