@@ -175,12 +175,12 @@ class Cluster {
     if (this.pid === null) throw new Error('the server does not run');
     // The main process first: it then starts no others.
     process.kill(this.pid, 'SIGSTOP');
-    for (const pid of childrenOf(this.pid)) process.kill(pid, 'SIGSTOP');
+    for (const pid of childrenOf(this.pid)) signal(pid, 'SIGSTOP');
   }
 
   resume() {
     if (this.pid === null) throw new Error('the server does not run');
-    for (const pid of childrenOf(this.pid)) process.kill(pid, 'SIGCONT');
+    for (const pid of childrenOf(this.pid)) signal(pid, 'SIGCONT');
     process.kill(this.pid, 'SIGCONT');
   }
 
@@ -278,6 +278,15 @@ function postgresUser() {
 
 function childrenOf(pid) {
   return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
+}
+
+/** A process of a connection may end by itself at any time. */
+function signal(pid, name) {
+  try {
+    process.kill(pid, name);
+  } catch (error) {
+    if (error.code !== 'ESRCH') throw error;
+  }
 }
 
 async function freePort() {

@@ -65,7 +65,10 @@ export class ClaimRules {
     const most = this.plan.server.max_uncollected_results;
     if (most === undefined) return;
     const uncollected = new Map<string, number>();
-    for (const { collected, trainer } of this.state.results.values()) {
+    for (const { collected, trainer, task_id: taskId } of this.state.results.values()) {
+      const task = this.state.tasks.get(taskId);
+      // Results of a running task that its callback will bring are not the trainer's to collect yet.
+      if (task !== undefined && task.callback_url !== null && task.ended_ms === null) continue;
       if (collected === 0) uncollected.set(trainer, (uncollected.get(trainer) ?? 0) + 1);
     }
     for (const { name } of this.plan.trainers) {

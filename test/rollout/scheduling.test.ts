@@ -105,6 +105,22 @@ describe('trainers', () => {
     expect(count(await caller.lease('n1', 10))).toEqual({ slow: 3 });
   });
 
+  test('that are called back are not held back by a task that still runs, only by ended ones', async () => {
+    await start({ max_uncollected_results: 2 });
+    // Nobody answers there: what has ended stays uncollected.
+    const called = { callback_url: 'http://127.0.0.1:9/done', num_samples: 4 };
+    await caller.submit(task(called));
+    await caller.submit(task({ ...called, task_id: 'next' }));
+    for (const wanted of [2, 2]) {
+      const leases = await caller.lease('n1', wanted);
+      expect(leases).toHaveLength(wanted);
+      for (const lease of leases) await caller.deliver('n1', summaryOf(lease));
+      clock.advance(1_000);
+    }
+    expect(await caller.lease('n1', 4)).toEqual([]);
+    expect((await status()).trainers[0]).toMatchObject({ queued: 4, uncollected_results: 4 });
+  });
+
   test('with large results are held back by their bytes', async () => {
     await start({ max_uncollected_bytes: 50 });
     await caller.submit(task({ num_samples: 2 }));

@@ -244,11 +244,14 @@ function collectTests(store: () => Store): void {
       await addSessions(tables, 'q', ['q0', 'q1', 'q2']);
       await claim(tables, { limit: 1 });
       await addSessions(tables, 'p', ['p0'], { trainer: 'other' });
+      for (const id of ['r', 's']) await tables.tasks.insert(taskRow(id));
+      await tables.tasks.insert(taskRow('called', { callback_url: 'http://127.0.0.1/done' }));
     });
     const [first = 0] = await results([
       ['r0', 'r', 'default'],
       ['r1', 'r', 'default'],
       ['r2', 's', 'third'],
+      ['r3', 'called', 'fourth'],
     ]);
     const loads = () => store().read(({ sessions }) => sessions.loads());
     expect(await loads()).toEqual([
@@ -256,6 +259,14 @@ function collectTests(store: () => Store): void {
       { trainer: 'other', queued: 1, live: 0, uncollected_results: 0, uncollected_bytes: 0 },
       { trainer: 'third', queued: 0, live: 0, uncollected_results: 1, uncollected_bytes: 15 },
     ]);
+    await store().transaction((tables) => tables.tasks.update('called', { status: 'completed', ended_ms: 1 }));
+    expect(await loads()).toContainEqual({
+      trainer: 'fourth',
+      queued: 0,
+      live: 0,
+      uncollected_results: 1,
+      uncollected_bytes: 15,
+    });
     await store().transaction((tables) => tables.results.collect('default', first));
     expect((await loads())[0]).toMatchObject({ uncollected_results: 1, uncollected_bytes: 15 });
     await store().transaction((tables) => tables.results.collect(null, 1_000_000));

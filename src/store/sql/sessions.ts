@@ -215,8 +215,10 @@ export class SqlSessions implements SessionTable {
           from sessions ${this.flavor.byTrainer} where ${QUEUED} group by trainer
         union all select trainer, 0, count(*), 0, 0
           from sessions where lease_expires_ms is not null group by trainer
-        union all select trainer, 0, 0, count(*), sum(trajectory_bytes + completions_bytes + artifacts_bytes)
-          from results where collected = 0 group by trainer
+        union all select results.trainer, 0, 0, count(*), sum(trajectory_bytes + completions_bytes + artifacts_bytes)
+          from results join tasks on tasks.task_id = results.task_id
+          where results.collected = 0 and (tasks.callback_url is null or tasks.ended_ms is not null)
+          group by results.trainer
       ) as parts group by trainer order by trainer`.execute(this.db);
     return rows;
   }
