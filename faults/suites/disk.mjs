@@ -71,7 +71,11 @@ async function fullGatewayDisk({ random, postgres }) {
       await worked(trainer, 20);
       await fill(mount);
       await sleep(3_000);
+      const said = await refusals(trainer);
+      if (!said.some((why) => why?.includes('disk'))) trainer.wrongs.push(`a node with a full disk says ${said}`);
       await rm(join(mount, 'filler'));
+      await sleep(3_000);
+      if ((await refusals(trainer)).some((why) => why !== null)) trainer.wrongs.push('a node does not notice its room');
       await worked(trainer, trainer.results.size + 20);
       return {};
     });
@@ -142,6 +146,16 @@ async function worked(trainer, count) {
   for (const deadline = performance.now() + 60_000; trainer.results.size < count; await sleep(20)) {
     if (performance.now() > deadline)
       throw new Error(`only ${trainer.results.size} of ${count} sessions ended: ${trainer.wrongs.join('; ')}`);
+  }
+}
+
+/** Why nodes take no sessions, one entry a node. */
+async function refusals(trainer) {
+  const client = trainer.connect();
+  try {
+    return (await client.status()).nodes.map(({ refuses }) => refuses);
+  } finally {
+    await client.close();
   }
 }
 

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import type { RolloutStatus, TaskSummary } from '../schema/index.ts';
+import { nodeState, type RolloutStatus, type TaskSummary } from '../schema/index.ts';
 import { type ConnectionOptions, connected, withConnection } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
@@ -56,10 +56,10 @@ function showTrainers({ trainers }: RolloutStatus): void {
 function showNodes({ nodes, stages }: RolloutStatus): void {
   section(
     'nodes',
-    ['node', 'healthy', 'init', 'ready', 'running', 'postrun', 'waiting', 'leased', 'takeovers', 'last heartbeat'],
+    ['node', 'state', 'init', 'ready', 'running', 'postrun', 'waiting', 'leased', 'takeovers', 'last heartbeat'],
     nodes.map((node) => [
       node.node_id,
-      node.draining ? 'draining' : node.healthy ? 'yes' : 'no',
+      nodeState(node),
       `${node.metrics.init_inflight}/${node.max_init_workers}`,
       `${node.metrics.ready_depth}/${node.ready_size}`,
       `${node.metrics.run_inflight}/${node.max_run_workers}`,
@@ -70,6 +70,9 @@ function showNodes({ nodes, stages }: RolloutStatus): void {
       node.last_heartbeat,
     ]),
   );
+  for (const { node_id, healthy, refuses } of nodes) {
+    if (healthy && refuses !== null) line(`node ${node_id} takes no sessions: ${refuses}`);
+  }
   if (stages.samples === 0) return;
   const means = [stages.init_ms, stages.running_ms, stages.postrun_ms].map(
     (ms) => `${((ms ?? 0) / 1000).toFixed(2)} s`,

@@ -20,6 +20,7 @@ import { AttemptRecords } from './attempt-records.ts';
 import { loadBuilders } from './builder-modules.ts';
 import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
+import { DiskWatch } from './disk-watch.ts';
 import { Janitor } from './janitor.ts';
 import { NodeAgent } from './node-agent.ts';
 import { NodeEngines } from './node-engines.ts';
@@ -109,9 +110,10 @@ async function assemble(
   const journal = await CaptureJournal.open(state.journal, { clock, onSync: calls.synced });
   cleanups.push(() => journal.close());
   const records = await AttemptRecords.open(state.attempts);
+  const disk = new DiskWatch(config.state_dir);
   const proxy: ModelProxy = createProxy({
     engines,
-    journal: fenced(journal, () => agent),
+    journal: fenced(journal, disk, () => agent),
     clock,
     notice,
     observer: calls.called,
@@ -170,16 +172,19 @@ async function assemble(
     leaseWaitSeconds: config.lease_wait_seconds,
     heartbeatSeconds: config.heartbeat_seconds,
     undeliveredBytes: config.undelivered_mb * MIB,
+    problem: () => disk.problem(),
     runSession: (attempt) =>
       runSession(attempt, {
         begun: (lease) =>
-          records.begin({
-            node_id: config.node_id,
-            instance,
-            owner_id: owner.id,
-            begun_ms: clock.nowMs(),
-            lease,
-          }),
+          disk.watch(
+            records.begin({
+              node_id: config.node_id,
+              instance,
+              owner_id: owner.id,
+              begun_ms: clock.nowMs(),
+              lease,
+            }),
+          ),
         refuseLost: (lost) => agent.refuseLost(lost),
         awaitsTurn: (sessionId) => engines.awaitsTurn(sessionId),
         stallSeconds: config.stall_seconds,
@@ -257,12 +262,12 @@ async function assemble(
 }
 
 /** Records nothing for an attempt whose lease ran out while this process stood still; then its reply does not leave either. */
-function fenced(journal: CompletionJournal, agent: () => NodeAgent): CompletionJournal {
+function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAgent): CompletionJournal {
   return {
     append: async (completion, earlier) => {
       const attempt = agent().attemptOf(completion.sessionId, completion.attempt);
       if (attempt !== undefined) agent().refuseLost(attempt);
-      await journal.append(completion, earlier);
+      await disk.watch(journal.append(completion, earlier));
     },
   };
 }

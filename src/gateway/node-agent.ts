@@ -21,6 +21,8 @@ const PROGRESS_GATHER_MS = 100;
 
 /** A lease is renewed this often before it runs out, so that one lost beat costs nothing. */
 const BEATS_PER_LEASE = 3;
+/** A node that takes no sessions for now looks this often whether it can again. */
+const RECHECK_MS = 1_000;
 /** What results that the server does not take may hold in memory before the node takes no more sessions. */
 const UNDELIVERED_BYTES = 1024 * 1024 * 1024;
 
@@ -44,6 +46,8 @@ export type NodeAgentDeps = {
   readonly heartbeatSeconds: number;
   /** Default: {@link UNDELIVERED_BYTES}. */
   readonly undeliveredBytes?: number;
+  /** Why the node can run no sessions now; null: it can. Default: it always can. Must not reject. */
+  readonly problem?: () => Promise<string | null>;
   /** What is to be delivered: a result, or the remains of an attempt that lost its lease; null when there is nothing. */
   readonly runSession: (attempt: Attempt) => Promise<DeliveredResult | null>;
   /** The result is with the server, or nobody wants it: what was recorded of the attempt need no longer be kept. */
@@ -67,6 +71,8 @@ export class NodeAgent {
   private reporting = false;
   private reportAgain = false;
   private undelivered = 0;
+  /** Why no sessions are taken for now, as the server is told. */
+  private refuses: string | null = null;
   private readonly fence: LeaseFence;
   private tellTakenOver: (error: FloeError) => void = () => {};
   /** Resolves when a newer process has taken this node's id over: this one has ended its sessions and is of no more use. */
@@ -143,8 +149,8 @@ export class NodeAgent {
     const { api, pools, leaseWaitSeconds } = this.deps;
     const signal = AbortSignal.any([this.stopping.signal, this.leasing.signal]);
     while (!signal.aborted) {
-      const full = this.undelivered >= (this.deps.undeliveredBytes ?? UNDELIVERED_BYTES);
-      const slots = full ? 0 : pools.admissible();
+      await this.untilUsable(signal);
+      const slots = pools.admissible();
       if (slots === 0) {
         await this.capacityChange(signal);
         continue;
@@ -160,6 +166,30 @@ export class NodeAgent {
       );
       if (reached.how === 'refused') await this.pause(signal);
     }
+  }
+
+  /** A node that took sessions that it cannot run would use up their attempts. */
+  private async untilUsable(signal: AbortSignal): Promise<void> {
+    const { clock, log } = this.deps;
+    while (!signal.aborted) {
+      const refuses = await this.problem();
+      if (refuses !== null && this.refuses === null)
+        log.warn({ reason: refuses }, 'this node takes no sessions for now');
+      if (refuses === null && this.refuses !== null)
+        log.info({ reason: this.refuses }, 'this node takes sessions again');
+      const news = refuses !== this.refuses;
+      this.refuses = refuses;
+      if (news) this.reportSoon();
+      if (refuses === null) return;
+      await sleep(clock, RECHECK_MS, signal).catch(() => undefined);
+    }
+  }
+
+  private async problem(): Promise<string | null> {
+    if (this.undelivered >= (this.deps.undeliveredBytes ?? UNDELIVERED_BYTES)) {
+      return `the server has not taken ${this.undelivered} bytes of results`;
+    }
+    return (await this.deps.problem?.()) ?? null;
   }
 
   private capacityChange(signal: AbortSignal): Promise<void> {
@@ -339,6 +369,7 @@ export class NodeAgent {
         const renewal = this.fence.now();
         const body = {
           metrics: pools.metrics(),
+          refuses: this.refuses,
           sessions,
           engines: engines.report(),
           wait_seconds: waitSeconds,

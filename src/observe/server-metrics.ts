@@ -1,5 +1,5 @@
 import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client';
-import type { RolloutEvent, RolloutStatus } from '../schema/index.ts';
+import { nodeState, type RolloutEvent, type RolloutStatus } from '../schema/index.ts';
 
 /** Of trainers with a name of their own in labels; the rest is added up as `other`, so that names cannot blow metrics up. */
 const MAX_TRAINERS = 50;
@@ -91,7 +91,7 @@ export class ServerMetrics {
     this.nodes.reset();
     this.slots.reset();
     for (const node of nodes) {
-      this.nodes.inc({ state: !node.healthy ? 'silent' : node.draining ? 'draining' : 'healthy' });
+      this.nodes.inc({ state: nodeState(node) });
       if (!node.healthy) continue;
       const { metrics } = node;
       const pools = {

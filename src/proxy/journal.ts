@@ -178,8 +178,8 @@ export class CaptureJournal implements CompletionJournal {
   }
 
   private async remove(segment: Segment): Promise<void> {
-    this.segments.delete(segment);
-    await unlink(segment.path);
+    // Its last attempt may be released while it is being sealed: either may come first.
+    if (this.segments.delete(segment)) await unlink(segment.path);
   }
 }
 

@@ -2,7 +2,7 @@ import { OUTCOMES, retriesAfter } from '../core/outcomes.ts';
 import type { Outcome, SessionSummary, TaskRequest } from '../schema/index.ts';
 import type { SessionRow, StoreTables } from '../store/index.ts';
 import type { Effects, RolloutContext } from './context.ts';
-import { isHealthy } from './nodes.ts';
+import { takesSessions } from './nodes.ts';
 
 /** How a session goes back to the queue. */
 export type NextAttempt = {
@@ -54,7 +54,7 @@ async function endedBefore(tables: StoreTables, row: SessionRow, outcome: Outcom
 /** The node that failed the session, when there is another one that could take it. */
 async function nodeToAvoid(context: RolloutContext, tables: StoreTables, row: SessionRow): Promise<string | null> {
   const others = (await tables.nodes.list()).filter(
-    (node) => node.node_id !== row.node_id && node.draining === 0 && isHealthy(context, node),
+    (node) => node.node_id !== row.node_id && takesSessions(context, node),
   );
   return others.length > 0 ? row.node_id : null;
 }

@@ -3,7 +3,14 @@ import type { Heartbeat, NodeInfo, NodeStageMetrics, RolloutStatus } from '../sc
 /** What of a node's stages and engines a verdict needs. */
 export type WorkingNode = Pick<
   NodeInfo,
-  'node_id' | 'healthy' | 'draining' | 'metrics' | 'max_init_workers' | 'max_run_workers' | 'max_postrun_workers'
+  | 'node_id'
+  | 'healthy'
+  | 'draining'
+  | 'refuses'
+  | 'metrics'
+  | 'max_init_workers'
+  | 'max_run_workers'
+  | 'max_postrun_workers'
 > & { readonly engines: Heartbeat['engines'] };
 
 /** What is known of the service at one moment. */
@@ -36,7 +43,7 @@ export function bottleneckOf(facts: Facts): Verdict | null {
     };
   }
   if (facts.queued === 0 && facts.live === 0) return callbacks(facts);
-  const working = facts.nodes.filter((node) => node.healthy && !node.draining);
+  const working = facts.nodes.filter((node) => node.healthy && !node.draining && node.refuses === null);
   if (working.length === 0) return facts.queued === 0 ? null : noNodes(facts);
   return (
     unusableEngines(facts, working) ??
@@ -57,6 +64,14 @@ function callbacks({ undeliveredCallbacks: count }: Facts): Verdict | null {
 }
 
 function noNodes({ nodes, queued }: Facts): Verdict {
+  const refusing = nodes.find((node) => node.healthy && !node.draining && node.refuses !== null);
+  if (refusing !== undefined) {
+    return {
+      name: 'nodes',
+      why: `${queued} sessions wait and node ${refusing.node_id} takes none: ${refusing.refuses}`,
+      remedy: 'put that right on the node, which goes on by itself, or start other nodes',
+    };
+  }
   const draining = nodes.filter((node) => node.draining).length;
   const why =
     nodes.length === 0

@@ -97,9 +97,11 @@ async function noteBeat(
   const engines = beat.engines === null ? node.engines : JSON.stringify(beat.engines);
   if (engines !== node.engines) effects.topics.add('engines');
   const everyMs = Math.min(SEEN_EVERY_MS, SEEN_SHARE * context.config.node_timeout_seconds * 1000);
-  if (metrics === node.metrics && engines === node.engines && nowMs - node.last_seen_ms < everyMs) return;
+  const same = metrics === node.metrics && engines === node.engines && beat.refuses === node.refuses;
+  if (same && nowMs - node.last_seen_ms < everyMs) return;
   await tables.nodes.update(node.node_id, {
     metrics,
+    refuses: beat.refuses,
     // Much text; it seldom changes.
     ...(engines === node.engines ? {} : { engines }),
     last_seen_ms: nowMs,

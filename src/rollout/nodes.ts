@@ -84,11 +84,17 @@ export function nodeInfo(context: RolloutContext, row: NodeRow, leasedSessions: 
     metrics: JSON.parse(row.metrics) as NodeStageMetrics,
     healthy: isHealthy(context, row),
     draining: row.draining === 1,
+    refuses: row.refuses,
     leased_sessions: leasedSessions,
     takeovers: row.takeovers,
     registered_at: row.registered_at,
     last_heartbeat: row.last_heartbeat,
   };
+}
+
+/** Whether the node would take a session. */
+export function takesSessions(context: RolloutContext, row: NodeRow): boolean {
+  return row.draining === 0 && row.refuses === null && isHealthy(context, row);
 }
 
 /** Whether the node has been heard of lately. */

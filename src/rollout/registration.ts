@@ -32,6 +32,7 @@ export async function registerNode(context: RolloutContext, registration: NodeRe
       metrics: JSON.stringify(IDLE),
       engines: null,
       draining: 0,
+      refuses: null,
       last_seen_ms: await context.time.sharedNowMs(tables),
       registered_at: before?.registered_at ?? now,
       last_heartbeat: now,

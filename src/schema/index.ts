@@ -113,6 +113,7 @@ export {
   nodeInfoSchema,
   nodeRegistrationSchema,
   nodeStageMetricsSchema,
+  nodeState,
   type PartialReply,
   partialReplySchema,
   type SessionProgress,

@@ -8,6 +8,8 @@ import { taskRequestSchema } from './task.ts';
 const MAX_POOL_SIZE = 10_000;
 /** What every store holds in an integer column. */
 const MAX_COUNT = 2 ** 31 - 1;
+/** Characters of what a node says of itself. */
+const MAX_REASON = 1_000;
 
 export const nodeRegistrationSchema = z.strictObject({
   node_id: idSchema,
@@ -47,6 +49,12 @@ export type SessionProgress = z.infer<typeof sessionProgressSchema>;
 export const heartbeatSchema = z.strictObject({
   instance: idSchema.default('none'),
   metrics: nodeStageMetricsSchema,
+  refuses: z
+    .string()
+    .max(MAX_REASON)
+    .nullable()
+    .default(null)
+    .describe('why the node takes no sessions for now; null: it takes them'),
   sessions: z.array(sessionProgressSchema),
   engines: z
     .strictObject({
@@ -102,12 +110,20 @@ export const nodeInfoSchema = nodeRegistrationSchema.extend({
   metrics: nodeStageMetricsSchema,
   healthy: z.boolean(),
   draining: z.boolean(),
+  refuses: z.string().nullable().describe('why it takes no sessions for now: its disk, for instance, is full'),
   leased_sessions: z.int(),
   takeovers: z.int().describe('how often a new process has taken the id over'),
   registered_at: timestampSchema,
   last_heartbeat: timestampSchema,
 });
 export type NodeInfo = z.infer<typeof nodeInfoSchema>;
+
+/** One word for it. */
+export function nodeState(node: Pick<NodeInfo, 'healthy' | 'draining' | 'refuses'>): string {
+  if (!node.healthy) return 'silent';
+  if (node.draining) return 'draining';
+  return node.refuses === null ? 'healthy' : 'refusing';
+}
 
 /** The server's acknowledgement of a result: it is on disk. */
 export const deliveryReplySchema = z.object({

@@ -144,6 +144,8 @@ export type NodeRow = {
   /** `engines` of the latest heartbeat as JSON; null: it has told nothing yet. */
   readonly engines: string | null;
   readonly draining: number;
+  /** Why it takes no sessions for now; null: it takes them. */
+  readonly refuses: string | null;
   readonly last_seen_ms: number;
   readonly registered_at: string;
   readonly last_heartbeat: string;

@@ -366,6 +366,42 @@ describe('results that the server does not take', () => {
   });
 });
 
+describe('a node that can run nothing for now', () => {
+  it('takes no sessions, says why, and goes on by itself', async () => {
+    let problem: string | null = 'the disk is full';
+    const told: (string | null)[] = [];
+    let leases = 0;
+    start(
+      {
+        lease: async (_, signal) => {
+          leases++;
+          return untilAborted(signal as AbortSignal);
+        },
+        heartbeat: async (beat, signal) => {
+          told.push(beat.refuses);
+          if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
+          return { stop: [], draining: false, engines: null };
+        },
+      },
+      { problem: async () => problem },
+    );
+    const later = async () => {
+      for (let i = 0; i < 10; i++) {
+        await settle();
+        clock.advance(500);
+      }
+    };
+    await agent?.start();
+    await later();
+    expect(leases).toBe(0);
+    expect(told.at(-1)).toBe('the disk is full');
+    problem = null;
+    await later();
+    expect(leases).toBe(1);
+    expect(told.at(-1)).toBeNull();
+  });
+});
+
 describe('heartbeats', () => {
   it('are never held so long that a lease comes near its end', async () => {
     const waits: number[] = [];

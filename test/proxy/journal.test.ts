@@ -200,6 +200,26 @@ describe('the journal', () => {
     expect(await segments()).toEqual([]);
   });
 
+  test('removes a segment once, when its last attempt is released while it is being closed', async () => {
+    const released: Promise<void>[] = [];
+    const openFile: OpenAppendFile = async (path) => {
+      const file = await openAppendFile(path);
+      return {
+        append: (data) => file.append(data),
+        close: () => {
+          released.push(log.release('a', 0));
+          return file.close();
+        },
+      };
+    };
+    const log = await open({ openFile });
+    await log.append(completion('a', 0), []);
+    await log.close();
+    await Promise.all(released);
+    expect(released).toHaveLength(1);
+    expect(await segments()).toEqual([]);
+  });
+
   test('keeps what is not released when it is closed, and leaves segments of a process before it alone', async () => {
     const log = await open();
     await log.append(completion('a', 0), []);

@@ -21,6 +21,7 @@ function node(metrics: Partial<NodeStageMetrics> = {}, fields: Partial<WorkingNo
     node_id: 'n1',
     healthy: true,
     draining: false,
+    refuses: null,
     metrics: { ...METRICS, ...metrics },
     engines: reported(engine()),
     ...fields,
@@ -61,6 +62,12 @@ describe('the bottleneck is', () => {
       /of 2 nodes 1 drain/,
     ],
     ['paused engines', { enginesPaused: true, queued: 0 }, 'engines', /paused/],
+    [
+      'nodes that take nothing for now',
+      { nodes: [node({}, { refuses: 'its disk is full' }), node({}, { healthy: false })] },
+      'nodes',
+      /node n1 takes none: its disk is full/,
+    ],
     ['no engine at all', { nodes: [node({}, { engines: reported() })] }, 'engines', /no node has an engine/],
     [
       'engines of which none answers',

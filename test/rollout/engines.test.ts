@@ -17,7 +17,13 @@ type Told = NonNullable<Heartbeat['engines']>;
 const NOTHING: Told = { revision: 0, heard: 0, info: [], problems: [] };
 
 function beat(engines: Partial<Told> = {}, waitSeconds = 0): Omit<Heartbeat, 'instance'> {
-  return { metrics: METRICS, sessions: [], engines: { ...NOTHING, ...engines }, wait_seconds: waitSeconds };
+  return {
+    metrics: METRICS,
+    refuses: null,
+    sessions: [],
+    engines: { ...NOTHING, ...engines },
+    wait_seconds: waitSeconds,
+  };
 }
 
 const infoOf = (engineId: string) =>

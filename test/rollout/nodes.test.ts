@@ -106,6 +106,20 @@ test('the same process that registers again keeps what it holds', async () => {
   expect((await caller.deliver('n1', summaryOf(held[0] as Lease))).status).toBe(200);
 });
 
+test('what a node refuses to run for now is seen until it takes sessions again, and other nodes come first then', async () => {
+  const node = new NodeProcess('p1');
+  await node.register();
+  await node.beat([], { refuses: 'the disk is full' });
+  expect((await status()).nodes).toMatchObject([{ node_id: 'n1', healthy: true, refuses: 'the disk is full' }]);
+  await caller.submit(task());
+  expect((await status()).bottleneck).toMatchObject({
+    name: 'nodes',
+    why: expect.stringContaining('the disk is full'),
+  });
+  await node.beat([]);
+  expect((await status()).nodes).toMatchObject([{ refuses: null }]);
+});
+
 test('calls that the older process has open end when it is replaced', async () => {
   const url = await running.listen();
   const older = new NodeProcess('p1');

@@ -116,12 +116,14 @@ test('a held heartbeat is answered when one of its sessions is cancelled, once',
   const sessions = [
     { session_id: lease.session_id, epoch: lease.epoch, status: 'RUNNING' as const, turns: 1, sampled_tokens: 5 },
   ];
-  const held = node.heartbeat({ metrics: METRICS, sessions, engines: null, wait_seconds: 20 });
+  const held = node.heartbeat({ metrics: METRICS, refuses: null, sessions, engines: null, wait_seconds: 20 });
   await client.cancelSession(lease.session_id);
   const stop = [{ session_id: lease.session_id, epoch: 1, reason: 'cancelled' }];
   expect((await held).stop).toEqual(stop);
   // The node is still ending it: it is told again, but only when the wait is over.
-  expect((await node.heartbeat({ metrics: METRICS, sessions, engines: null, wait_seconds: 0.05 })).stop).toEqual(stop);
+  expect(
+    (await node.heartbeat({ metrics: METRICS, refuses: null, sessions, engines: null, wait_seconds: 0.05 })).stop,
+  ).toEqual(stop);
 });
 
 test('a node that hangs up while it waits takes no session with it', async () => {
@@ -141,7 +143,7 @@ test('closing the server answers the requests that it holds', async () => {
   const node = await running.node();
   const held = [
     node.lease({ slots: 1, wait_seconds: 30 }),
-    node.heartbeat({ metrics: METRICS, sessions: [], engines: null, wait_seconds: 9 }),
+    node.heartbeat({ metrics: METRICS, refuses: null, sessions: [], engines: null, wait_seconds: 9 }),
   ];
   // Both requests are in the server once a third one, sent after them, has been answered.
   await (await running.client()).status();

@@ -106,7 +106,7 @@ describe('separate listeners', () => {
     await node.register(REGISTRATION);
     await ask('POST', '/rollout/task/submit', 'admin-token', split, JSON.stringify(task()));
     expect(await node.lease({ slots: 1, wait_seconds: 5 })).toHaveLength(1);
-    await node.heartbeat({ metrics: METRICS, sessions: [], engines: null, wait_seconds: 0 });
+    await node.heartbeat({ metrics: METRICS, refuses: null, sessions: [], engines: null, wait_seconds: 0 });
     await node.close();
   });
 

@@ -71,6 +71,7 @@ test('no listing, event, error or log line holds a secret', async () => {
   expect(lease.task.agent.env.API_KEY).toBe(secret('agent-env'));
   const beat = await node.heartbeat({
     metrics: METRICS,
+    refuses: null,
     sessions: [],
     engines: { revision: 0, heard: 0, info: [], problems: [] },
     wait_seconds: 0,

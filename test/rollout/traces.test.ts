@@ -147,7 +147,7 @@ describe('the log of a server', () => {
     const metrics = { init_inflight: 0, ready_depth: 0, run_inflight: 1, postrun_queue_depth: 0, postrun_inflight: 0 };
     for (const turns of [0, 1, 2]) {
       const told = { session_id, epoch, status: 'RUNNING' as const, turns, sampled_tokens: turns };
-      await node.heartbeat({ metrics, sessions: [told], engines: null, wait_seconds: 0 });
+      await node.heartbeat({ metrics, refuses: null, sessions: [told], engines: null, wait_seconds: 0 });
     }
     const summary = summaryOf(lease, 'completed', { trace_count: 0, trainable_tokens: 0 });
     await node.deliverResult({ summary, trajectory: null, completions: null, artifacts: null });

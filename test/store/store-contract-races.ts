@@ -146,6 +146,7 @@ function lockRaces(store: () => Store): void {
       await addSessions(tables, 'a', ['s']);
       await tables.nodes.put({
         ...{ node_id: 'n', instance: 'i', takeovers: 0, registration: '{}', metrics: '{}', engines: null, draining: 0 },
+        refuses: null,
         ...{ last_seen_ms: 1, registered_at: AT, last_heartbeat: AT },
       });
     });

@@ -247,6 +247,7 @@ function outboxTests(store: () => Store): void {
       registration: '{}',
       metrics: '{}',
       engines: null,
+      refuses: null,
       draining: 1,
       last_seen_ms: 1,
       registered_at: AT,

@@ -118,6 +118,7 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
         metrics text not null,
         engines text,
         draining integer not null,
+        refuses text,
         last_seen_ms double precision not null,
         registered_at text not null,
         last_heartbeat text not null

@@ -189,6 +189,7 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
       create index sessions_waiting on sessions (task_id, session_id) where status = 'QUEUED';
       create index sessions_unusable on sessions (task_id, unusable) where unusable is not null;
       alter table sessions drop column cursor;
+      alter table nodes add column refuses text;
     `,
   },
 ];
