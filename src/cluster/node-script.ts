@@ -108,6 +108,8 @@ function readyLines(engine: NodeEngine): string {
     exit 1
   fi
   registered+=("$node_id-$port")
+  # Mostly there is none; one of an earlier run may be on another host.
+  await "\${floe[@]}" engines remove "$node_id-$port" --wait 0 --url "$servers" "\${as_client[@]}" >/dev/null 2>&1 || true
   await "\${floe[@]}" engines add "http://$host:$port" --id "$node_id-$port" ${options.join(' ')} \\
     --wait 0 --url "$servers" "\${as_client[@]}"
   at=$((at + 1))

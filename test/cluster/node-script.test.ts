@@ -20,6 +20,8 @@ gateway | serve)
   ;;
 esac
 if [[ $1 == cluster && $3 == *FAIL* ]]; then exit 1; fi
+# There is no such engine.
+if [[ "$1 $2" == 'engines remove' ]]; then exit 2; fi
 `;
 
 const FAKE_SCONTROL = `#!/bin/bash
@@ -116,10 +118,21 @@ describe('the script of a node', () => {
     const add = (port: number): string =>
       `engines add http://here:${port} --id demo-gpu-2-${port} --kind vllm --pool default --max-concurrency 9 ` +
       `--wait 0 --url ${servers} --token-file ${dir}/shared/demo/token`;
-    expect(lines.filter((line) => line.startsWith('engines'))).toEqual([add(8002), add(8003)]);
+    expect(lines.filter((line) => line.startsWith('engines add'))).toEqual([add(8002), add(8003)]);
     expect(lines.at(-1)).toMatch(
       /^gateway .*--node-id demo-gpu-2 --node-host here --engine-locality prefer_local .*--run 3$/,
     );
+  });
+
+  it('registers its engines anew when an earlier run left them registered on another host', async () => {
+    await start();
+    const calls = (await logged(/^gateway/m)).filter((line) => line.startsWith('engines'));
+    expect(calls.map((line) => line.replace(/ http.*?--id| --wait.*/g, ''))).toEqual([
+      'engines remove demo-gpu-2-8002',
+      expect.stringMatching(/^engines add demo-gpu-2-8002 /),
+      'engines remove demo-gpu-2-8003',
+      expect.stringMatching(/^engines add demo-gpu-2-8003 /),
+    ]);
   });
 
   it('hands sessions back first when it is told to end, then takes its engines out, and is not queued again', async () => {
