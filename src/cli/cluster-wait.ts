@@ -19,7 +19,7 @@ export type WaitOptions = {
 
 /**
  * Resolves once `target` answers with 2xx. A list of rollout servers, or the `file:` URL of their folder, is ready when one
- * of them is. Throws `deadline_exceeded`, or `peer_unreachable` when the process is gone.
+ * of them is. Throws `deadline_exceeded`, or `setup_failed` when the process is gone.
  */
 export async function waitFor(target: string, options: WaitOptions): Promise<void> {
   const { clock, seconds, pid } = options;
@@ -34,7 +34,7 @@ export async function waitFor(target: string, options: WaitOptions): Promise<voi
       if (outcome === null) return;
       last = outcome;
       if (pid !== undefined && !isAlive(pid))
-        throw new FloeError('peer_unreachable', `process ${pid}, which ${target} waits for, has ended`);
+        throw new FloeError('setup_failed', `process ${pid}, which ${target} waits for, has ended`);
       if (clock.monotonicMs() >= deadline)
         throw new FloeError('deadline_exceeded', `${target} is not ready after ${seconds} s: ${last}`);
     }

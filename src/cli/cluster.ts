@@ -32,7 +32,7 @@ export function registerCluster(program: Command): void {
       else await start(config, plan, options);
     });
   withConfig(cluster.command('status').description('the jobs of a cluster that have not ended')).action(
-    async (options: Options) => status(await readYamlFile(options.config, clusterConfigSchema), options.json === true),
+    async (options: Options) => status(await readYamlFile(options.config, clusterConfigSchema), options),
   );
   withConfig(
     cluster.command('stop').description('end the jobs of a cluster: nodes, then servers, then the database'),
@@ -56,7 +56,7 @@ export function registerCluster(program: Command): void {
 
 function withConfig(command: Command): Command {
   return command
-    .requiredOption('--config <file>', 'cluster.yaml, as docs/cluster.md describes it')
+    .requiredOption('--config <file>', 'cluster.yaml: docs/guides/run-on-slurm.md, docs/cluster-reference.md')
     .option('--json', 'machine-readable output');
 }
 
@@ -74,7 +74,10 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
   const running = await queuedJobs(before.jobs.map((job) => job.job_id));
   if (running.length > 0) {
     const ids = running.map((job) => job.id).join(', ');
-    throw new FloeError('conflict', `the cluster ${config.name} runs already, as jobs ${ids}: floe cluster stop`);
+    throw new FloeError(
+      'conflict',
+      `the cluster ${config.name} runs already, as jobs ${ids}: end them with floe cluster stop --config ${options.config}`,
+    );
   }
   const files = runFiles(config);
   await prepareRunDir(config);
@@ -113,12 +116,13 @@ async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], fol
   return { cluster: config.name, jobs };
 }
 
-async function status(config: ClusterConfig, asJson: boolean): Promise<void> {
+async function status(config: ClusterConfig, options: Options): Promise<void> {
   const { jobs } = await readSubmitted(config);
   const queued = await queuedJobs(jobs.map((job) => job.job_id));
   const nameOf = (arrayId: string): string => jobs.find((job) => job.job_id === arrayId)?.name ?? '';
-  if (asJson) return json({ jobs: queued.map((job) => ({ name: nameOf(job.arrayId), ...job })) });
-  if (queued.length === 0) return line(jobs.length === 0 ? 'never started' : 'all jobs have ended');
+  if (options.json) return json({ jobs: queued.map((job) => ({ name: nameOf(job.arrayId), ...job })) });
+  if (jobs.length === 0) return line(`never started: floe cluster slurm --config ${options.config}`);
+  if (queued.length === 0) return line('all jobs have ended');
   line(
     table(
       ['job', 'id', 'state', 'host', 'for', 'reason'],

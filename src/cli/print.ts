@@ -62,6 +62,11 @@ export function printError(error: unknown, asJson: boolean): void {
       '  the token comes from --token-file, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe)',
     );
   }
+  if (error.code === 'peer_unreachable') {
+    note(
+      '  is the server running? Start one with floe up, or name it with --url or $FLOE_URL (https with your own CA: --ca)',
+    );
+  }
   const issues = error.details.issues;
   if (Array.isArray(issues) && issues.length > 1) {
     for (const issue of issues as { path: string; message: string }[]) note(`  ${issue.path}: ${issue.message}`);

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
@@ -21,8 +21,13 @@ export function knownToken({ tokenFile }: TokenOptions): string | null {
   return fromEnvironment('FLOE_TOKEN') ?? readToken(floeHome());
 }
 
-/** The token of a server, made on first use. */
+/** The token of a server; that of the floe home is made on first use. Throws `setup_failed` for a file that is not there. */
 export function serverToken(options: TokenOptions): string {
+  const { tokenFile } = options;
+  if (tokenFile !== undefined && !existsSync(tokenFile)) {
+    const command = `(umask 077; openssl rand -hex 32 > ${tokenFile})`;
+    throw new FloeError('setup_failed', `--token-file: ${tokenFile} is not there; make one: ${command}`);
+  }
   return knownToken(options) ?? ensureToken(floeHome());
 }
 
@@ -30,7 +35,7 @@ export type ServerSecretOptions = TokenOptions & { tokensFile?: string; callback
 
 export function withServerSecrets(command: Command): Command {
   return command
-    .option(TOKEN_FILE, `${TOKEN_HELP}, made if need be`)
+    .option(TOKEN_FILE, `${TOKEN_HELP}; the one in the floe home is made on first use`)
     .option('--tokens-file <file>', 'further tokens, one `role token` per line: docs/security.md')
     .option(
       '--callback-secret-file <file>',

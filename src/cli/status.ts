@@ -7,7 +7,7 @@ const BYTES_PER_MB = 1024 * 1024;
 
 export function registerStatus(program: Command): void {
   withConnection(
-    program.command('status').description('what runs, every limit with its value, and what limits throughput now'),
+    program.command('status').description('what runs and what limits throughput now; --limits lists every limit'),
   )
     .option('--limits', 'list every limit and counter')
     .action(async (options: ConnectionOptions & { limits?: boolean }) => {
@@ -33,7 +33,9 @@ function showBottleneck({ bottleneck, holding_back, hints }: RolloutStatus): voi
   }
   for (const { limit, where, count, what } of holding_back) line(`  ${limit} of ${where} holds back ${count} ${what}`);
   for (const { node_id, setting, value, suggested, why } of hints) {
-    line(`  ${paint('cyan', 'hint')}: ${setting} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
+    // With the option of `floe gateway` that sets it.
+    const option = setting.replace(/^max_(\w+)_workers$/, '--$1 ($&)');
+    line(`  ${paint('cyan', 'hint')}: ${option} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
   }
   line();
 }

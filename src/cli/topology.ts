@@ -71,7 +71,8 @@ export async function withTopology(argv: readonly string[]): Promise<string[]> {
     const number = replica.value === null ? 1 : countOption('--replica', replica.value);
     return [runtime, script, command, ...serverArguments(topology, number), ...replica.others];
   }
-  if (command !== 'gateway') throw new FloeError('bad_request', `--topology: floe ${command} takes none`);
+  if (command !== 'gateway')
+    throw new FloeError('bad_request', '--topology is for floe server and floe gateway; others take --url');
   const node = taken(others, '--node-id');
   const topology = await readYamlFile(file, topologySchema);
   const only = topology.nodes.length === 1 ? topology.nodes[0]?.id : undefined;

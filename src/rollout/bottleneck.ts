@@ -114,7 +114,7 @@ function postrun(working: readonly WorkingNode[]): Verdict | null {
   return {
     name: 'postrun_pool',
     why: `${waiting} sessions have run and wait for one of ${size} POSTRUN workers, which evaluate`,
-    remedy: 'raise max_postrun_workers, or add nodes',
+    remedy: 'raise --postrun of floe gateway (max_postrun_workers), or add nodes',
   };
 }
 
@@ -137,7 +137,7 @@ function busyStage({ queued }: Facts, working: readonly WorkingNode[]): Verdict 
       busyEngines(working) ?? {
         name: 'run_pool',
         why: `all ${run} RUN workers are busy and ${ahead} sessions are before them, while the engines take more calls`,
-        remedy: 'raise max_run_workers, or add nodes',
+        remedy: 'raise --run of floe gateway (max_run_workers), or add nodes',
       }
     );
   }
@@ -145,7 +145,8 @@ function busyStage({ queued }: Facts, working: readonly WorkingNode[]): Verdict 
     return {
       name: 'init_pool',
       why: `all ${inits} INIT workers are starting runtimes while RUN workers are free and ${queued} sessions wait`,
-      remedy: 'raise max_init_workers, or make runtimes start faster (prepared images, fewer prepare actions)',
+      remedy:
+        'raise --init of floe gateway (max_init_workers), or make runtimes start faster (prepared images, fewer prepare actions)',
     };
   }
   return null;

@@ -54,6 +54,13 @@ describe('where tokens come from', () => {
     expect(statSync(join(home, 'control-token')).mode & 0o777).toBe(0o600);
   });
 
+  it('is told how to be made when a server is given a file that is not there', () => {
+    const path = join(home, 'absent');
+    const { code, message } = errorOf(() => serverSecrets({ tokenFile: path }));
+    expect(code).toBe('setup_failed');
+    expect(message).toContain(`make one: (umask 077; openssl rand -hex 32 > ${path})`);
+  });
+
   it('is nowhere when the server wants none', () => {
     expect(serverSecrets({ auth: false })).toEqual({ callback_secrets: [] });
   });

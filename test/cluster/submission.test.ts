@@ -100,7 +100,10 @@ describe('floe cluster', () => {
   it('does not start a cluster that runs already', async () => {
     await floe('slurm');
     await queue('102_1|102|RUNNING|h|1:00|None');
-    const refused = { code: 'conflict', message: expect.stringContaining('102_1') };
+    const refused = {
+      code: 'conflict',
+      message: expect.stringMatching(/102_1: end them with floe cluster stop --config \S/),
+    };
     await expect(floe('slurm')).rejects.toMatchObject(refused);
     expect(await readFile(join(dir, 'jobs'), 'utf8')).toBe('1\n2\n3\n');
   });

@@ -61,7 +61,7 @@ describe('floe cluster wait', () => {
   it('gives up when the process that it waits for is gone', async () => {
     // No pid is this large.
     const options = { seconds: 60, pid: 2 ** 30, clock: hastyClock() };
-    await expect(waitFor(url, options)).rejects.toMatchObject({ code: 'peer_unreachable' });
+    await expect(waitFor(url, options)).rejects.toMatchObject({ code: 'setup_failed' });
     expect(asked).toHaveLength(1);
   });
 
