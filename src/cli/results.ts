@@ -38,9 +38,15 @@ export function registerResults(program: Command): void {
         else line(row(result).join('\t'));
         if (++count >= limit) break;
       }
-      if (!options.json) note(`${count} results; go on with: floe results --after ${cursor}`);
+      if (!options.json)
+        note(`${count} results; go on with: ${['floe results', ...names(options), '--after', cursor].join(' ')}`);
     });
   });
+}
+
+/** Without them the next call would look on, and not read on. */
+function names({ consumer, trainer }: Options): string[] {
+  return [...(consumer ? ['--consumer', consumer] : []), ...(trainer ? ['--trainer', trainer] : [])];
 }
 
 function named(field: 'consumer' | 'trainer', value: string | undefined): { [name: string]: string } {

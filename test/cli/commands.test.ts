@@ -56,6 +56,9 @@ describe('the floe command', () => {
       .map((line) => JSON.parse(line));
     expect(results.map((result) => result.outcome)).toEqual(['completed', 'completed']);
 
+    const page = await floe('results', '--limit', '1', '--consumer', 'me', '--trainer', 'default');
+    expect(page.stderr).toContain('go on with: floe results --consumer me --trainer default --after 1\n');
+
     const trace = await floe('trace', results[0].session_id);
     expect(trace.stdout).toMatch(/turn 0 +root +\d+ prompt/);
     expect(trace.stdout).toMatch(/sampled (\d+) = trained \1 \+ excluded 0/);
