@@ -30,7 +30,7 @@ export class ServerMetrics {
     'trainer',
   ]);
   private readonly uncollectedBytes = this.gauge('uncollected_bytes', 'Bytes of those results', ['trainer']);
-  private readonly nodes = this.gauge('nodes', 'Nodes: healthy, draining or silent', ['state']);
+  private readonly nodes = this.gauge('nodes', 'Nodes: healthy, refusing, draining or silent', ['state']);
   private readonly slots = this.gauge('stage_slots', 'Slots of the stage pools of all healthy nodes: used and size', [
     'stage',
     'state',
