@@ -13,7 +13,9 @@ const optionsSchema = z.array(wordSchema).default([]);
 
 const databaseSchema = z.discriminatedUnion('kind', [
   z.strictObject({
-    kind: z.literal('sqlite').describe('embedded in the one server; its file is in the run directory'),
+    kind: z
+      .literal('sqlite')
+      .describe('embedded in the one server; its file is in the run directory, on the shared file system: for trials'),
   }),
   z.strictObject({
     kind: z.literal('postgres').describe('a PostgreSQL of its own, run as a job'),
