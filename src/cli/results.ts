@@ -29,24 +29,24 @@ export function registerResults(program: Command): void {
       const who = { ...named('consumer', options.consumer), ...named('trainer', options.trainer) };
       // Without a name this is somebody looking, not the trainer.
       const peek = options.consumer === undefined;
-      let cursor = Number(options.after ?? 0);
+      let cursor = options.after;
       let count = 0;
       if (!options.json) line(HEADER.join('\t'));
       for await (const result of client.results({ ...after, ...who, peek, follow })) {
-        cursor = result.cursor ?? cursor;
+        cursor = String(result.cursor ?? cursor);
         if (options.json) json(result);
         else line(row(result).join('\t'));
         if (++count >= limit) break;
       }
-      if (!options.json)
-        note(`${count} results; go on with: ${['floe results', ...names(options), '--after', cursor].join(' ')}`);
+      if (!options.json) note(`${count} results; go on with: ${again({ ...options, after: cursor })}`);
     });
   });
 }
 
-/** Without them the next call would look on, and not read on. */
-function names({ consumer, trainer }: Options): string[] {
-  return [...(consumer ? ['--consumer', consumer] : []), ...(trainer ? ['--trainer', trainer] : [])];
+/** The command that goes on. Without the consumer's name it would look on, and not read on. */
+function again(options: Options): string {
+  const given = (['consumer', 'trainer', 'after'] as const).filter((name) => options[name] !== undefined);
+  return ['floe results', ...given.map((name) => `--${name} ${options[name]}`)].join(' ');
 }
 
 function named(field: 'consumer' | 'trainer', value: string | undefined): { [name: string]: string } {
