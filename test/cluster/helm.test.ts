@@ -134,6 +134,9 @@ describe.skipIf(helm === null)('the Helm chart', () => {
     const [server] = of(rendered, 'Deployment', 'demo-floe-server').spec.template.spec.containers;
     expect(server.readinessProbe.httpGet).toEqual({ path: '/ready', port: 'control', scheme: 'HTTPS' });
     expect(server.livenessProbe.httpGet.path).toBe('/health');
+    const tokenFor = (part: string): string =>
+      of(rendered, 'ServiceMonitor', `demo-floe-${part}`).spec.endpoints[0].authorization.credentials.key;
+    expect([tokenFor('server'), tokenFor('node')]).toEqual(['token', 'node-token']);
     // With an autoscaler the number of replicas is not the chart's to set.
     expect(of(rendered, 'Deployment', 'demo-floe-server').spec).not.toHaveProperty('replicas');
   });
