@@ -1,6 +1,7 @@
 /**
  * Writes what the documentation takes from the code: docs/openapi.json from the schemas and the route table, docs/errors.md
- * from the error table, docs/cluster-reference.md from the schemas of its files, docs/metrics.md from the registries. Needs dist/.
+ * from the error table, docs/cluster-reference.md from the schemas of its files, docs/configuration.md likewise,
+ * docs/metrics.md from the registries. Needs dist/.
  *
  *   node tools/generate-docs.mjs           write
  *   node tools/generate-docs.mjs --check   fail when a committed file differs
@@ -23,6 +24,7 @@ async function compiled(path) {
 
 const { openApi } = await compiled('rollout/index.js');
 const { ERROR_TABLE } = await compiled('core/errors.js');
+const { configurationPage } = await compiled('cli/config-file.js');
 const { clusterReference } = await compiled('cluster/reference.js');
 const { createGatewayMetrics } = await compiled('observe/metrics.js');
 const { ServerMetrics } = await compiled('observe/server-metrics.js');
@@ -82,6 +84,7 @@ const pages = {
   'docs/openapi.json': `${JSON.stringify(openApi(), null, 2)}\n`,
   'docs/errors.md': errorsPage(),
   'docs/cluster-reference.md': clusterReference(),
+  'docs/configuration.md': configurationPage(),
   'docs/metrics.md': metricsPage(),
 };
 

@@ -5,6 +5,7 @@ import { FloeError } from '../core/errors.ts';
 import type { Gateway } from '../gateway/gateway.ts';
 import { createLogger } from '../observe/log.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
+import { type ConfigFileOptions, settingsOf } from './config-file.ts';
 import { DEFAULT_SERVER_URL } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
@@ -16,6 +17,7 @@ import { startNode } from './stack.ts';
 import { CA, CA_HELP, type ClientTlsOptions, clientTls, pair } from './tls-options.ts';
 
 type Options = NodeOptions &
+  ConfigFileOptions &
   ClientTlsOptions & {
     server?: string;
     tokenFile?: string;
@@ -46,10 +48,12 @@ export function registerGateway(program: Command): void {
       .option('--json', 'machine-readable output'),
   ).action(async (options: Options) => {
     const drainSeconds = secondsOption('--drain-seconds', options.drainSeconds);
+    const settings = await settingsOf(options);
     const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
     if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
     const node = await startNode(
       nodeConfig(options, {
+        ...settings.node,
         server_url: options.server ?? process.env.FLOE_URL ?? DEFAULT_SERVER_URL,
         token: knownToken(options),
         server_tls: clientTls(options) ?? null,

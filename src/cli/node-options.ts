@@ -4,6 +4,7 @@ import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/config.ts';
 import type { DispatchPolicy } from '../gateway/dispatch-policy.ts';
 import type { EngineKind, EngineLocality, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
+import { type Settings, withConfigFile } from './config-file.ts';
 
 export type NodeOptions = {
   engine: string[];
@@ -33,7 +34,7 @@ export type NodeOptions = {
 
 /** The options of a node, shared by `floe up` and `floe gateway`. */
 export function withNode(command: Command): Command {
-  return command
+  return withConfigFile(command)
     .option('--engine <url...>', 'inference servers, without /v1; more can be added later with `floe engines add`', [])
     .option('--engine-kind <kind>', 'their API: vllm, sglang, llama_cpp or openai', 'vllm')
     .option(
@@ -70,12 +71,10 @@ export function withNode(command: Command): Command {
     .option('--control-port <port>', '0 picks a free one', '0');
 }
 
-type Rest = Pick<
-  GatewayConfigInput,
-  'server_url' | 'server_tls' | 'control_tls' | 'token' | 'state_dir' | 'harness_dir'
-> & {
-  backend: RuntimeBackend;
-};
+type Rest = Settings['node'] &
+  Pick<GatewayConfigInput, 'server_url' | 'server_tls' | 'control_tls' | 'token' | 'state_dir' | 'harness_dir'> & {
+    backend: RuntimeBackend;
+  };
 
 export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput {
   const cores = cpus().length;

@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { createLogger } from '../observe/log.ts';
+import { type ConfigFileOptions, settingsOf, withConfigFile } from './config-file.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
@@ -12,6 +13,7 @@ import { type StorageOptions, storageOf, withStorage } from './storage-options.t
 import { type ListenerOptions, listenersOf, withListeners } from './tls-options.ts';
 
 type Options = StorageOptions &
+  ConfigFileOptions &
   ServerSecretOptions &
   ListenerOptions & {
     host: string;
@@ -43,12 +45,14 @@ export function registerServer(program: Command): void {
       .option('--log-level <level>', 'trace to fatal', 'info')
       .option('--json', 'machine-readable output'),
   );
-  withListeners(withServerSecrets(command)).action(async (options: Options) => {
+  withConfigFile(withListeners(withServerSecrets(command))).action(async (options: Options) => {
     const dir = options.dir ?? join(floeHome(), 'server');
     const log = createLogger('floe-server', levelOption(options.logLevel));
+    const settings = await settingsOf(options);
     const server = await startServer(
       dir,
       {
+        ...settings.server,
         host: options.host,
         port: Number(options.port),
         ...serverSecrets(options),

@@ -4,6 +4,7 @@ import { createLogger } from '../observe/log.ts';
 import { loadScenarios } from '../sim/scenario.ts';
 import { startSim } from '../sim/server.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
+import { type ConfigFileOptions, settingsOf } from './config-file.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
 import { untilSignalled } from './lifetime.ts';
@@ -15,6 +16,7 @@ import { startNode, startServer } from './stack.ts';
 import { type StorageOptions, storageOf, withStorage } from './storage-options.ts';
 
 type Options = NodeOptions &
+  ConfigFileOptions &
   ServerSecretOptions &
   StorageOptions & {
     host: string;
@@ -52,6 +54,7 @@ export function registerUp(program: Command): void {
 
 async function up(options: Options): Promise<void> {
   const home = options.dir ?? floeHome();
+  const settings = await settingsOf(options);
   const secrets = serverSecrets(options);
   const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
   if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
@@ -75,7 +78,7 @@ async function up(options: Options): Promise<void> {
     const modules = Object.entries(builderModules(options.builder)).flat();
     const server = await startServer(
       join(home, 'server'),
-      { ...address, ...secrets },
+      { ...settings.server, ...address, ...secrets },
       log,
       modules,
       storageOf(options),
@@ -83,6 +86,7 @@ async function up(options: Options): Promise<void> {
     closers.push(() => server.close());
     const node = await startNode(
       nodeConfig(options, {
+        ...settings.node,
         server_url: server.url,
         token: secrets.token,
         state_dir: join(home, 'gateway'),

@@ -1,20 +1,6 @@
-import { z } from 'zod';
+import { keyTable } from '../schema/key-table.ts';
 import { clusterConfigSchema } from './cluster-config.ts';
 import { topologySchema } from './topology.ts';
-
-type JsonSchema = {
-  readonly type?: string | readonly string[];
-  readonly description?: string;
-  readonly default?: unknown;
-  readonly const?: unknown;
-  readonly enum?: readonly unknown[];
-  readonly anyOf?: readonly JsonSchema[];
-  readonly oneOf?: readonly JsonSchema[];
-  readonly items?: JsonSchema;
-  readonly properties?: Readonly<Record<string, JsonSchema>>;
-  readonly additionalProperties?: JsonSchema | boolean;
-  readonly required?: readonly string[];
-};
 
 /** docs/cluster-reference.md: every key of `topology.yaml` and `cluster.yaml`, taken from their schemas. */
 export function clusterReference(): string {
@@ -26,63 +12,13 @@ export function clusterReference(): string {
     '',
     '## topology.yaml',
     '',
-    ...table(topologySchema),
+    ...keyTable(topologySchema),
     '',
     '## cluster.yaml',
     '',
     'Each `job` has the keys of `slurm`.',
     '',
-    ...table(clusterConfigSchema),
+    ...keyTable(clusterConfigSchema),
     '',
   ].join('\n');
-}
-
-function table(schema: z.ZodType): string[] {
-  const json = z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }) as JsonSchema;
-  return ['| Key | Value | Default | Meaning |', '|---|---|---|---|', ...rows(json, '')];
-}
-
-function rows(schema: JsonSchema, path: string): string[] {
-  const required = schema.required ?? [];
-  return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
-    const key = path === '' ? name : `${path}.${name}`;
-    const own = required.includes(name) && property.default === undefined ? 'required' : defaultOf(property);
-    const cells = [`\`${key}\``, shapeOf(property), own, property.description ?? ''];
-    // The same in every job; told once.
-    return [`| ${cells.map(cell).join(' | ')} |`, ...(name === 'job' ? [] : below(property, key))];
-  });
-}
-
-function below(schema: JsonSchema, key: string): string[] {
-  const { additionalProperties: others } = schema;
-  const variants = (schema.oneOf ?? schema.anyOf ?? []).filter((variant) => variant.type !== 'null');
-  return [
-    ...rows(schema, key),
-    ...(schema.items === undefined ? [] : below(schema.items, `${key}[]`)),
-    ...(typeof others === 'object' ? below(others, `${key}.*`) : []),
-    ...variants.flatMap((variant) => {
-      const kind = variant.properties?.kind?.const;
-      return below(variant, kind === undefined ? key : `${key}(${String(kind)})`);
-    }),
-  ];
-}
-
-function shapeOf(schema: JsonSchema): string {
-  if (schema.const !== undefined) return `\`${String(schema.const)}\``;
-  if (schema.enum !== undefined) return schema.enum.map((value) => `\`${String(value)}\``).join(', ');
-  const variants = schema.oneOf ?? schema.anyOf;
-  if (variants !== undefined) return [...new Set(variants.map(shapeOf))].join(' or ');
-  if (schema.type === 'array')
-    return schema.items?.type === 'object' ? 'list' : `list of ${shapeOf(schema.items ?? {})}`;
-  return [schema.type ?? 'any'].flat().join(' or ');
-}
-
-function defaultOf(schema: JsonSchema): string {
-  const value = schema.default;
-  if (value === undefined || typeof value === 'object') return value === null ? '`null`' : '';
-  return `\`${String(value)}\``;
-}
-
-function cell(text: string): string {
-  return text.replaceAll('|', '\\|').replaceAll('\n', ' ');
 }

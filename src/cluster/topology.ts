@@ -80,6 +80,7 @@ export const topologySchema = z
       .nullable()
       .default(null)
       .describe('file with the control token; null: as without a topology'),
+    config: wordSchema.nullable().default(null).describe('file of settings, of servers and nodes: configuration.md'),
     tls: z
       .strictObject({
         cert: wordSchema.describe('certificate chain of the servers'),
@@ -140,6 +141,7 @@ export function serverArguments(topology: Topology, replica: number): string[] {
   return [
     `--host=${own.listen ?? own.host.replace(/^\[|\]$/g, '')}`,
     `--port=${own.port}`,
+    ...option('config', topology.config),
     ...option('dir', server.dir),
     ...option('database', server.database),
     ...option('database-file', server.database_file),
@@ -164,6 +166,7 @@ export function gatewayArguments(topology: Topology, nodeId: string): string[] {
   return [
     `--server=${serverUrls(topology)}`,
     ...clientArguments(topology),
+    ...option('config', topology.config),
     `--node-id=${node.id}`,
     ...option('node-host', node.host),
     ...option('backend', node.runtime),

@@ -86,8 +86,13 @@ export const gatewayConfigSchema = z.strictObject({
   allow_host_network: z.boolean().default(false),
   control: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
   proxy: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
-  lease_wait_seconds: z.number().min(0).max(60).default(20),
-  heartbeat_seconds: z.number().gt(0).max(60).default(5),
+  lease_wait_seconds: z
+    .number()
+    .min(0)
+    .max(60)
+    .default(20)
+    .describe('how long the server may hold a call for sessions'),
+  heartbeat_seconds: z.number().gt(0).max(60).default(5).describe('longest time between two reports to the server'),
   stall_seconds: z
     .number()
     .gt(0)

@@ -72,7 +72,7 @@ export const rolloutConfigSchema = z.strictObject({
   sweep_seconds: z.number().gt(0).max(60).default(1).describe('how often expired leases are looked for'),
   node_timeout_seconds: z.number().gt(0).default(30).describe('a node silent for this long is shown as unhealthy'),
   retry_backoff_seconds: z.number().min(0).default(1).describe('before the second attempt; doubles with each'),
-  retry_backoff_max_seconds: z.number().min(0).default(60),
+  retry_backoff_max_seconds: z.number().min(0).default(60).describe('most that it doubles to'),
   avoid_node_seconds: z
     .number()
     .min(0)
@@ -97,9 +97,9 @@ export const rolloutConfigSchema = z.strictObject({
     .default(64 * 1024 ** 3)
     .describe('the same, by the size of the results'),
   tombstone_seconds: z.number().gt(0).default(300).describe('how long a cancelled unknown task id is refused'),
-  callback_timeout_seconds: z.number().gt(0).default(30),
+  callback_timeout_seconds: z.number().gt(0).default(30).describe('for one try to be answered'),
   callback_backoff_seconds: z.number().gt(0).default(1).describe('before the second try; doubles with each'),
-  callback_backoff_max_seconds: z.number().gt(0).default(300),
+  callback_backoff_max_seconds: z.number().gt(0).default(300).describe('most that it doubles to'),
   callback_parallel: z.int().min(1).max(1000).default(32).describe('callbacks under way at once'),
   callback_claim_seconds: z
     .number()
@@ -127,7 +127,7 @@ export const rolloutConfigSchema = z.strictObject({
     .gt(0)
     .default(600)
     .describe('how often tasks and blobs that may go are looked for'),
-  event_heartbeat_seconds: z.number().gt(0).default(15),
+  event_heartbeat_seconds: z.number().gt(0).default(15).describe('between signs of life on an event stream'),
   shutdown_grace_seconds: z.number().min(0).default(5).describe('for requests in progress when the server closes'),
 });
 export type RolloutConfig = z.infer<typeof rolloutConfigSchema>;

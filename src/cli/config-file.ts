@@ -1,0 +1,69 @@
+import type { Command } from 'commander';
+import { z } from 'zod';
+import { gatewayConfigSchema } from '../gateway/config.ts';
+import { rolloutConfigSchema } from '../rollout/config.ts';
+import { keyTable } from '../schema/key-table.ts';
+import { readYamlFile } from './yaml-file.ts';
+
+/** What has an option of its own, or is a secret, is not in the file: everything is said in one place. */
+const serverSettingsSchema = rolloutConfigSchema.omit({
+  host: true,
+  port: true,
+  token: true,
+  tokens: true,
+  tls: true,
+  node_listener: true,
+  admin_listener: true,
+  callback_secrets: true,
+  callback_hosts: true,
+});
+
+const nodeSettingsSchema = gatewayConfigSchema.pick({
+  lease_wait_seconds: true,
+  heartbeat_seconds: true,
+  stall_seconds: true,
+  undelivered_mb: true,
+});
+
+/** The file of `--config`. One may serve servers and nodes: each reads its own part. */
+export const configFileSchema = z.strictObject({
+  server: serverSettingsSchema.prefault({}).describe('for `floe server` and `floe up`'),
+  node: nodeSettingsSchema.prefault({}).describe('for `floe gateway` and `floe up`'),
+});
+export type Settings = z.infer<typeof configFileSchema>;
+
+export type ConfigFileOptions = { config?: string };
+
+export function withConfigFile(command: Command): Command {
+  return command.option('--config <file>', 'settings that have no option of their own: docs/configuration.md');
+}
+
+/** Defaults without a file. Throws as {@link readYamlFile}. */
+export async function settingsOf({ config }: ConfigFileOptions): Promise<Settings> {
+  return config === undefined ? configFileSchema.parse({}) : readYamlFile(config, configFileSchema);
+}
+
+/** docs/configuration.md: every key of the file, taken from its schema. */
+export function configurationPage(): string {
+  return [
+    '# Configuration',
+    '',
+    'Generated from the schemas by `npm run generate`. `floe server`, `floe gateway` and `floe up` take most of what they need as options',
+    '(`--help` lists them). What is seldom changed is in a file in YAML or JSON, `--config floe.yaml`:',
+    '',
+    '```yaml',
+    'server:',
+    '  queue_order: longest_first',
+    '  retain_tasks_hours: 72',
+    '  trainer_weights: { main: 3 }',
+    'node:',
+    '  stall_seconds: 1800',
+    '```',
+    '',
+    'One file may serve servers and nodes: each reads its part. Other keys are refused, with their path. Addresses, secrets and TLS are',
+    'options, so that a file can be shown to everybody; `GET /rollout/status` shows the values in force (`limits`). `*` stands for any name.',
+    '',
+    ...keyTable(configFileSchema),
+    '',
+  ].join('\n');
+}

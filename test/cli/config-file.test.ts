@@ -1,0 +1,59 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { settingsOf } from '../../src/cli/config-file.ts';
+import { startServer } from '../../src/cli/stack.ts';
+import { FloeClient } from '../../src/client/index.ts';
+import { gatewayConfigSchema } from '../../src/gateway/config.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import { rolloutConfigSchema } from '../../src/rollout/config.ts';
+
+let dir: string;
+beforeAll(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'floe-config-'));
+});
+afterAll(() => rm(dir, { recursive: true }));
+
+async function settings(text: string) {
+  const config = join(dir, 'floe.yaml');
+  await writeFile(config, text);
+  return settingsOf({ config });
+}
+
+describe('the configuration file', () => {
+  test('gives servers and nodes their parts, and defaults for the rest', async () => {
+    const { server, node } = await settings(
+      'server:\n  queue_order: longest_first\n  trainer_weights: { main: 3 }\nnode: { stall_seconds: null }\n',
+    );
+    expect(server).toMatchObject({ queue_order: 'longest_first', trainer_weights: { main: 3 }, lease_seconds: 30 });
+    expect(node).toMatchObject({ stall_seconds: null, undelivered_mb: 1024 });
+  });
+
+  test('without one everything is as the schemas have it', async () => {
+    const { server, node } = await settingsOf({});
+    expect(rolloutConfigSchema.parse({})).toMatchObject(server);
+    const place = { node_id: 'n', server_url: 'http://127.0.0.1:1', state_dir: '/s', harness_dir: '/h' };
+    expect(gatewayConfigSchema.parse(place)).toMatchObject(node);
+  });
+
+  test.each([
+    ['server: { queue_order: random }', 'schema_violation', 'server.queue_order'],
+    ['server: { lease_seconds: -1 }', 'schema_violation', 'server.lease_seconds'],
+    // What has an option, or is a secret, is not taken from here.
+    ['server: { token: secret }', 'schema_violation', 'token'],
+    ['nodes: {}', 'schema_violation', 'nodes'],
+    ['server: [', 'malformed_json', 'floe.yaml'],
+  ])('%s is refused as %s', async (text, code, place) => {
+    await expect(settings(text)).rejects.toMatchObject({ code, message: expect.stringContaining(place) });
+  });
+
+  test('is what a server then runs with', async () => {
+    const { server } = await settings('server: { max_uncollected_results: 7, retain_tasks_hours: 72 }');
+    const running = await startServer(join(dir, 'server'), { ...server, port: 0 }, silentLogger);
+    const client = new FloeClient({ url: running.url });
+    expect((await client.status()).limits).toMatchObject({ max_uncollected_results: 7, retain_tasks_hours: 72 });
+    await client.close();
+    await running.close();
+  });
+});
