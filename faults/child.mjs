@@ -27,6 +27,7 @@ export class Child {
     this.process = process_;
     this.command = command;
     this.errors = '';
+    this.started = false;
     process_.stderr.on('data', (chunk) => {
       this.errors = `${this.errors}${chunk}`.slice(-4_000);
     });
@@ -48,7 +49,10 @@ export class Child {
 
   /** The first line that is JSON; null when the process ends before. */
   async ready() {
-    const line = once(this.lines, 'line').then(([text]) => JSON.parse(text));
+    const line = once(this.lines, 'line').then(([text]) => {
+      this.started = true;
+      return JSON.parse(text);
+    });
     return Promise.race([line, this.exited.then(() => null)]);
   }
 

@@ -45,7 +45,7 @@ async function main() {
   const report = {};
   for (const store of stores) report[store] = await crashStore(store);
   const wrong = Object.values(report).some(
-    (one) => one === null || one.lost + one.duplicated + one.leaked + one.wrong > 0,
+    (one) => one !== null && one.lost + one.duplicated + one.leaked + one.wrong > 0,
   );
   if (options.json) console.log(JSON.stringify({ stores: report }));
   process.exitCode = wrong ? 1 : 0;
@@ -235,7 +235,9 @@ async function killSomething(world, restarts) {
   const i = Math.floor(random() * world.gateways.length);
   if (choice < 0.55) return killAndRestart(world, restarts, 'gateway', i);
   if (choice < 0.65) {
-    const [helper] = world.gateways[i].running ? childrenOf(world.gateways[i].pid) : [];
+    // One that is still starting says that it cannot, and ends: that is an order of a supervisor's, not a kill.
+    const { running, started, pid } = world.gateways[i];
+    const [helper] = running && started ? childrenOf(pid) : [];
     if (helper === undefined || !killPid(helper)) return false;
     // A node without its spawn helper is of no use: a supervisor replaces it.
     return killAndRestart(world, restarts, 'gateway', i, 300);
