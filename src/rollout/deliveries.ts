@@ -99,7 +99,7 @@ async function accept(
         details: { node_id: delivery.nodeId },
       })
     : endSession(context, tables, effects, row, { summary, blobs, hasEvaluator: request.evaluator !== null });
-  const [cursor] = await allDone([ended, added, observeDuration(context, tables, request, summary)]);
+  const [, cursor] = await allDone([added, ended, observeDuration(context, tables, request, summary)]);
   return { ...reply, requeued: false, cursor };
 }
 

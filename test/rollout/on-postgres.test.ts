@@ -1,0 +1,48 @@
+import pg from 'pg';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
+import { createRolloutServer, type RolloutServer } from '../../src/rollout/index.ts';
+import { PostgresStore } from '../../src/store/postgres/store.ts';
+import { postgresMissing, usePostgres } from '../store/postgres.ts';
+import { Caller } from './call.ts';
+import { summaryOf, task } from './harness.ts';
+import { MemoryBlobs } from './memory-blobs.ts';
+
+/** What only shows where transactions run beside each other, and a statement that fails ends its transaction. */
+describe.skipIf(postgresMissing() !== null)('on PostgreSQL', () => {
+  const cluster = usePostgres();
+  let store: PostgresStore;
+  let server: RolloutServer;
+  let caller: Caller;
+  /** Another user of the database. */
+  let beside: pg.Client;
+
+  beforeEach(async () => {
+    const url = await cluster().createDatabase();
+    store = await PostgresStore.open(url, { clock: systemClock });
+    const deps = { store, blobs: new MemoryBlobs(), clock: systemClock, validateTask: () => {} };
+    server = await createRolloutServer({ lease_seconds: 60, retry_backoff_seconds: 0 }, deps);
+    caller = new Caller(server);
+    beside = new pg.Client({ connectionString: url });
+    await beside.connect();
+  });
+
+  afterEach(async () => {
+    await beside.end();
+    await server.close();
+    await store.close();
+  });
+
+  test('a result that the database cannot take is refused for the reason of the statement that failed', async () => {
+    await beside.query(`
+      create function full_disk() returns trigger language plpgsql as
+        $$ begin raise exception 'no space left on device' using errcode = '53100'; end $$;
+      create trigger full_disk before insert on deliveries for each row execute function full_disk()`);
+    await caller.submit(task());
+    await caller.register('n1');
+    const [lease] = await caller.lease('n1');
+    if (lease === undefined) throw new Error('there was no session to lease');
+    const refused = await caller.deliver('n1', summaryOf(lease));
+    expect(refused.body.error).toMatchObject({ code: 'store_unavailable', details: { code: '53100' } });
+  });
+});
