@@ -244,7 +244,7 @@ function errorOf(status: number, body: Buffer): FloeError {
     return new FloeError(code as ErrorCode, message, details);
   }
   const excerpt = body.toString('utf8', 0, 200);
-  const code: ErrorCode =
-    status >= 500 || status === 429 ? 'peer_unreachable' : status === 404 ? 'not_found' : 'bad_request';
+  const mayPass = status >= 500 || status === 429 || status === 408;
+  const code: ErrorCode = mayPass ? 'peer_unreachable' : status === 404 ? 'not_found' : 'bad_request';
   return new FloeError(code, `answered with status ${status}: ${excerpt}`, { status });
 }

@@ -57,8 +57,8 @@ export function deliveryLength(result: DeliveredResult): number {
 /**
  * A gateway node's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable`.
  * Nothing is retried here. `not_found` from `heartbeat` or `lease` means: register again. `deliverResult` is to be repeated
- * with the same result until it resolves or throws an error that is not retryable (`stale_epoch`, `cancelled`: the result
- * is no longer wanted).
+ * with the same result until it resolves or throws what the server says of the result itself (`stale_epoch`, `cancelled`,
+ * `schema_violation`, `body_too_large`, and `conflict` and `not_found` that name the session): then nobody wants it.
  */
 export class NodeApi {
   readonly nodeId: string;

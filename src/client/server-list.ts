@@ -16,7 +16,10 @@ export class ServerList {
   private addresses: readonly ServerAddress[] = [];
   private chosen: ServerAddress | null = null;
 
-  /** Throws `bad_request` for a part that is no URL. A folder may still be empty, or not be there yet. */
+  /**
+   * Throws `bad_request` for a part that is no URL, and `peer_unreachable` for a folder that cannot be read. It may still be
+   * empty, or not be there yet.
+   */
   constructor(text: string) {
     this.text = text;
     if (text.trim() === '') throw new FloeError('bad_request', 'the URL of the rollout server is empty');
@@ -28,7 +31,7 @@ export class ServerList {
     return Math.max(1, this.addresses.length);
   }
 
-  /** Throws `peer_unreachable` while the list is empty. */
+  /** Throws `peer_unreachable` while the list is empty or cannot be read. */
   current(): ServerAddress {
     if (this.chosen === null) this.choose(0);
     if (this.chosen === null) throw new FloeError('peer_unreachable', `${this.text} names no rollout server yet`);
@@ -38,8 +41,14 @@ export class ServerList {
   /** `failed` did not answer: the next one is current from now on, unless another call has moved on already. */
   moveOn(failed: ServerAddress): void {
     if (this.chosen !== null && !same(this.chosen, failed)) return;
-    const index = this.addresses.findIndex((other) => same(other, failed));
-    this.choose(index + 1);
+    const next = this.addresses.findIndex((other) => same(other, failed)) + 1;
+    try {
+      this.choose(next);
+    } catch (thrown) {
+      if (!FloeError.is(thrown) || !thrown.retryable) throw thrown;
+      // The file system of the folder is away for now: the replicas that it had may well be there.
+      this.chosen = this.addresses[next % this.addresses.length] ?? null;
+    }
   }
 
   private choose(index: number): void {
@@ -79,6 +88,7 @@ function urlsBelow(url: string): string[] {
   } catch (error) {
     // Before the first replica is up there is no folder, and a file may go between the two calls.
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
-    throw new FloeError('bad_request', `${url} is no folder that can be read`, {}, error);
+    const code = (error as NodeJS.ErrnoException).code === 'ENOTDIR' ? 'bad_request' : 'peer_unreachable';
+    throw new FloeError(code, `${url} is no folder that can be read`, {}, error);
   }
 }

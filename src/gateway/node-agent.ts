@@ -11,6 +11,7 @@ import { LeaseFence, type Renewal } from './lease-fence.ts';
 import type { NodeEngines } from './node-engines.ts';
 import { asRemains } from './remains.ts';
 import type { StagePools } from './stage-pools.ts';
+import { isVerdict } from './verdict.ts';
 
 /** Between tries to reach the server: quick at first, and never so slow that a restart of it costs more than a few seconds. */
 const RETRY = { firstMs: 200, maxMs: 5_000 };
@@ -434,7 +435,8 @@ export class NodeAgent {
         log.warn({ what, tries, code: error.code, error: error.message }, 'the rollout server did not take a call');
         forgotten = error.code === 'not_found' && what !== 'register' && what !== 'deliver';
         if (error.code === 'conflict' && what !== 'deliver') this.giveWay(error);
-        if (!error.retryable && !forgotten) return { how: 'refused', error };
+        const final = what === 'deliver' ? isVerdict(error) : !error.retryable && !forgotten;
+        if (final) return { how: 'refused', error };
         if (tries >= (this.closing ? CLOSING_TRIES : maxTries)) return { how: 'given_up' };
         await sleep(clock, delayMs, signal).catch(() => undefined);
       }

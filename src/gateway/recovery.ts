@@ -10,6 +10,7 @@ import { Attempt } from './attempt.ts';
 import { type AttemptRecord, keyOfPath, quarantine, readRecord } from './attempt-records.ts';
 import type { PostrunInput } from './postrun-stage.ts';
 import { remainsOf } from './remains.ts';
+import { isVerdict } from './verdict.ts';
 
 /** Between two tries, doubling: a server that is restarting is back soon, one that is away for long is not pestered. */
 const RETRY = { firstMs: 500, maxMs: 30_000 };
@@ -147,8 +148,7 @@ export class Recovery {
     } catch (thrown) {
       this.stopping.signal.throwIfAborted();
       const error = asFloeError(thrown, 'peer_unreachable');
-      // A newer process with this node's id, or another token, is no judgement on the attempt.
-      if (error.retryable || error.code === 'conflict' || error.code === 'unauthorized') {
+      if (!isVerdict(error)) {
         log.warn({ ...names, code: error.code, error: error.message }, 'the server did not take a recovery');
         return false;
       }

@@ -70,6 +70,23 @@ describe('a folder of replicas', () => {
   });
 });
 
+describe('a folder of replicas that cannot be read for a while', () => {
+  it('is no reason to forget the replicas that it had', async () => {
+    const dir = await mkdtemp(join(tmpdir(), 'floe-replicas-'));
+    undo.push(() => rm(dir, { recursive: true }));
+    await writeFile(join(dir, '1'), 'http://a:1');
+    await writeFile(join(dir, '2'), 'http://b:2');
+    const list = new ServerList(pathToFileURL(dir).href);
+    // As EIO or EACCES: an entry that cannot be read as a file.
+    await mkdir(join(dir, '3'));
+    list.moveOn(list.current());
+    expect(list.current().origin).toBe('http://b:2');
+    expect(() => new ServerList(pathToFileURL(dir).href)).toThrow(
+      expect.objectContaining({ code: 'peer_unreachable' }),
+    );
+  });
+});
+
 describe('a client of several replicas', () => {
   async function replica(listener: RequestListener): Promise<string> {
     const server = createServer(listener).listen(0, '127.0.0.1');

@@ -181,6 +181,74 @@ describe('a result that the server never got', () => {
   });
 });
 
+describe('a refusal that does not judge the result', () => {
+  it.each(['unauthorized', 'forbidden', 'not_found', 'bad_request', 'malformed_json'] as const)(
+    'as %s is met again until the way to the server is free',
+    async (code) => {
+      let wrong = true;
+      const { released, calls } = start(
+        {
+          ...leasing(),
+          deliverResult: async () => {
+            if (wrong) throw new FloeError(code, 'answered by something in between');
+            return {} as never;
+          },
+        },
+        { runSession: finishedResult },
+      );
+      await agent?.start();
+      for (let i = 0; i < 10; i++) {
+        await settle();
+        clock.advance(5_000);
+      }
+      expect(calls.deliver).toBeGreaterThan(3);
+      expect([released, agent?.live().length]).toEqual([[], 1]);
+      wrong = false;
+      for (let i = 0; i < 10 && released.length === 0; i++) {
+        await settle();
+        clock.advance(5_000);
+      }
+      expect(released).toEqual(['ses_1']);
+    },
+  );
+
+  it.each(['unauthorized', 'not_found'] as const)(
+    'leaves everything for recovery when the node closes: %s',
+    async (code) => {
+      const { released, calls } = start(
+        { ...leasing(), deliverResult: refusing(code) },
+        { runSession: finishedResult },
+      );
+      await agent?.start();
+      for (let i = 0; i < 5; i++) await settle();
+      await close();
+      expect(calls.deliver).toBeGreaterThan(1);
+      expect(released).toEqual([]);
+    },
+  );
+
+  it.each([
+    ['cancelled', {}],
+    ['schema_violation', {}],
+    ['body_too_large', {}],
+    ['conflict', { session_id: 'ses_1' }],
+    ['not_found', { session_id: 'ses_1' }],
+  ] as const)('is not %s, after which nothing is kept', async (code, details) => {
+    const { released, calls } = start(
+      {
+        ...leasing(),
+        deliverResult: async () => {
+          throw new FloeError(code, 'no', details);
+        },
+      },
+      { runSession: finishedResult },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) await settle();
+    expect([calls.deliver, released]).toEqual([1, ['ses_1']]);
+  });
+});
+
 /** Gives one lease, then none. */
 function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
   let leased = false;

@@ -178,24 +178,27 @@ describe('a gateway that finds what a dead one left', () => {
     expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
   });
 
-  it.each(['not_found', 'stale_epoch', 'schema_violation'] as const)(
+  it.each(['not_found', 'stale_epoch', 'schema_violation', 'body_too_large'] as const)(
     'lets go of what is refused with %s',
     async (code) => {
       await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
-      const life = await nextLife(() => new FloeError(code, 'no'));
+      const life = await nextLife(() => new FloeError(code, 'no', { session_id: 'ses_1' }));
       await life.recovery.done;
       expect(life.outcomes).toEqual(['refused']);
       expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
     },
   );
 
-  it.each(['conflict', 'unauthorized'] as const)('keeps everything when it is itself refused with %s', async (code) => {
-    await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
-    const life = await nextLife(() => new FloeError(code, 'no'));
-    await expect.poll(() => life.tries).toBeGreaterThan(0);
-    await life.recovery.close();
-    expect([(await ls('attempts')).length, (await ls('journal')).length]).toEqual([1, 1]);
-  });
+  it.each(['conflict', 'unauthorized', 'forbidden', 'not_found', 'bad_request'] as const)(
+    'keeps everything when it is itself refused with %s',
+    async (code) => {
+      await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
+      const life = await nextLife(() => new FloeError(code, 'no'));
+      await expect.poll(() => life.tries).toBeGreaterThan(0);
+      await life.recovery.close();
+      expect([(await ls('attempts')).length, (await ls('journal')).length]).toEqual([1, 1]);
+    },
+  );
 
   it('reads of a journal that was cut off anywhere what is whole', async () => {
     const completions = turnsOf('ses_1', 4);

@@ -137,6 +137,7 @@ describe('slow clients', () => {
     const answer = await untilClosed(socket);
     expect(statuses(answer)).toEqual([408]);
     expect(answer).toContain('too slowly');
+    expect(answer).toContain('"retryable":true');
     expect(defects).toEqual([]);
   });
 

@@ -51,7 +51,9 @@ export function refuseConnection(socket: Refusable, status: 400 | 408 | 431, mes
     socket.destroy();
     return;
   }
-  const body = JSON.stringify(errorBody(new FloeError('bad_request', message)));
+  // What came too slowly once may come in time the next time.
+  const code = status === 408 ? 'deadline_exceeded' : 'bad_request';
+  const body = JSON.stringify(errorBody(new FloeError(code, message)));
   const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\ncontent-type: application/json`;
   socket.end(`${head}\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`);
 }
