@@ -1,14 +1,13 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { sleep, systemClock } from '../core/clock.ts';
-import { FloeError } from '../core/errors.ts';
 import type { Gateway } from '../gateway/gateway.ts';
 import { createLogger } from '../observe/log.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
 import { type ConfigFileOptions, settingsOf } from './config-file.ts';
 import { DEFAULT_SERVER_URL } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { untilSignalled } from './lifetime.ts';
+import { takenOver, untilSignalled } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
 import { levelOption, secondsOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
@@ -90,5 +89,5 @@ async function live(node: Gateway, drainSeconds: number): Promise<void> {
     await node.close();
   }
   const by = await Promise.race([displaced, Promise.resolve(null)]);
-  if (by !== null) throw new FloeError('setup_failed', by.message, { ...by.details, code: by.code }, by);
+  if (by !== null) throw takenOver(by);
 }

@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import { FloeError } from '../core/errors.ts';
 
 /**
  * Resolves on SIGINT or SIGTERM, or when nobody waits any more (`over`). A signal that comes after that ends the process at
@@ -14,4 +15,9 @@ export async function untilSignalled(over?: AbortSignal): Promise<void> {
   } finally {
     heard.abort();
   }
+}
+
+/** What a process ends with whose node id a newer process has. `by`: what the server told it. */
+export function takenOver(by: FloeError): FloeError {
+  return new FloeError('setup_failed', by.message, { ...by.details, code: by.code }, by);
 }

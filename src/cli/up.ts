@@ -7,7 +7,7 @@ import { chooseBackend, isolationWarning } from './backend.ts';
 import { type ConfigFileOptions, settingsOf } from './config-file.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { untilSignalled } from './lifetime.ts';
+import { takenOver, untilSignalled } from './lifetime.ts';
 import { builderModules, type NodeOptions, nodeConfig, withNode } from './node-options.ts';
 import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
@@ -105,8 +105,11 @@ async function up(options: Options): Promise<void> {
       line(`engines         ${info.engines.join(' ') || none}`);
       line('submit a task:  floe submit <file> --watch');
     }
-    await untilSignalled();
+    const over = new AbortController();
+    const displaced = await Promise.race([node.takenOver, untilSignalled(over.signal)]);
+    over.abort();
     note('shutting down; unfinished sessions go back to the queue');
+    if (displaced !== undefined) throw takenOver(displaced);
   } finally {
     await closeAll();
   }

@@ -1,0 +1,42 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { expect, test } from 'vitest';
+import { NodeApi } from '../../src/client/index.ts';
+import { systemClock } from '../../src/core/clock.ts';
+import { newId } from '../../src/core/ids.ts';
+
+const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
+
+test('`floe up` ends, and says why, when a newer process has its node id', { timeout: 60_000 }, async () => {
+  const home = await mkdtemp(join(tmpdir(), 'floe-up-'));
+  const args = ['up', '--json', '--port', '0', '--backend', 'local', '--node-id', 'n', '--log-level', 'silent'];
+  const env = { ...process.env, FLOE_HOME: home, FLOE_TOKEN: '' };
+  const child = spawn(process.execPath, [CLI, ...args], { env, stdio: ['ignore', 'pipe', 'ignore'] });
+  const exited = once(child, 'exit');
+  try {
+    const lines = createInterface({ input: child.stdout });
+    const [line] = await once(lines, 'line');
+    const last = once(lines, 'line');
+    const newer = new NodeApi({
+      url: JSON.parse(line).server,
+      token: (await readFile(join(home, 'control-token'), 'utf8')).trim(),
+      nodeId: 'n',
+      instance: newId('proc', systemClock),
+      clock: systemClock,
+    });
+    const workers = { max_init_workers: 1, ready_size: 1, max_run_workers: 1, max_postrun_workers: 1 };
+    await newer.register({ host: null, dispatch_policy: 'pipeline', gateway_url: null, ...workers });
+    await newer.close();
+    expect((await exited)[0]).toBeGreaterThan(0);
+    expect(JSON.parse((await last)[0])).toMatchObject({
+      error: { code: 'setup_failed', message: expect.stringContaining('give each node an id of its own') },
+    });
+  } finally {
+    child.kill('SIGKILL');
+    await rm(home, { recursive: true, force: true });
+  }
+});
