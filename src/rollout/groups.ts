@@ -82,7 +82,8 @@ async function refill(
 
 /**
  * Cancels a batch of a cancelled task's open sessions, leased ones first. They are terminal at once; nodes are told with
- * their next heartbeat. Returns how many there were: 0 when the task has ended. The caller holds the task's lock.
+ * their next heartbeat. What is left, because there is more or because another transaction holds it, ends with a later batch.
+ * Returns how many there were. The caller holds the task's lock.
  */
 export async function cancelBatch(
   context: RolloutContext,

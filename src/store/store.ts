@@ -125,7 +125,10 @@ export interface SessionTable {
   lockMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
   /** By sample index; with `page`, at most `limit` of those after an index. */
   ofTask(taskId: string, page?: Page): Promise<SessionRow[]>;
-  /** Locks up to `limit` sessions of a task that have not ended, leased ones first. */
+  /**
+   * Locks up to `limit` sessions of a task that have not ended, leased ones first. Those that another transaction holds are left
+   * out: whoever asks may hold the lock on result cursors, for which that one may wait.
+   */
   lockOpen(taskId: string, limit: number): Promise<SessionRow[]>;
   idsOfTask(taskId: string): Promise<string[]>;
   /** How many of a task's sessions ended without use, by reason. */

@@ -21,7 +21,7 @@ describe.skipIf(postgresMissing() !== null)('on PostgreSQL', () => {
     const url = await cluster().createDatabase();
     store = await PostgresStore.open(url, { clock: systemClock });
     const deps = { store, blobs: new MemoryBlobs(), clock: systemClock, validateTask: () => {} };
-    server = await createRolloutServer({ lease_seconds: 60, retry_backoff_seconds: 0 }, deps);
+    server = await createRolloutServer({ port: 0, lease_seconds: 60 }, deps);
     caller = new Caller(server);
     beside = new pg.Client({ connectionString: url });
     await beside.connect();
@@ -44,5 +44,22 @@ describe.skipIf(postgresMissing() !== null)('on PostgreSQL', () => {
     if (lease === undefined) throw new Error('there was no session to lease');
     const refused = await caller.deliver('n1', summaryOf(lease));
     expect(refused.body.error).toMatchObject({ code: 'store_unavailable', details: { code: '53100' } });
+  });
+
+  test('an early stop waits for no session that a heartbeat holds, and ends it as soon as it can', async () => {
+    const { task_id } = await caller.submit(task({ num_samples: 3, early_stop_min_usable_sessions: 1 }));
+    await caller.register('n1');
+    await server.listen();
+    const [won, held] = await caller.lease('n1', 2);
+    if (won === undefined || held === undefined) throw new Error('there were no two sessions to lease');
+    await beside.query('begin');
+    await beside.query('select 1 from sessions where session_id = $1 for update', [held.session_id]);
+    const delivered = await caller.deliver('n1', summaryOf(won));
+    expect(delivered).toMatchObject({ status: 200, body: { requeued: false } });
+    expect((await caller.session(held.session_id)).status).toBe('LEASED');
+    expect(await caller.taskStatus(task_id)).toMatchObject({ completed_sessions: 2, group: { open: 1 } });
+    await beside.query('commit');
+    await expect.poll(() => caller.taskStatus(task_id), { timeout: 5_000 }).toMatchObject({ status: 'completed' });
+    expect((await caller.session(held.session_id)).status).toBe('CANCELLED');
   });
 });

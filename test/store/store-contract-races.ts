@@ -123,14 +123,6 @@ function lockRaces(store: () => Store): void {
       async (tables) => (await tables.sessions.get('s'))?.turns,
     ],
     [
-      'list of open sessions',
-      async (tables) => {
-        const rows = await tables.sessions.lockOpen('a', 10);
-        for (const row of rows) await tables.sessions.update(row.session_id, { turns: row.turns + 1 });
-      },
-      async (tables) => (await tables.sessions.get('s'))?.turns,
-    ],
-    [
       'node',
       async (tables) => {
         const row = await tables.nodes.lock('n');

@@ -59,16 +59,16 @@ export class SqlSessions implements SessionTable {
   }
 
   async lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
-    const { forUpdate } = this.flavor;
+    const { skipLocked } = this.flavor;
     // Two statements, so that each has an index to go by: a task may have 100,000 sessions. Of those that are leased there
     // are few, in all tasks together; that their index is taken, and not that of tasks, takes an expression.
     const leased = await this.select(sql`
       where session_id in (select session_id from sessions where lease_expires_ms is not null and task_id || '' = ${taskId})
         and lease_expires_ms is not null
-      order by session_id limit ${limit} ${forUpdate}`);
+      order by session_id limit ${limit} ${skipLocked}`);
     if (leased.length === limit) return leased;
     const queued = await this.select(sql`
-      where task_id = ${taskId} and ${QUEUED} order by session_id limit ${limit - leased.length} ${forUpdate}`);
+      where task_id = ${taskId} and ${QUEUED} order by session_id limit ${limit - leased.length} ${skipLocked}`);
     return [...leased, ...queued];
   }
 
