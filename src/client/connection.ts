@@ -38,8 +38,6 @@ export type CallOptions = {
   readonly signal?: AbortSignal | undefined;
   /** How long the server was asked to hold the request. */
   readonly waitSeconds?: number | undefined;
-  /** A request that may have arrived is not sent again, because it would be done twice. */
-  readonly onlyOnce?: boolean | undefined;
 };
 
 /** Whether the time limit is for the whole answer, for its head and each piece that is waited for, or for its head alone. */
@@ -97,7 +95,6 @@ export class Connection {
         for await (const chunk of this.stream(method, path, options)) chunks.push(chunk);
         return Buffer.concat(chunks);
       } catch (thrown) {
-        if (options.onlyOnce === true && mayHaveArrived(thrown)) throw thrown;
         await patience.afterFailure(thrown, options.signal);
       }
     }
@@ -119,7 +116,7 @@ export class Connection {
         if (this.ending.signal.aborted || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503)
           throw thrown;
         this.servers.moveOn(server);
-        if (begun || tries >= this.servers.size || (options.onlyOnce === true && mayHaveArrived(thrown))) throw thrown;
+        if (begun || tries >= this.servers.size) throw thrown;
       }
     }
   }
@@ -212,22 +209,6 @@ async function* eachInTime(pieces: AsyncIterable<Buffer>, arm: () => () => void)
 function queryText(query: Query = {}): string {
   const given = Object.entries(query).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]));
   return given.length === 0 ? '' : `?${new URLSearchParams(given as [string, string][])}`;
-}
-
-/** Errors of connections that were never made. */
-const NOT_CONNECTED = new Set([
-  'ECONNREFUSED',
-  'EHOSTUNREACH',
-  'ENETUNREACH',
-  'ENOTFOUND',
-  'EAI_AGAIN',
-  'UND_ERR_CONNECT_TIMEOUT',
-]);
-
-/** Whether the request that failed may have been carried out. A server that answers 503 itself has not. */
-function mayHaveArrived(error: unknown): boolean {
-  if (!FloeError.is(error) || error.code !== 'peer_unreachable') return false;
-  return !NOT_CONNECTED.has(String((error.cause as { code?: unknown } | undefined)?.code));
 }
 
 /** The server's own error; or, from something in between that does not speak floe, one by status. */

@@ -74,23 +74,19 @@ export type ResultsOptions = {
 /**
  * A trainer's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable` when it
  * cannot be reached. Of several replicas the next is asked when one cannot answer; beyond that nothing is retried without
- * `retrySeconds`. With it every call is safe to repeat: a submit gets an `idempotency_key` if it has none.
+ * `retrySeconds`. Every call is safe to repeat: a submit with neither `task_id` nor `idempotency_key` gets a key.
  */
 export class FloeClient {
   private readonly connection: Connection;
 
-  private readonly givesKeys: boolean;
-
   constructor(options: ConnectionOptions) {
     this.connection = new Connection(options);
-    this.givesKeys = (options.retrySeconds ?? 0) > 0;
   }
 
   async submit(task: TaskRequestInput, signal?: AbortSignal): Promise<SubmitReply> {
     const isNamed = task.task_id != null || task.idempotency_key != null;
-    const body = isNamed || !this.givesKeys ? task : { ...task, idempotency_key: `client-${randomUUID()}` };
-    const onlyOnce = !isNamed && !this.givesKeys;
-    const reply = await this.connection.json('POST', '/rollout/task/submit', { body, signal, onlyOnce });
+    const body = isNamed ? task : { ...task, idempotency_key: `client-${randomUUID()}` };
+    const reply = await this.connection.json('POST', '/rollout/task/submit', { body, signal });
     return parseAs(submitReplySchema, reply, 'reply to submit');
   }
 

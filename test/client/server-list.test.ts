@@ -1,9 +1,10 @@
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { createServer, type RequestListener } from 'node:http';
+import { createServer, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
@@ -105,6 +106,9 @@ describe('a client of several replicas', () => {
     return client;
   }
   const submitted = JSON.stringify({ task_id: 't', status: 'running', session_ids: [], duplicate: false });
+  const unavailable = JSON.stringify({
+    error: { code: 'store_unavailable', message: 'disk full', details: {}, retryable: true },
+  });
   const task = { instruction: 'x', agent: { harness: 'shell' as const, custom_shell: 'true' } };
 
   it('asks the next when one is down, and stays with it', async () => {
@@ -120,13 +124,21 @@ describe('a client of several replicas', () => {
     await expect(clientOf(DOWN, DOWN).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
   });
 
-  it('asks the next when one cannot write', async () => {
-    const full = await replica((_, response) => {
-      const error = { code: 'store_unavailable', message: 'disk full', details: {}, retryable: true };
-      response.writeHead(503).end(JSON.stringify({ error }));
-    });
-    const up = await replica((_, response) => response.end(submitted));
-    expect(await clientOf(full, up).submit(task)).toMatchObject({ task_id: 't' });
+  it.each([
+    ['store_unavailable', (response: ServerResponse) => response.writeHead(503).end(unavailable)],
+    ['peer_unreachable', (response: ServerResponse) => response.destroy()],
+  ])('sends a submission that may have been carried out (%s) to the next under one name', async (_, fail) => {
+    const names: unknown[] = [];
+    const keep = async (request: IncomingMessage) => {
+      const { task_id, idempotency_key } = JSON.parse(await text(request));
+      names.push([task_id, idempotency_key]);
+    };
+    const fails = await replica((request, response) => void keep(request).then(() => fail(response)));
+    const up = await replica((request, response) => void keep(request).then(() => response.end(submitted)));
+    expect(await clientOf(fails, up).submit(task)).toMatchObject({ task_id: 't' });
+    expect(await clientOf(fails, up).submit({ ...task, task_id: 't' })).toMatchObject({ task_id: 't' });
+    const fresh = [undefined, expect.stringMatching(/^client-[0-9a-f-]{36}$/)];
+    expect(names).toEqual([fresh, names[0], ['t', undefined], ['t', undefined]]);
   });
 
   it('passes a refusal on without asking anybody else', async () => {
@@ -141,22 +153,6 @@ describe('a client of several replicas', () => {
     });
     await expect(clientOf(refuses, other).submit(task)).rejects.toMatchObject({ code: 'conflict' });
     expect(others).toBe(0);
-  });
-
-  it('sends a submission that may have arrived again only if it has a name', async () => {
-    const hangsUp = await replica((request) => request.socket.destroy());
-    let arrived = 0;
-    const up = await replica((_, response) => {
-      arrived++;
-      response.end(submitted);
-    });
-    const client = clientOf(hangsUp, up);
-    await expect(client.submit(task)).rejects.toMatchObject({ code: 'peer_unreachable' });
-    expect(arrived).toBe(0);
-    expect(await clientOf(hangsUp, up).submit({ ...task, task_id: 't' })).toMatchObject({ task_id: 't' });
-    // The one that failed is not asked again first.
-    expect(await client.submit(task)).toMatchObject({ task_id: 't' });
-    expect(arrived).toBe(2);
   });
 
   it('goes on with the results where a replica broke off', async () => {
