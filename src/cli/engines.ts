@@ -15,6 +15,7 @@ type AddOptions = ChangeOptions & {
   maxConcurrency?: string;
   requestsPerMinute?: string;
   tokensPerMinute?: string;
+  replace?: boolean;
 };
 
 /** `floe engines …`: where the policy is served. */
@@ -38,9 +39,13 @@ export function registerEngines(program: Command): void {
     .option('--max-concurrency <n>', 'calls at a time')
     .option('--requests-per-minute <n>', 'what its provider allows')
     .option('--tokens-per-minute <n>', 'what its provider allows, of prompts and replies together')
+    .option('--replace', 'take the place of an engine that is registered under this id with another URL, model, …')
     .action((url: string, options: AddOptions) =>
       connected(options, async (client) => {
-        const change = await client.addEngine(specOf(url, options), waitOf(options));
+        const change = await client.addEngine(specOf(url, options), {
+          ...waitOf(options),
+          replace: options.replace === true,
+        });
         tell(change, options);
       }),
     );

@@ -28,7 +28,7 @@ import {
   taskStatusSchema,
   taskSummarySchema,
 } from '../schema/index.ts';
-import { Connection, type ConnectionOptions } from './connection.ts';
+import { Connection, type ConnectionOptions, type Query } from './connection.ts';
 import { linesOf } from './lines.ts';
 
 /** As long as the server waits by itself. */
@@ -159,9 +159,12 @@ export class FloeClient {
     return parseAs(enginesStatusSchema, await this.connection.json('GET', '/engines', { signal }), 'engines');
   }
 
-  /** Registers an engine at every node; the reply says which nodes can use it, and what went wrong at the others. */
-  addEngine(spec: EngineSpecInput, options: ChangeOptions = {}): Promise<EngineChange> {
-    return this.changeEngines('POST', '/engines', options, spec);
+  /**
+   * Registers an engine at every node; the reply says which nodes can use it, and what went wrong at the others. Throws `conflict`
+   * when another has its id, unless that is to be replaced.
+   */
+  addEngine(spec: EngineSpecInput, options: ChangeOptions & { replace?: boolean } = {}): Promise<EngineChange> {
+    return this.changeEngines('POST', '/engines', options, spec, { replace: options.replace });
   }
 
   /** Removes one engine. No call reaches it on the nodes that the reply lists as `done`. Throws `not_found`. */
@@ -253,8 +256,10 @@ export class FloeClient {
     path: string,
     { waitSeconds = CHANGE_WAIT_SECONDS, signal }: ChangeOptions,
     body?: unknown,
+    query: Query = {},
   ): Promise<EngineChange> {
-    const reply = await this.connection.json(method, path, { body, query: { wait: waitSeconds }, waitSeconds, signal });
+    const given = { body, query: { ...query, wait: waitSeconds }, waitSeconds, signal };
+    const reply = await this.connection.json(method, path, given);
     return parseAs(engineChangeSchema, reply, 'reply to a change of engines');
   }
 }

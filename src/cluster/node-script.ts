@@ -2,6 +2,23 @@ import type { ClusterConfig, NodeEngine, NodeRole } from './cluster-config.ts';
 import { endingLines, floeLines, SERVERS, scratchLines, scriptHead } from './script.ts';
 import { quoted, templated } from './words.ts';
 
+/** What a signal and the time limit leave, {@link DRAIN_SECONDS}, is shared by gateway and engines. */
+const ENGINE_END_SECONDS = 20;
+
+const ENGINE_HEAD = `engine_pids=()
+registered=()
+
+# Each engine is a group of processes. Fails when none of them is left.
+# shellcheck disable=SC2317 # called by on_exit
+signal_engines() { # SIGNAL
+  local pid status=1
+  for pid in "\${engine_pids[@]}"; do
+    if kill "-$1" -- "-$pid" 2>/dev/null; then status=0; fi
+  done
+  return "$status"
+}
+`;
+
 /** The job array of the nodes of one role, each with its engines. */
 export function nodeScript(config: ClusterConfig, role: NodeRole): string {
   const head = scriptHead(config, {
@@ -13,10 +30,10 @@ export function nodeScript(config: ClusterConfig, role: NodeRole): string {
   return `${head}${floeLines(config)}${SERVERS}node_id=${config.name}-${role.name}-$SLURM_ARRAY_TASK_ID
 ${scratchLines(config)}# The same on the same host after this job was queued again, so that what an earlier run left is taken up.
 state=$scratch/$node_id
-${role.engines.length > 0 ? 'engine_pids=()\nregistered=()\n' : ''}${endingLines(config.restarts, stopLines(role))}
+${role.engines.length > 0 ? ENGINE_HEAD : ''}${endingLines(config.restarts, stopLines(role))}
 say "waiting for a rollout server"
 await "\${floe[@]}" cluster wait "$servers" "\${trust[@]}" --seconds ${config.wait_seconds}
-${role.engines.length > 0 ? engineLines(role) : ''}
+${role.engines.length > 0 ? engineLines(role, config.wait_seconds) : ''}
 mkdir -p "$state"
 say "starting node $node_id"
 "\${floe[@]}" gateway --server "$servers" "\${as_client[@]}" \\
@@ -52,20 +69,27 @@ fi
   return `${gateway}for id in "\${registered[@]}"; do
   "\${floe[@]}" engines remove "$id" --wait 5 --url "$servers" "\${as_client[@]}" || say "engine $id stays registered"
 done
-for pid in "\${engine_pids[@]}"; do kill -TERM -- "-$pid" 2>/dev/null || true; done
-wait
+if signal_engines TERM; then
+  # An engine that does not listen must not keep its GPUs until the time limit.
+  for ((n = 0; n < ${ENGINE_END_SECONDS * 10}; n++)); do
+    signal_engines 0 || break
+    sleep 0.1
+  done
+  signal_engines KILL || true
+  wait "\${engine_pids[@]}" || true
+fi
 `;
 }
 
 /** All engines of a node load at once; each is registered when it is ready. */
-function engineLines(role: NodeRole): string {
+function engineLines(role: NodeRole, waitSeconds: number): string {
   const gpus = role.engines.some((engine) => engine.gpus !== null)
     ? `IFS=, read -ra gpus <<<"\${CUDA_VISIBLE_DEVICES:-}"\nnext_gpu=0\n`
     : '';
   return `
 ${gpus}${role.engines.map((engine) => startLines(engine)).join('\n')}
 at=0
-${role.engines.map((engine) => readyLines(engine)).join('\n')}`;
+${role.engines.map((engine) => readyLines(engine, waitSeconds)).join('\n')}`;
 }
 
 /** Nodes that share a host must not share a port. */
@@ -94,7 +118,7 @@ done`;
 done`;
 }
 
-function readyLines(engine: NodeEngine): string {
+function readyLines(engine: NodeEngine, waitSeconds: number): string {
   const options = [
     `--kind ${engine.kind} --pool ${engine.pool}`,
     ...(engine.model === null ? [] : [`--model ${quoted(engine.model)}`]),
@@ -108,10 +132,14 @@ function readyLines(engine: NodeEngine): string {
     exit 1
   fi
   registered+=("$node_id-$port")
-  # Mostly there is none; one of an earlier run may be on another host.
-  await "\${floe[@]}" engines remove "$node_id-$port" --wait 0 --url "$servers" "\${as_client[@]}" >/dev/null 2>&1 || true
-  await "\${floe[@]}" engines add "http://$host:$port" --id "$node_id-$port" ${options.join(' ')} \\
-    --wait 0 --url "$servers" "\${as_client[@]}"
+  # Loading takes long enough for servers to go and come back. One that an earlier run left may be on another host.
+  if ! await "\${floe[@]}" cluster wait "$servers" "\${trust[@]}" --seconds ${waitSeconds} ||
+    ! await "\${floe[@]}" engines add "http://$host:$port" --id "$node_id-$port" --replace ${options.join(' ')} \\
+      --wait 0 --url "$servers" "\${as_client[@]}"; then
+    say "the engine on port $port could not be registered"
+    again=1
+    exit 1
+  fi
   at=$((at + 1))
 done`;
 }

@@ -89,13 +89,17 @@ done
 `;
 }
 
-/** Engines that run already are told of by one replica; telling again changes nothing. */
+/** Engines that run already are told of by one replica; telling again changes nothing but what the configuration has changed. */
 function engineLines(config: ClusterConfig): string {
   if (config.engines.length === 0) return '';
   const adds = config.engines.map((engine) => {
     const model = engine.model === null ? '' : ` --model ${quoted(engine.model)}`;
-    return `  await "\${floe[@]}" engines add ${quoted(engine.url)} --kind ${engine.kind} --pool ${engine.pool}${model} \\
-    --wait 0 --url "$url" "\${as_client[@]}"`;
+    return `  if ! await "\${floe[@]}" engines add ${quoted(engine.url)} --replace --kind ${engine.kind} --pool ${engine.pool}${model} \\
+    --wait 0 --url "$url" "\${as_client[@]}"; then
+    say ${quoted(`the engine ${engine.url} could not be registered`)}
+    again=1
+    exit 1
+  fi`;
   });
   return `${AS_CLIENT}if ((SLURM_ARRAY_TASK_ID == 1)); then
 ${adds.join('\n')}

@@ -48,9 +48,14 @@ export async function enginesStatus(context: RolloutContext): Promise<EnginesSta
 }
 
 /**
- * Registers an engine at every node. The same spec again changes nothing. Throws `conflict` when the id is that of another spec.
+ * Registers an engine at every node. The same spec again changes nothing. Throws `conflict` when the id is that of another spec,
+ * unless that is to be replaced.
  */
-export async function registerEngine(context: RolloutContext, asked: EngineSpec): Promise<CommittedChange> {
+export async function registerEngine(
+  context: RolloutContext,
+  asked: EngineSpec,
+  replace = false,
+): Promise<CommittedChange> {
   const spec = { ...asked, engine_id: asked.engine_id ?? engineIdOf(asked.base_url) };
   const { engine_id } = spec;
   return changeEngines(context, async (tables) => {
@@ -58,8 +63,10 @@ export async function registerEngine(context: RolloutContext, asked: EngineSpec)
     const known = (await tables.engines.list()).find((row) => row.engine_id === engine_id);
     if (known !== undefined) {
       if (isDeepStrictEqual(JSON.parse(known.spec), spec)) return { revision: state.revision, engineIds: [engine_id] };
-      const message = `engine ${engine_id} is registered otherwise; remove it first, or choose another engine_id`;
-      throw new FloeError('conflict', message, { engine_id });
+      if (!replace) {
+        const message = `engine ${engine_id} is registered otherwise; replace or remove it, or choose another engine_id`;
+        throw new FloeError('conflict', message, { engine_id });
+      }
     }
     await tables.engines.put({ engine_id, spec: JSON.stringify(spec), registered_at: isoNow(context.clock) });
     const removed = removedOf(state).filter((id) => id !== engine_id);

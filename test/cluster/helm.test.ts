@@ -100,6 +100,14 @@ describe.skipIf(helm === null)('the Helm chart', () => {
     expect(text('node-token')).not.toBe(text('token'));
   });
 
+  it('registers engines in place of what earlier values said of them', () => {
+    const engines = of(render({}, 'production.yaml'), 'Job', 'demo-floe-engines').spec.template.spec.initContainers;
+    expect(engines.map(({ args }: Manifest) => args.slice(0, 4))).toEqual([
+      ['engines', 'add', 'http://vllm-0.vllm:8000', '--replace'],
+      ['engines', 'add', 'http://sglang-0.sglang:30000', '--replace'],
+    ]);
+  });
+
   it('asks for user namespaces where bubblewrap needs them, and nowhere else', () => {
     const pod = (example: string): Manifest =>
       of(render({}, example), 'StatefulSet', 'demo-floe-agents').spec.template.spec;

@@ -127,6 +127,21 @@ describe('the engine directory', () => {
     await expect(other).rejects.toMatchObject({ code: 'conflict', details: { engine_id: 'gpu-8000' } });
   });
 
+  test('puts another spec in the place of one in a single change where that is asked for', async () => {
+    const client = await running.client();
+    const node = await running.node('one');
+    const replacing = { waitSeconds: 0, replace: true };
+    const first = await client.addEngine({ base_url: 'http://gpu:8000' }, replacing);
+    expect((await client.addEngine({ base_url: 'http://gpu:8000' }, replacing)).revision).toBe(first.revision);
+    const moved = await client.addEngine({ engine_id: 'gpu-8000', base_url: 'http://other:1', pool: 'b' }, replacing);
+    expect(moved.revision).toBe(first.revision + 1);
+    expect((await node.heartbeat(beat())).engines).toMatchObject({
+      revision: moved.revision,
+      engines: [{ engine_id: 'gpu-8000', base_url: 'http://other:1', pool: 'b' }],
+      removed: [],
+    });
+  });
+
   test("removes a node's own engine too, for good, until it is registered", async () => {
     const client = await running.client();
     const node = await running.node('one');

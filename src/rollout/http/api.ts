@@ -286,7 +286,7 @@ export const API = {
     roles: TRAINERS,
     path: '/engines',
     summary: 'Register an engine at every node; `wait` holds the reply until they have tried it.',
-    query: engineWait,
+    query: engineWait.extend({ replace: flag.describe('it takes the place of another that has its id') }),
     body: engineSpecSchema,
     reply: engineChangeSchema,
   },

@@ -35,7 +35,8 @@ export function engineHandlers(
     settled(context, committed, waitSeconds * 1000, gone);
   return {
     listEngines: () => enginesStatus(context),
-    addEngine: async ({ body, query, gone }) => done(await registerEngine(context, body), query.wait, gone),
+    addEngine: async ({ body, query, gone }) =>
+      done(await registerEngine(context, body, query.replace), query.wait, gone),
     removeEngine: async ({ id, query, gone }) => done(await removeEngines(context, id), query.wait, gone),
     clearEngines: async ({ query, gone }) => done(await removeEngines(context, null), query.wait, gone),
     pauseEngines: async ({ body, query, gone }) =>
