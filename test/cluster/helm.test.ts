@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -19,10 +19,26 @@ type Manifest = any;
 type Rendered = { readonly text: string; readonly stderr: string; readonly manifests: readonly Manifest[] };
 
 function render(values: object, ...files: string[]): Rendered {
+  return renderChart(CHART, values, files);
+}
+
+/** What Helm prints once the chart is installed, which it renders nowhere without a cluster. */
+function notes(values: object, example: string): string {
+  const copy = join(dir, 'chart');
+  cpSync(CHART, copy, { recursive: true });
+  cpSync(join(CHART, 'templates', 'NOTES.txt'), join(copy, 'notes.txt'));
+  writeFileSync(
+    join(copy, 'templates', 'notes.yaml'),
+    'kind: Notes\ntext: {{ tpl (.Files.Get "notes.txt") . | toJson }}\n',
+  );
+  return renderChart(copy, values, [example]).manifests.find(({ kind }) => kind === 'Notes').text;
+}
+
+function renderChart(chart: string, values: object, files: readonly string[]): Rendered {
   const file = join(dir, 'values.yaml');
   writeFileSync(file, stringify(values));
   const given = [...files.map((name) => join(CHART, 'examples', name)), file].flatMap((path) => ['--values', path]);
-  const args = ['template', 'demo', CHART, '--kube-version', '1.34.0', ...given];
+  const args = ['template', 'demo', chart, '--kube-version', '1.34.0', ...given];
   const { stdout, stderr } = spawnSync(helm ?? '', args, { encoding: 'utf8' });
   const manifests = parseAllDocuments(stdout).map((document) => document.toJS());
   return { text: stdout, stderr, manifests: manifests.filter((manifest) => manifest !== null) };
@@ -98,6 +114,21 @@ describe.skipIf(helm === null)('the Helm chart', () => {
     const text = (key: string): string => Buffer.from(data[key], 'base64').toString();
     expect(text('tokens')).toBe(`node ${text('node-token')}\n`);
     expect(text('node-token')).not.toBe(text('token'));
+  });
+
+  it('looks for harnesses where there is a folder, on a volume or in the image, and tells which roles have no volume', () => {
+    const rendered = render({}, 'production.yaml');
+    const harnessDir = (role: string): string => {
+      const [node] = of(rendered, 'StatefulSet', `demo-floe-${role}`).spec.template.spec.containers;
+      expect(node.securityContext.readOnlyRootFilesystem).toBe(true);
+      return node.env.find(({ name }: Manifest) => name === 'FLOE_HARNESS_DIR')?.value;
+    };
+    const dockerfile = readFileSync(join(DEPLOY, 'Dockerfile'), 'utf8');
+    const [, ofImage] = /FLOE_HARNESS_DIR=(\S+)/.exec(dockerfile) ?? [];
+    expect(dockerfile).toContain(`mkdir ${ofImage} `);
+    expect([harnessDir('agents'), harnessDir('gpu')]).toEqual(['/harnesses', ofImage]);
+    expect(notes({}, 'production.yaml')).toContain('installed in the image: gpu.');
+    expect(notes({ nodes: [{ name: 'a', harnessClaim: 'x' }] }, 'trial.yaml')).not.toContain('image');
   });
 
   it('registers engines in place of what earlier values said of them', () => {
