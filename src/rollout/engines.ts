@@ -11,7 +11,7 @@ import type {
   Heartbeat,
   PauseMode,
 } from '../schema/index.ts';
-import type { NodeRow, StoreTables } from '../store/index.ts';
+import type { EngineStateRow, NodeRow, StoreTables } from '../store/index.ts';
 import { change, type Effects, type RolloutContext } from './context.ts';
 import { engineDirectory, removedOf } from './engine-directory.ts';
 import { isHealthy } from './nodes.ts';
@@ -58,8 +58,7 @@ export async function registerEngine(
 ): Promise<CommittedChange> {
   const spec = { ...asked, engine_id: asked.engine_id ?? engineIdOf(asked.base_url) };
   const { engine_id } = spec;
-  return changeEngines(context, async (tables) => {
-    const state = await tables.engines.state();
+  return changeEngines(context, async (tables, state) => {
     const known = (await tables.engines.list()).find((row) => row.engine_id === engine_id);
     if (known !== undefined) {
       if (isDeepStrictEqual(JSON.parse(known.spec), spec)) return { revision: state.revision, engineIds: [engine_id] };
@@ -77,7 +76,7 @@ export async function registerEngine(
 
 /** Removes one engine, or all when `engineId` is null; those of the nodes' own as well. Throws `not_found` for an id that nobody has. */
 export async function removeEngines(context: RolloutContext, engineId: string | null): Promise<CommittedChange> {
-  return changeEngines(context, async (tables) => {
+  return changeEngines(context, async (tables, state) => {
     const registered = (await tables.engines.list()).map((row) => row.engine_id);
     const onNodes = (await tables.nodes.list()).flatMap((row) => toldBy(row)?.info ?? []).map((info) => info.engine_id);
     const known = [...new Set([...registered, ...onNodes])];
@@ -86,7 +85,7 @@ export async function removeEngines(context: RolloutContext, engineId: string | 
       throw new FloeError('not_found', `there is no engine ${engineId}`, { engine_id: engineId });
     }
     for (const id of gone) await tables.engines.remove(id);
-    const removed = new Set([...removedOf(await tables.engines.state()), ...gone]);
+    const removed = new Set([...removedOf(state), ...gone]);
     const { revision } = await tables.engines.advance({ removed: JSON.stringify([...removed]) });
     return { revision, engineIds: gone };
   });
@@ -144,13 +143,13 @@ async function advance(
   });
 }
 
-/** Every node hears of a change at once. */
+/** One change follows the other, and every node hears of it at once. */
 async function changeEngines(
   context: RolloutContext,
-  work: (tables: StoreTables) => Promise<CommittedChange>,
+  work: (tables: StoreTables, state: EngineStateRow) => Promise<CommittedChange>,
 ): Promise<CommittedChange> {
   return change(context, async (tables, effects: Effects) => {
-    const committed = await work(tables);
+    const committed = await work(tables, await tables.engines.lock());
     for (const row of await tables.nodes.list()) effects.topics.add(`node:${row.node_id}`);
     return committed;
   });

@@ -45,15 +45,16 @@ async function acknowledge(context: RolloutContext, request: ResultsRequest): Pr
   const isNews = request.consumer === undefined ? position.after > 0 : position.after > (consumer?.cursor ?? -1);
   if (request.peek || !isNews) return position;
   return change(context, async (tables, effects) => {
+    let { trainer } = position;
     if (request.consumer !== undefined) {
-      // Another server may have come to know the consumer meanwhile.
-      const { trainer } = positionOf(request, await tables.results.consumer(request.consumer));
-      await tables.results.putConsumer({ consumer: request.consumer, trainer, cursor: position.after });
+      const read = { consumer: request.consumer, trainer, cursor: position.after };
+      // Another reader may have made the consumer meanwhile, for another trainer.
+      trainer = positionOf(request, await tables.results.putConsumer(read)).trainer;
     }
-    if (position.after > 0) await tables.results.collect(position.trainer, position.after);
+    if (position.after > 0) await tables.results.collect(trainer, position.after);
     // Collected results may let sessions of this trainer go out again.
     effects.topics.add('queue');
-    return position;
+    return { ...position, trainer };
   });
 }
 

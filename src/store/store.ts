@@ -186,8 +186,8 @@ export interface ResultTable {
   collect(trainer: string | null, upToCursor: number): Promise<void>;
   collectTask(taskId: string): Promise<void>;
   consumer(name: string): Promise<ConsumerRow | undefined>;
-  /** Adds the reader, or moves it on; its cursor never goes back. */
-  putConsumer(row: ConsumerRow): Promise<void>;
+  /** Adds the reader, or moves it on, and returns it as it is then: its cursor never goes back, and its trainer stays. */
+  putConsumer(row: ConsumerRow): Promise<ConsumerRow>;
   /** Of these blobs, those that a result or delivery still names. */
   referenced(refs: readonly string[]): Promise<ReadonlySet<string>>;
 }
@@ -225,6 +225,8 @@ export interface EngineTable {
   put(row: EngineRow): Promise<void>;
   remove(engineId: string): Promise<void>;
   state(): Promise<EngineStateRow>;
+  /** As `state`; nobody else changes engines until the transaction ends. Every change of them asks for it first. */
+  lock(): Promise<EngineStateRow>;
   /** Changes what is named, raises the revision by one, and returns the row as it is then. */
   advance(patch: Partial<Omit<EngineStateRow, 'revision'>>): Promise<EngineStateRow>;
 }

@@ -2,6 +2,7 @@ import pg from 'pg';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { createRolloutServer, type RolloutServer } from '../../src/rollout/index.ts';
+import type { EnginesStatus } from '../../src/schema/index.ts';
 import { PostgresStore } from '../../src/store/postgres/store.ts';
 import { postgresMissing, usePostgres } from '../store/postgres.ts';
 import { Caller } from './call.ts';
@@ -61,5 +62,31 @@ describe.skipIf(postgresMissing() !== null)('on PostgreSQL', () => {
     await beside.query('commit');
     await expect.poll(() => caller.taskStatus(task_id), { timeout: 5_000 }).toMatchObject({ status: 'completed' });
     expect((await caller.session(held.session_id)).status).toBe('CANCELLED');
+  });
+
+  /** Resolves when a transaction of the server waits for one of `beside`. */
+  const blocked = () =>
+    expect.poll(async () => (await beside.query('select 1 from pg_locks where not granted')).rowCount).toBe(1);
+
+  test('a change of the engines sees the one that another server was making', async () => {
+    await caller.call('POST', '/engines', { engine_id: 'mine', kind: 'vllm', base_url: 'http://127.0.0.1:9' });
+    await beside.query('begin');
+    await beside.query(`update engine_state set revision = revision + 1, removed = '["theirs"]'`);
+    const removed = caller.call('DELETE', '/engines/mine?wait=0');
+    await blocked();
+    await beside.query('commit');
+    expect((await removed).status).toBe(200);
+    const { body } = await caller.call<EnginesStatus>('GET', '/engines');
+    expect(body).toMatchObject({ engines: [], removed: ['theirs', 'mine'] });
+  });
+
+  test('of two readers that come under one name for two trainers, the second is refused', async () => {
+    await beside.query('begin');
+    await beside.query(`insert into consumers (consumer, trainer, cursor) values ('c', 'a', 0)`);
+    const second = caller.call('GET', '/rollout/results?consumer=c&trainer=b');
+    await blocked();
+    await beside.query('commit');
+    expect(await second).toMatchObject({ status: 409, body: { error: { code: 'conflict' } } });
+    expect((await caller.call('GET', '/rollout/results?consumer=c&trainer=a')).status).toBe(200);
   });
 });

@@ -296,16 +296,16 @@ function collectTests(store: () => Store): void {
   });
 
   test('a reader keeps its place, and that of all trainers is told from that of one', async () => {
-    const put = (trainer: string | null, cursor: number) =>
-      store().transaction((tables) => tables.results.putConsumer({ consumer: 'c', trainer, cursor }));
+    const put = (trainer: string | null, cursor: number, consumer = 'c') =>
+      store().transaction((tables) => tables.results.putConsumer({ consumer, trainer, cursor }));
     const get = () => store().read((tables) => tables.results.consumer('c'));
     expect(await get()).toBeUndefined();
     await put(null, 5);
     expect(await get()).toEqual({ consumer: 'c', trainer: null, cursor: 5 });
-    await put('x', 9);
-    expect(await get()).toEqual({ consumer: 'c', trainer: 'x', cursor: 9 });
-    await put('x', 7);
-    expect(await get()).toMatchObject({ cursor: 9 });
+    expect(await put('x', 9)).toEqual({ consumer: 'c', trainer: null, cursor: 9 });
+    expect(await put(null, 7)).toEqual({ consumer: 'c', trainer: null, cursor: 9 });
+    expect(await get()).toEqual({ consumer: 'c', trainer: null, cursor: 9 });
+    expect(await put('x', 1, 'd')).toEqual({ consumer: 'd', trainer: 'x', cursor: 1 });
   });
 
   test('a blob is referenced by results and by deliveries', async () => {

@@ -83,9 +83,11 @@ export class MemoryResults implements ResultTable {
     return this.state.consumers.get(name);
   }
 
-  async putConsumer(row: ConsumerRow): Promise<void> {
-    const known = this.state.consumers.get(row.consumer)?.cursor ?? 0;
-    this.state.consumers.put(row.consumer, { ...row, cursor: Math.max(row.cursor, known) });
+  async putConsumer(row: ConsumerRow): Promise<ConsumerRow> {
+    const known = this.state.consumers.get(row.consumer) ?? row;
+    const kept = { ...known, cursor: Math.max(row.cursor, known.cursor) };
+    this.state.consumers.put(row.consumer, kept);
+    return kept;
   }
 
   async referenced(refs: readonly string[]): Promise<ReadonlySet<string>> {

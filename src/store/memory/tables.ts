@@ -84,6 +84,7 @@ function enginesOf({ engines, engineState }: MemoryState): EngineTable {
     put: async (row) => engines.put(row.engine_id, row),
     remove: async (engineId) => engines.delete(engineId),
     state: async () => current(),
+    lock: async () => current(),
     advance: async (patch) => {
       const next = { ...current(), ...patch, revision: current().revision + 1 };
       engineState.put(ONLY, next);

@@ -1,15 +1,18 @@
 import { sql } from 'kysely';
 import type { EngineRow, EngineStateRow } from '../rows.ts';
 import type { EngineTable } from '../store.ts';
+import type { SqlFlavor } from './flavor.ts';
 import type { Connection } from './tables.ts';
 
 const STATE = ['revision', 'paused', 'while_paused', 'policy_version', 'removed'] as const;
 
 export class SqlEngines implements EngineTable {
   private readonly db: Connection;
+  private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection) {
+  constructor(db: Connection, flavor: SqlFlavor) {
     this.db = db;
+    this.flavor = flavor;
   }
 
   list(): Promise<EngineRow[]> {
@@ -31,6 +34,16 @@ export class SqlEngines implements EngineTable {
 
   state(): Promise<EngineStateRow> {
     return this.db.selectFrom('engine_state').select(STATE).executeTakeFirstOrThrow();
+  }
+
+  async lock(): Promise<EngineStateRow> {
+    const columns = sql.join(STATE.map((column) => sql.ref(column)));
+    const { rows } = await sql<EngineStateRow>`select ${columns} from engine_state ${this.flavor.forUpdate}`.execute(
+      this.db,
+    );
+    const [row] = rows;
+    if (row === undefined) throw new Error('the state of the engines is not stored');
+    return row;
   }
 
   advance(patch: Partial<Omit<EngineStateRow, 'revision'>>): Promise<EngineStateRow> {

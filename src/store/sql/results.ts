@@ -107,17 +107,18 @@ export class SqlResults implements ResultTable {
 
   async consumer(name: string): Promise<ConsumerRow | undefined> {
     const row = await this.db.selectFrom('consumers').selectAll().where('consumer', '=', name).executeTakeFirst();
-    return row && { ...row, trainer: row.trainer === '' ? null : row.trainer };
+    return row && readBy(row);
   }
 
-  async putConsumer(row: ConsumerRow): Promise<void> {
-    const trainer = row.trainer ?? '';
+  async putConsumer(row: ConsumerRow): Promise<ConsumerRow> {
     const furthest = sql<number>`${sql.raw(this.flavor.greatest)}(consumers.cursor, ${row.cursor})`;
-    await this.db
+    const kept = await this.db
       .insertInto('consumers')
-      .values({ ...row, trainer })
-      .onConflict((conflict) => conflict.column('consumer').doUpdateSet({ trainer, cursor: furthest }))
-      .execute();
+      .values({ ...row, trainer: row.trainer ?? '' })
+      .onConflict((conflict) => conflict.column('consumer').doUpdateSet({ cursor: furthest }))
+      .returningAll()
+      .executeTakeFirstOrThrow();
+    return readBy(kept);
   }
 
   async referenced(refs: readonly string[]): Promise<ReadonlySet<string>> {
@@ -139,4 +140,9 @@ export class SqlResults implements ResultTable {
       .select((select) => select.ref('sessions.summary').$notNull().as('summary'))
       .orderBy('results.cursor');
   }
+}
+
+/** The name of a trainer is never empty. */
+function readBy(stored: { consumer: string; trainer: string; cursor: number }): ConsumerRow {
+  return { ...stored, trainer: stored.trainer === '' ? null : stored.trainer };
 }

@@ -50,7 +50,7 @@ export function tablesOver(db: Connection, flavor: SqlFlavor): StoreTables {
     nodes: new SqlNodes(db, flavor),
     callbacks: new SqlCallbacks(db, flavor),
     tombstones: new SqlTombstones(db, flavor),
-    engines: new SqlEngines(db),
+    engines: new SqlEngines(db, flavor),
     serviceTime: new SqlServiceTime(db, flavor),
     durations: new SqlDurations(db, flavor),
   };
