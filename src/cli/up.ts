@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
+import { undoAll } from '../core/undo.ts';
 import { createLogger } from '../observe/log.ts';
 import { loadScenarios } from '../sim/scenario.ts';
 import { startSim } from '../sim/server.ts';
@@ -61,9 +62,6 @@ async function up(options: Options): Promise<void> {
 
   const log = createLogger('floe', levelOption(options.logLevel));
   const closers: (() => Promise<unknown>)[] = [];
-  const closeAll = async (): Promise<void> => {
-    for (let close = closers.pop(); close !== undefined; close = closers.pop()) await close();
-  };
   try {
     if (options.sim === true) {
       const sim = await startSim({
@@ -111,7 +109,7 @@ async function up(options: Options): Promise<void> {
     note('shutting down; unfinished sessions go back to the queue');
     if (displaced !== undefined) throw takenOver(displaced);
   } finally {
-    await closeAll();
+    await undoAll(closers);
   }
 }
 

@@ -4,6 +4,7 @@ import { type Clock, systemClock } from '../core/clock.ts';
 import { asFloeError, type FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
 import { passingTracer, type Tracer } from '../core/tracing.ts';
+import { undoAll } from '../core/undo.ts';
 import type { EngineNotice } from '../engines/engine.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
@@ -62,14 +63,7 @@ export type Gateway = {
  */
 export async function startGateway(config: GatewayConfig, deps: GatewayDeps): Promise<Gateway> {
   const cleanups: (() => Promise<unknown>)[] = [];
-  const close = async (): Promise<void> => {
-    const failures: unknown[] = [];
-    // One that fails must not leave the rest, the spawn helper for instance, running.
-    for (let undo = cleanups.pop(); undo !== undefined; undo = cleanups.pop()) {
-      await undo().catch((error: unknown) => failures.push(error));
-    }
-    if (failures.length > 0) throw failures[0];
-  };
+  const close = (): Promise<void> => undoAll(cleanups);
   try {
     return await assemble(config, deps, cleanups, close);
   } catch (error) {

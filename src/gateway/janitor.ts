@@ -1,7 +1,8 @@
-import { readdir, rm } from 'node:fs/promises';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError } from '../core/errors.ts';
+import { removeTree } from '../core/remove-tree.ts';
 import type { Logger } from '../observe/log.ts';
 import { endOwned, labelledProcesses } from '../runtimes/orphans.ts';
 import { HELPER_NAME, type Owner } from '../runtimes/owner.ts';
@@ -81,9 +82,7 @@ export class Janitor {
   private async reap(name: string): Promise<void> {
     const { owner, clock, log, sessionsDir, onLeaked } = this.deps;
     const ended = await endOwned(owner.id, (found) => found.name === name, clock);
-    for (const backend of await readdir(sessionsDir)) {
-      await rm(join(sessionsDir, backend, name), { recursive: true, force: true });
-    }
+    for (const backend of await readdir(sessionsDir)) await removeTree(join(sessionsDir, backend, name));
     this.idleSince.delete(name);
     log.warn({ sandbox: name, ...ended }, 'ended a sandbox whose attempt does not exist any more');
     onLeaked(1);

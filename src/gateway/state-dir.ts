@@ -1,11 +1,12 @@
 import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdir, readdir, readFile, realpath, rename, rm } from 'node:fs/promises';
+import { mkdir, readdir, readFile, realpath, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { takeLock } from '../core/process-lock.ts';
+import { removeTree } from '../core/remove-tree.ts';
 import { openAppendFile } from '../proxy/journal-file.ts';
 import { type Ended, endOwned } from '../runtimes/orphans.ts';
 
@@ -56,8 +57,11 @@ export async function takeStateDir(dir: string, clock: Clock): Promise<StateDir>
       ownerId,
       reaped,
       async release() {
-        for (const path of [paths.sessions, paths.sockets]) await rm(path, { recursive: true, force: true });
-        await unlock();
+        try {
+          for (const path of [paths.sessions, paths.sockets]) await removeTree(path);
+        } finally {
+          await unlock();
+        }
       },
     };
   } catch (error) {
@@ -86,7 +90,7 @@ async function reap(ownerId: string, paths: { sessions: string; sockets: string 
   const mounts = await unmountBelow(paths.sessions);
   const directories = await countSessions(paths.sessions);
   const sockets = (await readdir(paths.sockets).catch(() => [])).length;
-  for (const stale of [paths.sessions, paths.sockets]) await rm(stale, { recursive: true, force: true });
+  for (const stale of [paths.sessions, paths.sockets]) await removeTree(stale);
   return { ...ended, mounts, directories, sockets };
 }
 

@@ -3,6 +3,7 @@ import { type FileHandle, mkdir, open, readFile, realpath, rm, stat } from 'node
 import { dirname, join, resolve, sep } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
+import { removeTree } from '../core/remove-tree.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { Cgroups } from './cgroup.ts';
 import { tellKill } from './kills.ts';
@@ -190,7 +191,7 @@ export class LocalRuntime implements Runtime {
     await Promise.allSettled(this.running.values());
     const { owner, clock } = this.parts;
     if (this.helperDied) await endOwned(owner.id, ({ name }) => name === this.name, clock).catch(() => {});
-    await rm(this.parts.dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
+    await removeTree(this.parts.dir).catch(() => {});
   }
 
   private async run(request: LocalCommand, signal: AbortSignal): Promise<SpawnResult> {

@@ -19,7 +19,7 @@ function mayRead(): boolean {
   return spawnSync('setpriv', [...drop, process.execPath, '-e', script]).status === 0;
 }
 
-test('the contract, the isolation and the images hold for a user without privilege', async (context) => {
+test('the contract, the isolation, the images and what is left of a session hold for a user without privilege', async (context) => {
   if (!isRoot) context.skip('the contract has been run as this user already: nothing to drop');
   if (!mayRead())
     context.skip('a user without privilege cannot read this checkout or run this Node, or setpriv is missing');
@@ -27,7 +27,8 @@ test('the contract, the isolation and the images hold for a user without privile
   chownSync(home, USER, USER);
   const drop = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
   const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--configLoader', 'runner', '--no-cache'];
-  const files = ['contract', 'isolation', 'image'].map((name) => `test/runtimes/${name}.test.ts`);
+  const names = ['runtimes/contract', 'runtimes/isolation', 'runtimes/image', 'core/remove-tree', 'gateway/state-dir'];
+  const files = names.map((name) => `test/${name}.test.ts`);
   const env = { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: home, TMPDIR: home, [NESTED]: '1', NO_COLOR: '1' };
   try {
     const run = promisify(execFile)('setpriv', [...drop, ...vitest, ...files], { env, maxBuffer: 16 * 1024 * 1024 });
