@@ -376,7 +376,8 @@ export class NodeAgent {
           wait_seconds: waitSeconds,
         };
         const reply = await api.heartbeat(body, signal);
-        for (const attempt of live) attempt.renewal = renewal;
+        // One that was held for long may be answered after a newer one.
+        for (const attempt of live) if (renewal.atMs > attempt.renewal.atMs) attempt.renewal = renewal;
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);
         }

@@ -489,6 +489,50 @@ describe('heartbeats', () => {
     expect(waits).toContain(0.5);
   });
 
+  it('that were held for long and are answered late do not undo what newer ones renewed', async () => {
+    let answer = (): void => {};
+    let held: Promise<void> | null = null;
+    let attempt: Attempt | null = null;
+    const { calls } = start(
+      {
+        ...leasing(),
+        heartbeat: async (beat, signal) => {
+          if (beat.wait_seconds > 0 && beat.sessions.length > 0) {
+            if (held !== null) await untilAborted(signal as AbortSignal);
+            held = new Promise((resolve) => {
+              answer = resolve;
+            });
+            await held;
+          }
+          return { stop: [], draining: false, engines: null };
+        },
+      },
+      {
+        heartbeatSeconds: 60,
+        runSession: (begun: Attempt) => {
+          attempt = begun;
+          return untilAborted(begun.signal).catch(() => null);
+        },
+      },
+    );
+    const renewedMs = (): number => (attempt as Attempt | null)?.renewal.atMs ?? 0;
+    await agent?.start();
+    for (let i = 0; i < 50 && held === null; i++) await settle();
+    clock.advance(1_000);
+    await settle();
+    expect(held).not.toBeNull();
+    clock.advance(1_000);
+    const before = calls.heartbeat;
+    agent?.reportSoon();
+    clock.advance(200);
+    await settle();
+    expect(calls.heartbeat).toBe(before + 1);
+    const newer = renewedMs();
+    answer();
+    await settle();
+    expect(renewedMs()).toBe(newer);
+  });
+
   it('with news do not pile up at a server that is slow to answer, and the last news is told', async () => {
     const answers: (() => void)[] = [];
     let slow = false;
