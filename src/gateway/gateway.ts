@@ -1,4 +1,3 @@
-import { mkdir } from 'node:fs/promises';
 import { NodeApi } from '../client/node-api.ts';
 import { type Clock, systemClock } from '../core/clock.ts';
 import { asFloeError, type FloeError } from '../core/errors.ts';
@@ -82,7 +81,6 @@ async function assemble(
   const log = deps.log.child({ node_id: config.node_id });
   const state = await takeStateDir(config.state_dir, clock);
   cleanups.push(() => state.release());
-  await mkdir(config.harness_dir, { recursive: true });
   const builders = await loadBuilders(config.builders);
   const host = config.host ?? (await ownAddress(config.server_url));
 

@@ -32,7 +32,8 @@ describe('what a node lacks', () => {
       node_id: 'lonely',
       server_url: 'http://127.0.0.1:9',
       state_dir: join(dir, 'gateway'),
-      harness_dir: join(dir, 'harnesses'),
+      // Nothing can be made there, as on a read-only root file system.
+      harness_dir: '/proc/harnesses',
       engines: [{ base_url: 'http://127.0.0.1:9' }],
     };
     try {
