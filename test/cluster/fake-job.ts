@@ -23,7 +23,11 @@ server | gateway | serve)
   while :; do sleep 0.05 & wait; done
   ;;
 esac
-if [[ $1 == cluster && $3 == *FAIL* ]]; then exit 1; fi
+if [[ $1 == cluster && $3 == http* ]]; then
+  # What is waited for has begun: the server, or both engines.
+  until [[ $(grep -cE '^serve [0-9]' "$FAKE_LOG") == 2 ]] || grep -q '^server ' "$FAKE_LOG"; do sleep 0.05; done
+  if [[ $3 == *FAIL* ]]; then exit 1; fi
+fi
 if [[ "$1 $2" == "engines \${FAKE_REFUSED:-}" ]]; then exit 2; fi
 `;
 

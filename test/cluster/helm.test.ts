@@ -3,7 +3,8 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { parseAllDocuments, stringify } from 'yaml';
+import { parse, parseAllDocuments, stringify } from 'yaml';
+import { configFileSchema } from '../../src/cli/config-file.ts';
 import { findTool } from '../../tools/install-cluster-tools.mjs';
 
 const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');
@@ -69,6 +70,7 @@ describe.skipIf(helm === null)('the Helm chart', () => {
       'trial.yaml',
       { server: { replicas: 3 }, blobs: { accessModes: ['ReadWriteMany'] }, networkPolicy: { enabled: false } },
     ],
+    ['trial.yaml', { config: { server: { sweep_seconds: 2 }, node: { stall_seconds: null } } }],
     ['trial.yaml', { engines: [{ url: 'http://e:1', model: '{{ .Values }} "$(id)" \n- x' }] }],
   ])('renders to valid manifests with %s and %j', (example, values) => {
     const { text, stderr } = render(values, example);
@@ -85,6 +87,7 @@ describe.skipIf(helm === null)('the Helm chart', () => {
     ['no database', {}, 'database: name a Secret'],
     ['two databases', { database: { existingSecret: 'x', trial: { enabled: true } } }, 'two databases'],
     ['replicas on a volume for one', { ...trial, server: { replicas: 2 } }, 'ReadWriteMany'],
+    ['settings of no part', { ...trial, config: { nodes: {} } }, "additional properties 'nodes' not allowed"],
     ['an unknown key', { ...trial, server: { replica: 2 } }, "additional properties 'replica' not allowed"],
     ['two roles of one name', { ...trial, nodes: [{ name: 'a' }, { name: 'a' }] }, 'two roles are called a'],
     ['a role called server', { ...trial, nodes: [{ name: 'server' }] }, '/nodes/0/name'],
@@ -129,6 +132,45 @@ describe.skipIf(helm === null)('the Helm chart', () => {
     expect([harnessDir('agents'), harnessDir('gpu')]).toEqual(['/harnesses', ofImage]);
     expect(notes({}, 'production.yaml')).toContain('installed in the image: gpu.');
     expect(notes({ nodes: [{ name: 'a', harnessClaim: 'x' }] }, 'trial.yaml')).not.toContain('image');
+  });
+
+  it('gives servers and nodes the settings that have no option, and replaces those whose part has changed', () => {
+    type Part = { annotation: string | undefined; file: string | null };
+    const parts = (config: object): [Part, Part] => {
+      const rendered = render({ config, server: { podAnnotations: { mine: 'x' } } }, 'production.yaml');
+      const part = (kind: string, name: string): Part => {
+        const { metadata, spec } = of(rendered, kind, name).spec.template;
+        const { args, volumeMounts } = spec.containers[0];
+        const at = args.indexOf('--config');
+        const mount = volumeMounts.find((each: Manifest) => each.name === 'config');
+        const volume = spec.volumes.find((each: Manifest) => each.name === 'config');
+        const annotation = metadata.annotations?.['floe/config'];
+        if (at < 0) {
+          expect([mount, volume]).toEqual([undefined, undefined]);
+          return { annotation, file: null };
+        }
+        expect(mount.readOnly).toBe(true);
+        const { data } = of(rendered, 'ConfigMap', volume.configMap.name);
+        return { annotation, file: data[args[at + 1].replace(`${mount.mountPath}/`, '')] };
+      };
+      return [part('Deployment', 'demo-floe-server'), part('StatefulSet', 'demo-floe-agents')];
+    };
+    const none = { annotation: undefined, file: null };
+    expect(parts({})).toEqual([none, none]);
+    const config = {
+      server: { max_uncollected_bytes: 2 ** 36, trainer_weights: { a: 2 } },
+      node: { stall_seconds: 60 },
+    };
+    const [server, node] = parts(config);
+    for (const { file } of [server, node]) expect(configFileSchema.parse(parse(file ?? ''))).toMatchObject(config);
+    const [changed, kept] = parts({ ...config, server: { queue_order: 'longest_first' } });
+    expect(changed.annotation).toMatch(/^[0-9a-f]{64}$/);
+    expect(changed.annotation).not.toBe(server.annotation);
+    expect(kept.annotation).toBe(node.annotation);
+    expect(parts({ server: config.server })).toEqual([
+      expect.objectContaining({ annotation: server.annotation }),
+      none,
+    ]);
   });
 
   it('registers engines in place of what earlier values said of them', () => {

@@ -15,7 +15,7 @@ describe('the script of a node', () => {
   function start(health = '/health', env: NodeJS.ProcessEnv = {}): Promise<ChildProcess> {
     const command = [join(job.dir, 'floe'), 'serve', '{port}', "it's $(id)"];
     const engines = [{ command, count: 2, gpus: 2, health, max_concurrency: 9 }];
-    const nodes = [{ name: 'gpu', count: 3, pools: { run: 3 }, engines }];
+    const nodes = [{ name: 'gpu', count: 3, pools: { run: 3 }, engines, options: ['--config', '/shared/a b.yaml'] }];
     return job.start('gpu', { nodes }, { SLURM_ARRAY_TASK_ID: '2', CUDA_VISIBLE_DEVICES: '0,1,2,3', ...env });
   }
 
@@ -31,7 +31,7 @@ describe('the script of a node', () => {
       `--wait 0 --url ${servers} --token-file ${job.dir}/shared/demo/token`;
     expect(lines.filter((line) => line.startsWith('engines add'))).toEqual([add(8002), add(8003)]);
     expect(lines.at(-1)).toMatch(
-      /^gateway .*--node-id demo-gpu-2 --node-host here --engine-locality prefer_local .*--run 3$/,
+      /^gateway .*--node-id demo-gpu-2 --node-host here --engine-locality prefer_local .*--run 3 --config \/shared\/a b\.yaml$/,
     );
   });
 

@@ -11,8 +11,9 @@ describe('the script of a replica', () => {
   afterEach(() => job.dispose());
 
   function start(env: NodeJS.ProcessEnv = {}): Promise<ChildProcess> {
+    const options = ['--config', '/shared/settings of all.yaml'];
     const engines = [{ url: 'http://engine:8000', model: "it's $(id)" }];
-    const config = { database: { kind: 'sqlite' as const }, server: { replicas: 1 }, engines };
+    const config = { database: { kind: 'sqlite' as const }, server: { replicas: 1, options }, engines };
     return job.start('server', config, { SLURM_ARRAY_TASK_ID: '1', ...env });
   }
 
@@ -26,6 +27,12 @@ describe('the script of a replica', () => {
     child.kill('SIGTERM');
     expect(await once(child, 'exit')).toEqual([0, null]);
     expect(await job.calls()).not.toContain('scontrol requeue 7');
+  });
+
+  it('hands further options on, a file of settings for instance', async () => {
+    await start();
+    const calls = await job.called(/^server /);
+    expect(calls.find((call) => call.startsWith('server '))).toMatch(/ --config \/shared\/settings of all\.yaml$/);
   });
 
   it('is queued again when they cannot be registered', async () => {

@@ -84,6 +84,34 @@ token that may do no more than nodes do.
 {{- end }}
 {{- end -}}
 
+{{/* Settings of one part, where it has any: (list . "server") */}}
+{{- define "floe.configArgs" -}}
+{{- if index (index . 0).Values.config (index . 1) -}}
+- --config
+- /etc/floe/config.yaml
+{{- end -}}
+{{- end -}}
+
+{{- define "floe.configMount" -}}
+{{- if index (index . 0).Values.config (index . 1) -}}
+- { name: config, mountPath: /etc/floe, readOnly: true }
+{{- end -}}
+{{- end -}}
+
+{{- define "floe.configVolume" -}}
+{{- if index (index . 0).Values.config (index . 1) -}}
+- name: config
+  configMap: { name: {{ include "floe.name" (index . 0) }}-config }
+{{- end -}}
+{{- end -}}
+
+{{/* Settings are read once, at the start: a pod whose part has changed is replaced. */}}
+{{- define "floe.configChecksum" -}}
+{{- with index (index . 0).Values.config (index . 1) -}}
+floe/config: {{ toYaml . | sha256sum }}
+{{- end -}}
+{{- end -}}
+
 {{/* Values that can never work are refused before anything is installed. */}}
 {{- define "floe.check" -}}
 {{- if and (not .Values.database.existingSecret) (not .Values.database.trial.enabled) -}}
