@@ -38,6 +38,8 @@ export type CallOptions = {
   readonly signal?: AbortSignal | undefined;
   /** How long the server was asked to hold the request. */
   readonly waitSeconds?: number | undefined;
+  /** How long the answer may take beyond that. Default: {@link ANSWER_TIMEOUT_MS}. */
+  readonly answerSeconds?: number | undefined;
 };
 
 /** Whether the time limit is for the whole answer, for its head and each piece that is waited for, or for its head alone. */
@@ -138,7 +140,8 @@ export class Connection {
     const forward = (): void => controller.abort(signal?.reason);
     if (signal?.aborted) forward();
     signal?.addEventListener('abort', forward, { once: true });
-    const limitMs = ANSWER_TIMEOUT_MS + (options.waitSeconds ?? 0) * 1000;
+    const { answerSeconds = ANSWER_TIMEOUT_MS / 1000, waitSeconds = 0 } = options;
+    const limitMs = (answerSeconds + waitSeconds) * 1000;
     const arm = (): (() => void) =>
       this.clock.schedule(limitMs, () =>
         controller.abort(new FloeError('peer_unreachable', `${origin} did not answer within ${limitMs} ms`)),

@@ -78,12 +78,20 @@ export class NodeApi {
     return parseAs(nodeInfoSchema, await this.connection.json('POST', '/nodes/register', { body, signal }), 'node');
   }
 
-  /** Renews the leases of the listed sessions; with `wait_seconds` held until there is something new to stop. */
-  async heartbeat(beat: Omit<Heartbeat, 'instance'>, signal?: AbortSignal): Promise<HeartbeatReply> {
+  /**
+   * Renews the leases of the listed sessions; with `wait_seconds` held until there is something new to stop. A replica that
+   * takes `answerSeconds` longer hangs: the next one is asked.
+   */
+  async heartbeat(
+    beat: Omit<Heartbeat, 'instance'>,
+    signal?: AbortSignal,
+    answerSeconds?: number,
+  ): Promise<HeartbeatReply> {
     const body: Heartbeat = { ...beat, instance: this.instance };
     const reply = await this.connection.json('POST', `${this.path}/heartbeat`, {
       body,
       waitSeconds: body.wait_seconds,
+      answerSeconds,
       signal,
     });
     return parseAs(heartbeatReplySchema, reply, 'reply to heartbeat');

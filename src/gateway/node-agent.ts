@@ -22,6 +22,8 @@ const PROGRESS_GATHER_MS = 100;
 
 /** A lease is renewed this often before it runs out, so that one lost beat costs nothing. */
 const BEATS_PER_LEASE = 3;
+/** A replica of the server that takes longer over a heartbeat, beyond the time for which it was to hold it, hangs. */
+const ANSWER_SECONDS = 5;
 /** A node that takes no sessions for now looks this often whether it can again. */
 const RECHECK_MS = 1_000;
 /** What results that the server does not take may hold in memory before the node takes no more sessions. */
@@ -325,15 +327,22 @@ export class NodeAgent {
 
   private async heartbeatLoop(): Promise<void> {
     while (!this.stopping.signal.aborted) {
-      const reached = await this.heartbeat(this.beatSeconds());
+      const reached = await this.heartbeat(Math.min(this.deps.heartbeatSeconds, this.share() - this.answerSeconds()));
       if (reached.how === 'refused') await this.pause(this.stopping.signal);
     }
   }
 
-  /** How long a heartbeat may be held: no lease may come near its end meanwhile. */
   private beatSeconds(): number {
-    const leases = this.live().map((attempt) => attempt.lease.lease_seconds / BEATS_PER_LEASE);
-    return Math.min(this.deps.heartbeatSeconds, ...leases);
+    return Math.min(this.deps.heartbeatSeconds, this.share());
+  }
+
+  /** Seconds that a heartbeat may take in all, so that no lease comes near its end though a replica hangs. */
+  private share(): number {
+    return Math.min(...this.live().map((attempt) => attempt.lease.lease_seconds / BEATS_PER_LEASE));
+  }
+
+  private answerSeconds(): number {
+    return Math.min(ANSWER_SECONDS, this.share() / 2);
   }
 
   /** Something has changed that the server shall know of. */
@@ -375,7 +384,7 @@ export class NodeAgent {
           engines: engines.report(),
           wait_seconds: waitSeconds,
         };
-        const reply = await api.heartbeat(body, signal);
+        const reply = await api.heartbeat(body, signal, this.answerSeconds());
         // One that was held for long may be answered after a newer one.
         for (const attempt of live) if (renewal.atMs > attempt.renewal.atMs) attempt.renewal = renewal;
         for (const { session_id, epoch, reason } of reply.stop) {

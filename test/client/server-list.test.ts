@@ -8,7 +8,9 @@ import { text } from 'node:stream/consumers';
 import { pathToFileURL } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
+import { NodeApi } from '../../src/client/node-api.ts';
 import { ServerList } from '../../src/client/server-list.ts';
+import { StagePools } from '../../src/gateway/stage-pools.ts';
 
 const undo: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
@@ -139,6 +141,28 @@ describe('a client of several replicas', () => {
     expect(await clientOf(fails, up).submit({ ...task, task_id: 't' })).toMatchObject({ task_id: 't' });
     const fresh = [undefined, expect.stringMatching(/^client-[0-9a-f-]{36}$/)];
     expect(names).toEqual([fresh, names[0], ['t', undefined], ['t', undefined]]);
+  });
+
+  it('asks the next when one takes a heartbeat and never answers', async () => {
+    let hanging = 0;
+    const hangs = await replica(() => {
+      hanging++;
+    });
+    const up = await replica((_, response) => response.end('{"stop":[],"draining":false,"engines":null}'));
+    const node = new NodeApi({ url: [hangs, up].join(','), nodeId: 'node' });
+    undo.push(() => node.close());
+    const beat = {
+      metrics: new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 }).metrics(),
+      refuses: null,
+      sessions: [],
+      engines: { revision: 0, heard: 0, info: [], problems: [] },
+      wait_seconds: 0.1,
+    };
+    const startedMs = performance.now();
+    expect(await node.heartbeat(beat, undefined, 0.2)).toMatchObject({ stop: [] });
+    expect(performance.now() - startedMs).toBeGreaterThan(290);
+    await node.heartbeat(beat, undefined, 0.2);
+    expect(hanging).toBe(1);
   });
 
   it('passes a refusal on without asking anybody else', async () => {

@@ -471,13 +471,15 @@ describe('a node that can run nothing for now', () => {
 });
 
 describe('heartbeats', () => {
-  it('are never held so long that a lease comes near its end', async () => {
+  it('are never held so long, nor their answers waited for, that a lease comes near its end', async () => {
     const waits: number[] = [];
+    const limits: number[] = [];
     start(
       {
         ...leasing({ ...LEASE, lease_seconds: 1.5 }),
-        heartbeat: async (beat, signal) => {
+        heartbeat: async (beat, signal, answerSeconds) => {
           waits.push(beat.wait_seconds);
+          limits.push(beat.wait_seconds + (answerSeconds ?? Number.POSITIVE_INFINITY));
           if (beat.wait_seconds > 0 && beat.sessions.length > 0) return untilAborted(signal as AbortSignal);
           return { stop: [], draining: false, engines: null };
         },
@@ -485,8 +487,11 @@ describe('heartbeats', () => {
       { runSession: (attempt: Attempt) => untilAborted(attempt.signal).catch(() => null) },
     );
     await agent?.start();
-    for (let i = 0; i < 50 && !waits.includes(0.5); i++) await settle();
-    expect(waits).toContain(0.5);
+    for (let i = 0; i < 50 && !waits.includes(0.25); i++) await settle();
+    expect(waits).toContain(0.25);
+    expect(limits.at(-1)).toBe(0.5);
+    // Without a lease a replica that hangs is found within seconds too.
+    expect(Math.max(...limits)).toBe(6);
   });
 
   it('that were held for long and are answered late do not undo what newer ones renewed', async () => {
