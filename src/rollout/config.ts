@@ -60,6 +60,11 @@ export const rolloutConfigSchema = z.strictObject({
   max_connections_per_address: z.int().min(1).default(1024).describe('of one client address; more are closed at once'),
   headers_timeout_seconds: z.number().gt(0).default(10).describe('for the head of a request'),
   body_idle_seconds: z.number().gt(0).default(30).describe('a request whose body stands still for this long is ended'),
+  max_delivering_mb: z
+    .int()
+    .min(1)
+    .default(1024)
+    .describe('results that are arriving at once, MiB; nodes deliver what is more a little later'),
   submits_per_second: z.number().gt(0).default(5000).describe('per token, or per address without one'),
   reads_per_second: z.number().gt(0).default(5000).describe('the same, for all else that is not a call of a node'),
   rate_burst_seconds: z.number().gt(0).default(5).describe('so much of its rate may be called for at once'),

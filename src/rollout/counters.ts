@@ -17,7 +17,7 @@ export const COUNTERS = {
   unauthorized: 'requests without a valid token',
   forbidden: 'requests whose token is not of a role that may make them',
   connections_refused: 'connections closed because there were too many',
-  rate_limited: 'requests refused by a rate limit',
+  rate_limited: 'requests refused by a rate limit, or because too many results were arriving',
   store_failures: 'transactions that the store refused',
   blobs_removed: 'blobs removed because nothing refers to them',
   tasks_removed: 'ended tasks removed because their retention is over',

@@ -47,6 +47,11 @@ async function untilClosed(socket: Socket): Promise<string> {
   return received;
 }
 
+/** The head of a result of `node-1`, of which nothing more comes yet. */
+function delivery(framing: string): string {
+  return `POST /nodes/node-1/results HTTP/1.1\r\nhost: localhost\r\ncontent-type: ${ENVELOPE_TYPE}\r\n${framing}\r\n\r\n`;
+}
+
 /** Sends bytes as they are, and half-closes, so that the server ends the connection when it has answered. */
 async function raw(running: Running, bytes: string | Buffer): Promise<string> {
   const socket = await open(running);
@@ -59,6 +64,39 @@ const statuses = (answer: string): number[] =>
   [...answer.matchAll(/^HTTP\/1\.1 (\d{3}) /gm)].map((one) => Number(one[1]));
 
 const HEAD = 'host: localhost\r\nconnection: close\r\n';
+
+describe('results that arrive together', () => {
+  const MIB = 1024 * 1024;
+
+  test('are let in up to so many bytes, one always, and refused for the moment beyond that', async () => {
+    const running = await start({ max_delivering_mb: 2 });
+    const node = await running.node('node-1');
+    const { task_id, session_ids } = await (await running.client()).submit(task());
+    const [lease] = await node.lease({ slots: 1, wait_seconds: 0 });
+    if (lease === undefined) throw new Error('there was no session to lease');
+    expect(lease).toMatchObject({ task_id, session_id: session_ids[0] });
+    const result = { summary: summaryOf(lease), trajectory: null, completions: null, artifacts: null };
+    const deferred = async (): Promise<number | undefined> =>
+      (await (await running.client()).status()).counters.rate_limited;
+
+    const first = await open(running);
+    first.write(delivery(`content-length: ${3 * MIB}\r\nexpect: 100-continue`));
+    await once(first, 'data');
+    await expect(node.deliverResult(result)).rejects.toMatchObject({ code: 'overloaded', retryable: true });
+    const again = (await raw(running, delivery('content-length: 9'))).toLowerCase();
+    expect(again).toContain('429 too many requests');
+    expect(again).toContain('retry-after: 1');
+    expect(await deferred()).toBe(2);
+
+    first.destroy();
+    await expect.poll(() => node.deliverResult(result).catch((error) => error.code)).toMatchObject({ requeued: false });
+  });
+
+  test('have a length', async () => {
+    const running = await start();
+    expect(statuses(await raw(running, `${delivery('transfer-encoding: chunked')}0\r\n\r\n`))).toEqual([400]);
+  });
+});
 
 describe('requests that are not plain HTTP/1.1 of one meaning', () => {
   test.each([

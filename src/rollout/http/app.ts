@@ -1,5 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
+import { ENVELOPE_TYPE } from '../../core/envelope.ts';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs, parseJson } from '../../core/parse.ts';
 import type { TlsMaterial } from '../../core/tls-files.ts';
@@ -8,6 +9,7 @@ import type { RolloutContext } from '../context.ts';
 import { admission } from './admission.ts';
 import { API, type Face, type RouteName, type RouteSpec } from './api.ts';
 import { hasBody, watchBody } from './body-watch.ts';
+import { DeliveryBudget } from './delivery-budget.ts';
 import { refuseConnection, sendFailure } from './failures.ts';
 import type { Call, Handler, Handlers } from './handler.ts';
 import type { Caller } from './tokens.ts';
@@ -47,9 +49,12 @@ export function buildApp(context: RolloutContext, options: AppOptions): FastifyI
 
   const callers = new WeakMap<FastifyRequest, Caller>();
   const admit = admission(context);
-  app.addHook('onRequest', async (request) => {
-    const caller = admit(request.raw, specOf(request));
+  const deliveries = new DeliveryBudget(config.max_delivering_mb * 1024 * 1024, context.counters);
+  app.addHook('onRequest', async (request, reply) => {
+    const route = specOf(request);
+    const caller = admit(request.raw, route);
     if (caller !== null) callers.set(request, caller);
+    if (route?.rawBody === ENVELOPE_TYPE) reply.raw.once('close', deliveries.take(request.raw));
   });
   const watched = new WeakMap<FastifyRequest, () => void>();
   app.addHook('preParsing', async (request, reply) => {
