@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { harnessDir } from '../../src/cli/home.ts';
+import { FloeClient } from '../../src/client/index.ts';
 import { takeLock } from '../../src/core/process-lock.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
 import { startSim } from '../../src/sim/server.ts';
@@ -113,6 +114,23 @@ describe('the floe command', () => {
     const ended = await floe(...args);
     expect(ended.code).not.toBe(0);
     expect(ended.stderr).toContain(`error ${code}`);
+  });
+
+  it('puts an engine in the place of another only when it is told to', async () => {
+    const other = await startSim({ face: 'sglang' });
+    const client = new FloeClient({ url: stack.serverUrl });
+    try {
+      await client.addEngine({ base_url: other.url, kind: 'sglang', engine_id: 'other' });
+      const moved = ['engines', 'add', other.url, '--id', 'other', '--kind', 'sglang', '--pool', 'c'];
+      expect((await floe(...moved)).stderr).toContain('is registered otherwise; replace or remove it');
+      expect(await floe(...moved, '--replace')).toMatchObject({ code: 0, stderr: '' });
+      const { engines } = await client.engines();
+      expect(engines.find(({ engine_id }) => engine_id === 'other')).toMatchObject({ pool: 'c' });
+      await client.removeEngine('other');
+    } finally {
+      await client.close();
+      await other.close();
+    }
   });
 
   it('registers, versions and removes engines', async () => {
