@@ -47,7 +47,7 @@ async function apply(topology: Topology, waitSeconds: number, asJson: boolean): 
   };
   await connected(place, async (client) => {
     for (const engine of topology.engines) {
-      const change = await client.addEngine(engine, { waitSeconds });
+      const change = await client.addEngine(engine, { waitSeconds, replace: true });
       if (asJson) json(change);
       else
         line(`${engine.base_url}: revision ${change.revision}, carried out by ${change.done.join(', ') || 'no node'}`);
