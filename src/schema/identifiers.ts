@@ -16,3 +16,9 @@ export const timestampSchema = z.iso.datetime();
 
 /** Free-form JSON object that floe stores and returns but never reads. */
 export const metadataSchema = z.record(z.string(), z.unknown());
+
+/** What every store holds in an integer column. */
+const MAX_COUNT = 2 ** 31 - 1;
+
+/** A number of things, or of a try, from 0. */
+export const countSchema = z.int().min(0).max(MAX_COUNT);

@@ -1,13 +1,11 @@
 import { z } from 'zod';
 import { engineDirectorySchema, engineInfoSchema } from './engine.ts';
-import { idSchema, timestampSchema } from './identifiers.ts';
+import { countSchema, idSchema, timestampSchema } from './identifiers.ts';
 import { sessionStatusSchema } from './session.ts';
 import { taskRequestSchema } from './task.ts';
 
 /** As a gateway's own configuration has it. What a node may hold is bounded by the sizes that it tells. */
 const MAX_POOL_SIZE = 10_000;
-/** What every store holds in an integer column. */
-const MAX_COUNT = 2 ** 31 - 1;
 /** Characters of what a node says of itself. */
 const MAX_REASON = 1_000;
 
@@ -38,10 +36,10 @@ export type NodeStageMetrics = z.infer<typeof nodeStageMetricsSchema>;
 
 export const sessionProgressSchema = z.strictObject({
   session_id: idSchema,
-  epoch: z.int().min(0).max(MAX_COUNT),
+  epoch: countSchema,
   status: sessionStatusSchema,
-  turns: z.int().min(0).max(MAX_COUNT),
-  sampled_tokens: z.int().min(0).max(MAX_COUNT),
+  turns: countSchema,
+  sampled_tokens: countSchema,
 });
 export type SessionProgress = z.infer<typeof sessionProgressSchema>;
 

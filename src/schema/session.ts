@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
+import { countSchema, idSchema, metadataSchema, timestampSchema } from './identifiers.ts';
 import { auditSchema, trajectorySchema } from './trajectory.ts';
 
 export const sessionStatusSchema = z.enum([
@@ -65,7 +65,7 @@ export type SessionError = z.infer<typeof sessionErrorSchema>;
 /** A sandboxed command's report, kept so that a failed run can be understood afterwards. */
 export const agentReportSchema = z.object({
   exit_code: z.int().nullable(),
-  turns: z.int().describe('model calls that were answered'),
+  turns: countSchema.describe('model calls that were answered'),
   stdout_tail: z.string(),
   stderr_tail: z.string(),
   isolation: z.enum(['sandboxed', 'none']),
@@ -83,21 +83,29 @@ export type ArtifactsReport = z.infer<typeof artifactsReportSchema>;
 export const unusableReasonSchema = z.union([outcomeSchema, z.enum(['no_reward', 'no_tokens'])]);
 export type UnusableReason = z.infer<typeof unusableReasonSchema>;
 
+/** So large that no sum of rewards leaves the range of a double. */
+const MAX_REWARD = 1e15;
+
 /** Everything about a finished session except its token data: small, and what rows, lists and logs hold. */
 export const sessionSummarySchema = z.object({
   session_id: idSchema,
   task_id: idSchema,
-  sample_index: z.int(),
-  attempt: z.int(),
-  epoch: z.int(),
+  sample_index: countSchema,
+  attempt: countSchema,
+  epoch: countSchema,
   status: terminalStatusSchema,
   outcome: outcomeSchema,
   policy: outcomePolicySchema,
-  reward: z.number().nullable().describe('null: could not be computed, which is not 0'),
+  reward: z
+    .number()
+    .min(-MAX_REWARD)
+    .max(MAX_REWARD)
+    .nullable()
+    .describe('null: could not be computed, which is not 0'),
   reward_details: metadataSchema,
-  trace_count: z.int(),
-  trainable_tokens: z.int(),
-  completion_count: z.int(),
+  trace_count: countSchema,
+  trainable_tokens: countSchema,
+  completion_count: countSchema,
   audit: auditSchema.nullable(),
   timing: sessionTimingSchema,
   agent: agentReportSchema.nullable(),

@@ -89,4 +89,18 @@ describe.skipIf(postgresMissing() !== null)('on PostgreSQL', () => {
     expect(await second).toMatchObject({ status: 409, body: { error: { code: 'conflict' } } });
     expect((await caller.call('GET', '/rollout/results?consumer=c&trainer=a')).status).toBe(200);
   });
+
+  test.each([
+    ['epoch', { epoch: 2 ** 31 }],
+    ['attempt', { attempt: -1 }],
+    ['reward', { reward: 1e308 }],
+    ['agent.turns', { agent: { exit_code: 0, turns: 2 ** 31, stdout_tail: '', stderr_tail: '', isolation: 'none' } }],
+  ] as const)('a result whose %s no column holds is refused for good', async (path, fields) => {
+    await caller.submit(task());
+    await caller.register('n1');
+    const [lease] = await caller.lease('n1');
+    if (lease === undefined) throw new Error('there was no session to lease');
+    const refused = await caller.deliver('n1', summaryOf(lease, 'completed', fields));
+    expect(refused).toMatchObject({ status: 422, body: { error: { details: { issues: [{ path }] } } } });
+  });
 });

@@ -220,9 +220,11 @@ describe.skipIf(postgresMissing() !== null)('PostgreSQL with faults', () => {
     expect(await store.read(({ results }) => results.newestCursor())).toBe(0);
   });
 
-  test('text that PostgreSQL cannot hold is the fault of who sent it', async () => {
+  test('a value that PostgreSQL cannot hold is the fault of who sent it', async () => {
     const nul = store.transaction(({ tasks }) => tasks.insert(taskRow('t', { idempotency_key: 'a\u0000b' })));
     await expect(nul).rejects.toMatchObject({ code: 'schema_violation' });
+    const large = store.transaction(({ results }) => results.delivery('s', 2 ** 31));
+    await expect(large).rejects.toMatchObject({ code: 'schema_violation' });
   });
 });
 

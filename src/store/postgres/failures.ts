@@ -12,8 +12,8 @@ const UNAVAILABLE = ['08', '25006', '25P03', '28', '3D', '53', '55P03', '57', '5
 /** Another transaction got in the way: serialisation failure, deadlock, and a row that another one added at the same time. */
 const IN_THE_WAY = ['40001', '40P01', '23505'];
 
-/** A character that PostgreSQL's text cannot hold: NUL, for the most part. */
-const UNSTORABLE_TEXT = ['22021', '22P05'];
+/** Class of values that a column cannot hold: a text with a NUL, a number that is too large. */
+const UNSTORABLE = '22';
 
 /** Credentials (28) and the database's name (3D): while floe starts they are wrong, later the operator is changing them. */
 const MISCONFIGURED = ['28', '3D'];
@@ -41,8 +41,8 @@ export function asDriverError(thrown: unknown): unknown {
 export function asStoreError(thrown: unknown): unknown {
   if (!(thrown instanceof pg.DatabaseError)) return thrown;
   const code = thrown.code ?? '';
-  if (UNSTORABLE_TEXT.includes(code)) {
-    return new FloeError('schema_violation', `a text cannot be stored: ${thrown.message}`, { code }, thrown);
+  if (code.startsWith(UNSTORABLE)) {
+    return new FloeError('schema_violation', `a value cannot be stored: ${thrown.message}`, { code }, thrown);
   }
   if (code.startsWith('40') || UNAVAILABLE.some((prefix) => code.startsWith(prefix))) {
     return unavailable(`the database refused: ${thrown.message} (${code})`, thrown, code);
