@@ -52,15 +52,19 @@ export function followTls(
   onProblem: (error: FloeError) => void,
 ): () => void {
   let known = fingerprint(files);
+  let told: string | null = null;
   let cancelTimer = (): void => {};
   const look = (): void => {
     const now = fingerprint(files);
-    if (now !== known) {
-      known = now;
+    if (now === known) told = null;
+    else {
       try {
         apply(readTls(files));
+        known = now;
+        told = null;
       } catch (thrown) {
-        onProblem(asFloeError(thrown));
+        if (told !== now) onProblem(asFloeError(thrown));
+        told = now;
       }
     }
     cancelTimer = clock.schedule(LOOK_AGAIN_MS, look);
@@ -69,11 +73,17 @@ export function followTls(
   return () => cancelTimer();
 }
 
-/** Changes when a file is written, replaced, or linked to another. */
+/** Changes when a file is written, replaced, linked to another, or cannot be looked at. */
 function fingerprint(files: TlsFiles): string {
   const paths = [files.cert, files.key, ...(files.ca === null ? [] : [files.ca])];
-  return paths
-    .map((path) => statSync(path, { throwIfNoEntry: false }))
-    .map((stat) => (stat === undefined ? '-' : `${stat.ino}:${stat.size}:${stat.mtimeMs}`))
-    .join(' ');
+  return paths.map(stateOf).join(' ');
+}
+
+function stateOf(path: string): string {
+  try {
+    const { ino, size, mtimeMs } = statSync(path);
+    return `${ino}:${size}:${mtimeMs}`;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code ?? 'unknown';
+  }
 }
