@@ -1,4 +1,4 @@
-import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { link, mkdir, readdir, readFile, rm, unlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
@@ -98,10 +98,18 @@ export async function readRecord(path: string): Promise<AttemptRecord> {
   return parseAs(attemptRecordSchema, parseJson(frame), 'attempt record');
 }
 
-/** Puts a damaged file out of the way. */
+/** Puts a damaged file out of the way, beside what lies there under its name already. */
 export async function quarantine(path: string, dir: string): Promise<string> {
-  const target = join(dir, basename(path));
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  await rename(path, target);
-  return target;
+  for (let count = 0; ; count++) {
+    const target = join(dir, count === 0 ? basename(path) : `${basename(path)}.${count}`);
+    try {
+      await link(path, target);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'EEXIST') continue;
+      throw error;
+    }
+    await unlink(path);
+    return target;
+  }
 }

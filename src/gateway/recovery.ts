@@ -84,12 +84,23 @@ export class Recovery {
       const again: Left[] = [];
       for (const entry of waiting) {
         signal.throwIfAborted();
-        if (await this.recover(entry)) await this.forget(entry);
+        if (await this.tried(entry)) await this.forget(entry);
         else again.push(entry);
       }
       if (again.length > 0) await sleep(this.deps.clock, delayMs, signal);
       delayMs = again.length < waiting.length ? RETRY.firstMs : Math.min(2 * delayMs, RETRY.maxMs);
       waiting = again;
+    }
+  }
+
+  /** As {@link recover}; what cannot be read now is worth another try, and holds up no other attempt. */
+  private async tried(entry: Left): Promise<boolean> {
+    try {
+      return await this.recover(entry);
+    } catch (thrown) {
+      this.stopping.signal.throwIfAborted();
+      this.deps.log.warn({ path: entry.path, error: asFloeError(thrown).message }, 'an attempt could not be recovered');
+      return false;
     }
   }
 
@@ -103,7 +114,9 @@ export class Recovery {
     }
     for (const path of this.deps.segments) {
       this.stopping.signal.throwIfAborted();
-      const { places, tornBytes, damaged } = await indexSegment(path);
+      const indexed = await indexSegment(path).catch((error: unknown) => this.leave(path, error));
+      if (indexed === null) continue;
+      const { places, tornBytes, damaged } = indexed;
       if (tornBytes > 0) this.deps.log.info({ segment: path, bytes: tornBytes }, 'a write that a crash cut off');
       if (damaged > 0) this.tellDamaged(path, damaged);
       const segment: Segment = { path, waiting: new Set(), damaged: damaged > 0 };
@@ -189,11 +202,21 @@ export class Recovery {
 
   private async removeIfDone(segment: Segment): Promise<void> {
     if (segment.waiting.size > 0) return;
-    if (!segment.damaged) await unlink(segment.path);
-    else {
-      const kept = await quarantine(segment.path, this.deps.quarantineDir);
-      this.deps.log.warn({ path: kept }, 'a damaged journal segment is kept');
+    try {
+      if (!segment.damaged) await unlink(segment.path);
+      else {
+        const kept = await quarantine(segment.path, this.deps.quarantineDir);
+        this.deps.log.warn({ path: kept }, 'a damaged journal segment is kept');
+      }
+    } catch (error) {
+      this.leave(segment.path, error);
     }
+  }
+
+  /** One that cannot be read or removed stays for the next process; the others are none the worse for it. */
+  private leave(path: string, error: unknown): null {
+    this.deps.log.warn({ path, error: asFloeError(error).message }, 'a journal segment is left where it is');
+    return null;
   }
 
   private tellDamaged(path: string, records: number): void {

@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { DeliveredResult } from '../../src/client/node-api.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { AttemptRecords, readRecord } from '../../src/gateway/attempt-records.ts';
+import { AttemptRecords, quarantine, readRecord } from '../../src/gateway/attempt-records.ts';
 import { Recovery } from '../../src/gateway/recovery.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import { CaptureJournal } from '../../src/proxy/journal.ts';
@@ -199,6 +199,26 @@ describe('a gateway that finds what a dead one left', () => {
       expect([(await ls('attempts')).length, (await ls('journal')).length]).toEqual([1, 1]);
     },
   );
+
+  it('goes on with the others when one segment cannot be read or removed', async () => {
+    await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) }]);
+    // As EIO: a segment that is no file.
+    await mkdir(join(dir, 'journal', 'capture-00000000.log'));
+    const life = await nextLife();
+    await life.recovery.done;
+    expect(life.delivered.map(({ summary }) => summary.completion_count)).toEqual([2]);
+    expect([await ls('attempts'), await ls('journal')]).toEqual([[], ['capture-00000000.log']]);
+  });
+
+  it('keeps in quarantine what was put there before under the same name', async () => {
+    const kept = [];
+    for (const text of ['one', 'two', 'three']) {
+      await writeFile(join(dir, 'same.log'), text);
+      kept.push(await quarantine(join(dir, 'same.log'), join(dir, 'quarantine')));
+    }
+    expect(await Promise.all(kept.map((path) => readFile(path, 'utf8')))).toEqual(['one', 'two', 'three']);
+    expect(await ls('quarantine')).toEqual(['same.log', 'same.log.1', 'same.log.2']);
+  });
 
   it('reads of a journal that was cut off anywhere what is whole', async () => {
     const completions = turnsOf('ses_1', 4);
