@@ -5,6 +5,7 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { Cgroups } from './cgroup.ts';
+import { endOrGiveUp } from './kill-wait.ts';
 import { tellKill } from './kills.ts';
 import { endOwned } from './orphans.ts';
 import type { Owner } from './owner.ts';
@@ -226,7 +227,7 @@ export class BubblewrapRuntime implements Runtime {
     if (signal.aborted || this.stopping !== null) abort();
     signal.addEventListener('abort', abort, { once: true });
     try {
-      const ended = await ending;
+      const ended = await endOrGiveUp(ending, signal, this.parts.clock, this.parts.request.name);
       signal.throwIfAborted();
       this.refuseStopped();
       return ended;

@@ -6,6 +6,7 @@ import { FloeError } from '../core/errors.ts';
 import { removeTree } from '../core/remove-tree.ts';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { Cgroups } from './cgroup.ts';
+import { endOrGiveUp } from './kill-wait.ts';
 import { tellKill } from './kills.ts';
 import { endOwned } from './orphans.ts';
 import type { Owner } from './owner.ts';
@@ -230,7 +231,7 @@ export class LocalRuntime implements Runtime {
     if (signal.aborted || this.stopping !== null) abort();
     signal.addEventListener('abort', abort, { once: true });
     try {
-      const ended = await child.done;
+      const ended = await endOrGiveUp(child.done, signal, this.parts.clock, this.name);
       signal.throwIfAborted();
       this.refuseStopped();
       return ended;

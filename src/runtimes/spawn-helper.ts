@@ -21,6 +21,8 @@ import type { HelperReply, HelperRequest } from './spawn-protocol.ts';
 const MAX_LINE_BYTES = 64 * 1024;
 /** Between two looks at processes that have been killed; they are gone within one or two. */
 const GONE_POLL_MS = 2;
+/** One that hangs in the kernel may take for ever: looking reads the table of all processes. */
+const MAX_GONE_POLL_MS = 1_000;
 /** Output that a command leaves in a pipe has arrived by then; who still holds the pipe is nobody that the helper knows. */
 const OUTPUT_GRACE_MS = 250;
 /** Between two reports that there is output. */
@@ -187,12 +189,12 @@ function kill(target: number): void {
  * Kills what a command left behind and waits until nothing of it lives. Its leader is reaped by now. Looks again, since a
  * process may be forking while it is looked for.
  */
-function endRest(entry: Running, done: () => void): void {
+function endRest(entry: Running, done: () => void, pollMs = GONE_POLL_MS): void {
   killGroup(entry.pid);
   const members = membersOf(entry);
   for (const member of members) kill(member);
   if (members.length === 0 && groupIsGone(entry.pid)) done();
-  else systemClock.schedule(GONE_POLL_MS, () => endRest(entry, done));
+  else systemClock.schedule(pollMs, () => endRest(entry, done, Math.min(2 * pollMs, MAX_GONE_POLL_MS)));
 }
 
 function groupIsGone(pid: number): boolean {
