@@ -6,6 +6,7 @@ import { chooseBase, encodeCompletion } from '../tokens/codec.ts';
 import type { Completion } from '../tokens/completion.ts';
 import { encodeFrame } from '../tokens/frames.ts';
 import { type AppendFile, type OpenAppendFile, openAppendFile } from './journal-file.ts';
+import { attemptKey } from './journal-index.ts';
 
 /** What the proxy needs of a journal. */
 export interface CompletionJournal {
@@ -99,14 +100,14 @@ export class CaptureJournal implements CompletionJournal {
     if (this.closed) return Promise.reject(unavailable('is closed'));
     const frame = encodeFrame(encodeCompletion(completion, chooseBase(completion, earlier)));
     return new Promise((resolve, reject) => {
-      this.waiting.push({ frame, attemptKey: keyOf(completion.sessionId, completion.attempt), resolve, reject });
+      this.waiting.push({ frame, attemptKey: attemptKey(completion.sessionId, completion.attempt), resolve, reject });
       this.writing ??= this.writeWaiting();
     });
   }
 
   /** The attempt's result is safe elsewhere: segments that hold nothing else are deleted. */
   async release(sessionId: string, attempt: number): Promise<void> {
-    const key = keyOf(sessionId, attempt);
+    const key = attemptKey(sessionId, attempt);
     const done: Segment[] = [];
     for (const segment of this.segments) {
       if (segment.attempts.delete(key) && segment.sealed && segment.attempts.size === 0) done.push(segment);
@@ -181,10 +182,6 @@ export class CaptureJournal implements CompletionJournal {
     // Its last attempt may be released while it is being sealed: either may come first.
     if (this.segments.delete(segment)) await unlink(segment.path);
   }
-}
-
-function keyOf(sessionId: string, attempt: number): string {
-  return `${sessionId}#${attempt}`;
 }
 
 function unavailable(what: string, cause?: unknown): FloeError {

@@ -39,8 +39,5 @@ export function labelled(spawner: Spawner, owner: Owner, name: string): Spawner 
   return {
     spawn: (request) => spawner.spawn({ ...request, env: { ...request.env, ...label } }),
     close: () => spawner.close(),
-    get helperPid() {
-      return spawner.helperPid ?? null;
-    },
   };
 }
