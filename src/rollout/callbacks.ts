@@ -8,6 +8,7 @@ import { callbackBody } from './callback-body.ts';
 import { idempotencyKey, messageId, signatureHeaders } from './callback-signature.ts';
 import type { CallbackTransport } from './callback-transport.ts';
 import { change, type RolloutContext } from './context.ts';
+import { taskResults } from './views.ts';
 
 /** How often the outbox is looked at for retries that have come due. */
 const LOOK_AGAIN_MS = 500;
@@ -155,8 +156,9 @@ export class CallbackDelivery {
   private async post(row: CallbackRow): Promise<number> {
     const { config, clock, blobs, closing } = this.context;
     checkCallbackUrl(config, row.url);
-    const { task, unusable, results } = await this.load(row.task_id);
-    const body = callbackBody(task, unusable, results);
+    const { task, unusable } = await this.load(row.task_id);
+    const all = { head: task, upToCursor: Number.POSITIVE_INFINITY };
+    const body = await callbackBody(task, unusable, () => taskResults(this.context, all));
     const span = this.spanOf(row, task);
     const seconds = Math.floor(clock.nowMs() / 1000);
     const signed = await signatureHeaders(config.callback_secrets, messageId(task), seconds, body.bytes(blobs));
@@ -199,7 +201,7 @@ export class CallbackDelivery {
     return this.context.store.read(async (tables) => {
       const task = await tables.tasks.get(taskId);
       if (task === undefined) throw new Error(`a callback names task ${taskId}, which is not stored`);
-      return { task, unusable: await tables.sessions.unusable(taskId), results: await tables.results.ofTask(taskId) };
+      return { task, unusable: await tables.sessions.unusable(taskId) };
     });
   }
 }

@@ -64,9 +64,10 @@ export async function* jsonListBytes(
   yield Buffer.from(`${piece}]${after}`);
 }
 
-export function resultListLength(before: string, rows: readonly StoredResult[], after: string): number {
-  const results = rows.reduce((sum, row) => sum + sessionResultLength(row), 0);
-  const commas = Math.max(0, rows.length - 1);
+/** The length of {@link resultListBytes} with results of these lengths. */
+export function resultListLength(before: string, lengths: readonly number[], after: string): number {
+  const results = lengths.reduce((sum, length) => sum + length, 0);
+  const commas = Math.max(0, lengths.length - 1);
   return Buffer.byteLength(before) + Buffer.byteLength(after) + results + commas + '[]'.length;
 }
 

@@ -39,7 +39,7 @@ function taskHead(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>):
 /** The results of a task in the order in which they were finished. */
 export async function* taskResults(
   context: RolloutContext,
-  { head, upToCursor }: LoadedTask,
+  { head, upToCursor }: { readonly head: { readonly task_id: string }; readonly upToCursor: number },
 ): AsyncGenerator<ResultWithSummary> {
   for (let after = 0; after < upToCursor; ) {
     const page = { after, limit: PAGE_RESULTS };
