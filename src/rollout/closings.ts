@@ -1,4 +1,5 @@
 import { allDone } from '../core/all-done.ts';
+import { isoNow } from '../core/clock.ts';
 import { move } from '../core/session-state.ts';
 import type { SessionSummary } from '../schema/index.ts';
 import type { EndedCounts, ResultBlobs, SessionRow, StoreTables } from '../store/index.ts';
@@ -36,7 +37,7 @@ export async function closeSession(
     cancel_requested: ending.cancelRequested === true ? 1 : 0,
     unusable: summary.unusable,
     summary: JSON.stringify(summary),
-    updated_at: new Date(context.clock.nowMs()).toISOString(),
+    updated_at: isoNow(context.clock),
   });
   effects.sessionChanged({ ...row, ...ended }, summary);
   effects.topics.add('results');

@@ -1,4 +1,5 @@
 import { allDone } from '../core/all-done.ts';
+import { isoNow } from '../core/clock.ts';
 import { move } from '../core/session-state.ts';
 import type { Outcome, SessionError } from '../schema/index.ts';
 import type { SessionRow, StoreTables, TaskRow } from '../store/index.ts';
@@ -91,7 +92,7 @@ export async function requeue(
     queued_since_ms: nowMs,
     turns: 0,
     sampled_tokens: 0,
-    updated_at: new Date(context.clock.nowMs()).toISOString(),
+    updated_at: isoNow(context.clock),
   };
   await tables.sessions.update(row.session_id, patch);
   effects.sessionChanged({ ...row, ...patch });

@@ -1,3 +1,4 @@
+import { isoNow } from '../core/clock.ts';
 import type { GroupReport, SessionError, TaskRequest, TaskState, UnusableReason } from '../schema/index.ts';
 import type { EndedCounts, SessionRow, StoreTables, TaskRow } from '../store/index.ts';
 import { closeSession, NO_BLOBS } from './closings.ts';
@@ -65,7 +66,7 @@ async function refill(
       not_before_ms: nowMs,
       queued_since_ms: nowMs,
       expected_ms: replaced.expected_ms,
-      created_at: new Date(context.clock.nowMs()).toISOString(),
+      created_at: isoNow(context.clock),
     },
     [session],
   );
