@@ -146,9 +146,7 @@ export const BUGS = [
   {
     name: 'results count as collected when they are sent',
     file: 'rollout/result-reading.js',
-    edits: [
-      ['tables.results.collect(position.trainer, position.after)', 'tables.results.collect(position.trainer, 1e9)'],
-    ],
+    edits: [['tables.results.collect(trainer, position.after)', 'tables.results.collect(trainer, 1e9)']],
   },
   {
     name: 'results never count as collected',

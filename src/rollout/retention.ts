@@ -32,20 +32,21 @@ async function removeTasks(context: RolloutContext): Promise<void> {
 
 async function removeBlobs(context: RolloutContext): Promise<void> {
   let batch: string[] = [];
-  for await (const ref of context.blobs.olderThan(context.clock.nowMs() - BLOB_GRACE_MS)) {
+  const beforeMs = context.clock.nowMs() - BLOB_GRACE_MS;
+  for await (const ref of context.blobs.olderThan(beforeMs)) {
     if (batch.push(ref) < BLOB_BATCH) continue;
-    await removeUnnamed(context, batch);
+    await removeUnnamed(context, batch, beforeMs);
     batch = [];
     if (context.closing.aborted) return;
   }
-  await removeUnnamed(context, batch);
+  await removeUnnamed(context, batch, beforeMs);
 }
 
-async function removeUnnamed(context: RolloutContext, refs: readonly string[]): Promise<void> {
+async function removeUnnamed(context: RolloutContext, refs: readonly string[], beforeMs: number): Promise<void> {
   if (refs.length === 0) return;
   const named = await context.store.read((tables) => tables.results.referenced(refs));
   const unnamed = refs.filter((ref) => !named.has(ref));
-  await Promise.all(unnamed.map((ref) => context.blobs.remove(ref)));
+  await Promise.all(unnamed.map((ref) => context.blobs.remove(ref, beforeMs)));
   context.counters.add('blobs_removed', unnamed.length);
 }
 

@@ -43,8 +43,9 @@ export class SimBlobs implements BlobStore {
     for (const [ref, { storedMs }] of [...this.shelf.blobs]) if (storedMs < beforeMs) yield ref;
   }
 
-  async remove(ref: string): Promise<void> {
-    this.shelf.blobs.delete(ref);
+  async remove(ref: string, beforeMs: number): Promise<void> {
+    const blob = this.shelf.blobs.get(ref);
+    if (blob !== undefined && blob.storedMs < beforeMs) this.shelf.blobs.delete(ref);
   }
 
   async close(): Promise<void> {}

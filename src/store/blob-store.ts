@@ -11,7 +11,10 @@ export interface BlobStore {
   get(ref: string): Promise<Buffer>;
   /** Names of blobs stored before `beforeMs` (Unix time by the store's own clock); for cleaning up. */
   olderThan(beforeMs: number): AsyncIterable<string>;
-  /** Removing what is not there is no error. Throws `store_unavailable`. */
-  remove(ref: string): Promise<void>;
+  /**
+   * Removes what was stored before `beforeMs`, as in {@link olderThan}; what has been stored again since stays. Removing what
+   * is not there is no error. Throws `store_unavailable`.
+   */
+  remove(ref: string, beforeMs: number): Promise<void>;
   close(): Promise<void>;
 }

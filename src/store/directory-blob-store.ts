@@ -65,9 +65,13 @@ export class DirectoryBlobStore implements BlobStore {
     }
   }
 
-  async remove(ref: string): Promise<void> {
+  async remove(ref: string, beforeMs: number): Promise<void> {
     if (!REF.test(ref)) throw new FloeError('internal', `${JSON.stringify(ref)} is not the name of a blob`);
-    await attempt('remove', () => rm(this.pathOf(ref), { force: true }));
+    const path = this.pathOf(ref);
+    await attempt('remove', async () => {
+      const info = await stat(path).catch(() => null);
+      if (info !== null && info.mtimeMs < beforeMs) await rm(path, { force: true });
+    });
   }
 
   async close(): Promise<void> {
@@ -102,7 +106,11 @@ export class DirectoryBlobStore implements BlobStore {
     const path = this.pathOf(ref);
     const known = await stat(path).catch(() => null);
     // Equal size is enough to skip the write: the name is the hash, and a torn file never gets this name.
-    if (known?.size === bytes.length && (await this.touch(path))) return { ref, bytes: bytes.length };
+    if (known?.size === bytes.length && (await this.touch(path))) {
+      // Whoever wrote it may have died before its name was durable.
+      await syncDirectory(directory);
+      return { ref, bytes: bytes.length };
+    }
     await this.ensureDirectory(directory);
     const temporary = join(this.root, 'tmp', `${ref}.${randomBytes(6).toString('hex')}`);
     try {

@@ -11,8 +11,13 @@ const REF = /^[0-9a-f]{64}$/;
 
 /** One request and the waits between its tries, all together: no caller waits longer for a bucket that does not answer. */
 const OPERATION_TIMEOUT_MS = 60_000;
+/** What moves bytes may take longer by these: a slow line, shared by many. */
+const BYTES_PER_MS = 500;
+/** The most that any blob has. */
+const LARGEST_BYTES = 320 * 1024 * 1024;
 const CONNECT_TIMEOUT_MS = 5_000;
-const REQUEST_TIMEOUT_MS = 30_000;
+/** A connection on which nothing moves for so long is given up. */
+const IDLE_TIMEOUT_MS = 30_000;
 const MAX_ATTEMPTS = 4;
 
 /** The SDK takes a third of a second to load, so only those who use it do. */
@@ -41,8 +46,7 @@ export class S3BlobStore implements BlobStore {
       maxAttempts: MAX_ATTEMPTS,
       requestHandler: {
         connectionTimeout: CONNECT_TIMEOUT_MS,
-        requestTimeout: REQUEST_TIMEOUT_MS,
-        throwOnRequestTimeout: true,
+        socketTimeout: IDLE_TIMEOUT_MS,
       },
       // Hashes are given and checked here; other kinds are not understood by every server that speaks S3.
       requestChecksumCalculation: 'WHEN_REQUIRED',
@@ -79,7 +83,7 @@ export class S3BlobStore implements BlobStore {
       ContentLength: bytes.length,
       ChecksumSHA256: hash.toString('base64'),
     });
-    const write = this.attempt('write', (abortSignal) => this.client.send(put, { abortSignal }))
+    const write = this.attempt('write', (abortSignal) => this.client.send(put, { abortSignal }), bytes.length)
       .then(() => ({ ref, bytes: bytes.length }))
       .finally(() => this.pending.delete(ref));
     this.pending.set(ref, write);
@@ -88,10 +92,11 @@ export class S3BlobStore implements BlobStore {
 
   async get(ref: string): Promise<Buffer> {
     const get = new this.sdk.GetObjectCommand({ Bucket: this.location.bucket, Key: this.keyOf(ref) });
-    const bytes = await this.attempt('read', async (abortSignal) => {
+    const read = async (abortSignal: AbortSignal): Promise<Buffer> => {
       const { Body: body } = await this.client.send(get, { abortSignal });
       return Buffer.from((await body?.transformToByteArray()) ?? []);
-    });
+    };
+    const bytes = await this.attempt('read', read, LARGEST_BYTES);
     if (createHash('sha256').update(bytes).digest('hex') !== ref) {
       throw new FloeError('store_unavailable', `blob ${ref} is damaged: its bytes no longer match its name`, { ref });
     }
@@ -117,9 +122,14 @@ export class S3BlobStore implements BlobStore {
     } while (next !== undefined);
   }
 
-  async remove(ref: string): Promise<void> {
-    const remove = new this.sdk.DeleteObjectCommand({ Bucket: this.location.bucket, Key: this.keyOf(ref) });
-    await this.attempt('remove', (abortSignal) => this.client.send(remove, { abortSignal })).catch((thrown) => {
+  async remove(ref: string, beforeMs: number): Promise<void> {
+    const object = { Bucket: this.location.bucket, Key: this.keyOf(ref) };
+    const { HeadObjectCommand, DeleteObjectCommand } = this.sdk;
+    await this.attempt('remove', async (abortSignal) => {
+      const { LastModified: modified } = await this.client.send(new HeadObjectCommand(object), { abortSignal });
+      if (modified === undefined || modified.getTime() >= beforeMs) return;
+      await this.client.send(new DeleteObjectCommand(object), { abortSignal });
+    }).catch((thrown) => {
       if (!isMissing(thrown)) throw thrown;
     });
   }
@@ -144,9 +154,9 @@ export class S3BlobStore implements BlobStore {
     return `${this.location.prefix}${ref.slice(0, 2)}/${ref}`;
   }
 
-  private async attempt<T>(what: string, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  private async attempt<T>(what: string, work: (signal: AbortSignal) => Promise<T>, bytes = 0): Promise<T> {
     const timeout = new AbortController();
-    const cancelTimer = this.clock.schedule(OPERATION_TIMEOUT_MS, () => timeout.abort());
+    const cancelTimer = this.clock.schedule(OPERATION_TIMEOUT_MS + bytes / BYTES_PER_MS, () => timeout.abort());
     try {
       return await work(timeout.signal);
     } catch (cause) {

@@ -126,8 +126,8 @@ test('a server sweeps from time to time while it runs', async () => {
   let removed: () => void = () => {};
   const gone = new Promise<void>((resolve) => (removed = resolve));
   const remove = blobs.remove.bind(blobs);
-  blobs.remove = async (ref) => {
-    await remove(ref);
+  blobs.remove = async (ref, beforeMs) => {
+    await remove(ref, beforeMs);
     removed();
   };
   const end = running.run();

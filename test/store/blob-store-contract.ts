@@ -70,7 +70,7 @@ function keepingTests(place: () => BlobPlace): void {
   test('a name that is not a hash is refused', async () => {
     for (const ref of ['../floe.db', '', 'A'.repeat(64), `${'0'.repeat(64)}/..`]) {
       await expect(place().store.get(ref)).rejects.toMatchObject({ code: 'internal' });
-      await expect(place().store.remove(ref)).rejects.toMatchObject({ code: 'internal' });
+      await expect(place().store.remove(ref, Date.now())).rejects.toMatchObject({ code: 'internal' });
     }
   });
 }
@@ -79,11 +79,23 @@ function cleaningTests(place: () => BlobPlace): void {
   test('a removed blob is gone, and removing it again is no error', async () => {
     const { store } = place();
     const { ref } = await store.put(Buffer.from('short-lived'));
-    await store.remove(ref);
-    await store.remove(ref);
+    const laterMs = Date.now() + HOUR_MS;
+    await store.remove(ref, laterMs);
+    await store.remove(ref, laterMs);
     await expect(store.get(ref)).rejects.toMatchObject({ code: 'store_unavailable' });
     expect((await store.put(Buffer.from('short-lived'))).ref).toBe(ref);
     expect((await store.get(ref)).toString()).toBe('short-lived');
+  });
+
+  test('a blob that was stored again since it was listed stays', async () => {
+    const { store } = place();
+    const { ref } = await store.put(Buffer.from('again'));
+    const beforeMs = Date.now() - HOUR_MS;
+    await age(place().fileOf(ref), beforeMs - HOUR_MS);
+    expect(await namesOf(store, beforeMs)).toEqual([ref]);
+    await store.put(Buffer.from('again'));
+    await store.remove(ref, beforeMs);
+    expect((await store.get(ref)).toString()).toBe('again');
   });
 
   test('old blobs are told from young ones, and storing one again makes it young', async () => {

@@ -7,6 +7,7 @@ import type { Handlers } from './handler.ts';
 
 /** Events of a burst are written together: one write for each would cost more than all else. */
 const WRITE_CHARS = 64 * 1024;
+const READY_EVERY_MS = 1_000;
 
 /** The part of a prom-client Registry that is needed. */
 export interface MetricsRegistry {
@@ -20,12 +21,13 @@ export function serviceHandlers(
   metricsRegistry: MetricsRegistry | null,
 ): Handlers<'events' | 'health' | 'ready' | 'openapi' | 'metrics'> {
   const feed = new EventFeed(context.events);
+  const ready = sharedLook(context);
   return {
     events: ({ reply }) => streamEvents(context, feed, reply),
     health: () => ({ status: 'ok' }),
     ready: async () => {
       if (context.closing.aborted) throw new FloeError('not_ready', 'the server is shutting down');
-      await context.store.transaction((tables) => tables.results.newestCursor());
+      await ready();
       return { status: 'ready' };
     },
     openapi: () => openApi(),
@@ -34,6 +36,20 @@ export function serviceHandlers(
       reply.type(metricsRegistry.contentType);
       return metricsRegistry.metrics();
     },
+  };
+}
+
+/** Whether the store takes transactions. Anybody may ask, as often as they like: one look serves all who ask within a second. */
+function sharedLook({ store, clock }: RolloutContext): () => Promise<unknown> {
+  let look: Promise<unknown> | null = null;
+  let againMs = 0;
+  return () => {
+    const nowMs = clock.monotonicMs();
+    if (look === null || nowMs >= againMs) {
+      againMs = nowMs + READY_EVERY_MS;
+      look = store.transaction((tables) => tables.results.newestCursor());
+    }
+    return look;
   };
 }
 

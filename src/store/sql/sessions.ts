@@ -115,13 +115,16 @@ export class SqlSessions implements SessionTable {
       return sql`
         front as (
           select queue_order, priority, queued_since_ms, expected_ms ${claimable}
-          order by priority desc, queue_order limit ${OVERDUE_LOOK} ${skipLocked}
+          order by priority desc, queue_order limit ${OVERDUE_LOOK}
         ),
         due as (
-          select queue_order from front
-          where queued_since_ms + ${OVERDUE_FACTOR} * expected_ms < ${nowMs}
-            and priority = (select max(priority) from front)
-          order by queue_order limit ${limit}
+          select queue_order from sessions
+          where ${QUEUED} and queue_order in (
+            select queue_order from front
+            where queued_since_ms + ${OVERDUE_FACTOR} * expected_ms < ${nowMs}
+              and priority = (select max(priority) from front)
+          )
+          order by queue_order limit ${limit} ${skipLocked}
         )`;
     }
     const by = order === 'fifo' ? sql`queue_order` : sql`expected_ms desc, queue_order`;
