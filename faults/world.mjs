@@ -99,7 +99,7 @@ export class World {
       blobs: join(this.options.storageDir ?? this.dir, 'blobs'),
       config,
     };
-    return [process.execPath, SERVER, JSON.stringify(argument)];
+    return [process.execPath, '--expose-gc', SERVER, JSON.stringify(argument)];
   }
 
   gatewayConfig(i) {
@@ -118,7 +118,7 @@ export class World {
   }
 
   gatewayCommand(i) {
-    return [process.execPath, GATEWAY, JSON.stringify(this.gatewayConfig(i))];
+    return [process.execPath, '--expose-gc', GATEWAY, JSON.stringify(this.gatewayConfig(i))];
   }
 
   stateDirs() {
