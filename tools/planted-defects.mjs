@@ -68,7 +68,7 @@ export const BUGS = [
   {
     name: 'a process that takes over leaves the sessions of the older one',
     file: 'rollout/registration.js',
-    edits: [['await takeBackFrom(context, tables, effects, nodeId, held);', '']],
+    edits: [['await takeBackFrom(context, tables, effects, nodeId, known);', '']],
   },
   {
     name: 'an older process of a node goes on',

@@ -8,7 +8,7 @@ const BATCH = 25;
 const SHOWN_EVENTS = 40;
 
 /**
- * Simulates `count` seeds from `from` on. Calls `onDone(seedsSoFar, failures)` after each batch; ends early once there are
+ * Simulates `count` seeds from `from` on. Calls `onDone(seedsSoFar, failuresSoFar)` after each batch; ends early once there are
  * `maxFailures`. Resolves to the failures, by seed: `{ seed, invariant, message, events }`.
  */
 export async function simulateSeeds({ dist, from, count, jobs, maxFailures, onDone = () => {} }) {
@@ -31,7 +31,7 @@ export async function simulateSeeds({ dist, from, count, jobs, maxFailures, onDo
       worker.on('message', ({ seeds, found }) => {
         done += seeds;
         failures.push(...found);
-        onDone(done, failures.length);
+        onDone(done, failures);
         giveWork();
       });
       worker.on('error', reject);

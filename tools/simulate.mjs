@@ -48,6 +48,7 @@ async function one(seed) {
 async function many(from, count) {
   const startMs = performance.now();
   let toldMs = startMs;
+  let told = 0;
   const { seeds, failures } = await simulateSeeds({
     dist,
     from,
@@ -55,9 +56,12 @@ async function many(from, count) {
     jobs,
     maxFailures: MAX_FAILURES,
     onDone: (done, failed) => {
+      // At once: a long run need not end before somebody looks at it.
+      for (; told < failed.length; told++)
+        say(`seed ${failed[told].seed}: ${failed[told].invariant}: ${failed[told].message}`);
       if (performance.now() - toldMs < PROGRESS_MS) return;
       toldMs = performance.now();
-      say(`${done} of ${count} seeds, ${failed} violations`);
+      say(`${done} of ${count} seeds, ${failed.length} violations`);
     },
   });
   for (const failure of failures) show(failure);

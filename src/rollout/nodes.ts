@@ -61,16 +61,9 @@ export function checkOwn(row: NodeRow | undefined, nodeId: string, instance: str
   throw new FloeError('conflict', message, { field: TAKEN_OVER, node_id: nodeId });
 }
 
-/** Counts the calls that are refused because a newer process holds the node. */
-export async function fenced<T>(context: RolloutContext, call: () => Promise<T>): Promise<T> {
-  try {
-    return await call();
-  } catch (thrown) {
-    if (FloeError.is(thrown) && thrown.code === 'conflict' && thrown.details.field === TAKEN_OVER) {
-      context.counters.add('stale_processes');
-    }
-    throw thrown;
-  }
+/** Whether a call was refused because another process holds the node. */
+export function isFenced(thrown: unknown): boolean {
+  return FloeError.is(thrown) && thrown.code === 'conflict' && thrown.details.field === TAKEN_OVER;
 }
 
 function known(row: NodeRow | undefined, nodeId: string): NodeRow {

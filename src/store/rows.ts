@@ -137,6 +137,8 @@ export type NodeRow = {
   readonly instance: string;
   /** How often a new process has taken the id over. */
   readonly takeovers: number;
+  /** NodeRegistrations of processes that would take the id over and have made no other call yet, oldest first, as JSON; null: none. */
+  readonly claims: string | null;
   /** NodeRegistration as JSON. */
   readonly registration: string;
   /** NodeStageMetrics as JSON. */

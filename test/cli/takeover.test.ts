@@ -9,6 +9,7 @@ import { NodeApi } from '../../src/client/index.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import { newId } from '../../src/core/ids.ts';
 
+const METRICS = { init_inflight: 0, ready_depth: 0, run_inflight: 0, postrun_queue_depth: 0, postrun_inflight: 0 };
 const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
 
 test('`floe up` ends, and says why, when a newer process has its node id', { timeout: 60_000 }, async () => {
@@ -30,6 +31,7 @@ test('`floe up` ends, and says why, when a newer process has its node id', { tim
     });
     const workers = { max_init_workers: 1, ready_size: 1, max_run_workers: 1, max_postrun_workers: 1 };
     await newer.register({ host: null, dispatch_policy: 'pipeline', gateway_url: null, ...workers });
+    await newer.heartbeat({ metrics: METRICS, refuses: null, sessions: [], engines: null, wait_seconds: 0 });
     await newer.close();
     expect((await exited)[0]).toBeGreaterThan(0);
     expect(JSON.parse((await last)[0])).toMatchObject({

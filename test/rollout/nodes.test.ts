@@ -33,6 +33,13 @@ class NodeProcess {
     return this.caller.call('POST', '/nodes/register', body);
   }
 
+  /** As a process begins: with its first call after it has registered it has the id. */
+  async start(): Promise<NodeInfo> {
+    await this.register();
+    await this.beat([]);
+    return (await this.caller.call<NodeInfo>('GET', `/nodes/${this.nodeId}`)).body;
+  }
+
   async lease(slots = 1): Promise<Answer<{ leases: Lease[] } & Refusal>> {
     return this.caller.call('POST', `/nodes/${this.nodeId}/lease`, { instance: this.instance, slots });
   }
@@ -64,7 +71,7 @@ test('a new process takes over: what the older one held is queued at once, and i
   await caller.submit(task({ num_samples: 2 }));
   const held = await older.leases(2);
   const newer = new NodeProcess('p2');
-  expect((await newer.register()).body).toMatchObject({ takeovers: 1, leased_sessions: 0 });
+  expect(await newer.start()).toMatchObject({ takeovers: 1, leased_sessions: 0 });
   for (const { session_id } of held) {
     expect(await caller.session(session_id)).toMatchObject({ status: 'QUEUED', epoch: 2, attempt: 2 });
   }
@@ -86,7 +93,7 @@ test('a takeover ends a session whose attempts are used up', async () => {
   await new NodeProcess('p1').register();
   const { task_id } = await caller.submit(task({ max_attempts: 1 }));
   const [lease] = await new NodeProcess('p1').leases();
-  await new NodeProcess('p2').register();
+  await new NodeProcess('p2').start();
   const session = await caller.session(lease?.session_id ?? '');
   expect(session.summary).toMatchObject({
     outcome: 'infra_error',
@@ -120,6 +127,33 @@ test('what a node refuses to run for now is seen until it takes sessions again, 
   expect((await status()).nodes).toMatchObject([{ refuses: null }]);
 });
 
+test('a registration that a dead process sent long ago takes nothing over', async () => {
+  const living = new NodeProcess('p3');
+  await living.register();
+  await caller.submit(task());
+  const held = await living.leases();
+  // It arrives only now, and its sender is gone.
+  await new NodeProcess('p2').register();
+  expect((await living.beat(held)).body.stop).toEqual([]);
+  // Nor does it take the turn of one that starts meanwhile.
+  const next = new NodeProcess('p4');
+  await next.register();
+  await new NodeProcess('p1').register();
+  expect((await next.lease()).status).toBe(200);
+  expect((await status()).counters).toMatchObject({ takeovers: 1, stale_processes: 0 });
+  expect((await living.beat(held)).body.error.code).toBe('conflict');
+});
+
+test('of two processes that start together the one that registered last has the id', async () => {
+  const [first, last] = [new NodeProcess('p1'), new NodeProcess('p2')];
+  await new NodeProcess('p0').start();
+  await first.register();
+  await last.register();
+  expect((await last.beat([])).status).toBe(200);
+  expect((await first.beat([])).body.error.code).toBe('conflict');
+  expect((await last.beat([])).status).toBe(200);
+});
+
 test('calls that the older process has open end when it is replaced', async () => {
   const url = await running.listen();
   const older = new NodeProcess('p1');
@@ -133,7 +167,7 @@ test('calls that the older process has open end when it is replaced', async () =
   const held = Promise.all([hold('heartbeat', { metrics: METRICS, sessions: [] }), hold('lease', { slots: 1 })]);
   // The clock stands, so no timer answers them.
   await clientsWait(2);
-  await new NodeProcess('p2').register();
+  await new NodeProcess('p2').start();
   expect((await held).map((reply) => reply.status)).toEqual([409, 409]);
 });
 

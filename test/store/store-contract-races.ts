@@ -139,6 +139,7 @@ function lockRaces(store: () => Store): void {
       await tables.nodes.put({
         ...{ node_id: 'n', instance: 'i', takeovers: 0, registration: '{}', metrics: '{}', engines: null, draining: 0 },
         refuses: null,
+        claims: null,
         ...{ last_seen_ms: 1, registered_at: AT, last_heartbeat: AT },
       });
     });

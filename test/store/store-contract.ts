@@ -248,6 +248,7 @@ function outboxTests(store: () => Store): void {
       metrics: '{}',
       engines: null,
       refuses: null,
+      claims: null,
       draining: 1,
       last_seen_ms: 1,
       registered_at: AT,

@@ -3,9 +3,9 @@ import type { RolloutContext } from '../context.ts';
 import { deliverResult } from '../deliveries.ts';
 import { lookForStops, recordHeartbeat } from '../heartbeats.ts';
 import { type Claim, claimSessions, returnLeases } from '../leases.ts';
-import { drainNode, fenced, listNodes, oneNode } from '../nodes.ts';
+import { drainNode, listNodes, oneNode } from '../nodes.ts';
 import { keepPartial } from '../partials.ts';
-import { registerNode } from '../registration.ts';
+import { asOwner, registerNode } from '../registration.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
@@ -38,8 +38,8 @@ export function nodeHandlers(
       pacing.told.delete(body.node_id);
       return registerNode(context, body);
     },
-    heartbeat: (call) => fenced(context, () => heartbeat(context, pacing, call)),
-    lease: (call) => fenced(context, () => lease(context, pacing, call)),
+    heartbeat: (call) => asOwner(context, call.id, call.body.instance, () => heartbeat(context, pacing, call)),
+    lease: (call) => asOwner(context, call.id, call.body.instance, () => lease(context, pacing, call)),
     deliverResult: async ({ id, body }) => {
       const reply = await deliverResult(context, id, body);
       if (pacing.full.delete(id)) context.wakeups.wake(`room:${id}`);

@@ -119,6 +119,7 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
         engines text,
         draining integer not null,
         refuses text,
+        claims text,
         last_seen_ms double precision not null,
         registered_at text not null,
         last_heartbeat text not null

@@ -190,6 +190,7 @@ export const MIGRATIONS: readonly { readonly number: number; readonly sql: strin
       create index sessions_unusable on sessions (task_id, unusable) where unusable is not null;
       alter table sessions drop column cursor;
       alter table nodes add column refuses text;
+      alter table nodes add column claims text;
     `,
   },
 ];
