@@ -94,7 +94,10 @@ export class ClaimRules {
       if (row.lease_expires_ms !== null) busy.add(row.trainer);
       else if (isDue(row, nowMs, node_id)) hungry.add(row.trainer);
     }
-    for (const name of [...this.hunger.keys()]) if (busy.has(name) || !hungry.has(name)) this.hunger.delete(name);
+    // Who is held back goes hungry rightly, and for a moment longer, until a server has looked again.
+    for (const name of [...this.hunger.keys()]) {
+      if (busy.has(name) || !hungry.has(name) || this.full.has(name)) this.hunger.delete(name);
+    }
     for (const name of hungry) {
       if (busy.has(name) || this.full.has(name)) continue;
       const hunger = this.hunger.get(name) ?? { sinceMs: this.timeline.nowMs, overlooked: 0 };

@@ -62,7 +62,11 @@ class World {
   private readonly callers: Caller[] = [];
   private readonly processes: Process[] = [];
   private readonly leases: Held[] = [];
+  /** The process that registered last. */
   private readonly newest = new Map<string, string>();
+  /** The process that has the id, and those that have registered since and have not called yet, oldest first. */
+  private readonly owner = new Map<string, string>();
+  private readonly claims = new Map<string, readonly string[]>();
   private readonly accepted = new Set<string>();
   private sessionIds: string[] = [];
 
@@ -118,7 +122,12 @@ class World {
     const { body: info } = await this.caller(server).call<NodeInfo>('POST', '/nodes/register', body);
     if (instance !== current) this.processes.push({ node, instance });
     this.newest.set(node, instance);
-    expect(info.leased_sessions).toBe(instance === current && before.status === 200 ? before.body.leased_sessions : 0);
+    const known = before.status === 200;
+    if (!known) this.claims.delete(node);
+    if (!known || this.owner.get(node) === instance) this.owner.set(node, instance);
+    else this.claims.set(node, [...this.claimsOf(node).filter((one) => one !== instance), instance].slice(-8));
+    // A registration alone takes nothing from anybody.
+    expect(info.leased_sessions).toBe(known ? before.body.leased_sessions : 0);
   }
 
   private async lease({ process: pick, slots, server }: Step & { kind: 'lease' }): Promise<void> {
@@ -182,10 +191,19 @@ class World {
     }
   }
 
-  /** Whether the process was replaced; then its call must have been refused for that. */
-  private refusesStale(process: Process, reply: Answer<unknown>): boolean {
+  private claimsOf(node: string): readonly string[] {
+    return this.claims.get(node) ?? [];
+  }
+
+  /** Whether the process was replaced; then its call must have been refused for that. The first call of a newer one takes over. */
+  private refusesStale({ node, instance }: Process, reply: Answer<unknown>): boolean {
     if (reply.status === 404) return true;
-    const stale = this.newest.get(process.node) !== process.instance;
+    const claim = this.claimsOf(node).indexOf(instance);
+    if (claim !== -1) {
+      this.owner.set(node, instance);
+      this.claims.set(node, this.claimsOf(node).slice(claim + 1));
+    }
+    const stale = this.owner.get(node) !== instance;
     expect(reply.status).toBe(stale ? 409 : 200);
     return stale;
   }
