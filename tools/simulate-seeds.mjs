@@ -4,6 +4,8 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 
 /** Seeds that a thread is given at a time: few enough that all threads end together. */
 const BATCH = 25;
+/** A thread is replaced after so many batches: what worlds leave behind in it, some 100 KB each, would fill it up in a long run. */
+const BATCHES_OF_A_THREAD = 40;
 /** The last events of a world that broke a promise. */
 const SHOWN_EVENTS = 40;
 
@@ -22,12 +24,16 @@ export async function simulateSeeds({ dist, from, count, jobs, maxFailures, onDo
     next = batch.to;
     return batch;
   };
-  const run = () =>
+  const lane = async () => {
+    while (next < end && failures.length < maxFailures) await runThread();
+  };
+  const runThread = () =>
     new Promise((resolve, reject) => {
+      let batches = 0;
       // A world is garbage within milliseconds: room for some of them spares most of the collector's work.
       const resourceLimits = { maxYoungGenerationSizeMb: 64 };
       const worker = new Worker(new URL(import.meta.url), { workerData: { dist }, execArgv: [], resourceLimits });
-      const giveWork = () => worker.postMessage(take());
+      const giveWork = () => worker.postMessage(batches++ < BATCHES_OF_A_THREAD ? take() : null);
       worker.on('message', ({ seeds, found }) => {
         done += seeds;
         failures.push(...found);
@@ -38,7 +44,7 @@ export async function simulateSeeds({ dist, from, count, jobs, maxFailures, onDo
       worker.on('exit', resolve);
       giveWork();
     });
-  await Promise.all(Array.from({ length: Math.min(jobs, Math.ceil(count / BATCH)) }, run));
+  await Promise.all(Array.from({ length: Math.min(jobs, Math.ceil(count / BATCH)) }, lane));
   return { seeds: done, failures: failures.sort((a, b) => a.seed - b.seed) };
 }
 
