@@ -21,6 +21,8 @@ export class Trainer {
     this.results = new Map();
     /** Results for ids that nobody was promised, results that changed, cursors that went back. */
     this.wrongs = [];
+    /** Sessions whose engine lied in a way that no client can see: their tokens are what it said, and not what it sampled. */
+    this.believed = new Set();
     this.callbacks = new Map();
     this.cancelled = new Set();
     this.cursor = 0;

@@ -63,11 +63,11 @@ export const lies = {
         const [name, dialect] = dialects[Math.floor(i / KINDS.length + i) % dialects.length];
         progress.show(`S8 ${kind} behind ${name}`);
         world.sim.setFaults([{ kind, probability: 0.5, times: 6 }]);
-        await trainer.submit(
+        const { session_ids } = await trainer.submit(
           world.task({ num_samples: 3, timeout_seconds: 30, max_attempts: 2, agent: { custom_shell: agent(dialect) } }),
         );
         await settled(trainer, `${kind} behind ${name}`);
-        if (UNDETECTABLE.has(kind)) trainer.undetectable = (trainer.undetectable ?? 0) + 1;
+        if (UNDETECTABLE.has(kind)) for (const id of session_ids) trainer.believed.add(id);
       }
       world.sim.setFaults([]);
       return { runs };
