@@ -1,13 +1,7 @@
 import type { ErrorCode, FloeError } from '../core/errors.ts';
 
 /** What the server says of a delivery itself. */
-const OF_DELIVERIES: readonly ErrorCode[] = [
-  'stale_epoch',
-  'cancelled',
-  'schema_violation',
-  'malformed_json',
-  'body_too_large',
-];
+const OF_DELIVERIES: readonly ErrorCode[] = ['stale_epoch', 'cancelled', 'schema_violation', 'body_too_large'];
 /** What it also says of routes, nodes and processes. */
 const OF_SESSIONS: readonly ErrorCode[] = ['not_found', 'conflict'];
 
