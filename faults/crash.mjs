@@ -235,7 +235,7 @@ async function killSomething(world, restarts) {
   const i = Math.floor(random() * world.gateways.length);
   if (choice < 0.55) return killAndRestart(world, restarts, 'gateway', i);
   if (choice < 0.65) {
-    // One that is still starting says that it cannot, and ends: that is an order of a supervisor's, not a kill.
+    // One that is still starting would end with an error instead, as it should.
     const { running, started, pid } = world.gateways[i];
     const [helper] = running && started ? childrenOf(pid) : [];
     if (helper === undefined || !killPid(helper)) return false;
