@@ -24,9 +24,10 @@ export function registerStatus(program: Command): void {
     });
 }
 
-function showBottleneck({ bottleneck, holding_back, hints }: RolloutStatus): void {
+function showBottleneck({ bottleneck, holding_back, hints, sessions }: RolloutStatus): void {
   if (bottleneck === null) {
-    line(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: nothing waits`);
+    const why = (sessions.QUEUED ?? 0) > 0 ? 'nodes have room for what is queued' : 'nothing waits';
+    line(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: ${why}`);
   } else {
     line(`${paint('bold', 'bottleneck')}  ${paint('yellow', bottleneck.name)}: ${bottleneck.why}`);
     line(`  ${bottleneck.remedy}`);
