@@ -28,7 +28,7 @@ afterEach(async () => {
 /** A process of a sandbox, with its directory. */
 async function sandbox(name: string, by = owner): Promise<SpawnedProcess> {
   await mkdir(join(dir, 'sessions', 'local-1', name, 'work'), { recursive: true });
-  const argv = ['/bin/sh', '-c', 'trap "" TERM; echo up; sleep 600'];
+  const argv = ['/bin/sh', '-c', 'trap "" TERM; echo up; while :; do sleep 600; done'];
   const child = await labelled(spawner, by, name).spawn({ argv, env: { PATH: '/usr/bin:/bin' }, maxOutputBytes: 100 });
   await child.firstLine;
   return child;
