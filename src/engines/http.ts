@@ -46,7 +46,7 @@ export type OpenReply = {
 /**
  * One call to an engine, read to its end. Rejects with `engine_unavailable` when no reply began: no connection could be opened, or
  * it was lost (`details.connection_lost`) before a byte came back, as happens when a server closes an idle connection at the moment
- * it is used. Rejects with `engine_error` when the reply broke off, or with the signal's reason.
+ * it is used. Rejects with `engine_error` when the reply broke off (`details.broken_off`), or with the signal's reason.
  */
 export async function callEngine(pool: Pool, engineId: string, call: HttpCall): Promise<HttpReply> {
   const { status, headers, read } = await openReply(pool, engineId, call);
@@ -80,12 +80,19 @@ export async function openReply(pool: Pool, engineId: string, call: HttpCall): P
   };
 }
 
+/** Whether a failed call tells something of what the server can do: it answered, and all of the answer arrived. */
+export function toldSomething(error: unknown): error is FloeError {
+  return FloeError.is(error) && error.code !== 'engine_unavailable' && error.details.broken_off !== true;
+}
+
 function failure(thrown: unknown, engineId: string, began: boolean): FloeError {
   const code = String((thrown as { code?: unknown }).code ?? '');
   const message = thrown instanceof Error && thrown.message !== '' ? thrown.message : code || String(thrown);
   const details = { engine_id: engineId };
-  if (began)
-    return new FloeError('engine_error', `engine ${engineId} broke off its reply: ${message}`, details, thrown);
+  if (began) {
+    const brokenOff = { ...details, broken_off: true };
+    return new FloeError('engine_error', `engine ${engineId} broke off its reply: ${message}`, brokenOff, thrown);
+  }
   if (thrown instanceof AggregateError || NEVER_SENT.has(code)) {
     return new FloeError('engine_unavailable', `engine ${engineId} cannot be reached: ${message}`, details, thrown);
   }

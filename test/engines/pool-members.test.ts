@@ -336,7 +336,6 @@ describe('an engine that comes back', () => {
   test.each([
     ['model', { model: 'other', fingerprint: 'f' }, /serves other, not policy/],
     ['tokenizer', { fingerprint: 'g' }, /tokenizer or template is g, not f/],
-    ['unknown tokenizer', { fingerprint: null }, /tokenizer or template is unknown/],
   ])('with another %s is taken out with a notice, and calls go on elsewhere', async (_, facts, reason) => {
     const { pool, network, notices } = await setting({
       a: new ToyEngine('a', lost, { fingerprint: 'f' }),
@@ -364,24 +363,46 @@ describe('an engine that comes back', () => {
     expect(clock.monotonicMs()).toBeLessThan(1_000);
   });
 
-  test('may answer wrongly while it starts, but not for long', async () => {
-    const { pool, network, clock, notices } = await setting({ a: new ToyEngine('a', lost), b: new ToyEngine('b') });
+  test.each([
+    ['no model list', () => Promise.reject(new FloeError('engine_error', 'no model list')), /no model list/],
+    ['no template', async () => new ToyEngine('a', undefined, { fingerprint: null }), /does not render/],
+  ])('may answer with %s for as long as it takes, gets no call meanwhile, and is used again', async (_, wrong, why) => {
+    const a = new ToyEngine('a', lost, { fingerprint: 'f' });
+    const { pool, network, clock, notices } = await setting({
+      a,
+      b: new ToyEngine('b', undefined, { fingerprint: 'f' }),
+    });
     let asked = 0;
     network.put('a', () => {
       asked++;
-      return Promise.reject(new FloeError('engine_error', 'no model list'));
+      return wrong();
     });
-    await pool.generate(REQUEST, never());
-    for (let round = 1; round <= 3; round++) {
-      await pool.generate(REQUEST, never());
-      await settle();
-      await pool.generate(REQUEST, never());
-      await settle();
+    const callTwice = async (): Promise<void> => {
+      for (let i = 0; i < 2; i++) {
+        await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
+        await settle();
+      }
+    };
+    await callTwice();
+    for (let round = 1; round <= 10; round++) {
+      await callTwice();
       expect(asked).toBe(round);
-      expect(pool.info()).toHaveLength(round < 3 ? 2 : 1);
+      expect(pool.info().map(({ healthy }) => healthy)).toEqual([false, true]);
       clock.advance(5_000);
     }
-    expect(notices.map(({ details }) => details.reason)).toEqual(['no model list']);
+    expect(a.calls).toBe(1);
+    expect(notices).toEqual([
+      { message: expect.stringContaining('does not answer as it did'), details: expect.anything() },
+    ]);
+    expect(String(notices[0]?.details.reason)).toMatch(why);
+    a.onCall = async () => replyOf([7]);
+    network.put('a', new ToyEngine('a', undefined, { fingerprint: 'f' }));
+    for (let i = 0; i < 4; i++) {
+      await pool.generate(REQUEST, never());
+      await settle();
+    }
+    expect(pool.info().map(({ healthy }) => healthy)).toEqual([true, true]);
+    expect(a.calls).toBeGreaterThan(1);
   });
 
   test('is looked at when it calls itself unhealthy', async () => {
@@ -461,4 +482,28 @@ test('an engine that is told its weights tells them to one that joins later', as
   await pool.register(specOf('a'));
   pool.setPolicyVersion('v4');
   expect(engine.versions).toEqual(['v3', 'v4']);
+});
+
+test('a call that looks for an engine tells why it has none, until it is at one or ends', async () => {
+  const { pool, network, clock } = await setting();
+  const other = { ...REQUEST, sessionId: 'ses_2' };
+  expect(pool.failureOf('ses_1')).toBeNull();
+  const call = pool.generate(REQUEST, never());
+  const left = new AbortController();
+  const ended = pool.generate(other, left.signal);
+  await settle();
+  expect(pool.failureOf('ses_1')).toMatchObject({ code: 'engine_unavailable' });
+  expect(pool.failureOf('ses_2')).toMatchObject({ code: 'engine_unavailable' });
+  left.abort(new FloeError('cancelled', 'gone'));
+  await expect(ended).rejects.toMatchObject({ code: 'cancelled' });
+  expect(pool.failureOf('ses_2')).toBeNull();
+  const engine = ToyEngine.held('a');
+  network.put('a', engine);
+  await pool.register(specOf('a'));
+  clock.advance(5_000);
+  await settle();
+  expect(engine.pending).toHaveLength(1);
+  expect(pool.failureOf('ses_1')).toBeNull();
+  engine.pending[0]?.answer();
+  await expect(call).resolves.toMatchObject({ engineId: 'a' });
 });

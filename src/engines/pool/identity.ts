@@ -6,9 +6,14 @@ export function changeOf(before: EngineInfo, after: EngineInfo): string | null {
   if (after.model !== before.model) return `it serves ${after.model}, not ${before.model}`;
   const was = before.capabilities.template.fingerprint;
   const is = after.capabilities.template.fingerprint;
-  if (was !== null && is !== was) return `its tokenizer or template is ${is ?? 'unknown'}, not ${was}`;
+  if (was !== null && is !== null && is !== was) return `its tokenizer or template is ${is}, not ${was}`;
   if (before.capabilities.token_ids && !after.capabilities.token_ids) return 'it tells no token ids any more';
   return null;
+}
+
+/** Whether a server that came back does not show any more what its tokenizer and template are; they may be the same. */
+export function lostTemplate(before: EngineInfo, after: EngineInfo): boolean {
+  return before.capabilities.template.fingerprint !== null && after.capabilities.template.fingerprint === null;
 }
 
 /**

@@ -5,12 +5,11 @@ import type { Engine, EngineNotice } from '../engine.ts';
 import type { Candidate } from './choice.ts';
 import { CircuitBreaker, OPEN_MS } from './circuit-breaker.ts';
 import { withDeadline } from './deadline.ts';
-import { changeOf, sameServer } from './identity.ts';
+import { changeOf, lostTemplate, sameServer } from './identity.ts';
 import { isLocal, ownNames } from './locality.ts';
 import { RateLimits } from './rate-limits.ts';
 
-/** How often in a row a server may answer as something that it was not before it is given up: it may be starting. */
-const MAX_REFUSALS = 3;
+const NOT_AS_IT_WAS = 'an engine does not answer as it did; it gets no calls, and is asked again every few seconds';
 
 /** The one failure that no restart looks like. */
 const TOO_MANY_REQUESTS = 429;
@@ -54,7 +53,6 @@ export class Member implements Candidate {
   private ownHealth = true;
   private needsResume = false;
   private verifying: Promise<void> | null = null;
-  private refusals = 0;
   private lastRefusal: { readonly error: FloeError; readonly untilMs: number } | null = null;
 
   constructor(engine: Engine, spec: EngineSpec, deps: MemberDeps) {
@@ -216,7 +214,6 @@ export class Member implements Candidate {
       }
       if (connect !== null) this.adopt(await connect(this.spec));
       this.doubted = false;
-      this.refusals = 0;
       this.lastRefusal = null;
     } catch (error) {
       throw this.refuse(asFloeError(error, 'engine_error'));
@@ -227,7 +224,8 @@ export class Member implements Candidate {
     const before = this.current;
     const info = fresh.info();
     const change = this.removed ? null : changeOf(this.joined, info);
-    if (this.removed || change !== null || sameServer(this.connected, info)) this.discard(fresh);
+    const silent = !this.removed && change === null && lostTemplate(this.joined, info);
+    if (this.removed || change !== null || silent || sameServer(this.connected, info)) this.discard(fresh);
     else {
       const version = this.deps.policyVersion();
       if (version !== null) fresh.setPolicyVersion(version);
@@ -235,6 +233,7 @@ export class Member implements Candidate {
       this.connected = info;
       this.closeUnused(before);
     }
+    if (silent) throw new FloeError('engine_error', `engine ${this.id} does not render what it rendered before`);
     if (change === null) return;
     throw new FloeError('engine_error', `engine ${this.id} came back as another: ${change}`, {
       engine_id: this.id,
@@ -245,13 +244,10 @@ export class Member implements Candidate {
   private refuse(error: FloeError): FloeError {
     if (this.removed) return error;
     this.breaker.failed();
-    const { clock, onReplaced } = this.deps;
-    if (error.code === 'engine_error') {
-      this.refusals++;
-      if (error.details.replaced === true || this.refusals >= MAX_REFUSALS) {
-        onReplaced(this, error);
-        return error;
-      }
+    const { clock, notice, onReplaced } = this.deps;
+    if (error.details.replaced === true) {
+      onReplaced(this, error);
+      return error;
     }
     const waiting = new FloeError(
       'engine_unavailable',
@@ -259,8 +255,9 @@ export class Member implements Candidate {
       { engine_id: this.id },
       error,
     );
-    // A server that answers wrongly is asked again later, or it would be given up while it starts.
+    // A server that answers wrongly may be starting, or its answers do not arrive whole: it is asked again later, for as long as it takes.
     if (error.code === 'engine_error') {
+      if (this.lastRefusal === null) notice(NOT_AS_IT_WAS, { engine_id: this.id, reason: error.message });
       this.lastRefusal = { error: waiting, untilMs: clock.monotonicMs() + OPEN_MS };
     }
     return waiting;

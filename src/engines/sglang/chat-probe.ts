@@ -1,7 +1,8 @@
-import { FloeError } from '../../core/errors.ts';
+import type { FloeError } from '../../core/errors.ts';
 import { samplingSchema } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
+import { toldSomething } from '../http.ts';
 import { IdScanner } from '../id-scan.ts';
 import { parseChatReply, promptKey } from './chat-reply.ts';
 import { parseNativeReply } from './native-reply.ts';
@@ -214,7 +215,7 @@ const CACHED_WORDS = 100;
 
 /** A server that refuses or answers otherwise has told something; one that cannot be reached has not. */
 function reasonOf(error: unknown): FloeError {
-  if (FloeError.is(error) && error.code !== 'engine_unavailable') return error;
+  if (toldSomething(error)) return error;
   throw error;
 }
 

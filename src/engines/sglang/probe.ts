@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities, EngineSpec, TemplateFacts } from '../../schema/index.ts';
 import type { EngineServer } from '../engine-server.ts';
+import { toldSomething } from '../http.ts';
 import { probeTemplate, UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import {
   type ChatFindings,
@@ -134,7 +135,7 @@ async function thinks(server: EngineServer, parser: string, text: string): Promi
     const parsed = await server.call('/separate_reasoning', body, null, separatedSchema, deadline());
     return parsed.reasoning_text?.includes(WORD) === true && parsed.text?.includes(WORD) !== true;
   } catch (error) {
-    if (FloeError.is(error) && error.code !== 'engine_unavailable') return null;
+    if (toldSomething(error)) return null;
     throw error;
   }
 }
@@ -160,7 +161,7 @@ async function templateOf(renderer: PromptRenderer | null): Promise<TemplateFact
     try {
       return await renderer.render(texts, how, deadline());
     } catch (error) {
-      if (!FloeError.is(error) || error.code === 'engine_unavailable') throw error;
+      if (!toldSomething(error)) throw error;
       throw new FloeError('engine_rejected', error.message, error.details, error);
     }
   });

@@ -1,7 +1,7 @@
 import { z } from 'zod';
-import { FloeError } from '../../core/errors.ts';
 import type { CallNames } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
+import { toldSomething } from '../http.ts';
 import { idListSchema } from './facts.ts';
 import { learnGenerationPrompt, withoutEnd } from './generation-prompt.ts';
 import { tokenizeBody } from './request.ts';
@@ -106,7 +106,7 @@ async function unlessRefused(ids: Promise<Int32Array>): Promise<Int32Array | nul
   try {
     return await ids;
   } catch (error) {
-    if (FloeError.is(error) && error.code !== 'engine_unavailable') return null;
+    if (toldSomething(error)) return null;
     throw error;
   }
 }

@@ -1,5 +1,4 @@
 import { z } from 'zod';
-import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
 import { type EngineServer, jsonOf } from '../engine-server.ts';
@@ -51,7 +50,7 @@ export type Routes = {
 
 /**
  * Looks at a server without sampling from it. Rejects with `engine_unavailable` when it cannot be reached, `engine_error` when it
- * has no models or not the one that is wanted.
+ * has no models or not the one that is wanted, or an answer does not arrive whole.
  */
 export async function lookAt(server: EngineServer, wanted: string | null): Promise<ServerFacts> {
   const found = await findModel(server, wanted);
@@ -121,21 +120,15 @@ async function unknownChatFields(server: EngineServer, model: string): Promise<R
     const { status } = await server.tell('/v1/chat/completions', probeBody(name, unknown));
     return status === 400 || status === 422;
   };
-  try {
-    if (!(await refuses(none, NO_MODEL))) return none;
-    const all = new Set(fields);
-    // Where the name itself is what is refused, a token of the real model has to be sampled.
-    const name = (await refuses(all, NO_MODEL)) ? model : NO_MODEL;
-    if (name === model && !(await refuses(none, model))) return none;
-    const refused = await Promise.all(
-      fields.map((field) => refuses(new Set(fields.filter((other) => other !== field)), name)),
-    );
-    return new Set(fields.filter((_, index) => refused[index]));
-  } catch (error) {
-    // A server that drops this call may still answer others; what it does not know shows then.
-    if (FloeError.is(error)) return none;
-    throw error;
-  }
+  if (!(await refuses(none, NO_MODEL))) return none;
+  const all = new Set(fields);
+  // Where the name itself is what is refused, a token of the real model has to be sampled.
+  const name = (await refuses(all, NO_MODEL)) ? model : NO_MODEL;
+  if (name === model && !(await refuses(none, model))) return none;
+  const refused = await Promise.all(
+    fields.map((field) => refuses(new Set(fields.filter((other) => other !== field)), name)),
+  );
+  return new Set(fields.filter((_, index) => refused[index]));
 }
 
 function probeBody(model: string, unknown: ReadonlySet<string>): string {

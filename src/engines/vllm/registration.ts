@@ -1,7 +1,7 @@
 import type { Clock } from '../../core/clock.ts';
-import { FloeError } from '../../core/errors.ts';
 import type { TemplateFacts } from '../../schema/index.ts';
 import type { EngineServer } from '../engine-server.ts';
+import { toldSomething } from '../http.ts';
 import { IdScanner, scanIds } from '../id-scan.ts';
 import { probeTemplate, UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import { derender } from './derender.ts';
@@ -34,7 +34,7 @@ export async function connect(server: EngineServer, wanted: string | null, clock
     try {
       return await work();
     } catch (error) {
-      if (!FloeError.is(error) || error.code === 'engine_unavailable') throw error;
+      if (!toldSomething(error)) throw error;
       notes.push(`${what}: ${error.message}`);
       return without;
     }

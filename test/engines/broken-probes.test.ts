@@ -1,0 +1,106 @@
+import { createServer, request, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { afterEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
+import { FloeError } from '../../src/core/errors.ts';
+import { createEngine } from '../../src/engines/create.ts';
+import { toldSomething } from '../../src/engines/http.ts';
+import { type EngineInfo, type EngineSpec, engineSpecSchema } from '../../src/schema/index.ts';
+import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/index.ts';
+
+type Breaking = 'in its body' | 'before its head';
+
+/** Passes requests on to a server, all but one, whose reply breaks off. */
+class Breaker {
+  readonly server: Server;
+  seen = 0;
+  /** Which request, from 1; 0: none. */
+  breaks = 0;
+  how: Breaking = 'in its body';
+
+  constructor(target: string) {
+    this.server = createServer((incoming, outgoing) => {
+      const broken = ++this.seen === this.breaks;
+      const { method, url, headers } = incoming;
+      const onward = request(new URL(url ?? '/', target), { method, headers }, (reply) => {
+        const chunks: Buffer[] = [];
+        reply.on('data', (chunk: Buffer) => chunks.push(chunk));
+        reply.on('end', () => {
+          const body = Buffer.concat(chunks);
+          if (broken && this.how === 'before its head') {
+            outgoing.destroy();
+            return;
+          }
+          outgoing.writeHead(reply.statusCode ?? 500, {
+            'content-type': 'application/json',
+            'content-length': body.length + (broken ? 1 : 0),
+          });
+          if (broken) outgoing.write(body, () => outgoing.destroy());
+          else outgoing.end(body);
+        });
+      });
+      incoming.pipe(onward);
+    });
+  }
+
+  async listen(): Promise<string> {
+    await new Promise<void>((resolve) => this.server.listen(0, '127.0.0.1', resolve));
+    return `http://127.0.0.1:${(this.server.address() as AddressInfo).port}`;
+  }
+
+  close(): void {
+    this.server.closeAllConnections();
+    this.server.close();
+  }
+}
+
+let sim: SimServer;
+let breaker: Breaker;
+afterEach(async () => {
+  breaker.close();
+  await sim.close();
+});
+
+/** What a server turned out to be, but for its weights, which are watched all the time; null: it could not be told. */
+async function lookAt(spec: EngineSpec): Promise<EngineInfo | null> {
+  breaker.seen = 0;
+  try {
+    const engine = await createEngine(spec, { clock: systemClock });
+    const info = engine.info();
+    await engine.close();
+    return { ...info, policy_version: null };
+  } catch (error) {
+    if (FloeError.is(error) && !toldSomething(error)) return null;
+    throw error;
+  }
+}
+
+const faces: [string, EngineSpec['kind'], SimConfigInput][] = [
+  ['vLLM', 'vllm', { scaleOut: true }],
+  ['a strict vLLM', 'vllm', { scaleOut: true, strict: true }],
+  ['SGLang', 'sglang', { face: 'sglang', sglangAge: 'token_ids' }],
+];
+
+describe.each(faces)('what is found out about %s', (_, kind, config) => {
+  test.each<Breaking>(['in its body', 'before its head'])(
+    'is nothing else for a reply that breaks off %s: it is the same, or cannot be told',
+    async (how) => {
+      sim = await startSim(config);
+      breaker = new Breaker(sim.url);
+      breaker.how = how;
+      const spec = engineSpecSchema.parse({ kind, base_url: await breaker.listen() });
+      breaker.breaks = 0;
+      const whole = await lookAt(spec);
+      expect(whole).not.toBeNull();
+      const count = breaker.seen;
+      expect(count).toBeGreaterThan(5);
+      let untold = 0;
+      for (breaker.breaks = 1; breaker.breaks <= count; breaker.breaks++) {
+        const found = await lookAt(spec);
+        if (found === null) untold++;
+        else expect(found, `request ${breaker.breaks} of ${count}`).toEqual(whole);
+      }
+      expect(untold).toBeGreaterThan(count / 2);
+    },
+  );
+});
