@@ -1,4 +1,5 @@
 import type { Clock } from '../core/clock.ts';
+import type { FloeError } from '../core/errors.ts';
 import type {
   CaptureMode,
   EngineInfo,
@@ -51,6 +52,8 @@ export interface EnginePool {
   generate(request: GenerateRequest, signal: AbortSignal): Promise<PooledReply>;
   /** Whether a call of the session waits for an engine's slot, for what its provider allows, or for the end of a pause. */
   awaitsTurn(sessionId: string): boolean;
+  /** Why a call of the session still looks for an engine after one failed, or there was none; null: no call does. */
+  failureOf(sessionId: string): FloeError | null;
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number>;
   render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array>;
   detokenize(ids: Int32Array, names: CallNames, signal: AbortSignal): Promise<string>;

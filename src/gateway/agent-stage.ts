@@ -18,6 +18,8 @@ export type AgentRun = {
   readonly skills: readonly Skill[];
   readonly key: string;
   readonly session: ProxySession;
+  /** Why a model call that goes on has not been answered; null: nothing is wrong. */
+  readonly unanswered: () => FloeError | null;
 };
 
 /**
@@ -54,7 +56,7 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
       return;
     }
     // Time that went by because the model could not be reached was not the agent's to use.
-    const excuse = blameless(run.session.lastError);
+    const excuse = blameless(run.session.lastError ?? run.unanswered());
     if (excuse !== null && FloeError.is(error) && error.code === 'deadline_exceeded') attempt.fail(excuse);
     throw error;
   }

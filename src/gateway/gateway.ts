@@ -179,6 +179,7 @@ async function assemble(
           ),
         refuseLost: (lost) => agent.refuseLost(lost),
         awaitsTurn: (sessionId) => engines.awaitsTurn(sessionId),
+        failureOf: (sessionId) => engines.failureOf(sessionId),
         stallSeconds: config.stall_seconds,
         sandboxes,
         nodeId: config.node_id,

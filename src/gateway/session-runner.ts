@@ -35,6 +35,8 @@ export type RunnerDeps = {
   readonly refuseLost: (attempt: Attempt) => void;
   /** Whether a model call of the session waits for its turn, which is no fault of anybody's. */
   readonly awaitsTurn: (sessionId: string) => boolean;
+  /** Why a model call of the session, which goes on, has not been answered; null: nothing is wrong. */
+  readonly failureOf: (sessionId: string) => FloeError | null;
   /** How long a stage may go on without a sign of progress where the task does not say; null: for ever. */
   readonly stallSeconds: number | null;
   readonly sandboxes: Sandboxes;
@@ -330,6 +332,7 @@ class SessionRun {
       skills: this.skills,
       key: this.key,
       session,
+      unanswered: () => this.deps.failureOf(this.attempt.id),
     };
   }
 

@@ -1,3 +1,4 @@
+import type { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Evaluator } from '../../src/evaluators/evaluator.ts';
 import { Attempt } from '../../src/gateway/attempt.ts';
@@ -38,6 +39,7 @@ export type BenchParts = {
   readonly task?: Partial<TaskRequestInput>;
   readonly startLimit?: number;
   readonly awaitsTurn?: () => boolean;
+  readonly failureOf?: () => FloeError;
   /** Default: recorded at once. */
   readonly begun?: () => Promise<void>;
   /** Default: stages may take for ever. */
@@ -121,6 +123,7 @@ export function bench(parts: BenchParts = {}): Bench {
     begun: parts.begun ?? (async () => {}),
     refuseLost: () => {},
     awaitsTurn: () => parts.awaitsTurn?.() ?? false,
+    failureOf: () => parts.failureOf?.() ?? null,
     stallSeconds: parts.stallSeconds ?? null,
     nodeId: 'node',
     clock,

@@ -50,6 +50,23 @@ describe('what the infrastructure did', () => {
     expect((await ended)?.summary).toMatchObject({ outcome: 'engine_error', ...infra });
   });
 
+  it('engines that a first call looks for until the time of the agent is over', async () => {
+    const { attempt, deps, clock } = bench({
+      task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
+      session: { turns: 0, runningCalls: 1 },
+      failureOf: () => new FloeError('engine_unavailable', 'no engine is registered'),
+      exec: untilAborted,
+    });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(10_000);
+    expect((await ended)?.summary).toMatchObject({
+      outcome: 'engine_error',
+      error: { code: 'engine_unavailable' },
+      ...infra,
+    });
+  });
+
   it('an agent that uses up its time while its model answers has only itself to blame', async () => {
     const { attempt, deps, clock } = bench({
       task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },

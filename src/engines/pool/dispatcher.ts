@@ -44,6 +44,8 @@ export class Dispatcher {
   private nextTicket = 0;
   /** Calls that wait at the gate or in a queue, by session. */
   private readonly awaiting = new Map<string, number>();
+  /** Calls that failed at every engine so far, with the last failure, and are at none. */
+  private readonly inVain = new Map<Pick<Job<unknown>, 'names'>, FloeError>();
 
   constructor(deps: DispatcherDeps) {
     this.deps = deps;
@@ -58,11 +60,25 @@ export class Dispatcher {
     return this.awaiting.has(sessionId);
   }
 
+  /** See `EnginePool.failureOf`. */
+  failureOf(sessionId: string): FloeError | null {
+    for (const [job, failure] of this.inVain) if (job.names.sessionId === sessionId) return failure;
+    return null;
+  }
+
   /**
    * Rejects with the last failure when {@link PATIENCE_MS} have passed, waiting for a slot, for limits and for the gate not counted; at once with
    * what is no `engine_unavailable`, or with the signal's reason.
    */
   async send<T>(job: Job<T>, signal: AbortSignal): Promise<T> {
+    try {
+      return await this.untilAnswered(job, signal);
+    } finally {
+      this.inVain.delete(job);
+    }
+  }
+
+  private async untilAnswered<T>(job: Job<T>, signal: AbortSignal): Promise<T> {
     const attempts = new Attempts(this.deps.clock);
     let failure: FloeError | null = null;
     for (;;) {
@@ -74,6 +90,7 @@ export class Dispatcher {
       const slot = await attempts.outside(() => this.inTurn(job, () => this.acquire(job, attempts.tried, signal)));
       if (slot === null) {
         failure ??= new FloeError('engine_unavailable', `no engine is registered in pool ${job.names.pool}`);
+        this.inVain.set(job, failure);
         await attempts.rest(failure, signal);
         continue;
       }
@@ -82,6 +99,7 @@ export class Dispatcher {
       if ('unfit' in outcome) throw outcome.unfit;
       if (outcome.failure === null) continue;
       failure = outcome.failure;
+      this.inVain.set(job, failure);
       attempts.failed(slot.member, failure);
     }
   }
@@ -126,6 +144,7 @@ export class Dispatcher {
       signal.throwIfAborted();
       const unfit = job.unfit(member.engine.info());
       if (unfit !== null) return { unfit };
+      this.inVain.delete(job);
       const result = await member.run(signal, job.run);
       tokens = job.tokensOf(result);
       member.succeeded();

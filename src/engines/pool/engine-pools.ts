@@ -98,6 +98,10 @@ export class EnginePools implements EnginePool {
     return this.dispatcher.awaitsTurn(sessionId);
   }
 
+  failureOf(sessionId: string): FloeError | null {
+    return this.dispatcher.failureOf(sessionId);
+  }
+
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
     return this.lookUp(request, signal, (engine, callSignal) => engine.countTokens(request, callSignal));
   }
