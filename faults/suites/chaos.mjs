@@ -17,6 +17,8 @@ function treatments(random) {
 }
 /** A treatment holds this long; then the next. */
 const HOLD_MS = 700;
+/** A service that answers nothing for so long, while connections come and go, does not recover from them. */
+const GIVE_UP_MS = 180_000;
 
 export const chaos = {
   id: 'S5',
@@ -39,7 +41,13 @@ export const chaos = {
     const kinds = treatments(random);
     try {
       return await underTraffic(options, async (world) => {
+        let answered = { total: 0, atMs: performance.now() };
         while (world.sim.ledger.total < runs) {
+          const { total } = world.sim.ledger;
+          if (total > answered.total) answered = { total, atMs: performance.now() };
+          if (performance.now() - answered.atMs > GIVE_UP_MS) {
+            throw new Error(`S5: after ${total} model calls none has been answered for ${GIVE_UP_MS / 1000} s`);
+          }
           for (const link of links) link.set(kinds[Math.floor(random() * kinds.length)]);
           await sleep(HOLD_MS);
         }
