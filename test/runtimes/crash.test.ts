@@ -44,6 +44,11 @@ async function untilNone(text: string, signal: AbortSignal): Promise<void> {
   while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
 }
 
+/** As {@link untilNone}: a shell has made its file a moment before it starts the command behind it. */
+async function untilSome(text: string, signal: AbortSignal): Promise<void> {
+  while ((await processesMentioning(text)).length === 0) await sleep(systemClock, 5, signal);
+}
+
 /** So that a test that fails leaves nothing either. */
 function killHelper(pid: number): void {
   try {
@@ -63,7 +68,7 @@ describe.skipIf(problem !== null)('when a gateway is killed', () => {
     const seconds = uniqueSeconds();
     const { child, helperPid } = await startGateway(stateDir, backend, seconds);
     onTestFinished(() => killHelper(helperPid));
-    expect(await processesMentioning(`sleep\0${seconds}`)).not.toEqual([]);
+    await untilSome(`sleep\0${seconds}`, signal);
     if (how !== 'alone') process.kill(helperPid, 'SIGKILL');
     child.kill('SIGKILL');
     await once(child, 'close');
