@@ -56,7 +56,7 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
       return;
     }
     // Time that went by because the model could not be reached was not the agent's to use.
-    const excuse = blameless(run.session.lastError ?? run.unanswered());
+    const excuse = blameless(run.unanswered() ?? run.session.lastError);
     if (excuse !== null && FloeError.is(error) && error.code === 'deadline_exceeded') attempt.fail(excuse);
     throw error;
   }

@@ -50,10 +50,13 @@ describe('what the infrastructure did', () => {
     expect((await ended)?.summary).toMatchObject({ outcome: 'engine_error', ...infra });
   });
 
-  it('engines that a first call looks for until the time of the agent is over', async () => {
+  it.each([
+    ['a first call', null],
+    ['a call behind one that was refused', new FloeError('engine_rejected', 'no such tool')],
+  ])('engines that %s looks for until the time of the agent is over', async (_, lastError) => {
     const { attempt, deps, clock } = bench({
       task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
-      session: { turns: 0, runningCalls: 1 },
+      session: { turns: 0, runningCalls: 1, lastError },
       failureOf: () => new FloeError('engine_unavailable', 'no engine is registered'),
       exec: untilAborted,
     });
