@@ -10,6 +10,9 @@ const all = new Set();
 process.on('exit', () => {
   for (const child of all) killPid(child.target);
 });
+for (const [name, number] of Object.entries({ SIGHUP: 1, SIGINT: 2, SIGTERM: 15 })) {
+  process.once(name, () => process.exit(128 + number));
+}
 
 export class Child {
   /** `command` is the whole command line. With `ready`, waits for its first line of JSON. */
