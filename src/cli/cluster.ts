@@ -1,9 +1,9 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
-import { type ClusterConfig, clusterConfigSchema } from '../cluster/cluster-config.ts';
-import { runFiles } from '../cluster/run-files.ts';
-import { DRAIN_SECONDS } from '../cluster/script.ts';
-import { type PlannedJob, slurmPlan } from '../cluster/slurm-plan.ts';
+import { type ClusterConfig, clusterConfigSchema } from '../deployment/cluster-config.ts';
+import { runFiles } from '../deployment/run-files.ts';
+import { DRAIN_SECONDS } from '../deployment/script.ts';
+import { type PlannedJob, slurmPlan } from '../deployment/slurm-plan.ts';
 import { type Clock, sleep, systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { prepareRunDir, readSubmitted, type Submitted, writeScripts, writeSubmitted } from './cluster-files.ts';

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
-import { gatewayArguments, serverArguments, serverUrls, type Topology, topologySchema } from '../cluster/topology.ts';
-import { quoted } from '../cluster/words.ts';
+import { gatewayArguments, serverArguments, serverUrls, type Topology, topologySchema } from '../deployment/topology.ts';
+import { quoted } from '../deployment/words.ts';
 import { FloeError } from '../core/errors.ts';
 import { connected } from './connection.ts';
 import { countOption } from './options.ts';

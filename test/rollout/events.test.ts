@@ -2,8 +2,8 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import type { RolloutEvent } from '../../src/schema/index.ts';
-import { MemoryDatabase } from '../../src/store/memory/database.ts';
-import { MemoryStore } from '../../src/store/memory/store.ts';
+import { MemoryDatabase } from '../../verify/control-plane/memory-store/database.ts';
+import { MemoryStore } from '../../verify/control-plane/memory-store/store.ts';
 import { type Running, summaryOf, task, Workbench } from './harness.ts';
 import { MemoryBlobs } from './memory-blobs.ts';
 

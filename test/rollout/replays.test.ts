@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { RolloutStatus, SessionResult, SubmitReply, TaskStatus } from '../../src/schema/index.ts';
-import { MemoryStore } from '../../src/store/memory/store.ts';
+import { MemoryStore } from '../../verify/control-plane/memory-store/store.ts';
 import { Caller } from './call.ts';
 import { summaryOf, task, Workbench } from './harness.ts';
 import { MemoryBlobs } from './memory-blobs.ts';

@@ -4,7 +4,7 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { createRolloutServer, type RolloutServer } from '../../src/rollout/index.ts';
 import { type Lease, type RolloutStatus, rolloutStatusSchema } from '../../src/schema/index.ts';
 import type { Store, StoreTables } from '../../src/store/index.ts';
-import { MemoryStore } from '../../src/store/memory/store.ts';
+import { MemoryStore } from '../../verify/control-plane/memory-store/store.ts';
 import { Caller } from './call.ts';
 import { METRICS, summaryOf, task } from './harness.ts';
 import { MemoryBlobs } from './memory-blobs.ts';

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { type Disk, MemoryDatabase, type SyncOutcome } from '../../src/store/memory/database.ts';
-import { MemoryStore } from '../../src/store/memory/store.ts';
+import { type Disk, MemoryDatabase, type SyncOutcome } from '../../verify/control-plane/memory-store/database.ts';
+import { MemoryStore } from '../../verify/control-plane/memory-store/store.ts';
 import { describeStore } from './store-contract.ts';
 import { addSessions, taskRow } from './store-rows.ts';
 

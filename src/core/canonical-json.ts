@@ -1,0 +1,10 @@
+/**
+ * The JSON text of `value` with the keys of every object sorted, so that two values that differ only in the order of keys have the
+ * same text. Keys whose value is `undefined` are left out, as in `JSON.stringify`.
+ */
+export function canonicalJson(value: unknown): string {
+  return JSON.stringify(value, (_, inner: unknown) => {
+    if (typeof inner !== 'object' || inner === null || Array.isArray(inner)) return inner;
+    return Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)));
+  });
+}

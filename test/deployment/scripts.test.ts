@@ -1,0 +1,135 @@
+import { spawnSync } from 'node:child_process';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { ClusterConfig } from '../../src/deployment/cluster-config.ts';
+import { slurmPlan } from '../../src/deployment/slurm-plan.ts';
+import { quoted, templated, wordSchema } from '../../src/deployment/words.ts';
+import { findTool } from '../../tools/install-cluster-tools.mjs';
+import { fullConfig } from './configs.ts';
+
+/** Any text that a configuration may hold in one word, with what shells care about more often than by chance. */
+const word = fc
+  .oneof(fc.string({ minLength: 1, unit: 'grapheme' }), fc.stringMatching(/^[$(){}`'"\\ !#;&|<>*?~x{port}-]{1,20}$/))
+  .filter((text) => wordSchema.safeParse(text).success);
+
+function scriptOf(config: ClusterConfig, name: string): string {
+  return slurmPlan(config).find((job) => job.name === name)?.script ?? '';
+}
+
+function bash(text: string): { stdout: string; status: number | null } {
+  return spawnSync('bash', ['-c', text], { encoding: 'utf8' });
+}
+
+describe('words in scripts', () => {
+  it('arrive as they were written, whatever they hold', () => {
+    fc.assert(
+      fc.property(fc.array(word, { minLength: 1, maxLength: 30 }), (words) => {
+        const { stdout } = bash(`port=WRONG; printf '%s\\0' ${words.map(quoted).join(' ')}`);
+        expect(stdout.split('\0').slice(0, -1)).toEqual(words);
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  it('give way to variables that are named, and to nothing else', () => {
+    fc.assert(
+      fc.property(fc.array(word, { minLength: 1, maxLength: 30 }), (words) => {
+        const script = words.map((each) => templated(each, ['port'])).join(' ');
+        const { stdout } = bash(`port='8 0'; host=WRONG; printf '%s\\0' ${script}`);
+        expect(stdout.split('\0').slice(0, -1)).toEqual(words.map((each) => each.replaceAll('{port}', '8 0')));
+      }),
+      { numRuns: 60 },
+    );
+  });
+
+  it('cannot break out of a whole script', () => {
+    fc.assert(
+      fc.property(word, word, word, (model, option, argument) => {
+        const config = fullConfig({
+          floe: ['floe', option],
+          engines: [],
+          nodes: [{ name: 'x', options: [option], engines: [{ command: ['serve', argument], model }] }],
+        });
+        const plan = slurmPlan(config);
+        expect(spawnSync('bash', ['-n'], { input: plan.map(({ script }) => script).join('\n') }).status).toBe(0);
+        for (const { script } of plan) {
+          // Slurm reads its options from the comments above the first command.
+          const lines = script.split('\n');
+          const first = lines.findIndex((line) => !line.startsWith('#'));
+          expect(lines.slice(first).filter((line) => line.startsWith('#SBATCH'))).toEqual([]);
+        }
+      }),
+      { numRuns: 30 },
+    );
+  });
+});
+
+describe('scripts', () => {
+  let dir: string;
+  beforeEach(async () => {
+    dir = await mkdtemp(join(tmpdir(), 'floe-scripts-'));
+  });
+  afterEach(() => rm(dir, { recursive: true }));
+
+  const shellcheck = findTool('shellcheck');
+  const configs: [string, ClusterConfig][] = [
+    ['everything', fullConfig()],
+    ['the least', fullConfig({ setup: null, tls: null, engines: [], nodes: [{ name: 'cpu' }] })],
+    ['an embedded database', fullConfig({ database: { kind: 'sqlite' }, server: { replicas: 1 } })],
+    [
+      'a database elsewhere',
+      fullConfig({ database: { kind: 'external', url_file: '/shared/url' }, blobs: 's3://b/x' }),
+    ],
+  ];
+  it.skipIf(shellcheck === null).each(configs)('please shellcheck, with %s', async (_, config) => {
+    for (const { file, script } of slurmPlan(config)) {
+      await writeFile(join(dir, file), script);
+      const { stdout } = spawnSync(shellcheck ?? '', ['--severity=style', join(dir, file)], { encoding: 'utf8' });
+      expect(stdout).toBe('');
+    }
+  });
+
+  it('ask Slurm for what the role says, and for what all jobs have where it says nothing', () => {
+    const lines = (name: string): string[] =>
+      scriptOf(fullConfig(), name)
+        .split('\n')
+        .filter((line) => line.startsWith('#SBATCH'));
+    expect(lines('server')).toEqual(
+      expect.arrayContaining([
+        '#SBATCH --array=1-2',
+        '#SBATCH --cpus-per-task=4',
+        '#SBATCH --time=1-00:00:00',
+        '#SBATCH --partition=main',
+        '#SBATCH --licenses=x',
+        '#SBATCH --requeue',
+      ]),
+    );
+    expect(lines('gpu')).toEqual(
+      expect.arrayContaining(['#SBATCH --time=4:00:00', '#SBATCH --gres=gpu:8', '#SBATCH --exclusive']),
+    );
+    expect(lines('database')).not.toContainEqual(expect.stringContaining('--array'));
+    expect(lines('cpu')).not.toContainEqual(expect.stringContaining('--gres'));
+  });
+
+  it('name the files of secrets and hold none', () => {
+    for (const { script } of slurmPlan(fullConfig())) {
+      expect(script).not.toMatch(/--token[ =]/);
+      expect(script).not.toMatch(/--database[= ]'?postgres:/);
+    }
+    expect(scriptOf(fullConfig(), 'server')).toContain('--token-file "$run/token"');
+  });
+
+  it('are submitted so that each waits only for what has started', () => {
+    expect(slurmPlan(fullConfig()).map(({ name, after }) => [name, after])).toEqual([
+      ['database', null],
+      ['server', 'database'],
+      ['gpu', 'server'],
+      ['cpu', 'server'],
+    ]);
+    const embedded = fullConfig({ database: { kind: 'sqlite' }, server: { replicas: 1 } });
+    expect(slurmPlan(embedded)[0]).toMatchObject({ name: 'server', after: null });
+  });
+});

@@ -1,0 +1,217 @@
+import { isTerminal } from '../../../src/core/session-state.ts';
+import type { SessionProgress, SessionStatus, UnusableReason } from '../../../src/schema/index.ts';
+import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../../../src/store/rows.ts';
+import {
+  type ClaimRequest,
+  type NewSessions,
+  OVERDUE_FACTOR,
+  OVERDUE_LOOK,
+  type Page,
+  type SessionTable,
+} from '../../../src/store/store.ts';
+import type { MemoryState } from './state.ts';
+
+export class MemorySessions implements SessionTable {
+  private readonly state: MemoryState;
+
+  constructor(state: MemoryState) {
+    this.state = state;
+  }
+
+  async insert(shared: NewSessions, sessions: readonly NewSession[]): Promise<void> {
+    for (const { session_id, sample_index } of sessions) {
+      if (this.state.sessions.get(session_id) !== undefined) throw new Error(`session ${session_id} is stored already`);
+      const row: SessionRow = {
+        ...shared,
+        session_id,
+        sample_index,
+        status: 'QUEUED',
+        queue_order: this.state.next('session'),
+        attempt: 1,
+        epoch: 1,
+        node_id: null,
+        lease_expires_ms: null,
+        avoid_node: null,
+        avoid_until_ms: 0,
+        turns: 0,
+        sampled_tokens: 0,
+        cancel_requested: 0,
+        unusable: null,
+        summary: null,
+        updated_at: shared.created_at,
+      };
+      this.state.sessions.put(session_id, row);
+    }
+  }
+
+  async get(sessionId: string): Promise<SessionRow | undefined> {
+    return this.state.sessions.get(sessionId);
+  }
+
+  async lock(sessionId: string): Promise<SessionRow | undefined> {
+    return this.state.sessions.get(sessionId);
+  }
+
+  async getMany(sessionIds: readonly string[]): Promise<SessionRow[]> {
+    return [...new Set(sessionIds)].flatMap((id) => this.state.sessions.get(id) ?? []);
+  }
+
+  async lockMany(sessionIds: readonly string[]): Promise<SessionRow[]> {
+    return (await this.getMany(sessionIds)).sort(byId);
+  }
+
+  async ofTask(taskId: string, page?: Page): Promise<SessionRow[]> {
+    return this.state.sessions
+      .where((row) => row.task_id === taskId && row.sample_index > (page?.after ?? -1))
+      .sort((a, b) => a.sample_index - b.sample_index)
+      .slice(0, page?.limit);
+  }
+
+  async lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
+    const unleased = (row: SessionRow): number => (row.lease_expires_ms === null ? 1 : 0);
+    return this.state.sessions
+      .where((row) => row.task_id === taskId && !isTerminal(row.status))
+      .sort((a, b) => unleased(a) - unleased(b) || byId(a, b))
+      .slice(0, limit);
+  }
+
+  async idsOfTask(taskId: string): Promise<string[]> {
+    return (await this.ofTask(taskId)).map((row) => row.session_id);
+  }
+
+  async unusable(taskId: string): Promise<ReadonlyMap<UnusableReason, number>> {
+    const counts = new Map<UnusableReason, number>();
+    for (const { unusable } of this.state.sessions.where((row) => row.task_id === taskId)) {
+      if (unusable !== null) counts.set(unusable, (counts.get(unusable) ?? 0) + 1);
+    }
+    return counts;
+  }
+
+  async claim(request: ClaimRequest): Promise<SessionRow[]> {
+    return this.next(request).map((row) => {
+      const leased: SessionRow = {
+        ...row,
+        status: 'LEASED',
+        node_id: request.nodeId,
+        lease_expires_ms: request.leaseExpiresMs,
+        updated_at: request.updatedAt,
+      };
+      this.state.sessions.put(row.session_id, leased);
+      return leased;
+    });
+  }
+
+  private next({ nowMs, nodeId, trainer, order, limit }: ClaimRequest): SessionRow[] {
+    const longer = (a: SessionRow, b: SessionRow): number =>
+      order === 'longest_first' ? b.expected_ms - a.expected_ms : 0;
+    const due = this.state.sessions.where(
+      (row) =>
+        row.status === 'QUEUED' &&
+        row.trainer === trainer &&
+        row.not_before_ms <= nowMs &&
+        (row.avoid_node === null || row.avoid_node !== nodeId || row.avoid_until_ms <= nowMs),
+    );
+    due.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
+    if (order !== 'overdue') return due.slice(0, limit);
+    return due
+      .slice(0, OVERDUE_LOOK)
+      .filter((row, _, [first]) => row.priority === first?.priority)
+      .filter((row) => row.queued_since_ms + OVERDUE_FACTOR * row.expected_ms < nowMs)
+      .slice(0, limit);
+  }
+
+  async update(sessionId: string, patch: SessionPatch): Promise<void> {
+    this.state.sessions.patch(sessionId, patch);
+  }
+
+  async renew(sessionIds: readonly string[], leaseExpiresMs: number): Promise<void> {
+    for (const id of sessionIds) this.state.sessions.patch(id, { lease_expires_ms: leaseExpiresMs });
+  }
+
+  async differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]> {
+    const asTold = ({ session_id, epoch, status, turns, sampled_tokens }: SessionProgress): boolean => {
+      const row = this.state.sessions.get(session_id);
+      const held = row?.node_id === nodeId && (row.lease_expires_ms ?? Number.NEGATIVE_INFINITY) >= freshUntilMs;
+      return (
+        held &&
+        row.epoch === epoch &&
+        row.status === status &&
+        row.turns === turns &&
+        row.sampled_tokens === sampled_tokens
+      );
+    };
+    return reported.filter((one) => !asTold(one)).map((one) => one.session_id);
+  }
+
+  async recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void> {
+    for (const { session_id, status, turns, sampled_tokens } of reported) {
+      this.state.sessions.patch(session_id, { status, turns, sampled_tokens, updated_at: updatedAt });
+    }
+  }
+
+  async lockExpired(nowMs: number, limit: number): Promise<SessionRow[]> {
+    const expires = (row: SessionRow): number => row.lease_expires_ms ?? Number.POSITIVE_INFINITY;
+    return this.state.sessions
+      .where((row) => expires(row) <= nowMs)
+      .sort((a, b) => expires(a) - expires(b))
+      .slice(0, limit);
+  }
+
+  async lockHeldBy(nodeId: string): Promise<SessionRow[]> {
+    return this.state.sessions.where((row) => row.lease_expires_ms !== null && row.node_id === nodeId).sort(byId);
+  }
+
+  async cancelPending(nodeId: string): Promise<SessionRow[]> {
+    return this.state.sessions.where((row) => row.cancel_requested === 1 && row.node_id === nodeId);
+  }
+
+  async leasedByNode(): Promise<ReadonlyMap<string, number>> {
+    const counts = new Map<string, number>();
+    for (const { node_id, lease_expires_ms } of this.state.sessions.values()) {
+      if (node_id !== null && lease_expires_ms !== null) counts.set(node_id, (counts.get(node_id) ?? 0) + 1);
+    }
+    return counts;
+  }
+
+  async countHeldBy(nodeId: string): Promise<number> {
+    return this.state.sessions.where((row) => row.lease_expires_ms !== null && row.node_id === nodeId).length;
+  }
+
+  async countByStatus(): Promise<ReadonlyMap<SessionStatus, number>> {
+    const counts = new Map<SessionStatus, number>();
+    for (const { status } of this.state.sessions.values()) counts.set(status, (counts.get(status) ?? 0) + 1);
+    return counts;
+  }
+
+  async loads(): Promise<TrainerLoad[]> {
+    const loads = new Map<string, { -readonly [Key in keyof TrainerLoad]: TrainerLoad[Key] }>();
+    const of = (trainer: string) => {
+      const known = loads.get(trainer);
+      const load = known ?? { trainer, queued: 0, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
+      if (known === undefined) loads.set(trainer, load);
+      return load;
+    };
+    for (const row of this.state.sessions.values()) {
+      if (row.status === 'QUEUED') of(row.trainer).queued++;
+      if (row.lease_expires_ms !== null) of(row.trainer).live++;
+    }
+    for (const row of this.state.results.values()) {
+      const task = this.state.tasks.get(row.task_id);
+      const promised = task !== undefined && task.callback_url !== null && task.ended_ms === null;
+      if (row.collected === 1 || promised) continue;
+      const load = of(row.trainer);
+      load.uncollected_results++;
+      load.uncollected_bytes += row.trajectory_bytes + row.completions_bytes + row.artifacts_bytes;
+    }
+    return [...loads.values()].sort((a, b) => (a.trainer < b.trainer ? -1 : 1));
+  }
+
+  async waitingTrainers(nowMs: number): Promise<string[]> {
+    const due = this.state.sessions.where((row) => row.status === 'QUEUED' && row.not_before_ms <= nowMs);
+    return [...new Set(due.map((row) => row.trainer))];
+  }
+}
+
+function byId(a: SessionRow, b: SessionRow): number {
+  return a.session_id < b.session_id ? -1 : a.session_id > b.session_id ? 1 : 0;
+}

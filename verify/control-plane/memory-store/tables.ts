@@ -1,0 +1,136 @@
+import type { CallbackRow, EngineRow, EngineStateRow, NodeRow } from '../../../src/store/rows.ts';
+import type {
+  CallbackTable,
+  DurationTable,
+  EngineTable,
+  NodeTable,
+  ServiceTimeTable,
+  StoreTables,
+  TombstoneTable,
+} from '../../../src/store/store.ts';
+import { MemoryResults } from './results.ts';
+import { MemorySessions } from './sessions.ts';
+import type { MemoryState } from './state.ts';
+import { MemoryTasks } from './tasks.ts';
+
+/** What a new duration weighs once a few are known: recent ones count more, since the policy changes. */
+const NEWEST_WEIGHT = 0.3;
+/** The key of tables that have one row. */
+const ONLY = 'only';
+const FIRST_ENGINE_STATE: EngineStateRow = {
+  revision: 0,
+  paused: null,
+  while_paused: 'hold',
+  policy_version: null,
+  removed: '[]',
+};
+
+export function tablesOf(state: MemoryState): StoreTables {
+  return {
+    tasks: new MemoryTasks(state),
+    sessions: new MemorySessions(state),
+    results: new MemoryResults(state),
+    nodes: nodesOf(state),
+    callbacks: callbacksOf(state),
+    tombstones: tombstonesOf(state),
+    engines: enginesOf(state),
+    serviceTime: serviceTimeOf(state),
+    durations: durationsOf(state),
+  };
+}
+
+function nodesOf({ nodes }: MemoryState): NodeTable {
+  return {
+    put: async (row) => nodes.put(row.node_id, row),
+    get: async (nodeId) => nodes.get(nodeId),
+    lock: async (nodeId) => nodes.get(nodeId),
+    list: async () => sorted(nodes.values(), (row: NodeRow) => row.node_id),
+    update: async (nodeId, patch) => void nodes.patch(nodeId, patch),
+    remove: async (nodeId) => nodes.delete(nodeId),
+  };
+}
+
+function callbacksOf({ callbacks }: MemoryState): CallbackTable {
+  return {
+    insert: async (row) => {
+      if (callbacks.get(row.task_id) !== undefined) throw new Error(`task ${row.task_id} has a callback already`);
+      callbacks.put(row.task_id, row);
+    },
+    claimDue: async (nowMs, limit, untilMs) => {
+      const due = callbacks.where((row) => row.delivered_at === null && row.next_try_ms <= nowMs);
+      due.sort((a, b) => a.next_try_ms - b.next_try_ms);
+      return due.slice(0, limit).map((row) => callbacks.patch(row.task_id, { next_try_ms: untilMs }) as CallbackRow);
+    },
+    get: async (taskId) => callbacks.get(taskId),
+    update: async (taskId, patch) => void callbacks.patch(taskId, patch),
+    countUndelivered: async () => callbacks.where((row) => row.delivered_at === null).length,
+  };
+}
+
+function tombstonesOf({ tombstones }: MemoryState): TombstoneTable {
+  return {
+    put: async (taskId, expiresMs) => tombstones.put(taskId, { task_id: taskId, expires_ms: expiresMs }),
+    has: async (taskId, nowMs) => (tombstones.get(taskId)?.expires_ms ?? nowMs) > nowMs,
+    removeExpired: async (nowMs) => {
+      for (const { task_id } of tombstones.where((row) => row.expires_ms <= nowMs)) tombstones.delete(task_id);
+    },
+  };
+}
+
+function enginesOf({ engines, engineState }: MemoryState): EngineTable {
+  const current = (): EngineStateRow => engineState.get(ONLY) ?? FIRST_ENGINE_STATE;
+  return {
+    list: async () => sorted(engines.values(), (row: EngineRow) => row.engine_id),
+    put: async (row) => engines.put(row.engine_id, row),
+    remove: async (engineId) => engines.delete(engineId),
+    state: async () => current(),
+    lock: async () => current(),
+    advance: async (patch) => {
+      const next = { ...current(), ...patch, revision: current().revision + 1 };
+      engineState.put(ONLY, next);
+      return next;
+    },
+  };
+}
+
+function serviceTimeOf({ serviceTime }: MemoryState): ServiceTimeTable {
+  return {
+    get: async () => serviceTime.get(ONLY)?.now_ms ?? 0,
+    advance: async (nowMs) => {
+      const stored = serviceTime.get(ONLY)?.now_ms ?? 0;
+      if (nowMs <= stored) return stored;
+      serviceTime.put(ONLY, { now_ms: nowMs });
+      return nowMs;
+    },
+  };
+}
+
+function durationsOf({ durations }: MemoryState): DurationTable {
+  return {
+    means: async (keys) =>
+      new Map(
+        keys.flatMap((key) => {
+          const row = durations.get(key);
+          return row === undefined ? [] : [[key, row.mean_ms] as const];
+        }),
+      ),
+    overallMean: async () => {
+      const rows = [...durations.values()];
+      return rows.length === 0 ? null : rows.reduce((sum, row) => sum + row.mean_ms, 0) / rows.length;
+    },
+    observe: async (key, ms) => {
+      const row = durations.get(key);
+      if (row === undefined) return durations.put(key, { duration_key: key, mean_ms: ms, samples: 1 });
+      const weight = Math.max(NEWEST_WEIGHT, 1 / (row.samples + 1));
+      durations.put(key, {
+        duration_key: key,
+        mean_ms: row.mean_ms + (ms - row.mean_ms) * weight,
+        samples: row.samples + 1,
+      });
+    },
+  };
+}
+
+function sorted<Row>(rows: Iterable<Row>, key: (row: Row) => string): Row[] {
+  return [...rows].sort((a, b) => (key(a) < key(b) ? -1 : 1));
+}
