@@ -2,10 +2,10 @@ import { randomBytes } from 'node:crypto';
 import { chmod, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
+import { parseAs, parseJson } from '../core/parse.ts';
 import type { ClusterConfig } from '../deployment/cluster-config.ts';
 import { runFiles } from '../deployment/run-files.ts';
 import type { PlannedJob } from '../deployment/slurm-plan.ts';
-import { parseAs, parseJson } from '../core/parse.ts';
 
 const submittedSchema = z.strictObject({
   cluster: z.string(),

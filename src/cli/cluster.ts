@@ -1,11 +1,11 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
+import { type Clock, sleep, systemClock } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
 import { type ClusterConfig, clusterConfigSchema } from '../deployment/cluster-config.ts';
 import { runFiles } from '../deployment/run-files.ts';
 import { DRAIN_SECONDS } from '../deployment/script.ts';
 import { type PlannedJob, slurmPlan } from '../deployment/slurm-plan.ts';
-import { type Clock, sleep, systemClock } from '../core/clock.ts';
-import { FloeError } from '../core/errors.ts';
 import { prepareRunDir, readSubmitted, type Submitted, writeScripts, writeSubmitted } from './cluster-files.ts';
 import { waitFor } from './cluster-wait.ts';
 import { countOption } from './options.ts';

@@ -1,7 +1,13 @@
 import type { Command } from 'commander';
-import { gatewayArguments, serverArguments, serverUrls, type Topology, topologySchema } from '../deployment/topology.ts';
-import { quoted } from '../deployment/words.ts';
 import { FloeError } from '../core/errors.ts';
+import {
+  gatewayArguments,
+  serverArguments,
+  serverUrls,
+  type Topology,
+  topologySchema,
+} from '../deployment/topology.ts';
+import { quoted } from '../deployment/words.ts';
 import { connected } from './connection.ts';
 import { countOption } from './options.ts';
 import { json, line, note } from './print.ts';

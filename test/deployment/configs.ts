@@ -1,4 +1,8 @@
-import { type ClusterConfig, type ClusterConfigInput, clusterConfigSchema } from '../../src/deployment/cluster-config.ts';
+import {
+  type ClusterConfig,
+  type ClusterConfigInput,
+  clusterConfigSchema,
+} from '../../src/deployment/cluster-config.ts';
 
 /** A cluster with one of everything. */
 export function fullConfig(changes: Partial<ClusterConfigInput> = {}): ClusterConfig {

@@ -1,5 +1,5 @@
-import type { MemoryState } from './memory-store/state.ts';
 import type { SessionRow } from '../../src/store/rows.ts';
+import type { MemoryState } from './memory-store/state.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 

@@ -1,11 +1,11 @@
 import { OUTCOMES } from '../../src/core/outcomes.ts';
 import { isTerminal } from '../../src/core/session-state.ts';
 import type { SessionSummary, TaskRequest } from '../../src/schema/index.ts';
-import type { MemoryState } from './memory-store/state.ts';
-import type { RowChange } from './memory-store/table.ts';
 import type { CallbackRow, DeliveryRow, NodeRow, ResultRow, SessionRow, TaskRow } from '../../src/store/rows.ts';
 import { ClaimRules } from './claim-rules.ts';
 import type { History } from './history.ts';
+import type { MemoryState } from './memory-store/state.ts';
+import type { RowChange } from './memory-store/table.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 

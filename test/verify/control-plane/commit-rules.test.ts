@@ -1,12 +1,12 @@
 import { beforeEach, describe, expect, it } from 'vitest';
+import type { StoreTables } from '../../../src/store/index.ts';
 import { CommitRules } from '../../../verify/control-plane/commit-rules.ts';
 import { Dice } from '../../../verify/control-plane/dice.ts';
 import { History } from '../../../verify/control-plane/history.ts';
+import { MemoryDatabase } from '../../../verify/control-plane/memory-store/database.ts';
 import { planOf } from '../../../verify/control-plane/plan.ts';
 import { SimDisk } from '../../../verify/control-plane/sim-disk.ts';
 import { Timeline } from '../../../verify/control-plane/timeline.ts';
-import type { StoreTables } from '../../../src/store/index.ts';
-import { MemoryDatabase } from '../../../verify/control-plane/memory-store/database.ts';
 import { addSessions, taskRow } from '../../store/store-rows.ts';
 
 let timeline: Timeline;

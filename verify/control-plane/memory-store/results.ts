@@ -1,4 +1,11 @@
-import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultRow, ResultWithSummary, SessionRow } from '../../../src/store/rows.ts';
+import type {
+  ConsumerRow,
+  DeliveryRow,
+  ResultBlobs,
+  ResultRow,
+  ResultWithSummary,
+  SessionRow,
+} from '../../../src/store/rows.ts';
 import type { Page, ResultTable } from '../../../src/store/store.ts';
 import type { MemoryState } from './state.ts';
 
