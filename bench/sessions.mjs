@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { chooseBackend } from '../dist/cli/backend.js';
 import { harnessDir } from '../dist/cli/home.js';
 import { FloeClient } from '../dist/client/index.js';
-import { harnessInstallDir, installHarness } from '../dist/harnesses/install.js';
+import { harnessInstallDir, installHarness } from '../dist/harnesses/install/install.js';
 import { piHarness } from '../dist/harnesses/pi.js';
 import { startSim } from '../dist/sim/server.js';
 import { machine, median, printReport, round } from './report.mjs';

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chooseBackend } from '../dist/cli/backend.js';
 import { harnessDir } from '../dist/cli/home.js';
-import { harnessStatus } from '../dist/harnesses/install.js';
+import { harnessStatus } from '../dist/harnesses/install/install.js';
 import { harnessRegistry } from '../dist/harnesses/registry.js';
 import { runCell } from '../matrix/cell.mjs';
 import { checkRow } from '../matrix/plan.mjs';

@@ -10,7 +10,7 @@ import { parseArgs } from 'node:util';
 import { chooseBackend } from '../dist/cli/backend.js';
 import { harnessDir } from '../dist/cli/home.js';
 import { DIALECTS } from '../dist/dialects/registry.js';
-import { harnessStatus, installHarness } from '../dist/harnesses/install.js';
+import { harnessStatus, installHarness } from '../dist/harnesses/install/install.js';
 import { harnessRegistry } from '../dist/harnesses/registry.js';
 import { captureRequests } from './capture.mjs';
 import { runCell } from './cell.mjs';

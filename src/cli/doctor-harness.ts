@@ -1,7 +1,7 @@
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
-import { harnessStatus } from '../harnesses/install.ts';
+import { harnessStatus } from '../harnesses/install/install.ts';
 import { findHarness } from '../harnesses/registry.ts';
 import { type AgentSpec, agentSpecSchema, type DialectName } from '../schema/index.ts';
 import type { BackendChoice } from './backend.ts';

@@ -2,7 +2,7 @@ import { access, constants, mkdir } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { request } from 'undici';
 import { FloeError } from '../core/errors.ts';
-import { harnessStatus } from '../harnesses/install.ts';
+import { harnessStatus } from '../harnesses/install/install.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import { chooseBackend, probeBackends } from './backend.ts';
 import { type Finding, printFinding } from './doctor-finding.ts';

@@ -1,7 +1,7 @@
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
-import { harnessStatus, installedBytes, installHarness } from '../harnesses/install.ts';
-import { harnessInstalls } from '../harnesses/installs.ts';
+import { harnessInstalls } from '../harnesses/install/catalog.ts';
+import { harnessStatus, installedBytes, installHarness } from '../harnesses/install/install.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import { harnessDir } from './home.ts';
 import { json, line, note, table } from './print.ts';

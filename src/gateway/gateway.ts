@@ -7,7 +7,7 @@ import { undoAll } from '../core/undo.ts';
 import type { EngineNotice } from '../engines/engine.ts';
 import { createEnginePool, type EnginePool } from '../engines/pool.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
-import { harnessInstallDir } from '../harnesses/install.ts';
+import { harnessInstallDir } from '../harnesses/install/install.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
 import { createGatewayMetrics, type GatewayMetrics } from '../observe/metrics.ts';

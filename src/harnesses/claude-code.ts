@@ -1,15 +1,15 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { AgentSpec, McpServer } from '../schema/index.ts';
+import { LITERAL_ENV, literal } from './config-text.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
-import { failedExit } from './exit.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
-import { commandOf, HARNESS_INSTALLS } from './installs.ts';
+import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { lastLine } from './json-lines.ts';
-import { LITERAL_ENV, literal } from './literal.ts';
+import { windowOf } from './launch.ts';
 import { withLogsIn } from './log-link.ts';
+import { failedExit } from './report.ts';
 import { skillFiles } from './skill-files.ts';
-import { windowOf } from './window.ts';
 
 /** In the line that ends the output, and not in the text of others: quotes inside of JSON strings are escaped. */
 const RESULT_MARK = '"type":"result"';

@@ -2,14 +2,14 @@ import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { AgentSpec, McpServer } from '../schema/index.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
-import { failedExit } from './exit.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
-import { commandOf, HARNESS_INSTALLS } from './installs.ts';
+import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { lastLine } from './json-lines.ts';
+import { windowOf } from './launch.ts';
 import { withLogsIn } from './log-link.ts';
+import { failedExit } from './report.ts';
 import { skillFiles } from './skill-files.ts';
 import { type TomlTable, toToml } from './toml.ts';
-import { windowOf } from './window.ts';
 
 /** The name of floe's provider in codex's configuration. */
 const PROVIDER = 'floe';

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import type { McpServer } from '../schema/index.ts';
+import { literal, twiceLiteral } from './config-text.ts';
 import type { CheckedContext } from './define.ts';
-import { literal, twiceLiteral } from './literal.ts';
-import { windowOf } from './window.ts';
+import { windowOf } from './launch.ts';
 
 export const geminiCliSettingsSchema = z.strictObject({
   /** Bound that is sent with each request of an agent; default: a quarter of the context window. */

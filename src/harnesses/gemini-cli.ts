@@ -1,14 +1,14 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { AgentSpec } from '../schema/index.ts';
+import { LITERAL_ENV } from './config-text.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
-import { failedExit } from './exit.ts';
 import { type GeminiCliSettings, geminiCliSettings, geminiCliSettingsSchema } from './gemini-cli-settings.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
-import { commandOf, HARNESS_INSTALLS } from './installs.ts';
+import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { lastLine } from './json-lines.ts';
-import { LITERAL_ENV } from './literal.ts';
 import { withLogsIn } from './log-link.ts';
+import { failedExit } from './report.ts';
 import { skillFiles } from './skill-files.ts';
 
 /** In the line that ends the output; in other lines its quotes are escaped. */

@@ -1,11 +1,11 @@
 import { z } from 'zod';
 import type { DialectName } from '../schema/index.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
-import { failedExit } from './exit.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { imageProgram } from './image-program.ts';
-import { commandOf, HARNESS_INSTALLS } from './installs.ts';
-import { windowOf } from './window.ts';
+import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
+import { windowOf } from './launch.ts';
+import { failedExit } from './report.ts';
 import { toYaml } from './yaml.ts';
 
 /** Written when the agent's loop has ended, however it did. */

@@ -1,7 +1,7 @@
 import type { DialectName, McpServer } from '../schema/index.ts';
 import type { CheckedContext } from './define.ts';
+import { windowOf } from './launch.ts';
 import type { OpencodeSettings } from './opencode.ts';
-import { windowOf } from './window.ts';
 
 /** The name of floe's provider in opencode's configuration. */
 const PROVIDER = 'floe';

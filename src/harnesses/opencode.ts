@@ -1,14 +1,14 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
-import { failedExit } from './exit.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
-import { commandOf, HARNESS_INSTALLS } from './installs.ts';
+import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { lastLine } from './json-lines.ts';
+import { windowOf } from './launch.ts';
 import { withLogsIn } from './log-link.ts';
 import { opencodeConfig, opencodeJson, opencodeLastWord, opencodeModel } from './opencode-config.ts';
+import { failedExit } from './report.ts';
 import { skillFiles } from './skill-files.ts';
-import { windowOf } from './window.ts';
 
 /** How the lines begin that end a call of the model, or tell of an error; in other lines their quotes are escaped. */
 const STEP_MARK = '{"type":"step_finish"';

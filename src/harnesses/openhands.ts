@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import type { McpServer } from '../schema/index.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
-import { failedExit } from './exit.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { imageProgram } from './image-program.ts';
 import { lastLine } from './json-lines.ts';
+import { failedExit } from './report.ts';
 
 /** In the lines of events; inside of a line's strings its quotes are escaped. */
 const EVENT_MARK = '"kind": "';

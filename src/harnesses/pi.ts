@@ -2,12 +2,12 @@ import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox-file.ts';
 import type { DialectName } from '../schema/index.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
-import { failedExit } from './exit.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
-import { commandOf, HARNESS_INSTALLS } from './installs.ts';
+import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { lastLine } from './json-lines.ts';
+import { windowOf } from './launch.ts';
+import { failedExit } from './report.ts';
 import { skillFiles } from './skill-files.ts';
-import { windowOf } from './window.ts';
 
 /** In every line that ends a message, of the model or of a tool. */
 const TURN_MARK = '"message_end"';

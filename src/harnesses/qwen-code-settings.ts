@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import type { DialectName } from '../schema/index.ts';
+import { literal } from './config-text.ts';
 import type { CheckedContext } from './define.ts';
 import { mcpServer } from './gemini-cli-settings.ts';
-import { literal } from './literal.ts';
-import { windowOf } from './window.ts';
+import { windowOf } from './launch.ts';
 
 export const qwenCodeSettingsSchema = z.strictObject({
   /** Bound that is sent with each request; default: a quarter of the context window. */

@@ -1,14 +1,14 @@
 import { z } from 'zod';
 import type { AgentSpec } from '../schema/index.ts';
+import { LITERAL_ENV } from './config-text.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
-import { failedExit } from './exit.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
-import { commandOf, HARNESS_INSTALLS } from './installs.ts';
+import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
 import { lastLine } from './json-lines.ts';
-import { LITERAL_ENV } from './literal.ts';
+import { windowOf } from './launch.ts';
 import { QWEN_APIS, type QwenCodeSettings, qwenCodeSettings, qwenCodeSettingsSchema } from './qwen-code-settings.ts';
+import { failedExit } from './report.ts';
 import { skillFiles } from './skill-files.ts';
-import { windowOf } from './window.ts';
 
 /** In the line that ends the output; in other lines its quotes are escaped. */
 const RESULT_MARK = '"type":"result"';

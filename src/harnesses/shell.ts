@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { defineHarness } from './define.ts';
-import { failedExit } from './exit.ts';
+import { failedExit } from './report.ts';
 
 const settingsSchema = z.strictObject({});
 

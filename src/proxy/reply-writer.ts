@@ -2,7 +2,7 @@ import type { ServerResponse } from 'node:http';
 import type { Clock } from '../core/clock.ts';
 import type { FloeError } from '../core/errors.ts';
 import type { CanonicalReply, ReplyHead, ReplyStream, StreamFraming } from '../dialects/dialect.ts';
-import { SentParts } from '../dialects/reply-parts.ts';
+import { SentParts } from '../dialects/reply-stream.ts';
 import type { AssistantMessage } from '../schema/index.ts';
 import type { CallParts } from './call.ts';
 

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { FloeError } from '../core/errors.ts';
-import { threadKeyOf } from '../dialects/call-kind.ts';
+import { threadKeyOf } from '../dialects/call-kinds/label.ts';
 import type { CallContext, CanonicalRequest, Dialect } from '../dialects/dialect.ts';
 import type { GenerateRequest, PromptIds } from '../engines/engine.ts';
 import type { PooledReply } from '../engines/pool.ts';

@@ -9,7 +9,7 @@ import type { Finding } from '../../src/cli/doctor-finding.ts';
 import { examineHarness, findingsOf } from '../../src/cli/doctor-harness.ts';
 import { type Probe, probeAgent } from '../../src/cli/doctor-probe.ts';
 import { harnessDir } from '../../src/cli/home.ts';
-import { harnessStatus } from '../../src/harnesses/install.ts';
+import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { type AgentSpec, agentSpecSchema } from '../../src/schema/index.ts';
 import { oneCall } from '../e2e/stack.ts';
 

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-parts.ts';
+import { streamOf } from '../../src/dialects/reply-stream.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   anthropic.parseRequest(

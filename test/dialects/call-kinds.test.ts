@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { type CallShape, labelCall, threadKeyOf } from '../../src/dialects/call-kind.ts';
+import { type CallShape, labelCall, threadKeyOf } from '../../src/dialects/call-kinds/label.ts';
 import type { Headers } from '../../src/dialects/dialect.ts';
 import { matchRoute } from '../../src/dialects/registry.ts';
 import { type ChatMessage, type ChatTool, callKindSchema, dialectNameSchema } from '../../src/schema/index.ts';

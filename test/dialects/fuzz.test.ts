@@ -4,7 +4,7 @@ import { strangeBody } from '../../bench/bodies.mjs';
 import { FloeError } from '../../src/core/errors.ts';
 import type { CallContext, CanonicalReply } from '../../src/dialects/dialect.ts';
 import { DIALECTS } from '../../src/dialects/registry.ts';
-import { streamOf } from '../../src/dialects/reply-parts.ts';
+import { streamOf } from '../../src/dialects/reply-stream.ts';
 import { chatMessageSchema, chatToolSchema } from '../../src/schema/index.ts';
 
 const context: CallContext = { headers: {}, query: new URLSearchParams('alt=sse'), model: 'policy', stream: true };

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import type { CanonicalReply, CanonicalRequest } from '../../src/dialects/dialect.ts';
 import { gemini } from '../../src/dialects/gemini/dialect.ts';
-import { SentParts, streamOf } from '../../src/dialects/reply-parts.ts';
+import { SentParts, streamOf } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 
 const requestOf = (contents: object[], alt: string, stream = true): CanonicalRequest =>

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-parts.ts';
+import { streamOf } from '../../src/dialects/reply-stream.ts';
 
 const text = (value: string) => ({ type: 'text', text: value });
 const user = { role: 'user', content: 'hi' };

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-parts.ts';
+import { streamOf } from '../../src/dialects/reply-stream.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   openaiChat.parseRequest({ model: 'm', messages: [{ role: 'user', content: 'hi' }], ...over }, plainContext(headers));

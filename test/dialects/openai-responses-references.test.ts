@@ -9,7 +9,7 @@ import {
   type RecordedReply,
 } from '../../src/dialects/dialect.ts';
 import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-parts.ts';
+import { streamOf } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage, CallKind } from '../../src/schema/index.ts';
 
 type Item = { readonly type: string; readonly id: string };

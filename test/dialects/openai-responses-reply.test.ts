@@ -4,7 +4,7 @@ import { FloeError } from '../../src/core/errors.ts';
 import type { ReplyDelta } from '../../src/core/reply-delta.ts';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-parts.ts';
+import { streamOf } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 
 const TOOLS = [

@@ -5,7 +5,7 @@ import type { ReplyDelta } from '../../src/core/reply-delta.ts';
 import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
 import { type CanonicalReply, type Dialect, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { SentParts } from '../../src/dialects/reply-parts.ts';
+import { SentParts } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 
 /** Server-sent events as the standard says: lines end in CR, LF or both, and data lines of one event are joined. */

@@ -4,7 +4,7 @@ import { chooseBackend } from '../../src/cli/backend.ts';
 import { demoTasks } from '../../src/cli/demo/tasks.ts';
 import { harnessDir } from '../../src/cli/home.ts';
 import { readTaskFile } from '../../src/cli/task-file.ts';
-import { harnessStatus } from '../../src/harnesses/install.ts';
+import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { type DialectName, type SessionResult, sessionResultSchema } from '../../src/schema/index.ts';
 import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';

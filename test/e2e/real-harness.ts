@@ -1,6 +1,6 @@
 import { chooseBackend } from '../../src/cli/backend.ts';
 import { harnessDir } from '../../src/cli/home.ts';
-import { harnessStatus } from '../../src/harnesses/install.ts';
+import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import type { AgentSpec, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
 import { parseScenarios, type Scenario, type ScenarioInput } from '../../src/sim/scenario.ts';

@@ -2,7 +2,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import type { HarnessInstall } from '../../src/harnesses/harness.ts';
-import { commandOf, harnessInstalls, programPath } from '../../src/harnesses/installs.ts';
+import { commandOf, harnessInstalls, programPath } from '../../src/harnesses/install/catalog.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
 
 const LOCKS = 'harness-locks';

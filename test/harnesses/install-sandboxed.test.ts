@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { harnessDir } from '../../src/cli/home.ts';
 import { compileCacheDir } from '../../src/harnesses/harness.ts';
-import { harnessStatus } from '../../src/harnesses/install.ts';
-import { commandOf, harnessInstalls } from '../../src/harnesses/installs.ts';
+import { commandOf, harnessInstalls } from '../../src/harnesses/install/catalog.ts';
+import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { bubblewrapProblem, never, Workbench } from '../runtimes/workbench.ts';
 
 // Those that this machine has: `floe harness install --all` brings the others.

@@ -16,9 +16,14 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { compileCacheDir, type HarnessInstall } from '../../src/harnesses/harness.ts';
-import { makeReadable } from '../../src/harnesses/install/readable.ts';
-import { installedBytes, installHarness, installLocked, type LockedHarness } from '../../src/harnesses/install.ts';
-import { commandOf, pythonPath } from '../../src/harnesses/installs.ts';
+import { commandOf, pythonPath } from '../../src/harnesses/install/catalog.ts';
+import {
+  installedBytes,
+  installHarness,
+  installLocked,
+  type LockedHarness,
+} from '../../src/harnesses/install/install.ts';
+import { makeReadable } from '../../src/harnesses/install/permissions.ts';
 
 const NAME = 'fixture';
 const ENTRY = `node_modules/${NAME}/bin/program`;

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { LITERAL_ENV, literal, twiceLiteral } from '../../src/harnesses/literal.ts';
+import { LITERAL_ENV, literal, twiceLiteral } from '../../src/harnesses/config-text.ts';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { fileOf, launchOf } from './launch-context.ts';
 

@@ -4,7 +4,7 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { harnessInstallDir, harnessStatus, installHarness } from '../../src/harnesses/install.ts';
+import { harnessInstallDir, harnessStatus, installHarness } from '../../src/harnesses/install/install.ts';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { agentSpecSchema, type RuntimeBackend } from '../../src/schema/index.ts';
 import { bubblewrapProblem, never, Workbench } from '../runtimes/workbench.ts';

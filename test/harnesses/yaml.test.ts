@@ -2,8 +2,8 @@ import { execFileSync } from 'node:child_process';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { harnessDir } from '../../src/cli/home.ts';
-import { harnessStatus } from '../../src/harnesses/install.ts';
-import { pythonPath } from '../../src/harnesses/installs.ts';
+import { pythonPath } from '../../src/harnesses/install/catalog.ts';
+import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { toYaml } from '../../src/harnesses/yaml.ts';
 
 const { path } = await harnessStatus('mini_swe_agent', harnessDir());

@@ -3,7 +3,7 @@ import { join, relative } from 'node:path';
 import type { Command } from 'commander';
 import { FloeError } from '../../core/errors.ts';
 import { takeLock } from '../../core/process-lock.ts';
-import { installHarness } from '../../harnesses/install.ts';
+import { installHarness } from '../../harnesses/install/install.ts';
 import type { RuntimeBackend, SessionResult } from '../../schema/index.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../sim/ledger-check.ts';
 import { type BackendChoice, chooseBackend, isolationWarning, probeBackends } from '../backend.ts';

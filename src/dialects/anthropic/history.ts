@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
-import { completionNamed } from '../turn-reference.ts';
+import { completionNamed } from '../opaque-fields.ts';
 import {
   assistantBlocksSchema,
   type ForeignAssistantBlock,

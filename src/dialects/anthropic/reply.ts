@@ -2,7 +2,7 @@ import type { FloeError } from '../../core/errors.ts';
 import type { ReplyDelta } from '../../core/reply-delta.ts';
 import type { ToolCall } from '../../schema/index.ts';
 import type { CanonicalReply, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
-import { harnessStatus, isContextOverflow } from '../refusal.ts';
+import { harnessStatus, isContextOverflow } from '../errors.ts';
 import { typedEvent } from '../server-sent.ts';
 
 export function encodeMessagesReply(reply: CanonicalReply): string {

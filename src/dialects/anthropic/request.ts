@@ -1,7 +1,7 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
-import { labelCall } from '../call-kind.ts';
+import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import { addMessage, addSystem } from './history.ts';

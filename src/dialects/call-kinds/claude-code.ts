@@ -1,5 +1,5 @@
-import type { CallView } from './call-view.ts';
-import { type Family, headerOf } from './family.ts';
+import { type Family, headerOf } from './harness-rules.ts';
+import type { CallView } from './prompt-view.ts';
 
 /** The whole conversation, its newest part, or the one that a session goes on from. */
 const SUMMARY_REQUEST =

@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import type { CallKind } from '../../schema/index.ts';
 import type { Headers } from '../dialect.ts';
-import { type Family, headerOf } from './family.ts';
+import { type Family, headerOf } from './harness-rules.ts';
 
 /** What Codex says of each call in one header; it is about a kilobyte, and an agent could send any size. */
 const MAX_METADATA_CHARS = 16_384;

@@ -1,4 +1,4 @@
-import { type Family, headerOf } from './family.ts';
+import { type Family, headerOf } from './harness-rules.ts';
 
 /** Copilot CLI says that a call is a sub-agent's, not which one's. */
 export const copilotCli: Family = {

@@ -1,8 +1,8 @@
 import { claudeCode } from './claude-code.ts';
 import { codex } from './codex.ts';
 import { copilotCli } from './copilot-cli.ts';
-import type { Family } from './family.ts';
 import { geminiCli } from './gemini-cli.ts';
+import type { Family } from './harness-rules.ts';
 import { opencode } from './opencode.ts';
 import { pi } from './pi.ts';
 import { qwenCode } from './qwen-code.ts';

@@ -1,4 +1,4 @@
-import type { Family } from './family.ts';
+import type { Family } from './harness-rules.ts';
 
 /** With it, and with nothing else, a sub-agent ends its work; the prompt of every one says so. */
 const SUBAGENT_TOOL = 'complete_task';

@@ -1,4 +1,4 @@
-import { type Family, headerOf } from './family.ts';
+import { type Family, headerOf } from './harness-rules.ts';
 
 const TITLE_PROMPT = 'You are a title generator. You output ONLY a thread title.';
 const SUMMARY_PROMPT = 'You are a context summarization agent.';

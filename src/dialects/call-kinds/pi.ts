@@ -1,4 +1,4 @@
-import type { Family } from './family.ts';
+import type { Family } from './harness-rules.ts';
 
 const SUMMARY_PROMPT = 'You are a context summarization assistant.';
 

@@ -1,5 +1,5 @@
-import type { CallView } from './call-view.ts';
-import type { Family } from './family.ts';
+import type { Family } from './harness-rules.ts';
+import type { CallView } from './prompt-view.ts';
 
 /** What every sub-agent is told, of whichever kind. */
 const SUBAGENT_MARK = 'return the final result as a normal model response (not a tool call) and stop';

@@ -1,7 +1,7 @@
 import type { FloeError } from '../../core/errors.ts';
 import type { ReplyDelta } from '../../core/reply-delta.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd, StreamFraming } from '../dialect.ts';
-import { harnessStatus } from '../refusal.ts';
+import { harnessStatus } from '../errors.ts';
 import { EVENT_STREAM } from '../server-sent.ts';
 import { argsJson } from './call-arguments.ts';
 import { signatureOf } from './thought-signature.ts';

@@ -1,10 +1,10 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
-import { labelCall } from '../call-kind.ts';
+import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
-import { addContents, instructionText, REQUEST } from './contents.ts';
+import { addContents, instructionText, REQUEST } from './history.ts';
 import { jsonSchemaOf } from './json-schema.ts';
 import {
   countSchema,

@@ -1,4 +1,4 @@
-import { completionNamed } from '../turn-reference.ts';
+import { completionNamed } from '../opaque-fields.ts';
 
 /**
  * Marks a signature as floe's, with its version. Nine characters, so that they are twelve of the base64 text and the rest

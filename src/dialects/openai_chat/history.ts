@@ -2,7 +2,7 @@ import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, Content, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
-import { customArguments } from './custom-tool.ts';
+import { customArguments } from '../custom-tool.ts';
 import { type ForeignAssistant, type ForeignMessage, type ForeignToolCall, partsSchema } from './schema.ts';
 
 const WHAT = 'chat completion request';

@@ -1,10 +1,10 @@
 import type { FloeError } from '../../core/errors.ts';
 import type { ReplyDelta } from '../../core/reply-delta.ts';
 import type { ToolCall } from '../../schema/index.ts';
+import { customInput } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
-import { harnessStatus, isContextOverflow } from '../refusal.ts';
+import { harnessStatus, isContextOverflow } from '../errors.ts';
 import { dataEvent } from '../server-sent.ts';
-import { customInput } from './custom-tool.ts';
 import { ValueEnd } from './value-end.ts';
 
 const DONE = 'data: [DONE]\n\n';

@@ -1,10 +1,10 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
-import { labelCall } from '../call-kind.ts';
+import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
+import { customFunction } from '../custom-tool.ts';
 import type { CallContext, CanonicalRequest, ToolForm } from '../dialect.ts';
-import { customFunction } from './custom-tool.ts';
 import { addMessage } from './history.ts';
 import { type ForeignRequest, requestSchema } from './schema.ts';
 

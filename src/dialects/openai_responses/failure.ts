@@ -1,6 +1,6 @@
 import type { FloeError } from '../../core/errors.ts';
 import type { CanonicalRequest } from '../dialect.ts';
-import { harnessStatus, isContextOverflow } from '../refusal.ts';
+import { harnessStatus, isContextOverflow } from '../errors.ts';
 import { typedEvent } from '../server-sent.ts';
 import { responseId } from './identifiers.ts';
 import { openResponse } from './reply.ts';

@@ -3,7 +3,7 @@ import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { ContentPart } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
-import { customArguments } from '../openai_chat/custom-tool.ts';
+import { customArguments } from '../custom-tool.ts';
 import { AssistantTurns } from './assistant-turns.ts';
 import { completionOfItem, itemId } from './identifiers.ts';
 import type { ItemReferences } from './item-references.ts';
@@ -21,7 +21,7 @@ import {
   reasoningSchema,
 } from './schema.ts';
 import { unsealText } from './sealed-text.ts';
-import { canonicalName, type ToolTable } from './tool-table.ts';
+import { canonicalName, type ToolTable } from './tools.ts';
 import { quoted, violation, WHAT } from './violation.ts';
 
 /** What the policy is asked when the client hands its history over to be compacted. */

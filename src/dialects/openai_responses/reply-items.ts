@@ -1,6 +1,6 @@
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
+import { customInput } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest } from '../dialect.ts';
-import { customInput } from '../openai_chat/custom-tool.ts';
 import { itemId } from './identifiers.ts';
 import { sealText } from './sealed-text.ts';
 

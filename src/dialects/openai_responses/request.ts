@@ -1,14 +1,14 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, SamplingAsked } from '../../schema/index.ts';
-import { labelCall } from '../call-kind.ts';
+import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import { History } from './history.ts';
 import { completionOfResponse } from './identifiers.ts';
 import { ItemReferences } from './item-references.ts';
 import { countSchema, type ForeignRequest, requestSchema } from './schema.ts';
-import { ToolTable } from './tool-table.ts';
+import { ToolTable } from './tools.ts';
 import { violation, WHAT } from './violation.ts';
 
 /** Fields that would change what is sampled or returned, and have no effect behind floe. */

@@ -1,4 +1,4 @@
-import { completionNamed } from '../turn-reference.ts';
+import { completionNamed } from '../opaque-fields.ts';
 
 /**
  * Text inside `encrypted_content`, which clients keep as it is and send back. It is no secret from the agent, whose own words

@@ -1,6 +1,6 @@
 import type { ReplyDelta } from '../../core/reply-delta.ts';
+import { customInput } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
-import { customInput } from '../openai_chat/custom-tool.ts';
 import { typedEvent } from '../server-sent.ts';
 import { itemId } from './identifiers.ts';
 import { finishedResponse, openResponse } from './reply.ts';

@@ -1,7 +1,7 @@
 import { readdir, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
-import { pythonPath } from '../installs.ts';
+import { pythonPath } from './catalog.ts';
 import { runTool } from './run-tool.ts';
 
 /** The locks are resolved for this version of Python and all newer ones. */

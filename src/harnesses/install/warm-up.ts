@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
 import { SANDBOX_UID } from '../../core/sandbox-user.ts';
 import { compileCacheDir, type HarnessInstall } from '../harness.ts';
-import { commandOf, programPath } from '../installs.ts';
-import { makeReadable } from './readable.ts';
+import { commandOf, programPath } from './catalog.ts';
+import { makeReadable } from './permissions.ts';
 import { runTool, type ToolFailure } from './run-tool.ts';
 
 /** A program that only tells its version takes a second or two; a busy machine many times that. */

@@ -1,6 +1,6 @@
 import { join } from 'node:path';
-import { FloeError } from '../core/errors.ts';
-import type { HarnessInstall } from './harness.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { HarnessInstall } from '../harness.ts';
 
 /** What decides which build of a native program fits: `<platform>-<arch>` in the words of Node. */
 type Builds = Readonly<Record<string, string>>;

@@ -1,6 +1,6 @@
 import type { CallKind } from '../../schema/index.ts';
 import type { Headers } from '../dialect.ts';
-import type { CallView } from './call-view.ts';
+import type { CallView } from './prompt-view.ts';
 
 /** What a harness says of a call in its headers. */
 export type HeaderFacts = {

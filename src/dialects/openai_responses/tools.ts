@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto';
 import { parseAs } from '../../core/parse.ts';
 import type { ChatTool, ToolChoice } from '../../schema/index.ts';
 import type { Conversation } from '../conversation.ts';
+import { customFunction } from '../custom-tool.ts';
 import type { ToolForm } from '../dialect.ts';
-import { customFunction } from '../openai_chat/custom-tool.ts';
 import {
   customToolSchema,
   type ForeignCustomTool,

@@ -1,5 +1,5 @@
-import type { ChatTool } from '../../schema/index.ts';
-import type { ForeignTool } from './schema.ts';
+import type { ChatTool } from '../schema/index.ts';
+import type { ForeignTool } from './openai_chat/schema.ts';
 
 /** The one argument of a custom tool in canonical form. */
 const INPUT = 'input';

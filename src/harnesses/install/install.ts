@@ -1,14 +1,14 @@
 import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { FloeError } from '../core/errors.ts';
-import type { HarnessAdapter, HarnessInstall } from './harness.ts';
-import { copyLock, installationName, lockFolder } from './install/lock-folder.ts';
-import { installWithNpm, linkNode } from './install/npm.ts';
-import { installWithPip } from './install/pip.ts';
-import { makeReadable } from './install/readable.ts';
-import { fillCompileCache, proveStarts } from './install/warm-up.ts';
-import { harnessInstalls, pythonPath } from './installs.ts';
-import { findHarness } from './registry.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { HarnessAdapter, HarnessInstall } from '../harness.ts';
+import { findHarness } from '../registry.ts';
+import { harnessInstalls, pythonPath } from './catalog.ts';
+import { copyLock, installationName, lockFolder } from './lock-folder.ts';
+import { installWithNpm, linkNode } from './npm.ts';
+import { makeReadable } from './permissions.ts';
+import { installWithPip } from './pip.ts';
+import { fillCompileCache, proveStarts } from './warm-up.ts';
 
 export type InstallOptions = {
   /** Installations go to `<cacheDir>/<harness>/<version>-<digest of the lock file>/`. */

@@ -1,8 +1,8 @@
-import type { CallKind } from '../schema/index.ts';
-import { CallView, MAIN_THREAD, type Prompt, threadOfId } from './call-kinds/call-view.ts';
-import { FAMILIES } from './call-kinds/families.ts';
-import { type HeaderFacts, headerOf } from './call-kinds/family.ts';
-import type { Headers } from './dialect.ts';
+import type { CallKind } from '../../schema/index.ts';
+import type { Headers } from '../dialect.ts';
+import { FAMILIES } from './families.ts';
+import { type HeaderFacts, headerOf } from './harness-rules.ts';
+import { CallView, MAIN_THREAD, type Prompt, threadOfId } from './prompt-view.ts';
 
 export type CallLabel = { readonly thread: string; readonly callKind: CallKind };
 
