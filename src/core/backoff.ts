@@ -1,16 +1,17 @@
 import type { RandomSource } from './random.ts';
 
+/** An exponential back-off: the pause doubles with each consecutive failure. */
 export type Backoff = {
-  /** Pause after the first failure, in milliseconds; it doubles with each further one. */
+  /** Pause after the first failure, in milliseconds. */
   readonly baseMs: number;
   /** Longest pause, in milliseconds. */
   readonly maxMs: number;
 };
 
-/** Beyond this many doublings every pause is the longest one; keeps the power finite. */
+/** Keeps the power finite; after this many doublings every back-off has reached its longest pause. */
 const MAX_DOUBLINGS = 30;
 
-/** The pause in milliseconds after `failures` consecutive failures (1 or more): `baseMs`, doubled each time, at most `maxMs`. */
+/** The pause in milliseconds after `failures` consecutive failures (1 or more). */
 export function backoffMs({ baseMs, maxMs }: Backoff, failures: number): number {
   return Math.min(maxMs, baseMs * 2 ** Math.min(failures - 1, MAX_DOUBLINGS));
 }

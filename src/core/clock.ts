@@ -1,19 +1,20 @@
 import { performance } from 'node:perf_hooks';
+import { onAbort } from './abort.ts';
 
 /**
- * Time as an argument. `monotonicMs` is for durations and deadlines and never jumps; `nowMs` is the wall clock and is
- * only ever shown or stored. This file is the only one that may touch timers and `Date`.
+ * Time as an argument. `monotonicMs` is for durations and deadlines and never jumps; `nowMs` is the wall clock, which is only
+ * displayed or stored. This file is the only one that may use timers and `Date`.
  */
 export interface Clock {
   /** Milliseconds since an arbitrary start. */
   monotonicMs(): number;
   /** Unix time in milliseconds. */
   nowMs(): number;
-  /** Calls `callback` once after `delayMs`; the returned function prevents that. Never keeps the process alive by itself. */
+  /** Calls `callback` once after `delayMs`. Returns a function that cancels the call. Does not keep the process alive. */
   schedule(delayMs: number, callback: () => void): () => void;
 }
 
-/** Node fires timers beyond 2^31-1 ms at once. */
+/** Node fires a timer with a longer delay immediately. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export const systemClock: Clock = {
@@ -26,29 +27,29 @@ export const systemClock: Clock = {
   },
 };
 
+/** The wall clock's time in ISO 8601, UTC. */
 export function isoNow(clock: Clock): string {
   return new Date(clock.nowMs()).toISOString();
 }
 
 /**
- * Resolves after `delayMs`, or rejects with the signal's reason as soon as it aborts. By the system's clock, keeps the process alive
- * while waiting.
+ * Resolves after `delayMs`, or rejects with the signal's reason as soon as it aborts. On the system's clock it keeps the process
+ * alive while it waits.
  */
 export function sleep(clock: Clock, delayMs: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
-    // The clock's timers are unref'd; somebody awaits this one. Another clock has no timers that could end a process.
+    // The system clock's timers are unref'd, but this one is awaited. Other clocks do not depend on the process's timers.
     const keepAlive = clock === systemClock ? setInterval(() => {}, MAX_TIMER_MS) : undefined;
-    const onAbort = (): void => {
+    const release = onAbort(signal, () => {
       cancel();
       clearInterval(keepAlive);
       reject(signal?.reason);
-    };
+    });
     const cancel = clock.schedule(delayMs, () => {
       clearInterval(keepAlive);
-      signal?.removeEventListener('abort', onAbort);
+      release();
       resolve();
     });
-    signal?.addEventListener('abort', onAbort, { once: true });
   });
 }

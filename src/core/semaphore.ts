@@ -1,3 +1,5 @@
+import { onAbort } from './abort.ts';
+
 /** A counting semaphore with first-come waiting and cancellation. `acquire` returns the release, which is safe to call twice. */
 export class Semaphore {
   readonly size: number;
@@ -31,15 +33,14 @@ export class Semaphore {
     return new Promise((resolve, reject) => {
       const waiter = {
         grant: () => {
-          signal?.removeEventListener('abort', onAbort);
+          release();
           resolve(this.releaseOnce());
         },
       };
-      const onAbort = (): void => {
+      const release = onAbort(signal, () => {
         this.waiters = this.waiters.filter((other) => other !== waiter);
         reject(signal?.reason);
-      };
-      signal?.addEventListener('abort', onAbort, { once: true });
+      });
       this.waiters.push(waiter);
     });
   }

@@ -1,3 +1,4 @@
+import { abortAfter } from './abort.ts';
 import type { Clock } from './clock.ts';
 import { FloeError } from './errors.ts';
 
@@ -49,29 +50,23 @@ export class StageTimer {
     parent: AbortSignal,
     work: (signal: AbortSignal) => Promise<T>,
   ): Promise<T> {
-    const controller = new AbortController();
-    const forward = (): void => controller.abort(parent.reason);
-    if (parent.aborted) forward();
-    parent.addEventListener('abort', forward, { once: true });
     this.resume();
     const sessionMs = this.remainingMs();
     const own = stageBudgetMs !== null && stageBudgetMs < sessionMs;
     const limitMs = own ? stageBudgetMs : sessionMs;
-    const cancel = this.clock.schedule(limitMs, () =>
-      controller.abort(
-        new FloeError('deadline_exceeded', `${stage} ran out of its ${own ? 'stage' : 'session'} budget`, {
-          stage,
-          budget: own ? 'stage' : 'session',
-          limit_ms: own ? stageBudgetMs : this.budgetMs,
-        }),
-      ),
-    );
+    const budget = own ? 'stage' : 'session';
+    const exceeded = (): FloeError =>
+      new FloeError('deadline_exceeded', `${stage} ran out of its ${budget} budget`, {
+        stage,
+        budget,
+        limit_ms: own ? stageBudgetMs : this.budgetMs,
+      });
+    const limited = abortAfter(this.clock, limitMs, exceeded, parent);
     try {
-      return await work(controller.signal);
+      return await work(limited.signal);
     } finally {
-      cancel();
+      limited.release();
       this.pause();
-      parent.removeEventListener('abort', forward);
     }
   }
 }

@@ -1,10 +1,11 @@
 import { readFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
 import { FloeError } from '../core/errors.ts';
+import { packageRoot } from '../core/package-root.ts';
 
-/** `src/sim/` and `dist/sim/` lie equally deep, so one relative path serves both; the file ships with the package. */
-const TOKENIZER_FILE = '../../src/sim/assets/tokenizer.json';
+/** Path below the package root; the file ships with the package. */
+const TOKENIZER_FILE = 'src/sim/assets/tokenizer.json';
 
 /** Cached text, in UTF-16 units: about a hundred long conversations, a few tens of MB with their ids. */
 const CACHE_CHARS = 4_000_000;
@@ -164,7 +165,7 @@ let shared: Vocabulary | undefined;
 /** The vocabulary that ships with floe, read once per process. Throws `setup_failed` when its file is missing. */
 export function bundledVocabulary(): Vocabulary {
   if (shared === undefined) {
-    const path = fileURLToPath(new URL(TOKENIZER_FILE, import.meta.url));
+    const path = join(packageRoot(), TOKENIZER_FILE);
     let text: string;
     try {
       text = readFileSync(path, 'utf8');

@@ -1,5 +1,6 @@
 import { accessSync, constants } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
+import { packageRoot } from '../../core/package-root.ts';
 
 export type DemoTask = { readonly name: string; readonly taskFile: string; readonly scenarioFile: string };
 export type LeftOut = { readonly name: string; readonly missing: string };
@@ -28,7 +29,7 @@ export function demoTasks(): { tasks: DemoTask[]; leftOut: LeftOut[] } {
 }
 
 function example(name: string, file: string): string {
-  return fileURLToPath(new URL(`../../../examples/tasks/${name}/${file}`, import.meta.url));
+  return join(packageRoot(), 'examples', 'tasks', name, file);
 }
 
 function hasProgram(name: string): boolean {

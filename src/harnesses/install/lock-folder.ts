@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { copyFile, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { packageRoot } from '../../core/package-root.ts';
 import type { HarnessInstall } from '../harness.ts';
 
 /** Enough of the digest to tell two lock files apart. */
@@ -13,9 +13,9 @@ const LOCK_FILES = {
   pip: ['requirements.txt'],
 } as const satisfies Record<HarnessInstall['source'], readonly string[]>;
 
-/** The folder `harness-locks/` is at the same place relative to `src/` and to `dist/`. */
+/** The folder of the lock files that ship with floe for the harness `name`. */
 export function lockFolder(name: string): string {
-  return fileURLToPath(new URL(`../../../harness-locks/${name}`, import.meta.url));
+  return join(packageRoot(), 'harness-locks', name);
 }
 
 /** `<version>-<digest of the lock>`: another lock is another installation. */

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { poolHints } from '../../src/core/pool-hints.ts';
+import { poolHints } from '../../../bench/schedule/pool-hints.ts';
 
 describe('poolHints', () => {
   it('wants as many INIT and POSTRUN workers as keep the RUN workers busy', () => {

@@ -1,4 +1,4 @@
-import { VirtualClock } from './virtual-clock.ts';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
 /** Active time of one session in each stage, in milliseconds; waiting not counted. */
 export type StageDurations = { readonly initMs: number; readonly runMs: number; readonly postrunMs: number };

@@ -6,7 +6,7 @@ import {
   type ReplayPools,
   replayMakespan,
   type StageDurations,
-} from '../../src/core/schedule-replay.ts';
+} from '../../../bench/schedule/replay.ts';
 
 const sessions = (count: number, initMs: number, runMs: number, postrunMs: number): StageDurations[] =>
   Array.from({ length: count }, () => ({ initMs, runMs, postrunMs }));

@@ -1,0 +1,42 @@
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { afterEach, describe, expect, it } from 'vitest';
+import { packageRoot } from '../../src/core/package-root.ts';
+
+const dirs: string[] = [];
+afterEach(() => {
+  for (const dir of dirs.splice(0)) rmSync(dir, { recursive: true, force: true });
+});
+
+/** A package named `name` with a module at `modulePath` below it. */
+function packageWith(name: string, modulePath: string): { root: string; moduleUrl: string } {
+  const root = mkdtempSync(join(tmpdir(), 'floe-package-'));
+  dirs.push(root);
+  mkdirSync(join(root, modulePath, '..'), { recursive: true });
+  writeFileSync(join(root, 'package.json'), JSON.stringify({ name }));
+  return { root, moduleUrl: pathToFileURL(join(root, modulePath)).href };
+}
+
+describe('packageRoot', () => {
+  it('finds the package of this repository', () => {
+    expect(JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8'))).toMatchObject({ name: 'floe' });
+  });
+
+  it.each(['dist/core/package-root.js', '.build/src/core/package-root.js'])('finds the package above %s', (path) => {
+    const { root, moduleUrl } = packageWith('floe', path);
+    expect(packageRoot(moduleUrl)).toBe(root);
+  });
+
+  it('passes over the package.json of another package', () => {
+    const { root, moduleUrl } = packageWith('floe', 'build/core/package-root.js');
+    writeFileSync(join(root, 'build', 'package.json'), '{"type":"module"}');
+    expect(packageRoot(moduleUrl)).toBe(root);
+  });
+
+  it('throws setup_failed outside the package', () => {
+    const { moduleUrl } = packageWith('other', 'dist/main.js');
+    expect(() => packageRoot(moduleUrl)).toThrow(expect.objectContaining({ code: 'setup_failed' }));
+  });
+});
