@@ -8,7 +8,7 @@
 import { performance } from 'node:perf_hooks';
 import { plainContext } from '../dist/dialects/dialect.js';
 import { DIALECTS } from '../dist/dialects/registry.js';
-import { TurnMemory } from '../dist/proxy/turn-memory.js';
+import { TurnMemory } from '../dist/proxy/session/request-memory.js';
 import { HISTORIES } from './histories.mjs';
 import { median, printReport, round } from './report.mjs';
 

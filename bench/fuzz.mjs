@@ -109,7 +109,7 @@ function threadMs() {
 }
 
 async function serveProxy() {
-  const names = ['engines/pool', 'proxy/journal', 'proxy/proxy', 'core/clock', 'core/ids', 'schema/index'];
+  const names = ['engines/pool', 'proxy/journal/journal', 'proxy/http/proxy', 'core/clock', 'core/ids', 'schema/index'];
   const [{ createEnginePool }, { CaptureJournal }, { createProxy }, { systemClock }, { newSessionKey }, schema] =
     await Promise.all(names.map((name) => import(`../dist/${name}.js`)));
   const clock = systemClock;
@@ -428,7 +428,7 @@ async function heavyBodies(rig, bytes, allowedMs) {
 async function main() {
   const seed = Number(process.argv.find((arg) => arg.startsWith('--seed='))?.slice(7) ?? 1);
   const [{ DIALECTS }, { MAX_BODY_BYTES }] = await Promise.all(
-    ['dialects/registry', 'proxy/body'].map((name) => import(`../dist/${name}.js`)),
+    ['dialects/registry', 'proxy/http/body'].map((name) => import(`../dist/${name}.js`)),
   );
   const directory = await mkdtemp(join(tmpdir(), 'floe-fuzz-'));
   const engine = start('engine');

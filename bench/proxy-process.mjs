@@ -63,7 +63,7 @@ async function serveFloor() {
 async function serveProxy() {
   const [{ createEnginePool }, { CaptureJournal }, { createProxy }, { systemClock }, { newSessionKey }, schema] =
     await Promise.all(
-      ['engines/pool', 'proxy/journal', 'proxy/proxy', 'core/clock', 'core/ids', 'schema/index'].map(
+      ['engines/pool', 'proxy/journal/journal', 'proxy/http/proxy', 'core/clock', 'core/ids', 'schema/index'].map(
         (name) => import(`../dist/${name}.js`),
       ),
     );

@@ -2,7 +2,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { REQUEST_CHANNEL } from '../dist/proxy/request-channel.js';
+import { REQUEST_CHANNEL } from '../dist/proxy/http/request-channel.js';
 import { slugOf } from './cell.mjs';
 
 export function captureRequests(dir) {

@@ -4,31 +4,31 @@
 export const MUTATIONS = [
   {
     name: 'capture: an edited turn passes for the one that was sampled',
-    file: 'src/proxy/splice/conversations.ts',
+    file: 'src/proxy/prompt/prefix-index.ts',
     find: 'if (!sameTurn(echo, message, request.tools)) return false;',
     replace: '',
   },
   {
     name: 'capture: tools are no part of where a conversation stands',
-    file: 'src/proxy/splice/conversations.ts',
+    file: 'src/proxy/prompt/prefix-index.ts',
     find: 'thread.latestTools = request.toolsText;\n    let place = last?.turn.after ?? nextOf(thread.byTools, request.toolsText);',
     replace: "thread.latestTools = '';\n    let place = last?.turn.after ?? nextOf(thread.byTools, '');",
   },
   {
     name: 'capture: a reply that was cut is not closed',
-    file: 'src/proxy/splice/prompts.ts',
+    file: 'src/proxy/prompt/prompts.ts',
     find: 'added: [completion.responseIds, close, suffix]',
     replace: 'added: [completion.responseIds, suffix]',
   },
   {
     name: 'capture: the recorded reply is left out of the next prompt',
-    file: 'src/proxy/splice/prompts.ts',
+    file: 'src/proxy/prompt/prompts.ts',
     find: 'added: [completion.responseIds, close, suffix]',
     replace: 'added: [close, suffix]',
   },
   {
     name: 'capture: thinking is kept where the template drops it',
-    file: 'src/proxy/splice/retention.ts',
+    file: 'src/proxy/prompt/retention.ts',
     find: "return thinking[boundary] === 'kept';",
     replace: 'return true;',
   },
@@ -40,13 +40,13 @@ export const MUTATIONS = [
   },
   {
     name: 'capture: a prompt that is gone on from twice is overwritten',
-    file: 'src/proxy/splice/prompt-buffers.ts',
+    file: 'src/proxy/prompt/prompt-buffers.ts',
     find: 'known.owner === base.completionId',
     replace: 'true',
   },
   {
     name: 'capture: all calls of a reply have one id',
-    file: 'src/proxy/call-ids.ts',
+    file: 'src/proxy/prompt/call-ids.ts',
     find: 'return `call_${completionId.slice(COMPLETION_PREFIX.length)}_',
     replace: 'index = 0;\n  return `call_${completionId.slice(COMPLETION_PREFIX.length)}_',
   },
@@ -64,13 +64,13 @@ export const MUTATIONS = [
   },
   {
     name: 'capture: a reply that was asked for again is not marked',
-    file: 'src/proxy/echoes.ts',
+    file: 'src/proxy/session/abandoned-replies.ts',
     find: 'completion.abandoned = true;',
     replace: '',
   },
   {
     name: 'capture: side calls of the harness are taken for its work',
-    file: 'src/proxy/turn.ts',
+    file: 'src/proxy/session/engine-request.ts',
     find: 'auxiliary: !TRAINABLE_KINDS.includes(parts.request.callKind),',
     replace: 'auxiliary: false,',
   },

@@ -1,7 +1,7 @@
 import { FloeError } from '../core/errors.ts';
 import type { HarnessAdapter, HarnessVerdict } from '../harnesses/harness.ts';
 import { sessionEnv } from '../harnesses/session-env.ts';
-import type { ProxySession } from '../proxy/session.ts';
+import type { ProxySession } from '../proxy/session/session.ts';
 import type { ExecResult, Runtime } from '../runtimes/runtime.ts';
 import type { AgentReport, Skill } from '../schema/index.ts';
 import type { Attempt } from './attempt.ts';

@@ -3,9 +3,9 @@ import { basename, join } from 'node:path';
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
-import { openAppendFile } from '../proxy/journal-file.ts';
+import { openAppendFile } from '../proxy/journal/append-file.ts';
+import { encodeFrame, readFrames } from '../proxy/journal/frames.ts';
 import { idSchema, type Lease, leaseSchema } from '../schema/index.ts';
-import { encodeFrame, readFrames } from '../tokens/frames.ts';
 
 /** What is known of an attempt before anything of it exists. */
 const attemptRecordSchema = z.object({

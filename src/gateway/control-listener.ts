@@ -7,7 +7,7 @@ import { followTls, readTls, type TlsFiles } from '../core/tls-files.ts';
 import type { EnginePool } from '../engines/pool.ts';
 import type { Logger } from '../observe/log.ts';
 import type { GatewayMetrics } from '../observe/metrics.ts';
-import type { CaptureJournal } from '../proxy/journal.ts';
+import type { CaptureJournal } from '../proxy/journal/journal.ts';
 import type { GatewayConfig } from './config.ts';
 import type { NodeAgent } from './node-agent.ts';
 import type { Sandboxes } from './sandbox.ts';

@@ -1,7 +1,7 @@
 import { rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { OpenAppendFile } from '../proxy/journal-file.ts';
-import { openAppendFile } from '../proxy/journal-file.ts';
+import type { OpenAppendFile } from '../proxy/journal/append-file.ts';
+import { openAppendFile } from '../proxy/journal/append-file.ts';
 
 /** Less than this left is a full disk: a session's sandbox and record need some. */
 const LEAST_FREE_BYTES = 16 * 1024 * 1024;

@@ -4,7 +4,13 @@ import type { DeliveredResult } from '../client/node-api.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { Logger } from '../observe/log.ts';
-import { attemptKey, indexSegment, type RecordPlace, type RecordReading, readRecords } from '../proxy/journal-index.ts';
+import {
+  attemptKey,
+  indexSegment,
+  type RecordPlace,
+  type RecordReading,
+  readRecords,
+} from '../proxy/journal/journal-index.ts';
 import { runtimeSpecSchema } from '../schema/index.ts';
 import { Attempt } from './attempt.ts';
 import { type AttemptRecord, keyOfPath, quarantine, readRecord } from './attempt-records.ts';

@@ -7,7 +7,7 @@ import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { takeLock } from '../core/process-lock.ts';
 import { removeTree } from '../core/remove-tree.ts';
-import { openAppendFile } from '../proxy/journal-file.ts';
+import { openAppendFile } from '../proxy/journal/append-file.ts';
 import { type Ended, endOwned } from '../runtimes/orphans.ts';
 
 /** What a dead gateway had left behind. */

@@ -8,7 +8,7 @@ import { StagePools } from '../../src/gateway/stage-pools.ts';
 import { StartLimits } from '../../src/gateway/start-limits.ts';
 import { shellHarness } from '../../src/harnesses/shell.ts';
 import { silentLogger } from '../../src/observe/log.ts';
-import type { ProxySession } from '../../src/proxy/session.ts';
+import type { ProxySession } from '../../src/proxy/session/session.ts';
 import type { ExecResult, Runtime, StartRequest } from '../../src/runtimes/runtime.ts';
 import { leaseSchema, runtimeSpecSchema, type TaskRequestInput } from '../../src/schema/index.ts';
 import { builderRegistry } from '../../src/tokens/builders/registry.ts';

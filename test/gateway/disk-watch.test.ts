@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { DiskWatch } from '../../src/gateway/disk-watch.ts';
-import { type OpenAppendFile, openAppendFile } from '../../src/proxy/journal-file.ts';
+import { type OpenAppendFile, openAppendFile } from '../../src/proxy/journal/append-file.ts';
 
 let dir: string;
 let broken = false;

@@ -9,7 +9,7 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { AttemptRecords, quarantine, readRecord } from '../../src/gateway/attempt-records.ts';
 import { Recovery } from '../../src/gateway/recovery.ts';
 import { silentLogger } from '../../src/observe/log.ts';
-import { CaptureJournal } from '../../src/proxy/journal.ts';
+import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
 import { type Lease, leaseSchema } from '../../src/schema/index.ts';
 import { builderRegistry } from '../../src/tokens/builders/registry.ts';
 import type { Completion } from '../../src/tokens/completion.ts';

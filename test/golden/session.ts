@@ -1,8 +1,8 @@
 import { expect } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
-import { createProxy, type ModelProxy } from '../../src/proxy/proxy.ts';
-import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session.ts';
+import { createProxy, type ModelProxy } from '../../src/proxy/http/proxy.ts';
+import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session/session.ts';
 import {
   type Audit,
   engineSpecSchema,

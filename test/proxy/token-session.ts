@@ -1,8 +1,8 @@
 import { systemClock } from '../../src/core/clock.ts';
 import type { CanonicalRequest } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { SessionCalls } from '../../src/proxy/session.ts';
-import { Suffixes } from '../../src/proxy/splice/suffixes.ts';
+import { Suffixes } from '../../src/proxy/prompt/suffix-renderer.ts';
+import { SessionCalls } from '../../src/proxy/session/session.ts';
 import { type ChatMessage, samplingSchema, type TaskEngine, taskEngineSchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { HandJournal } from './rig.ts';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import type { RoutedExperts } from '../../src/core/routed-experts.ts';
-import { TurnMemory } from '../../src/proxy/turn-memory.ts';
+import { TurnMemory } from '../../src/proxy/session/request-memory.ts';
 import type { AssistantMessage, DriftClass, LinkKind } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import type { SameText } from '../../src/tokens/drift.ts';

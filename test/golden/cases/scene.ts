@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { ProxySessionSpec } from '../../../src/proxy/session.ts';
+import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
 import type { Audit, LinkKind, TaskEngine, Trajectory } from '../../../src/schema/index.ts';
 import type { SimOptions } from '../../../src/sim/server.ts';
 import type { Mode } from '../modes.ts';

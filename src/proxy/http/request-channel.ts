@@ -1,0 +1,49 @@
+import { channel, hasSubscribers } from 'node:diagnostics_channel';
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
+import type { Dialect } from '../../dialects/dialect.ts';
+import type { Target } from './framing.ts';
+
+/** The name of the diagnostics channel that tells of every request of a session. */
+export const REQUEST_CHANNEL = 'floe:proxy:request';
+
+/** One request as a harness sent it. Key, and all that could hold one, are not in `path` and `headers`. */
+export type ProxyRequestMessage = {
+  readonly sessionId: string;
+  readonly dialect: string;
+  readonly method: string;
+  /** The dialect's path, with the query. */
+  readonly path: string;
+  readonly headers: IncomingHttpHeaders;
+  /** Unpacked; empty for a request without a body and for one whose body was not read. */
+  readonly body: Buffer;
+};
+
+const SECRET_HEADERS = new Set(['authorization', 'proxy-authorization', 'cookie', 'x-api-key', 'x-goog-api-key']);
+
+/** Costs nothing while nobody listens. */
+export function publishRequest(
+  request: IncomingMessage,
+  target: Target,
+  session: { readonly sessionId: string; readonly key: string },
+  dialect: Dialect,
+  body: Buffer,
+): void {
+  if (!hasSubscribers(REQUEST_CHANNEL)) return;
+  const query = new URLSearchParams(target.query);
+  query.delete('key');
+  const headers = Object.fromEntries(
+    Object.entries(request.headers).filter(
+      ([name, value]) => !SECRET_HEADERS.has(name) && !String(value).includes(session.key),
+    ),
+  );
+  const text = query.toString();
+  const message: ProxyRequestMessage = {
+    sessionId: session.sessionId,
+    dialect: dialect.name,
+    method: request.method ?? '',
+    path: `${target.path}${text === '' ? '' : `?${text}`}`.replaceAll(session.key, '<key>'),
+    headers,
+    body,
+  };
+  channel(REQUEST_CHANNEL).publish(message);
+}

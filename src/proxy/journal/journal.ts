@@ -1,0 +1,189 @@
+import { mkdir, readdir, unlink } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type Clock, systemClock } from '../../core/clock.ts';
+import { FloeError } from '../../core/errors.ts';
+import { chooseBase, encodeCompletion } from '../../tokens/codec.ts';
+import type { Completion } from '../../tokens/completion.ts';
+import { type AppendFile, type OpenAppendFile, openAppendFile } from './append-file.ts';
+import { encodeFrame } from './frames.ts';
+import { attemptKey } from './journal-index.ts';
+
+/** What the proxy needs of a journal. */
+export interface CompletionJournal {
+  /**
+   * Resolves when the completion is durable. `earlier` are completions of the same attempt that are durable already; what it
+   * shares with them is not written again. Rejects with `store_unavailable`: then it is not recorded.
+   */
+  append(completion: Completion, earlier: readonly Completion[]): Promise<void>;
+}
+
+/** Large enough that rotation is rare, small enough that one long session does not keep much of others alive. */
+const SEGMENT_BYTES = 64 * 1024 * 1024;
+
+const SEGMENT_NAME = /^capture-(\d{8})\.log$/;
+
+export type CaptureJournalOptions = {
+  readonly segmentBytes?: number;
+  /** For tests: how files are opened. */
+  readonly openFile?: OpenAppendFile;
+  /** Hears how long it took until a batch was on the disk. Must not throw. */
+  readonly onSync?: (tookMs: number) => void;
+  /** For {@link onSync}; default: the system's. */
+  readonly clock?: Clock;
+};
+
+type Segment = {
+  readonly path: string;
+  readonly file: AppendFile;
+  /** Attempts with records in it that are not released yet. */
+  readonly attempts: Set<string>;
+  bytes: number;
+  /** No longer written to. */
+  sealed: boolean;
+};
+
+type Waiting = {
+  readonly frame: Buffer;
+  readonly attemptKey: string;
+  readonly resolve: () => void;
+  readonly reject: (error: FloeError) => void;
+};
+
+/**
+ * The capture journal of one gateway process: every completion is on the disk before its reply leaves the proxy. Records of
+ * all sessions that are ready together are written and synced together. A directory belongs to one journal at a time.
+ */
+export class CaptureJournal implements CompletionJournal {
+  /** Segments that earlier processes left here. They are kept: `journal-index.ts` reads them, and whoever is done with one removes it. */
+  readonly leftovers: readonly string[];
+  private readonly directory: string;
+  private readonly segmentBytes: number;
+  private readonly openFile: OpenAppendFile;
+  private readonly onSync: (tookMs: number) => void;
+  private readonly clock: Clock;
+  private readonly segments = new Set<Segment>();
+  private active: Segment | null = null;
+  private nextNumber: number;
+  private waiting: Waiting[] = [];
+  private writing: Promise<void> | null = null;
+  private closed = false;
+
+  /** Creates the directory where needed. Rejects with `store_unavailable`. */
+  static async open(directory: string, options: CaptureJournalOptions = {}): Promise<CaptureJournal> {
+    try {
+      await mkdir(directory, { recursive: true, mode: 0o700 });
+      const names = (await readdir(directory)).filter((name) => SEGMENT_NAME.test(name)).sort();
+      return new CaptureJournal(directory, names, options);
+    } catch (cause) {
+      throw unavailable(`cannot be opened in ${directory}`, cause);
+    }
+  }
+
+  private constructor(directory: string, names: readonly string[], options: CaptureJournalOptions) {
+    this.directory = directory;
+    this.leftovers = names.map((name) => join(directory, name));
+    this.nextNumber = 1 + Number(SEGMENT_NAME.exec(names.at(-1) ?? '')?.[1] ?? 0);
+    this.segmentBytes = options.segmentBytes ?? SEGMENT_BYTES;
+    this.openFile = options.openFile ?? openAppendFile;
+    this.onSync = options.onSync ?? (() => {});
+    this.clock = options.clock ?? systemClock;
+  }
+
+  /** Of the segments that this process has written and not removed. */
+  get bytes(): number {
+    let sum = 0;
+    for (const segment of this.segments) sum += segment.bytes;
+    return sum;
+  }
+
+  append(completion: Completion, earlier: readonly Completion[]): Promise<void> {
+    if (this.closed) return Promise.reject(unavailable('is closed'));
+    const frame = encodeFrame(encodeCompletion(completion, chooseBase(completion, earlier)));
+    return new Promise((resolve, reject) => {
+      this.waiting.push({ frame, attemptKey: attemptKey(completion.sessionId, completion.attempt), resolve, reject });
+      this.writing ??= this.writeWaiting();
+    });
+  }
+
+  /** The attempt's result is safe elsewhere: segments that hold nothing else are deleted. */
+  async release(sessionId: string, attempt: number): Promise<void> {
+    const key = attemptKey(sessionId, attempt);
+    const done: Segment[] = [];
+    for (const segment of this.segments) {
+      if (segment.attempts.delete(key) && segment.sealed && segment.attempts.size === 0) done.push(segment);
+    }
+    await Promise.all(done.map((segment) => this.remove(segment)));
+  }
+
+  /** Writes what waits, then closes; segments with unreleased attempts stay. May be called twice. */
+  async close(): Promise<void> {
+    this.closed = true;
+    await this.writing;
+    const { active } = this;
+    this.active = null;
+    if (active !== null) await this.seal(active);
+  }
+
+  /** One batch after the other: what arrives while a batch is being synced makes up the next. */
+  private async writeWaiting(): Promise<void> {
+    while (this.waiting.length > 0) {
+      const batch = this.waiting;
+      this.waiting = [];
+      try {
+        await this.write(batch);
+      } catch (cause) {
+        const error = unavailable(`cannot write: ${cause instanceof Error ? cause.message : String(cause)}`, cause);
+        for (const entry of batch) entry.reject(error);
+        continue;
+      }
+      for (const entry of batch) entry.resolve();
+    }
+    this.writing = null;
+  }
+
+  private async write(batch: readonly Waiting[]): Promise<void> {
+    const segment = this.active ?? (await this.openSegment());
+    const frames = batch.map((entry) => entry.frame);
+    const data = frames.length === 1 ? (frames[0] as Buffer) : Buffer.concat(frames);
+    // Before the write: a segment must not go away while a record of a live attempt is on its way into it.
+    for (const entry of batch) segment.attempts.add(entry.attemptKey);
+    try {
+      const startedMs = this.clock.monotonicMs();
+      await segment.file.append(data);
+      this.onSync(this.clock.monotonicMs() - startedMs);
+    } catch (error) {
+      // What the file holds now is unknown, and a failed sync is not repeatable: go on in a new one.
+      this.active = null;
+      await this.seal(segment).catch(() => {});
+      throw error;
+    }
+    segment.bytes += data.length;
+    if (segment.bytes < this.segmentBytes) return;
+    this.active = null;
+    await this.seal(segment);
+  }
+
+  private async openSegment(): Promise<Segment> {
+    const name = `capture-${String(this.nextNumber++).padStart(8, '0')}.log`;
+    const path = join(this.directory, name);
+    const segment: Segment = { path, file: await this.openFile(path), attempts: new Set(), bytes: 0, sealed: false };
+    this.segments.add(segment);
+    this.active = segment;
+    return segment;
+  }
+
+  private async seal(segment: Segment): Promise<void> {
+    segment.sealed = true;
+    await segment.file.close();
+    if (segment.attempts.size === 0) await this.remove(segment);
+  }
+
+  private async remove(segment: Segment): Promise<void> {
+    // Its last attempt may be released while it is being sealed: either may come first.
+    if (this.segments.delete(segment)) await unlink(segment.path);
+  }
+}
+
+function unavailable(what: string, cause?: unknown): FloeError {
+  return new FloeError('store_unavailable', `the capture journal ${what}`, {}, cause);
+}

@@ -1,0 +1,153 @@
+import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { MAX_BODY_BYTES, Reading } from '../../../src/proxy/http/body.ts';
+import { decodeBody } from '../../../src/proxy/http/encoding.ts';
+import { unpackZstd } from '../../../src/proxy/http/zstd.ts';
+import { chatBody, Rig } from '../rig.ts';
+
+let rig: Rig;
+let key: string;
+beforeEach(async () => {
+  rig = await Rig.start();
+  key = rig.key();
+  await rig.open({ key });
+});
+afterEach(() => rig.stop());
+
+const MAGIC = [0x28, 0xb5, 0x2f, 0xfd];
+const WINDOW_8_MB = 13 << 3;
+
+function block(kind: 'raw' | 'rle', data: Buffer, size: number, last: boolean): Buffer {
+  const header = (last ? 1 : 0) | ((kind === 'raw' ? 0 : 1) << 1) | (size << 3);
+  return Buffer.concat([Buffer.of(header & 255, (header >> 8) & 255, header >> 16), data]);
+}
+
+/** One frame of blocks that hold their bytes as they are. */
+function frame(data: Buffer, blockBytes = 100_000): Buffer {
+  const blocks: Buffer[] = [];
+  for (let at = 0; at === 0 || at < data.length; at += blockBytes) {
+    const part = data.subarray(at, at + blockBytes);
+    blocks.push(block('raw', part, part.length, at + blockBytes >= data.length));
+  }
+  return Buffer.concat([Buffer.of(...MAGIC, 0, WINDOW_8_MB), ...blocks]);
+}
+
+function hostile(kind: 'raw' | 'rle', size: number, count: number): Buffer {
+  const one = block(kind, kind === 'rle' ? Buffer.of(0x20) : Buffer.alloc(0), size, false);
+  return Buffer.concat([Buffer.of(...MAGIC, 0, WINDOW_8_MB), ...Array.from({ length: count }, () => one)]);
+}
+
+const text = JSON.stringify(chatBody());
+// A real encoder's: 580 bytes of a chat request, once as one frame, once as two of which the second has no checksum.
+const REAL = [
+  'KLUv/WREAUUCAJKEDxagpRoDnPFrgxf6EiYJ4FM1+vRl/9cEA2BYJIMFxTKC4X6vlCspeaxyB995VN2Ee7PgbqLHjJijgu+TAUW3AQAFPqgzCsaSYg4=',
+  'KLUv/QRYFQIAUgQOE7BVYwwsmzchLVGCMC3RWIOUUWAiGSwolhEM93ulXEnJY5U7fOdRdQPuzYK7iR4zYo4K3ycDRbcBAAUAqBkFpf40gii1L/0AaMUAAIhheSBpdCBhZ2FpbiBzIn1dfQEAaKDOLw==',
+];
+
+function send(encoding: string, packed: Buffer) {
+  return rig.send({
+    path: `/s/${key}/v1/chat/completions`,
+    raw: packed,
+    headers: { 'content-encoding': encoding },
+  }).reply;
+}
+
+describe('a compressed body', () => {
+  test.each<[string, Buffer]>([
+    ['gzip', gzipSync(text)],
+    ['GZIP', gzipSync(text)],
+    ['x-gzip', gzipSync(text)],
+    ['deflate', deflateSync(text)],
+    ['br', brotliCompressSync(text)],
+    ['zstd', frame(Buffer.from(text))],
+    ['identity', Buffer.from(text)],
+  ])('in %s is read like a plain one', async (encoding, packed) => {
+    expect((await send(encoding, packed)).status).toBe(200);
+    expect(rig.server.chats[0]?.body.messages).toEqual([{ role: 'user', content: 'hi' }]);
+  });
+
+  test.each(REAL)('of a real zstd encoder is read: %#', async (base64) => {
+    expect((await send('zstd', Buffer.from(base64, 'base64'))).status).toBe(200);
+    expect(rig.server.chats[0]?.body.messages).toEqual([{ role: 'user', content: 'say it again '.repeat(40) }]);
+  });
+
+  test('is the same request as another packing of it', async () => {
+    const session = await rig.open({ key: 'another-key-0123456789012345678901', sessionId: 'ses_2' });
+    key = 'another-key-0123456789012345678901';
+    await send('gzip', gzipSync(text));
+    await send('br', brotliCompressSync(text));
+    expect(session.completions().map(({ abandoned }) => abandoned)).toEqual([true, false]);
+  });
+
+  test.each<[string, string, Buffer, RegExp]>([
+    [
+      'of an unknown encoding',
+      'compress',
+      Buffer.from(text),
+      /content-encoding compress is not supported; there is gzip/,
+    ],
+    ['of two encodings', 'gzip, br', gzipSync(text), /content-encoding gzip, br is not supported/],
+    ['that is not gzip', 'gzip', Buffer.from(text), /not valid gzip/],
+    ['that is cut off in gzip', 'gzip', gzipSync(text).subarray(0, 40), /not valid gzip/],
+    ['that is not deflate', 'deflate', Buffer.from(text), /not valid deflate/],
+    ['that is not brotli', 'br', Buffer.from(text), /not valid br/],
+    ['that is not zstd', 'zstd', Buffer.from(text), /not valid zstd: no frame/],
+    ['that is cut off in zstd', 'zstd', frame(Buffer.from(text)).subarray(0, 40), /not valid zstd: it is cut off/],
+    ['with a window beyond reason', 'zstd', Buffer.of(...MAGIC, 0, 0xf8, 1, 0, 0), /window of \d+ bytes exceeds/],
+    ['that needs a dictionary', 'zstd', Buffer.of(...MAGIC, 1, 0, 7, 1, 0, 0), /needs a dictionary/],
+    ['of empty blocks behind a large window', 'zstd', hostile('raw', 0, 10_000), /blocks hold too little/],
+    ['that is no JSON inside', 'zstd', frame(Buffer.from('{')), /not valid JSON/],
+  ])('%s is refused with the reason', async (_, encoding, packed, reason) => {
+    const { status, body } = await send(encoding, packed);
+    expect(status).toBe(400);
+    expect(JSON.parse(body).error.message).toMatch(reason);
+    expect(rig.server.chats).toEqual([]);
+  });
+
+  test.each<[string, Buffer]>([
+    ['gzip', gzipSync(Buffer.alloc(MAX_BODY_BYTES + 1, 0x20))],
+    ['deflate', deflateSync(Buffer.alloc(MAX_BODY_BYTES + 1, 0x20))],
+    ['br', brotliCompressSync(Buffer.alloc(MAX_BODY_BYTES + 1, 0x20), { params: { 1: 1 } })],
+    ['zstd', hostile('rle', 131_072, 20_000)],
+  ])('that is a bomb in %s is 413, and the session goes on', async (encoding, packed) => {
+    const answers = await Promise.all([send(encoding, packed), send(encoding, packed)]);
+    expect(answers.map(({ status }) => status)).toEqual([413, 413]);
+    expect((await rig.chat(key).reply).status).toBe(200);
+  });
+});
+
+test('one session unpacks one body at a time, and what waits counts as being read', async () => {
+  const reading = new Reading();
+  const packed = gzipSync(text);
+  const bodies = [packed, packed, packed].map((body) => decodeBody(body, 'gzip', reading));
+  expect(reading.unpacking).toMatchObject({ inUse: 1, waiting: 2 });
+  expect((await Promise.all(bodies)).map(String)).toEqual([text, text, text]);
+  expect(reading.unpacking).toMatchObject({ inUse: 0, waiting: 0 });
+  reading.take(2 * MAX_BODY_BYTES - 1);
+  await expect(decodeBody(packed, 'gzip', reading)).rejects.toMatchObject({ code: 'overloaded' });
+});
+
+test('whatever the zstd bytes are, they are unpacked or refused', async () => {
+  const wrong = fc.record({ at: fc.nat(), value: fc.nat(255) });
+  const sources = fc.oneof(
+    fc.constantFrom(...REAL).map((base64) => Buffer.from(base64, 'base64')),
+    fc.uint8Array({ maxLength: 300 }).map((bytes) => frame(Buffer.from(bytes), 50)),
+    fc.uint8Array({ maxLength: 60 }).map((bytes) => Buffer.concat([Buffer.of(...MAGIC), Buffer.from(bytes)])),
+  );
+  await fc.assert(
+    fc.asyncProperty(sources, fc.array(wrong, { maxLength: 4 }), async (source, changes) => {
+      const bytes = Buffer.from(source);
+      for (const { at, value } of changes) bytes[at % bytes.length] = value;
+      await unpackZstd(bytes, 1_000_000).catch((error: unknown) => {
+        expect(error).toMatchObject({ message: expect.any(String) });
+      });
+    }),
+    { numRuns: 500 },
+  );
+  for (const data of [Buffer.alloc(0), Buffer.from('x'), Buffer.alloc(300_001, 'ab')]) {
+    expect(
+      (await unpackZstd(Buffer.concat([frame(data), frame(data)]), 1_000_000)).equals(Buffer.concat([data, data])),
+    ).toBe(true);
+  }
+});

@@ -1,0 +1,153 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { json, type Received, vllmReply } from '../../engines/scripted-server.ts';
+import { chatBody, Rig } from '../rig.ts';
+
+let rig: Rig;
+let clock: VirtualClock;
+let key: string;
+beforeEach(async () => {
+  clock = new VirtualClock();
+  rig = await Rig.start(clock);
+  key = rig.key();
+});
+afterEach(() => rig.stop());
+
+function hold(): Promise<Received> {
+  return new Promise((resolve) => {
+    rig.server.onChat = resolve;
+  });
+}
+
+describe('a stream', () => {
+  test('starts before the reply is there and is kept alive in the way of its dialect', async () => {
+    await rig.open({ key });
+    const held = hold();
+    const sent = rig.send({ path: `/s/${key}/v1/messages`, body: { ...chatBody(), stream: true } });
+    const received = await held;
+    clock.advance(1_000);
+    expect(await sent.headers).toMatchObject({ 'content-type': 'text/event-stream; charset=utf-8' });
+    clock.advance(9_000);
+    expect(await sent.firstBytes).toBe('event: ping\ndata: {"type":"ping"}\n\n');
+    clock.advance(20_000);
+    json(received.response, 200, vllmReply(received));
+    const { body } = await sent.reply;
+    expect(body.match(/event: ping\n/g)).toHaveLength(3);
+    expect(body.indexOf('message_start')).toBeGreaterThan(body.lastIndexOf('event: ping'));
+    clock.advance(60_000);
+  });
+
+  test('of the chat dialect is kept alive by empty deltas', async () => {
+    await rig.open({ key });
+    const held = hold();
+    const sent = rig.chat(key, { stream: true, stream_options: { include_usage: true } });
+    const received = await held;
+    clock.advance(10_000);
+    expect(await sent.firstBytes).toMatch(/^data: .*"delta":{},"finish_reason":null/);
+    json(received.response, 200, vllmReply(received));
+    const events = (await sent.reply).body.split('\n\n').map((line) => line.replace('data: ', ''));
+    expect(events.slice(-2)).toEqual(['[DONE]', '']);
+    expect(JSON.parse(events.at(-3) ?? '')).toMatchObject({ choices: [], usage: { total_tokens: 7 } });
+  });
+
+  test('that has begun carries the failure as an event', async () => {
+    const session = await rig.open({ key });
+    const held = hold();
+    const sent = rig.send({ path: `/s/${key}/v1/messages`, body: { ...chatBody(), stream: true } });
+    const received = await held;
+    clock.advance(1_000);
+    await sent.headers;
+    json(received.response, 400, { error: { message: 'maximum context length' } });
+    const reply = await sent.reply;
+    expect(reply.status).toBe(200);
+    expect(reply.body).toBe(
+      'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: maximum context length"}}\n\n',
+    );
+    expect(session.lastError?.code).toBe('engine_rejected');
+  });
+});
+
+test('a silent Responses stream begins with the start of the reply, and tells it once', async () => {
+  rig.journal.hold = true;
+  await rig.open({ key });
+  const body = { model: 'policy', stream: true, input: 'hi' };
+  const sent = rig.send({ path: `/s/${key}/v1/responses`, body });
+  await rig.journal.waiting();
+  clock.advance(20_000);
+  expect(await sent.firstBytes).toMatch(/^event: response\.created\n/);
+  rig.journal.held[0]?.commit();
+  const events = (await sent.reply).body.match(/^event: .*$/gm) ?? [];
+  expect(events.filter((event) => event === 'event: response.created')).toHaveLength(1);
+  expect(events).toContain('event: keepalive');
+  expect(events.at(-1)).toBe('event: response.completed');
+});
+
+describe('durability', () => {
+  test.each([[true], [false]])(
+    'nothing of a reply leaves before its record is durable (stream: %s)',
+    async (stream) => {
+      const session = await rig.open({ key });
+      rig.journal.hold = true;
+      const sent = rig.chat(key, { stream });
+      let ended = false;
+      void sent.reply.then(() => {
+        ended = true;
+      });
+      await rig.journal.waiting();
+      // Two heartbeats go out; the reply, which the engine gave long ago, does not.
+      clock.advance(stream ? 20_000 : 0);
+      const early = stream ? await sent.firstBytes : '';
+      expect(early).not.toContain('Hello.');
+      expect(early).not.toContain('[DONE]');
+      expect(ended).toBe(false);
+      expect(session.turns).toBe(0);
+      rig.journal.held[0]?.commit();
+      expect((await sent.reply).body).toContain('Hello.');
+      expect(session.turns).toBe(1);
+    },
+  );
+
+  test('a record that cannot be written fails the call, and nothing of it is released or kept', async () => {
+    const session = await rig.open({ key });
+    rig.journal.hold = true;
+    const sent = rig.chat(key);
+    await rig.journal.waiting();
+    rig.journal.held[0]?.fail(new FloeError('store_unavailable', 'no space left'));
+    const reply = await sent.reply;
+    expect(reply.status).toBe(503);
+    expect(reply.headers['retry-after']).toBe('1');
+    expect(reply.body).not.toContain('Hello.');
+    expect(session).toMatchObject({ turns: 0, sampledTokens: 0, lastError: { code: 'store_unavailable' } });
+    expect(session.completions()).toEqual([]);
+    rig.journal.hold = false;
+    expect((await rig.chat(key).reply).status).toBe(200);
+    expect(session.lastError).toBeNull();
+  });
+});
+
+test('a reader that never takes its reply is cut off, and the reply counts as undelivered', async () => {
+  const session = await rig.open({ key });
+  // Larger than what the socket buffers of both ends hold.
+  const content = 'x'.repeat(32 * 1024 * 1024);
+  rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { content }));
+  const { connect } = await import('node:net');
+  const { port } = new URL(rig.proxy.origin);
+  const body = JSON.stringify(chatBody());
+  const socket = connect(Number(port), '127.0.0.1');
+  socket.on('error', () => {});
+  const closed = new Promise((resolve) => socket.once('close', resolve));
+  socket.write(
+    `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+  );
+  socket.pause();
+  while (session.turns === 0) await new Promise((resolve) => setImmediate(resolve));
+  const completion = session.completions()[0];
+  while (completion?.undelivered === false) {
+    clock.advance(10_000);
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+  expect(completion?.undelivered).toBe(true);
+  socket.destroy();
+  await closed;
+});

@@ -1,0 +1,91 @@
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { json } from '../../engines/scripted-server.ts';
+import { chatBody, Rig } from '../rig.ts';
+
+let rig: Rig;
+beforeEach(async () => {
+  rig = await Rig.start();
+});
+afterEach(() => rig.stop());
+
+const MB = 1024 * 1024;
+
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc') as () => void;
+
+describe('an agent that floods its proxy', () => {
+  test('gets no more connections than a harness can need', async () => {
+    const socketPath = join(tmpdir(), `floe-flood-${process.pid}.sock`);
+    await rig.open({ socketPath });
+    const sockets = Array.from({ length: 300 }, () => connect(socketPath).on('error', () => {}));
+    // Those beyond the limit are closed at once, the others are kept open.
+    let closed = 0;
+    await new Promise<void>((resolve) => {
+      for (const socket of sockets) {
+        socket.resume().once('close', () => {
+          if (++closed === 300 - 256) resolve();
+        });
+      }
+    });
+    for (const socket of sockets) socket.destroy();
+  });
+
+  test('with bodies gets one refused as soon as they take too much together', async () => {
+    const key = rig.key();
+    await rig.open({ key });
+    const { hostname, port } = new URL(rig.proxy.origin);
+    const head = `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${60 * MB}\r\n\r\n`;
+    const sockets: Socket[] = [];
+    const answers: Promise<string>[] = [];
+    for (let i = 0; i < 3; i++) {
+      const socket = connect({ host: hostname, port: Number(port) }).on('error', () => {});
+      sockets.push(socket);
+      answers.push(once(socket, 'data').then(([data]) => String(data)));
+      socket.write(head);
+      // All but the last byte: none of them is ever complete.
+      socket.write(Buffer.alloc(60 * MB - 1, 0x20));
+    }
+    const answer = await Promise.race(answers);
+    expect(answer).toMatch(/^HTTP\/1\.1 429 /);
+    for (const socket of sockets) socket.destroy();
+    // What they took is free again.
+    const reply = rig.chat(key).reply;
+    expect((await reply).status).toBe(200);
+  });
+
+  test('with counting is refused beyond what can run at once', async () => {
+    const key = rig.key();
+    await rig.open({ key });
+    rig.server.onTokenize = () => {};
+    const count = (): Promise<number> =>
+      rig
+        .send({ path: `/s/${key}/v1/messages/count_tokens`, body: chatBody() })
+        .reply.then(({ status }) => status)
+        .catch(() => 0);
+    expect(await Promise.race(Array.from({ length: 65 }, count))).toBe(429);
+  });
+
+  test('with refused requests does not fill the memory', async () => {
+    const key = rig.key();
+    await rig.open({ key });
+    rig.server.onChat = ({ response }) => json(response, 400, { error: { message: 'too long' } });
+    const send = async (number: number): Promise<void> => {
+      const headers = { 'x-session-id': `t${number}`, 'x-parent-session-id': 'p' };
+      const content = `${number} `.repeat(3 * MB);
+      expect((await rig.chat(key, { messages: [{ role: 'user', content }] }, headers).reply).status).toBe(400);
+      // What the engine was sent is kept by the test's own server.
+      rig.server.received.length = 0;
+    };
+    collectGarbage();
+    const before = process.memoryUsage().heapUsed;
+    for (let i = 1; i <= 40; i++) await send(i);
+    collectGarbage();
+    expect((process.memoryUsage().heapUsed - before) / MB).toBeLessThan(250);
+  }, 60_000);
+});

@@ -1,0 +1,99 @@
+import { EventEmitter } from 'node:events';
+import type { ServerResponse } from 'node:http';
+import { describe, expect, test } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { plainContext } from '../../../src/dialects/dialect.ts';
+import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
+import { ReplyWriter } from '../../../src/proxy/http/reply-writer.ts';
+import { Relay } from '../../../src/proxy/session/relay.ts';
+import type { AssistantMessage } from '../../../src/schema/index.ts';
+import { chatBody } from '../rig.ts';
+
+/** What a writer needs of a response, with a client that reads when it is told to. */
+class SlowClient extends EventEmitter {
+  headersSent = false;
+  writableEnded = false;
+  destroyed = false;
+  writableNeedDrain = false;
+  text = '';
+  writes = 0;
+
+  writeHead(): void {
+    this.headersSent = true;
+  }
+
+  write(text: string): void {
+    this.text += text;
+    this.writes++;
+  }
+
+  end(text: string): void {
+    this.text += text;
+    this.writableEnded = true;
+  }
+
+  get content(): string {
+    const chunks = this.text.split('\n\n').filter((line) => line.startsWith('data: {'));
+    return chunks.map((line) => JSON.parse(line.slice('data: '.length)).choices[0]?.delta.content ?? '').join('');
+  }
+}
+
+function writerFor(client: SlowClient): ReplyWriter {
+  const request = openaiChat.parseRequest(chatBody({ stream: true }), plainContext());
+  const parts = { completionId: 'cpl_1', index: 0, arrivedMs: 0, timestampMs: 0, dialect: openaiChat, request };
+  return new ReplyWriter(client as unknown as ServerResponse, parts, new VirtualClock(), 10_000);
+}
+
+const message = (content: string): AssistantMessage => ({ role: 'assistant', content });
+
+describe('a client that does not read', () => {
+  test('gets nothing more to buffer, catches up when it reads, and gets the rest at the end', () => {
+    const client = new SlowClient();
+    const writer = writerFor(client);
+    writer.relay(message('one '), 4);
+    expect(client.content).toBe('one ');
+    client.writableNeedDrain = true;
+    for (let i = 0; i < 1_000; i++) writer.relay(message(`one two ${'x'.repeat(i)}`), 4);
+    expect(client).toMatchObject({ content: 'one ', writes: 1 });
+    client.writableNeedDrain = false;
+    writer.relay(message('one two three '), 4);
+    expect(client).toMatchObject({ content: 'one two three ', writes: 2 });
+    client.writableNeedDrain = true;
+    const usage = { prompt_tokens: 4, completion_tokens: 4, cached_tokens: null };
+    writer.finish({
+      completionId: 'cpl_1',
+      model: 'policy',
+      createdMs: 0,
+      promptTokens: 4,
+      message: message('one two three four'),
+      finishReason: 'stop',
+      stopText: null,
+      usage,
+    });
+    expect(client.content).toBe('one two three four');
+    expect(client.text.endsWith('data: [DONE]\n\n')).toBe(true);
+  });
+
+  test('and is sent nothing once its response has ended', () => {
+    const client = new SlowClient();
+    const writer = writerFor(client);
+    client.writableEnded = true;
+    writer.relay(message('late'), 4);
+    expect(client.text).toBe('');
+  });
+});
+
+test('many deltas of one turn of the event loop are one piece of news', async () => {
+  const relay = new Relay('cpl_1');
+  const heard: (string | null | undefined)[] = [];
+  const news = new Promise<void>((resolve) => {
+    relay.read(() => {
+      heard.push(relay.message?.content);
+      resolve();
+    });
+  });
+  expect(relay.message).toBeNull();
+  for (const text of ['a', 'b', 'c']) relay.delta({ kind: 'text', text });
+  await news;
+  expect(heard).toEqual(['abc']);
+});

@@ -1,0 +1,109 @@
+import { once } from 'node:events';
+import { createServer, type ServerResponse } from 'node:http';
+import { type AddressInfo, connect, type Socket } from 'node:net';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { onceGone } from '../../../src/proxy/http/responses.ts';
+import { ABANDON_GRACE_MS } from '../../../src/proxy/session/call.ts';
+import { eventText, type Received, vllmChunks } from '../../engines/scripted-server.ts';
+import { chatBody, Rig, WatchedClock } from '../rig.ts';
+
+let rig: Rig;
+let clock: WatchedClock;
+beforeEach(async () => {
+  clock = new WatchedClock();
+  rig = await Rig.start(clock);
+});
+afterEach(() => rig.stop());
+
+function post(key: string, body: object): string {
+  const text = JSON.stringify(body);
+  return `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${text.length}\r\n\r\n${text}`;
+}
+
+describe('a client that leaves', () => {
+  test.each([false, true])('takes the calls along that wait behind its first one, stream: %s', async (stream) => {
+    const key = rig.key();
+    const session = await rig.open({ key });
+    const held: Received[] = [];
+    rig.server.onChat = (received) => void held.push(received);
+    const { hostname, port } = new URL(rig.proxy.origin);
+    const socket = connect({ host: hostname, port: Number(port) }).on('error', () => {});
+    const bodies = ['a', 'b', 'c'].map((content) => chatBody({ stream, messages: [{ role: 'user', content }] }));
+    socket.write(bodies.map((body) => post(key, body)).join(''));
+    await rig.server.arrived(3);
+    let ended = 0;
+    for (const { response } of held) response.once('close', () => ended++);
+    socket.destroy();
+    while (ended < 3) {
+      await new Promise((resolve) => setImmediate(resolve));
+      clock.advance(ABANDON_GRACE_MS);
+    }
+    expect(session.completions()).toEqual([]);
+    expect(session.lastError).toBeNull();
+  });
+});
+
+describe('a client that leaves a stream', () => {
+  test('has had a turn when it has read some of it', async () => {
+    const key = rig.key();
+    const session = await rig.open({ key, maxTurns: 1 });
+    const held = new Promise<Received>((resolve) => {
+      rig.server.onChat = resolve;
+    });
+    const sent = rig.chat(key, { stream: true });
+    const received = await held;
+    const { response } = received;
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    const chunks = vllmChunks(received, { content: 'The answer is 42. Why?' });
+    response.write(chunks.slice(0, 3).map(eventText).join(''));
+    expect(await sent.firstBytes).toContain('The answer');
+    const noticed = clock.scheduled(ABANDON_GRACE_MS);
+    const aborted = once(response, 'close');
+    sent.abort();
+    await noticed;
+    clock.advance(ABANDON_GRACE_MS);
+    await aborted;
+    const { status } = await rig.chat(key, { messages: [{ role: 'user', content: 'and now?' }] }).reply;
+    expect(status).toBe(400);
+    expect(session).toMatchObject({ turns: 0, lastError: { code: 'turn_limit' } });
+  });
+});
+
+describe('the end of a response', () => {
+  /** A response, its client, and the server to be closed. */
+  async function open(): Promise<{ response: ServerResponse; client: Socket; close: () => void }> {
+    const server = createServer();
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    const client = connect((server.address() as AddressInfo).port, '127.0.0.1').on('error', () => {});
+    client.write('GET / HTTP/1.1\r\nHost: x\r\n\r\n');
+    const [, response] = (await once(server, 'request')) as [unknown, ServerResponse];
+    return { response, client, close: () => server.close() };
+  }
+
+  test('is told once', async () => {
+    const { response, client, close } = await open();
+    let told = 0;
+    const gone = new Promise<void>((resolve) => {
+      onceGone(response, () => {
+        told++;
+        resolve();
+      });
+    });
+    const closed = once(response.req.socket, 'close');
+    client.destroy();
+    await Promise.all([gone, closed]);
+    expect(told).toBe(1);
+    close();
+  });
+
+  test('is told when it was before anybody asked', async () => {
+    const { response, client, close } = await open();
+    const closed = once(response, 'close');
+    client.destroy();
+    await closed;
+    let told = 0;
+    onceGone(response, () => told++);
+    expect(told).toBe(1);
+    close();
+  });
+});

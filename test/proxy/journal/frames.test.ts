@@ -1,0 +1,70 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { encodeFrame, readFrames } from '../../../src/proxy/journal/frames.ts';
+
+const payloads = fc.array(
+  fc.uint8Array({ maxLength: 60 }).map((bytes) => Buffer.from(bytes)),
+  { minLength: 1, maxLength: 6 },
+);
+
+describe('a journal of frames', () => {
+  test('gives back what was appended', () => {
+    fc.assert(
+      fc.property(payloads, (written) => {
+        const journal = Buffer.concat(written.map(encodeFrame));
+        const reading = readFrames(journal);
+        expect(reading.frames.map((frame) => frame.toString('hex'))).toEqual(written.map((p) => p.toString('hex')));
+        expect(reading).toMatchObject({ endBytes: journal.length, tornBytes: 0, corrupt: [] });
+      }),
+    );
+  });
+
+  test('torn at any byte, loses the torn frame alone', () => {
+    fc.assert(
+      fc.property(payloads, (written) => {
+        const frames = written.map(encodeFrame);
+        const journal = Buffer.concat(frames);
+        for (let cut = 0; cut <= journal.length; cut++) {
+          const reading = readFrames(journal.subarray(0, cut));
+          let whole = 0;
+          let end = 0;
+          while (whole < frames.length && end + (frames[whole]?.length ?? 0) <= cut)
+            end += frames[whole++]?.length ?? 0;
+          expect(reading.frames).toHaveLength(whole);
+          expect(reading).toMatchObject({ endBytes: end, tornBytes: cut - end, corrupt: [] });
+        }
+      }),
+      { numRuns: 30 },
+    );
+  });
+
+  test('torn and followed by zeros, as after a loss of power, ends where it was torn', () => {
+    const frame = encodeFrame(Buffer.from('first'));
+    const torn = Buffer.concat([frame, encodeFrame(Buffer.from('second')).subarray(0, 14), Buffer.alloc(4096)]);
+    expect(readFrames(torn)).toMatchObject({ endBytes: frame.length, corrupt: [] });
+    expect(readFrames(torn).frames.map(String)).toEqual(['first']);
+  });
+
+  test('damaged at any byte before the last frame, reports the damage and reads on behind it', () => {
+    const parts = ['first', 'second', 'third'].map((text) => encodeFrame(Buffer.from(text)));
+    const start = parts[0]?.length ?? 0;
+    const end = start + (parts[1]?.length ?? 0);
+    for (let at = start; at < end; at++) {
+      const journal = Buffer.concat(parts);
+      journal[at] = (journal[at] ?? 0) ^ 0x41;
+      const reading = readFrames(journal);
+      expect(reading.frames.map(String)).toEqual(['first', 'third']);
+      expect(reading).toMatchObject({ corrupt: [{ start, end }], tornBytes: 0 });
+    }
+  });
+
+  test('never throws, whatever is in it', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 200 }), payloads, (noise, written) => {
+        const journal = Buffer.concat([Buffer.from(noise), ...written.map(encodeFrame)]);
+        expect(readFrames(journal).frames.length).toBe(written.length);
+        expect(readFrames(Buffer.from(noise)).endBytes).toBe(0);
+      }),
+    );
+  });
+});

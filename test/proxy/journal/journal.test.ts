@@ -1,0 +1,282 @@
+import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { type OpenAppendFile, openAppendFile } from '../../../src/proxy/journal/append-file.ts';
+import { readFrames } from '../../../src/proxy/journal/frames.ts';
+import { CaptureJournal, type CaptureJournalOptions } from '../../../src/proxy/journal/journal.ts';
+import { samplingSchema } from '../../../src/schema/index.ts';
+import { decodeCompletion } from '../../../src/tokens/codec.ts';
+import type { Completion } from '../../../src/tokens/completion.ts';
+
+let directory: string;
+let journal: CaptureJournal | null = null;
+beforeEach(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'floe-journal-'));
+});
+afterEach(async () => {
+  await journal?.close();
+  journal = null;
+  await rm(directory, { recursive: true });
+});
+
+async function open(options: CaptureJournalOptions = {}): Promise<CaptureJournal> {
+  journal = await CaptureJournal.open(directory, options);
+  return journal;
+}
+
+const segments = async (): Promise<string[]> => (await readdir(directory)).sort().map((name) => join(directory, name));
+
+/** One segment; `known` resolves completions of earlier ones. */
+async function readSegment(path: string, known: Map<string, Completion> = new Map()) {
+  const { frames, ...rest } = readFrames(await readFile(path));
+  const completions = frames.map((frame) => {
+    const completion = decodeCompletion(frame, (id) => known.get(id));
+    known.set(completion.completionId, completion);
+    return completion;
+  });
+  return { completions, ...rest };
+}
+
+async function readAll(): Promise<Completion[]> {
+  const known = new Map<string, Completion>();
+  const all: Completion[] = [];
+  for (const path of await segments()) all.push(...(await readSegment(path, known)).completions);
+  return all;
+}
+
+function completion(session: string, index: number, promptIds: number[] = [1, 2, 3]): Completion {
+  return {
+    completionId: `cpl_${session}_${index}`,
+    sessionId: session,
+    attempt: 0,
+    index,
+    timestampMs: 1_000,
+    dialect: 'anthropic',
+    callKind: 'main',
+    thread: 'main',
+    capture: {
+      mode: 'chat',
+      logprobs_mode: 'processed',
+      thinking_retention: 'template',
+      spliced_onto: null,
+      rendered_because: 'chat_mode',
+    },
+    routedExperts: null,
+    engineCallIds: [],
+    request: {
+      messages: [{ role: 'user', content: 'hi' }],
+      messageTexts: ['{"role":"user","content":"hi"}'],
+      tools: [],
+      toolsText: '[]',
+      samplingAsked: {},
+      sampling: samplingSchema.parse({}),
+      adjusted: [],
+    },
+    promptIds: Int32Array.from(promptIds),
+    responseIds: Int32Array.of(7, 8),
+    responseLogprobs: Float32Array.of(-0.5, -0.25),
+    versionSpans: [{ version: '1', start: 0, end: 2 }],
+    message: { role: 'assistant', content: 'hello' },
+    finishReason: 'stop',
+    stop: { kind: 'token', id: 8 },
+    engineId: 'e',
+    model: 'm',
+    usage: { prompt_tokens: promptIds.length, completion_tokens: 2, cached_tokens: null },
+    engineMs: 1,
+    totalMs: 2,
+    abandoned: false,
+    auxiliary: false,
+    undelivered: false,
+  };
+}
+
+/** Files whose writes wait for the test, and fail when it says so. */
+function heldFiles(): {
+  openFile: OpenAppendFile;
+  writes: { data: Buffer; go: (error?: Error) => void }[];
+  next: () => Promise<void>;
+} {
+  const writes: { data: Buffer; go: (error?: Error) => void }[] = [];
+  let wake = (): void => {};
+  const openFile: OpenAppendFile = async (path) => {
+    const file = await openAppendFile(path);
+    return {
+      close: () => file.close(),
+      append: (data) =>
+        new Promise((resolve, reject) => {
+          const go = (error?: Error): void => (error ? reject(error) : void file.append(data).then(resolve, reject));
+          writes.push({ data, go });
+          wake();
+        }),
+    };
+  };
+  const next = (): Promise<void> =>
+    new Promise((resolve) => {
+      wake = resolve;
+    });
+  return { openFile, writes, next };
+}
+
+describe('the journal', () => {
+  test('holds what was appended when the append has resolved, shared parts once', async () => {
+    await open();
+    const first = completion('a', 0);
+    const second = completion('a', 1, [1, 2, 3, 7, 8, 9]);
+    await journal?.append(first, []);
+    await journal?.append(second, [first]);
+    expect(await readAll()).toEqual([first, second]);
+  });
+
+  test('writes what is ready together in one piece, and nothing resolves before its piece is on the disk', async () => {
+    const files = heldFiles();
+    const log = await open({ openFile: files.openFile });
+    const order: string[] = [];
+    const append = (name: string) => log.append(completion(name, 0), []).then(() => order.push(name));
+    const arrived = files.next();
+    const first = append('a');
+    await arrived;
+    const rest = [append('b'), append('c')];
+    expect(files.writes).toHaveLength(1);
+    expect(order).toEqual([]);
+    const again = files.next();
+    files.writes[0]?.go();
+    await first;
+    await again;
+    expect(files.writes).toHaveLength(2);
+    files.writes[1]?.go();
+    await Promise.all(rest);
+    expect(order).toEqual(['a', 'b', 'c']);
+    expect((await readAll()).map(({ sessionId }) => sessionId)).toEqual(['a', 'b', 'c']);
+  });
+
+  test.each(['ENOSPC', 'EIO'])(
+    'refuses exactly what a failed write (%s) held, and goes on in a new file',
+    async (code) => {
+      const files = heldFiles();
+      const log = await open({ openFile: files.openFile });
+      let arrived = files.next();
+      const failed = log.append(completion('a', 0), []);
+      await arrived;
+      const later = log.append(completion('b', 0), []);
+      arrived = files.next();
+      files.writes[0]?.go(Object.assign(new Error('disk'), { code }));
+      await expect(failed).rejects.toMatchObject({ code: 'store_unavailable' });
+      await arrived;
+      files.writes[1]?.go();
+      await later;
+      expect(await segments()).toHaveLength(2);
+      expect((await readAll()).map(({ sessionId }) => sessionId)).toEqual(['b']);
+    },
+  );
+
+  test('on a full disk says so', async () => {
+    const log = await open({
+      // Every write to this device fails with ENOSPC.
+      openFile: async () => {
+        const { open: openHandle } = await import('node:fs/promises');
+        const handle = await openHandle('/dev/full', 'w');
+        return { append: async (data) => void (await handle.write(data)), close: () => handle.close() };
+      },
+    });
+    await expect(log.append(completion('a', 0), [])).rejects.toMatchObject({
+      code: 'store_unavailable',
+      message: expect.stringContaining('ENOSPC'),
+    });
+  });
+
+  test('deletes a full segment once every attempt in it is released', async () => {
+    const log = await open({ segmentBytes: 1 });
+    await log.append(completion('a', 0), []);
+    await log.append(completion('b', 0), []);
+    await log.append(completion('a', 1), []);
+    expect(await segments()).toHaveLength(3);
+    await log.release('b', 0);
+    expect(await segments()).toHaveLength(2);
+    await log.release('a', 1);
+    expect(await segments()).toHaveLength(2);
+    await log.release('a', 0);
+    expect(await segments()).toEqual([]);
+  });
+
+  test('removes a segment once, when its last attempt is released while it is being closed', async () => {
+    const released: Promise<void>[] = [];
+    const openFile: OpenAppendFile = async (path) => {
+      const file = await openAppendFile(path);
+      return {
+        append: (data) => file.append(data),
+        close: () => {
+          released.push(log.release('a', 0));
+          return file.close();
+        },
+      };
+    };
+    const log = await open({ openFile });
+    await log.append(completion('a', 0), []);
+    await log.close();
+    await Promise.all(released);
+    expect(released).toHaveLength(1);
+    expect(await segments()).toEqual([]);
+  });
+
+  test('keeps what is not released when it is closed, and leaves segments of a process before it alone', async () => {
+    const log = await open();
+    await log.append(completion('a', 0), []);
+    await log.append(completion('b', 0), []);
+    await log.release('a', 0);
+    await log.close();
+    await log.close();
+    await expect(log.append(completion('c', 0), [])).rejects.toMatchObject({ code: 'store_unavailable' });
+    const left = await segments();
+    const next = await open();
+    expect(next.leftovers).toEqual(left);
+    await next.append(completion('c', 0), []);
+    await next.release('c', 0);
+    await next.close();
+    expect(await segments()).toEqual(left);
+    expect((await readAll()).map(({ sessionId }) => sessionId)).toEqual(['a', 'b']);
+  });
+
+  test('cut off anywhere gives back every record before the cut, and damage is reported', async () => {
+    const log = await open();
+    const all = Array.from({ length: 4 }, (_, i) => completion('a', i, [1, 2, 3, i]));
+    const ends: number[] = [];
+    const [path] = await (async () => {
+      for (const [i, one] of all.entries()) {
+        await log.append(one, all.slice(0, i));
+        ends.push((await readFile((await segments())[0] as string)).length);
+      }
+      return segments();
+    })();
+    await log.close();
+    const whole = await readFile(path as string);
+    await fc.assert(
+      fc.asyncProperty(fc.nat(whole.length), async (cut) => {
+        await writeFile(path as string, whole);
+        await truncate(path as string, cut);
+        const reading = await readSegment(path as string);
+        const kept = ends.filter((end) => end <= cut).length;
+        expect(reading.completions).toEqual(all.slice(0, kept));
+        expect(reading.tornBytes).toBe(cut - (ends[kept - 1] ?? 0));
+        expect(reading.corrupt).toEqual([]);
+      }),
+      { numRuns: 60 },
+    );
+    const damaged = Buffer.from(whole);
+    damaged.writeUInt8(damaged.readUInt8(40) ^ 1, 40);
+    await writeFile(path as string, damaged);
+    await expect(
+      readSegment(path as string, new Map([[all[0]?.completionId as string, all[0] as Completion]])),
+    ).resolves.toMatchObject({
+      corrupt: [{ start: 0, end: ends[0] }],
+    });
+  });
+
+  test('that cannot be opened says where', async () => {
+    await writeFile(join(directory, 'file'), '');
+    await expect(CaptureJournal.open(join(directory, 'file', 'x'))).rejects.toMatchObject({
+      code: 'store_unavailable',
+    });
+  });
+});

@@ -1,0 +1,451 @@
+import { beforeEach, describe, expect, test } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
+import { callIdOf, callNamed } from '../../../src/proxy/prompt/call-ids.ts';
+import { isChecked } from '../../../src/proxy/prompt/suffix-renderer.ts';
+import type { AssistantMessage, ChatMessage, ChatTool } from '../../../src/schema/index.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import type { Completion } from '../../../src/tokens/completion.ts';
+import { called, idsOf, renderIds, type Said, TemplatePool, textOf } from '../template-pool.ts';
+import { recordedIds, result, resultsOf, TokenSession, user } from '../token-session.ts';
+
+const { imEnd } = bundledVocabulary().special;
+const THOUGHT: Said = { message: { content: 'Yes.', reasoning_content: 'Hm.' } };
+const CALL: Said = { message: { content: null, tool_calls: [called('look', '{ "a": 1 }'), called('look', '{}')] } };
+const TOOL: ChatTool = { type: 'function', function: { name: 'look' } };
+const QUESTION = user('What is it?');
+
+let pool: TemplatePool;
+let session: TokenSession;
+beforeEach(async () => {
+  pool = await TemplatePool.start('append_only');
+  session = new TokenSession(pool);
+});
+
+const suffixOf = (base: Completion, next: Completion): string =>
+  textOf(next.promptIds.subarray(base.promptIds.length + base.responseIds.length));
+
+function isSpliced(base: Completion, next: Completion): void {
+  expect(next.capture).toMatchObject({ spliced_onto: base.completionId, rendered_because: null });
+  expect([...next.promptIds.subarray(0, recordedIds(base).length)]).toEqual(recordedIds(base));
+}
+
+describe('ids of tool calls', () => {
+  test('are of one call of one completion, and valid in every dialect', () => {
+    const id = callIdOf(`cpl_${'0'.repeat(26)}`, 123);
+    expect(id).toMatch(/^[A-Za-z0-9_-]{1,40}$/);
+    expect(callNamed(id)).toEqual({ completionId: `cpl_${'0'.repeat(26)}`, index: 123 });
+    for (const other of ['call_1', 'call_x_01', 'toolu_0_0', '', `call_${'x'.repeat(33)}_0`]) {
+      expect(callNamed(other)).toBeNull();
+    }
+  });
+
+  test.each(['tokens', 'chat'] as const)('are the engine’s own where it is asked, %s', async (mode) => {
+    pool.mode = mode;
+    const first = await session.ask([QUESTION], CALL);
+    expect(first.engineCallIds).toEqual(['functions.0', 'functions.1']);
+    expect(first.message.tool_calls?.map(({ id }) => id)).toEqual([0, 1].map((at) => callIdOf(first.completionId, at)));
+    const next = await session.ask([QUESTION, first.message, ...resultsOf(first)]);
+    const [, turn, ...results] = pool.generated[1]?.messageTexts.map((text) => JSON.parse(text)) ?? [];
+    expect(turn.tool_calls.map(({ id }: { id: string }) => id)).toEqual(first.engineCallIds);
+    expect(results.map(({ tool_call_id }) => tool_call_id)).toEqual(first.engineCallIds);
+    expect(next.request.messages[1]).toEqual(first.message);
+  });
+
+  test('that are not floe’s pass through, known turns apart, whose calls are in order', async () => {
+    const first = await session.ask([QUESTION], CALL);
+    const own = (id: string): AssistantMessage => ({
+      ...first.message,
+      tool_calls: first.message.tool_calls?.map((call, index) => ({ ...call, id: `${id}${index}` })) ?? [],
+    });
+    const forged = callIdOf('cpl_0', 0);
+    const made: AssistantMessage = {
+      role: 'assistant',
+      content: null,
+      tool_calls: [{ ...called('look', '{}'), id: forged }],
+    };
+    const history = [
+      QUESTION,
+      own('mine'),
+      result('mine0', 'x'),
+      result('mine1', 'y'),
+      made,
+      result(forged, 'z'),
+      user('go'),
+    ];
+    isSpliced(first, await session.ask(history));
+    const texts = pool.generated[1]?.messageTexts.join('\n') ?? '';
+    expect(texts).not.toContain('mine');
+    expect(texts.split('functions.0')).toHaveLength(3);
+    expect(texts.split(forged)).toHaveLength(3);
+  });
+});
+
+describe('a prompt', () => {
+  test('of a conversation that begins is rendered', async () => {
+    const { capture, promptIds } = await session.ask([QUESTION], undefined, { tools: [TOOL] });
+    expect(capture).toEqual({
+      mode: 'tokens',
+      logprobs_mode: 'processed',
+      thinking_retention: 'template',
+      spliced_onto: null,
+      rendered_because: 'first',
+    });
+    expect([...promptIds]).toEqual([
+      ...renderIds([JSON.stringify(QUESTION)], JSON.stringify([TOOL]), true, 'append_only'),
+    ]);
+  });
+
+  test('goes on from what was sampled, however it is sent back', async () => {
+    const first = await session.ask([QUESTION], { message: { ...CALL.message, reasoning_content: 'Hm.' } });
+    const calls = first.message.tool_calls?.map((call, index) => ({
+      ...call,
+      function: { name: 'look', arguments: index === 0 ? '{"a":1}' : ' ' },
+    }));
+    const echo: ChatMessage = { role: 'assistant', content: ' ', tool_calls: calls ?? [] };
+    const next = await session.ask([QUESTION, echo, ...resultsOf(first)]);
+    isSpliced(first, next);
+    expect(suffixOf(first, next)).toBe(
+      '\n<|im_start|>user\n<tool_response>\ndone 0\n</tool_response>\n<tool_response>\ndone 1\n</tool_response><|im_end|>\n<|im_start|>assistant\n',
+    );
+  });
+
+  test('needs one short rendering more for each turn', async () => {
+    let history: ChatMessage[] = [QUESTION];
+    let last = await session.ask(history, CALL);
+    // The first prompt; the stand-ins without and with calls, once; then a stand-in and the results.
+    const expected = [1, 2, 2];
+    for (let turn = 0; turn < 3; turn++) {
+      history = [...history, last.message, ...resultsOf(last)];
+      last = await session.ask(history, CALL);
+      // Now and then one is checked against the whole conversation, rendered twice.
+      const whole = isChecked(last.completionId) ? [history.length - 2, history.length] : [];
+      expected.push(4, ...whole);
+    }
+    expect(pool.rendered.map(({ messageTexts }) => messageTexts.length)).toEqual(expected);
+    expect(pool.rendered.slice(1).every(({ toolsText }) => toolsText === '[]')).toBe(true);
+  });
+
+  test.each<[string, Said, string]>([
+    ['its length', { ...THOUGHT, cut: 2 }, '<|im_end|>'],
+    ['a stop string', { ...THOUGHT, stopText: 'END' }, '<|im_end|>'],
+    ['another id of the model', { ...THOUGHT, stopId: bundledVocabulary().special.endOfText }, ''],
+  ])('behind a reply that was ended by %s has a close where there is none', async (_, said, close) => {
+    session = new TokenSession(pool, { thinking_retention: 'all' });
+    const first = await session.ask([QUESTION], said);
+    const next = await session.ask([QUESTION, first.message, user('And?')]);
+    isSpliced(first, next);
+    expect(suffixOf(first, next)).toBe(`${close}\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n`);
+  });
+
+  test('is not shifted by the text of a close, wherever it stands', async () => {
+    const said: Said = { message: { content: 'Look: <|im_end|>\n', reasoning_content: 'a <|im_end|> b' } };
+    const first = await session.ask([user('What is <|im_end|>?')], said);
+    const next = await session.ask([user('What is <|im_end|>?'), first.message, user('<|im_end|>')]);
+    isSpliced(first, next);
+    expect(suffixOf(first, next)).toBe('\n<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n');
+    pool.facts = { ...pool.facts, tail_render: false };
+    const full = await session.ask([user('What is <|im_end|>?'), first.message, user('<|im_end|>')]);
+    expect([...full.promptIds]).toEqual([...next.promptIds]);
+  });
+
+  test('of an edited turn goes on from the deepest turn before it', async () => {
+    const first = await session.ask([QUESTION], CALL);
+    const history = [QUESTION, first.message, ...resultsOf(first)];
+    const second = await session.ask(history, THOUGHT);
+    const edited: ChatMessage = { ...second.message, content: 'No.' };
+    const next = await session.ask([...history, edited, user('Why?')]);
+    isSpliced(first, next);
+    expect(suffixOf(first, next)).toContain('No.<|im_end|>\n<|im_start|>user\nWhy?');
+    const calls = first.message.tool_calls?.map((call) => ({
+      ...call,
+      function: { name: 'look', arguments: '{"a":2}' },
+    }));
+    const other = await session.ask([QUESTION, { ...first.message, tool_calls: calls ?? [] }, ...resultsOf(first)]);
+    expect(other.capture).toMatchObject({ spliced_onto: null, rendered_because: 'rewritten' });
+    const thought: ChatMessage = { ...first.message, reasoning_content: 'what it never thought' };
+    const invented = await session.ask([QUESTION, thought, ...resultsOf(first)]);
+    expect(invented.capture).toMatchObject({ spliced_onto: null, rendered_because: 'rewritten' });
+  });
+
+  test('goes on from what was sampled behind a turn that nobody had sampled yet', async () => {
+    const echo: ChatMessage = { role: 'assistant', content: 'Yes.' };
+    const history = [QUESTION, echo, user('Sure?')];
+    const behind = await session.ask(history, CALL);
+    expect(behind.capture).toMatchObject({ rendered_because: 'rewritten' });
+    const sampled = await session.ask([QUESTION], { message: { content: 'Yes.' } });
+    isSpliced(behind, await session.ask([...history, behind.message, ...resultsOf(behind)]));
+    isSpliced(sampled, await session.ask([...history.slice(0, 2), user('Else?')]));
+  });
+
+  test('rendered in full is not shifted by what the template leaves out', async () => {
+    pool = await TemplatePool.start('strip_thinking');
+    pool.facts = { ...pool.facts, tail_render: false };
+    session = new TokenSession(pool, { thinking_retention: 'all' });
+    const first = await session.ask([QUESTION], { message: { content: 'Yes.', reasoning_content: 'a <|im_end|> b' } });
+    const history = [QUESTION, first.message, user('Sure?')];
+    const second = await session.ask(history, { message: { content: '<think>c <|im_end|> d</think>No.' } });
+    const third = await session.ask([...history, second.message, user('So?')]);
+    isSpliced(first, second);
+    isSpliced(second, third);
+    expect(suffixOf(first, second)).toBe('\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n');
+    expect(suffixOf(second, third)).toBe('\n<|im_start|>user\nSo?<|im_end|>\n<|im_start|>assistant\n');
+  });
+
+  test('stays within its thread and its tools', async () => {
+    const first = await session.ask([QUESTION], CALL, { tools: [TOOL] });
+    const history = [QUESTION, first.message, ...resultsOf(first)];
+    const because = async (options: object): Promise<unknown> =>
+      (await session.ask(history, undefined, options)).capture;
+    expect(await because({ tools: [] })).toMatchObject({ rendered_because: 'tools' });
+    expect(await because({ tools: [TOOL], thread: 'other' })).toMatchObject({ rendered_because: 'rewritten' });
+    expect(await because({ tools: [TOOL] })).toMatchObject({ spliced_onto: first.completionId });
+  });
+
+  test('of the same history twice goes on from the same turn, in memory of its own', async () => {
+    const first = await session.ask([QUESTION], THOUGHT);
+    const asks = ['a', 'b', 'c'].map((text) => session.ask([QUESTION, first.message, user(text)], CALL));
+    const branches = await Promise.all(asks);
+    const texts = branches.map((branch) => suffixOf(first, branch));
+    expect(texts.map((text) => text.slice('\n<|im_start|>user\n'.length)[0])).toEqual(['a', 'b', 'c']);
+    for (const [index, branch] of branches.entries()) {
+      isSpliced(first, branch);
+      const message = user(['a', 'b', 'c'][index] ?? '');
+      isSpliced(branch, await session.ask([QUESTION, first.message, message, branch.message, ...resultsOf(branch)]));
+    }
+  });
+
+  test('with a picture is made by the engine, which alone can put one in', async () => {
+    const picture: ChatMessage = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] };
+    await expect(session.ask([picture])).rejects.toMatchObject({ code: 'engine_rejected' });
+    expect(pool.generated[0]?.prompt).toBeNull();
+  });
+});
+
+describe('of replies that are the same', () => {
+  const twice = async (): Promise<[Completion, Completion]> => [
+    await session.ask([QUESTION], CALL),
+    await session.ask([QUESTION], CALL),
+  ];
+  const withIds = ({ message }: Completion, id: (index: number) => string): ChatMessage => ({
+    ...message,
+    tool_calls: message.tool_calls?.map((call, index) => ({ ...call, id: id(index) })) ?? [],
+  });
+
+  test('ids name one', async () => {
+    const [one, two] = await twice();
+    for (const each of [one, two, one]) {
+      isSpliced(each, await session.ask([QUESTION, each.message, ...resultsOf(each)]));
+    }
+  });
+
+  test('a signature names one, and one made up names nothing', async () => {
+    const [one, two] = await twice();
+    const echo = withIds(one, (index) => `own${index}`);
+    const ask = (id: string): Promise<Completion> =>
+      session.ask([QUESTION, echo, result('own0', 'x')], undefined, { turnRefs: new Map([[echo, id]]) });
+    isSpliced(one, await ask(one.completionId));
+    isSpliced(two, await ask(two.completionId));
+    const ids = pool.generated.slice(2).map(({ messageTexts }) => JSON.parse(messageTexts[2] ?? '').tool_call_id);
+    expect(ids).toEqual([one.engineCallIds[0], two.engineCallIds[0]]);
+    const elsewhere = await session.ask([user('Else?')], THOUGHT);
+    const { spliced_onto } = (await ask(elsewhere.completionId)).capture;
+    expect([one.completionId, two.completionId]).toContain(spliced_onto);
+    isSpliced(elsewhere, await session.ask([user('Else?'), elsewhere.message, user('x')]));
+  });
+
+  test('the one that was used is taken, else the latest', async () => {
+    const [one, two] = await twice();
+    const echo = withIds(one, (index) => `own${index}`);
+    const ask = (text: string): Promise<Completion> => session.ask([QUESTION, echo, result('own0', text)]);
+    isSpliced(two, await ask('x'));
+    const again = new TokenSession(pool);
+    const first = await again.ask([QUESTION], CALL);
+    await again.ask([QUESTION, first.message, ...resultsOf(first)]);
+    await again.ask([QUESTION], CALL);
+    isSpliced(first, await again.ask([QUESTION, echo, result('own0', 'y')]));
+  });
+
+  test('the one is taken that more of the history goes on from', async () => {
+    const one = await session.ask([QUESTION], THOUGHT);
+    const deeper = await session.ask([QUESTION, one.message, user('x')], CALL, {
+      turnRefs: new Map([[one.message, one.completionId]]),
+    });
+    const two = await session.ask([QUESTION], THOUGHT);
+    await session.ask([QUESTION, two.message, user('y')], CALL, {
+      turnRefs: new Map([[two.message, two.completionId]]),
+    });
+    isSpliced(deeper, await session.ask([QUESTION, one.message, user('x'), deeper.message, ...resultsOf(deeper)]));
+  });
+});
+
+describe('thinking', () => {
+  test.each([
+    ['template', 'thinking'],
+    ['tool_cycle', 'thinking'],
+    ['all', null],
+  ] as const)(
+    'at a user message, where the template drops it, with retention %s',
+    async (thinking_retention, because) => {
+      pool = await TemplatePool.start('strip_thinking');
+      session = new TokenSession(pool, { thinking_retention });
+      const first = await session.ask([QUESTION], { message: { ...CALL.message, reasoning_content: 'Hm.' } });
+      const history = [QUESTION, first.message, ...resultsOf(first)];
+      const second = await session.ask(history, { message: { content: 'So.' } });
+      isSpliced(first, second);
+      const third = await session.ask([...history, second.message, user('And?')], { message: { content: 'So.' } });
+      expect(third.capture).toMatchObject({ thinking_retention, rendered_because: because });
+      expect(textOf(third.promptIds).includes('Hm.')).toBe(because === null);
+    },
+  );
+
+  test('keeps no prompt from being spliced where there is none', async () => {
+    pool = await TemplatePool.start('strip_thinking');
+    session = new TokenSession(pool);
+    const first = await session.ask([QUESTION], { message: { content: 'Yes.' } });
+    isSpliced(first, await session.ask([QUESTION, first.message, user('And?')]));
+  });
+});
+
+describe('a template', () => {
+  const follow = async (first: Completion): Promise<Completion> =>
+    session.ask([QUESTION, first.message, ...resultsOf(first)]);
+
+  test('whose close is not known is asked for all of it', async () => {
+    pool.facts = { ...pool.facts, close_ids: [] };
+    const first = await session.ask([QUESTION], CALL);
+    expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
+  });
+
+  test('that refuses a stand-in renders behind the whole history', async () => {
+    const first = await session.ask([QUESTION], CALL);
+    pool.refuse = ({ messageTexts }) => messageTexts[0]?.includes('"Go on"') === true && messageTexts.length > 2;
+    const next = await follow(first);
+    isSpliced(first, next);
+    expect(suffixOf(first, next)).toContain('done 1');
+  });
+
+  test('that refuses everything is quoted to the harness', async () => {
+    const first = await session.ask([QUESTION], CALL);
+    pool.refuse = () => true;
+    await expect(follow(first)).rejects.toMatchObject({ code: 'engine_rejected', message: 'the template refuses' });
+    pool.refuse = ({ generationPrompt }) => !generationPrompt;
+    expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
+  });
+
+  test.each([true, false])(
+    'that leaves the last turn open is asked for all of it, short form %s',
+    async (tail_render) => {
+      pool.facts = { ...pool.facts, tail_render };
+      const closing = pool.render.bind(pool);
+      pool.render = async (request) => {
+        const ids = await closing(request);
+        const open = !request.generationPrompt && request.messageTexts.at(-1)?.includes('tool_calls') === true;
+        return open ? ids.subarray(0, ids.lastIndexOf(imEnd)) : ids;
+      };
+      const first = await session.ask([QUESTION], CALL);
+      expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
+    },
+  );
+
+  test('that closes turns otherwise where something follows is asked for all of it', async () => {
+    const closing = pool.render.bind(pool);
+    pool.render = async (request) => {
+      const ids = await closing(request);
+      return request.generationPrompt
+        ? Int32Array.from([...ids].flatMap((id) => (id === imEnd ? [id, id] : [id])))
+        : ids;
+    };
+    const first = await session.ask([QUESTION], CALL);
+    expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
+  });
+
+  test('that counts what is before is found out, and rendered in full from then on', async () => {
+    const counted = pool.render.bind(pool);
+    pool.render = async (request) => {
+      const ids = await counted(request);
+      const note = idsOf(`(${request.messageTexts.length})`);
+      return request.generationPrompt ? Int32Array.of(...ids, ...note) : ids;
+    };
+    const start = [user('a'), user('b'), user('c')];
+    // One splice in 64 is checked, by its id: the chance that none of 2,000 is, is 2e-14.
+    for (let turn = 0; session.notices.length === 0 && turn < 2_000; turn++) {
+      const first = await session.ask(start, CALL);
+      const next = await session.ask([...start, first.message, ...resultsOf(first)]);
+      expect(suffixOf(first, next)).toContain(session.notices.length === 0 ? '(4)' : '(6)');
+    }
+    expect(session.notices).toHaveLength(1);
+    const first = await session.ask(start, CALL);
+    expect(suffixOf(first, await session.ask([...start, first.message, ...resultsOf(first)]))).toContain('(6)');
+  });
+
+  test('whose engine told no ids leaves nothing to go on from', async () => {
+    pool.mode = 'text';
+    const first = await session.ask([QUESTION], CALL);
+    expect(first.capture).toMatchObject({ mode: 'text', rendered_because: 'chat_mode' });
+    pool.mode = 'tokens';
+    expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
+  });
+
+  test('other than that of the recorded turn is not gone on with', async () => {
+    const first = await session.ask([QUESTION], CALL);
+    pool.facts = { ...pool.facts, fingerprint: 'another' };
+    expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
+  });
+});
+
+describe('an engine', () => {
+  test('that tells of another prompt than it was sent is refused', async () => {
+    const { generate } = pool;
+    pool.generate = async (request) => {
+      const answer = await generate.call(pool, request);
+      answer.reply.promptIds[0] = imEnd;
+      return answer;
+    };
+    await expect(session.ask([QUESTION])).rejects.toMatchObject({ code: 'engine_error' });
+    expect(session.calls.completions()).toEqual([]);
+  });
+
+  test.each(['unsupported', 'engine_unavailable'] as const)(
+    'that cannot do what is asked says so: %s',
+    async (code) => {
+      pool.modeOf = () => {
+        throw new FloeError(code, 'not here');
+      };
+      await expect(session.ask([QUESTION])).rejects.toMatchObject({ code, message: 'not here' });
+    },
+  );
+});
+
+test('a reply that is gone on from is not abandoned, whatever ids its calls came back with', async () => {
+  const ask = (): Promise<Completion> =>
+    session.calls.begin('one body', openaiChat, session.requestOf([QUESTION])).outcome;
+  pool.says.push(CALL, CALL);
+  const [one, two] = [await ask(), await ask()];
+  expect([one.abandoned, two.abandoned]).toEqual([true, false]);
+  const calls = one.message.tool_calls?.map((call, index) => ({ ...call, id: `own${index}` })) ?? [];
+  const echo: ChatMessage = { ...one.message, tool_calls: calls };
+  await session.ask([QUESTION, echo, result('own0', 'x')], undefined, {
+    turnRefs: new Map([[echo, one.completionId]]),
+  });
+  expect([one.abandoned, two.abandoned]).toEqual([false, false]);
+});
+
+test('what is counted is the prompt that would be built', async () => {
+  const first = await session.ask([QUESTION], CALL);
+  const messages = [QUESTION, first.message, ...resultsOf(first)];
+  const count = await session.calls.countTokens(session.requestOf(messages), new AbortController().signal);
+  const next = await session.ask(messages);
+  expect(count).toBe(next.promptIds.length);
+});
+
+test('a conversation by references to its replies goes on from them', async () => {
+  let last = await session.ask([QUESTION], CALL);
+  for (let turn = 0; turn < 5; turn++) {
+    const next = await session.ask(resultsOf(last, `${turn}`), CALL, { continues: last.completionId });
+    isSpliced(last, next);
+    expect(next.request.messages).toHaveLength(last.request.messages.length + 3);
+    expect(next.request.messageTexts[0]).toBe(last.request.messageTexts[0]);
+    last = next;
+  }
+});

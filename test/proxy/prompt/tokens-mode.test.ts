@@ -1,0 +1,125 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { systemClock } from '../../../src/core/clock.ts';
+import { createEnginePool, type EnginePool } from '../../../src/engines/pool.ts';
+import { createProxy, type ModelProxy } from '../../../src/proxy/http/proxy.ts';
+import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../../src/schema/index.ts';
+import type { ScenarioInput } from '../../../src/sim/scenario.ts';
+import { type SimServer, startSim } from '../../../src/sim/server.ts';
+import { buildGraph } from '../../../src/tokens/graph.ts';
+import { type Said, SPEAKERS, type Speaker, type Turn } from '../../golden/speakers.ts';
+import { HandJournal } from '../rig.ts';
+
+const CALLS = 3;
+const SCENARIO: ScenarioInput = {
+  name: 'looking',
+  rules: [
+    {
+      when: { assistant_turns: { max: CALLS - 1 } },
+      spelling: 'letters',
+      reply: [
+        { think: { text: 'Where is it?', noise: 7 } },
+        { text: 'I look: naïve 🚲.\n' },
+        { call: { tool: 'sh', arguments: { command: 'ls  -l\n', quick: true } } },
+        { call: { tool: 'sh', arguments: { command: 'pwd' } } },
+      ],
+    },
+    { reply: [{ think: { noise: 5 } }, { text: 'Found it.' }] },
+  ],
+};
+
+let sim: SimServer;
+let engines: EnginePool;
+let proxy: ModelProxy;
+beforeAll(async () => {
+  sim = await startSim({ scaleOut: true, templateMode: 'strip_thinking', scenarios: [SCENARIO] });
+  engines = await createEnginePool([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
+  proxy = createProxy({ engines, journal: new HandJournal(), clock: systemClock });
+  await proxy.listen({ host: '127.0.0.1', port: 0 });
+});
+afterAll(async () => {
+  await proxy.close();
+  await engines.close();
+  await sim.close();
+});
+
+/** What harnesses do to a turn before they send it back. */
+const DISTORTIONS: Record<string, (said: Said) => Said> = {
+  nothing: (said) => said,
+  'dropped thinking': (said) => ({ ...said, reasoning: '' }),
+  'arguments written anew': ({ calls, ...said }) => ({
+    ...said,
+    calls: calls.map((call) => ({
+      ...call,
+      arguments: JSON.stringify(Object.fromEntries(Object.entries(JSON.parse(call.arguments)).reverse()), null, 2),
+    })),
+  }),
+  'trimmed text': (said) => ({ ...said, text: said.text.trim(), reasoning: said.reasoning.trim() }),
+  'ids of its own': ({ calls, ...said }) => ({
+    ...said,
+    calls: calls.map((call, index) => ({ ...call, id: `own_${index}` })),
+  }),
+};
+
+let sessions = 0;
+
+async function run(speaker: Speaker, stream: boolean, distort: (said: Said) => Said, last: 'tools' | 'user') {
+  const key = `key-${++sessions}-0123456789012345678901234567890`;
+  const session = await proxy.open({
+    sessionId: `ses_${sessions}`,
+    attempt: 0,
+    sampleIndex: sessions,
+    key,
+    socketPath: null,
+    modelName: 'policy',
+    sampling: samplingSchema.parse({}),
+    engine: taskEngineSchema.parse({ mode: 'tokens', thinking_retention: last === 'user' ? 'all' : 'template' }),
+  });
+  const turns: Turn[] = [{ role: 'user', text: 'Where is it?' }];
+  for (let call = 0; call <= CALLS + (last === 'user' ? 1 : 0); call++) {
+    const { path, body } = speaker.write({ system: 'Be brief.', turns, tools: ['sh'], stream });
+    const reply = await fetch(`${proxy.origin}/s/${key}${path}`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    });
+    expect(reply.status).toBe(200);
+    const said = distort(speaker.read(await reply.text(), stream));
+    turns.push({ role: 'assistant', said });
+    if (said.calls.length === 0) turns.push({ role: 'user', text: 'Are you sure?' });
+    else turns.push({ role: 'results', results: said.calls.map((each) => ({ call: each, text: 'here <|im_end|>' })) });
+  }
+  await session.close();
+  return session.completions();
+}
+
+describe.each(
+  SPEAKERS.flatMap((speaker) => [true, false].map((stream) => ({ speaker, name: speaker.dialect, stream }))),
+)('in tokens mode, $name with stream $stream', ({ speaker, stream }) => {
+  test.each(Object.keys(DISTORTIONS))('%s leaves every prompt exact', async (name) => {
+    for (const last of ['tools', 'user'] as const) {
+      const completions = await run(speaker, stream, DISTORTIONS[name] as (said: Said) => Said, last);
+      const links = buildGraph(completions).nodes.map(({ link }) => link);
+      expect(links).toEqual(['root', ...Array<string>(completions.length - 1).fill('exact')]);
+      const [, ...later] = completions;
+      expect(later.map(({ capture }) => capture.spliced_onto)).toEqual(
+        completions.slice(0, -1).map(({ completionId }) => completionId),
+      );
+    }
+  });
+
+  test('rewritten arguments are rendered, and nothing is guessed', async () => {
+    const repaired = DISTORTIONS['arguments written anew'] as (said: Said) => Said;
+    const completions = await run(
+      speaker,
+      stream,
+      (said) => repaired({ ...said, calls: said.calls.map((call) => ({ ...call, arguments: '{"command":"rm"}' })) }),
+      'tools',
+    );
+    expect(completions.map(({ capture }) => capture.rendered_because)).toEqual([
+      'first',
+      'rewritten',
+      'rewritten',
+      'rewritten',
+    ]);
+  });
+});

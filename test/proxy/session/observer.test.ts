@@ -1,0 +1,116 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { systemClock } from '../../../src/core/clock.ts';
+import { passingSpan } from '../../../src/core/tracing.ts';
+import { createProxy, type ModelProxy } from '../../../src/proxy/http/proxy.ts';
+import type { EndedCall } from '../../../src/proxy/session/observer.ts';
+import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
+import { samplingSchema, taskEngineSchema } from '../../../src/schema/index.ts';
+import { json } from '../../engines/scripted-server.ts';
+import { chatBody, Rig } from '../rig.ts';
+
+const PARENT = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01';
+const KEY = 'key-0123456789012345678901234567890123456';
+
+let rig: Rig;
+let proxy: ModelProxy;
+let calls: EndedCall[];
+beforeEach(async () => {
+  rig = await Rig.start();
+  calls = [];
+  const observer = (call: EndedCall): void => void calls.push(call);
+  proxy = createProxy({ engines: rig.engines, journal: rig.journal, clock: systemClock, observer });
+  await proxy.listen({ host: '127.0.0.1', port: 0 });
+});
+afterEach(async () => {
+  await proxy.close();
+  await rig.stop();
+});
+
+async function open(over: Partial<ProxySessionSpec> = {}): Promise<void> {
+  await proxy.open({
+    sessionId: 'ses_1',
+    attempt: 1,
+    sampleIndex: 0,
+    key: KEY,
+    socketPath: null,
+    modelName: 'policy',
+    sampling: samplingSchema.parse({}),
+    engine: taskEngineSchema.parse({}),
+    ...over,
+  });
+}
+
+function post(body: string, key = KEY): Promise<number> {
+  const headers = { 'content-type': 'application/json' };
+  return fetch(`${proxy.origin}/s/${key}/v1/chat/completions`, { method: 'POST', headers, body }).then(
+    async (reply) => {
+      await reply.text();
+      return reply.status;
+    },
+  );
+}
+
+const chat = (): string => JSON.stringify(chatBody());
+
+describe('the observer of model calls', () => {
+  it('hears of an answered call once, with the time of its engine', async () => {
+    await open();
+    expect(await post(chat())).toBe(200);
+    expect(calls).toEqual([
+      {
+        dialect: 'openai_chat',
+        engineId: expect.any(String),
+        code: 'ok',
+        totalMs: expect.any(Number),
+        engineMs: expect.any(Number),
+      },
+    ]);
+    const [{ totalMs, engineMs }] = calls as [EndedCall];
+    expect(totalMs).toBeGreaterThanOrEqual(engineMs ?? Number.NaN);
+  });
+
+  it('hears once of a call that several requests joined', async () => {
+    let release = (): void => {};
+    const held = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    const { onChat } = rig.server;
+    rig.server.onChat = async (received) => {
+      await held;
+      await onChat(received);
+    };
+    await open();
+    const both = [post(chat()), post(chat())];
+    await expect.poll(() => rig.server.received.length).toBe(1);
+    release();
+    expect(await Promise.all(both)).toEqual([200, 200]);
+    expect(calls.map(({ code }) => code)).toEqual(['ok']);
+  });
+
+  it('hears which engine refused, and of what was refused before it began', async () => {
+    rig.server.onChat = (received) => json(received.response, 400, { error: { message: 'no' } });
+    await open();
+    expect(await post(chat())).toBeGreaterThanOrEqual(400);
+    expect(await post('{')).toBe(400);
+    expect(await post(chat(), 'another-key-012345678901234567890123')).toBe(401);
+    expect(calls.map(({ code, engineId, engineMs }) => [code, engineId !== null, engineMs])).toEqual([
+      ['engine_rejected', true, null],
+      ['malformed_json', false, null],
+      ['unauthorized', false, null],
+    ]);
+  });
+});
+
+describe('the trace of a session', () => {
+  it('is told to the engine', async () => {
+    await open({ span: passingSpan(PARENT) });
+    await post(chat());
+    expect(rig.server.received.map(({ headers }) => headers.traceparent)).toEqual([PARENT]);
+  });
+
+  it('is not told where there is none', async () => {
+    await open();
+    await post(chat());
+    expect(rig.server.received.map(({ headers }) => headers.traceparent)).toEqual([undefined]);
+  });
+});

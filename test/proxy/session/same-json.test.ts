@@ -1,0 +1,45 @@
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { sameJson } from '../../../src/proxy/session/same-json.ts';
+
+/** As JSON.parse gives it: few keys and values, so that pairs are often equal or almost. */
+const { value } = fc.letrec<{ value: unknown }>((tie) => ({
+  value: fc.oneof(
+    { depthSize: 'small' },
+    fc.constantFrom(0, 1, '', 'a', '1', true, false, null, 'é'),
+    fc.array(tie('value'), { maxLength: 3 }),
+    fc.dictionary(fc.constantFrom('a', 'b', '1', '__proto__'), tie('value'), { maxKeys: 3 }),
+  ),
+}));
+const parsed = value.map((drawn) => JSON.parse(JSON.stringify(drawn)) as unknown);
+
+test('two values are the same exactly when their texts are', () => {
+  let same = 0;
+  fc.assert(
+    fc.property(parsed, parsed, (a, b) => {
+      const expected = JSON.stringify(a) === JSON.stringify(b);
+      if (expected) same++;
+      expect(sameJson(a, b)).toBe(expected);
+      expect(sameJson(a, JSON.parse(JSON.stringify(a)))).toBe(true);
+    }),
+    { numRuns: 3_000 },
+  );
+  expect(same).toBeGreaterThan(10);
+});
+
+test.each<[unknown, unknown]>([
+  [
+    { a: 1, b: 2 },
+    { b: 2, a: 1 },
+  ],
+  [[], {}],
+  [{}, []],
+  [{ 0: 'a' }, ['a']],
+  [[1], [1, 1]],
+  [{ a: null }, {}],
+  ['1', 1],
+  [null, {}],
+  [undefined, {}],
+])('%j is not %j', (a, b) => {
+  expect(sameJson(a, b)).toBe(false);
+});

@@ -1,0 +1,91 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { TurnLimit } from '../../../src/proxy/session/turn-limit.ts';
+import { type CallKind, callKindSchema } from '../../../src/schema/index.ts';
+
+/** Null: let through. */
+function refusal(limit: TurnLimit, kind: CallKind): FloeError | null {
+  try {
+    limit.refuse(kind);
+    return null;
+  } catch (error) {
+    if (error instanceof FloeError) return error;
+    throw error;
+  }
+}
+
+function call(limit: TurnLimit, kind: CallKind, answered = true): boolean {
+  if (refusal(limit, kind) !== null) return false;
+  limit.begun(kind);
+  limit.ended(kind, answered);
+  return true;
+}
+
+const SIDE_KINDS = callKindSchema.options.filter((kind) => kind !== 'main');
+
+describe('a bound on turns', () => {
+  test.each(SIDE_KINDS)('is no way to call without end by another label: %s', (kind) => {
+    let told = 0;
+    const limit = new TurnLimit(2, () => void told++);
+    let calls = 0;
+    while (calls < 10_000 && call(limit, kind)) calls++;
+    expect(calls).toBe(256);
+    expect(told).toBe(1);
+    const refused = refusal(limit, kind);
+    expect(refused).toMatchObject({ code: 'turn_limit', details: { turns: 2, calls: 256 } });
+    expect(refused?.message).not.toMatch(/context|too long|token|length|exceed|maximum|window|prompt/i);
+    // The main agent is over with it, although it has turns left.
+    expect(refusal(limit, 'main')).toMatchObject({ code: 'turn_limit' });
+    expect(told).toBe(1);
+  });
+
+  test('grows with the turns that the main agent may have', () => {
+    const limit = new TurnLimit(100, () => undefined);
+    let calls = 0;
+    while (calls < 10_000 && call(limit, SIDE_KINDS[calls % SIDE_KINDS.length] ?? 'title')) calls++;
+    expect(calls).toBe(3200);
+  });
+
+  test('leaves sub-agents their calls when the main agent has had its turns', () => {
+    const limit = new TurnLimit(1, () => undefined);
+    expect(call(limit, 'main')).toBe(true);
+    expect(call(limit, 'main')).toBe(false);
+    expect(call(limit, 'subagent')).toBe(true);
+  });
+
+  test('does not count calls without a usable reply', () => {
+    const limit = new TurnLimit(1, () => undefined);
+    for (let i = 0; i < 1000; i++) expect(call(limit, 'main', false)).toBe(true);
+    expect(call(limit, 'main')).toBe(true);
+  });
+
+  test('that is absent refuses nothing', () => {
+    const limit = new TurnLimit(null, () => expect.unreachable());
+    for (let i = 0; i < 1000; i++) expect(call(limit, i % 2 === 0 ? 'main' : 'title')).toBe(true);
+  });
+
+  test('is never passed, whatever runs at the same time', () => {
+    const action = fc.record({ kind: fc.constantFrom<CallKind>('main', 'subagent', 'title'), answered: fc.boolean() });
+    fc.assert(
+      fc.property(fc.array(action, { maxLength: 400 }), fc.integer({ min: 1, max: 6 }), (actions, parallel) => {
+        const limit = new TurnLimit(3, () => undefined);
+        const running: typeof actions = [];
+        const recorded = { main: 0, all: 0 };
+        for (const next of actions) {
+          if (refusal(limit, next.kind) === null) {
+            limit.begun(next.kind);
+            running.push(next);
+          }
+          const done = running.length >= parallel ? running.shift() : undefined;
+          if (done === undefined) continue;
+          limit.ended(done.kind, done.answered);
+          if (done.answered && done.kind === 'main') recorded.main++;
+          if (done.answered) recorded.all++;
+        }
+        expect(recorded.main).toBeLessThanOrEqual(3);
+        expect(recorded.all).toBeLessThanOrEqual(256);
+      }),
+    );
+  });
+});
