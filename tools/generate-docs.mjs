@@ -28,7 +28,7 @@ const { configurationPage } = await compiled('cli/config-file.js');
 const { clusterReference } = await compiled('cluster/reference.js');
 const { createGatewayMetrics } = await compiled('observe/metrics.js');
 const { ServerMetrics } = await compiled('observe/server-metrics.js');
-const { COUNTERS } = await compiled('rollout/counters.js');
+const { COUNTERS } = await compiled('rollout/status/counters.js');
 
 function errorsPage() {
   const rows = Object.entries(ERROR_TABLE).map(

@@ -15,7 +15,7 @@ export const BUGS = [
   },
   {
     name: 'results are acknowledged before their bytes are stored',
-    file: 'rollout/delivered-parts.js',
+    file: 'rollout/sessions/delivery-envelope.js',
     edits: [
       [
         'context.blobs.put(bytes)',
@@ -25,12 +25,12 @@ export const BUGS = [
   },
   {
     name: 'a session goes back to the queue under its old epoch',
-    file: 'rollout/endings.js',
+    file: 'rollout/sessions/end.js',
     edits: [['epoch: row.epoch + 1,\n        node_id', 'epoch: row.epoch,\n        node_id']],
   },
   {
     name: 'an old epoch is no reason to refuse a result',
-    file: 'rollout/deliveries.js',
+    file: 'rollout/sessions/deliver.js',
     edits: [
       ['const fits = row.epoch === summary.epoch && row.node_id === nodeId &&', 'const fits ='],
       ['if (row.epoch !== summary.epoch || row.node_id !== nodeId) {', 'if (false) {'],
@@ -39,7 +39,7 @@ export const BUGS = [
   },
   {
     name: 'a result is taken twice',
-    file: 'rollout/deliveries.js',
+    file: 'rollout/sessions/deliver.js',
     edits: [
       [' && !isTerminal(row.status);', ';'],
       ["if (row.status === 'CANCELLED' ||", 'if ('],
@@ -47,7 +47,7 @@ export const BUGS = [
   },
   {
     name: 'a cancelled session still succeeds',
-    file: 'rollout/groups.js',
+    file: 'rollout/tasks/groups.js',
     edits: [
       [
         'const leased = row.lease_expires_ms !== null;\n',
@@ -57,72 +57,72 @@ export const BUGS = [
   },
   {
     name: 'a heartbeat renews no lease',
-    file: 'rollout/heartbeats.js',
+    file: 'rollout/nodes/heartbeats.js',
     edits: [['aging.map(({ row }) => row.session_id)', '[]']],
   },
   {
     name: 'leases that ran out are never taken back',
-    file: 'rollout/leases.js',
+    file: 'rollout/sessions/claim.js',
     edits: [['if (found > 0)', 'if (false)']],
   },
   {
     name: 'a process that takes over leaves the sessions of the older one',
-    file: 'rollout/registration.js',
+    file: 'rollout/nodes/registration.js',
     edits: [['await takeBackFrom(context, tables, effects, nodeId, known);', '']],
   },
   {
     name: 'an older process of a node goes on',
-    file: 'rollout/nodes.js',
+    file: 'rollout/nodes/nodes.js',
     edits: [['if (node.instance === instance)', 'if (true)']],
   },
   {
     name: 'a draining node gets work',
-    file: 'rollout/leases.js',
+    file: 'rollout/sessions/claim.js',
     edits: [['if (node.draining === 1)', 'if (false)']],
   },
   {
     name: 'a failed attempt is tried again at once',
-    file: 'rollout/attempts.js',
+    file: 'rollout/sessions/retry.js',
     edits: [['delayMs: retryDelayMs(context, attempt)', 'delayMs: 0']],
   },
   {
     name: 'a failed attempt does not count',
-    file: 'rollout/attempts.js',
+    file: 'rollout/sessions/retry.js',
     edits: [['const attempt = row.attempt + 1;', 'const attempt = row.attempt;']],
   },
   {
     name: 'a failure of the machine has reward 0',
-    file: 'rollout/summary.js',
+    file: 'rollout/sessions/summary.js',
     edits: [['OUTCOMES[summary.outcome].evaluated ? summary.reward : null', 'summary.reward ?? 0']],
   },
   {
     name: 'every ended session counts as usable',
-    file: 'rollout/closings.js',
+    file: 'rollout/sessions/closings.js',
     edits: [['usable: unusable === null ? 1 : 0', 'usable: 1']],
   },
   {
     name: 'an early stop stops nothing',
-    file: 'rollout/groups.js',
+    file: 'rollout/tasks/groups.js',
     edits: [['return least !== null && task.usable_sessions >= least;', 'return false;']],
   },
   {
     name: 'a refill is not used up',
-    file: 'rollout/groups.js',
+    file: 'rollout/tasks/groups.js',
     edits: [['refills_left: task.refills_left - 1', 'refills_left: task.refills_left']],
   },
   {
     name: 'a deadline passes unseen',
-    file: 'rollout/sweeps.js',
+    file: 'rollout/background.js',
     edits: [['await sweepDeadlines(context);', '']],
   },
   {
     name: 'a repeated submit is a conflict',
-    file: 'rollout/tasks.js',
+    file: 'rollout/tasks/submit.js',
     edits: [['return tables.tasks.findByKey(request.idempotency_key);', 'return undefined;']],
   },
   {
     name: 'a cancellation before the submit is forgotten',
-    file: 'rollout/tasks.js',
+    file: 'rollout/tasks/submit.js',
     edits: [['if (await tables.tombstones.has(taskId, nowMs))', 'if (false)']],
   },
   {
@@ -132,22 +132,22 @@ export const BUGS = [
   },
   {
     name: 'a page skips a result',
-    file: 'rollout/result-reading.js',
+    file: 'rollout/sessions/results.js',
     edits: [['next: rows.at(-1)?.cursor ?? after', 'next: (rows.at(-1)?.cursor ?? after - 1) + 1']],
   },
   {
     name: 'results count as collected when they are sent',
-    file: 'rollout/result-reading.js',
+    file: 'rollout/sessions/results.js',
     edits: [['tables.results.collect(trainer, position.after)', 'tables.results.collect(trainer, 1e9)']],
   },
   {
     name: 'results never count as collected',
-    file: 'rollout/result-reading.js',
+    file: 'rollout/sessions/results.js',
     edits: [['await tables.results.collect(trainer, position.after);', ';']],
   },
   {
     name: 'a trainer that does not collect gets more and more',
-    file: 'rollout/scheduling.js',
+    file: 'rollout/sessions/scheduling.js',
     edits: [['if (load[what] >= most)', 'if (false)']],
   },
   {
@@ -157,17 +157,17 @@ export const BUGS = [
   },
   {
     name: 'a callback is sent by every server',
-    file: 'rollout/callbacks.js',
+    file: 'rollout/callbacks/delivery.js',
     edits: [['time.nowMs() + this.context.config.callback_claim_seconds * 1000', 'time.nowMs()']],
   },
   {
     name: 'a callback counts as delivered whatever the answer',
-    file: 'rollout/callbacks.js',
+    file: 'rollout/callbacks/delivery.js',
     edits: [['return status >= 200 && status <= 299;', 'return true;']],
   },
   {
     name: 'each try of a callback has a key of its own',
-    file: 'rollout/callback-signature.js',
+    file: 'rollout/callbacks/signature.js',
     edits: [['return `floe-task-${row.task_id}`;', 'return `floe-task-${row.task_id}-${row.tries}`;']],
   },
   {
@@ -182,7 +182,7 @@ export const BUGS = [
   },
   {
     name: 'remains are acknowledged and not kept',
-    file: 'rollout/partials.js',
+    file: 'rollout/sessions/partials.js',
     edits: [['await tables.results.addDelivery({', 'void ({']],
   },
 ];

@@ -2,10 +2,10 @@ import type { Clock } from '../core/clock.ts';
 import type { Outcome, RolloutEvent, SessionStatus, SessionSummary, TaskRequest } from '../schema/index.ts';
 import type { BlobStore, SessionRow, StoreTables } from '../store/index.ts';
 import type { RolloutConfig } from './config.ts';
-import type { CounterName, Counters } from './counters.ts';
 import type { EventBus } from './event-bus.ts';
-import type { Scheduling } from './scheduling.ts';
 import type { ServiceTime } from './service-time.ts';
+import type { Scheduling } from './sessions/scheduling.ts';
+import type { CounterName, Counters } from './status/counters.ts';
 import type { Topic, Wakeups } from './wakeups.ts';
 import type { WatchedStore } from './watched-store.ts';
 

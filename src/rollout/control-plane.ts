@@ -5,12 +5,11 @@ import { newId } from '../core/ids.ts';
 import { passingTracer, type Tracer } from '../core/tracing.ts';
 import type { TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
-import { type CallbackTransport, httpTransport } from './callback-transport.ts';
-import { CallbackDelivery } from './callbacks.ts';
-import { endCancelled, endCancelledForever } from './cancellations.ts';
+import { sweepForever, sweepOnce } from './background.ts';
+import { CallbackDelivery } from './callbacks/delivery.ts';
+import { type CallbackTransport, httpTransport } from './callbacks/transport.ts';
 import type { RolloutConfig } from './config.ts';
 import { followAnnouncements, type RolloutContext, type RolloutLog } from './context.ts';
-import { Counters } from './counters.ts';
 import { EventBus } from './event-bus.ts';
 import type { RouteName } from './http/api.ts';
 import { engineHandlers } from './http/engine-handlers.ts';
@@ -20,9 +19,10 @@ import { type MetricsRegistry, serviceHandlers } from './http/service-handlers.t
 import { sessionHandlers } from './http/session-handlers.ts';
 import { taskHandlers } from './http/task-handlers.ts';
 import { retainForever } from './retention.ts';
-import { Scheduling } from './scheduling.ts';
 import { ServiceTime } from './service-time.ts';
-import { sweepForever, sweepOnce } from './sweeps.ts';
+import { endCancelled, endCancelledForever } from './sessions/cancel.ts';
+import { Scheduling } from './sessions/scheduling.ts';
+import { Counters } from './status/counters.ts';
 import { Wakeups } from './wakeups.ts';
 import { WatchedStore } from './watched-store.ts';
 

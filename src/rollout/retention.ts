@@ -1,6 +1,6 @@
 import { FloeError } from '../core/errors.ts';
+import { pause } from './background.ts';
 import type { RolloutContext } from './context.ts';
-import { pause } from './sweeps.ts';
 
 /** Tasks that one transaction removes. A task may have thousands of sessions, and others wait meanwhile. */
 const TASK_BATCH = 10;

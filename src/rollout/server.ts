@@ -2,11 +2,11 @@ import type { FastifyInstance } from 'fastify';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import type { RolloutEvent, RolloutStatus } from '../schema/index.ts';
-import { isLoopbackHost } from './callback-address.ts';
+import { isLoopbackHost } from './callbacks/address.ts';
 import { type RolloutConfig, type RolloutConfigInput, rolloutConfigSchema } from './config.ts';
 import { createControlPlane, type RolloutDeps } from './control-plane.ts';
 import { Listeners, type ListenerUrls } from './http/listeners.ts';
-import { StatusBoard } from './status.ts';
+import { StatusBoard } from './status/status.ts';
 
 export type RolloutServer = {
   /** The main listener: for routes of other parts (a dashboard, say) and for tests that need no socket. */

@@ -1,6 +1,6 @@
 import { FloeError } from '../core/errors.ts';
 import type { Store, StoreTables } from '../store/index.ts';
-import type { Counters } from './counters.ts';
+import type { Counters } from './status/counters.ts';
 
 /** The store, and whether it works: what it refuses is counted, and the status tells of it until it takes something again. */
 export class WatchedStore implements Store {

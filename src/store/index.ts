@@ -1,5 +1,5 @@
-export type { BlobStore } from './blob-store.ts';
-export { DirectoryBlobStore } from './directory-blob-store.ts';
+export type { BlobStore } from './blobs/blob-store.ts';
+export { DirectoryBlobStore } from './blobs/directory.ts';
 export { type OpenStore, openStore, type StorePlace } from './open.ts';
 export type {
   BlobRef,

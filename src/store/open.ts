@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import type { Clock } from '../core/clock.ts';
-import type { BlobStore } from './blob-store.ts';
-import { DirectoryBlobStore } from './directory-blob-store.ts';
+import type { BlobStore } from './blobs/blob-store.ts';
+import { DirectoryBlobStore } from './blobs/directory.ts';
 import { SqliteStore } from './sqlite/store.ts';
 import type { Store } from './store.ts';
 
@@ -37,6 +37,6 @@ async function openDatabase({ dir, database, clock }: StorePlace): Promise<Store
 
 async function openBlobs({ dir, blobs, clock }: StorePlace): Promise<BlobStore> {
   if (blobs === null || !blobs.includes('://')) return DirectoryBlobStore.open(blobs ?? join(dir, 'blobs'), clock);
-  const { S3BlobStore } = await import('./s3-blob-store.ts');
+  const { S3BlobStore } = await import('./blobs/s3.ts');
   return S3BlobStore.open(blobs, clock);
 }

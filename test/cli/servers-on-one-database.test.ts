@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { silentLogger } from '../../src/observe/log.ts';
-import { task } from '../rollout/harness.ts';
+import { task } from '../rollout/workbench.ts';
 import { postgresMissing, usePostgres } from '../store/postgres.ts';
 
 /** Servers and a database are started; a busy machine takes a while. */

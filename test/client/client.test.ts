@@ -6,7 +6,7 @@ import { afterEach, expect, test } from 'vitest';
 import { FloeClient, NodeApi } from '../../src/client/index.ts';
 import { linesOf } from '../../src/client/lines.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { summaryOf, TRAJECTORY, task, Workbench } from '../rollout/harness.ts';
+import { summaryOf, TRAJECTORY, task, Workbench } from '../rollout/workbench.ts';
 
 const undo: (() => Promise<unknown>)[] = [];
 afterEach(async () => {

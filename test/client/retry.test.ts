@@ -5,7 +5,7 @@ import { afterEach, expect, test } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { Caller } from '../rollout/call.ts';
-import { type Running, summaryOf, task, Workbench } from '../rollout/harness.ts';
+import { type Running, summaryOf, task, Workbench } from '../rollout/workbench.ts';
 
 const undo: (() => Promise<unknown>)[] = [];
 afterEach(async () => {

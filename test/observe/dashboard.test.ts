@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { createGatewayMetrics } from '../../src/observe/metrics.ts';
 import { ServerMetrics } from '../../src/observe/server-metrics.ts';
-import { COUNTERS } from '../../src/rollout/counters.ts';
+import { COUNTERS } from '../../src/rollout/status/counters.ts';
 
 type Panel = {
   id: number;

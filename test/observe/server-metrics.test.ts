@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { ServerMetrics } from '../../src/observe/server-metrics.ts';
-import { COUNTERS } from '../../src/rollout/counters.ts';
-import { type Running, summaryOf, task, Workbench } from '../rollout/harness.ts';
+import { COUNTERS } from '../../src/rollout/status/counters.ts';
+import { type Running, summaryOf, task, Workbench } from '../rollout/workbench.ts';
 
 let bench: Workbench;
 let running: Running;

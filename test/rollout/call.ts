@@ -13,7 +13,7 @@ import type {
   TaskRequestInput,
   TaskStatus,
 } from '../../src/schema/index.ts';
-import { METRICS, REGISTRATION, TRAJECTORY } from './harness.ts';
+import { METRICS, REGISTRATION, TRAJECTORY } from './workbench.ts';
 
 export type Answer<T = unknown> = { readonly status: number; readonly body: T };
 export type Refusal = {

@@ -6,8 +6,8 @@ import type { EnginesStatus } from '../../src/schema/index.ts';
 import { PostgresStore } from '../../src/store/postgres/store.ts';
 import { postgresMissing, usePostgres } from '../store/postgres.ts';
 import { Caller } from './call.ts';
-import { summaryOf, task } from './harness.ts';
 import { MemoryBlobs } from './memory-blobs.ts';
+import { summaryOf, task } from './workbench.ts';
 
 /** What only shows where transactions run beside each other, and a statement that fails ends its transaction. */
 describe.skipIf(postgresMissing() !== null)('on PostgreSQL', () => {

@@ -8,7 +8,7 @@ import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Lease, SessionResult, SubmitReply } from '../../src/schema/index.ts';
 import { Caller } from './call.ts';
-import { REGISTRATION, summaryOf, TRAJECTORY, task, Workbench } from './harness.ts';
+import { REGISTRATION, summaryOf, TRAJECTORY, task, Workbench } from './workbench.ts';
 
 let clock: VirtualClock;
 let bench: Workbench;

@@ -4,7 +4,7 @@ import { createLogger } from '../../src/observe/log.ts';
 import { API, type RouteSpec } from '../../src/rollout/http/api.ts';
 import { createRolloutServer } from '../../src/rollout/index.ts';
 import { openStore } from '../../src/store/index.ts';
-import { METRICS, REGISTRATION, type Running, summaryOf, TRAJECTORY, task, Workbench } from './harness.ts';
+import { METRICS, REGISTRATION, type Running, summaryOf, TRAJECTORY, task, Workbench } from './workbench.ts';
 
 const CANARY = 'c4n4ry';
 const secret = (what: string): string => `${CANARY}-${what}`;

@@ -2,7 +2,7 @@ import { afterEach, expect, test } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Lease } from '../../src/schema/index.ts';
 import { Caller } from './call.ts';
-import { type Running, summaryOf, task, Workbench } from './harness.ts';
+import { type Running, summaryOf, task, Workbench } from './workbench.ts';
 
 const LEASE_SECONDS = 30;
 

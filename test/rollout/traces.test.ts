@@ -7,7 +7,7 @@ import { parseTraceparent, traceIdOf } from '../../src/core/tracing.ts';
 import { type FinishedSpan, recordingTracer } from '../../src/observe/recording-tracer.ts';
 import type { RolloutDeps } from '../../src/rollout/index.ts';
 import type { SubmitReply, TaskRequestInput } from '../../src/schema/index.ts';
-import { type Running, summaryOf, task, Workbench } from './harness.ts';
+import { type Running, summaryOf, task, Workbench } from './workbench.ts';
 
 const TRACE = '0af7651916cd43dd8448eb211c80319c';
 const PARENT = `00-${TRACE}-b7ad6b7169203331-01`;

@@ -1,5 +1,5 @@
 import { FloeError } from '../../src/core/errors.ts';
-import type { CallbackTransport } from '../../src/rollout/callback-transport.ts';
+import type { CallbackTransport } from '../../src/rollout/callbacks/transport.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Trainer } from './trainer.ts';
 import type { World } from './world.ts';

@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { FloeError } from '../../core/errors.ts';
-import type { Counters } from '../counters.ts';
+import type { Counters } from '../status/counters.ts';
 
 /** After this time some of what was arriving has arrived. */
 const RETRY_AFTER_SECONDS = 1;

@@ -11,7 +11,7 @@ import {
   resumeEngines,
   setPolicyVersion,
   settled,
-} from '../engines.ts';
+} from '../engines/changes.ts';
 import type { Handlers } from './handler.ts';
 
 /** ProRL Agent's callers do not say how long they wait. */

@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { FloeError } from '../../core/errors.ts';
-import { isLoopbackHost } from '../callback-address.ts';
+import { isLoopbackHost } from '../callbacks/address.ts';
 
 /** Clients of this API send about ten. Node accepts some two thousand. */
 const MAX_HEADERS = 100;

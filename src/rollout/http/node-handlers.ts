@@ -1,11 +1,11 @@
 import type { HeartbeatReply } from '../../schema/index.ts';
 import type { RolloutContext } from '../context.ts';
-import { deliverResult } from '../deliveries.ts';
-import { lookForStops, recordHeartbeat } from '../heartbeats.ts';
-import { type Claim, claimSessions, returnLeases } from '../leases.ts';
-import { drainNode, listNodes, oneNode } from '../nodes.ts';
-import { keepPartial } from '../partials.ts';
-import { asOwner, registerNode } from '../registration.ts';
+import { lookForStops, recordHeartbeat } from '../nodes/heartbeats.ts';
+import { drainNode, listNodes, oneNode } from '../nodes/nodes.ts';
+import { asOwner, registerNode } from '../nodes/registration.ts';
+import { type Claim, claimSessions, returnLeases } from '../sessions/claim.ts';
+import { deliverResult } from '../sessions/deliver.ts';
+import { keepPartial } from '../sessions/partials.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 

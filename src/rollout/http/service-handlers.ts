@@ -2,8 +2,8 @@ import type { FastifyReply } from 'fastify';
 import { FloeError } from '../../core/errors.ts';
 import type { RolloutContext } from '../context.ts';
 import { EventFeed } from '../event-feed.ts';
-import { openApi } from '../openapi.ts';
 import type { Handlers } from './handler.ts';
+import { openApi } from './openapi.ts';
 
 /** Events of a burst are written together: one write for each would cost more than all else. */
 const WRITE_CHARS = 64 * 1024;

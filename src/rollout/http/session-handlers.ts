@@ -1,8 +1,8 @@
 import { Readable } from 'node:stream';
-import { cancelOneSession } from '../cancellations.ts';
 import type { RolloutContext } from '../context.ts';
-import { jsonListBytes } from '../result-bytes.ts';
-import { attemptsOf, knownTask, oneSession, sessionBlob, sessionTexts } from '../session-views.ts';
+import { cancelOneSession } from '../sessions/cancel.ts';
+import { jsonListBytes } from '../sessions/result-json.ts';
+import { attemptsOf, knownTask, oneSession, sessionBlob, sessionTexts } from '../sessions/views.ts';
 import type { Handlers } from './handler.ts';
 
 /** Looking into one session, while it runs and after. */

@@ -1,0 +1,115 @@
+import { lookup as resolve } from 'node:dns';
+import { BlockList, isIP, type LookupFunction } from 'node:net';
+import { FloeError } from '../../core/errors.ts';
+import type { RolloutConfig } from '../config.ts';
+
+const LOOPBACK = new BlockList();
+LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4');
+LOOPBACK.addAddress('::1', 'ipv6');
+
+/**
+ * Never a trainer: link-local addresses (most cloud metadata services live there), multicast, "this host", and the metadata
+ * services that have other addresses (Alibaba, Oracle, Azure, AWS).
+ */
+const FORBIDDEN = new BlockList();
+FORBIDDEN.addSubnet('0.0.0.0', 8, 'ipv4');
+FORBIDDEN.addSubnet('169.254.0.0', 16, 'ipv4');
+FORBIDDEN.addSubnet('224.0.0.0', 3, 'ipv4');
+FORBIDDEN.addAddress('100.100.100.200', 'ipv4');
+FORBIDDEN.addAddress('192.0.0.192', 'ipv4');
+FORBIDDEN.addAddress('168.63.129.16', 'ipv4');
+FORBIDDEN.addAddress('::', 'ipv6');
+FORBIDDEN.addSubnet('fe80::', 10, 'ipv6');
+FORBIDDEN.addSubnet('ff00::', 8, 'ipv6');
+FORBIDDEN.addAddress('fd00:ec2::254', 'ipv6');
+
+export function isLoopbackAddress(address: string): boolean {
+  return inList(LOOPBACK, address);
+}
+
+/** Whether a listener on this host name can be reached from this machine only. */
+export function isLoopbackHost(host: string): boolean {
+  return host === 'localhost' || (isIP(host) !== 0 && isLoopbackAddress(host));
+}
+
+/** Throws `schema_violation` when the configuration does not let callbacks go to this URL. Names are resolved at delivery. */
+export function checkCallbackUrl(config: RolloutConfig, callbackUrl: string): void {
+  const url = new URL(callbackUrl);
+  const host = url.hostname.replace(/^\[|\]$/g, '');
+  const refuse = (message: string): never => {
+    throw new FloeError('schema_violation', `task: callback_url: ${message}`, {
+      issues: [{ path: 'callback_url', message }],
+    });
+  };
+  if (url.protocol !== 'http:' && url.protocol !== 'https:') refuse('must be http or https');
+  if (url.username !== '' || url.password !== '') refuse('must not hold a user name or password');
+  if (config.callback_hosts !== null) {
+    if (!config.callback_hosts.includes(host)) refuse(`host ${host} is not in callback_hosts`);
+    return;
+  }
+  if (isLoopbackHost(config.host) && host !== 'localhost' && isIP(host) === 0) {
+    refuse(`host ${host} is not loopback; name it in callback_hosts to allow it`);
+  }
+  if (!isLoopbackHost(config.host) && host === 'localhost') {
+    refuse(`host ${host} is this server's own machine; name it in callback_hosts to allow it`);
+  }
+  if (isIP(host) !== 0) {
+    const reason = addressRefusal(config, host);
+    if (reason !== null) refuse(reason);
+  }
+}
+
+/**
+ * A DNS lookup that fails on addresses that callbacks may not go to. The connection uses the very addresses that were checked,
+ * so a name that resolves to something else the next time gains nothing.
+ */
+export function checkedLookup(config: RolloutConfig, lookupName: typeof resolve = resolve): LookupFunction {
+  return (hostname, options, done) => {
+    lookupName(hostname, { ...options, all: true }, (error, addresses) => {
+      if (error !== null) return done(error, '', 0);
+      for (const { address } of addresses) {
+        const reason = addressRefusal(config, address);
+        if (reason !== null) return done(new Error(`${hostname}: ${reason}`), '', 0);
+      }
+      const first = addresses[0];
+      if (first === undefined) return done(new Error(`${hostname} has no address`), '', 0);
+      if (options.all === true) return done(null, addresses);
+      done(null, first.address, first.family);
+    });
+  };
+}
+
+function addressRefusal(config: RolloutConfig, given: string): string | null {
+  const address = ipv4Within(given) ?? given;
+  if (inList(FORBIDDEN, address)) return `${given} is a link-local, metadata, multicast or unspecified address`;
+  if (config.callback_hosts !== null) return null;
+  const loopback = isLoopbackAddress(address);
+  if (isLoopbackHost(config.host)) {
+    return loopback ? null : `${given} is not loopback; name its host in callback_hosts to allow it`;
+  }
+  return loopback ? `${given} is this server's own machine; name its host in callback_hosts to allow it` : null;
+}
+
+function inList(list: BlockList, address: string): boolean {
+  return list.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4');
+}
+
+/** The IPv4 address that a network translates an IPv6 one to: mapped, compatible, 6to4 or NAT64. */
+function ipv4Within(address: string): string | null {
+  if (isIP(address) !== 6) return null;
+  // The URL parser writes every form of an address in one way, without dots.
+  const [head = '', tail] = new URL(`http://[${address.split('%')[0]}]`).hostname.slice(1, -1).split('::');
+  const before = head === '' ? [] : head.split(':');
+  const after = tail === undefined || tail === '' ? [] : tail.split(':');
+  const groups = [...before, ...Array<string>(8 - before.length - after.length).fill('0'), ...after];
+  const prefix = groups.slice(0, 6).join(':');
+  if (groups[0] === '2002') return dotted(groups[1], groups[2]);
+  const embedding = ['0:0:0:0:0:0', '0:0:0:0:0:ffff', '64:ff9b:0:0:0:0'].includes(prefix);
+  // `::` and `::1` are IPv6 addresses of their own.
+  return embedding && !(prefix === '0:0:0:0:0:0' && groups[6] === '0') ? dotted(groups[6], groups[7]) : null;
+}
+
+function dotted(high = '0', low = '0'): string {
+  const [a, b] = [Number.parseInt(high, 16), Number.parseInt(low, 16)];
+  return [a >> 8, a & 255, b >> 8, b & 255].join('.');
+}

@@ -1,0 +1,99 @@
+import { z } from 'zod';
+import * as schemas from '../../schema/index.ts';
+import { API, type RouteSpec } from './api.ts';
+
+type JsonObject = { [key: string]: unknown };
+
+const VERSION = '0.1.0';
+
+/** The OpenAPI 3.1 document of the control API, generated from the route table and the schemas. */
+export function openApi(): JsonObject {
+  const registry = z.registry<{ id: string }>();
+  for (const [name, schema] of Object.entries(schemas)) {
+    if (schema instanceof z.ZodType) registry.add(schema, { id: componentName(name) });
+  }
+  const paths: Record<string, JsonObject> = {};
+  for (const [name, route] of Object.entries<RouteSpec>(API)) {
+    const path = route.path.replace(':id', '{id}');
+    paths[path] = { ...paths[path], [route.method.toLowerCase()]: operation(name, route, registry) };
+  }
+  return {
+    openapi: '3.1.0',
+    info: { title: 'floe control API', version: VERSION },
+    security: [{ token: [] }],
+    paths,
+    components: {
+      securitySchemes: { token: { type: 'http', scheme: 'bearer' } },
+      schemas: components(registry),
+    },
+  };
+}
+
+function operation(name: string, route: RouteSpec, registry: Registry): JsonObject {
+  const media = route.media ?? ['application/json'];
+  const reply = jsonSchema(route.reply, registry, 'output');
+  return {
+    operationId: name,
+    summary: route.summary,
+    ...(route.open === true ? { security: [] } : {}),
+    parameters: [...pathParameters(route), ...queryParameters(route, registry)],
+    ...requestBody(route, registry),
+    responses: {
+      200: { description: 'OK', content: Object.fromEntries(media.map((type) => [type, { schema: reply }])) },
+      default: {
+        description: 'Refused; the codes are listed in errors.md.',
+        content: { 'application/json': { schema: jsonSchema(schemas.errorReplySchema, registry, 'output') } },
+      },
+    },
+  };
+}
+
+function requestBody(route: RouteSpec, registry: Registry): JsonObject {
+  if (route.rawBody !== undefined) {
+    return {
+      requestBody: { required: true, content: { [route.rawBody]: { schema: { type: 'string', format: 'binary' } } } },
+    };
+  }
+  if (route.body === undefined) return {};
+  const schema = jsonSchema(route.body, registry, 'input');
+  return { requestBody: { required: true, content: { 'application/json': { schema } } } };
+}
+
+function pathParameters(route: RouteSpec): JsonObject[] {
+  if (!route.path.includes(':id')) return [];
+  return [{ name: 'id', in: 'path', required: true, schema: { type: 'string' } }];
+}
+
+function queryParameters(route: RouteSpec, registry: Registry): JsonObject[] {
+  return Object.entries(route.query?.shape ?? {}).map(([name, schema]) => ({
+    name,
+    in: 'query',
+    required: false,
+    schema: jsonSchema(schema as z.ZodType, registry, 'input'),
+  }));
+}
+
+type Registry = ReturnType<typeof z.registry<{ id: string }>>;
+
+/** `taskRequestSchema` -> `TaskRequest`. */
+function componentName(exported: string): string {
+  const name = exported.replace(/Schema$/, '');
+  return name.charAt(0).toUpperCase() + name.slice(1);
+}
+
+/** A reference where the schema has a name, else the schema itself. */
+function jsonSchema(schema: z.ZodType, registry: Registry, io: 'input' | 'output'): unknown {
+  const named = registry.get(schema);
+  if (named !== undefined) return { $ref: `#/components/schemas/${named.id}` };
+  const { $schema: _, ...inline } = z.toJSONSchema(schema, { io, unrepresentable: 'any' });
+  return inline;
+}
+
+function components(registry: Registry): JsonObject {
+  const { schemas: generated } = z.toJSONSchema(registry, {
+    io: 'input',
+    unrepresentable: 'any',
+    uri: (id) => `#/components/schemas/${id}`,
+  });
+  return Object.fromEntries(Object.entries(generated).map(([id, { $schema: _, $id: __, ...schema }]) => [id, schema]));
+}

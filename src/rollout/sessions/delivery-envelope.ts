@@ -1,0 +1,85 @@
+import { isUtf8 } from 'node:buffer';
+import { createHash } from 'node:crypto';
+import { decodeEnvelope } from '../../core/envelope.ts';
+import { FloeError } from '../../core/errors.ts';
+import { OUTCOMES } from '../../core/outcomes.ts';
+import { parseAs } from '../../core/parse.ts';
+import { type SessionSummary, sessionSummarySchema } from '../../schema/index.ts';
+import type { BlobRef, ResultBlobs } from '../../store/index.ts';
+import type { RolloutContext } from '../context.ts';
+
+const PART_NAMES = ['trajectory', 'completions', 'artifacts'] as const;
+const JSON_NULL = Buffer.from('null');
+/** The first bytes of every gzip stream. */
+const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
+
+/** What a node handed in for one attempt, checked in itself but not against the session. */
+export type DeliveredParts = {
+  readonly nodeId: string;
+  readonly summary: SessionSummary;
+  /** As it came, for the digest. */
+  readonly header: unknown;
+  readonly parts: ReadonlyMap<string, Buffer>;
+};
+
+/** Decodes and checks the body of a delivery. Throws `malformed_json` or `schema_violation`. */
+export function readDelivery(nodeId: string, body: Buffer): DeliveredParts {
+  const { header, parts } = decodeEnvelope(body);
+  const summary = { ...parseAs(sessionSummarySchema, header, 'result header'), node_id: nodeId };
+  checkConsistent(summary);
+  for (const [name, bytes] of parts) checkPart(name, bytes);
+  checkArtifacts(summary, parts.get('artifacts'));
+  return { nodeId, summary, header, parts };
+}
+
+/** Resolves when the parts are durable. */
+export async function storeParts(context: RolloutContext, { parts }: DeliveredParts): Promise<ResultBlobs> {
+  const [trajectory = null, completions = null, artifacts = null] = await Promise.all(
+    PART_NAMES.map((name) => putPart(context, parts.get(name))),
+  );
+  return { trajectory, completions, artifacts };
+}
+
+/** Equal for equal deliveries. The blobs' names are hashes of the parts, which need not be read once more for this. */
+export function digestOf(header: unknown, blobs: ResultBlobs): string {
+  const parts = [header, blobs.trajectory?.ref ?? null, blobs.completions?.ref ?? null];
+  // A delivery that was accepted before there were artifacts keeps the digest that it was stored with.
+  if (blobs.artifacts !== null) parts.push(blobs.artifacts.ref);
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
+}
+
+/** A field of a delivery that is not what it must be. */
+export function violation(path: string, message: string): FloeError {
+  return new FloeError('schema_violation', `result: ${path}: ${message}`, { issues: [{ path, message }] });
+}
+
+function checkConsistent(summary: SessionSummary): void {
+  const expected = OUTCOMES[summary.outcome].status;
+  if (summary.status !== expected) throw violation('status', `must be ${expected} for outcome ${summary.outcome}`);
+}
+
+/** What the summary says of the artifacts is what everyone else is told of them. */
+function checkArtifacts(summary: SessionSummary, archive: Buffer | undefined): void {
+  const bytes = archive?.length ?? 0;
+  const said = summary.artifacts?.bytes ?? 0;
+  if (said !== bytes) throw violation('artifacts.bytes', `is ${said}, but the part has ${bytes}`);
+  if (archive !== undefined && !archive.subarray(0, GZIP_MAGIC.length).equals(GZIP_MAGIC))
+    throw violation('parts.artifacts', 'must be compressed with gzip');
+}
+
+/** The trajectory is handed on inside larger JSON, one result a line, without being parsed here. Completions are opaque. */
+function checkPart(name: string, bytes: Buffer): void {
+  if (!PART_NAMES.some((known) => known === name)) throw violation(`parts.${name}`, 'is not a part of a result');
+  if (name !== 'trajectory' || isJsonNull(bytes)) return;
+  if (bytes[0] !== 0x7b || bytes[bytes.length - 1] !== 0x7d) throw violation(`parts.${name}`, 'must be a JSON object');
+  if (bytes.includes(0x0a) || bytes.includes(0x0d)) throw violation(`parts.${name}`, 'must be JSON on one line');
+  if (!isUtf8(bytes)) throw violation(`parts.${name}`, 'must be UTF-8');
+}
+
+function isJsonNull(bytes: Buffer): boolean {
+  return bytes.length === 0 || bytes.equals(JSON_NULL);
+}
+
+async function putPart(context: RolloutContext, bytes: Buffer | undefined): Promise<BlobRef | null> {
+  return bytes === undefined || isJsonNull(bytes) ? null : context.blobs.put(bytes);
+}

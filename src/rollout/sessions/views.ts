@@ -1,0 +1,132 @@
+import { FloeError } from '../../core/errors.ts';
+import type { AttemptView, SessionSummary, SessionView } from '../../schema/index.ts';
+import type { DeliveryRow, SessionRow, StoreTables } from '../../store/index.ts';
+import type { RolloutContext } from '../context.ts';
+import { unknownTask } from '../tasks/submit.ts';
+
+const PARTS = ['trajectory', 'completions', 'artifacts'] as const;
+
+export type PartName = (typeof PARTS)[number];
+
+/** Sessions read in one go: a task may have 100,000 of them. */
+const PAGE_SESSIONS = 200;
+
+type ViewWithoutSummary = Omit<SessionView, 'summary'>;
+
+function withoutSummary(row: SessionRow): ViewWithoutSummary {
+  return {
+    session_id: row.session_id,
+    task_id: row.task_id,
+    sample_index: row.sample_index,
+    status: row.status,
+    attempt: row.attempt,
+    epoch: row.epoch,
+    node_id: row.node_id,
+    turns: row.turns,
+    sampled_tokens: row.sampled_tokens,
+    created_at: row.created_at,
+    updated_at: row.updated_at,
+  };
+}
+
+export function sessionView(row: SessionRow): SessionView {
+  const summary = row.summary === null ? null : (JSON.parse(row.summary) as SessionSummary);
+  return { ...withoutSummary(row), summary };
+}
+
+/** The SessionView of every session of a task as JSON, by sample index. */
+export async function* sessionTexts(context: RolloutContext, taskId: string): AsyncGenerator<string> {
+  for (let after = -1; ; ) {
+    const rows = await context.store.read((tables) => tables.sessions.ofTask(taskId, { after, limit: PAGE_SESSIONS }));
+    for (const row of rows) yield `${JSON.stringify(withoutSummary(row)).slice(0, -1)},"summary":${row.summary}}`;
+    const last = rows.at(-1);
+    if (last === undefined || rows.length < PAGE_SESSIONS) return;
+    after = last.sample_index;
+  }
+}
+
+/** Throws `not_found` for a task that does not exist. */
+export async function knownTask(context: RolloutContext, taskId: string): Promise<void> {
+  const task = await context.store.read((tables) => tables.tasks.get(taskId));
+  if (task === undefined) throw unknownTask(taskId);
+}
+
+export async function oneSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
+  return sessionView(await context.store.read((tables) => knownSession(tables, sessionId)));
+}
+
+/** What nodes have told of a session's attempts, oldest first. */
+export async function attemptsOf(context: RolloutContext, sessionId: string): Promise<AttemptView[]> {
+  const deliveries = await context.store.read(async (tables) => {
+    await knownSession(tables, sessionId);
+    return tables.results.deliveriesOf(sessionId);
+  });
+  return deliveries.map((delivery) => {
+    const summary = JSON.parse(delivery.summary) as SessionSummary;
+    return {
+      attempt: summary.attempt,
+      epoch: delivery.epoch,
+      kind: delivery.kind,
+      delivered_at: delivery.delivered_at,
+      summary,
+      parts: PARTS.filter((part) => delivery[`${part}_ref`] !== null),
+    };
+  });
+}
+
+/**
+ * The bytes of a finished session as its node delivered them, or, with `attempt`, of one of its attempts. Throws `not_found`
+ * when there are none.
+ */
+export async function sessionBlob(
+  context: RolloutContext,
+  sessionId: string,
+  what: PartName,
+  attempt: number | undefined,
+): Promise<Buffer> {
+  const { row, ref } = await context.store.read(async (tables) => ({
+    row: await knownSession(tables, sessionId),
+    ref:
+      attempt === undefined
+        ? (await tables.results.ofSession(sessionId))?.[`${what}_ref`]
+        : attemptPart(await tables.results.deliveriesOf(sessionId), attempt, what),
+  }));
+  if (ref !== null && ref !== undefined) return context.blobs.get(ref);
+  throw withoutPart(row, what, attempt);
+}
+
+/** Of deliveries of one attempt (it may have been handed out again under a new epoch) the newest that has the part. */
+function attemptPart(deliveries: readonly DeliveryRow[], attempt: number, what: PartName): string | null {
+  const having = deliveries.filter(
+    (delivery) =>
+      delivery[`${what}_ref`] !== null && (JSON.parse(delivery.summary) as SessionSummary).attempt === attempt,
+  );
+  return having.at(-1)?.[`${what}_ref`] ?? null;
+}
+
+function withoutPart(row: SessionRow, what: PartName, attempt: number | undefined): FloeError {
+  const id = row.session_id;
+  if (attempt !== undefined) {
+    const message = `attempt ${attempt} of session ${id} has left no ${what}`;
+    return new FloeError('not_found', message, { session_id: id, attempt });
+  }
+  const reason = what === 'artifacts' ? whyWithoutArtifacts(row) : null;
+  const message = `session ${id} is ${row.status} and has no ${what}${reason === null ? '' : `: ${reason}`}`;
+  return new FloeError('not_found', message, { session_id: id, status: row.status, reason });
+}
+
+function whyWithoutArtifacts(row: SessionRow): string | null {
+  if (row.summary === null) return null;
+  return (JSON.parse(row.summary) as SessionSummary).artifacts?.omitted ?? null;
+}
+
+/** Throws `not_found`. */
+async function knownSession(tables: StoreTables, sessionId: string): Promise<SessionRow> {
+  const row = await tables.sessions.get(sessionId);
+  if (row === undefined) throw unknownSession(sessionId);
+  return row;
+}
+
+export function unknownSession(sessionId: string): FloeError {
+  return new FloeError('not_found', `session ${sessionId} is not known`, { session_id: sessionId });
+}

@@ -1,0 +1,80 @@
+import type { SessionSummary, TaskStatus, TaskSummary, UnusableReason } from '../../schema/index.ts';
+import type { ResultWithSummary, TaskRow } from '../../store/index.ts';
+import type { RolloutContext } from '../context.ts';
+import { groupReport } from './groups.ts';
+import { shownState, unknownTask } from './submit.ts';
+
+/** Results read in one go: a task may have 100,000 of them. */
+const PAGE_RESULTS = 200;
+/** Of a task's finished sessions, what the reply to a cancel lists. */
+const CANCEL_REPLY_RESULTS = 1000;
+
+/** A task as it is at one moment, but for its results. */
+export type LoadedTask = {
+  readonly head: Omit<TaskStatus, 'results'>;
+  /** The newest result of that moment. */
+  readonly upToCursor: number;
+};
+
+/** Throws `not_found`. */
+export async function loadTask(context: RolloutContext, taskId: string): Promise<LoadedTask> {
+  return context.store.read(async (tables) => {
+    const task = await tables.tasks.get(taskId);
+    if (task === undefined) throw unknownTask(taskId);
+    const unusable = await tables.sessions.unusable(taskId);
+    return { head: taskHead(task, unusable), upToCursor: await tables.results.newestCursor() };
+  });
+}
+
+function taskHead(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>): LoadedTask['head'] {
+  return {
+    task_id: task.task_id,
+    status: shownState(task),
+    total_sessions: task.total_sessions,
+    completed_sessions: task.completed_sessions,
+    group: groupReport(task, unusable),
+  };
+}
+
+/** The results of a task in the order in which they were finished. */
+export async function* taskResults(
+  context: RolloutContext,
+  { head, upToCursor }: { readonly head: { readonly task_id: string }; readonly upToCursor: number },
+): AsyncGenerator<ResultWithSummary> {
+  for (let after = 0; after < upToCursor; ) {
+    const page = { after, limit: PAGE_RESULTS };
+    const rows = await context.store.read((tables) => tables.results.ofTask(head.task_id, page));
+    yield* rows.filter((row) => row.cursor <= upToCursor);
+    if (rows.length < PAGE_RESULTS) return;
+    after = rows.at(-1)?.cursor ?? upToCursor;
+  }
+}
+
+/** What a cancel is answered with: of a large task, only the first of its results. */
+export async function cancelReply(context: RolloutContext, taskId: string): Promise<TaskStatus> {
+  return context.store.read(async (tables) => {
+    const task = await tables.tasks.get(taskId);
+    if (task === undefined) throw unknownTask(taskId);
+    const head = taskHead(task, await tables.sessions.unusable(taskId));
+    const results = await tables.results.ofTask(taskId, { after: 0, limit: CANCEL_REPLY_RESULTS });
+    return { ...head, results: results.map((result) => JSON.parse(result.summary) as SessionSummary) };
+  });
+}
+
+/** The status of a task that was cancelled before it was submitted. */
+export function unknownCancelled(taskId: string): TaskStatus {
+  const group = { requested: 0, usable: 0, in_baseline: 0, unusable: {}, open: 0, refilled: 0, early_stopped: false };
+  return { task_id: taskId, status: 'cancelled', total_sessions: 0, completed_sessions: 0, group, results: [] };
+}
+
+export function taskSummary(task: TaskRow): TaskSummary {
+  return {
+    task_id: task.task_id,
+    status: shownState(task),
+    harness: task.harness,
+    created_at: task.created_at,
+    total_sessions: task.total_sessions,
+    completed_sessions: task.completed_sessions,
+    mean_reward: task.reward_count === 0 ? null : task.reward_sum / task.reward_count,
+  };
+}

@@ -1,0 +1,158 @@
+import { createHash, randomBytes } from 'node:crypto';
+import { mkdir, open, opendir, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Clock } from '../../core/clock.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { BlobRef } from '../rows.ts';
+import type { BlobStore } from './blob-store.ts';
+
+/** SHA-256 in hex: the only names that ever become a path. */
+const REF = /^[0-9a-f]{64}$/;
+
+/** A temporary file this old belongs to no running write: writes take seconds. */
+const ORPHAN_AGE_MS = 3_600_000;
+
+/**
+ * Blobs as files `<root>/<first two digits>/<sha256>`. A file appears under its name only when its bytes are on disk:
+ * written to a temporary file, fsynced, renamed, directory fsynced.
+ */
+export class DirectoryBlobStore implements BlobStore {
+  private readonly root: string;
+  /** Directories known to exist and to be durable. */
+  private readonly directories = new Set<string>();
+  private readonly pending = new Map<string, Promise<BlobRef>>();
+  private readonly clock: Clock;
+
+  private constructor(root: string, clock: Clock) {
+    this.root = root;
+    this.clock = clock;
+  }
+
+  /** Creates the directory when missing and removes temporary files that a crash left behind. */
+  static async open(root: string, clock: Clock): Promise<DirectoryBlobStore> {
+    const store = new DirectoryBlobStore(root, clock);
+    await attempt('open', () => store.prepare());
+    return store;
+  }
+
+  async put(bytes: Buffer): Promise<BlobRef> {
+    const ref = createHash('sha256').update(bytes).digest('hex');
+    const running = this.pending.get(ref);
+    if (running !== undefined) return running;
+    const write = attempt('write', () => this.write(ref, bytes)).finally(() => this.pending.delete(ref));
+    this.pending.set(ref, write);
+    return write;
+  }
+
+  async get(ref: string): Promise<Buffer> {
+    if (!REF.test(ref)) throw new FloeError('internal', `${JSON.stringify(ref)} is not the name of a blob`);
+    const bytes = await attempt('read', () => readFile(this.pathOf(ref)));
+    if (createHash('sha256').update(bytes).digest('hex') !== ref) {
+      throw new FloeError('store_unavailable', `blob ${ref} is damaged: its bytes no longer match its name`, { ref });
+    }
+    return bytes;
+  }
+
+  async *olderThan(beforeMs: number): AsyncGenerator<string> {
+    for (let digits = 0; digits < 256; digits++) {
+      const directory = join(this.root, digits.toString(16).padStart(2, '0'));
+      const entries = await opendir(directory).catch(() => null);
+      if (entries === null) continue;
+      for await (const { name } of entries) {
+        const info = REF.test(name) ? await stat(join(directory, name)).catch(() => null) : null;
+        if (info !== null && info.mtimeMs < beforeMs) yield name;
+      }
+    }
+  }
+
+  async remove(ref: string, beforeMs: number): Promise<void> {
+    if (!REF.test(ref)) throw new FloeError('internal', `${JSON.stringify(ref)} is not the name of a blob`);
+    const path = this.pathOf(ref);
+    await attempt('remove', async () => {
+      const info = await stat(path).catch(() => null);
+      if (info !== null && info.mtimeMs < beforeMs) await rm(path, { force: true });
+    });
+  }
+
+  async close(): Promise<void> {
+    await Promise.allSettled(this.pending.values());
+  }
+
+  /** Makes a blob young again, so that nobody cleans it up before it is referred to. False when it has just gone. */
+  private async touch(path: string): Promise<boolean> {
+    const now = this.clock.nowMs() / 1000;
+    return utimes(path, now, now).then(
+      () => true,
+      () => false,
+    );
+  }
+
+  private pathOf(ref: string): string {
+    return join(this.root, ref.slice(0, 2), ref);
+  }
+
+  private async prepare(): Promise<void> {
+    await mkdir(join(this.root, 'tmp'), { recursive: true });
+    await syncDirectory(this.root);
+    for (const name of await readdir(join(this.root, 'tmp'))) {
+      const path = join(this.root, 'tmp', name);
+      const info = await stat(path).catch(() => null);
+      if (info !== null && info.mtimeMs < this.clock.nowMs() - ORPHAN_AGE_MS) await rm(path, { force: true });
+    }
+  }
+
+  private async write(ref: string, bytes: Buffer): Promise<BlobRef> {
+    const directory = join(this.root, ref.slice(0, 2));
+    const path = this.pathOf(ref);
+    const known = await stat(path).catch(() => null);
+    // Equal size is enough to skip the write: the name is the hash, and a torn file never gets this name.
+    if (known?.size === bytes.length && (await this.touch(path))) {
+      // Whoever wrote it may have died before its name was durable.
+      await syncDirectory(directory);
+      return { ref, bytes: bytes.length };
+    }
+    await this.ensureDirectory(directory);
+    const temporary = join(this.root, 'tmp', `${ref}.${randomBytes(6).toString('hex')}`);
+    try {
+      const file = await open(temporary, 'wx', 0o600);
+      try {
+        await file.writeFile(bytes);
+        await file.sync();
+      } finally {
+        await file.close();
+      }
+      await rename(temporary, path);
+    } catch (thrown) {
+      await rm(temporary, { force: true });
+      throw thrown;
+    }
+    await syncDirectory(directory);
+    return { ref, bytes: bytes.length };
+  }
+
+  private async ensureDirectory(directory: string): Promise<void> {
+    if (this.directories.has(directory)) return;
+    await mkdir(directory, { recursive: true });
+    await syncDirectory(this.root);
+    this.directories.add(directory);
+  }
+}
+
+async function syncDirectory(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+async function attempt<T>(what: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (cause) {
+    if (FloeError.is(cause)) throw cause;
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new FloeError('store_unavailable', `the blob directory cannot ${what}: ${reason}`, {}, cause);
+  }
+}

@@ -1,0 +1,205 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import type { NodeApi } from '../../../src/client/index.ts';
+import { engineInfoSchema, engineSpecSchema, type Heartbeat } from '../../../src/schema/index.ts';
+import { METRICS, type Running, Workbench } from '../workbench.ts';
+
+let bench: Workbench;
+let running: Running;
+
+beforeEach(async () => {
+  bench = await Workbench.create();
+  running = await bench.server();
+});
+afterEach(() => bench.dispose());
+
+type Told = NonNullable<Heartbeat['engines']>;
+
+const NOTHING: Told = { revision: 0, heard: 0, info: [], problems: [] };
+
+function beat(engines: Partial<Told> = {}, waitSeconds = 0): Omit<Heartbeat, 'instance'> {
+  return {
+    metrics: METRICS,
+    refuses: null,
+    sessions: [],
+    engines: { ...NOTHING, ...engines },
+    wait_seconds: waitSeconds,
+  };
+}
+
+const infoOf = (engineId: string) =>
+  engineInfoSchema.parse({
+    engine_id: engineId,
+    kind: 'vllm',
+    base_url: `http://${engineId}:8000`,
+    pool: 'default',
+    model: 'm',
+    server_version: null,
+    max_model_len: null,
+    logprobs_mode: 'processed',
+    policy_version: null,
+    healthy: true,
+    streaming: true,
+    inflight: 0,
+    max_concurrency: null,
+    capabilities: {
+      token_ids: true,
+      token_input: 'none',
+      version_spans: false,
+      pause: false,
+      abort: false,
+      cache_salt: false,
+      notes: [],
+      template: {
+        close_ids: [],
+        tail_render: false,
+        thinking: { tool_results: 'unknown', user_message: 'unknown' },
+        fingerprint: null,
+      },
+    },
+  });
+
+/** A node that carries out at once what it hears, as it says itself. */
+async function obey(node: NodeApi, told: Partial<Told> = {}): Promise<void> {
+  const reply = await node.heartbeat(beat({ ...told }, 20));
+  const revision = reply.engines?.revision ?? 0;
+  await node.heartbeat(beat({ ...told, revision, heard: revision }));
+}
+
+describe('the engine directory', () => {
+  test('reaches every node, and a change is answered when all have carried it out', async () => {
+    const client = await running.client();
+    const [one, two] = [await running.node('one'), await running.node('two')];
+    const obeyed = Promise.all([obey(one), obey(two)]);
+    const change = await client.addEngine({ base_url: 'http://gpu:8000', pool: 'main' });
+    await obeyed;
+    expect(change).toEqual({ revision: 1, engine_ids: ['gpu-8000'], done: ['one', 'two'], pending: [], problems: [] });
+    const told = (await one.heartbeat(beat())).engines;
+    expect(told).toEqual({
+      revision: 1,
+      engines: [engineSpecSchema.parse({ engine_id: 'gpu-8000', base_url: 'http://gpu:8000', pool: 'main' })],
+      removed: [],
+      paused: null,
+      while_paused: 'hold',
+      policy_version: null,
+    });
+    expect((await one.heartbeat(beat({ heard: 1 }))).engines).toBeNull();
+  });
+
+  test('names the nodes that have not carried a change out, and the problems of those that have', async () => {
+    const client = await running.client();
+    const [one] = [await running.node('one'), await running.node('two')];
+    const failing = obey(one, { problems: [{ engine_id: 'gpu-8000', message: 'cannot be reached' }] });
+    const change = await client.addEngine({ base_url: 'http://gpu:8000' }, { waitSeconds: 0.5 });
+    await failing;
+    expect(change.done).toEqual(['one']);
+    expect(change.pending).toEqual(['two']);
+    expect(change.problems).toEqual([{ node_id: 'one', engine_id: 'gpu-8000', message: 'cannot be reached' }]);
+    const [view] = (await client.engines()).engines;
+    expect(view?.nodes.map(({ node_id, state }) => [node_id, state])).toEqual([
+      ['one', 'failed'],
+      ['two', 'pending'],
+    ]);
+  });
+
+  test('survives a restart of the server', async () => {
+    const now = { waitSeconds: 0 };
+    const client = await running.client();
+    await client.addEngine({ base_url: 'http://gpu:8000', api_key: 'secret' }, now);
+    await client.pauseEngines('abort', { ...now, whilePaused: 'reject' });
+    await client.setPolicyVersion('step-7', now);
+    await running.close();
+    running = await bench.server();
+    const status = await (await running.client()).engines();
+    expect(status).toMatchObject({ revision: 3, paused: 'abort', while_paused: 'reject', policy_version: 'step-7' });
+    expect(status.engines.map((engine) => engine.engine_id)).toEqual(['gpu-8000']);
+    expect(JSON.stringify(status)).not.toContain('secret');
+    const resumed = await (await running.client()).resumeEngines(now);
+    expect(resumed.revision).toBe(4);
+    expect((await (await running.client()).engines()).paused).toBeNull();
+  });
+
+  test('takes the same engine twice as one, and refuses another spec under its id', async () => {
+    const client = await running.client();
+    const now = { waitSeconds: 0 };
+    const first = await client.addEngine({ base_url: 'http://gpu:8000' }, now);
+    expect((await client.addEngine({ base_url: 'http://gpu:8000' }, now)).revision).toBe(first.revision);
+    const other = client.addEngine({ engine_id: 'gpu-8000', base_url: 'http://other:1' }, now);
+    await expect(other).rejects.toMatchObject({ code: 'conflict', details: { engine_id: 'gpu-8000' } });
+  });
+
+  test('puts another spec in the place of one in a single change where that is asked for', async () => {
+    const client = await running.client();
+    const node = await running.node('one');
+    const replacing = { waitSeconds: 0, replace: true };
+    const first = await client.addEngine({ base_url: 'http://gpu:8000' }, replacing);
+    expect((await client.addEngine({ base_url: 'http://gpu:8000' }, replacing)).revision).toBe(first.revision);
+    const moved = await client.addEngine({ engine_id: 'gpu-8000', base_url: 'http://other:1', pool: 'b' }, replacing);
+    expect(moved.revision).toBe(first.revision + 1);
+    expect((await node.heartbeat(beat())).engines).toMatchObject({
+      revision: moved.revision,
+      engines: [{ engine_id: 'gpu-8000', base_url: 'http://other:1', pool: 'b' }],
+      removed: [],
+    });
+  });
+
+  test("removes a node's own engine too, for good, until it is registered", async () => {
+    const client = await running.client();
+    const node = await running.node('one');
+    await node.heartbeat(beat({ info: [infoOf('own')] }));
+    expect((await client.engines()).engines).toMatchObject([{ engine_id: 'own', source: 'node' }]);
+    const removed = await client.clearEngines({ waitSeconds: 0 });
+    expect(removed.engine_ids).toEqual(['own']);
+    expect((await node.heartbeat(beat())).engines?.removed).toEqual(['own']);
+    await client.addEngine({ engine_id: 'own', base_url: 'http://own:8000' }, { waitSeconds: 0 });
+    expect((await node.heartbeat(beat())).engines).toMatchObject({ removed: [], engines: [{ engine_id: 'own' }] });
+  });
+
+  test.each([
+    [{ base_url: 'ftp://gpu' }, 'base_url'],
+    [{ base_url: 'http://gpu', kind: 'tensorrt' }, 'kind'],
+    [{ base_url: 'http://gpu', max_concurrency: 0 }, 'max_concurrency'],
+    [{ base_url: 'http://gpu', speed: 1 }, 'speed'],
+  ])('refuses %j, naming the field', async (spec, field) => {
+    const adding = (await running.client()).addEngine(spec as never, { waitSeconds: 0 });
+    const error = await adding.then(
+      () => null,
+      (thrown: unknown) => thrown as { code: string; message: string },
+    );
+    expect(error?.code).toBe('schema_violation');
+    expect(error?.message).toContain(field);
+  });
+
+  test('knows no engine that was never there', async () => {
+    const removing = (await running.client()).removeEngine('nobody', { waitSeconds: 0 });
+    await expect(removing).rejects.toMatchObject({ code: 'not_found' });
+  });
+});
+
+describe("ProRL Agent's calls", () => {
+  const post = async (path: string, body?: object) => {
+    const reply = await fetch(`${await running.listen()}${path}`, {
+      method: 'POST',
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+    });
+    return { status: reply.status, body: (await reply.json()) as Record<string, unknown> };
+  };
+
+  test.each([['gpu:8000'], ['http://gpu:8000/v1'], ['http://gpu:8000/']])(
+    'add %s as an engine, and clear it',
+    async (address) => {
+      expect(await post('/add_llm_server', { address })).toMatchObject({
+        status: 200,
+        body: { status: 'ok', address },
+      });
+      const status = await (await running.client()).engines();
+      expect(status.engines).toMatchObject([{ engine_id: 'gpu-8000', base_url: 'http://gpu:8000' }]);
+      expect(await post('/clear_llm_server')).toMatchObject({ status: 200, body: { engine_ids: ['gpu-8000'] } });
+      expect((await (await running.client()).engines()).engines).toEqual([]);
+    },
+  );
+
+  test('refuse an address that is none', async () => {
+    expect((await post('/add_llm_server', { address: 'http://' })).status).toBe(422);
+    expect((await post('/add_llm_server', {})).status).toBe(422);
+  });
+});

@@ -1,0 +1,194 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { NodeApi } from '../../../src/client/index.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { Role } from '../../../src/rollout/config.ts';
+import { API, type RouteSpec } from '../../../src/rollout/http/api.ts';
+import { RateLimit } from '../../../src/rollout/http/rate-limit.ts';
+import { createRolloutServer } from '../../../src/rollout/index.ts';
+import type { RolloutStatus } from '../../../src/schema/index.ts';
+import type { Refusal } from '../call.ts';
+import { METRICS, REGISTRATION, type Running, task, Workbench } from '../workbench.ts';
+
+const ROLES: readonly Role[] = ['admin', 'trainer', 'node', 'viewer'];
+const TOKENS = ROLES.filter((role) => role !== 'admin').map((role) => ({ token: `${role}-token`, role }));
+
+let bench: Workbench;
+let running: Running;
+beforeAll(async () => {
+  bench = await Workbench.create();
+  running = await bench.server({ token: 'admin-token', tokens: TOKENS, event_heartbeat_seconds: 60 });
+});
+afterAll(() => bench.dispose());
+
+async function ask(method: string, url: string, token: string | null, on = running, payload?: string) {
+  const headers = token === null ? {} : { authorization: `Bearer ${token}` };
+  const reply = await on.server.app.inject({ method: method as 'GET', url, headers, ...(payload ? { payload } : {}) });
+  return { status: reply.statusCode, headers: reply.headers, body: JSON.parse(reply.payload || 'null') };
+}
+
+describe('every call is open to its roles and to no other', () => {
+  // The event stream never ends, so that it is tried by itself below.
+  const routes = Object.entries<RouteSpec>(API).filter(([name]) => name !== 'events');
+  test.each(routes)('%s', async (_, route) => {
+    const url = route.path.replace(':id', 'x');
+    for (const role of ROLES) {
+      const reply = await ask(route.method, url, `${role}-token`);
+      const allowed = route.open === true || role === 'admin' || route.roles.includes(role);
+      if (!allowed)
+        expect(reply).toMatchObject({ status: 403, body: { error: { code: 'forbidden', retryable: false } } });
+      else expect([401, 403], `${role} ${route.method} ${url}`).not.toContain(reply.status);
+    }
+  });
+
+  test('a viewer changes nothing', () => {
+    for (const route of Object.values<RouteSpec>(API)) {
+      if (route.method !== 'GET') expect(route.roles).not.toContain('viewer');
+    }
+  });
+
+  test('what only nodes do is closed to trainers, and the other way round', () => {
+    const open = (role: Role) => Object.values<RouteSpec>(API).filter((route) => route.roles.includes(role));
+    expect(open('trainer').filter((route) => open('node').includes(route))).toEqual([]);
+  });
+
+  test('refusals are counted', async () => {
+    const { body } = await ask('GET', '/rollout/status', 'viewer-token');
+    const before = (body as RolloutStatus).counters;
+    await ask('DELETE', '/engines', 'viewer-token');
+    await ask('DELETE', '/engines', 'wrong');
+    const after = ((await ask('GET', '/rollout/status', 'viewer-token')).body as RolloutStatus).counters;
+    expect(after.forbidden).toBe((before.forbidden ?? 0) + 1);
+    expect(after.unauthorized).toBe((before.unauthorized ?? 0) + 1);
+  });
+
+  test('a viewer reads results without moving anybody', async () => {
+    expect((await ask('GET', '/rollout/results?after=0', 'viewer-token')).status).toBe(200);
+    expect((await ask('GET', '/rollout/results?consumer=c', 'viewer-token')).body.error.code).toBe('forbidden');
+  });
+});
+
+describe('separate listeners', () => {
+  let split: Running;
+  let urls: { url: string; nodeUrl: string | null; adminUrl: string | null };
+  beforeAll(async () => {
+    const place = { host: '127.0.0.1', port: 0 };
+    const metricsRegistry = { contentType: 'text/plain', metrics: async () => 'floe_up 1\n' };
+    split = await bench.server(
+      { token: 'admin-token', node_listener: place, admin_listener: place },
+      { ...(await bench.open()), metricsRegistry },
+    );
+    urls = await split.server.listen();
+  });
+
+  async function get(base: string | null, path: string, method = 'GET') {
+    const reply = await fetch(`${base}${path}`, { method, headers: { authorization: 'Bearer admin-token' } });
+    return { status: reply.status, text: await reply.text() };
+  }
+
+  test('each has its own routes, and health is everywhere', async () => {
+    for (const base of [urls.url, urls.nodeUrl, urls.adminUrl]) {
+      expect((await get(base, '/health')).status).toBe(200);
+      expect((await get(base, '/ready')).status).toBe(200);
+    }
+    expect(await get(urls.adminUrl, '/metrics')).toEqual({ status: 200, text: 'floe_up 1\n' });
+    expect((await get(urls.url, '/metrics')).status).toBe(404);
+    expect((await get(urls.nodeUrl, '/metrics')).status).toBe(404);
+    expect((await get(urls.url, '/tasks')).status).toBe(200);
+    expect((await get(urls.nodeUrl, '/tasks')).status).toBe(404);
+    expect((await get(urls.nodeUrl, '/rollout/task/submit', 'POST')).status).toBe(404);
+    const lost = await get(urls.url, '/nodes/n/lease', 'POST');
+    expect(lost.status).toBe(404);
+    expect((JSON.parse(lost.text) as Refusal).error.message).toContain('node listener');
+  });
+
+  test('a node works over its listener', async () => {
+    const node = new NodeApi({ url: urls.nodeUrl ?? '', nodeId: 'n1', token: 'admin-token' });
+    await node.register(REGISTRATION);
+    await ask('POST', '/rollout/task/submit', 'admin-token', split, JSON.stringify(task()));
+    expect(await node.lease({ slots: 1, wait_seconds: 5 })).toHaveLength(1);
+    await node.heartbeat({ metrics: METRICS, refuses: null, sessions: [], engines: null, wait_seconds: 0 });
+    await node.close();
+  });
+
+  test('none is opened beyond loopback without a token', async () => {
+    const deps = { ...(await bench.open()), clock: bench.clock, validateTask: () => {} };
+    const beyond = { node_listener: { host: '0.0.0.0', port: 0 } };
+    await expect(createRolloutServer(beyond, deps)).rejects.toMatchObject({ code: 'setup_failed' });
+  });
+
+  test('when one address is taken, none is listened on', async () => {
+    const port = Number(new URL(urls.url).port);
+    const { store, blobs } = await bench.open();
+    const second = await bench.server({ port: 0, admin_listener: { host: '127.0.0.1', port } }, { store, blobs });
+    await expect(second.server.listen()).rejects.toMatchObject({ code: 'setup_failed' });
+    expect(second.server.app.server.listening).toBe(false);
+  });
+});
+
+describe('rate limits', () => {
+  test('a caller that calls too often is told when to come back, and others are not held up', async () => {
+    const clock = new VirtualClock();
+    const own = await Workbench.create(clock);
+    const limited = await own.server({
+      tokens: [
+        { token: 'one', role: 'trainer' },
+        { token: 'two', role: 'trainer' },
+        { token: 'n', role: 'node' },
+      ],
+      reads_per_second: 0.5,
+      submits_per_second: 0.25,
+      rate_burst_seconds: 4,
+    });
+    const statuses = async (token: string, count: number) => {
+      const seen: number[] = [];
+      for (let i = 0; i < count; i++) seen.push((await ask('GET', '/tasks', token, limited)).status);
+      return seen;
+    };
+    expect(await statuses('one', 4)).toEqual([200, 200, 429, 429]);
+    expect(await statuses('two', 1)).toEqual([200]);
+    const refused = await ask('GET', '/tasks', 'one', limited);
+    expect(refused).toMatchObject({
+      headers: { 'retry-after': '2' },
+      body: { error: { code: 'overloaded', retryable: true, details: { retry_after_seconds: 2 } } },
+    });
+    // Submits have a limit of their own.
+    expect((await ask('POST', '/rollout/task/submit', 'one', limited, JSON.stringify(task()))).status).toBe(200);
+    expect((await ask('POST', '/rollout/task/submit', 'one', limited, JSON.stringify(task()))).status).toBe(429);
+    // A heartbeat that is refused would cost a node its sessions.
+    for (let i = 0; i < 5; i++) expect((await ask('POST', '/nodes/register', 'n', limited)).status).toBe(400);
+    for (let i = 0; i < 5; i++) expect((await ask('GET', '/health', null, limited)).status).toBe(200);
+    clock.advance(2000);
+    expect(await statuses('one', 2)).toEqual([200, 429]);
+    expect((await ask('GET', '/rollout/status', 'two', limited)).body.counters.rate_limited).toBe(5);
+    await own.dispose();
+  });
+
+  test('a limit lets the rate through, and forgets callers without end', () => {
+    const clock = new VirtualClock();
+    const limit = new RateLimit(clock, 10, 5);
+    let allowed = 0;
+    for (let ms = 0; ms < 10_000; ms += 10) {
+      if (limit.take('a') === 0) allowed++;
+      clock.advance(10);
+    }
+    expect(allowed).toBeGreaterThanOrEqual(103);
+    expect(allowed).toBeLessThanOrEqual(105);
+    for (let i = 0; i < 30_000; i++) limit.take(`caller ${i}`);
+    expect(limit.take('a')).toBe(0);
+  });
+});
+
+describe('a server without a token serves programs of this machine, not web pages', () => {
+  test.each([
+    [{ host: 'localhost:8080' }, 200],
+    [{ host: '127.0.0.1' }, 200],
+    [{ host: '[::1]:8080' }, 200],
+    [{ host: 'localhost', origin: 'http://localhost:3000' }, 200],
+    [{ host: 'rebound.example' }, 403],
+    [{ host: 'localhost', origin: 'https://evil.example' }, 403],
+    [{ host: 'localhost', origin: 'null' }, 403],
+  ])('%o: %i', async (headers, status) => {
+    const open = await bench.server({}, await bench.open());
+    expect((await open.server.app.inject({ url: '/tasks', headers })).statusCode).toBe(status);
+  });
+});

@@ -1,0 +1,43 @@
+import { mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { systemClock } from '../../../src/core/clock.ts';
+import { DirectoryBlobStore } from '../../../src/store/index.ts';
+import { describeBlobs } from './blob-store-contract.ts';
+
+let root: string;
+beforeEach(async () => {
+  root = await mkdtemp(join(tmpdir(), 'floe-blobs-'));
+});
+afterEach(() => rm(root, { recursive: true, force: true }));
+
+const open = () => DirectoryBlobStore.open(root, systemClock);
+
+describeBlobs('DirectoryBlobStore', async () => ({
+  store: await open(),
+  again: open,
+  fileOf: (ref) => join(root, ref.slice(0, 2), ref),
+}));
+
+test('nothing temporary stays', async () => {
+  const blobs = await open();
+  await Promise.all(Array.from({ length: 20 }, (_, i) => blobs.put(Buffer.from(`blob ${i % 3}`))));
+  expect(await readdir(join(root, 'tmp'))).toEqual([]);
+});
+
+test('what a crash left behind is removed at the next start, what is being written is not', async () => {
+  await open();
+  await writeFile(join(root, 'tmp', 'old'), 'x');
+  await utimes(join(root, 'tmp', 'old'), 1, 1);
+  await writeFile(join(root, 'tmp', 'new'), 'x');
+  await open();
+  expect(await readdir(join(root, 'tmp'))).toEqual(['new']);
+});
+
+test('a directory that cannot be written is a store_unavailable', async () => {
+  await writeFile(join(root, 'file'), 'x');
+  await expect(DirectoryBlobStore.open(join(root, 'file'), systemClock)).rejects.toMatchObject({
+    code: 'store_unavailable',
+  });
+});
