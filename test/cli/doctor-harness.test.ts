@@ -12,6 +12,7 @@ import { harnessDir } from '../../src/cli/home.ts';
 import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { type AgentSpec, agentSpecSchema } from '../../src/schema/index.ts';
 import { oneCall } from '../e2e/stack.ts';
+import { harnessMissing, itIf } from '../skip.ts';
 
 const installed = (await harnessStatus('pi', harnessDir())).installed;
 
@@ -164,7 +165,7 @@ describe('the verdict on a probe', () => {
 describe.each(['openai_chat', 'anthropic', 'openai_responses', 'gemini'] as const)(
   'doctor on pi over %s',
   (dialect) => {
-    it.skipIf(!installed)('proves the real program', async () => {
+    itIf(harnessMissing('pi', installed), 'proves the real program', async () => {
       const { signal } = new AbortController();
       const machine = { harnessDir: harnessDir(), chooseBackend, signal };
       const findings = await examineHarness({ harness: 'pi', dialect }, machine);

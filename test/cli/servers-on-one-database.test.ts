@@ -1,17 +1,18 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test } from 'vitest';
 import { startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import { task } from '../rollout/workbench.ts';
+import { describeIf } from '../skip.ts';
 import { postgresMissing, usePostgres } from '../store/postgres.ts';
 
 /** Servers and a database are started; a busy machine takes a while. */
 const START_MS = 120_000;
 
-describe.skipIf(postgresMissing() !== null)('servers on one PostgreSQL', () => {
+describeIf(postgresMissing(), 'servers on one PostgreSQL', () => {
   const cluster = usePostgres();
   let dir: string;
   const undo: (() => Promise<unknown>)[] = [];

@@ -1,11 +1,12 @@
 import { renameSync, rmSync, symlinkSync } from 'node:fs';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, expect, it } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { followTls, type TlsMaterial } from '../../src/core/tls-files.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { Authority, whyNoCertificates } from '../rollout/certificates.ts';
+import { describeIf } from '../skip.ts';
 
-describe.skipIf(whyNoCertificates() !== null)('TLS files that are followed', () => {
+describeIf(whyNoCertificates(), 'TLS files that are followed', () => {
   const undo: (() => void)[] = [];
   afterEach(() => {
     for (const step of undo.splice(0).reverse()) step();

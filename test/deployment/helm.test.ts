@@ -2,10 +2,11 @@ import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
 import { parse, parseAllDocuments, stringify } from 'yaml';
 import { configFileSchema } from '../../src/cli/config-file.ts';
 import { findTool } from '../../tools/install-cluster-tools.mjs';
+import { describeIf, toolMissing } from '../skip.ts';
 
 const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');
 const CHART = join(DEPLOY, 'helm', 'floe');
@@ -62,25 +63,27 @@ function complaints(text: string, version: string): string {
 
 const trial = { database: { trial: { enabled: true } } };
 
-describe.skipIf(helm === null)('the Helm chart', () => {
-  it.skipIf(validator === null).each([
-    ['trial.yaml', {}],
-    ['production.yaml', {}],
-    [
-      'trial.yaml',
-      { server: { replicas: 3 }, blobs: { accessModes: ['ReadWriteMany'] }, networkPolicy: { enabled: false } },
-    ],
-    ['trial.yaml', { config: { server: { sweep_seconds: 2 }, node: { stall_seconds: null } } }],
-    ['trial.yaml', { engines: [{ url: 'http://e:1', model: '{{ .Values }} "$(id)" \n- x' }] }],
-  ])('renders to valid manifests with %s and %j', (example, values) => {
-    const { text, stderr } = render(values, example);
-    expect(stderr).toBe('');
-    for (const version of ['1.30', '1.34']) expect(complaints(text, version)).toBe('');
-  });
+describeIf(toolMissing('helm'), 'the Helm chart', () => {
+  describeIf(toolMissing('kubernetes-validate'), 'validated with example values', () => {
+    it.each([
+      ['trial.yaml', {}],
+      ['production.yaml', {}],
+      [
+        'trial.yaml',
+        { server: { replicas: 3 }, blobs: { accessModes: ['ReadWriteMany'] }, networkPolicy: { enabled: false } },
+      ],
+      ['trial.yaml', { config: { server: { sweep_seconds: 2 }, node: { stall_seconds: null } } }],
+      ['trial.yaml', { engines: [{ url: 'http://e:1', model: '{{ .Values }} "$(id)" \n- x' }] }],
+    ])('renders to valid manifests with %s and %j', (example, values) => {
+      const { text, stderr } = render(values, example);
+      expect(stderr).toBe('');
+      for (const version of ['1.30', '1.34']) expect(complaints(text, version)).toBe('');
+    });
 
-  it.skipIf(validator === null)('would not pass with a field that Kubernetes does not know', () => {
-    const { text } = render({}, 'trial.yaml');
-    expect(complaints(text.replace('livenessProbe:', 'livelinessProbe:'), '1.34')).toContain('livelinessProbe');
+    it('would not pass with a field that Kubernetes does not know', () => {
+      const { text } = render({}, 'trial.yaml');
+      expect(complaints(text.replace('livenessProbe:', 'livelinessProbe:'), '1.34')).toContain('livelinessProbe');
+    });
   });
 
   it.each([
@@ -223,13 +226,9 @@ describe.skipIf(helm === null)('the Helm chart', () => {
   });
 });
 
-describe.skipIf(hadolint === null)('the Dockerfile', () => {
+describeIf(toolMissing('hadolint'), 'the Dockerfile', () => {
   it('pleases hadolint', () => {
     const { stdout, status } = spawnSync(hadolint ?? '', [join(DEPLOY, 'Dockerfile')], { encoding: 'utf8' });
     expect([stdout, status]).toEqual(['', 0]);
   });
 });
-
-for (const [name, path] of Object.entries({ helm, 'kubernetes-validate': validator, hadolint })) {
-  if (path === null) console.warn(`${name} is missing, so its tests are skipped: node tools/install-cluster-tools.mjs`);
-}

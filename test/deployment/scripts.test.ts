@@ -8,6 +8,7 @@ import type { ClusterConfig } from '../../src/deployment/cluster-config.ts';
 import { slurmPlan } from '../../src/deployment/slurm-plan.ts';
 import { quoted, templated, wordSchema } from '../../src/deployment/words.ts';
 import { findTool } from '../../tools/install-cluster-tools.mjs';
+import { describeIf, toolMissing } from '../skip.ts';
 import { fullConfig } from './configs.ts';
 
 /** Any text that a configuration may hold in one word, with what shells care about more often than by chance. */
@@ -84,12 +85,14 @@ describe('scripts', () => {
       fullConfig({ database: { kind: 'external', url_file: '/shared/url' }, blobs: 's3://b/x' }),
     ],
   ];
-  it.skipIf(shellcheck === null).each(configs)('please shellcheck, with %s', async (_, config) => {
-    for (const { file, script } of slurmPlan(config)) {
-      await writeFile(join(dir, file), script);
-      const { stdout } = spawnSync(shellcheck ?? '', ['--severity=style', join(dir, file)], { encoding: 'utf8' });
-      expect(stdout).toBe('');
-    }
+  describeIf(toolMissing('shellcheck'), 'checked by shellcheck', () => {
+    it.each(configs)('have no complaint with %s', async (_, config) => {
+      for (const { file, script } of slurmPlan(config)) {
+        await writeFile(join(dir, file), script);
+        const { stdout } = spawnSync(shellcheck ?? '', ['--severity=style', join(dir, file)], { encoding: 'utf8' });
+        expect(stdout).toBe('');
+      }
+    });
   });
 
   it('ask Slurm for what the role says, and for what all jobs have where it says nothing', () => {

@@ -1,17 +1,17 @@
 import { execFileSync } from 'node:child_process';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { bubblewrapProblem } from '../runtimes/workbench.ts';
+import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { describeIf } from '../skip.ts';
 import { processesOf } from './processes.ts';
 import { oneCall, startTestStack, type TestStack } from './stack.ts';
 
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 
-describe.each([
-  ['local', false],
-  ['bubblewrap', problem !== null],
-] as const)('what an agent of a %s session leaves behind', (backend, skipped) => {
-  const it = test.skipIf(skipped);
+describeIf(null, 'what an agent of a local session leaves behind', () => suite('local'));
+describeIf(problem, 'what an agent of a bubblewrap session leaves behind', () => suite('bubblewrap'));
+
+function suite(backend: 'local' | 'bubblewrap'): void {
   let stack: TestStack;
   beforeAll(async () => {
     stack = await startTestStack({ node: { default_backend: backend } });
@@ -82,4 +82,4 @@ describe.each([
     expect(unwanted.artifacts).toBeNull();
     await expect(stack.client.artifacts(unwanted.session_id)).rejects.toMatchObject({ code: 'not_found' });
   });
-});
+}

@@ -11,14 +11,15 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { chooseBackend } from '../../src/cli/backend.ts';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
 import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { describeIf } from '../skip.ts';
 import { type Call, scenarioOf } from './real-harness.ts';
 import { startTestStack } from './stack.ts';
 
-const problem = (await chooseBackend()).problem?.problem ?? null;
+const problem = await bubblewrapMissing();
 
 /** Does what floe asks of `mini`, in one call of the model. */
 const MINI = `#!/usr/bin/node
@@ -56,7 +57,7 @@ function makeImage(image: string): void {
   for (const name of ['usr/bin/openhands', 'opt/mini']) chmodSync(join(image, name), 0o755);
 }
 
-describe.skipIf(problem !== null)('a harness that comes with the image', () => {
+describeIf(problem, 'a harness that comes with the image', () => {
   let dir: string;
   beforeAll(() => {
     dir = mkdtempSync(join(tmpdir(), 'floe-image-'));

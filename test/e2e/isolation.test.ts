@@ -2,12 +2,11 @@ import { readdirSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { chooseBackend } from '../../src/cli/backend.ts';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { SessionResult } from '../../src/schema/index.ts';
+import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { describeIf } from '../skip.ts';
 import { startTestStack, type TestStack } from './stack.ts';
-
-const choice = await chooseBackend();
 
 /** What a hostile agent tries; each line of its output is `<probe> <result>`. */
 function probes(target: { serverPort: number; proxyPort: number; hostPort: number; stateDir: string }): string {
@@ -116,7 +115,4 @@ function suite(): void {
   });
 }
 
-describe('inside the bubblewrap sandbox', () => {
-  if (choice.problem === null) suite();
-  else it('is isolated', (context) => context.skip(`bubblewrap does not work here: ${choice.problem?.problem}`));
-});
+describeIf(await bubblewrapMissing(), 'inside the bubblewrap sandbox', suite);

@@ -1,5 +1,5 @@
 import { dirname } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import { chooseBackend } from '../../src/cli/backend.ts';
 import { demoTasks } from '../../src/cli/demo/tasks.ts';
 import { harnessDir } from '../../src/cli/home.ts';
@@ -9,6 +9,7 @@ import { findHarness } from '../../src/harnesses/registry.ts';
 import { type DialectName, type SessionResult, sessionResultSchema } from '../../src/schema/index.ts';
 import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
 import { loadScenarios } from '../../src/sim/scenario.ts';
+import { describeIf, harnessMissing } from '../skip.ts';
 import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
@@ -84,10 +85,9 @@ function suite(dialect: DialectName): void {
   });
 }
 
-describe.each(findHarness('pi').dialects)('pi over %s', (dialect) => {
-  if (installed) suite(dialect);
-  else it('repairs repositories', (context) => context.skip('pi is not installed: floe harness install pi'));
-});
+for (const dialect of findHarness('pi').dialects) {
+  describeIf(harnessMissing('pi', installed), `pi over ${dialect}`, () => suite(dialect));
+}
 
 it('pi finds a skill, and takes an addition to its prompt as it stands', async (context) => {
   const problem = await harnessProblem('pi');

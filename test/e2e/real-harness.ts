@@ -1,9 +1,10 @@
-import { chooseBackend } from '../../src/cli/backend.ts';
 import { harnessDir } from '../../src/cli/home.ts';
 import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import type { AgentSpec, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
 import { parseScenarios, type Scenario, type ScenarioInput } from '../../src/sim/scenario.ts';
+import { bubblewrapMissing } from '../runtimes/workbench.ts';
+import { harnessMissing } from '../skip.ts';
 import { startTestStack } from './stack.ts';
 
 /** Room for the prompts of the largest harness, about 25,000 tokens, far from where any of them compacts. */
@@ -12,11 +13,10 @@ const WINDOW_TOKENS = 131_072;
 export type Rule = ScenarioInput['rules'][number];
 export type Call = { readonly tool: string; readonly arguments: Record<string, unknown> };
 
-/** null when the harness can be run here, in a sandbox; otherwise the reason to skip. */
+/** Why the harness cannot be run in a sandbox here, with the command that helps; `null` when it can. */
 export async function harnessProblem(name: string): Promise<string | null> {
   const { installed } = await harnessStatus(name, harnessDir());
-  if (!installed) return `${name} is not installed: floe harness install ${name}`;
-  return (await chooseBackend()).problem?.problem ?? null;
+  return harnessMissing(name, installed) ?? (await bubblewrapMissing());
 }
 
 /** A tool server with one tool, `secret_word`, as a program for Node. It answers with the variable WORD. */

@@ -1,9 +1,10 @@
-import { describe, expect, test } from 'vitest';
+import { expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { createEngine } from '../../src/engines/create.ts';
 import type { GenerateReply } from '../../src/engines/engine.ts';
 import { processedLogprob } from '../../src/engines/llama-cpp/processed.ts';
 import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
+import { describeIf } from '../skip.ts';
 import { contractRequest, engineContract } from './contract.ts';
 
 /** Run by `npm run engines:real` alone, which starts the servers and names them here: a JSON array of `{name, spec}`. */
@@ -13,6 +14,10 @@ const servers = (JSON.parse(process.env.FLOE_REAL_ENGINES ?? '[]') as { name: st
 const never = new AbortController().signal;
 const llama = servers.find(({ spec }) => spec.kind === 'llama_cpp')?.spec;
 const vllm = servers.find(({ spec }) => spec.kind === 'vllm')?.spec;
+
+/** Reasons to skip; the programme that runs this file starts the servers. */
+const NO_LLAMA = 'FLOE_REAL_ENGINES names no llama.cpp server';
+const NO_PAIR = 'FLOE_REAL_ENGINES does not name both a llama.cpp and a vLLM server';
 
 /** Two implementations of the same float32 sums differ by less. */
 const ROUNDING = 5e-3;
@@ -48,7 +53,7 @@ async function post(base: string, path: string, body: object): Promise<unknown> 
   return response.json();
 }
 
-describe.runIf(llama)('llama.cpp', () => {
+describeIf(llama === undefined ? NO_LLAMA : null, 'llama.cpp', () => {
   const spec = llama as NonNullable<typeof llama>;
 
   test('its replies have thinking, calls and split characters, and every id has a log-probability', async () => {
@@ -82,33 +87,37 @@ describe.runIf(llama)('llama.cpp', () => {
   });
 });
 
-describe.runIf(llama && vllm)('vLLM and llama.cpp with the same weights', () => {
-  const [one, other] = [llama, vllm] as [NonNullable<typeof llama>, NonNullable<typeof llama>];
+describeIf(
+  llama === undefined || vllm === undefined ? NO_PAIR : null,
+  'vLLM and llama.cpp with the same weights',
+  () => {
+    const [one, other] = [llama, vllm] as [NonNullable<typeof llama>, NonNullable<typeof llama>];
 
-  test('they have the same facts of the template', async () => {
-    const engines = await Promise.all([one, other].map((spec) => createEngine(spec, { clock: systemClock })));
-    const [a, b] = engines.map((engine) => engine.info().capabilities.template);
-    for (const engine of engines) await engine.close();
-    expect(a?.close_ids).toEqual(b?.close_ids);
-    expect(a?.tail_render).toBe(b?.tail_render);
-    expect(a?.thinking).toEqual(b?.thinking);
-  });
+    test('they have the same facts of the template', async () => {
+      const engines = await Promise.all([one, other].map((spec) => createEngine(spec, { clock: systemClock })));
+      const [a, b] = engines.map((engine) => engine.info().capabilities.template);
+      for (const engine of engines) await engine.close();
+      expect(a?.close_ids).toEqual(b?.close_ids);
+      expect(a?.tail_render).toBe(b?.tail_render);
+      expect(a?.thinking).toEqual(b?.thinking);
+    });
 
-  test('vLLM gives the ids that llama.cpp sampled the log-probabilities that llama.cpp told, or was asked for later', async () => {
-    for (const { promptIds, responseIds, responseLogprobs } of await replies(one, 1)) {
-      const prompt = [...promptIds, ...responseIds];
-      const reply = (await post(other.base_url, '/v1/completions', {
-        model: other.model,
-        prompt,
-        max_tokens: 1,
-        prompt_logprobs: 0,
-      })) as { choices: { prompt_logprobs: (Record<string, { logprob: number }> | null)[] }[] };
-      const scored = reply.choices[0]?.prompt_logprobs.slice(promptIds.length) ?? [];
-      expect(scored.length).toBe(responseIds.length);
-      for (const [index, id] of responseIds.entries()) {
-        const logprob = scored[index]?.[id]?.logprob ?? Number.NaN;
-        expect(Math.abs(logprob - (responseLogprobs[index] ?? 0)), `id ${id} at ${index}`).toBeLessThan(ROUNDING);
+    test('vLLM gives the ids that llama.cpp sampled the log-probabilities that llama.cpp told, or was asked for later', async () => {
+      for (const { promptIds, responseIds, responseLogprobs } of await replies(one, 1)) {
+        const prompt = [...promptIds, ...responseIds];
+        const reply = (await post(other.base_url, '/v1/completions', {
+          model: other.model,
+          prompt,
+          max_tokens: 1,
+          prompt_logprobs: 0,
+        })) as { choices: { prompt_logprobs: (Record<string, { logprob: number }> | null)[] }[] };
+        const scored = reply.choices[0]?.prompt_logprobs.slice(promptIds.length) ?? [];
+        expect(scored.length).toBe(responseIds.length);
+        for (const [index, id] of responseIds.entries()) {
+          const logprob = scored[index]?.[id]?.logprob ?? Number.NaN;
+          expect(Math.abs(logprob - (responseLogprobs[index] ?? 0)), `id ${id} at ${index}`).toBeLessThan(ROUNDING);
+        }
       }
-    }
-  });
-});
+    });
+  },
+);

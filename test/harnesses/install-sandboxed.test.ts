@@ -1,21 +1,21 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect } from 'vitest';
 import { harnessDir } from '../../src/cli/home.ts';
 import { compileCacheDir } from '../../src/harnesses/harness.ts';
 import { commandOf, harnessInstalls } from '../../src/harnesses/install/catalog.ts';
 import { harnessStatus } from '../../src/harnesses/install/install.ts';
-import { bubblewrapProblem, never, Workbench } from '../runtimes/workbench.ts';
+import { bubblewrapMissing, never, Workbench } from '../runtimes/workbench.ts';
+import { describeIf, harnessMissing, itIf } from '../skip.ts';
 
 // Those that this machine has: `floe harness install --all` brings the others.
 const installed = await Promise.all(
   [...harnessInstalls()].map(async ([name, install]) => {
     const { path } = await harnessStatus(name, harnessDir());
-    if (path === null) console.warn(`the test that starts ${name} in a sandbox is skipped: it is not installed`);
     return { name, install, path: path ?? '' };
   }),
 );
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 
-describe.skipIf(problem !== null)('in a sandbox without a network', () => {
+describeIf(problem, 'in a sandbox without a network', () => {
   let bench: Workbench;
   beforeAll(async () => {
     bench = await Workbench.open();
@@ -23,7 +23,7 @@ describe.skipIf(problem !== null)('in a sandbox without a network', () => {
   afterAll(() => bench.close());
 
   for (const { name, install, path } of installed) {
-    test.skipIf(path === '')(`the installed ${name} starts, and cannot be changed`, async () => {
+    itIf(harnessMissing(name, path !== ''), `the installed ${name} starts, and cannot be changed`, async () => {
       const readOnlyMounts = [{ hostPath: path, sandboxPath: path }];
       const runtime = await bench.start('bubblewrap', {}, { readOnlyMounts });
       const env = { ...install.warmUpEnv, NODE_COMPILE_CACHE: compileCacheDir(path) };

@@ -24,6 +24,7 @@ import {
   type LockedHarness,
 } from '../../src/harnesses/install/install.ts';
 import { makeReadable } from '../../src/harnesses/install/permissions.ts';
+import { describeIf } from '../skip.ts';
 
 const NAME = 'fixture';
 const ENTRY = `node_modules/${NAME}/bin/program`;
@@ -222,57 +223,62 @@ const python = spawnSync('/usr/bin/python3', [
   '-c',
   'import sys, venv, ensurepip, zipfile; sys.exit(sys.version_info < (3, 10))',
 ]);
-const noPython = python.status !== 0;
-if (noPython) console.warn('tests of harnesses in Python are skipped: no /usr/bin/python3 with venv');
+const pythonMissing =
+  python.status === 0 ? null : 'python3 3.10 or newer with venv is not installed: apt-get install python3-venv';
 
 // Making a virtual environment takes seconds, on a busy machine tens of them.
-describe.skipIf(noPython)('a program in Python', { timeout: 180_000 }, () => {
-  const inPython: Partial<HarnessInstall> = { source: 'pip', program: 'venv/bin/fixture' };
+describeIf(
+  pythonMissing,
+  'a program in Python',
+  () => {
+    const inPython: Partial<HarnessInstall> = { source: 'pip', program: 'venv/bin/fixture' };
 
-  /** Packs a wheel with one module and a command, and a lock that names the file. */
-  function lockPip(module: string, digest?: string): void {
-    const wheel = join(dir, 'fixture-1.0.0-py3-none-any.whl');
-    const info = 'fixture-1.0.0.dist-info';
-    const source = join(dir, 'wheel');
-    write(source, {
-      'fixture.py': module,
-      [`${info}/METADATA`]: 'Metadata-Version: 2.1\nName: fixture\nVersion: 1.0.0\nRequires-Dist: not-in-the-lock\n',
-      [`${info}/WHEEL`]: 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
-      [`${info}/entry_points.txt`]: '[console_scripts]\nfixture = fixture:main\n',
-      [`${info}/RECORD`]: `fixture.py,,\n${info}/METADATA,,\n${info}/WHEEL,,\n${info}/entry_points.txt,,\n${info}/RECORD,,\n`,
+    /** Packs a wheel with one module and a command, and a lock that names the file. */
+    function lockPip(module: string, digest?: string): void {
+      const wheel = join(dir, 'fixture-1.0.0-py3-none-any.whl');
+      const info = 'fixture-1.0.0.dist-info';
+      const source = join(dir, 'wheel');
+      write(source, {
+        'fixture.py': module,
+        [`${info}/METADATA`]: 'Metadata-Version: 2.1\nName: fixture\nVersion: 1.0.0\nRequires-Dist: not-in-the-lock\n',
+        [`${info}/WHEEL`]: 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+        [`${info}/entry_points.txt`]: '[console_scripts]\nfixture = fixture:main\n',
+        [`${info}/RECORD`]: `fixture.py,,\n${info}/METADATA,,\n${info}/WHEEL,,\n${info}/entry_points.txt,,\n${info}/RECORD,,\n`,
+      });
+      rmSync(wheel, { force: true });
+      execFileSync('/usr/bin/python3', ['-m', 'zipfile', '-c', wheel, 'fixture.py', `${info}/`], { cwd: source });
+      const sha256 = digest ?? createHash('sha256').update(readFileSync(wheel)).digest('hex');
+      writeFileSync(join(lockDir, 'requirements.txt'), `fixture @ file://${wheel} \\\n    --hash=sha256:${sha256}\n`);
+    }
+
+    test('runs in its final place with the Python of the system, compiled, and is made anew when that is gone', async () => {
+      lockPip('import sys\ndef main():\n    print(__file__, __cached__, sys.base_prefix)\n');
+      const path = await install(locked(inPython));
+      const [command = '', ...args] = commandOf(locked(inPython).install, path);
+      const [file = '', cached = '', base] = execFileSync(command, args, { encoding: 'utf8' }).trim().split(' ');
+      expect(file.startsWith(join(path, 'venv', 'lib'))).toBe(true);
+      expect(existsSync(cached)).toBe(true);
+      expect(base).toBe('/usr');
+      expect(readdirSync(join(path, 'venv', 'bin'))).not.toContain('pip');
+
+      rmSync(pythonPath(path));
+      symlinkSync('/usr/bin/python3.no-more', pythonPath(path));
+      expect(await install(locked(inPython))).toBe(path);
+      expect(existsSync(pythonPath(path))).toBe(true);
+      expect(present()).toHaveLength(1);
     });
-    rmSync(wheel, { force: true });
-    execFileSync('/usr/bin/python3', ['-m', 'zipfile', '-c', wheel, 'fixture.py', `${info}/`], { cwd: source });
-    const sha256 = digest ?? createHash('sha256').update(readFileSync(wheel)).digest('hex');
-    writeFileSync(join(lockDir, 'requirements.txt'), `fixture @ file://${wheel} \\\n    --hash=sha256:${sha256}\n`);
-  }
 
-  test('runs in its final place with the Python of the system, compiled, and is made anew when that is gone', async () => {
-    lockPip('import sys\ndef main():\n    print(__file__, __cached__, sys.base_prefix)\n');
-    const path = await install(locked(inPython));
-    const [command = '', ...args] = commandOf(locked(inPython).install, path);
-    const [file = '', cached = '', base] = execFileSync(command, args, { encoding: 'utf8' }).trim().split(' ');
-    expect(file.startsWith(join(path, 'venv', 'lib'))).toBe(true);
-    expect(existsSync(cached)).toBe(true);
-    expect(base).toBe('/usr');
-    expect(readdirSync(join(path, 'venv', 'bin'))).not.toContain('pip');
-
-    rmSync(pythonPath(path));
-    symlinkSync('/usr/bin/python3.no-more', pythonPath(path));
-    expect(await install(locked(inPython))).toBe(path);
-    expect(existsSync(pythonPath(path))).toBe(true);
-    expect(present()).toHaveLength(1);
-  });
-
-  test('whose wheel is not what the lock says is refused', async () => {
-    lockPip('def main(): pass\n', '0'.repeat(64));
-    await expect(install(locked(inPython))).rejects.toMatchObject({
-      code: 'setup_failed',
-      message: expect.stringMatching(/^pip could not install the packages for fixture: .*HASHES/s),
+    test('whose wheel is not what the lock says is refused', async () => {
+      lockPip('def main(): pass\n', '0'.repeat(64));
+      await expect(install(locked(inPython))).rejects.toMatchObject({
+        code: 'setup_failed',
+        message: expect.stringMatching(/^pip could not install the packages for fixture: .*HASHES/s),
+      });
+      expect(present()).toEqual([]);
     });
-    expect(present()).toEqual([]);
-  });
-});
+  },
+  180_000,
+);
 
 test('every user may read what is installed and run what may be run, and nobody else may write it', async () => {
   write(dir, { 'tree/sub/file': '', 'tree/sub/program': '', 'tree/open': '' });

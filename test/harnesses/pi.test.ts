@@ -7,7 +7,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { harnessInstallDir, harnessStatus, installHarness } from '../../src/harnesses/install/install.ts';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { agentSpecSchema, type RuntimeBackend } from '../../src/schema/index.ts';
-import { bubblewrapProblem, never, Workbench } from '../runtimes/workbench.ts';
+import { bubblewrapMissing, never, Workbench } from '../runtimes/workbench.ts';
+import { describeIf, itIf } from '../skip.ts';
 
 const pi = findHarness('pi');
 const ownCache = process.env.FLOE_TEST_HARNESS_DIR === undefined;
@@ -16,14 +17,15 @@ const cacheDir = process.env.FLOE_TEST_HARNESS_DIR ?? mkdtempSync(join(tmpdir(),
 const log = (): void => {};
 
 // Two at once, as two gateways of one machine would.
+let piMissing: string | null = null;
 const installed = await Promise.all([
   installHarness('pi', { cacheDir, log }),
   installHarness('pi', { cacheDir, log }),
 ]).catch((error: Error) => {
-  console.warn(`tests that run pi are skipped: ${error.message}`);
+  piMissing = `pi cannot be installed: floe harness install pi (${error.message})`;
   return null;
 });
-const bubblewrap = await bubblewrapProblem();
+const bubblewrap = await bubblewrapMissing();
 
 afterAll(() => {
   if (ownCache) rmSync(cacheDir, { recursive: true, force: true });
@@ -93,8 +95,8 @@ function scriptedModel(script: readonly Turn[], seen: Seen[]) {
   };
 }
 
-describe.skipIf(installed === null).each<RuntimeBackend>(['bubblewrap', 'local'])('pi in the %s runtime', (backend) => {
-  describe.skipIf(backend === 'bubblewrap' && bubblewrap !== null)('unchanged', () => {
+describe.each<RuntimeBackend>(['bubblewrap', 'local'])('pi in the %s runtime', (backend) => {
+  describeIf(piMissing ?? (backend === 'bubblewrap' ? bubblewrap : null), 'unchanged', () => {
     let bench: Workbench;
     beforeAll(async () => {
       bench = await Workbench.open();
@@ -153,12 +155,9 @@ describe.skipIf(installed === null).each<RuntimeBackend>(['bubblewrap', 'local']
   });
 });
 
-test.skipIf(installed === null)(
-  'two installations at once end in the same one, complete, with nothing beside it',
-  () => {
-    const [first, second] = installed ?? [];
-    expect(first).toBe(second);
-    expect(readdirSync(join(cacheDir, 'pi'))).toHaveLength(1);
-    expect(existsSync(join(first ?? '', 'node'))).toBe(true);
-  },
-);
+itIf(piMissing, 'two installations at once end in the same one, complete, with nothing beside it', () => {
+  const [first, second] = installed ?? [];
+  expect(first).toBe(second);
+  expect(readdirSync(join(cacheDir, 'pi'))).toHaveLength(1);
+  expect(existsSync(join(first ?? '', 'node'))).toBe(true);
+});

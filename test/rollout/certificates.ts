@@ -3,13 +3,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-/** Null: certificates can be made. */
+/** Why no certificates can be made here, with the command that helps; `null` when they can. */
 export function whyNoCertificates(): string | null {
   try {
     execFileSync('openssl', ['version'], { stdio: 'ignore' });
     return null;
   } catch {
-    return 'the openssl command is not there';
+    return 'openssl is not installed: apt-get install openssl';
   }
 }
 

@@ -1,16 +1,17 @@
 import pg from 'pg';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { createRolloutServer, type RolloutServer } from '../../src/rollout/index.ts';
 import type { EnginesStatus } from '../../src/schema/index.ts';
 import { PostgresStore } from '../../src/store/postgres/store.ts';
+import { describeIf } from '../skip.ts';
 import { postgresMissing, usePostgres } from '../store/postgres.ts';
 import { Caller } from './call.ts';
 import { MemoryBlobs } from './memory-blobs.ts';
 import { summaryOf, task } from './workbench.ts';
 
 /** What only shows where transactions run beside each other, and a statement that fails ends its transaction. */
-describe.skipIf(postgresMissing() !== null)('on PostgreSQL', () => {
+describeIf(postgresMissing(), 'on PostgreSQL', () => {
   const cluster = usePostgres();
   let store: PostgresStore;
   let server: RolloutServer;

@@ -1,18 +1,19 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { Cgroups } from '../../src/runtimes/cgroup.ts';
-import { bubblewrapProblem, never, Workbench } from './workbench.ts';
+import { describeIf, NO_CONTROL_GROUPS } from '../skip.ts';
+import { bubblewrapMissing, never, Workbench } from './workbench.ts';
 
 const OWNER = `test${process.pid}`;
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 const groups = await Cgroups.find(systemClock, OWNER);
-if (groups === null) console.warn('tests of control groups are skipped: this user may not make any here');
+const groupsMissing = groups === null ? NO_CONTROL_GROUPS : null;
 
 const limits = { memoryBytes: 64 * 1024 * 1024, taskCount: 20, cpus: 0.5 };
 
-describe.skipIf(groups === null)('a control group', () => {
+describeIf(groupsMissing, 'a control group', () => {
   test('has the limits in every hierarchy, and is gone after its removal', async () => {
     const group = await groups?.create('s0', limits);
     const directories = group?.directories ?? [];
@@ -42,7 +43,7 @@ describe.skipIf(groups === null)('a control group', () => {
   });
 });
 
-describe.skipIf(groups === null || problem !== null)('a sandbox in a control group', () => {
+describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
   let bench: Workbench;
   beforeAll(async () => {
     bench = await Workbench.open();

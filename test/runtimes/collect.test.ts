@@ -1,25 +1,21 @@
 import { execFileSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import { collect } from '../../src/runtimes/collect.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
-import { bubblewrapProblem, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
+import { describeIf } from '../skip.ts';
+import { bubblewrapMissing, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
 
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 const MIB = 1024 * 1024;
 /** For a shell, the folder of temporary files. */
 const TMP = `"\${TMPDIR:-/tmp}"`;
 
-describe.each([
-  ['local', false],
-  ['bubblewrap', problem !== null],
-] as const)('what an agent leaves in a %s sandbox', (backend, skipped) => {
-  suite(backend, skipped);
-});
+describeIf(null, 'what an agent leaves in a local sandbox', () => suite('local'));
+describeIf(problem, 'what an agent leaves in a bubblewrap sandbox', () => suite('bubblewrap'));
 
-function suite(backend: 'local' | 'bubblewrap', skipped: boolean): void {
-  const it = test.skipIf(skipped);
+function suite(backend: 'local' | 'bubblewrap'): void {
   const bubblewrap = backend === 'bubblewrap' ? it : () => {};
   const local = backend === 'local' ? it : () => {};
   let bench: Workbench;

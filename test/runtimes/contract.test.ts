@@ -5,12 +5,13 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
 import { type RuntimeBackend, runtimeSpecSchema } from '../../src/schema/index.ts';
-import { bubblewrapProblem, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
+import { describeIf } from '../skip.ts';
+import { bubblewrapMissing, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
 
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 
 describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backend) => {
-  describe.skipIf(backend === 'bubblewrap' && problem !== null)('keeps the contract', () => {
+  describeIf(backend === 'bubblewrap' ? problem : null, 'keeps the contract', () => {
     let bench: Workbench;
     let runtime: Runtime;
     beforeAll(async () => {

@@ -4,13 +4,14 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
-import { afterAll, describe, expect, test } from 'vitest';
+import { afterAll, expect, test } from 'vitest';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { endOwned } from '../../src/runtimes/orphans.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
-import { bubblewrapProblem, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
+import { describeIf, itIf } from '../skip.ts';
+import { bubblewrapMissing, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
 
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 
 /** A gateway reduced to one session of each command; prints its helper's pid once they run. */
 const GATEWAY = `
@@ -58,7 +59,7 @@ function killHelper(pid: number): void {
   }
 }
 
-describe.skipIf(problem !== null)('when a gateway is killed', () => {
+describeIf(problem, 'when a gateway is killed', () => {
   test.for<[RuntimeBackend, string]>([
     ['bubblewrap', 'alone'],
     ['bubblewrap', 'together with its helper'],
@@ -90,7 +91,7 @@ describe.skipIf(problem !== null)('when a gateway is killed', () => {
   });
 });
 
-test.skipIf(problem !== null)('a sandbox whose helper died fails with a reason, and can still be stopped', async () => {
+itIf(problem, 'a sandbox whose helper died fails with a reason, and can still be stopped', async () => {
   const bench = await Workbench.open();
   const runtime = await bench.start('bubblewrap');
   const { signal } = new AbortController();

@@ -1,10 +1,11 @@
 import { execFileSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { bubblewrapProblem, never, Workbench } from './workbench.ts';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { describeIf } from '../skip.ts';
+import { bubblewrapMissing, never, Workbench } from './workbench.ts';
 
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 
 /** A root file system of a shell and a few programs, with the libraries that they need. */
 function makeImage(dir: string): void {
@@ -28,7 +29,7 @@ function makeImage(dir: string): void {
   writeFileSync(join(dir, 'testbed/file'), 'from the image');
 }
 
-describe.skipIf(problem !== null)('a sandbox with an image', () => {
+describeIf(problem, 'a sandbox with an image', () => {
   let bench: Workbench;
   let image: string;
   beforeAll(async () => {

@@ -2,10 +2,11 @@ import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
+import { describeIf } from '../skip.ts';
 import {
-  bubblewrapProblem,
+  bubblewrapMissing,
   never,
   processesMentioning,
   processesThatMount,
@@ -13,9 +14,9 @@ import {
   Workbench,
 } from './workbench.ts';
 
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 
-describe.skipIf(problem !== null)('a bubblewrap sandbox', () => {
+describeIf(problem, 'a bubblewrap sandbox', () => {
   let bench: Workbench;
   let runtime: Runtime;
   let control: Server;

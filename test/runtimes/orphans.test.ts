@@ -11,9 +11,10 @@ import { Cgroups, groupsOf } from '../../src/runtimes/cgroup.ts';
 import { endOwned, labelledProcesses } from '../../src/runtimes/orphans.ts';
 import { type Owner, readLabel } from '../../src/runtimes/owner.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
-import { bubblewrapProblem, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
+import { itIf, NO_CONTROL_GROUPS } from '../skip.ts';
+import { bubblewrapMissing, never, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
 
-const problem = await bubblewrapProblem();
+const problem = await bubblewrapMissing();
 const backends: readonly RuntimeBackend[] = problem === null ? ['local', 'bubblewrap'] : ['local'];
 const hasGroups = (await Cgroups.find(systemClock, 'probe')) !== null;
 
@@ -90,21 +91,25 @@ describe.each(backends)('the reaper, after gateway and spawn helper of a %s sand
   });
 });
 
-test.skipIf(!hasGroups)('a local agent that clears its environment is found by its control group', async () => {
-  const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
-  const bench = await Workbench.open({ owner });
-  const seconds = uniqueSeconds();
-  const runtime = await bench.start('local');
-  const command = `env -i setsid sleep ${seconds} & until [ -e never ]; do sleep 0.01; done`;
-  const running = runtime.exec({ command }, never).catch(() => null);
-  while ((await processesMentioning(`sleep\0${seconds}`)).length === 0) await sleep(systemClock, 5);
-  process.kill(bench.spawner.helperPid ?? 0, 'SIGKILL');
-  await running;
-  await runtime.stop();
-  expect(await processesMentioning(`sleep\0${seconds}`)).toEqual([]);
-  expect(await groupsOf(owner.id)).toEqual([]);
-  await bench.close();
-});
+itIf(
+  hasGroups ? null : NO_CONTROL_GROUPS,
+  'a local agent that clears its environment is found by its control group',
+  async () => {
+    const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
+    const bench = await Workbench.open({ owner });
+    const seconds = uniqueSeconds();
+    const runtime = await bench.start('local');
+    const command = `env -i setsid sleep ${seconds} & until [ -e never ]; do sleep 0.01; done`;
+    const running = runtime.exec({ command }, never).catch(() => null);
+    while ((await processesMentioning(`sleep\0${seconds}`)).length === 0) await sleep(systemClock, 5);
+    process.kill(bench.spawner.helperPid ?? 0, 'SIGKILL');
+    await running;
+    await runtime.stop();
+    expect(await processesMentioning(`sleep\0${seconds}`)).toEqual([]);
+    expect(await groupsOf(owner.id)).toEqual([]);
+    await bench.close();
+  },
+);
 
 describe.each(backends)('a %s sandbox whose helper was killed', (backend) => {
   test('leaves no process once it is stopped, and its neighbour goes on', async () => {

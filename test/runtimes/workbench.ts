@@ -60,15 +60,19 @@ export class Workbench {
   }
 }
 
-/** null when bubblewrap works here; otherwise the reason, also printed. */
-export async function bubblewrapProblem(): Promise<string | null> {
+let probed: Promise<string | null> | undefined;
+
+/** Why bubblewrap does not work here, with the command that helps; `null` when it works. Probed once per worker. */
+export function bubblewrapMissing(): Promise<string | null> {
+  probed ??= probeBubblewrap();
+  return probed;
+}
+
+async function probeBubblewrap(): Promise<string | null> {
   const bench = await Workbench.open();
   try {
     const problem = await bench.provider('bubblewrap').probe();
-    if (problem === null) return null;
-    const text = `${problem.problem} (${problem.remedy})`;
-    console.warn(`tests of bubblewrap are skipped: ${text}`);
-    return text;
+    return problem === null ? null : `${problem.problem}: ${problem.remedy}`;
   } finally {
     await bench.close();
   }

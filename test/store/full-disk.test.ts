@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { DirectoryBlobStore, SqliteStore, type Store } from '../../src/store/index.ts';
-import { type SmallDisk, smallDisk } from './small-disk.ts';
+import { NO_SMALL_DISK, type SmallDisk, smallDisk } from './small-disk.ts';
 import { taskRow } from './store-rows.ts';
 
 const DISK_BYTES = 4_000_000;
@@ -31,7 +31,7 @@ async function fill(store: Store): Promise<{ acknowledged: string[]; refusal: un
 }
 
 test('on a full disk SQLite acknowledges nothing that is not kept, and goes on when there is room', async (context) => {
-  if (disk === null) return context.skip();
+  if (disk === null) return context.skip(NO_SMALL_DISK);
   const path = join(disk.dir, 'full', 'floe.db');
   const ballast = join(disk.dir, 'ballast');
   await writeFile(ballast, Buffer.alloc(1_000_000));
@@ -55,7 +55,7 @@ test('on a full disk SQLite acknowledges nothing that is not kept, and goes on w
 });
 
 test('on a full disk the blob directory refuses, keeps what it has, and goes on when there is room', async (context) => {
-  if (disk === null) return context.skip();
+  if (disk === null) return context.skip(NO_SMALL_DISK);
   const ballast = join(disk.dir, 'ballast');
   await writeFile(ballast, Buffer.alloc(DISK_BYTES - 500_000));
   const blobs = await DirectoryBlobStore.open(join(disk.dir, 'blobs'), systemClock);
@@ -68,7 +68,7 @@ test('on a full disk the blob directory refuses, keeps what it has, and goes on 
 });
 
 test('a disk that turned read-only is a store_unavailable until it is writable again', async (context) => {
-  if (disk === null) return context.skip();
+  if (disk === null) return context.skip(NO_SMALL_DISK);
   const path = join(disk.dir, 'read-only', 'floe.db');
   const blobs = await DirectoryBlobStore.open(join(disk.dir, 'read-only', 'blobs'), systemClock);
   disk.setReadOnly(true);

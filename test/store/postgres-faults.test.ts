@@ -2,12 +2,13 @@ import { randomBytes } from 'node:crypto';
 import { chown, mkdir, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import { PostgresStore } from '../../src/store/postgres/store.ts';
+import { describeIf } from '../skip.ts';
 import { postgresMissing, usePostgres } from './postgres.ts';
-import { smallDisk } from './small-disk.ts';
+import { NO_SMALL_DISK, smallDisk } from './small-disk.ts';
 import { taskRow } from './store-rows.ts';
 
 const insert = (store: PostgresStore, id: string) => store.transaction((tables) => tables.tasks.insert(taskRow(id)));
@@ -33,7 +34,7 @@ async function untilDone(work: () => Promise<unknown>): Promise<void> {
   }
 }
 
-describe.skipIf(postgresMissing() !== null)('PostgreSQL with faults', () => {
+describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
   const cluster = usePostgres();
   let url: string;
   let store: PostgresStore;
@@ -139,7 +140,7 @@ describe.skipIf(postgresMissing() !== null)('PostgreSQL with faults', () => {
 
   test('a full disk is a store_unavailable, and there is no need to start anew when there is room', async (context) => {
     const disk = await smallDisk(16_000_000);
-    if (disk === null) return context.skip();
+    if (disk === null) return context.skip(NO_SMALL_DISK);
     try {
       await chownLike(cluster().dir, disk.dir);
       const ballast = join(disk.dir, 'ballast');
@@ -228,7 +229,7 @@ describe.skipIf(postgresMissing() !== null)('PostgreSQL with faults', () => {
   });
 });
 
-describe.skipIf(postgresMissing() !== null)('announcements', () => {
+describeIf(postgresMissing(), 'announcements', () => {
   const cluster = usePostgres();
 
   /** Collects what is heard; `next` resolves when so many have been. */

@@ -1,11 +1,10 @@
 import { afterAll, beforeAll } from 'vitest';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../../tools/postgres-cluster.mjs';
 
-/** Why there is no PostgreSQL to test with, told once per file; null: there is one. */
+/** Why no PostgreSQL server can be started here, with the command that helps; `null` when one can. */
 export function postgresMissing(): string | null {
   const why = whyNoPostgres();
-  if (why !== null) console.warn(`PostgreSQL is not tested: ${why}`);
-  return why;
+  return why === null ? null : `PostgreSQL cannot be started here: apt-get install postgresql (${why})`;
 }
 
 /** A server of its own for the tests of one file or `describe`; the function returned gives it once they run. */

@@ -1,15 +1,14 @@
 import { writeFileSync } from 'node:fs';
 import { connect } from 'node:tls';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
 import { FloeClient, NodeApi } from '../../../src/client/index.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { RolloutConfigInput } from '../../../src/rollout/index.ts';
+import { describeIf } from '../../skip.ts';
 import { Authority, type Pair, whyNoCertificates } from '../certificates.ts';
 import { REGISTRATION, type Running, task, Workbench } from '../workbench.ts';
 
-const problem = whyNoCertificates();
-
-describe.skipIf(problem !== null)(`TLS${problem === null ? '' : ` (skipped: ${problem})`}`, () => {
+describeIf(whyNoCertificates(), 'TLS', () => {
   let authority: Authority;
   let stranger: Authority;
   let server: Pair;

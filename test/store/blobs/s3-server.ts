@@ -18,12 +18,9 @@ function findS3Server(): string | null {
   return places.find((place) => place !== '' && existsSync(place)) ?? null;
 }
 
-/** Why there is no S3 server to test with, told once per file; null: there is one. */
+/** Why no S3 server can be started here, with the command that helps; `null` when one can. */
 export function s3Missing(): string | null {
-  if (findS3Server() !== null) return null;
-  const why = `there is no ${PROGRAM}; tools/install-s3-server.mjs installs it`;
-  console.warn(`S3 is not tested: ${why}`);
-  return why;
+  return findS3Server() === null ? `${PROGRAM} is not installed: node tools/install-s3-server.mjs` : null;
 }
 
 export type S3Server = {

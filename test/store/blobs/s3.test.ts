@@ -1,14 +1,15 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { S3BlobStore } from '../../../src/store/blobs/s3.ts';
 import { parseS3Location } from '../../../src/store/blobs/s3-location.ts';
+import { describeIf } from '../../skip.ts';
 import { describeBlobs } from './blob-store-contract.ts';
 import { type S3Server, s3Missing, startS3 } from './s3-server.ts';
 
-describe.skipIf(s3Missing() !== null)('a real S3 server', () => {
+describeIf(s3Missing(), 'a real S3 server', () => {
   let server: S3Server;
   let places = 0;
   beforeAll(async () => {

@@ -1,0 +1,39 @@
+import { describe, it, type TestContext } from 'vitest';
+import { findTool } from '../tools/install-cluster-tools.mjs';
+
+/**
+ * What this machine lacks to run a test, and the command that provides it, such as `bwrap is not installed: apt-get install -y
+ * bubblewrap`; `null` when nothing is missing. The test report prints it for each skipped test.
+ */
+export type MissingPart = string | null;
+
+/** `describe` where nothing is missing. Otherwise its body is not run, and one skipped test in its place states the reason. */
+export function describeIf(missing: MissingPart, name: string, body: () => void, timeoutMs?: number): void {
+  if (missing === null) describe(name, timeoutMs === undefined ? {} : { timeout: timeoutMs }, body);
+  else describe(name, () => it('is skipped', (context) => context.skip(missing)));
+}
+
+/** `it` where nothing is missing; otherwise a skipped test that states the reason. */
+export function itIf(
+  missing: MissingPart,
+  name: string,
+  body: (context: TestContext) => unknown,
+  timeoutMs?: number,
+): void {
+  if (missing === null) it(name, body, timeoutMs);
+  else it(name, (context) => context.skip(missing));
+}
+
+/** The reason to skip tests that run `name`, one of the tools that check scripts and manifests; `null` when it is installed. */
+export function toolMissing(name: string): MissingPart {
+  return findTool(name) === null ? `${name} is not installed: node tools/install-cluster-tools.mjs` : null;
+}
+
+/** The reason to skip tests that run a harness; `null` when it is installed. */
+export function harnessMissing(name: string, installed: boolean): MissingPart {
+  return installed ? null : `${name} is not installed: floe harness install ${name}`;
+}
+
+export const NO_CONTROL_GROUPS =
+  'this user may not create control groups: run the tests as root with /sys/fs/cgroup mounted read-write';
+export const NOT_LINUX = 'this is not Linux: run the tests in a Linux container';
