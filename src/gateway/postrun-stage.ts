@@ -1,9 +1,10 @@
 import type { DeliveredResult } from '../client/node-api.ts';
-import { OUTCOMES, policyOf } from '../core/outcomes.ts';
+import { OUTCOMES } from '../core/outcomes.ts';
+import { sessionSummary } from '../core/session-summary.ts';
 import type { Evaluation, Evaluator } from '../evaluators/evaluator.ts';
 import type { Collected } from '../runtimes/collect.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
-import type { Outcome, SessionSummary, TerminalStatus } from '../schema/index.ts';
+import type { Outcome, TerminalStatus } from '../schema/index.ts';
 import type { BuilderRegistry } from '../tokens/builders/registry.ts';
 import type { Completion } from '../tokens/completion.ts';
 import { encodeRecords } from '../tokens/records.ts';
@@ -105,17 +106,8 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
   } catch (error) {
     attempt.fail(classify(error, 'build'));
   }
-  const outcome = outcomeOf(attempt);
-  const summary: SessionSummary = {
-    session_id: lease.session_id,
-    task_id: lease.task_id,
-    sample_index: lease.sample_index,
-    attempt: lease.attempt,
-    epoch: lease.epoch,
-    status: OUTCOMES[outcome].status,
-    outcome,
-    policy: policyOf(outcome),
-    reward: OUTCOMES[outcome].evaluated ? evaluation.reward : null,
+  const summary = sessionSummary(lease, outcomeOf(attempt), {
+    reward: evaluation.reward,
     reward_details: evaluation.details,
     trace_count: built?.traceCount ?? 0,
     trainable_tokens: built?.trainableTokens ?? 0,
@@ -126,9 +118,8 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
     artifacts: artifactsReport(input.artifacts),
     node_id: input.nodeId,
     error: attempt.failure?.error ?? null,
-    unusable: null,
     metadata: lease.task.metadata,
-  };
+  });
   const artifacts = input.artifacts?.archive ?? null;
   return deliverable({ summary, trajectory: built?.json ?? null, completions, artifacts });
 }

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { FloeClient, NodeApi, type OwnRegistration } from '../../src/client/index.ts';
 import { type Clock, systemClock } from '../../src/core/clock.ts';
-import { OUTCOMES, policyOf } from '../../src/core/outcomes.ts';
+import { sessionSummary } from '../../src/core/session-summary.ts';
 import {
   createRolloutServer,
   type RolloutConfigInput,
@@ -117,21 +117,11 @@ export function summaryOf(
   outcome: Outcome = 'completed',
   fields: Partial<SessionSummary> = {},
 ): SessionSummary {
-  return {
-    session_id: lease.session_id,
-    task_id: lease.task_id,
-    sample_index: lease.sample_index,
-    attempt: lease.attempt,
-    epoch: lease.epoch,
-    status: OUTCOMES[outcome].status,
-    outcome,
-    policy: policyOf(outcome),
+  const summary = sessionSummary(lease, outcome, {
     reward: outcome === 'completed' ? 1 : null,
-    reward_details: {},
     trace_count: 1,
     trainable_tokens: 3,
     completion_count: 1,
-    audit: null,
     timing: {
       queued_ms: 1,
       init_ms: 1,
@@ -143,14 +133,8 @@ export function summaryOf(
       postrun_ms: 1,
       total_ms: 7,
     },
-    agent: null,
-    artifacts: null,
-    node_id: null,
-    error: null,
-    unusable: null,
-    metadata: {},
-    ...fields,
-  };
+  });
+  return { ...summary, ...fields };
 }
 
 export const TRAJECTORY = Buffer.from('{"status":"COMPLETED","traces":[{"response_ids":[1,2,3]}],"odd number":1.0}');

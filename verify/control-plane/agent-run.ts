@@ -1,7 +1,7 @@
 import type { DeliveredResult } from '../../src/client/node-api.ts';
 import { sleep } from '../../src/core/clock.ts';
 import { FloeError } from '../../src/core/errors.ts';
-import { OUTCOMES, policyOf } from '../../src/core/outcomes.ts';
+import { sessionSummary } from '../../src/core/session-summary.ts';
 import type { Attempt } from '../../src/gateway/attempt.ts';
 import { classify } from '../../src/gateway/failure.ts';
 import type { StagePools } from '../../src/gateway/stage-pools.ts';
@@ -106,29 +106,16 @@ export class AgentRun {
     const good = outcome === 'completed';
     const made = { session: lease.session_id, epoch: lease.epoch, instance: place.instance, turns: attempt.turns };
     return {
-      summary: {
-        session_id: lease.session_id,
-        task_id: lease.task_id,
-        sample_index: lease.sample_index,
-        attempt: lease.attempt,
-        epoch: lease.epoch,
-        status: OUTCOMES[outcome].status,
-        outcome,
-        policy: policyOf(outcome),
+      summary: sessionSummary(lease, outcome, {
         reward: good && lease.task.evaluator !== null && script.graded ? script.reward : null,
-        reward_details: {},
         trace_count: good ? 1 : 0,
         trainable_tokens: good ? attempt.sampledTokens : 0,
         completion_count: attempt.turns,
-        audit: null,
         timing: attempt.timing(),
-        agent: null,
-        artifacts: null,
         node_id: place.nodeId,
         error: attempt.failure?.error ?? null,
-        unusable: null,
         metadata: lease.task.metadata,
-      },
+      }),
       trajectory: attempt.turns === 0 ? null : Buffer.from(JSON.stringify(made)),
       completions: null,
       artifacts: null,

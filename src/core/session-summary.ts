@@ -1,0 +1,59 @@
+import type { Outcome, SessionSummary, SessionTiming } from '../schema/index.ts';
+import { OUTCOMES, policyOf } from './outcomes.ts';
+
+/** Which attempt a summary is of: the fields that a lease and a stored session have in common. */
+export type SummarizedAttempt = Pick<SessionSummary, 'session_id' | 'task_id' | 'sample_index' | 'attempt' | 'epoch'>;
+
+/** Everything that does not follow from the attempt's identity and its outcome. */
+export type SummaryFields = Omit<
+  SessionSummary,
+  keyof SummarizedAttempt | 'status' | 'outcome' | 'policy' | 'unusable'
+>;
+
+const NO_TIMING: SessionTiming = {
+  queued_ms: null,
+  init_ms: null,
+  ready_ms: null,
+  running_ms: null,
+  postrun_queue_ms: null,
+  build_ms: null,
+  eval_ms: null,
+  postrun_ms: null,
+  total_ms: 0,
+};
+
+/**
+ * Summarizes an attempt that ended with `outcome`. Status and policy are the outcome's defaults, and the reward is `null` for an
+ * outcome that is not evaluated. Fields that are not given are empty, as for a session that never reached a node. The server fills
+ * in `unusable` and the task's own policy when it accepts the summary.
+ */
+export function sessionSummary(
+  attempt: SummarizedAttempt,
+  outcome: Outcome,
+  fields: Partial<SummaryFields>,
+): SessionSummary {
+  const { status, evaluated } = OUTCOMES[outcome];
+  return {
+    session_id: attempt.session_id,
+    task_id: attempt.task_id,
+    sample_index: attempt.sample_index,
+    attempt: attempt.attempt,
+    epoch: attempt.epoch,
+    status,
+    outcome,
+    policy: policyOf(outcome),
+    reward: evaluated ? (fields.reward ?? null) : null,
+    reward_details: fields.reward_details ?? {},
+    trace_count: fields.trace_count ?? 0,
+    trainable_tokens: fields.trainable_tokens ?? 0,
+    completion_count: fields.completion_count ?? 0,
+    audit: fields.audit ?? null,
+    timing: fields.timing ?? { ...NO_TIMING },
+    agent: fields.agent ?? null,
+    artifacts: fields.artifacts ?? null,
+    node_id: fields.node_id ?? null,
+    error: fields.error ?? null,
+    unusable: null,
+    metadata: fields.metadata ?? {},
+  };
+}
