@@ -2,7 +2,7 @@
 // Server and nodes are processes of their own; sandboxes, agents and evaluators only take time.
 //   node bench/scale.mjs [--json] [--quick] [--database sqlite|postgres] [--only submit,sqlite,postgres,memory,nodes,pipeline,makespan]
 import { availableParallelism, loadavg } from 'node:os';
-import { startPostgres, whyNoPostgres } from '../tools/postgres-cluster.mjs';
+import { startPostgres, whyNoPostgres } from '../verify/services/postgres-cluster.mjs';
 import { machine, median, printReport, round } from './report.mjs';
 import { lifeRate, memory, submitRate } from './scale/rates.mjs';
 import { makespan, nodeScaling, pipelineGain } from './scale/schedules.mjs';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { strangeBody } from '../../bench/bodies.mjs';
+import { strangeBody } from '../../verify/fuzz/bodies.mjs';
 import { FloeError } from '../../src/core/errors.ts';
 import type { CallContext, CanonicalReply } from '../../src/dialects/dialect.ts';
 import { DIALECTS } from '../../src/dialects/registry.ts';

@@ -35,7 +35,7 @@ const { values: options } = parseArgs({
 });
 
 const DEFAULT_SAMPLES = 5;
-const DOCUMENT = new URL('../docs/compatibility.md', import.meta.url);
+const DOCUMENT = new URL('../../docs/compatibility.md', import.meta.url);
 
 async function loadRows() {
   const dir = new URL('./rows/', import.meta.url);

@@ -1,6 +1,6 @@
 // S16: cancels at every moment of a session's life, twice, of tasks and of single sessions, against completion.
 import { setTimeout as sleep } from 'node:timers/promises';
-import { percentile } from '../../bench/report.mjs';
+import { percentile } from '../../../bench/report.mjs';
 import { processesWith } from '../child.mjs';
 import { underTraffic } from '../traffic.mjs';
 import { curlAgent } from '../world.mjs';

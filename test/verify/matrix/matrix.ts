@@ -1,5 +1,5 @@
 import { readdir } from 'node:fs/promises';
-import type { RuleCondition, ScenarioInput, Segment } from '../../src/sim/scenario.ts';
+import type { RuleCondition, ScenarioInput, Segment } from '../../../src/sim/scenario.ts';
 
 export type Call = { readonly tool: string; readonly arguments: Readonly<Record<string, unknown>> };
 
@@ -54,7 +54,7 @@ export type ScriptModule = {
   readonly SUBAGENT_MARK: string;
 };
 
-const ROOT = new URL('../../matrix/', import.meta.url);
+const ROOT = new URL('../../../verify/matrix/', import.meta.url);
 
 /** The matrix is plain JavaScript, as the other programs beside src/; the caller says what is in a module. */
 export async function load<Module>(name: string): Promise<Module> {
@@ -63,7 +63,7 @@ export async function load<Module>(name: string): Promise<Module> {
 
 /** Every row that there is, with its file's name. */
 export async function allRows(): Promise<readonly (readonly [string, Row])[]> {
-  const files = (await readdir(new URL('rows/', ROOT))).filter((name) => name.endsWith('.mjs'));
+  const files = (await readdir(new URL('../../matrix/rows/', ROOT))).filter((name) => name.endsWith('.mjs'));
   return Promise.all(files.sort().map(async (file) => [file, (await load<{ row: Row }>(`rows/${file}`)).row] as const));
 }
 

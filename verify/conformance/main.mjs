@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { ensurePackages, ROOT, run, step } from './setup.mjs';
+import { ensurePackages, ROOT, run, step } from '../../tools/setup.mjs';
 
 const HERE = join(ROOT, 'conformance');
 

@@ -9,7 +9,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { ROOT, setUp, step } from '../tools/setup.mjs';
+import { ROOT, setUp, step } from '../../tools/setup.mjs';
 
 const { values: options } = parseArgs({
   options: {

@@ -1,6 +1,6 @@
 // Request bodies that no harness sends, as fast-check arbitraries: anything at all, and real requests with a few things wrong.
 import fc from 'fast-check';
-import { HISTORIES } from './histories.mjs';
+import { HISTORIES } from '../../bench/histories.mjs';
 
 /** Names and values that occur in real requests, so that random bodies get further than the first check. */
 const word = fc.constantFrom(

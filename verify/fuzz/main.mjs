@@ -16,8 +16,8 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { fileURLToPath } from 'node:url';
 import fc from 'fast-check';
 import { Pool } from 'undici';
-import { HISTORIES } from './histories.mjs';
-import { printReport, round } from './report.mjs';
+import { HISTORIES } from '../../bench/histories.mjs';
+import { printReport, round } from '../../bench/report.mjs';
 
 const SELF = fileURLToPath(import.meta.url);
 const quick = process.argv.includes('--quick');

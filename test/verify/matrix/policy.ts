@@ -1,8 +1,8 @@
-import { Policy } from '../../src/sim/policy.ts';
-import { readPrompt } from '../../src/sim/prompt.ts';
-import { parseScenarios, type ScenarioInput } from '../../src/sim/scenario.ts';
-import { renderChat, type TemplateMessage } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { Policy } from '../../../src/sim/policy.ts';
+import { readPrompt } from '../../../src/sim/prompt.ts';
+import { parseScenarios, type ScenarioInput } from '../../../src/sim/scenario.ts';
+import { renderChat, type TemplateMessage } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
 

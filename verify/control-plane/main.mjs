@@ -7,9 +7,9 @@
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { ROOT } from './setup.mjs';
-import { hunt } from './simulate-bugs.mjs';
-import { simulateSeeds } from './simulate-seeds.mjs';
+import { ROOT } from '../../tools/setup.mjs';
+import { hunt } from './hunt.mjs';
+import { simulateSeeds } from './seeds.mjs';
 
 const { values: options } = parseArgs({
   options: {

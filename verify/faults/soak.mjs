@@ -5,7 +5,7 @@ import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { startPostgres } from '../tools/postgres-cluster.mjs';
+import { startPostgres } from '../services/postgres-cluster.mjs';
 import { killAll } from './child.mjs';
 import { seeded } from './feeder.mjs';
 import { memoryOf } from './memory.mjs';

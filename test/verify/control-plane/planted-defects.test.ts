@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { BUGS, withDefect } from '../../tools/planted-defects.mjs';
+import { BUGS, withDefect } from '../../../verify/control-plane/planted-defects.mjs';
 
 const DIST = join(import.meta.dirname, '..', '..', 'dist');
 

@@ -3,7 +3,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { ROOT } from '../tools/setup.mjs';
+import { ROOT } from '../../tools/setup.mjs';
 
 const { FloeClient } = await import('../dist/client/index.js');
 const { demoTasks } = await import('../dist/cli/demo/tasks.js');

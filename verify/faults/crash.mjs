@@ -3,7 +3,7 @@
 // --seed N, --quick (40 points, 40 kills, 200 sessions), --json.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
-import { startPostgres, whyNoPostgres } from '../tools/postgres-cluster.mjs';
+import { startPostgres, whyNoPostgres } from '../services/postgres-cluster.mjs';
 import { childrenOf, killAll, killPid } from './child.mjs';
 import { Feeder, seeded } from './feeder.mjs';
 import { CLASSES, callsIn, counted, killAt, spread, withLog } from './kill-points.mjs';

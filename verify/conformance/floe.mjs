@@ -3,15 +3,15 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import { systemClock } from '../src/core/clock.ts';
-import { createEnginePool } from '../src/engines/pool.ts';
-import { createProxy } from '../src/proxy/http/proxy.ts';
-import { CaptureJournal } from '../src/proxy/journal/journal.ts';
-import { attemptKey, indexSegment, readRecords } from '../src/proxy/journal/journal-index.ts';
-import { engineSpecSchema, samplingSchema, taskEngineSchema, trajectorySchema } from '../src/schema/index.ts';
-import { checkAgainstLedger } from '../src/sim/ledger-check.ts';
-import { startSim } from '../src/sim/server.ts';
-import { buildTrajectory } from '../src/tokens/trajectory.ts';
+import { systemClock } from '../../src/core/clock.ts';
+import { createEnginePool } from '../../src/engines/pool.ts';
+import { createProxy } from '../../src/proxy/http/proxy.ts';
+import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
+import { attemptKey, indexSegment, readRecords } from '../../src/proxy/journal/journal-index.ts';
+import { engineSpecSchema, samplingSchema, taskEngineSchema, trajectorySchema } from '../../src/schema/index.ts';
+import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { startSim } from '../../src/sim/server.ts';
+import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import { SCENARIOS } from './scenarios.mjs';
 
 /** Small enough that a test can overflow it with one message, large enough for every conversation of the suite. */

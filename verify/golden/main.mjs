@@ -1,7 +1,7 @@
 // `npm run golden`: every golden case in every engine mode, as a table.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
-import { ROOT, setUp } from './setup.mjs';
+import { ROOT, setUp } from '../../tools/setup.mjs';
 
 setUp();
 const vitest = join(ROOT, 'node_modules', 'vitest', 'vitest.mjs');

@@ -1,7 +1,7 @@
 // `npm run faults`: every suite of harm over SQLite and PostgreSQL, as a table. Options: --suite S3 (repeatable), --store sqlite|postgres,
 // --quick, --seed N, --json.
 import { parseArgs } from 'node:util';
-import { startPostgres, whyNoPostgres } from '../tools/postgres-cluster.mjs';
+import { startPostgres, whyNoPostgres } from '../services/postgres-cluster.mjs';
 import { killAll } from './child.mjs';
 import { seeded } from './feeder.mjs';
 import { Progress } from './progress.mjs';
