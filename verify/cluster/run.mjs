@@ -23,8 +23,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { stringify } from 'yaml';
-import { findPostgres, whyNoPostgres } from '../services/postgres-cluster.mjs';
 import { fail, ROOT, run, step } from '../../tools/setup.mjs';
+import { findPostgres, whyNoPostgres } from '../services/postgres-cluster.mjs';
 import { startSlurm, tailOf, whyNoSlurm } from './slurm.mjs';
 
 const { values: options } = parseArgs({

@@ -2,8 +2,8 @@
 import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { BUGS, withDefect } from './planted-defects.mjs';
 import { ROOT } from '../../tools/setup.mjs';
+import { BUGS, withDefect } from './planted-defects.mjs';
 import { simulateSeeds } from './seeds.mjs';
 
 /** A defect that is not seen in so many worlds is not caught. */

@@ -8,8 +8,8 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync }
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { MUTATIONS } from './defects.mjs';
 import { ROOT, setUp, step } from '../../tools/setup.mjs';
+import { MUTATIONS } from './defects.mjs';
 
 const { values: options } = parseArgs({
   options: { only: { type: 'string' }, list: { type: 'boolean', default: false } },

@@ -1,0 +1,27 @@
+// `npm run check`: everything that must hold before a commit. `--no-tests` leaves out the tests.
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { packageRoot } from '../src/core/package-root.ts';
+
+const root = packageRoot();
+const program = (path: string): string => join(root, 'node_modules', path);
+const tool = (name: string): string => join(import.meta.dirname, name);
+
+const STEPS: readonly (readonly [name: string, command: readonly string[]])[] = [
+  ['format, lint and import cycles', [program('@biomejs/biome/bin/biome'), 'check', '.']],
+  ['structure (import rules, sizes, forbidden calls, words)', [tool('lint.js')]],
+  ['unused exports and files', [program('knip/bin/knip.js')]],
+  ['types', [program('typescript/bin/tsc'), '-p', 'tsconfig.test.json']],
+  ['generated files', [tool('generate.js'), '--check']],
+  ['tests', [tool('test.js')]],
+];
+
+for (const [name, command] of STEPS) {
+  if (name === 'tests' && process.argv.includes('--no-tests')) continue;
+  console.error(`▸ ${name}`);
+  const { status } = spawnSync(process.execPath, command, { cwd: root, stdio: 'inherit' });
+  if (status !== 0) {
+    console.error(`check failed: ${name}`);
+    process.exit(status ?? 1);
+  }
+}

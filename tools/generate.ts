@@ -1,0 +1,97 @@
+/**
+ * `npm run generate` writes the pages of the documentation that come from the code: docs/openapi.json from the schemas and the route
+ * table, docs/errors.md from the error table, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, and
+ * docs/metrics.md from the metric registries. With `--check` it writes nothing and fails when a committed page differs.
+ */
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Registry } from 'prom-client';
+import { configurationPage } from '../src/cli/config-file.ts';
+import { ERROR_TABLE } from '../src/core/errors.ts';
+import { packageRoot } from '../src/core/package-root.ts';
+import { clusterReference } from '../src/deployment/reference.ts';
+import { createGatewayMetrics } from '../src/observe/metrics.ts';
+import { ServerMetrics } from '../src/observe/server-metrics.ts';
+import { COUNTERS } from '../src/rollout/status/counters.ts';
+import { openApi } from '../src/rollout/index.ts';
+
+const ROOT = packageRoot();
+
+function errorsPage(): string {
+  const rows = Object.entries(ERROR_TABLE).map(
+    ([code, { status, retryable, meaning }]) =>
+      `| \`${code}\` | ${status} | ${retryable ? 'yes' : 'no'} | ${meaning} |`,
+  );
+  return [
+    '# Error codes',
+    '',
+    'Generated from `src/core/errors.ts` by `npm run generate`. Every refusal on the control API has this body:',
+    '',
+    '```json',
+    '{"error": {"code": "conflict", "message": "…", "details": {}, "retryable": false}}',
+    '```',
+    '',
+    'A retryable error may succeed when the same call is repeated; the others need a different call. Codes that no request is refused',
+    'with appear in the `error` field of a session. `schema_violation` lists each wrong field in `details.issues`, as',
+    '`{"path", "message"}`. Replies with status 429 and 503 carry `Retry-After`.',
+    '',
+    '| Code | Status | Retryable | Meaning |',
+    '|---|---|---|---|',
+    ...rows,
+    '',
+  ].join('\n');
+}
+
+function metricsPage(): string {
+  const counters = Object.entries(COUNTERS).map(([name, help]) =>
+    row(`floe_server_${name}_total`, 'counter', [], help),
+  );
+  return [
+    '# Metrics',
+    '',
+    'Generated from the registries by `npm run generate`; [observability.md](observability.md) explains how to read them. Both processes',
+    "also export prom-client's metrics of a Node process: `process_*` and `nodejs_*`, including the lag of the event loop.",
+    '',
+    ...['## Of a rollout server', '', ...metricsTable(new ServerMetrics().registry, counters), ''],
+    ...['## Of a gateway node', '', ...metricsTable(createGatewayMetrics().registry, []), ''],
+  ].join('\n');
+}
+
+function metricsTable(registry: Registry, more: readonly string[]): string[] {
+  const own = registry.getMetricsAsArray().filter(({ name }) => name.startsWith('floe_'));
+  const rows = own.map(({ name, type, help }) => row(name, String(type), labelNames(registry, name), help));
+  return ['| Name | Type | Labels | What |', '|---|---|---|---|', ...rows, ...more];
+}
+
+/** prom-client declares the names of a metric's labels on its classes only, not on the type that a registry returns. */
+function labelNames(registry: Registry, name: string): readonly string[] {
+  const metric: unknown = registry.getSingleMetric(name);
+  if (typeof metric !== 'object' || metric === null || !('labelNames' in metric)) return [];
+  return Array.isArray(metric.labelNames) ? metric.labelNames.map(String) : [];
+}
+
+function row(name: string, type: string, labels: readonly string[], help: string): string {
+  return `| \`${name}\` | ${type} | ${labels.map((label) => `\`${label}\``).join(', ')} | ${help} |`;
+}
+
+const pages = {
+  'docs/openapi.json': `${JSON.stringify(openApi(), null, 2)}\n`,
+  'docs/errors.md': errorsPage(),
+  'docs/cluster-reference.md': clusterReference(),
+  'docs/configuration.md': configurationPage(),
+  'docs/metrics.md': metricsPage(),
+};
+
+let differs = 0;
+for (const [path, text] of Object.entries(pages)) {
+  const file = join(ROOT, path);
+  if (!process.argv.includes('--check')) {
+    writeFileSync(file, text);
+    continue;
+  }
+  const committed = existsSync(file) ? readFileSync(file, 'utf8') : null;
+  if (committed === text) continue;
+  console.error(`${path} differs from the code: run \`npm run generate\` and commit it`);
+  differs++;
+}
+process.exit(differs > 0 ? 1 : 0);

@@ -1,0 +1,34 @@
+/** A program that `npm run verify` or `npm run bench` starts by name. */
+export type Program = {
+  /** What it does, in one line of the list. */
+  readonly summary: string;
+  /** Loads its module, which runs it with `process.argv.slice(2)` as its arguments. */
+  readonly load: () => Promise<unknown>;
+};
+
+/**
+ * Runs the program named by the first argument, which is removed from `process.argv`. Without a name it lists all programs and exits
+ * with 0; with an unknown name it lists them on stderr and exits with 2.
+ */
+export async function runNamed(command: string, programs: Readonly<Record<string, Program>>): Promise<void> {
+  const [node = process.execPath, main = command, name, ...args] = process.argv;
+  if (name === undefined || name === '--help' || name === '-h') {
+    console.log(listOf(command, programs));
+    return;
+  }
+  const program = Object.hasOwn(programs, name) ? programs[name] : undefined;
+  if (program === undefined) {
+    console.error(`npm run ${command}: there is no "${name}".\n\n${listOf(command, programs)}`);
+    process.exitCode = 2;
+    return;
+  }
+  process.argv = [node, main, ...args];
+  await program.load();
+}
+
+function listOf(command: string, programs: Readonly<Record<string, Program>>): string {
+  const names = Object.keys(programs);
+  const width = Math.max(...names.map((name) => name.length));
+  const lines = Object.entries(programs).map(([name, { summary }]) => `  ${name.padEnd(width)}  ${summary}`);
+  return `usage: npm run ${command} -- NAME [OPTION…]\n\n${lines.join('\n')}`;
+}

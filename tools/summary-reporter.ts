@@ -1,0 +1,88 @@
+// Prints a line for each test file with its failures; at the end the reasons of skipped tests, each once with its count, the list of
+// failures, and the line "N passed, N failed".
+import { writeSync } from 'node:fs';
+import { relative } from 'node:path';
+import type { Reporter, SerializedError, TestCase, TestModule } from 'vitest/node';
+
+const indent = (text: string): string => text.replace(/^/gm, '    ');
+
+const textOf = (error: SerializedError): string => error.stack ?? error.message;
+
+/** Writes all of `text` synchronously: output that is still queued when a process exits is lost. */
+function print(text: string): void {
+  let bytes = Buffer.from(`${text}\n`);
+  while (bytes.length > 0) {
+    try {
+      bytes = bytes.subarray(writeSync(1, bytes));
+    } catch (error) {
+      if (!(error instanceof Error) || !('code' in error) || error.code !== 'EAGAIN') throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
+    }
+  }
+}
+
+/** What a test module was counted as, over a whole run. */
+class Totals {
+  passed = 0;
+  failed = 0;
+  readonly failures: string[] = [];
+  /** The number of skipped tests by the reason that they gave. */
+  readonly skips = new Map<string, number>();
+
+  addModule(module: TestModule): void {
+    if (module.errors().length > 0) this.fail(`${module.moduleId}: could not be loaded`);
+    for (const test of module.children.allTests()) this.addTest(module, test);
+  }
+
+  fail(name: string): void {
+    this.failed++;
+    this.failures.push(name);
+  }
+
+  private addTest(module: TestModule, test: TestCase): void {
+    const result = test.result();
+    if (result.state === 'passed') this.passed++;
+    else if (result.state === 'failed') this.fail(`${module.moduleId}: ${test.fullName}`);
+    else {
+      const reason = (result.state === 'skipped' ? result.note : undefined) ?? `no reason given: ${test.fullName}`;
+      this.skips.set(reason, (this.skips.get(reason) ?? 0) + 1);
+    }
+  }
+}
+
+export default class SummaryReporter implements Reporter {
+  onTestModuleEnd(module: TestModule): void {
+    const tests = [...module.children.allTests()];
+    const failed = tests.filter((test) => test.result().state === 'failed');
+    const mark = failed.length > 0 || module.errors().length > 0 ? 'FAIL' : 'ok  ';
+    const seconds = (module.diagnostic().duration / 1000).toFixed(1);
+    console.log(`${mark} ${relative(process.cwd(), module.moduleId)} (${tests.length} tests, ${seconds} s)`);
+    for (const error of module.errors()) console.log(textOf(error));
+    for (const test of failed) {
+      for (const error of test.result().errors ?? []) {
+        console.log(`\n  ${test.fullName}\n${indent(textOf(error))}`);
+        if (typeof error.diff === 'string') console.log(indent(error.diff));
+      }
+    }
+  }
+
+  onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly SerializedError[]): void {
+    const totals = new Totals();
+    for (const error of unhandledErrors) {
+      console.log(`\nFAIL outside of any test\n${indent(textOf(error))}`);
+      totals.fail('an error outside of any test');
+    }
+    for (const module of modules) totals.addModule(module);
+    // Other reporters print at this moment too; the closing line has to be the last one.
+    process.on('exit', () => printTotals(totals));
+  }
+}
+
+function printTotals({ passed, failed, failures, skips }: Totals): void {
+  const skipped = [...skips].sort(([, a], [, b]) => b - a);
+  const count = skipped.reduce((sum, [, tests]) => sum + tests, 0);
+  const lines = skipped.map(([reason, tests]) => `  ${tests} ${tests === 1 ? 'test' : 'tests'}: ${reason}`);
+  if (count > 0) print(`\nskipped (${count}):\n${lines.join('\n')}`);
+  if (failures.length > 0) print(`\nfailed:\n${failures.map((line) => `  ${line}`).join('\n')}`);
+  print(`\n${passed} passed, ${failed} failed`);
+}

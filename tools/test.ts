@@ -1,0 +1,14 @@
+// `npm test`: installs the pinned pi harness if it is missing, runs the tests, and closes with "N passed, N failed".
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { harnessDir } from '../src/cli/home.ts';
+import { packageRoot } from '../src/core/package-root.ts';
+import { runVitest } from './vitest.ts';
+
+console.error('▸ installing the pinned pi harness, if it is missing');
+// The tests that run pi share the installation of `floe harness install` instead of making one each.
+process.env.FLOE_TEST_HARNESS_DIR ??= harnessDir();
+const main = join(packageRoot(), 'dist', 'cli', 'main.js');
+const install = spawnSync(process.execPath, [main, 'harness', 'install', 'pi'], { stdio: 'inherit' });
+if (install.status !== 0) console.error('  pi is not installed: its tests will be skipped');
+process.exit(runVitest(process.argv.slice(2)));
