@@ -12,8 +12,8 @@ import { packageRoot } from '../src/core/package-root.ts';
 import { clusterReference } from '../src/deployment/reference.ts';
 import { createGatewayMetrics } from '../src/observe/metrics.ts';
 import { ServerMetrics } from '../src/observe/server-metrics.ts';
-import { COUNTERS } from '../src/rollout/status/counters.ts';
 import { openApi } from '../src/rollout/index.ts';
+import { COUNTERS } from '../src/rollout/status/counters.ts';
 
 const ROOT = packageRoot();
 
