@@ -1,5 +1,5 @@
 import { describe, it, type TestContext } from 'vitest';
-import { findTool } from '../tools/install-cluster-tools.mjs';
+import { findTool } from '../verify/services/cluster-tools.mjs';
 
 /**
  * What this machine lacks to run a test, and the command that provides it, such as `bwrap is not installed: apt-get install -y
