@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { systemClock } from '../core/clock.ts';
 import { createRuntimeProviders } from '../runtimes/providers.ts';
 import type { RuntimeProblem } from '../runtimes/runtime.ts';
-import { createSpawner } from '../runtimes/spawn-client.ts';
+import { createSpawner } from '../runtimes/spawn/client.ts';
 import type { RuntimeBackend } from '../schema/index.ts';
 
 /** What stands in the way of each back end on this machine; null: it works. */

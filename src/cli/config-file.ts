@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { z } from 'zod';
-import { gatewayConfigSchema } from '../gateway/config.ts';
+import { gatewayConfigSchema } from '../gateway/node/config.ts';
 import { rolloutConfigSchema } from '../rollout/config.ts';
 import { keyTable } from '../schema/key-table.ts';
 import { readYamlFile } from './yaml-file.ts';

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { sleep, systemClock } from '../core/clock.ts';
-import type { Gateway } from '../gateway/gateway.ts';
+import type { Gateway } from '../gateway/node/gateway.ts';
 import { createLogger } from '../observe/log.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
 import { type ConfigFileOptions, settingsOf } from './config-file.ts';

@@ -3,13 +3,13 @@ import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
-import type { Cgroups } from './cgroup.ts';
+import { checkEnvironment } from './bubblewrap/command.ts';
+import { missingProgram } from './bubblewrap/host.ts';
 import { LocalRuntime } from './local-runtime.ts';
-import { labelled, type Owner } from './owner.ts';
+import type { Cgroups } from './processes/cgroup.ts';
+import { labelled, type Owner } from './processes/owner.ts';
 import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from './runtime.ts';
-import { checkEnvironment } from './sandbox-args.ts';
-import { missingProgram } from './sandbox-host.ts';
-import type { Spawner } from './spawner.ts';
+import type { Spawner } from './spawn/spawner.ts';
 
 export type LocalOptions = {
   readonly spawner: Spawner;

@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import type { Clock } from '../core/clock.ts';
 import type { RuntimeBackend } from '../schema/index.ts';
-import { BubblewrapProvider } from './bubblewrap.ts';
-import { Cgroups } from './cgroup.ts';
+import { BubblewrapProvider } from './bubblewrap/provider.ts';
 import { LocalProvider } from './local.ts';
-import type { Owner } from './owner.ts';
+import { Cgroups } from './processes/cgroup.ts';
+import type { Owner } from './processes/owner.ts';
 import type { RuntimeProvider } from './runtime.ts';
-import type { Spawner } from './spawner.ts';
+import type { Spawner } from './spawn/spawner.ts';
 
 export type RuntimeProviderOptions = {
   readonly spawner: Spawner;

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { settingsOf } from '../../src/cli/config-file.ts';
 import { startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
-import { gatewayConfigSchema } from '../../src/gateway/config.ts';
+import { gatewayConfigSchema } from '../../src/gateway/node/config.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import { rolloutConfigSchema } from '../../src/rollout/config.ts';
 

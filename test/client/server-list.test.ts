@@ -10,7 +10,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
 import { NodeApi } from '../../src/client/node-api.ts';
 import { ServerList } from '../../src/client/server-list.ts';
-import { StagePools } from '../../src/gateway/stage-pools.ts';
+import { StagePools } from '../../src/gateway/node/stage-pools.ts';
 
 const undo: (() => Promise<unknown>)[] = [];
 afterEach(async () => {

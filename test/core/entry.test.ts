@@ -3,8 +3,8 @@ import { entryPath } from '../../src/core/entry.ts';
 
 describe('entryPath', () => {
   it('resolves to the compiled file below dist when the caller runs from src', () => {
-    expect(entryPath('file:///home/floe/src/runtimes/spawn-client.ts', './spawn-helper.js')).toBe(
-      '/home/floe/dist/runtimes/spawn-helper.js',
+    expect(entryPath('file:///home/floe/src/runtimes/spawn/client.ts', './spawn-helper.js')).toBe(
+      '/home/floe/dist/runtimes/spawn/spawn-helper.js',
     );
   });
 

@@ -1,11 +1,11 @@
 import type { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Evaluator } from '../../src/evaluators/evaluator.ts';
-import { Attempt } from '../../src/gateway/attempt.ts';
-import { Sandboxes } from '../../src/gateway/sandbox.ts';
-import type { RunnerDeps } from '../../src/gateway/session-runner.ts';
-import { StagePools } from '../../src/gateway/stage-pools.ts';
-import { StartLimits } from '../../src/gateway/start-limits.ts';
+import { StagePools } from '../../src/gateway/node/stage-pools.ts';
+import { StartLimits } from '../../src/gateway/node/start-limits.ts';
+import { Attempt } from '../../src/gateway/session/attempt.ts';
+import { Sandboxes } from '../../src/gateway/session/sandbox.ts';
+import type { RunnerDeps } from '../../src/gateway/session/session-runner.ts';
 import { shellHarness } from '../../src/harnesses/shell.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import type { ProxySession } from '../../src/proxy/session/session.ts';

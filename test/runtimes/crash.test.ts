@@ -6,7 +6,7 @@ import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { afterAll, expect, test } from 'vitest';
 import { sleep, systemClock } from '../../src/core/clock.ts';
-import { endOwned } from '../../src/runtimes/orphans.ts';
+import { endOwned } from '../../src/runtimes/processes/orphans.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
 import { describeIf, itIf } from '../skip.ts';
 import { bubblewrapMissing, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
@@ -16,7 +16,7 @@ const problem = await bubblewrapMissing();
 /** A gateway reduced to one session of each command; prints its helper's pid once they run. */
 const GATEWAY = `
 const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
-const { createSpawner } = await import(dist + '/runtimes/spawn-client.js');
+const { createSpawner } = await import(dist + '/runtimes/spawn/client.js');
 const { createRuntimeProviders } = await import(dist + '/runtimes/providers.js');
 const { systemClock } = await import(dist + '/core/clock.js');
 const { runtimeSpecSchema } = await import(dist + '/schema/index.js');

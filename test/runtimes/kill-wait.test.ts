@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { LocalRuntime } from '../../src/runtimes/local-runtime.ts';
-import type { SpawnResult } from '../../src/runtimes/spawner.ts';
+import type { SpawnResult } from '../../src/runtimes/spawn/spawner.ts';
 import { runtimeSpecSchema } from '../../src/schema/index.ts';
 
 let dir: string;

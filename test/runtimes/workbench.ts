@@ -5,8 +5,8 @@ import { systemClock } from '../../src/core/clock.ts';
 import { parseAs } from '../../src/core/parse.ts';
 import { createRuntimeProviders, type RuntimeProviderOptions } from '../../src/runtimes/providers.ts';
 import type { Runtime, RuntimeProvider, StartRequest } from '../../src/runtimes/runtime.ts';
-import { createSpawner } from '../../src/runtimes/spawn-client.ts';
-import type { Spawner } from '../../src/runtimes/spawner.ts';
+import { createSpawner } from '../../src/runtimes/spawn/client.ts';
+import type { Spawner } from '../../src/runtimes/spawn/spawner.ts';
 import { type RuntimeBackend, runtimeSpecSchema } from '../../src/schema/index.ts';
 
 export const never: AbortSignal = new AbortController().signal;

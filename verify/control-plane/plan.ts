@@ -1,4 +1,4 @@
-import type { PoolSizes } from '../../src/gateway/config.ts';
+import type { PoolSizes } from '../../src/gateway/node/config.ts';
 import type { RolloutConfigInput } from '../../src/rollout/config.ts';
 import type { NodeRegistration, TaskRequestInput } from '../../src/schema/index.ts';
 import { Dice } from './dice.ts';

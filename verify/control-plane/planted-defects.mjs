@@ -177,7 +177,7 @@ export const BUGS = [
   },
   {
     name: 'a node goes on with what it was told to end',
-    file: 'gateway/node-agent.js',
+    file: 'gateway/node/node-agent.js',
     edits: [['?.attempt.stop(reason);', ';']],
   },
   {

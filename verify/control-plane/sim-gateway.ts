@@ -1,8 +1,8 @@
 import type { DeliveredResult } from '../../src/client/node-api.ts';
 import { encodeEnvelope } from '../../src/core/envelope.ts';
 import { asFloeError, FloeError } from '../../src/core/errors.ts';
-import { NodeAgent, type NodeCalls } from '../../src/gateway/node-agent.ts';
-import { StagePools } from '../../src/gateway/stage-pools.ts';
+import { NodeAgent, type NodeCalls } from '../../src/gateway/node/node-agent.ts';
+import { StagePools } from '../../src/gateway/node/stage-pools.ts';
 import { type Logger, silentLogger } from '../../src/observe/log.ts';
 import { createGatewayMetrics } from '../../src/observe/metrics.ts';
 import type { RouteName } from '../../src/rollout/http/api.ts';

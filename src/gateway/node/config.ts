@@ -1,0 +1,109 @@
+import { z } from 'zod';
+import { ServerList } from '../../client/server-list.ts';
+import { asFloeError } from '../../core/errors.ts';
+import {
+  engineLocalitySchema,
+  enginePolicySchema,
+  engineSpecSchema,
+  idSchema,
+  nodeRegistrationSchema,
+  runtimeBackendSchema,
+} from '../../schema/index.ts';
+
+/** The four stage pools. READY is a buffer of started runtimes; the other three are workers. */
+export const poolSizesSchema = z.strictObject({
+  init: z.int().min(1).max(10_000).default(4),
+  ready: z.int().min(0).max(10_000).default(2),
+  run: z.int().min(1).max(10_000).default(4),
+  postrun: z.int().min(1).max(10_000).default(4),
+});
+export type PoolSizes = z.infer<typeof poolSizesSchema>;
+
+const serverListSchema = z
+  .string()
+  .superRefine((text, context) => {
+    try {
+      new ServerList(text);
+    } catch (thrown) {
+      context.addIssue({ code: 'custom', message: asFloeError(thrown).message });
+    }
+  })
+  .describe('URL of the rollout server; of several replicas, with commas between, or the `file:` URL of their folder');
+
+export const gatewayConfigSchema = z.strictObject({
+  node_id: idSchema,
+  server_url: serverListSchema,
+  token: z.string().min(1).nullable().default(null),
+  server_tls: z
+    .strictObject({
+      ca: z.string().min(1).nullable().optional().describe('default: the authorities that Node knows'),
+      cert: z.string().min(1).nullable().optional().describe('what the node shows of itself'),
+      key: z.string().min(1).nullable().optional(),
+    })
+    .nullable()
+    .default(null)
+    .describe('PEM files for https to the server; read again for each connection'),
+  control_tls: z
+    .strictObject({ cert: z.string().min(1), key: z.string().min(1) })
+    .nullable()
+    .default(null)
+    .describe('PEM files of the control listener, read again when they change; null: plain HTTP'),
+  state_dir: z.string().min(1),
+  harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
+  pools: poolSizesSchema.prefault({}),
+  dispatch_policy: nodeRegistrationSchema.shape.dispatch_policy.describe('how sessions overlap; docs/scheduling.md'),
+  start_limits: z
+    .partialRecord(runtimeBackendSchema, z.int().min(1).max(10_000))
+    .default({})
+    .describe(
+      'sandboxes that may be starting at a time, by back end; those without a limit start as INIT workers come',
+    ),
+  engines: z
+    .array(engineSpecSchema)
+    .default([])
+    .describe('used from the start; more can be registered at the server at any time'),
+  engine_policy: enginePolicySchema
+    .default('least_in_flight')
+    .describe("how a pool picks the engine of a session's next call"),
+  engine_locality: engineLocalitySchema
+    .default('none')
+    .describe("whether engines of the node's own host come first while they have capacity (max_concurrency, limits)"),
+  host: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe(
+      'name or address of this machine, as engine addresses have it; null: the address that reaches the server',
+    ),
+  default_backend: runtimeBackendSchema.default('bubblewrap'),
+  upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
+  builders: z
+    .record(idSchema, z.string().min(1))
+    .default({})
+    .describe('modules of custom builders, by the names that tasks call them; docs/guides/write-a-builder.md'),
+  allow_local: z.boolean().default(false).describe('tasks may ask for no isolation though the default gives it'),
+  allow_host_network: z.boolean().default(false),
+  control: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
+  proxy: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
+  lease_wait_seconds: z
+    .number()
+    .min(0)
+    .max(60)
+    .default(20)
+    .describe('how long the server may hold a call for sessions'),
+  heartbeat_seconds: z.number().gt(0).max(60).default(5).describe('longest time between two reports to the server'),
+  stall_seconds: z
+    .number()
+    .gt(0)
+    .nullable()
+    .default(900)
+    .describe('a stage without any sign of progress is ended after these; tasks may say otherwise; null: never'),
+  undelivered_mb: z
+    .number()
+    .gt(0)
+    .default(1024)
+    .describe('results waiting for a server that is away; beyond these MiB the node takes no more sessions'),
+});
+export type GatewayConfig = z.infer<typeof gatewayConfigSchema>;
+export type GatewayConfigInput = z.input<typeof gatewayConfigSchema>;

@@ -1,0 +1,274 @@
+import { NodeApi } from '../../client/node-api.ts';
+import { type Clock, systemClock } from '../../core/clock.ts';
+import { asFloeError, type FloeError } from '../../core/errors.ts';
+import { newId } from '../../core/ids.ts';
+import { passingTracer, type Tracer } from '../../core/tracing.ts';
+import { undoAll } from '../../core/undo.ts';
+import type { EngineNotice } from '../../engines/engine.ts';
+import { createEnginePool, type EnginePool } from '../../engines/pool.ts';
+import { evaluatorRegistry } from '../../evaluators/registry.ts';
+import { harnessInstallDir } from '../../harnesses/install/install.ts';
+import { harnessRegistry } from '../../harnesses/registry.ts';
+import type { Logger } from '../../observe/log.ts';
+import { createGatewayMetrics, type GatewayMetrics } from '../../observe/metrics.ts';
+import { createProxy, type ModelProxy } from '../../proxy/http/proxy.ts';
+import { CaptureJournal, type CompletionJournal } from '../../proxy/journal/journal.ts';
+import { HELPER_NAME, labelOf, type Owner } from '../../runtimes/processes/owner.ts';
+import { createRuntimeProviders } from '../../runtimes/providers.ts';
+import { createSpawner } from '../../runtimes/spawn/client.ts';
+import { AttemptRecords } from '../recovery/attempt-records.ts';
+import { Recovery } from '../recovery/recovery.ts';
+import { type Reaped, takeStateDir } from '../recovery/state-dir.ts';
+import { Sandboxes } from '../session/sandbox.ts';
+import { runSession, sandboxNames } from '../session/session-runner.ts';
+import { loadBuilders } from './builder-modules.ts';
+import type { GatewayConfig } from './config.ts';
+import { type ControlListener, openControlListener } from './control-listener.ts';
+import { DiskWatch } from './disk-watch.ts';
+import { Janitor } from './janitor.ts';
+import { NodeAgent } from './node-agent.ts';
+import { NodeEngines } from './node-engines.ts';
+import { ownAddress } from './own-address.ts';
+import { StagePools } from './stage-pools.ts';
+import { StartLimits } from './start-limits.ts';
+
+const MIB = 1024 * 1024;
+
+export type GatewayDeps = {
+  readonly log: Logger;
+  readonly clock?: Clock;
+  /** Default: traces are handed on, and nothing is recorded. */
+  readonly tracer?: Tracer;
+};
+
+/** A running node. */
+export type Gateway = {
+  readonly nodeId: string;
+  readonly controlUrl: string;
+  readonly proxyOrigin: string;
+  /** Resolves when a newer process has taken the node's id over; it only remains to close. */
+  readonly takenOver: Promise<FloeError>;
+  /** Resolves when what dead gateways of the state directory had recorded is handed in. */
+  recovered(): Promise<void>;
+  /** Takes no more sessions and resolves when those that it has are delivered. */
+  drain(): Promise<void>;
+  /** Ends every session (each goes back to the queue), then everything it started. May be called twice. */
+  close(): Promise<void>;
+};
+
+/**
+ * Starts a node: engines are probed, the spawn helper and the listeners are up, and the node is registered when this
+ * resolves. Rejects with `setup_failed`, `engine_unavailable` or what registration was refused with, leaving nothing.
+ */
+export async function startGateway(config: GatewayConfig, deps: GatewayDeps): Promise<Gateway> {
+  const cleanups: (() => Promise<unknown>)[] = [];
+  const close = (): Promise<void> => undoAll(cleanups);
+  try {
+    return await assemble(config, deps, cleanups, close);
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+async function assemble(
+  config: GatewayConfig,
+  deps: GatewayDeps,
+  cleanups: (() => Promise<unknown>)[],
+  close: () => Promise<void>,
+): Promise<Gateway> {
+  const { clock = systemClock, tracer = passingTracer } = deps;
+  const log = deps.log.child({ node_id: config.node_id });
+  const state = await takeStateDir(config.state_dir, clock);
+  cleanups.push(() => state.release());
+  const builders = await loadBuilders(config.builders);
+  const host = config.host ?? (await ownAddress(config.server_url));
+
+  const instance = newId('proc', clock);
+  const owner: Owner = { id: state.ownerId, instance };
+  const spawner = await createSpawner(labelOf(owner, HELPER_NAME));
+  cleanups.push(() => spawner.close());
+  const notice: EngineNotice = (message, details) => log.warn(details, message);
+  const engines: EnginePool = await createEnginePool(config.engines, {
+    clock,
+    notice,
+    policy: config.engine_policy,
+    locality: config.engine_locality,
+    host,
+  });
+  cleanups.push(() => engines.close());
+  const metrics = createGatewayMetrics();
+  const { calls } = metrics;
+  const journal = await CaptureJournal.open(state.journal, { clock, onSync: calls.synced });
+  cleanups.push(() => journal.close());
+  const records = await AttemptRecords.open(state.attempts);
+  const disk = new DiskWatch(config.state_dir);
+  const proxy: ModelProxy = createProxy({
+    engines,
+    journal: fenced(journal, disk, () => agent),
+    clock,
+    notice,
+    observer: calls.called,
+  });
+  await proxy.listen(config.proxy);
+  cleanups.push(() => proxy.close());
+
+  const sandboxes = new Sandboxes({
+    providers: createRuntimeProviders({
+      spawner,
+      clock,
+      stateDir: state.sessions,
+      owner,
+      allowHostNetwork: config.allow_host_network,
+    }),
+    defaultBackend: config.default_backend,
+    allowLocal: config.allow_local,
+    uploadRoots: config.upload_roots,
+    startLimits: new StartLimits(config.start_limits),
+    observer: { clock, started: calls.started, killed: calls.killed },
+  });
+  const pools = new StagePools(config.pools, config.dispatch_policy);
+  const harnesses = harnessRegistry();
+  const evaluators = evaluatorRegistry(clock);
+  const api = new NodeApi({
+    url: config.server_url,
+    token: config.token,
+    tls: config.server_tls ?? undefined,
+    nodeId: config.node_id,
+    instance,
+    clock,
+  });
+  cleanups.push(() => api.close());
+  const agent: NodeAgent = new NodeAgent({
+    api,
+    clock,
+    log,
+    tracer,
+    metrics,
+    pools,
+    engines: new NodeEngines({
+      pool: engines,
+      own: config.engines,
+      log,
+      onChange: () => agent.reportSoon(),
+    }),
+    registration: {
+      host,
+      dispatch_policy: pools.policy,
+      gateway_url: null,
+      max_init_workers: pools.sizes.init,
+      ready_size: pools.sizes.ready,
+      max_run_workers: pools.sizes.run,
+      max_postrun_workers: pools.sizes.postrun,
+    },
+    leaseWaitSeconds: config.lease_wait_seconds,
+    heartbeatSeconds: config.heartbeat_seconds,
+    undeliveredBytes: config.undelivered_mb * MIB,
+    problem: () => disk.problem(),
+    runSession: (attempt) =>
+      runSession(attempt, {
+        begun: (lease) =>
+          disk.watch(
+            records.begin({
+              node_id: config.node_id,
+              instance,
+              owner_id: owner.id,
+              begun_ms: clock.nowMs(),
+              lease,
+            }),
+          ),
+        refuseLost: (lost) => agent.refuseLost(lost),
+        awaitsTurn: (sessionId) => engines.awaitsTurn(sessionId),
+        failureOf: (sessionId) => engines.failureOf(sessionId),
+        stallSeconds: config.stall_seconds,
+        sandboxes,
+        nodeId: config.node_id,
+        clock,
+        log,
+        pools,
+        proxy,
+        harnesses,
+        harnessInstallDir: (adapter) => harnessInstallDir(adapter, config.harness_dir),
+        evaluators,
+        builders,
+        engines,
+        socketDir: state.sockets,
+        uploadRoots: config.upload_roots,
+      }),
+    delivered: (lease) => {
+      // The record first: what is recorded without one is nobody's.
+      records
+        .end(lease)
+        .then(() => journal.release(lease.session_id, lease.attempt))
+        .catch((error: unknown) => {
+          const { task_id, session_id, attempt, epoch } = lease;
+          const names = { task_id, session_id, attempt, epoch };
+          log.warn({ ...names, error: asFloeError(error).message }, 'records of an attempt could not be removed');
+        });
+    },
+  });
+  const { quarantine: quarantineDir } = state;
+  const recovery = new Recovery({
+    clock,
+    log,
+    builders,
+    engines,
+    nodeId: config.node_id,
+    records: records.leftovers,
+    segments: journal.leftovers,
+    quarantineDir,
+    deliver: (remains, signal) => api.deliverPartial(remains, signal),
+    onRecovered: (outcome) => metrics.recovered.inc({ outcome }),
+    onDamaged: (count) => metrics.damaged.inc(count),
+  });
+  cleanups.push(() => recovery.close());
+  const janitor = new Janitor({
+    clock,
+    log,
+    owner,
+    sessionsDir: state.sessions,
+    wanted: () => new Set(agent.live().flatMap(({ lease }) => Object.values(sandboxNames(lease)))),
+    onLeaked: (count) => metrics.leaked.inc({ when: 'running' }, count),
+  });
+  janitor.start();
+  cleanups.push(() => janitor.close());
+  tellReaped(state.reaped, metrics, log);
+  const control: ControlListener = await openControlListener(
+    config,
+    { agent, engines, pools, sandboxes, journal, metrics },
+    log,
+  );
+  cleanups.push(() => control.close());
+  await agent.start();
+  cleanups.push(() => agent.close());
+  // Not before: the sessions of the living do not wait for those of the dead.
+  recovery.start();
+  return {
+    nodeId: config.node_id,
+    controlUrl: control.url,
+    proxyOrigin: proxy.origin,
+    takenOver: agent.takenOver,
+    recovered: () => recovery.done,
+    drain: () => agent.drain(),
+    close,
+  };
+}
+
+/** Records nothing for an attempt whose lease ran out while this process stood still; then its reply does not leave either. */
+function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAgent): CompletionJournal {
+  return {
+    append: async (completion, earlier) => {
+      const attempt = agent().attemptOf(completion.sessionId, completion.attempt);
+      if (attempt !== undefined) agent().refuseLost(attempt);
+      await disk.watch(journal.append(completion, earlier));
+    },
+  };
+}
+
+function tellReaped(reaped: Reaped, metrics: GatewayMetrics, log: Logger): void {
+  const { processes, cgroups, mounts, directories, sockets, survivors } = reaped;
+  const left = processes + cgroups + mounts + directories + sockets + survivors.length;
+  if (left === 0) return;
+  metrics.leaked.inc({ when: 'start' }, left);
+  log.warn({ ...reaped }, 'ended what a dead gateway had left');
+}

@@ -1,0 +1,139 @@
+import { join } from 'node:path';
+import { FloeError } from '../../core/errors.ts';
+import type { StartRequest } from '../runtime.ts';
+import type { SpawnedProcess, Spawner } from '../spawn/spawner.ts';
+import type { HolderLayout } from './command.ts';
+import { HOST_PATH, type SandboxHost } from './host.ts';
+
+/** Directories of a session on its tmpfs. */
+const SESSION_DIRS = 'work home tmp vartmp run artifacts logs shm';
+
+/** Files that a session may make per MiB of storage: one per 4 KiB block. Without a limit, empty files fill the memory. */
+const INODES_PER_MB = 256;
+
+/** Tail of a failed script's error output that goes into the message. */
+const STDERR_CHARS = 500;
+/** Of a script that prints nothing but errors. */
+const SCRIPT_OUTPUT_BYTES = 16 * 1024;
+
+/**
+ * Runs in a mount namespace of its own: a tmpfs of limited size on the session's directory, what the sandbox needs of
+ * the host bound below it, and the whole of it shown at a path that every user can reach.
+ * Arguments: session directory, base, tmpfs options, count of binds, the binds, the command that goes on.
+ */
+const MOUNT_SCRIPT = `set -eu
+umask 022
+cd "$1"; base=$2; options=$3; count=$4; shift 4
+mount -t tmpfs -o "$options" floe root
+mkdir root/in
+[ ! -d accounts ] || cp -R accounts root/in/accounts
+index=0
+while [ "$index" -lt "$count" ]; do
+  if [ -d "$1" ]; then mkdir "root/in/$index"; else : >"root/in/$index"; fi
+  mount --bind "$1" "root/in/$index"
+  index=$((index + 1)); shift
+done
+: >root/in/proxy.sock
+mount --rbind root "$base"
+cd /
+exec "$@"`;
+
+/**
+ * Runs as the sandbox's user. Its end is the session's: it reads a pipe that only the spawn helper holds open.
+ * Arguments: base, index of the image's bind or an empty string.
+ */
+const HOLD_SCRIPT = `set -eu
+umask 022
+cd "$1"
+mkdir ${SESSION_DIRS}
+chmod 1777 tmp vartmp shm
+if [ -n "$2" ]; then
+  mkdir upper overlay root
+  mount -t overlay -o "lowerdir=$1/in/$2,upperdir=$1/upper,workdir=$1/overlay,userxattr" floe root
+fi
+cd /
+echo ready
+exec cat`;
+
+export type Holder = {
+  readonly process: SpawnedProcess;
+  readonly layout: HolderLayout;
+};
+
+export type HolderRequest = {
+  readonly spawner: Spawner;
+  /** The session's directory on the host. */
+  readonly dir: string;
+  readonly host: SandboxHost;
+  readonly request: StartRequest;
+  readonly imagePath: string | null;
+  /** The host's user id that the sandbox gets; ignored without privilege. */
+  readonly uid: number;
+};
+
+/**
+ * Starts the process that holds a session's user and mount namespace. Rejects with `runtime_failed`, or with the
+ * signal's reason; then nothing of it is left.
+ */
+export async function startHolder(wanted: HolderRequest, signal: AbortSignal): Promise<Holder> {
+  const { spawner, dir, host, request, imagePath, uid } = wanted;
+  const { spec } = request;
+  const sources = [host.shareDir, process.execPath, ...request.readOnlyMounts.map((mount) => mount.hostPath)];
+  if (imagePath !== null) sources.push(imagePath);
+  const base = baseFor(dir, request);
+  const privileged = host.mode === 'root';
+  const options = [
+    `size=${spec.storage_mb}m`,
+    `nr_inodes=${spec.storage_mb * INODES_PER_MB}`,
+    'mode=0755,nosuid,nodev',
+    ...(privileged ? [`uid=${uid},gid=${uid}`] : []),
+  ].join(',');
+  const imageIndex = imagePath === null ? '' : String(sources.length - 1);
+  const hold = ['/bin/sh', '-c', HOLD_SCRIPT, 'floe-holder', base, imageIndex];
+  const ownUser = ['unshare', '--user', '--map-root-user', '--mount', '--'];
+  const mountScript = ['/bin/sh', '-c', MOUNT_SCRIPT, 'floe-holder', dir, base, options, String(sources.length)];
+  const drop = ['setpriv', '--reuid', String(uid), '--regid', String(uid), '--clear-groups', '--'];
+  const argv = privileged
+    ? ['unshare', '--mount', '--propagation', 'private', '--', ...mountScript, ...sources, ...drop, ...ownUser, ...hold]
+    : [...ownUser, ...mountScript, ...sources, ...hold];
+  const child = await spawner.spawn({
+    argv,
+    env: { PATH: HOST_PATH },
+    stdin: 'hold',
+    maxOutputBytes: SCRIPT_OUTPUT_BYTES,
+  });
+  const abort = (): void => child.kill();
+  if (signal.aborted) abort();
+  signal.addEventListener('abort', abort, { once: true });
+  try {
+    if ((await child.firstLine) === 'ready') {
+      signal.throwIfAborted();
+      const bound = new Map(sources.map((source, index) => [source, index]));
+      return { process: child, layout: { base, bound } };
+    }
+    const { stderr } = await child.done;
+    signal.throwIfAborted();
+    const why = stderr.toString().trim().slice(-STDERR_CHARS);
+    throw new FloeError('runtime_failed', `the sandbox ${request.name} could not be set up: ${why}`, { stderr: why });
+  } catch (error) {
+    child.kill();
+    await child.done.catch(() => {});
+    throw error;
+  } finally {
+    signal.removeEventListener('abort', abort);
+  }
+}
+
+/**
+ * A directory that every system has, to be covered with the session's files: of two, the one that the host does not
+ * keep this session's own paths below.
+ */
+function baseFor(dir: string, request: StartRequest): string {
+  const used = [dir, request.proxy?.socketPath ?? ''];
+  return used.some((path) => path.startsWith('/mnt/')) ? '/srv' : '/mnt';
+}
+
+/** Path of the session's directory, with everything that `exec` keeps there for the time of a command. */
+export function execFile(dir: string, id: number, kind: 'args' | 'status' | 'packing'): string {
+  return join(dir, `exec-${id}.${kind}`);
+}

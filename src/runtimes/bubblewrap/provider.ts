@@ -1,0 +1,163 @@
+import { createHash } from 'node:crypto';
+import { mkdir, readdir, realpath, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Clock } from '../../core/clock.ts';
+import { asFloeError, FloeError } from '../../core/errors.ts';
+import { runtimeSpecSchema } from '../../schema/index.ts';
+import type { Cgroups } from '../processes/cgroup.ts';
+import { labelled, type Owner } from '../processes/owner.ts';
+import { isRunning } from '../processes/process-table.ts';
+import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtime.ts';
+import type { Spawner } from '../spawn/spawner.ts';
+import { checkEnvironment, checkWorkdir } from './command.ts';
+import { diagnose } from './diagnosis.ts';
+import { startHolder } from './holder.ts';
+import { describeHost, missingProgram, type SandboxHost, writeImageAccounts } from './host.ts';
+import { BubblewrapRuntime } from './runtime.ts';
+
+export type BubblewrapOptions = {
+  readonly spawner: Spawner;
+  readonly clock: Clock;
+  /** Below it every sandbox gets a directory for as long as it lives. */
+  readonly stateDir: string;
+  /** Whether a task may ask for `network: host`. */
+  readonly allowHostNetwork: boolean;
+  readonly owner: Owner;
+  /** null: none can be made here. */
+  readonly cgroups: () => Promise<Cgroups | null>;
+};
+
+const PROGRAMS = ['bwrap', 'unshare', 'nsenter', 'mount', 'tar', 'find', 'setpriv'];
+
+/**
+ * First user id of those that sandboxes of a root gateway run as. Beyond the ranges of distributions, systemd and
+ * container engines, which end at 1879048191.
+ */
+const FIRST_SANDBOX_UID = 1_900_000_000;
+/** Two sessions that share an id by chance are still apart by their namespaces. */
+const SANDBOX_UID_COUNT = 100_000_000;
+
+/** Sandboxes of unprivileged Linux namespaces, made by bubblewrap. See docs/runtimes.md. */
+export class BubblewrapProvider implements RuntimeProvider {
+  readonly backend = 'bubblewrap';
+  private readonly options: BubblewrapOptions;
+  private readonly dir: string;
+  private host: Promise<SandboxHost> | null = null;
+
+  constructor(options: BubblewrapOptions) {
+    this.options = options;
+    this.dir = join(options.stateDir, `bubblewrap-${process.pid}`);
+  }
+
+  async probe(): Promise<RuntimeProblem | null> {
+    const missing = process.platform === 'linux' ? await missingProgram(PROGRAMS) : null;
+    if (missing !== null || process.platform !== 'linux') return diagnose({ missing, failure: null });
+    const spec = runtimeSpecSchema.parse({ storage_mb: 16, memory_mb: 64 });
+    const request = { name: `probe-${process.pid}-${probeCount++}`, spec, proxy: null, readOnlyMounts: [] };
+    const never = new AbortController().signal;
+    let runtime: Runtime | null = null;
+    try {
+      runtime = await this.start(request, never);
+      const { exitCode, stderr } = await runtime.exec({ command: ['/bin/sh', '-c', 'exit 0'] }, never);
+      return exitCode === 0 ? null : await diagnose({ missing: null, failure: stderr });
+    } catch (error) {
+      return await diagnose({ missing: null, failure: asFloeError(error).message });
+    } finally {
+      await runtime?.stop();
+    }
+  }
+
+  async start(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
+    signal.throwIfAborted();
+    const { spec } = request;
+    if (process.platform !== 'linux') throw new FloeError('runtime_unavailable', 'bubblewrap needs Linux');
+    if (spec.network === 'host' && !this.options.allowHostNetwork) {
+      throw new FloeError('unsupported', 'runtime.network: this node does not allow sandboxes on the host network');
+    }
+    checkWorkdir(spec);
+    checkEnvironment(spec.env);
+    this.host ??= this.prepare();
+    const host = await this.host.catch((cause: unknown) => {
+      this.host = null;
+      throw new FloeError('runtime_failed', `the sandbox directory cannot be prepared: ${String(cause)}`, {}, cause);
+    });
+    const image = spec.image === null ? null : await imageOf(spec.image);
+    const dir = join(this.dir, request.name);
+    try {
+      await mkdir(join(dir, 'root'), { recursive: true, mode: 0o700 });
+      if (image !== null) {
+        await mkdir(join(dir, 'accounts'));
+        await writeImageAccounts(image.path, join(dir, 'accounts'));
+      }
+      return await this.startIn(dir, host, request, image, signal);
+    } catch (error) {
+      await rm(dir, { recursive: true, force: true });
+      signal.throwIfAborted();
+      throw asFloeError(error, 'runtime_failed');
+    }
+  }
+
+  private async startIn(
+    dir: string,
+    host: SandboxHost,
+    request: StartRequest,
+    image: Image | null,
+    signal: AbortSignal,
+  ): Promise<Runtime> {
+    const { clock, owner } = this.options;
+    const spawner = labelled(this.options.spawner, owner, request.name);
+    const cgroups = await this.options.cgroups();
+    const uid = image?.uid ?? uidOf(request.name);
+    const holder = await startHolder({ spawner, dir, host, request, imagePath: image?.path ?? null, uid }, signal);
+    const runtime = new BubblewrapRuntime({ spawner, clock, owner, dir, host, request, holder, uid, cgroups });
+    if (image === null) return runtime;
+    try {
+      // Shows that the image can run a command at all, and that it has the working directory.
+      const { exitCode, stderr } = await runtime.exec({ command: ['/bin/sh', '-c', 'exit 0'] }, signal);
+      if (exitCode === 0) return runtime;
+      throw new FloeError('runtime_failed', `runtime.image: ${request.spec.image} cannot run a command: ${stderr}`);
+    } catch (error) {
+      await runtime.stop();
+      throw error;
+    }
+  }
+
+  private async prepare(): Promise<SandboxHost> {
+    await mkdir(this.options.stateDir, { recursive: true });
+    await removeLeftovers(this.options.stateDir);
+    await mkdir(this.dir, { recursive: true, mode: 0o700 });
+    return describeHost(join(this.dir, '.share'));
+  }
+}
+
+type Image = { readonly path: string; readonly uid: number };
+
+let probeCount = 0;
+
+async function imageOf(image: string): Promise<Image> {
+  if (!image.startsWith('/')) {
+    throw new FloeError(
+      'unsupported',
+      `runtime.image: ${image} is not an absolute path of a root file system directory`,
+    );
+  }
+  const info = await stat(image).catch(() => null);
+  if (!info?.isDirectory()) {
+    throw new FloeError('runtime_failed', `runtime.image: there is no directory ${image} on this node`, { image });
+  }
+  // Only the owner of the files may write over them, so the sandbox runs as that.
+  return { path: await realpath(image), uid: info.uid };
+}
+
+function uidOf(name: string): number {
+  return FIRST_SANDBOX_UID + (createHash('sha256').update(name).digest().readUInt32LE(0) % SANDBOX_UID_COUNT);
+}
+
+/** Directories of gateways that are gone; their sandboxes went with them. */
+async function removeLeftovers(stateDir: string): Promise<void> {
+  for (const name of await readdir(stateDir)) {
+    const pid = Number(/^bubblewrap-(\d+)$/.exec(name)?.[1]);
+    if (Number.isNaN(pid) || pid === process.pid || isRunning(pid)) continue;
+    await rm(join(stateDir, name), { recursive: true, force: true });
+  }
+}

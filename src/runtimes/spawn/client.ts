@@ -1,0 +1,218 @@
+import { type ChildProcess, fork } from 'node:child_process';
+import { entryPath } from '../../core/entry.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { HelperReply, HelperRequest } from './protocol.ts';
+import type { SpawnedProcess, Spawner, SpawnRequest, SpawnResult } from './spawner.ts';
+
+/**
+ * Starts the helper process. Rejects with `runtime_failed` when that is not possible. `label` are environment variables
+ * that the helper itself carries; what it starts has none but those of the request.
+ */
+export async function createSpawner(label: Readonly<Record<string, string>> = {}): Promise<Spawner> {
+  const spawner = new HelperSpawner(label);
+  await spawner.start();
+  return spawner;
+}
+
+/** What the helper itself may see of the environment: nothing of it reaches a child. */
+const HELPER_ENV_NAMES = ['PATH', 'LANG', 'TMPDIR'];
+
+class HelperSpawner implements Spawner {
+  private readonly label: Readonly<Record<string, string>>;
+  private helper: Helper | null = null;
+  private closing: Promise<void> | null = null;
+
+  constructor(label: Readonly<Record<string, string>>) {
+    this.label = label;
+  }
+
+  get helperPid(): number | null {
+    return this.helper?.pid ?? null;
+  }
+
+  async start(): Promise<Helper> {
+    if (this.closing !== null) throw new FloeError('runtime_failed', 'the spawner is closed');
+    if (this.helper === null || this.helper.dead) this.helper = new Helper(this.label);
+    await this.helper.ready;
+    return this.helper;
+  }
+
+  async spawn(request: SpawnRequest): Promise<SpawnedProcess> {
+    if (request.argv.length === 0) throw new FloeError('runtime_failed', 'nothing to run: the argument list is empty');
+    const helper = await this.start();
+    return helper.spawn(request);
+  }
+
+  close(): Promise<void> {
+    this.closing ??= this.helper?.close() ?? Promise.resolve();
+    this.helper = null;
+    return this.closing;
+  }
+}
+
+type Pending = {
+  readonly started: (pid: number) => void;
+  readonly failed: (error: FloeError) => void;
+  readonly line: (line: string | null) => void;
+  readonly output: () => void;
+  readonly done: (result: SpawnResult) => void;
+};
+
+/** One life of the helper process. */
+class Helper {
+  readonly ready: Promise<void>;
+  readonly exited: Promise<void>;
+  dead = false;
+  private readonly child: ChildProcess;
+  private readonly pending = new Map<number, Pending>();
+  private nextId = 1;
+
+  constructor(label: Readonly<Record<string, string>>) {
+    const env: Record<string, string> = { ...label };
+    for (const name of HELPER_ENV_NAMES) {
+      const value = process.env[name];
+      if (value !== undefined) env[name] = value;
+    }
+    this.child = fork(entryPath(import.meta.url, './spawn-helper.js'), [], {
+      serialization: 'advanced',
+      // A group of its own: Ctrl-C in a terminal must reach the gateway, which then closes things in order.
+      detached: true,
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+      execArgv: ['--max-semi-space-size=1'],
+      env,
+    });
+    this.exited = new Promise((resolve) => {
+      this.child.once('exit', () => resolve());
+      this.child.once('error', () => resolve());
+    });
+    this.ready = new Promise((resolve, reject) => {
+      this.child.once('error', (cause) =>
+        reject(new FloeError('runtime_failed', `the spawn helper cannot be started: ${cause.message}`, {}, cause)),
+      );
+      this.child.once('exit', () => reject(new FloeError('runtime_failed', 'the spawn helper ended while starting')));
+      this.child.on('message', (message) => this.receive(message as HelperReply, resolve));
+    });
+    // Once it is up, only the processes that it runs keep the gateway alive.
+    this.ready.then(
+      () => {
+        this.child.unref();
+        this.keepAlive();
+      },
+      () => this.die(),
+    );
+    this.child.once('disconnect', () => this.die());
+    this.child.once('exit', () => this.die());
+  }
+
+  get pid(): number | null {
+    return this.child.pid ?? null;
+  }
+
+  spawn(request: SpawnRequest): Promise<SpawnedProcess> {
+    const id = this.nextId++;
+    return new Promise((resolve, reject) => {
+      let settle: {
+        line: (line: string | null) => void;
+        done: (result: SpawnResult) => void;
+        lost: (e: Error) => void;
+      };
+      const firstLine = new Promise<string | null>((line) => {
+        const done = new Promise<SpawnResult>((result, lost) => {
+          settle = { line, done: result, lost };
+        });
+        done.catch(() => {});
+        this.pending.set(id, {
+          started: (pid) => resolve({ pid, done, firstLine, kill: () => this.send({ type: 'kill', id }) }),
+          failed: (error) => {
+            reject(error);
+            settle.lost(error);
+            settle.line(null);
+          },
+          line: (text) => settle.line(text),
+          output: () => request.onOutput?.(),
+          done: (value) => {
+            settle.line(null);
+            settle.done(value);
+          },
+        });
+      });
+      this.keepAlive();
+      const { onOutput, ...plain } = request;
+      const tellOutput = onOutput !== undefined;
+      this.send({ type: 'spawn', id, request: { ...plain, stdin: stdinBytes(request.stdin), tellOutput } });
+    });
+  }
+
+  async close(): Promise<void> {
+    await this.ready.catch(() => {});
+    this.child.ref();
+    this.send({ type: 'close' });
+    if (this.child.connected) this.child.disconnect();
+    await this.exited;
+  }
+
+  private send(message: HelperRequest): void {
+    if (!this.dead && this.child.connected) this.child.send(message);
+  }
+
+  private receive(message: HelperReply, onReady: () => void): void {
+    if (message.type === 'ready') {
+      onReady();
+      return;
+    }
+    const waiter = this.pending.get(message.id);
+    if (waiter === undefined) return;
+    switch (message.type) {
+      case 'started':
+        waiter.started(message.pid);
+        break;
+      case 'output':
+        waiter.output();
+        break;
+      case 'line':
+        waiter.line(message.line);
+        break;
+      case 'failed':
+        this.forget(message.id);
+        waiter.failed(new FloeError('runtime_failed', message.message));
+        break;
+      case 'done': {
+        this.forget(message.id);
+        const { stdout, stderr } = message.result;
+        waiter.done({ ...message.result, stdout: asBuffer(stdout), stderr: asBuffer(stderr) });
+      }
+    }
+  }
+
+  private forget(id: number): void {
+    this.pending.delete(id);
+    this.keepAlive();
+  }
+
+  private keepAlive(): void {
+    if (this.pending.size > 0) this.child.channel?.ref();
+    else this.child.channel?.unref();
+  }
+
+  private die(): void {
+    if (this.dead) return;
+    this.dead = true;
+    for (const waiter of this.pending.values()) {
+      waiter.failed(
+        new FloeError('runtime_failed', 'the spawn helper died, and with it every process it ran', {
+          helper: 'died',
+        }),
+      );
+    }
+    this.pending.clear();
+  }
+}
+
+function stdinBytes(stdin: SpawnRequest['stdin']): Buffer | 'hold' | undefined {
+  if (stdin === undefined || stdin === 'hold') return stdin;
+  return typeof stdin === 'string' ? Buffer.from(stdin) : stdin;
+}
+
+function asBuffer(bytes: Uint8Array): Buffer {
+  return Buffer.isBuffer(bytes) ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}

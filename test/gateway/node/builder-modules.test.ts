@@ -1,0 +1,153 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { evaluatorRegistry } from '../../../src/evaluators/registry.ts';
+import { loadBuilders } from '../../../src/gateway/node/builder-modules.ts';
+import { createTaskCheck } from '../../../src/gateway/node/task-check.ts';
+import { runSession } from '../../../src/gateway/session/session-runner.ts';
+import { harnessRegistry } from '../../../src/harnesses/registry.ts';
+import { taskRequestSchema } from '../../../src/schema/index.ts';
+import { buildTrajectory } from '../../../src/tokens/trajectory.ts';
+import { Transcript } from '../../tokens/transcript.ts';
+import { bench } from '../bench.ts';
+
+const EXAMPLE = 'examples/builders/last-turns.mjs';
+
+let dir: string;
+beforeAll(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'floe-builders-'));
+});
+afterAll(() => rm(dir, { recursive: true }));
+
+async function moduleOf(name: string, text: string): Promise<string> {
+  const path = join(dir, `${name}.mjs`);
+  await writeFile(path, text);
+  return path;
+}
+
+/** A module whose builder has this `build`. */
+function building(name: string, body: string): Promise<string> {
+  return moduleOf(
+    name,
+    `export const createBuilder = (kit) => ({ checkConfig() {}, build(graph, config) { ${body} } });`,
+  );
+}
+
+function session(): Transcript {
+  const t = new Transcript();
+  let history = t.start();
+  for (let turn = 0; turn < 3; turn++) history = t.after(history, t.call(history));
+  return t;
+}
+
+async function buildWith(path: string, config: Record<string, unknown> = {}, strategy = 'mine') {
+  const builders = await loadBuilders({ mine: path });
+  const spec = { strategy, config };
+  const completions = session().completions;
+  return buildTrajectory({ spec, builders, completions, status: 'COMPLETED', reward: 1, error: null, metadata: {} });
+}
+
+describe('a custom builder', () => {
+  it('makes traces like any other, and is audited', async () => {
+    const { json, audit } = await buildWith(EXAMPLE, { turns: 2 });
+    const { builder, traces } = JSON.parse(json.toString());
+    expect(builder).toBe('mine');
+    expect(traces.map((trace: { completion_ids: string[] }) => trace.completion_ids)).toEqual([['c1', 'c2']]);
+    expect(audit).toMatchObject({
+      tokens: { sampled: 15, trained: 10, excluded: { early_turn: 5 } },
+      exact_context_share: 1,
+    });
+  });
+
+  it('may be named by its listed path, and by no other', async () => {
+    const { audit } = await buildWith(EXAMPLE, {}, EXAMPLE);
+    expect(audit.tokens.trained).toBe(5);
+    await expect(buildWith(EXAMPLE, {}, resolve(EXAMPLE))).rejects.toMatchObject({ code: 'unknown_builder' });
+    const builders = await loadBuilders({ mine: EXAMPLE });
+    expect(builders.names()).toEqual(['prefix_merging', 'per_request', 'step', 'mine']);
+  });
+
+  it('refuses a configuration, naming the field', async () => {
+    const builders = await loadBuilders({ mine: EXAMPLE });
+    for (const [config, message] of [
+      [{ turns: 0 }, 'builder.config.turns: must be a whole number from 1'],
+      [{ turn: 1 }, 'builder.config.turn: not known'],
+    ] as const) {
+      expect(() => builders.check({ strategy: 'mine', config })).toThrow(
+        expect.objectContaining({ code: 'schema_violation', message }),
+      );
+    }
+  });
+
+  it.each<[string, string, string, RegExp]>([
+    ['throws', 'throw new TypeError("oh")', 'builder_failed', /builder mine: oh/],
+    ['returns nothing', '', 'builder_failed', /the result of builder mine/],
+    ['returns other columns', 'return { traces: [{ ids: [1, 2] }] }', 'builder_failed', /ids/],
+    [
+      'returns a node of its own',
+      'const t = kit.assembleTrace(graph, [graph.nodes[0]], () => true); return { traces: [{ ...t, nodes: [{}] }] }',
+      'builder_failed',
+      /not a node of the graph/,
+    ],
+    ['forgets a completion', 'return { traces: [] }', 'audit_failed', /nothing is excluded/],
+    [
+      'trains what was not sampled',
+      'const t = kit.assembleTrace(graph, [graph.nodes[0]], () => true); t.ids[t.promptLength] = 1; return { traces: [t] }',
+      'audit_failed',
+      /other ids/,
+    ],
+  ])('that %s is refused', async (name, body, code, message) => {
+    const failed = buildWith(await building(name.replaceAll(' ', '-'), body));
+    await expect(failed).rejects.toMatchObject({ code, message: expect.stringMatching(message) });
+  });
+});
+
+describe('the modules of a node', () => {
+  it.each<[string, string, RegExp]>([
+    ['does not export createBuilder', 'export const builder = {};', /export a function createBuilder/],
+    ['has a builder without build', 'export const createBuilder = () => ({ checkConfig() {} });', /build/],
+    ['fails to make its builder', 'export const createBuilder = () => { throw new Error("no"); };', /no/],
+    ['is no JavaScript', 'export const = 1', /cannot be loaded/],
+  ])('keep it from starting when one %s', async (name, text, message) => {
+    const path = await moduleOf(name.replaceAll(' ', '-'), text);
+    await expect(loadBuilders({ mine: path })).rejects.toMatchObject({
+      code: 'setup_failed',
+      message: expect.stringMatching(message),
+    });
+  });
+
+  it('keep it from starting when one is not there, or takes a name', async () => {
+    await expect(loadBuilders({ mine: join(dir, 'nowhere.mjs') })).rejects.toMatchObject({ code: 'setup_failed' });
+    await expect(loadBuilders({ step: EXAMPLE })).rejects.toMatchObject({ code: 'setup_failed' });
+  });
+});
+
+describe('a task with a custom builder', () => {
+  const task = (strategy: string, config = {}) =>
+    taskRequestSchema.parse({
+      instruction: 'x',
+      agent: { harness: 'shell', custom_shell: 'true' },
+      builder: { strategy, config },
+    });
+
+  it('is taken when the server knows that nodes have it, whatever its configuration', () => {
+    const check = createTaskCheck(harnessRegistry(), evaluatorRegistry(), ['mine']);
+    expect(() => check(task('mine', { any: 1 }))).not.toThrow();
+    expect(() => check(task('mien'))).toThrow(expect.objectContaining({ code: 'unknown_builder' }));
+    expect(() => check(task('step', { any: 1 }))).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+  });
+
+  it.each([
+    ['mine', { turns: 'two' }, 'schema_violation'],
+    ['other', {}, 'unknown_builder'],
+  ])('ends before anything is started when the node refuses it: %s', async (strategy, config, code) => {
+    const { attempt, deps, alive } = bench({
+      task: { builder: { strategy, config } },
+      start: () => Promise.reject(new Error('started')),
+    });
+    const result = await runSession(attempt, { ...deps, builders: await loadBuilders({ mine: EXAMPLE }) });
+    expect(result?.summary).toMatchObject({ outcome: 'env_error', error: { code, stage: 'init' } });
+    expect(alive.size).toBe(0);
+  });
+});

@@ -1,0 +1,54 @@
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { DiskWatch } from '../../../src/gateway/node/disk-watch.ts';
+import { type OpenAppendFile, openAppendFile } from '../../../src/proxy/journal/append-file.ts';
+
+let dir: string;
+let broken = false;
+
+/** A disk that fails to sync for a while. */
+const flaky: OpenAppendFile = async (path) => {
+  const file = await openAppendFile(path);
+  return {
+    append: (data) => (broken ? Promise.reject(new Error('EIO: i/o error, write')) : file.append(data)),
+    close: () => file.close(),
+  };
+};
+
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'floe-disk-'));
+  broken = false;
+});
+
+afterEach(() => rm(dir, { recursive: true }));
+
+test('a disk that never refused a write is not written to', async () => {
+  broken = true;
+  expect(await new DiskWatch(dir, { openFile: flaky }).problem()).toBeNull();
+});
+
+test('a write that was refused is passed on, and counts until one succeeds', async () => {
+  const disk = new DiskWatch(dir, { openFile: flaky });
+  broken = true;
+  await expect(disk.watch(Promise.reject(new Error('lost')))).rejects.toThrow('lost');
+  for (let i = 0; i < 2; i++)
+    expect(await disk.problem()).toBe(`the disk of ${dir} refuses writes: EIO: i/o error, write`);
+  broken = false;
+  expect(await disk.problem()).toBeNull();
+  expect(await disk.watch(Promise.resolve(7))).toBe(7);
+  expect(await readdir(dir)).toEqual([]);
+});
+
+test('a disk with little left is full before a write fails', async () => {
+  let free = 1_000;
+  const disk = new DiskWatch(dir, { freeBytes: async () => free });
+  expect(await disk.problem()).toContain(`the disk of ${dir} is full: 1000 bytes are left`);
+  free = 1e9;
+  expect(await disk.problem()).toBeNull();
+});
+
+test('a directory that is gone is a problem, not an error', async () => {
+  expect(await new DiskWatch(join(dir, 'gone')).problem()).toContain('refuses writes: ENOENT');
+});

@@ -1,0 +1,100 @@
+import { randomBytes } from 'node:crypto';
+import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { systemClock } from '../../../src/core/clock.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { Janitor } from '../../../src/gateway/node/janitor.ts';
+import { takeStateDir } from '../../../src/gateway/recovery/state-dir.ts';
+import { silentLogger } from '../../../src/observe/log.ts';
+import { labelledProcesses } from '../../../src/runtimes/processes/orphans.ts';
+import { labelled, type Owner } from '../../../src/runtimes/processes/owner.ts';
+import { createSpawner } from '../../../src/runtimes/spawn/client.ts';
+import type { SpawnedProcess, Spawner } from '../../../src/runtimes/spawn/spawner.ts';
+
+let dir: string;
+let spawner: Spawner;
+const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'floe-janitor-'));
+  spawner = await createSpawner();
+});
+afterEach(async () => {
+  await spawner.close();
+  await rm(dir, { recursive: true, force: true });
+});
+
+/** A process of a sandbox, with its directory. */
+async function sandbox(name: string, by = owner): Promise<SpawnedProcess> {
+  await mkdir(join(dir, 'sessions', 'local-1', name, 'work'), { recursive: true });
+  const argv = ['/bin/sh', '-c', 'trap "" TERM; echo up; while :; do sleep 600; done'];
+  const child = await labelled(spawner, by, name).spawn({ argv, env: { PATH: '/usr/bin:/bin' }, maxOutputBytes: 100 });
+  await child.firstLine;
+  return child;
+}
+
+describe('the backstop', () => {
+  it('ends a sandbox without an attempt once its time is up, and no other', async () => {
+    const clock = new VirtualClock();
+    const other: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
+    const idle = await sandbox('ses_idle-1-agent');
+    await sandbox('ses_live-1-agent');
+    await sandbox('ses_else-1-agent', other);
+    let leaked = 0;
+    const janitor = new Janitor({
+      clock: {
+        ...clock,
+        monotonicMs: () => clock.monotonicMs(),
+        schedule: systemClock.schedule,
+        nowMs: systemClock.nowMs,
+      },
+      log: silentLogger,
+      owner,
+      sessionsDir: join(dir, 'sessions'),
+      wanted: () => new Set(['ses_live-1-agent', 'ses_else-1-agent']),
+      onLeaked: (count) => {
+        leaked += count;
+      },
+    });
+    await janitor.sweep();
+    clock.advance(30_000);
+    await janitor.sweep();
+    expect(leaked).toBe(0);
+    clock.advance(31_000);
+    await janitor.sweep();
+    expect(leaked).toBe(1);
+    expect((await idle.done).signal).toBe('SIGKILL');
+    expect((await readdir(join(dir, 'sessions', 'local-1'))).sort()).toEqual(['ses_else-1-agent', 'ses_live-1-agent']);
+    expect((await labelledProcesses(owner.id)).map(({ label }) => label.name)).toContain('ses_live-1-agent');
+    expect(await labelledProcesses(other.id)).not.toEqual([]);
+    await janitor.close();
+  });
+});
+
+describe('a state directory', () => {
+  it('keeps its owner, and is emptied of what a dead process left', async () => {
+    const stateDir = join(dir, 'state');
+    const first = await takeStateDir(stateDir, systemClock);
+    expect(first.reaped).toMatchObject({ processes: 0, directories: 0, sockets: 0 });
+    const dead = { id: first.ownerId, instance: 'dead' };
+    const left = await sandbox('ses_1-1-agent', dead);
+    const other = await sandbox('ses_2-1-agent', owner);
+    await mkdir(join(first.sessions, 'local-77', 'ses_1-1-agent'), { recursive: true });
+    await writeFile(join(first.sockets, 'x.sock'), '');
+    // As after kill -9: the lock is of a process that is gone.
+    await writeFile(join(stateDir, 'gateway.lock'), '999999999 1');
+    const second = await takeStateDir(stateDir, systemClock);
+    expect(second.ownerId).toBe(first.ownerId);
+    expect(second.reaped).toMatchObject({ cgroups: 0, mounts: 0, directories: 1, sockets: 1, survivors: [] });
+    expect(second.reaped.processes).toBeGreaterThan(0);
+    await left.done;
+    expect([await readdir(second.sessions), await readdir(second.sockets)]).toEqual([[], []]);
+    expect(await labelledProcesses(owner.id)).not.toEqual([]);
+    other.kill();
+    await second.release();
+    const elsewhere = await takeStateDir(join(dir, 'other'), systemClock);
+    expect(elsewhere.ownerId).not.toBe(first.ownerId);
+    await elsewhere.release();
+  });
+});

@@ -1,0 +1,606 @@
+import { PassThrough } from 'node:stream';
+import { afterEach, describe, expect, it } from 'vitest';
+import type { DeliveredResult, NodeApi } from '../../../src/client/node-api.ts';
+import { FloeError } from '../../../src/core/errors.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { poolOf } from '../../../src/engines/pool.ts';
+import { NodeAgent, type NodeAgentDeps } from '../../../src/gateway/node/node-agent.ts';
+import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
+import { StagePools } from '../../../src/gateway/node/stage-pools.ts';
+import type { Attempt } from '../../../src/gateway/session/attempt.ts';
+import { runSession } from '../../../src/gateway/session/session-runner.ts';
+import { createLogger, silentLogger } from '../../../src/observe/log.ts';
+import { createGatewayMetrics } from '../../../src/observe/metrics.ts';
+import { type FinishedSpan, recordingTracer } from '../../../src/observe/recording-tracer.ts';
+import { type Lease, leaseSchema } from '../../../src/schema/index.ts';
+import { bench, settle, untilAborted } from '../bench.ts';
+
+const LEASE = leaseSchema.parse({
+  session_id: 'ses_1',
+  task_id: 'tsk_1',
+  sample_index: 0,
+  attempt: 1,
+  epoch: 1,
+  lease_seconds: 60,
+  queued_ms: 0,
+  task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' } },
+});
+
+type Calls = { register: number; lease: number; heartbeat: number; deliver: number; partial: number };
+
+let agent: NodeAgent | null = null;
+const clock = new VirtualClock();
+/** Closing waits between its tries, so the clock has to go on meanwhile. */
+async function close(): Promise<void> {
+  let closed = false;
+  const closing = agent?.close().finally(() => {
+    closed = true;
+  });
+  for (let i = 0; i < 50 && !closed; i++) {
+    await settle();
+    clock.advance(10_000);
+  }
+  await closing;
+}
+afterEach(async () => {
+  await close();
+  agent = null;
+});
+
+function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { calls: Calls; released: string[] } {
+  const calls: Calls = { register: 0, lease: 0, heartbeat: 0, deliver: 0, partial: 0 };
+  const released: string[] = [];
+  const counted = <A extends unknown[], R>(name: keyof Calls, call: (...args: A) => Promise<R>) => {
+    return (...args: A): Promise<R> => {
+      calls[name]++;
+      // A server that answers at once must not keep everything else from its turn.
+      return new Promise((resolve) => setImmediate(resolve)).then(() => call(...args));
+    };
+  };
+  const never = (_: unknown, signal?: AbortSignal): Promise<never> => untilAborted(signal as AbortSignal);
+  const quiet = async (beat: { wait_seconds: number }, signal?: AbortSignal) =>
+    beat.wait_seconds === 0 ? { stop: [], draining: false, engines: null } : never(beat, signal);
+  const fake = {
+    nodeId: 'node',
+    register: counted('register', api.register ?? (async () => ({}) as never)),
+    lease: counted('lease', api.lease ?? never),
+    heartbeat: counted('heartbeat', api.heartbeat ?? quiet),
+    deliverResult: counted('deliver', api.deliverResult ?? (async () => ({}) as never)),
+    deliverPartial: counted('partial', api.deliverPartial ?? (async () => ({}) as never)),
+  };
+  agent = new NodeAgent({
+    api: fake as unknown as NodeApi,
+    registration: {
+      host: null,
+      dispatch_policy: 'pipeline',
+      gateway_url: null,
+      max_init_workers: 1,
+      ready_size: 1,
+      max_run_workers: 1,
+      max_postrun_workers: 1,
+    },
+    clock,
+    log: silentLogger,
+    metrics: createGatewayMetrics(),
+    pools: new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 }),
+    engines: new NodeEngines({ pool: poolOf([], { clock }), own: [], log: silentLogger, onChange: () => {} }),
+    leaseWaitSeconds: 1,
+    heartbeatSeconds: 1,
+    runSession: async () => null,
+    delivered: (lease) => void released.push(lease.session_id),
+    ...deps,
+  });
+  return { calls, released };
+}
+
+const refusing = (code: 'unauthorized' | 'not_found') => async (): Promise<never> => {
+  throw new FloeError(code, 'no');
+};
+
+describe('a server that refuses the node', () => {
+  it.each(['unauthorized', 'not_found'] as const)('with %s is not asked without a pause', async (code) => {
+    const { calls } = start({ heartbeat: refusing(code), lease: refusing(code) });
+    await agent?.start();
+    for (let i = 0; i < 20; i++) await settle();
+    expect(calls.heartbeat + calls.lease).toBeLessThan(10);
+    clock.advance(6_000);
+    await settle();
+    expect(calls.heartbeat + calls.lease).toBeGreaterThan(2);
+  });
+
+  it('after it has forgotten the node does not end the process', async () => {
+    let known = true;
+    const { calls } = start({
+      register: async () => {
+        if (!known) throw new FloeError('unauthorized', 'another token now');
+        known = false;
+        return {} as never;
+      },
+      heartbeat: refusing('not_found'),
+      lease: refusing('not_found'),
+    });
+    await agent?.start();
+    for (let i = 0; i < 5; i++) {
+      await settle();
+      clock.advance(6_000);
+    }
+    expect(calls.register).toBeGreaterThan(2);
+  });
+});
+
+describe('leases that arrive while the node closes', () => {
+  it('are ended like the others', async () => {
+    let answer = (_: Lease[]): void => {};
+    const stopped: (string | null)[] = [];
+    start(
+      { lease: () => new Promise((resolve) => (answer = resolve)) },
+      {
+        runSession: async (attempt: Attempt) => {
+          if (!attempt.signal.aborted) await untilAborted(attempt.signal).catch(() => {});
+          stopped.push(attempt.stopReason);
+          return null;
+        },
+      },
+    );
+    await agent?.start();
+    await settle();
+    const closing = close();
+    answer([LEASE]);
+    await closing;
+    expect(stopped).toEqual(['shutdown']);
+    expect(agent?.live()).toEqual([]);
+  });
+});
+
+describe('a result that the server never got', () => {
+  it('is not forgotten by the capture journal', async () => {
+    let leased = false;
+    const { released, calls } = start(
+      {
+        lease: async (_, signal) => {
+          if (leased) return untilAborted(signal as AbortSignal);
+          leased = true;
+          return [LEASE];
+        },
+        deliverResult: async () => {
+          throw new FloeError('peer_unreachable', 'away');
+        },
+      },
+      {
+        runSession: async () => {
+          const { attempt, deps } = bench();
+          return runSession(attempt, deps);
+        },
+      },
+    );
+    await agent?.start();
+    for (let i = 0; i < 5; i++) await settle();
+    await close();
+    expect(calls.deliver).toBeGreaterThan(1);
+    expect(released).toEqual([]);
+  });
+});
+
+describe('a refusal that does not judge the result', () => {
+  it.each(['unauthorized', 'forbidden', 'not_found', 'bad_request', 'malformed_json'] as const)(
+    'as %s is met again until the way to the server is free',
+    async (code) => {
+      let wrong = true;
+      const { released, calls } = start(
+        {
+          ...leasing(),
+          deliverResult: async () => {
+            if (wrong) throw new FloeError(code, 'answered by something in between');
+            return {} as never;
+          },
+        },
+        { runSession: finishedResult },
+      );
+      await agent?.start();
+      for (let i = 0; i < 10; i++) {
+        await settle();
+        clock.advance(5_000);
+      }
+      expect(calls.deliver).toBeGreaterThan(3);
+      expect([released, agent?.live().length]).toEqual([[], 1]);
+      wrong = false;
+      for (let i = 0; i < 10 && released.length === 0; i++) {
+        await settle();
+        clock.advance(5_000);
+      }
+      expect(released).toEqual(['ses_1']);
+    },
+  );
+
+  it.each(['unauthorized', 'not_found'] as const)(
+    'leaves everything for recovery when the node closes: %s',
+    async (code) => {
+      const { released, calls } = start(
+        { ...leasing(), deliverResult: refusing(code) },
+        { runSession: finishedResult },
+      );
+      await agent?.start();
+      for (let i = 0; i < 5; i++) await settle();
+      await close();
+      expect(calls.deliver).toBeGreaterThan(1);
+      expect(released).toEqual([]);
+    },
+  );
+
+  it.each([
+    ['cancelled', {}],
+    ['schema_violation', {}],
+    ['body_too_large', {}],
+    ['conflict', { session_id: 'ses_1' }],
+    ['not_found', { session_id: 'ses_1' }],
+  ] as const)('is not %s, after which nothing is kept', async (code, details) => {
+    const { released, calls } = start(
+      {
+        ...leasing(),
+        deliverResult: async () => {
+          throw new FloeError(code, 'no', details);
+        },
+      },
+      { runSession: finishedResult },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) await settle();
+    expect([calls.deliver, released]).toEqual([1, ['ses_1']]);
+  });
+});
+
+/** Gives one lease, then none. */
+function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
+  let leased = false;
+  return {
+    lease: async (_, signal) => {
+      if (leased) return untilAborted(signal as AbortSignal);
+      leased = true;
+      return [lease];
+    },
+  };
+}
+
+/** What a session that was sampled hands in, whenever it ends. */
+async function finishedResult(): Promise<DeliveredResult> {
+  const { attempt, deps } = bench();
+  const result = await runSession(attempt, deps);
+  if (result === null) throw new Error('the bench session has no result');
+  return { ...result, summary: { ...result.summary, completion_count: 2, reward: 1 } };
+}
+
+describe('a newer process with the id of this node', () => {
+  it.each(['heartbeat', 'lease'] as const)('that %s tells of ends every session and this node', async (call) => {
+    const taken = new FloeError('conflict', 'instance: another process registered as node node', { field: 'instance' });
+    let displaced = false;
+    const stopped: (string | null)[] = [];
+    const refuse = async (): Promise<never> => {
+      throw taken;
+    };
+    const { calls } = start(
+      {
+        ...leasing(),
+        ...(call === 'heartbeat'
+          ? {
+              heartbeat: async (_, signal) => {
+                if (displaced) throw taken;
+                return untilAborted(signal as AbortSignal);
+              },
+            }
+          : {}),
+        ...(call === 'lease'
+          ? {
+              lease: async () => {
+                if (displaced) return refuse();
+                displaced = true;
+                return [LEASE];
+              },
+            }
+          : {}),
+      },
+      {
+        pools: new StagePools({ init: 2, ready: 2, run: 2, postrun: 2 }),
+        runSession: async (attempt: Attempt) => {
+          await untilAborted(attempt.signal).catch(() => {});
+          stopped.push(attempt.stopReason);
+          return null;
+        },
+      },
+    );
+    displaced = call === 'heartbeat';
+    const started = agent?.start();
+    const told = await agent?.takenOver;
+    await started;
+    for (let i = 0; i < 5; i++) await settle();
+    expect(told).toBe(taken);
+    if (call === 'lease') expect(stopped).toEqual(['lease_lost']);
+    const before = { ...calls };
+    clock.advance(60_000);
+    await settle();
+    expect(calls).toEqual(before);
+  });
+});
+
+describe('a session that loses its lease', () => {
+  it('hands in what was recorded of it as a partial, not as a result', async () => {
+    const partials: DeliveredResult[] = [];
+    const { calls, released } = start(
+      {
+        ...leasing(),
+        heartbeat: async (beat, signal) =>
+          beat.sessions.length > 0
+            ? {
+                stop: [{ session_id: 'ses_1', epoch: 1, reason: 'lease_lost' as const }],
+                draining: false,
+                engines: null,
+              }
+            : beat.wait_seconds === 0
+              ? { stop: [], draining: false, engines: null }
+              : untilAborted(signal as AbortSignal),
+        deliverPartial: async (remains) => {
+          partials.push(remains);
+          return {} as never;
+        },
+      },
+      {
+        runSession: async (attempt: Attempt) => {
+          attempt.enter('INIT');
+          await untilAborted(attempt.signal).catch(() => {});
+          return finishedResult();
+        },
+      },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) {
+      await settle();
+      clock.advance(200);
+    }
+    expect(calls).toMatchObject({ deliver: 0, partial: 1 });
+    expect(partials[0]?.summary).toMatchObject({
+      outcome: 'infra_error',
+      reward: null,
+      policy: { use: 'drop' },
+      error: { code: 'stale_epoch' },
+    });
+    expect(released).toEqual(['ses_1']);
+  });
+
+  it('without knowing it, hands its result in once more as a partial when that is refused', async () => {
+    const { calls, released } = start(
+      {
+        ...leasing(),
+        deliverResult: async () => {
+          throw new FloeError('stale_epoch', 'a newer epoch owns the session');
+        },
+      },
+      { runSession: finishedResult },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) await settle();
+    expect(calls).toMatchObject({ deliver: 1, partial: 1 });
+    expect(released).toEqual(['ses_1']);
+  });
+
+  it('hands in nothing when the task was cancelled', async () => {
+    const { calls, released } = start(
+      {
+        ...leasing(),
+        deliverResult: async () => {
+          throw new FloeError('cancelled', 'nobody wants it');
+        },
+      },
+      { runSession: finishedResult },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20 && released.length === 0; i++) await settle();
+    expect(calls).toMatchObject({ deliver: 1, partial: 0 });
+  });
+});
+
+describe('results that the server does not take', () => {
+  it('hold back new sessions when they fill what they may', async () => {
+    let away = true;
+    let leases = 0;
+    const { released } = start(
+      {
+        lease: async (_, signal) => {
+          if (leases === 3) return untilAborted(signal as AbortSignal);
+          leases++;
+          return [{ ...LEASE, session_id: `ses_${leases}` }];
+        },
+        deliverResult: async () => {
+          if (away) throw new FloeError('store_unavailable', 'full');
+          return {} as never;
+        },
+      },
+      {
+        pools: new StagePools({ init: 4, ready: 4, run: 4, postrun: 4 }),
+        undeliveredBytes: 1,
+        runSession: finishedResult,
+      },
+    );
+    await agent?.start();
+    for (let i = 0; i < 20; i++) {
+      await settle();
+      clock.advance(1_000);
+    }
+    expect(leases).toBeLessThan(3);
+    away = false;
+    for (let i = 0; i < 40 && released.length < 3; i++) {
+      await settle();
+      clock.advance(5_000);
+    }
+    expect(released.sort()).toEqual(['ses_1', 'ses_2', 'ses_3']);
+  });
+});
+
+describe('a node that can run nothing for now', () => {
+  it('takes no sessions, says why, and goes on by itself', async () => {
+    let problem: string | null = 'the disk is full';
+    const told: (string | null)[] = [];
+    let leases = 0;
+    start(
+      {
+        lease: async (_, signal) => {
+          leases++;
+          return untilAborted(signal as AbortSignal);
+        },
+        heartbeat: async (beat, signal) => {
+          told.push(beat.refuses);
+          if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
+          return { stop: [], draining: false, engines: null };
+        },
+      },
+      { problem: async () => problem },
+    );
+    const later = async () => {
+      for (let i = 0; i < 10; i++) {
+        await settle();
+        clock.advance(500);
+      }
+    };
+    await agent?.start();
+    await later();
+    expect(leases).toBe(0);
+    expect(told.at(-1)).toBe('the disk is full');
+    problem = null;
+    await later();
+    expect(leases).toBe(1);
+    expect(told.at(-1)).toBeNull();
+  });
+});
+
+describe('heartbeats', () => {
+  it('are never held so long, nor their answers waited for, that a lease comes near its end', async () => {
+    const waits: number[] = [];
+    const limits: number[] = [];
+    start(
+      {
+        ...leasing({ ...LEASE, lease_seconds: 1.5 }),
+        heartbeat: async (beat, signal, answerSeconds) => {
+          waits.push(beat.wait_seconds);
+          limits.push(beat.wait_seconds + (answerSeconds ?? Number.POSITIVE_INFINITY));
+          if (beat.wait_seconds > 0 && beat.sessions.length > 0) return untilAborted(signal as AbortSignal);
+          return { stop: [], draining: false, engines: null };
+        },
+      },
+      { runSession: (attempt: Attempt) => untilAborted(attempt.signal).catch(() => null) },
+    );
+    await agent?.start();
+    for (let i = 0; i < 50 && !waits.includes(0.25); i++) await settle();
+    expect(waits).toContain(0.25);
+    expect(limits.at(-1)).toBe(0.5);
+    // Without a lease a replica that hangs is found within seconds too.
+    expect(Math.max(...limits)).toBe(6);
+  });
+
+  it('that were held for long and are answered late do not undo what newer ones renewed', async () => {
+    let answer = (): void => {};
+    let held: Promise<void> | null = null;
+    let attempt: Attempt | null = null;
+    const { calls } = start(
+      {
+        ...leasing(),
+        heartbeat: async (beat, signal) => {
+          if (beat.wait_seconds > 0 && beat.sessions.length > 0) {
+            if (held !== null) await untilAborted(signal as AbortSignal);
+            held = new Promise((resolve) => {
+              answer = resolve;
+            });
+            await held;
+          }
+          return { stop: [], draining: false, engines: null };
+        },
+      },
+      {
+        heartbeatSeconds: 60,
+        runSession: (begun: Attempt) => {
+          attempt = begun;
+          return untilAborted(begun.signal).catch(() => null);
+        },
+      },
+    );
+    const renewedMs = (): number => (attempt as Attempt | null)?.renewal.atMs ?? 0;
+    await agent?.start();
+    for (let i = 0; i < 50 && held === null; i++) await settle();
+    clock.advance(1_000);
+    await settle();
+    expect(held).not.toBeNull();
+    clock.advance(1_000);
+    const before = calls.heartbeat;
+    agent?.reportSoon();
+    clock.advance(200);
+    await settle();
+    expect(calls.heartbeat).toBe(before + 1);
+    const newer = renewedMs();
+    answer();
+    await settle();
+    expect(renewedMs()).toBe(newer);
+  });
+
+  it('with news do not pile up at a server that is slow to answer, and the last news is told', async () => {
+    const answers: (() => void)[] = [];
+    let slow = false;
+    const { calls } = start({
+      heartbeat: async (beat, signal) => {
+        if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
+        if (slow) await new Promise<void>((resolve) => answers.push(resolve));
+        return { stop: [], draining: false, engines: null };
+      },
+    });
+    await agent?.start();
+    await settle();
+    slow = true;
+    const before = calls.heartbeat;
+    for (let i = 0; i < 10; i++) {
+      agent?.reportSoon();
+      clock.advance(200);
+      await settle();
+    }
+    expect(calls.heartbeat - before).toBe(1);
+    answers.shift()?.();
+    await settle();
+    clock.advance(200);
+    await settle();
+    expect(calls.heartbeat - before).toBe(2);
+    slow = false;
+    answers.shift()?.();
+    await settle();
+    clock.advance(1_000);
+    await settle();
+    expect(calls.heartbeat - before).toBe(2);
+  });
+});
+
+describe('what a node logs and records of a session', () => {
+  it('is one line for every move, with what it is of, and one span', async () => {
+    const lines = new PassThrough();
+    const spans: FinishedSpan[] = [];
+    start(leasing(), {
+      log: createLogger('test', 'info', lines).child({ node_id: 'node' }),
+      tracer: recordingTracer(clock, (span) => spans.push(span)),
+      runSession: async (attempt) => {
+        attempt.enter('INIT');
+        attempt.progressed(1, 10);
+        attempt.enter('POSTRUN');
+        attempt.stop('cancelled');
+        return null;
+      },
+    });
+    await agent?.start();
+    for (let i = 0; i < 50 && spans.length === 0; i++) await settle();
+    const of = { node_id: 'node', task_id: 'tsk_1', session_id: 'ses_1', attempt: 1, epoch: 1 };
+    const logged = String(lines.read())
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+    expect(logged).toMatchObject([
+      { msg: 'node registered', node_id: 'node' },
+      { ...of, msg: 'session moved', status: 'LEASED' },
+      { ...of, msg: 'session moved', status: 'INIT' },
+      { ...of, msg: 'session moved', status: 'POSTRUN' },
+      { ...of, msg: 'session ended without a result', reason: 'cancelled' },
+    ]);
+    expect(spans).toMatchObject([{ name: 'session_attempt', attributes: { ...of, outcome: 'cancelled' } }]);
+  });
+});

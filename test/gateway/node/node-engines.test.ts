@@ -1,0 +1,165 @@
+import { describe, expect, test } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import type { EnginePool } from '../../../src/engines/pool.ts';
+import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
+import { silentLogger } from '../../../src/observe/log.ts';
+import { type EngineDirectory, type EngineSpec, engineSpecSchema, type PauseMode } from '../../../src/schema/index.ts';
+
+/** A pool that only keeps books. `refuse` holds the ids of engines that cannot be reached. */
+class BookPool {
+  readonly ids = new Set<string>();
+  readonly refuse = new Set<string>();
+  readonly log: string[] = [];
+  paused: PauseMode | null = null;
+  hold: Promise<void> = Promise.resolve();
+
+  info() {
+    return [...this.ids].map((engine_id) => ({ engine_id }));
+  }
+
+  async register(spec: EngineSpec) {
+    const id = spec.engine_id ?? '';
+    await this.hold;
+    if (this.refuse.has(id)) throw new FloeError('engine_unavailable', `${id} cannot be reached`);
+    this.log.push(`+${id}`);
+    this.ids.add(id);
+  }
+
+  deregister(id: string) {
+    if (this.ids.delete(id)) this.log.push(`-${id}`);
+    return [];
+  }
+
+  async pause({ mode }: { mode: PauseMode }) {
+    this.paused = mode;
+    this.log.push(`pause ${mode}`);
+  }
+
+  async resume() {
+    this.paused = null;
+    this.log.push('resume');
+  }
+
+  setPolicyVersion(version: string) {
+    this.log.push(`version ${version}`);
+  }
+}
+
+const spec = (id: string, port = 1): EngineSpec =>
+  engineSpecSchema.parse({ engine_id: id, base_url: `http://${id}:${port}` });
+
+function directory(revision: number, fields: Partial<EngineDirectory> = {}): EngineDirectory {
+  return { revision, engines: [], removed: [], paused: null, while_paused: 'hold', policy_version: null, ...fields };
+}
+
+function node(own: EngineSpec[] = []) {
+  const pool = new BookPool();
+  for (const { engine_id } of own) pool.ids.add(engine_id ?? '');
+  const engines = new NodeEngines({
+    pool: pool as unknown as EnginePool,
+    own,
+    log: silentLogger,
+    onChange: () => {},
+  });
+  return { pool, engines };
+}
+
+describe("a node's engines", () => {
+  test('follow the directory, beside its own', async () => {
+    const { pool, engines } = node([spec('own')]);
+    engines.apply(directory(1, { engines: [spec('a'), spec('b')], policy_version: 'v1' }));
+    await engines.idle();
+    expect([...pool.ids].sort()).toEqual(['a', 'b', 'own']);
+    expect(engines.report()).toMatchObject({ revision: 1, heard: 1, problems: [] });
+    engines.apply(directory(2, { engines: [spec('b')], removed: ['own', 'a'], policy_version: 'v1' }));
+    // Without waiting: no call may begin at a removed engine from here on.
+    expect([...pool.ids]).toEqual(['b']);
+    await engines.idle();
+    expect(pool.log.filter((entry) => entry.startsWith('version'))).toEqual(['version v1']);
+  });
+
+  test('ignore a directory that is not newer', async () => {
+    const { pool, engines } = node();
+    engines.apply(directory(5, { engines: [spec('a')] }));
+    engines.apply(directory(4, { engines: [] }));
+    await engines.idle();
+    expect([...pool.ids]).toEqual(['a']);
+    expect(engines.report().revision).toBe(5);
+  });
+
+  test('tell a change as carried out only when its engines were tried', async () => {
+    const { pool, engines } = node();
+    let go = (): void => {};
+    pool.hold = new Promise((resolve) => {
+      go = resolve;
+    });
+    engines.apply(directory(1, { engines: [spec('a')] }));
+    expect(engines.report()).toMatchObject({ revision: 0, heard: 1 });
+    go();
+    await engines.idle();
+    expect(engines.report()).toMatchObject({ revision: 1 });
+  });
+
+  test('that cannot be registered are told, and tried again', async () => {
+    const { pool, engines } = node();
+    pool.refuse.add('a');
+    engines.apply(directory(1, { engines: [spec('a')] }));
+    await engines.idle();
+    expect(engines.report()).toMatchObject({
+      revision: 1,
+      problems: [{ engine_id: 'a', message: 'a cannot be reached' }],
+    });
+    pool.refuse.clear();
+    engines.retry();
+    await new Promise(setImmediate);
+    expect(engines.report().problems).toEqual([]);
+    expect([...pool.ids]).toEqual(['a']);
+  });
+
+  test('removed while they are being registered do not stay', async () => {
+    const { pool, engines } = node();
+    let go = (): void => {};
+    pool.hold = new Promise((resolve) => {
+      go = resolve;
+    });
+    engines.apply(directory(1, { engines: [spec('a')] }));
+    engines.apply(directory(2));
+    go();
+    await engines.idle();
+    expect([...pool.ids]).toEqual([]);
+    expect(engines.report()).toMatchObject({ revision: 2, problems: [] });
+  });
+
+  test('changed while they are being registered end up as the change says', async () => {
+    const { pool, engines } = node();
+    let go = (): void => {};
+    pool.hold = new Promise((resolve) => {
+      go = resolve;
+    });
+    engines.apply(directory(1, { engines: [spec('a', 1)] }));
+    engines.apply(directory(2, { engines: [spec('a', 2)] }));
+    go();
+    await engines.idle();
+    expect(pool.log).toEqual(['+a', '-a', '+a']);
+  });
+
+  test('registered anew with another URL are connected anew', async () => {
+    const { pool, engines } = node();
+    engines.apply(directory(1, { engines: [spec('a', 1)] }));
+    await engines.idle();
+    engines.apply(directory(2, { engines: [spec('a', 2)] }));
+    await engines.idle();
+    expect(pool.log).toEqual(['+a', '-a', '+a']);
+  });
+
+  test('pause and resume as the directory says', async () => {
+    const { pool, engines } = node();
+    engines.apply(directory(1, { paused: 'abort' }));
+    await engines.idle();
+    engines.apply(directory(2, { paused: null }));
+    await engines.idle();
+    engines.apply(directory(3, { paused: null }));
+    await engines.idle();
+    expect(pool.log).toEqual(['pause abort', 'resume']);
+  });
+});

@@ -1,0 +1,319 @@
+import { mkdir, mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { DeliveredResult } from '../../../src/client/node-api.ts';
+import { FloeError } from '../../../src/core/errors.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { AttemptRecords, quarantine, readRecord } from '../../../src/gateway/recovery/attempt-records.ts';
+import { Recovery } from '../../../src/gateway/recovery/recovery.ts';
+import { silentLogger } from '../../../src/observe/log.ts';
+import { CaptureJournal } from '../../../src/proxy/journal/journal.ts';
+import { type Lease, leaseSchema } from '../../../src/schema/index.ts';
+import { builderRegistry } from '../../../src/tokens/builders/registry.ts';
+import type { Completion } from '../../../src/tokens/completion.ts';
+import { Transcript } from '../../tokens/transcript.ts';
+
+let dir: string;
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'floe-recovery-'));
+});
+afterEach(async () => {
+  await rm(dir, { recursive: true, force: true });
+});
+
+function leaseOf(session: string, over: Partial<Lease> = {}): Lease {
+  return leaseSchema.parse({
+    session_id: session,
+    task_id: 'tsk_1',
+    sample_index: 0,
+    attempt: 1,
+    epoch: 3,
+    lease_seconds: 60,
+    queued_ms: 0,
+    task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' }, max_attempts: 1 },
+    ...over,
+  });
+}
+
+/** Turns of one session that continue each other. */
+function turnsOf(session: string, count: number, attempt = 1): Completion[] {
+  const t = new Transcript();
+  let history = t.start();
+  for (let i = 0; i < count; i++) {
+    const call = t.call(history, { sessionId: session, attempt, completionId: `cpl_${session}_${attempt}_${i}` });
+    history = t.after(history, call);
+  }
+  return t.completions;
+}
+
+type Dead = { readonly lease: Lease; readonly completions: readonly Completion[] };
+
+/** A gateway that began these attempts, recorded their completions turn by turn, and was killed. */
+async function dieWith(attempts: readonly Dead[], segmentBytes = 100_000): Promise<void> {
+  const records = await AttemptRecords.open(join(dir, 'attempts'));
+  const journal = await CaptureJournal.open(join(dir, 'journal'), { segmentBytes });
+  for (const { lease } of attempts) await begin(records, lease);
+  const longest = Math.max(...attempts.map(({ completions }) => completions.length));
+  for (let turn = 0; turn < longest; turn++) {
+    for (const { completions } of attempts) {
+      const completion = completions[turn];
+      if (completion !== undefined) await journal.append(completion, completions.slice(0, turn));
+    }
+  }
+  await journal.close();
+}
+
+function begin(records: AttemptRecords, lease: Lease): Promise<void> {
+  return records.begin({ node_id: 'node', instance: 'proc_dead', owner_id: 'ab', begun_ms: 1_699_999_999_000, lease });
+}
+
+type Life = {
+  readonly recovery: Recovery;
+  readonly clock: VirtualClock;
+  readonly delivered: DeliveredResult[];
+  readonly outcomes: string[];
+  damaged: number;
+  tries: number;
+};
+
+/** The next gateway; `answer` is what its server says to the remains of a session. */
+async function nextLife(answer: (session: string) => FloeError | null = () => null): Promise<Life> {
+  const records = await AttemptRecords.open(join(dir, 'attempts'));
+  const journal = await CaptureJournal.open(join(dir, 'journal'));
+  const clock = new VirtualClock();
+  const life: Life = {
+    clock,
+    delivered: [],
+    outcomes: [],
+    damaged: 0,
+    tries: 0,
+    recovery: new Recovery({
+      clock,
+      log: silentLogger,
+      builders: builderRegistry(),
+      engines: { info: () => [], modeOf: () => refuse(), detokenize: () => refuse() },
+      nodeId: 'node',
+      records: records.leftovers,
+      segments: journal.leftovers,
+      quarantineDir: join(dir, 'quarantine'),
+      deliver: async (remains) => {
+        life.tries++;
+        const error = answer(remains.summary.session_id);
+        if (error !== null) throw error;
+        life.delivered.push(remains);
+      },
+      onRecovered: (outcome) => void life.outcomes.push(outcome),
+      onDamaged: (count) => {
+        life.damaged += count;
+      },
+    }),
+  };
+  life.recovery.start();
+  return life;
+}
+
+function refuse(): never {
+  throw new Error('no engine is there');
+}
+
+const ls = (name: string): Promise<string[]> => readdir(join(dir, name)).catch(() => []);
+
+describe('a gateway that finds what a dead one left', () => {
+  it('hands in each attempt as it was recorded, and keeps nothing', async () => {
+    const one = { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 5) };
+    const two = { lease: leaseOf('ses.2', { attempt: 2 }), completions: turnsOf('ses.2', 3, 2) };
+    // Small segments: each attempt lies in several.
+    await dieWith([one, two], 1500);
+    expect((await ls('journal')).length).toBeGreaterThan(2);
+    const life = await nextLife();
+    await life.recovery.done;
+    expect(life.delivered.map(({ summary }) => summary)).toMatchObject([
+      { session_id: 'ses.2', attempt: 2, epoch: 3, completion_count: 3, outcome: 'infra_error', reward: null },
+      {
+        session_id: 'ses_1',
+        attempt: 1,
+        completion_count: 5,
+        policy: { use: 'drop' },
+        error: { code: 'node_died', details: { instance: 'proc_dead', damaged_records: 0 } },
+      },
+    ]);
+    const last = life.delivered[1];
+    const records = JSON.parse(String(last?.completions)) as { completion_id: string; response_ids: number[] }[];
+    expect(records.map((record) => record.response_ids)).toEqual(one.completions.map((c) => [...c.responseIds]));
+    const { traces } = JSON.parse(String(last?.trajectory)) as { traces: { completion_ids: string[] }[] };
+    expect(traces[0]?.completion_ids).toEqual(one.completions.map((c) => c.completionId));
+    expect([await ls('attempts'), await ls('journal'), await ls('quarantine')]).toEqual([[], [], []]);
+  });
+
+  it('tells of an attempt of which nothing was recorded, and removes segments that nobody asks for', async () => {
+    await dieWith([{ lease: leaseOf('ses_1'), completions: [] }]);
+    const journal = await CaptureJournal.open(join(dir, 'journal'));
+    await journal.append(turnsOf('ses_done', 1)[0] as Completion, []);
+    await journal.close();
+    const life = await nextLife();
+    await life.recovery.done;
+    expect(life.delivered[0]?.summary).toMatchObject({ completion_count: 0, trace_count: 0 });
+    expect(await ls('journal')).toEqual([]);
+  });
+
+  it('keeps what the server does not take yet, and does not let one that it never takes hold up the others', async () => {
+    await dieWith([
+      { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) },
+      { lease: leaseOf('ses_2'), completions: turnsOf('ses_2', 2) },
+    ]);
+    const sick = new FloeError('store_unavailable', 'full');
+    const life = await nextLife((session) => (session === 'ses_1' ? sick : null));
+    await expect.poll(() => ls('attempts')).toEqual(['ses_1.1.3.rec']);
+    expect(life.delivered.map(({ summary }) => summary.session_id)).toEqual(['ses_2']);
+    expect(await ls('journal')).toHaveLength(1);
+    await life.recovery.close();
+    // As a crash in the middle: the next one starts over.
+    const again = await nextLife();
+    await again.recovery.done;
+    expect(again.delivered.map(({ summary }) => [summary.session_id, summary.completion_count])).toEqual([
+      ['ses_1', 2],
+    ]);
+    expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
+  });
+
+  it.each(['not_found', 'stale_epoch', 'schema_violation', 'body_too_large'] as const)(
+    'lets go of what is refused with %s',
+    async (code) => {
+      await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
+      const life = await nextLife(() => new FloeError(code, 'no', { session_id: 'ses_1' }));
+      await life.recovery.done;
+      expect(life.outcomes).toEqual(['refused']);
+      expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
+    },
+  );
+
+  it.each(['conflict', 'unauthorized', 'forbidden', 'not_found', 'bad_request'] as const)(
+    'keeps everything when it is itself refused with %s',
+    async (code) => {
+      await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
+      const life = await nextLife(() => new FloeError(code, 'no'));
+      await expect.poll(() => life.tries).toBeGreaterThan(0);
+      await life.recovery.close();
+      expect([(await ls('attempts')).length, (await ls('journal')).length]).toEqual([1, 1]);
+    },
+  );
+
+  it('goes on with the others when one segment cannot be read or removed', async () => {
+    await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) }]);
+    // As EIO: a segment that is no file.
+    await mkdir(join(dir, 'journal', 'capture-00000000.log'));
+    const life = await nextLife();
+    await life.recovery.done;
+    expect(life.delivered.map(({ summary }) => summary.completion_count)).toEqual([2]);
+    expect([await ls('attempts'), await ls('journal')]).toEqual([[], ['capture-00000000.log']]);
+  });
+
+  it('keeps in quarantine what was put there before under the same name', async () => {
+    const kept = [];
+    for (const text of ['one', 'two', 'three']) {
+      await writeFile(join(dir, 'same.log'), text);
+      kept.push(await quarantine(join(dir, 'same.log'), join(dir, 'quarantine')));
+    }
+    expect(await Promise.all(kept.map((path) => readFile(path, 'utf8')))).toEqual(['one', 'two', 'three']);
+    expect(await ls('quarantine')).toEqual(['same.log', 'same.log.1', 'same.log.2']);
+  });
+
+  it('reads of a journal that was cut off anywhere what is whole', async () => {
+    const completions = turnsOf('ses_1', 4);
+    await dieWith([{ lease: leaseOf('ses_1'), completions }]);
+    const [name] = await ls('journal');
+    const path = join(dir, 'journal', name as string);
+    const whole = await readFile(path);
+    const record = await readFile(join(dir, 'attempts', 'ses_1.1.3.rec'));
+    await fc.assert(
+      fc.asyncProperty(fc.nat(whole.length), async (cut) => {
+        await writeFile(path, whole);
+        await truncate(path, cut);
+        await writeFile(join(dir, 'attempts', 'ses_1.1.3.rec'), record);
+        const life = await nextLife();
+        await life.recovery.done;
+        const [remains] = life.delivered;
+        const kept = JSON.parse(String(remains?.completions ?? '[]')) as { completion_id: string }[];
+        expect(kept.map((c) => c.completion_id)).toEqual(completions.slice(0, kept.length).map((c) => c.completionId));
+        expect(life.damaged).toBe(0);
+        expect([await ls('attempts'), await ls('journal'), await ls('quarantine')]).toEqual([[], [], []]);
+      }),
+      { numRuns: 25, examples: [[0], [whole.length]] },
+    );
+  });
+
+  it('counts damage in a journal, builds from the rest, and keeps the file', async () => {
+    const completions = turnsOf('ses_1', 4);
+    await dieWith([{ lease: leaseOf('ses_1'), completions }]);
+    const [name = ''] = await ls('journal');
+    const path = join(dir, 'journal', name);
+    const data = await readFile(path);
+    // In the third record: the fourth builds on it.
+    const at = data.indexOf(completions[2]?.completionId as string);
+    data.writeUInt8(data.readUInt8(at) ^ 1, at);
+    await writeFile(path, data);
+    const life = await nextLife();
+    await life.recovery.done;
+    expect(life.delivered[0]?.summary).toMatchObject({
+      completion_count: 2,
+      error: { details: { damaged_records: 1 } },
+    });
+    expect(life.damaged).toBe(2);
+    expect([await ls('journal'), await ls('quarantine')]).toEqual([[], [name]]);
+  });
+
+  it('keeps a damaged attempt record together with what was recorded', async () => {
+    await dieWith([
+      { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) },
+      { lease: leaseOf('ses_2'), completions: turnsOf('ses_2', 2) },
+    ]);
+    const path = join(dir, 'attempts', 'ses_1.1.3.rec');
+    const data = await readFile(path);
+    data.writeUInt8(data.readUInt8(60) ^ 1, 60);
+    await writeFile(path, data);
+    const [segment = ''] = await ls('journal');
+    const life = await nextLife();
+    await life.recovery.done;
+    expect(life.delivered.map(({ summary }) => summary.session_id)).toEqual(['ses_2']);
+    expect(life.damaged).toBe(1);
+    expect((await ls('quarantine')).sort()).toEqual([segment, 'ses_1.1.3.rec'].sort());
+    expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
+  });
+
+  it('drops a record that was cut off while it was written, for nothing had begun', async () => {
+    await dieWith([{ lease: leaseOf('ses_1'), completions: [] }]);
+    await truncate(join(dir, 'attempts', 'ses_1.1.3.rec'), 50);
+    await writeFile(join(dir, 'attempts', 'ses_2.1.1.rec'), '');
+    const life = await nextLife();
+    await life.recovery.done;
+    expect([life.delivered, life.damaged]).toEqual([[], 0]);
+    expect([await ls('attempts'), await ls('journal'), await ls('quarantine')]).toEqual([[], [], []]);
+  });
+
+  it('does nothing when there is nothing', async () => {
+    const life = await nextLife();
+    await life.recovery.done;
+    expect(life.delivered).toEqual([]);
+  });
+});
+
+describe('attempt records', () => {
+  it('are read back whole, by the name of the attempt', async () => {
+    const records = await AttemptRecords.open(join(dir, 'attempts'));
+    const lease = leaseOf('a.b-1.2.3');
+    await begin(records, lease);
+    const [path = ''] = (await AttemptRecords.open(join(dir, 'attempts'))).leftovers;
+    expect((await readRecord(path)).lease).toEqual(lease);
+    await records.end(lease);
+    expect(await ls('attempts')).toEqual([]);
+  });
+
+  it('that cannot be written reject, and leave nothing', async () => {
+    const records = await AttemptRecords.open(join(dir, 'attempts'));
+    await rm(join(dir, 'attempts'), { recursive: true });
+    await writeFile(join(dir, 'attempts'), '');
+    await expect(begin(records, leaseOf('ses_1'))).rejects.toMatchObject({ code: 'store_unavailable' });
+  });
+});

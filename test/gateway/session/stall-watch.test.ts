@@ -1,0 +1,166 @@
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { runSession } from '../../../src/gateway/session/session-runner.ts';
+import { withStallWatch } from '../../../src/gateway/session/stall-watch.ts';
+import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../bench.ts';
+import { StoppableClock } from '../stoppable-clock.ts';
+
+function watch(clock: VirtualClock, signs: () => number, limitMs: number | null = 10_000) {
+  const stalled = (seconds: number): FloeError => new FloeError('deadline_exceeded', 'stalled', { seconds });
+  const parent = new AbortController();
+  const ended = withStallWatch({ clock, limitMs, signs, stalled }, parent.signal, untilAborted).catch(
+    (error: unknown) => error,
+  );
+  return { ended, parent };
+}
+
+describe('work that is watched', () => {
+  it('is ended when nothing moves for the limit', async () => {
+    const clock = new VirtualClock();
+    const { ended } = watch(clock, () => 0);
+    clock.advance(9_900);
+    const early = await Promise.race([ended, settle().then(() => 'goes on')]);
+    expect(early).toBe('goes on');
+    clock.advance(600);
+    expect(await ended).toMatchObject({ code: 'deadline_exceeded', details: { seconds: 10 } });
+  });
+
+  it('goes on as long as there are signs, however long that is', async () => {
+    const clock = new VirtualClock();
+    let signs = 0;
+    const { ended, parent } = watch(clock, () => signs);
+    for (let i = 0; i < 100; i++) {
+      clock.advance(9_000);
+      signs++;
+    }
+    const state = await Promise.race([ended, settle().then(() => 'goes on')]);
+    expect(state).toBe('goes on');
+    parent.abort(new FloeError('cancelled', 'enough'));
+    expect(await ended).toMatchObject({ code: 'cancelled' });
+  });
+
+  it('is not blamed for the time in which its own process stood still', async () => {
+    const clock = new StoppableClock();
+    const { ended, parent } = watch(clock, () => 0);
+    clock.advance(5_000);
+    clock.standStill(3_600_000);
+    clock.advance(3_000);
+    expect(await Promise.race([ended, settle().then(() => 'goes on')])).toBe('goes on');
+    parent.abort(new FloeError('cancelled', 'enough'));
+    await ended;
+  });
+
+  it('may take for ever without a limit', async () => {
+    const clock = new VirtualClock();
+    const { ended, parent } = watch(clock, () => 0, null);
+    clock.advance(1e9);
+    expect(await Promise.race([ended, settle().then(() => 'goes on')])).toBe('goes on');
+    parent.abort(new FloeError('cancelled', 'enough'));
+    await ended;
+  });
+});
+
+describe('a stage that stalls', () => {
+  const task = { timeout_seconds: 1_000_000, max_attempts: 1, budgets: { stall: 30 } };
+
+  it('in INIT is an environment error that says how long', async () => {
+    const { attempt, deps, clock, alive } = bench({ task, start: (_, __, signal) => untilAborted(signal) });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(31_500);
+    const result = await ended;
+    expect(result?.summary).toMatchObject({
+      outcome: 'env_error',
+      error: { code: 'deadline_exceeded', stage: 'init', details: { budget: 'stall', stalled_seconds: 30 } },
+    });
+    expect(alive.size).toBe(0);
+  });
+
+  it('while the agent runs is a timeout of the agent', async () => {
+    const { attempt, deps, clock } = bench({ task, exec: untilAborted });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(31_500);
+    expect((await ended)?.summary).toMatchObject({
+      outcome: 'agent_timeout',
+      error: { details: { stage: 'agent', stalled_seconds: 30 } },
+    });
+  });
+
+  it('because an engine holds up a model call is the fault of the engine', async () => {
+    const { attempt, deps, clock } = bench({ task, exec: untilAborted, session: { runningCalls: 1 } });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(31_500);
+    expect((await ended)?.summary).toMatchObject({
+      outcome: 'engine_error',
+      error: { code: 'engine_error', details: { stalled_seconds: 30 } },
+    });
+  });
+
+  it('in the evaluation leaves no reward', async () => {
+    const { attempt, deps, clock } = bench({ task, evaluate: (_, signal) => untilAborted(signal) });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(31_500);
+    expect((await ended)?.summary).toMatchObject({ outcome: 'verifier_error', reward: null });
+  });
+
+  it('goes by the limit of the node when the task says nothing, and by none when that is off', async () => {
+    const own = bench({ task: { timeout_seconds: 1e6 }, stallSeconds: 30, exec: untilAborted });
+    const ended = runSession(own.attempt, own.deps);
+    await settle();
+    own.clock.advance(31_500);
+    expect((await ended)?.summary.outcome).toBe('agent_timeout');
+
+    const off = bench({ task: { timeout_seconds: 1e6 }, exec: untilAborted });
+    const goesOn = runSession(off.attempt, off.deps);
+    await settle();
+    off.clock.advance(100_000);
+    await settle();
+    expect(off.attempt.status).toBe('RUNNING');
+    off.attempt.stop('cancelled');
+    expect(await goesOn).toBeNull();
+  });
+
+  it('does not while its model call waits for its turn', async () => {
+    let waits = true;
+    const { attempt, deps, clock } = bench({ task, exec: untilAborted, awaitsTurn: () => waits });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(60_000);
+    await settle();
+    expect(attempt.status).toBe('RUNNING');
+    waits = false;
+    clock.advance(31_500);
+    expect((await ended)?.summary.outcome).toBe('agent_timeout');
+  });
+
+  it('does not while commands write output', async () => {
+    let beat = (): void => {};
+    const { attempt, deps, clock, alive } = bench({
+      task: { ...task, evaluator: null },
+      start: async (_, request) => {
+        beat = () => request.onActivity?.();
+        return runtimeOf(
+          (signal) =>
+            new Promise((resolve, reject) => {
+              finish = () => resolve(ENDED_WELL);
+              signal.addEventListener('abort', () => reject(signal.reason));
+            }),
+          alive,
+        );
+      },
+    });
+    let finish = (): void => {};
+    const ended = runSession(attempt, deps);
+    await settle();
+    for (let i = 0; i < 20; i++) {
+      clock.advance(20_000);
+      beat();
+    }
+    finish();
+    expect((await ended)?.summary.outcome).toBe('completed');
+  });
+});

@@ -1,0 +1,112 @@
+import { execFileSync } from 'node:child_process';
+import { cpSync, existsSync, mkdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { describeIf } from '../../skip.ts';
+import { bubblewrapMissing, never, Workbench } from '../workbench.ts';
+
+const problem = await bubblewrapMissing();
+
+/** A root file system of a shell and a few programs, with the libraries that they need. */
+function makeImage(dir: string): void {
+  for (const name of ['usr/bin', 'etc', 'proc', 'dev', 'tmp', 'testbed', 'var']) {
+    mkdirSync(join(dir, name), { recursive: true });
+  }
+  symlinkSync('usr/bin', join(dir, 'bin'));
+  const env = { PATH: '/usr/bin:/bin', LC_ALL: 'C' };
+  for (const name of ['sh', 'cat', 'head', 'tar', 'mkdir', 'id', 'ls', 'touch', 'rm', 'wc']) {
+    const program = realpathSync(join('/usr/bin', name));
+    cpSync(program, join(dir, 'usr/bin', name));
+    for (const match of execFileSync('ldd', [program], { env })
+      .toString()
+      .matchAll(/(\/\S+) \(0x/g)) {
+      const library = match[1] ?? '';
+      mkdirSync(join(dir, dirname(library)), { recursive: true });
+      cpSync(realpathSync(library), join(dir, dirname(library), basename(library)));
+    }
+  }
+  writeFileSync(join(dir, 'etc/passwd'), 'root:x:0:0::/root:/bin/sh\npostgres:x:70:70::/:/bin/sh');
+  writeFileSync(join(dir, 'testbed/file'), 'from the image');
+}
+
+describeIf(problem, 'a sandbox with an image', () => {
+  let bench: Workbench;
+  let image: string;
+  beforeAll(async () => {
+    bench = await Workbench.open();
+    image = join(bench.dir, 'image');
+    makeImage(image);
+  });
+  afterAll(() => bench.close());
+
+  test("runs the image's programs over its files, and leaves the image as it was", async () => {
+    const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
+    const command = 'cat file; id; echo changed > file; rm /usr/bin/wc; touch /new; ls /usr/bin';
+    const { stdout, stderr } = await runtime.exec({ command }, never);
+    expect(stderr).toBe('');
+    expect(stdout).toContain('from the image');
+    expect(stdout).toContain('uid=1000(agent)');
+    expect(stdout).not.toContain('node');
+    expect((await runtime.exec({ command: 'cat file; ls /new /usr/bin/wc' }, never)).stdout).toBe('changed\n/new\n');
+    expect((await runtime.readFile('file', 100, never))?.toString()).toBe('changed\n');
+    await runtime.writeFiles([{ path: 'written', content: 'x' }], never);
+    await runtime.stop();
+    expect(readFileSync(join(image, 'testbed/file'), 'utf8')).toBe('from the image');
+    expect(existsSync(join(image, 'usr/bin/wc'))).toBe(true);
+    expect(existsSync(join(image, 'new'))).toBe(false);
+    expect(existsSync(join(image, 'testbed/written'))).toBe(false);
+  });
+
+  test('whose shell the agent has removed ends every command as a shell that finds none', async () => {
+    const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
+    await runtime.exec({ command: 'rm /usr/bin/sh' }, never);
+    const ended = await runtime.exec({ command: 'true' }, never);
+    expect(ended).toMatchObject({ exitCode: 127, killedBy: null });
+    expect(ended.stderr).toContain('/bin/sh');
+    expect(await runtime.readFile('file', 100, never).catch((error) => error.code)).toBe('runtime_failed');
+    await runtime.stop();
+  });
+
+  test("reaches its proxy without a Node of the image's own", async () => {
+    const { createServer } = await import('node:net');
+    const socketPath = join(bench.dir, 'proxy.sock');
+    const server = createServer((socket) => socket.end('hello from the proxy'));
+    await new Promise<void>((resolve) => server.listen(socketPath, resolve));
+    cpSync(realpathSync('/bin/bash'), join(image, 'usr/bin/bash'));
+    for (const match of execFileSync('ldd', ['/bin/bash'])
+      .toString()
+      .matchAll(/(\/\S+) \(0x/g)) {
+      const library = match[1] ?? '';
+      mkdirSync(join(image, dirname(library)), { recursive: true });
+      cpSync(realpathSync(library), join(image, library));
+    }
+    const proxy = { socketPath, tcpOrigin: 'unused' };
+    const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' }, { proxy });
+    const { port } = new URL(runtime.proxyOrigin);
+    const command = ['bash', '-c', `exec 3<>/dev/tcp/127.0.0.1/${port}; cat <&3`];
+    const result = await runtime.exec({ command, withProxy: true }, never);
+    expect(result).toMatchObject({ exitCode: 0, stdout: 'hello from the proxy' });
+    await runtime.stop();
+    await new Promise((resolve) => server.close(resolve));
+  });
+
+  test('refuses an image that does not exist, and one without the workdir', async () => {
+    const absent = bench.start('bubblewrap', { image: join(bench.dir, 'absent'), workdir: '/' });
+    await expect(absent).rejects.toMatchObject({ code: 'schema_violation' });
+    const missing = bench.start('bubblewrap', { image: join(bench.dir, 'absent'), workdir: '/testbed' });
+    await expect(missing).rejects.toMatchObject({
+      code: 'runtime_failed',
+      details: { image: join(bench.dir, 'absent') },
+    });
+    await expect(bench.start('bubblewrap', { image: 'ubuntu:24.04' })).rejects.toMatchObject({ code: 'unsupported' });
+    await expect(bench.start('bubblewrap', { image, workdir: '/nowhere' })).rejects.toMatchObject({
+      code: 'workdir_missing',
+      details: { path: '/nowhere' },
+    });
+    expect(await bench.sessionDirs()).toEqual([]);
+  });
+
+  test('is not something that the local runtime has', async () => {
+    await expect(bench.start('local', { image })).rejects.toMatchObject({ code: 'unsupported' });
+  });
+});

@@ -1,0 +1,48 @@
+import { execFile, spawnSync } from 'node:child_process';
+import { chownSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { expect, test } from 'vitest';
+
+/** A user that no system has, and that owns nothing. */
+const USER = 61_843;
+const NESTED = 'FLOE_TEST_NESTED';
+
+const isRoot = process.getuid?.() === 0;
+
+function mayRead(): boolean {
+  const drop = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
+  // Run by a child of the dropped process: setpriv itself may still read everything when it starts one.
+  const script =
+    "require('node:child_process').execFileSync(process.execPath, ['node_modules/vitest/vitest.mjs', '--version'])";
+  return spawnSync('setpriv', [...drop, process.execPath, '-e', script]).status === 0;
+}
+
+test('the contract, the isolation, the images and what is left of a session hold for a user without privilege', async (context) => {
+  if (!isRoot) context.skip('the contract has been run as this user already: nothing to drop');
+  if (!mayRead())
+    context.skip('a user without privilege cannot read this checkout or run this Node, or setpriv is missing');
+  const home = mkdtempSync(join(tmpdir(), 'floe-user-'));
+  chownSync(home, USER, USER);
+  const drop = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
+  const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--configLoader', 'runner', '--no-cache'];
+  const names = [
+    'runtimes/contract',
+    'runtimes/bubblewrap/isolation',
+    'runtimes/bubblewrap/image',
+    'core/remove-tree',
+    'gateway/recovery/state-dir',
+  ];
+  const files = names.map((name) => `test/${name}.test.ts`);
+  const env = { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: home, TMPDIR: home, [NESTED]: '1', NO_COLOR: '1' };
+  try {
+    const run = promisify(execFile)('setpriv', [...drop, ...vitest, ...files], { env, maxBuffer: 16 * 1024 * 1024 });
+    const { stdout } = await run.catch((error: { stdout: string; stderr: string }) => {
+      throw new Error(`${error.stdout}\n${error.stderr}`);
+    });
+    expect(stdout).toMatch(/Tests\s+\d+ passed/);
+  } finally {
+    rmSync(home, { recursive: true, force: true });
+  }
+}, 120_000);

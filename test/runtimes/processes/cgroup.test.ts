@@ -1,0 +1,74 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { systemClock } from '../../../src/core/clock.ts';
+import { Cgroups } from '../../../src/runtimes/processes/cgroup.ts';
+import { describeIf, NO_CONTROL_GROUPS } from '../../skip.ts';
+import { bubblewrapMissing, never, Workbench } from '../workbench.ts';
+
+const OWNER = `test${process.pid}`;
+const problem = await bubblewrapMissing();
+const groups = await Cgroups.find(systemClock, OWNER);
+const groupsMissing = groups === null ? NO_CONTROL_GROUPS : null;
+
+const limits = { memoryBytes: 64 * 1024 * 1024, taskCount: 20, cpus: 0.5 };
+
+describeIf(groupsMissing, 'a control group', () => {
+  test('has the limits in every hierarchy, and is gone after its removal', async () => {
+    const group = await groups?.create('s0', limits);
+    const directories = group?.directories ?? [];
+    expect(directories).not.toEqual([]);
+    const values = directories.flatMap((directory) =>
+      ['memory.limit_in_bytes', 'memory.max', 'pids.max']
+        .filter((file) => existsSync(join(directory, file)))
+        .map((file) => readFileSync(join(directory, file), 'utf8').trim()),
+    );
+    expect(values).toContain(String(limits.memoryBytes));
+    expect(values).toContain('20');
+    await group?.remove();
+    expect(directories.filter((directory) => existsSync(directory))).toEqual([]);
+  });
+
+  test('is not left behind when a limit cannot be set', async () => {
+    const group = await groups?.create('s0', limits);
+    const parents = (group?.directories ?? []).map((directory) => dirname(directory));
+    await group?.remove();
+    await expect(groups?.create('s0', { ...limits, memoryBytes: Number.NaN })).rejects.toMatchObject({
+      code: 'runtime_failed',
+    });
+    const mine = parents.flatMap((parent) =>
+      readdirSync(parent).filter((name) => name.startsWith(`floe-${OWNER}-${process.pid}-`)),
+    );
+    expect(mine).toEqual([]);
+  });
+});
+
+describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
+  let bench: Workbench;
+  beforeAll(async () => {
+    bench = await Workbench.open();
+  });
+  afterAll(() => bench.close());
+
+  test('tells a command that gave up at its limit from one that failed by itself', async () => {
+    const runtime = await bench.start('bubblewrap', { max_processes: 20 });
+    // This shell ends at the first process that it is refused, long before anybody could look.
+    const gaveUp = await runtime.exec({ command: 'while :; do sleep 30 & done' }, never);
+    expect(gaveUp.killedBy).toBe('processes');
+    const failed = await runtime.exec({ command: 'exit 2' }, never);
+    expect(failed).toMatchObject({ exitCode: 2, killedBy: null });
+    const coped = await runtime.exec({ command: '(while :; do sleep 30 & done) 2>/dev/null; exit 0' }, never);
+    expect(coped.exitCode).toBe(0);
+    await runtime.stop();
+  });
+
+  test('gets no more processor time than it may', async () => {
+    const runtime = await bench.start('bubblewrap', { cpus: 0.1 });
+    const spin =
+      'const s = performance.now(); while (performance.now() - s < 600); const u = process.cpuUsage(); console.log((u.user + u.system) / 1000)';
+    const result = await runtime.exec({ command: ['node', '-e', spin] }, never);
+    // A tenth of 600 ms and of the start, and one period of grace; without the limit it is the whole.
+    expect(Number(result.stdout)).toBeLessThan(400);
+    await runtime.stop();
+  });
+});

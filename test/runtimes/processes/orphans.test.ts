@@ -1,0 +1,184 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
+import { describe, expect, test } from 'vitest';
+import { sleep, systemClock } from '../../../src/core/clock.ts';
+import { Cgroups, groupsOf } from '../../../src/runtimes/processes/cgroup.ts';
+import { endOwned, labelledProcesses } from '../../../src/runtimes/processes/orphans.ts';
+import { type Owner, readLabel } from '../../../src/runtimes/processes/owner.ts';
+import type { RuntimeBackend } from '../../../src/schema/index.ts';
+import { itIf, NO_CONTROL_GROUPS } from '../../skip.ts';
+import { bubblewrapMissing, never, processesMentioning, uniqueSeconds, Workbench } from '../workbench.ts';
+
+const problem = await bubblewrapMissing();
+const backends: readonly RuntimeBackend[] = problem === null ? ['local', 'bubblewrap'] : ['local'];
+const hasGroups = (await Cgroups.find(systemClock, 'probe')) !== null;
+
+/**
+ * A gateway reduced to one sandbox, whose agent does all that it can to outlive it: it ignores signals, forks twice, leaves
+ * its process group and session, keeps its parent's output open.
+ */
+const GATEWAY = `
+const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
+const { createSpawner } = await import(dist + '/runtimes/spawn/client.js');
+const { createRuntimeProviders } = await import(dist + '/runtimes/providers.js');
+const { labelOf, HELPER_NAME } = await import(dist + '/runtimes/processes/owner.js');
+const { systemClock } = await import(dist + '/core/clock.js');
+const { runtimeSpecSchema } = await import(dist + '/schema/index.js');
+const owner = { id, instance: 'dead' };
+const spawner = await createSpawner(labelOf(owner, HELPER_NAME));
+const provider = createRuntimeProviders({ spawner, clock: systemClock, stateDir, owner }).get(backend);
+const spec = runtimeSpecSchema.parse({});
+const never = new AbortController().signal;
+const runtime = await provider.start({ name: 'ses_1-1-agent', spec, proxy: null, readOnlyMounts: [] }, never);
+const stubborn = "trap '' TERM HUP INT; (setsid sh -c \\"trap '' TERM HUP; (sleep " + seconds + ' & touch up; wait)" &) & sleep ' + seconds;
+runtime.exec({ command: stubborn }, never).catch(() => {});
+await runtime.exec({ command: 'until [ -e up ]; do sleep 0.01; done' }, never);
+console.log(spawner.helperPid);
+`;
+
+type Dead = { readonly id: string; readonly seconds: string; readonly helperPid: number; readonly child: ChildProcess };
+
+async function startGateway(stateDir: string, backend: RuntimeBackend): Promise<Dead> {
+  const id = randomBytes(8).toString('hex');
+  const seconds = uniqueSeconds();
+  const args = ['--input-type=module', '-e', GATEWAY, resolve('dist'), stateDir, backend, seconds, id];
+  const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
+  return { id, seconds, helperPid: Number(line), child };
+}
+
+/** Both at once: neither gets to end what the other started. */
+async function killBoth({ helperPid, child }: Dead): Promise<void> {
+  process.kill(helperPid, 'SIGSTOP');
+  child.kill('SIGKILL');
+  await once(child, 'close');
+  process.kill(helperPid, 'SIGKILL');
+}
+
+async function untilNone(text: string, signal: AbortSignal): Promise<void> {
+  while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
+}
+
+describe.each(backends)('the reaper, after gateway and spawn helper of a %s sandbox were killed at once', (backend) => {
+  test('ends what its owner left, and nothing of another gateway', async ({ signal }) => {
+    const stateDir = mkdtempSync(join(tmpdir(), 'floe-orphans-'));
+    const dead = await startGateway(stateDir, backend);
+    const other = await startGateway(mkdtempSync(join(tmpdir(), 'floe-orphans-')), backend);
+    try {
+      await killBoth(dead);
+      if (backend === 'local') expect(await processesMentioning(dead.seconds)).not.toEqual([]);
+      const ended = await endOwned(dead.id, () => true, systemClock);
+      expect(ended.survivors).toEqual([]);
+      if (backend === 'local') expect(ended.processes).toBeGreaterThan(0);
+      expect(await processesMentioning(dead.seconds)).toEqual([]);
+      expect(await labelledProcesses(dead.id)).toEqual([]);
+      expect(await groupsOf(dead.id)).toEqual([]);
+      // The other one is alive, and then dead too: it is left alone both times.
+      expect(await processesMentioning(other.seconds)).not.toEqual([]);
+      await killBoth(other);
+      await endOwned(dead.id, () => true, systemClock);
+      if (backend === 'local') expect(await processesMentioning(other.seconds)).not.toEqual([]);
+    } finally {
+      await endOwned(other.id, () => true, systemClock);
+      rmSync(stateDir, { recursive: true, force: true });
+    }
+    await untilNone(other.seconds, signal);
+  });
+});
+
+itIf(
+  hasGroups ? null : NO_CONTROL_GROUPS,
+  'a local agent that clears its environment is found by its control group',
+  async () => {
+    const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
+    const bench = await Workbench.open({ owner });
+    const seconds = uniqueSeconds();
+    const runtime = await bench.start('local');
+    const command = `env -i setsid sleep ${seconds} & until [ -e never ]; do sleep 0.01; done`;
+    const running = runtime.exec({ command }, never).catch(() => null);
+    while ((await processesMentioning(`sleep\0${seconds}`)).length === 0) await sleep(systemClock, 5);
+    process.kill(bench.spawner.helperPid ?? 0, 'SIGKILL');
+    await running;
+    await runtime.stop();
+    expect(await processesMentioning(`sleep\0${seconds}`)).toEqual([]);
+    expect(await groupsOf(owner.id)).toEqual([]);
+    await bench.close();
+  },
+);
+
+describe.each(backends)('a %s sandbox whose helper was killed', (backend) => {
+  test('leaves no process once it is stopped, and its neighbour goes on', async () => {
+    const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
+    const bench = await Workbench.open({ owner });
+    const seconds = uniqueSeconds();
+    const runtime = await bench.start(backend);
+    const command = `trap '' TERM; (setsid sleep ${seconds} &) ; sleep ${seconds}`;
+    const running = runtime.exec({ command }, never).catch((error: unknown) => error);
+    while ((await processesMentioning(`sleep\0${seconds}`)).length < 2) await sleep(systemClock, 5);
+    process.kill(bench.spawner.helperPid ?? 0, 'SIGKILL');
+    expect(await running).toMatchObject({ code: 'runtime_failed' });
+    const next = await bench.start(backend);
+    await runtime.stop();
+    expect(await processesMentioning(`sleep\0${seconds}`)).toEqual([]);
+    expect((await next.exec({ command: 'echo alive' }, never)).stdout).toBe('alive\n');
+    await next.stop();
+    expect(await bench.sessionDirs()).toEqual([]);
+    expect(await groupsOf(owner.id)).toEqual([]);
+    await bench.close();
+  });
+});
+
+describe('a cancelled command', () => {
+  test.for(backends)('of a %s sandbox ends with all that left its group and hold its output', async (backend) => {
+    const bench = await Workbench.open();
+    const seconds = uniqueSeconds();
+    const runtime = await bench.start(backend);
+    const cancel = new AbortController();
+    // Without control groups nothing tells whose a process is that clears its environment.
+    const clear = backend === 'local' && !hasGroups ? '' : 'env -i';
+    const command = `trap '' TERM; (${clear} setsid sleep ${seconds} &); (setsid sleep ${seconds} &); sleep ${seconds}`;
+    const running = runtime.exec({ command }, cancel.signal).catch((error: unknown) => error);
+    while ((await processesMentioning(`sleep\0${seconds}`)).length < 3) await sleep(systemClock, 5);
+    const reason = new Error('cancelled');
+    cancel.abort(reason);
+    expect(await running).toBe(reason);
+    expect(await processesMentioning(`sleep\0${seconds}`)).toEqual([]);
+    await runtime.stop();
+    expect(existsSync(runtime.paths.workdir) && backend === 'local').toBe(false);
+    await bench.close();
+  });
+});
+
+test('a command tells of its output while it runs', async () => {
+  const bench = await Workbench.open();
+  let seen = (): void => {};
+  const first = new Promise<void>((done) => (seen = done));
+  let told = 0;
+  const onActivity = (): void => {
+    told++;
+    // The first call tells that the command begins.
+    if (told === 2) seen();
+  };
+  const runtime = await bench.start('local', {}, { onActivity });
+  const running = runtime.exec({ command: 'echo now; until [ -e stop ]; do sleep 0.01; done' }, never);
+  await first;
+  await runtime.writeFiles([{ path: 'stop', content: Buffer.alloc(0) }], never);
+  expect((await running).exitCode).toBe(0);
+  await runtime.stop();
+  await bench.close();
+});
+
+describe('a label', () => {
+  test('is only that of its owner', () => {
+    const environment = 'A=1\0FLOE_SANDBOX_LABEL=aa/proc_1/ses.1-2-agent\0B=2';
+    expect(readLabel(environment, 'aa')).toEqual({ instance: 'proc_1', name: 'ses.1-2-agent' });
+    expect(readLabel(environment, 'a')).toBeNull();
+    expect(readLabel('XFLOE_SANDBOX_LABEL=aa/proc_1/x', 'aa')).toBeNull();
+    expect(readLabel('FLOE_SANDBOX_LABEL=aa/', 'aa')).toBeNull();
+  });
+});

@@ -1,0 +1,132 @@
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { CappedOutput } from '../../../src/runtimes/spawn/capped-output.ts';
+import { createSpawner } from '../../../src/runtimes/spawn/client.ts';
+import type { Spawner } from '../../../src/runtimes/spawn/spawner.ts';
+import { processesMentioning, uniqueSeconds } from '../workbench.ts';
+
+const PATH = '/usr/local/bin:/usr/bin:/bin';
+const maxOutputBytes = 10_000;
+
+describe('the spawner', () => {
+  let spawner: Spawner;
+  beforeAll(async () => {
+    spawner = await createSpawner();
+  });
+  afterAll(() => spawner.close());
+  const sh = (script: string, more: object = {}) =>
+    spawner.spawn({ argv: ['sh', '-c', script], env: { PATH }, maxOutputBytes, ...more });
+
+  test('makes the environment from the request alone', async () => {
+    const child = await spawner.spawn({ argv: ['/usr/bin/env'], env: { ONLY: 'this' }, maxOutputBytes });
+    expect((await child.done).stdout.toString()).toBe('ONLY=this\n');
+  });
+
+  test('gives children the usual umask, whatever its own gateway has', () => {
+    const client = join(import.meta.dirname, '..', '..', '..', 'dist', 'runtimes', 'spawn', 'client.js');
+    // A thread cannot change its umask, so the gateway is a process.
+    const gateway = `
+      const { createSpawner } = await import(${JSON.stringify(client)});
+      const spawner = await createSpawner();
+      const child = await spawner.spawn({ argv: ['sh', '-c', 'umask'], env: { PATH: '${PATH}' }, maxOutputBytes: 100 });
+      process.stdout.write((await child.done).stdout);
+      await spawner.close();`;
+    const script = 'umask 077; exec "$0" --input-type=module -e "$1"';
+    expect(execFileSync('sh', ['-c', script, process.execPath, gateway], { encoding: 'utf8' })).toBe('0022\n');
+  });
+
+  test('gives the first line as soon as it is there, and the rest with the end', async () => {
+    const child = await sh('echo ready; cat; echo end', { stdin: 'hold' });
+    expect(await child.firstLine).toBe('ready');
+    child.kill();
+    const result = await child.done;
+    expect(result).toMatchObject({ exitCode: null, signal: 'SIGKILL' });
+    expect(result.stdout.toString()).toBe('ready\n');
+  });
+
+  test('has no first line for a process that prints none', async () => {
+    const child = await sh('printf unfinished');
+    expect(await child.firstLine).toBeNull();
+    expect((await child.done).stdout.toString()).toBe('unfinished');
+  });
+
+  test('carries bytes as they are, both ways', async () => {
+    const stdin = Buffer.from(Array.from({ length: 4096 }, (_, index) => index % 256));
+    const child = await sh('cat', { stdin });
+    expect((await child.done).stdout).toEqual(stdin);
+  });
+
+  test('rejects when the program or its directory does not exist', async () => {
+    const missing = spawner.spawn({ argv: ['/no/such/program'], env: {}, maxOutputBytes });
+    await expect(missing).rejects.toMatchObject({ code: 'runtime_failed' });
+    await expect(sh('true', { cwd: '/no/such/dir' })).rejects.toMatchObject({ code: 'runtime_failed' });
+    await expect(spawner.spawn({ argv: [], env: {}, maxOutputBytes })).rejects.toMatchObject({
+      code: 'runtime_failed',
+    });
+  });
+
+  test('kills the whole process group, at any time and twice', async () => {
+    const seconds = uniqueSeconds();
+    const child = await sh(`sleep ${seconds} & sleep ${seconds}`);
+    child.kill();
+    child.kill();
+    await child.done;
+    expect(await processesMentioning(seconds)).toEqual([]);
+    child.kill();
+  });
+
+  test('ends what a process left in its group, and what carries its mark elsewhere', async () => {
+    const [group, gone] = [uniqueSeconds(), uniqueSeconds()];
+    const env = { PATH, MARK: `m${gone}` };
+    const child = await sh(`sleep ${group} & setsid sleep ${gone} & exit 0`, { env, marker: `MARK=m${gone}` });
+    await child.done;
+    expect(await processesMentioning(group)).toEqual([]);
+    expect(await processesMentioning(gone)).toEqual([]);
+  });
+
+  test('rejects what runs when the helper dies, and starts another', async () => {
+    const own = await createSpawner();
+    const child = await own.spawn({ argv: ['cat'], env: { PATH }, stdin: 'hold', maxOutputBytes });
+    const before = own.helperPid ?? 0;
+    process.kill(before, 'SIGKILL');
+    await expect(child.done).rejects.toMatchObject({ code: 'runtime_failed' });
+    expect(await child.firstLine).toBeNull();
+    const next = await own.spawn({ argv: ['echo', 'again'], env: { PATH }, maxOutputBytes });
+    expect((await next.done).stdout.toString()).toBe('again\n');
+    expect(own.helperPid).not.toBe(before);
+    await own.close();
+  });
+
+  test('closes with everything it started, may be closed twice, and starts nothing after that', async () => {
+    const own = await createSpawner();
+    const seconds = uniqueSeconds();
+    const child = await own.spawn({ argv: ['sleep', seconds], env: { PATH }, maxOutputBytes });
+    const rejected = expect(child.done).rejects.toMatchObject({ code: 'runtime_failed' });
+    await Promise.all([own.close(), own.close()]);
+    await rejected;
+    expect(await processesMentioning(seconds)).toEqual([]);
+    await expect(own.spawn({ argv: ['true'], env: { PATH }, maxOutputBytes })).rejects.toMatchObject({
+      code: 'runtime_failed',
+    });
+  });
+});
+
+test('capped output keeps the first and the last half of its budget, however it is cut into chunks', () => {
+  const chunks = fc.array(fc.uint8Array({ maxLength: 40 }), { maxLength: 40 });
+  fc.assert(
+    fc.property(chunks, fc.integer({ min: 0, max: 200 }), (parts, budget) => {
+      const output = new CappedOutput(budget);
+      for (const part of parts) output.push(Buffer.from(part));
+      const all = Buffer.concat(parts.map((part) => Buffer.from(part)));
+      const kept = output.bytes();
+      const head = Math.ceil(budget / 2);
+      const expected =
+        all.length <= budget
+          ? all
+          : Buffer.concat([all.subarray(0, head), all.subarray(all.length - Math.floor(budget / 2))]);
+      return kept.equals(expected) && output.droppedBytes === all.length - kept.length;
+    }),
+  );
+});
