@@ -14,7 +14,7 @@ import { driftClassSchema, linkKindSchema, routedExpertsSchema, versionSpanSchem
 export const callKindSchema = z.enum(['main', 'subagent', 'compaction', 'title', 'routing', 'memory', 'probe']);
 export type CallKind = z.infer<typeof callKindSchema>;
 
-/** What stopped the reply: a token id, or a stop string. */
+/** What stopped the reply: a token id or a stop string. */
 export const stopCauseSchema = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('token'), id: z.int() }),
   z.object({ kind: z.literal('string'), text: z.string() }),
@@ -29,9 +29,9 @@ export const usageSchema = z.object({
 export type Usage = z.infer<typeof usageSchema>;
 
 /**
- * Why a prompt was rendered from messages instead of being spliced onto a recorded turn. `first`: nothing came before;
- * `chat_mode`: the engine renders; `rewritten`: the history is not one that the policy sampled; `tools`: other tools;
- * `thinking`: the template drops thinking here and shall; `template`: its turns have no close that can be found.
+ * Why a prompt was rendered from messages instead of being spliced onto a recorded turn. `first`: the history has no assistant turn;
+ * `chat_mode`: the engine renders the messages; `rewritten`: the policy did not sample the history; `tools`: it did, with other tools;
+ * `thinking`: the template drops thinking at this point and the task lets it; `template`: no turn close was found in its rendering.
  */
 export const renderReasonSchema = z.enum(['first', 'chat_mode', 'rewritten', 'tools', 'thinking', 'template']);
 export type RenderReason = z.infer<typeof renderReasonSchema>;
@@ -49,24 +49,69 @@ export const captureSchema = z.object({
 });
 export type Capture = z.infer<typeof captureSchema>;
 
+/**
+ * The fields of a completion, in groups because they are written in this order. They are the one definition from which the type in
+ * memory, the header of the journal's records and, in snake case, the API's record derive.
+ */
+export const completionFields = {
+  names: {
+    completionId: z.string(),
+    sessionId: idSchema,
+    attempt: z.int(),
+    index: z.int().describe('arrival order within the attempt'),
+  },
+  origin: {
+    dialect: dialectNameSchema,
+    callKind: callKindSchema,
+    thread: z.string().describe("the harness's own agent thread; `main` when it names none"),
+  },
+  reply: {
+    message: assistantMessageSchema,
+    engineCallIds: z
+      .array(z.string())
+      .describe("the engine's own ids of the message's tool calls; harnesses get ids of floe's"),
+    finishReason: finishReasonSchema,
+    stop: stopCauseSchema.nullable(),
+    engineId: z.string(),
+    model: z.string(),
+    usage: usageSchema,
+  },
+  timings: { engineMs: z.number(), totalMs: z.number() },
+  marks: { abandoned: z.boolean(), auxiliary: z.boolean(), undelivered: z.boolean() },
+  sampling: {
+    samplingAsked: samplingAskedSchema,
+    sampling: samplingSchema,
+    adjusted: z.array(z.string()).describe('what the proxy dropped or changed'),
+  },
+} as const;
+
+type SnakeCase<Name extends string> = Name extends `${infer Head}${infer Tail}`
+  ? `${Head extends Lowercase<Head> ? Head : `_${Lowercase<Head>}`}${SnakeCase<Tail>}`
+  : Name;
+
+/** An object whose keys are in snake case instead of camel case. */
+export type SnakeCased<Fields> = { [Name in keyof Fields & string as SnakeCase<Name>]: Fields[Name] };
+
+export function snakeCase(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+function snakeCased<Fields extends z.ZodRawShape>(fields: Fields): SnakeCased<Fields> {
+  const renamed = Object.entries(fields).map(([name, field]) => [snakeCase(name), field]);
+  return Object.fromEntries(renamed) as SnakeCased<Fields>;
+}
+
 /** One captured model call, as served and stored: prompt ids and messages are deltas to an earlier completion. */
 export const completionRecordSchema = z.object({
-  completion_id: z.string(),
-  session_id: idSchema,
-  attempt: z.int(),
-  index: z.int().describe('arrival order within the attempt'),
+  ...snakeCased(completionFields.names),
   timestamp: timestampSchema,
-  dialect: dialectNameSchema,
-  call_kind: callKindSchema,
-  thread: z.string().describe("the harness's own agent thread; `main` when it names none"),
+  ...snakeCased(completionFields.origin),
   request: z.object({
     base: z.string().nullable().describe('completion whose request messages this one repeats'),
     keep: z.int().describe('how many of its messages are repeated'),
     messages: z.array(chatMessageSchema).describe('the messages after those'),
     tools: z.array(chatToolSchema).nullable().describe('null: the same as those of `base`'),
-    sampling_asked: samplingAskedSchema,
-    sampling: samplingSchema,
-    adjusted: z.array(z.string()).describe('what the proxy dropped or changed'),
+    ...snakeCased(completionFields.sampling),
   }),
   prompt: z.object({
     base: z.string().nullable(),
@@ -80,18 +125,8 @@ export const completionRecordSchema = z.object({
   response_logprobs: z.array(z.number()),
   version_spans: z.array(versionSpanSchema),
   routed_experts: routedExpertsSchema.nullable(),
-  message: assistantMessageSchema,
-  engine_call_ids: z
-    .array(z.string())
-    .describe("the engine's own ids of the message's tool calls; harnesses get ids of floe's"),
-  finish_reason: finishReasonSchema,
-  stop: stopCauseSchema.nullable(),
-  engine_id: z.string(),
-  model: z.string(),
-  usage: usageSchema,
-  timings: z.object({ engine_ms: z.number(), total_ms: z.number() }),
-  abandoned: z.boolean(),
-  auxiliary: z.boolean(),
-  undelivered: z.boolean(),
+  ...snakeCased(completionFields.reply),
+  timings: z.object(snakeCased(completionFields.timings)),
+  ...snakeCased(completionFields.marks),
 });
 export type CompletionRecord = z.infer<typeof completionRecordSchema>;

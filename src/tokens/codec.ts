@@ -1,42 +1,27 @@
 import { endianness } from 'node:os';
-import { crc32 } from 'node:zlib';
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
 import type { RoutedExperts } from '../core/routed-experts.ts';
-import {
-  assistantMessageSchema,
-  callKindSchema,
-  captureSchema,
-  chatMessageSchema,
-  chatToolSchema,
-  dialectNameSchema,
-  finishReasonSchema,
-  samplingAskedSchema,
-  samplingSchema,
-  stopCauseSchema,
-  usageSchema,
-  versionSpanSchema,
-} from '../schema/index.ts';
-import type { Completion, CompletionRequest } from './completion.ts';
+import { chatMessageSchema, chatToolSchema } from '../schema/index.ts';
+import { type Completion, type CompletionRequest, completionHeadSchema, requestSamplingSchema } from './completion.ts';
 import { bytesOf, sharedLength } from './sequence.ts';
 
 /**
  * One completion in binary, little-endian:
  *
- *   "FLC2" | CRC32 of the rest | bytes of header | header JSON | texts | prompt ids | response ids | logprobs
+ *   "FLC3" | byte count of the header | header JSON | texts | prompt ids | response ids | logprobs | routed experts
  *
- * `texts` are the JSON texts of the messages and then of the tools, one after the other; the header holds their sizes
- * and all counts. What the completion shares with an earlier one of its session, its base, is left out: leading ids of
- * the prompt, leading messages, the tools. Routed experts, where there are any, stand behind the logprobs.
+ * `texts` are the JSON texts of the messages and then of the tools, without separators; the header holds their sizes and all
+ * counts. Parts that the completion shares with an earlier one of its session, its base, are left out: leading ids of the
+ * prompt, leading messages, the tools. A record has no checksum: the journal's frame around it has one.
  */
-const MAGIC = Buffer.from('FLC2');
-const CRC_AT = 4;
-const HEADER_SIZE_AT = 8;
-const HEADER_AT = 12;
+const MAGIC = Buffer.from('FLC3');
+const HEADER_SIZE_AT = 4;
+const HEADER_AT = 8;
 const BYTES_PER_NUMBER = 4;
 
-/** More agents than run side by side in one session; a base further back would only save bytes. */
+/** More than the agents that run concurrently in one session; an earlier base would only save bytes. */
 const BASE_CANDIDATES = 16;
 
 const count = z.int().min(0);
@@ -48,58 +33,36 @@ const expertsSchema = z.object({
   bytes: count,
 });
 
-const headerSchema = z.object({
+const layoutSchema = z.object({
+  /** Completion id; `null` when the record is complete without another one. */
   base: z.string().nullable(),
+  /** How many leading ids of the base's prompt and response the prompt repeats. */
   promptKeep: count,
   promptTail: count,
   responseLength: count,
   messagesKeep: count,
   messageBytes: z.array(count),
-  /** null: the same tools as those of the base. */
+  /** `null` when the tools are those of the base. */
   toolsBytes: count.nullable(),
-  completionId: z.string(),
-  sessionId: z.string(),
-  attempt: z.int(),
-  index: z.int(),
-  timestampMs: z.number(),
-  dialect: dialectNameSchema,
-  callKind: callKindSchema,
-  thread: z.string(),
-  samplingAsked: samplingAskedSchema,
-  sampling: samplingSchema,
-  adjusted: z.array(z.string()),
-  versionSpans: z.array(versionSpanSchema),
-  message: assistantMessageSchema,
-  capture: captureSchema,
-  engineCallIds: z.array(z.string()),
-  /** Their bytes stand behind the logprobs. */
   experts: expertsSchema.nullable(),
-  finishReason: finishReasonSchema,
-  stop: stopCauseSchema.nullable(),
-  engineId: z.string(),
-  model: z.string(),
-  usage: usageSchema,
-  engineMs: z.number(),
-  totalMs: z.number(),
-  abandoned: z.boolean(),
-  auxiliary: z.boolean(),
-  undelivered: z.boolean(),
 });
+
+const headerSchema = completionHeadSchema.extend(requestSamplingSchema.shape).extend(layoutSchema.shape);
 type Header = z.infer<typeof headerSchema>;
 
-/** `base` must be known to whoever decodes; null keeps the record complete in itself. See {@link chooseBase}. */
+/** The decoder needs `base`, which {@link chooseBase} picks; with `null` the record is complete by itself. */
 export function encodeCompletion(completion: Completion, base: Completion | null): Buffer {
-  const { request, promptIds, responseIds, responseLogprobs, routedExperts, ...rest } = completion;
+  const { request, promptIds, responseIds, responseLogprobs, routedExperts, ...head } = completion;
   const promptKeep = base === null ? 0 : sharedIds(completion, base);
   const messagesKeep = base === null ? 0 : sharedMessages(completion, base);
   const sameTools = base !== null && base.request.toolsText === request.toolsText;
   const texts = request.messageTexts.slice(messagesKeep).map((text) => Buffer.from(text));
   const tools = sameTools ? null : Buffer.from(request.toolsText);
   const { samplingAsked, sampling, adjusted } = request;
-  const facts: Header = {
-    ...rest,
-    versionSpans: [...rest.versionSpans],
-    engineCallIds: [...rest.engineCallIds],
+  const fields: Header = {
+    ...head,
+    versionSpans: [...head.versionSpans],
+    engineCallIds: [...head.engineCallIds],
     experts: routedExperts && { ...expertsOf(routedExperts), bytes: routedExperts.data.length },
     samplingAsked,
     sampling,
@@ -112,12 +75,12 @@ export function encodeCompletion(completion: Completion, base: Completion | null
     messageBytes: texts.map((text) => text.length),
     toolsBytes: tools?.length ?? null,
   };
-  const header = Buffer.from(JSON.stringify(facts));
-  const head = Buffer.allocUnsafe(HEADER_AT);
-  MAGIC.copy(head);
-  head.writeUInt32LE(header.length, HEADER_SIZE_AT);
-  const record = Buffer.concat([
-    head,
+  const header = Buffer.from(JSON.stringify(fields));
+  const preamble = Buffer.allocUnsafe(HEADER_AT);
+  MAGIC.copy(preamble);
+  preamble.writeUInt32LE(header.length, HEADER_SIZE_AT);
+  return Buffer.concat([
+    preamble,
     header,
     ...texts,
     tools ?? Buffer.alloc(0),
@@ -126,14 +89,12 @@ export function encodeCompletion(completion: Completion, base: Completion | null
     littleEndian(responseLogprobs),
     routedExperts?.data ?? Buffer.alloc(0),
   ]);
-  record.writeUInt32LE(crc32(record.subarray(HEADER_SIZE_AT)), CRC_AT);
-  return record;
 }
 
 /**
- * The inverse of {@link encodeCompletion}; nothing of `record` is kept. `lookupBase` finds an earlier completion by id.
- * Throws `corrupt_record` when a checksum or size is wrong or the base is not there, and `malformed_json` or
- * `schema_violation` for a whole record whose fields are not those of this version.
+ * The inverse of {@link encodeCompletion}; the result shares no memory with `record`. `lookupBase` finds an earlier completion by
+ * id. Throws `corrupt_record` when a size is wrong or the base is missing, and `malformed_json` or `schema_violation` when the
+ * header is not one of this version.
  */
 export function decodeCompletion(
   record: Buffer,
@@ -142,49 +103,20 @@ export function decodeCompletion(
   const { header, bodyAt } = readHeader(record);
   const base = baseOf(header, lookupBase);
   const reader = { record, at: bodyAt };
-  const { promptKeep, promptTail, responseLength } = header;
-  const ownTexts = header.messageBytes.map((bytes) => takeText(reader, bytes));
-  const toolsText = header.toolsBytes === null ? base?.request.toolsText : takeText(reader, header.toolsBytes);
-  if (toolsText === undefined) throw corrupt('takes its tools from a base that it does not name');
+  const { promptKeep, promptTail, responseLength, messageBytes, toolsBytes, experts, ...fields } = header;
+  const { base: _base, messagesKeep: _keep, samplingAsked, sampling, adjusted, ...head } = fields;
+  const ownTexts = messageBytes.map((bytes) => takeText(reader, bytes));
+  const toolsText = toolsBytes === null ? base?.request.toolsText : takeText(reader, toolsBytes);
+  if (toolsText === undefined) throw corrupt('uses the tools of a base that it does not name');
   const promptIds = new Int32Array(promptKeep + promptTail);
   if (base !== null) copyLeading(base, promptIds, promptKeep);
   promptIds.set(new Int32Array(takeNumbers(reader, promptTail)), promptKeep);
   const responseIds = new Int32Array(takeNumbers(reader, responseLength));
   const responseLogprobs = new Float32Array(takeNumbers(reader, responseLength));
-  const routedExperts = header.experts && {
-    ...expertsOf(header.experts),
-    data: Buffer.from(take(reader, header.experts.bytes)),
-  };
+  const routedExperts = experts && { ...expertsOf(experts), data: Buffer.from(take(reader, experts.bytes)) };
   if (reader.at !== record.length) throw corrupt('has bytes after its end');
-  return {
-    completionId: header.completionId,
-    sessionId: header.sessionId,
-    attempt: header.attempt,
-    index: header.index,
-    timestampMs: header.timestampMs,
-    dialect: header.dialect,
-    callKind: header.callKind,
-    thread: header.thread,
-    request: requestOf(header, base, ownTexts, toolsText),
-    capture: header.capture,
-    promptIds,
-    responseIds,
-    responseLogprobs,
-    versionSpans: header.versionSpans,
-    routedExperts,
-    message: header.message,
-    engineCallIds: header.engineCallIds,
-    finishReason: header.finishReason,
-    stop: header.stop,
-    engineId: header.engineId,
-    model: header.model,
-    usage: header.usage,
-    engineMs: header.engineMs,
-    totalMs: header.totalMs,
-    abandoned: header.abandoned,
-    auxiliary: header.auxiliary,
-    undelivered: header.undelivered,
-  };
+  const request = { ...conversationOf(header, base, ownTexts, toolsText), samplingAsked, sampling, adjusted };
+  return { ...head, request, promptIds, responseIds, responseLogprobs, routedExperts };
 }
 
 type ExpertsHead = Omit<RoutedExperts, 'data'>;
@@ -197,21 +129,16 @@ function expertsOf({
   return { dtype, shape: [...shape], start };
 }
 
-/** The completion id of the base that a record needs, or null. Throws `corrupt_record` as {@link decodeCompletion} does. */
-export function baseIdOf(record: Buffer): string | null {
-  return readHeader(record).header.base;
-}
-
-/** Whose completion a record is. Throws `corrupt_record` as {@link decodeCompletion} does. */
+/** The attempt that a record's completion belongs to. Throws as {@link decodeCompletion} does. */
 export function attemptOf(record: Buffer): { readonly sessionId: string; readonly attempt: number } {
   const { sessionId, attempt } = readHeader(record).header;
   return { sessionId, attempt };
 }
 
 /**
- * Of `earlier`, the completion whose prompt and response share the longest prefix with the prompt; null when none
- * shares anything. Looks at the latest {@link BASE_CANDIDATES} and skips all that are too short to win or differ where they
- * would have to agree, so in a session that goes on turn by turn it compares one prompt.
+ * The completion of `earlier` whose prompt and response share the longest prefix with the prompt of `completion`; `null` when
+ * none shares a single id. Considers the latest {@link BASE_CANDIDATES} and skips any that is shorter than the best prefix so far
+ * or differs at its end, so that a session that continues turn by turn costs one comparison of prompts.
  */
 export function chooseBase(completion: Completion, earlier: readonly Completion[]): Completion | null {
   let best: Completion | null = null;
@@ -228,12 +155,12 @@ export function chooseBase(completion: Completion, earlier: readonly Completion[
   return best;
 }
 
-/** Of prompt and response, one after the other. */
+/** The id at `index` of the prompt followed by the response; `undefined` beyond their end. */
 function idAt({ promptIds, responseIds }: Completion, index: number): number | undefined {
   return index < promptIds.length ? promptIds[index] : responseIds[index - promptIds.length];
 }
 
-/** How many leading prompt ids are those of the base's prompt and response. */
+/** The number of leading prompt ids that equal those of the base's prompt followed by its response. */
 export function sharedIds(completion: Completion, base: Completion): number {
   const ids = completion.promptIds;
   const { promptIds, responseIds } = base;
@@ -242,7 +169,7 @@ export function sharedIds(completion: Completion, base: Completion): number {
   return inPrompt + sharedLength(ids, inPrompt, ids.length, responseIds, 0, responseIds.length);
 }
 
-/** How many leading messages two requests share. */
+/** The number of leading messages that two requests share. */
 export function sharedMessages(a: Completion, b: Completion): number {
   const aTexts = a.request.messageTexts;
   const bTexts = b.request.messageTexts;
@@ -256,7 +183,6 @@ function readHeader(record: Buffer): { header: Header; bodyAt: number } {
   if (record.length < HEADER_AT || !record.subarray(0, MAGIC.length).equals(MAGIC)) {
     throw corrupt('is not a completion');
   }
-  if (record.readUInt32LE(CRC_AT) !== crc32(record.subarray(HEADER_SIZE_AT))) throw corrupt('fails its checksum');
   const bodyAt = HEADER_AT + record.readUInt32LE(HEADER_SIZE_AT);
   if (bodyAt > record.length) throw corrupt('is cut off in its header');
   const header = parseAs(headerSchema, parseJson(record.subarray(HEADER_AT, bodyAt)), 'completion record');
@@ -265,24 +191,25 @@ function readHeader(record: Buffer): { header: Header; bodyAt: number } {
 
 function baseOf(header: Header, lookupBase: (completionId: string) => Completion | undefined): Completion | null {
   if (header.base === null) {
-    if (header.promptKeep > 0 || header.messagesKeep > 0) throw corrupt('keeps parts of a base that it does not name');
+    if (header.promptKeep > 0 || header.messagesKeep > 0)
+      throw corrupt('repeats parts of a base that it does not name');
     return null;
   }
   const base = lookupBase(header.base);
-  if (base === undefined) throw corrupt(`needs completion ${header.base}, which is not there`);
+  if (base === undefined) throw corrupt(`needs completion ${header.base}, which is missing`);
   const ids = base.promptIds.length + base.responseIds.length;
   if (header.promptKeep > ids || header.messagesKeep > base.request.messages.length) {
-    throw corrupt(`keeps more of completion ${header.base} than there is`);
+    throw corrupt(`repeats more of completion ${header.base} than that has`);
   }
   return base;
 }
 
-function requestOf(
+function conversationOf(
   header: Header,
   base: Completion | null,
   ownTexts: readonly string[],
   toolsText: string,
-): CompletionRequest {
+): Pick<CompletionRequest, 'messages' | 'messageTexts' | 'tools' | 'toolsText'> {
   const kept = base?.request;
   const own = ownTexts.map((text) => parseAs(chatMessageSchema, parseJson(text), 'completion record: message'));
   const tools =
@@ -294,12 +221,10 @@ function requestOf(
     messageTexts: [...(kept?.messageTexts.slice(0, header.messagesKeep) ?? []), ...ownTexts],
     tools,
     toolsText,
-    samplingAsked: header.samplingAsked,
-    sampling: header.sampling,
-    adjusted: header.adjusted,
   };
 }
 
+/** Copies the first `keep` ids of the base's prompt followed by its response. */
 function copyLeading(base: Completion, target: Int32Array, keep: number): void {
   const fromPrompt = Math.min(keep, base.promptIds.length);
   target.set(base.promptIds.subarray(0, fromPrompt));
@@ -320,7 +245,7 @@ function takeText(reader: Reader, bytes: number): string {
   return take(reader, bytes).toString('utf8');
 }
 
-/** A fresh, aligned copy of `count` four-byte numbers in the machine's own order. */
+/** An aligned copy of `count` four-byte numbers in the machine's byte order. */
 function takeNumbers(reader: Reader, count: number): ArrayBuffer {
   const copy = Uint8Array.from(take(reader, count * BYTES_PER_NUMBER));
   inMachineOrder(Buffer.from(copy.buffer));

@@ -1,70 +1,60 @@
+import { z } from 'zod';
 import type { RoutedExperts } from '../core/routed-experts.ts';
-import type {
-  AssistantMessage,
-  CallKind,
-  Capture,
-  ChatMessage,
-  ChatTool,
-  DialectName,
-  FinishReason,
-  Sampling,
-  SamplingAsked,
-  StopCause,
-  Usage,
-  VersionSpan,
+import {
+  type ChatMessage,
+  type ChatTool,
+  captureSchema,
+  completionFields,
+  versionSpanSchema,
 } from '../schema/index.ts';
 
-/**
- * One captured model call in memory. Immutable but for the three marks at the end, which later events of the session set.
- * `responseLogprobs` has one entry per response id; `versionSpans` cover all response positions in order, without gaps.
- */
-export type Completion = {
-  readonly completionId: string;
-  readonly sessionId: string;
-  readonly attempt: number;
-  /** Arrival order of the request within the attempt, from 0. */
-  readonly index: number;
-  /** Unix ms, when the request arrived. */
-  readonly timestampMs: number;
-  readonly dialect: DialectName;
-  readonly callKind: CallKind;
-  /** The harness's own agent thread; `main` when it names none. */
-  readonly thread: string;
-  readonly request: CompletionRequest;
-  readonly capture: Capture;
-  readonly promptIds: Int32Array;
-  readonly responseIds: Int32Array;
-  readonly responseLogprobs: Float32Array;
-  readonly versionSpans: readonly VersionSpan[];
-  /** Null: the engine did not tell. */
-  readonly routedExperts: RoutedExperts | null;
-  /** As the harness got it: tool calls have ids of floe's. */
-  readonly message: AssistantMessage;
-  /** The engine's own ids of the message's tool calls, in order. */
-  readonly engineCallIds: readonly string[];
-  readonly finishReason: FinishReason;
-  readonly stop: StopCause | null;
-  readonly engineId: string;
-  readonly model: string;
-  readonly usage: Usage;
-  readonly engineMs: number;
-  readonly totalMs: number;
-  /** The harness asked again for the same request instead of using this reply. */
-  abandoned: boolean;
-  /** Not part of the agent's own work (title, routing, probe, …): recorded, excluded by default. */
-  auxiliary: boolean;
-  /** The reply never reached the harness. */
-  undelivered: boolean;
+/** The part of a completion that is JSON in the journal. The columns of ids and logprobs and the request's texts are kept apart. */
+export const completionHeadSchema = z.object({
+  ...completionFields.names,
+  timestampMs: z.number(),
+  ...completionFields.origin,
+  capture: captureSchema,
+  versionSpans: z.array(versionSpanSchema),
+  ...completionFields.reply,
+  ...completionFields.timings,
+  ...completionFields.marks,
+});
+type Head = z.infer<typeof completionHeadSchema>;
+
+export const requestSamplingSchema = z.object(completionFields.sampling);
+
+type Mark = keyof typeof completionFields.marks;
+
+export type ReadonlyFields<Fields> = {
+  readonly [Name in keyof Fields]: Fields[Name] extends (infer Item)[] ? readonly Item[] : Fields[Name];
 };
 
-export type CompletionRequest = {
+/**
+ * One captured model call in memory. All of it is immutable but the marks, which later events of the session set:
+ *
+ * - `abandoned`: the harness repeated the request instead of using this reply.
+ * - `auxiliary`: the call is not part of the agent's own work (title, routing, probe, …); it is recorded and excluded by default.
+ * - `undelivered`: the reply never reached the harness.
+ *
+ * `message` is what the harness received, whose tool calls have floe's ids; `engineCallIds` are the engine's ids of the same calls.
+ * `timestampMs` is the Unix time at which the request arrived. `versionSpans` cover all response positions in order, without gaps.
+ */
+export type Completion = ReadonlyFields<Omit<Head, Mark>> &
+  Pick<Head, Mark> & {
+    readonly request: CompletionRequest;
+    readonly promptIds: Int32Array;
+    readonly responseIds: Int32Array;
+    /** One for each response id. */
+    readonly responseLogprobs: Float32Array;
+    /** `null` when the engine does not report them. */
+    readonly routedExperts: RoutedExperts | null;
+  };
+
+export type CompletionRequest = ReadonlyFields<z.infer<typeof requestSamplingSchema>> & {
   readonly messages: readonly ChatMessage[];
-  /** Each message as JSON text: what equality of messages means, and ready to be sent. Same length as `messages`. */
+  /** Each message as JSON text, ready to be sent; two messages are equal when their texts are. Same length as `messages`. */
   readonly messageTexts: readonly string[];
   readonly tools: readonly ChatTool[];
   /** The tools as JSON text. */
   readonly toolsText: string;
-  readonly samplingAsked: SamplingAsked;
-  readonly sampling: Sampling;
-  readonly adjusted: readonly string[];
 };

@@ -1,17 +1,38 @@
 import type { RoutedExperts } from '../core/routed-experts.ts';
-import type { CompletionRecord, RoutedExpertsRecord } from '../schema/index.ts';
+import {
+  type CompletionRecord,
+  completionFields,
+  type RoutedExpertsRecord,
+  type SnakeCased,
+  snakeCase,
+} from '../schema/index.ts';
 import { sharedMessages } from './codec.ts';
-import type { Completion } from './completion.ts';
+import type { Completion, ReadonlyFields } from './completion.ts';
 import { buildGraph, type GraphNode, type TokenGraph } from './graph.ts';
 import { JsonWriter } from './json-writer.ts';
 
-/** A record without its ids and messages, as one mostly comes out; only saves re-allocation. */
+type FieldNames<Fields> = readonly (readonly [name: keyof Fields & keyof Completion, recordName: string])[];
+
+const NAMES = fieldNames(completionFields.names);
+const ORIGIN = fieldNames(completionFields.origin);
+const REPLY = fieldNames(completionFields.reply);
+const TIMINGS = fieldNames(completionFields.timings);
+const MARKS = fieldNames(completionFields.marks);
+
+function fieldNames<Fields extends object>(fields: Fields): FieldNames<Fields> {
+  return Object.keys(fields).map((name) => [name as keyof Fields & keyof Completion, snakeCase(name)]);
+}
+
+/** A record without the fields that are written as columns. */
+type RecordHead = ReadonlyFields<Omit<CompletionRecord, 'request' | 'prompt' | 'response_ids' | 'response_logprobs'>>;
+
+/** Typical size of a record without its ids and messages. A good estimate only saves re-allocations of the output. */
 const EXPECTED_BYTES_PER_RECORD = 2048;
 const EXPECTED_BYTES_PER_TOKEN = 24;
 
 /**
  * A session's completions as the JSON of `CompletionRecord[]`, by arrival. Prompt ids and messages are deltas to the
- * completion that each one continues or forks from. `graph`, where it is there already, is theirs. Throws `internal` as
+ * completion that each one continues or forks from. `graph` must be the graph of the same completions. Throws `internal` as
  * {@link buildGraph} does.
  */
 export function encodeRecords(completions: readonly Completion[], graph: TokenGraph = buildGraph(completions)): Buffer {
@@ -34,31 +55,18 @@ function writeRecord(out: JsonWriter, node: GraphNode): void {
   const base = (node.parent ?? node.forkOf)?.completion ?? null;
   const baseId = base?.completionId ?? null;
   const keep = base === null ? 0 : sharedMessages(c, base);
-  const head: Head = {
-    completion_id: c.completionId,
-    session_id: c.sessionId,
-    attempt: c.attempt,
-    index: c.index,
+  const head: RecordHead = {
+    ...snakeCased(c, NAMES),
     timestamp: new Date(c.timestampMs).toISOString(),
-    dialect: c.dialect,
-    call_kind: c.callKind,
-    thread: c.thread,
+    ...snakeCased(c, ORIGIN),
     link,
     drift: node.drift,
     capture: c.capture,
-    version_spans: [...c.versionSpans],
+    version_spans: c.versionSpans,
     routed_experts: c.routedExperts && expertsRecord(c.routedExperts),
-    message: c.message,
-    engine_call_ids: [...c.engineCallIds],
-    finish_reason: c.finishReason,
-    stop: c.stop,
-    engine_id: c.engineId,
-    model: c.model,
-    usage: c.usage,
-    timings: { engine_ms: c.engineMs, total_ms: c.totalMs },
-    abandoned: c.abandoned,
-    auxiliary: c.auxiliary,
-    undelivered: c.undelivered,
+    ...snakeCased(c, REPLY),
+    timings: snakeCased(c, TIMINGS),
+    ...snakeCased(c, MARKS),
   };
   out.raw(
     `${JSON.stringify(head).slice(0, -1)},"request":{"base":${JSON.stringify(baseId)},"keep":${keep},"messages":`,
@@ -80,8 +88,16 @@ function writeRecord(out: JsonWriter, node: GraphNode): void {
   out.raw('}');
 }
 
+/** A group of the completion's fields under the names that they have in a record. */
+function snakeCased<Fields>(
+  completion: Completion,
+  names: FieldNames<Fields>,
+): SnakeCased<Pick<Completion, keyof Fields & keyof Completion>> {
+  const record: Record<string, unknown> = {};
+  for (const [name, recordName] of names) record[recordName] = completion[name];
+  return record as SnakeCased<Pick<Completion, keyof Fields & keyof Completion>>;
+}
+
 function expertsRecord({ dtype, shape, start, data }: RoutedExperts): RoutedExpertsRecord {
   return { dtype, shape: [...shape], start, data: data.toString('base64') };
 }
-
-type Head = Omit<CompletionRecord, 'request' | 'prompt' | 'response_ids' | 'response_logprobs'>;

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import type { ChatMessage } from '../../src/schema/index.ts';
-import { baseIdOf, chooseBase, decodeCompletion, encodeCompletion, sharedIds } from '../../src/tokens/codec.ts';
+import { chooseBase, decodeCompletion, encodeCompletion, sharedIds } from '../../src/tokens/codec.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { makeCompletion } from './session.ts';
 import { Transcript } from './transcript.ts';
@@ -51,11 +51,11 @@ const completion: fc.Arbitrary<Completion> = fc
   .map(makeCompletion);
 
 function refuse(): never {
-  throw new Error('no base was named');
+  throw new Error('the record names no base');
 }
 
 describe('the completion codec', () => {
-  test('round-trips a completion with and without a base', () => {
+  it('round-trips a completion with and without a base', () => {
     fc.assert(
       fc.property(completion, completion, fc.nat({ max: 4 }), (one, base, shared) => {
         const texts = [...base.request.messageTexts.slice(0, shared), ...one.request.messageTexts];
@@ -64,14 +64,15 @@ describe('the completion codec', () => {
         const named = { ...base, completionId: 'base' };
         expect(decodeCompletion(encodeCompletion(child, null), refuse)).toEqual(child);
         const record = encodeCompletion(child, named);
-        expect(baseIdOf(record)).toBe('base');
-        expect(decodeCompletion(record, (id) => (id === 'base' ? named : undefined))).toEqual(child);
+        const lookUp = vi.fn((id: string) => (id === 'base' ? named : undefined));
+        expect(decodeCompletion(record, lookUp)).toEqual(child);
+        expect(lookUp).toHaveBeenCalledExactlyOnceWith('base');
       }),
       { numRuns: 500 },
     );
   });
 
-  test('keeps the bits of every logprob and id', () => {
+  it('keeps the bits of every logprob and id', () => {
     const one = makeCompletion({
       prompt: [0, -1, 2 ** 31 - 1],
       response: [-(2 ** 31), 5, 6],
@@ -83,19 +84,29 @@ describe('the completion codec', () => {
     expect([...promptIds, ...responseIds]).toEqual([0, -1, 2147483647, -2147483648, 5, 6]);
   });
 
-  test('refuses a record cut or changed at any byte', () => {
+  it('refuses a record that is cut at any byte', () => {
     const one = makeCompletion({ prompt: [1, 2], response: [3], messages: [{ role: 'user', content: 'hi' }] });
     const record = encodeCompletion(one, null);
+    const corrupt = expect.objectContaining({ code: 'corrupt_record' });
     for (let at = 0; at < record.length; at++) {
+      expect(() => decodeCompletion(record.subarray(0, at), refuse)).toThrow(corrupt);
+    }
+    expect(() => decodeCompletion(Buffer.concat([record, Buffer.alloc(1)]), refuse)).toThrow(corrupt);
+  });
+
+  it('throws a typed error for a record that is changed at any byte of its header', () => {
+    const record = encodeCompletion(makeCompletion({ prompt: [], response: [] }), null);
+    const typed = expect.objectContaining({
+      code: expect.stringMatching(/^(corrupt_record|malformed_json|schema_violation)$/),
+    });
+    for (let at = 0; at < 8; at++) {
       const changed = Buffer.from(record);
       changed[at] = (changed[at] ?? 0) ^ 1;
-      for (const bad of [record.subarray(0, at), changed]) {
-        expect(() => decodeCompletion(bad, refuse)).toThrow(expect.objectContaining({ code: 'corrupt_record' }));
-      }
+      expect(() => decodeCompletion(changed, refuse)).toThrow(typed);
     }
   });
 
-  test('refuses a record without its base, or with one that is too short', () => {
+  it('refuses a record whose base is missing or too short', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -106,7 +117,7 @@ describe('the completion codec', () => {
     expect(() => decodeCompletion(record, () => makeCompletion({ prompt: [1], response: [2] }))).toThrow(corrupt);
   });
 
-  test('stores of a continuing turn little more than what is new', () => {
+  it('stores little more than the new part of a continuing turn', () => {
     const t = new Transcript();
     let history = t.start();
     for (let turn = 0; turn < 50; turn++) history = t.after(history, t.call(history));
@@ -119,7 +130,7 @@ describe('the completion codec', () => {
     expect(alone).toBeGreaterThan(delta * 3);
   });
 
-  test('chooses the base with the longest common prefix', () => {
+  it('chooses the base with the longest common prefix', () => {
     fc.assert(
       fc.property(completion, fc.array(completion, { maxLength: 8 }), (one, earlier) => {
         const chosen = chooseBase(one, earlier);

@@ -109,7 +109,7 @@ class Floe {
     const places = [];
     for (const name of (await readdir(this.dir)).sort()) {
       const segment = await indexSegment(join(this.dir, name));
-      places.push(...(segment.places.get(attemptKey(this.sessionId, ATTEMPT)) ?? []));
+      places.push(...(segment.locations.get(attemptKey(this.sessionId, ATTEMPT)) ?? []));
     }
     const { completions, undecodable } = await readRecords(places);
     expect(undecodable).toBe(0);

@@ -215,7 +215,7 @@ async function assemble(
     engines,
     nodeId: config.node_id,
     records: records.leftovers,
-    segments: journal.leftovers,
+    segments: journal.earlierSegments,
     quarantineDir,
     deliver: (remains, signal) => api.deliverPartial(remains, signal),
     onRecovered: (outcome) => metrics.recovered.inc({ outcome }),

@@ -3,8 +3,7 @@ import { basename, join } from 'node:path';
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs, parseJson } from '../../core/parse.ts';
-import { openAppendFile } from '../../proxy/journal/append-file.ts';
-import { encodeFrame, readFrames } from '../../proxy/journal/frames.ts';
+import { encodeFrame, openAppendFile, readFrames } from '../../proxy/journal/append-file.ts';
 import { idSchema, type Lease, leaseSchema } from '../../schema/index.ts';
 
 /** What is known of an attempt before anything of it exists. */

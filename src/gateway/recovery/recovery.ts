@@ -7,7 +7,7 @@ import type { Logger } from '../../observe/log.ts';
 import {
   attemptKey,
   indexSegment,
-  type RecordPlace,
+  type RecordLocation,
   type RecordReading,
   readRecords,
 } from '../../proxy/journal/journal-index.ts';
@@ -38,7 +38,7 @@ export type RecoveryDeps = PostrunInputParts & {
 type PostrunInputParts = Pick<PostrunInput, 'builders' | 'engines' | 'nodeId'>;
 
 /** An attempt that a dead process had begun. */
-type Left = { readonly path: string; readonly places: RecordPlace[]; readonly segments: Set<Segment> };
+type Left = { readonly path: string; readonly places: RecordLocation[]; readonly segments: Set<Segment> };
 
 type Segment = {
   readonly path: string;
@@ -122,11 +122,11 @@ export class Recovery {
       this.stopping.signal.throwIfAborted();
       const indexed = await indexSegment(path).catch((error: unknown) => this.leave(path, error));
       if (indexed === null) continue;
-      const { places, tornBytes, damaged } = indexed;
+      const { locations, tornBytes, damaged } = indexed;
       if (tornBytes > 0) this.deps.log.info({ segment: path, bytes: tornBytes }, 'a write that a crash cut off');
       if (damaged > 0) this.tellDamaged(path, damaged);
       const segment: Segment = { path, waiting: new Set(), damaged: damaged > 0 };
-      for (const [key, found] of places) {
+      for (const [key, found] of locations) {
         for (const entry of byKey.get(key) ?? []) {
           entry.places.push(...found);
           entry.segments.add(segment);

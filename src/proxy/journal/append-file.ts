@@ -1,8 +1,10 @@
 import { close, constants, open, write } from 'node:fs';
 import { open as openHandle } from 'node:fs/promises';
 import { dirname } from 'node:path';
+import { crc32 } from 'node:zlib';
+import { FloeError } from '../../core/errors.ts';
 
-/** A file that only grows. `append` resolves when the bytes are on the disk; after a rejection the file is not used again. */
+/** A file that only grows. `append` resolves when the bytes are on the disk; after a rejection the file must not be used again. */
 export interface AppendFile {
   append(data: Buffer): Promise<void>;
   close(): Promise<void>;
@@ -12,8 +14,8 @@ export type OpenAppendFile = (path: string) => Promise<AppendFile>;
 
 /**
  * Creates the file, which must not exist, and makes its directory entry durable. With O_DSYNC a write returns when its data is on
- * the disk: one trip to the thread pool instead of two with fdatasync. Calls go through callbacks, since the promise forms
- * cost several times as much on the path of every model call.
+ * the disk: one trip to the thread pool instead of two with fdatasync. The callback API is used because the promises of
+ * `node:fs/promises` cost several times as much, on the path of every model call.
  */
 export const openAppendFile: OpenAppendFile = async (path) => {
   const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_APPEND | constants.O_DSYNC;
@@ -44,3 +46,82 @@ export const openAppendFile: OpenAppendFile = async (path) => {
       }),
   };
 };
+
+/**
+ * A frame in an append-only file: marker, payload length, CRC32 of length and payload, payload. Numbers are little-endian. A
+ * reader finds the next frame after a damaged one by the marker, which contains 0xff, a byte that never occurs in UTF-8.
+ */
+const MARKER = Buffer.from([0xf1, 0x0e, 0xff, 0xc0]);
+const LENGTH_AT = 4;
+const CRC_AT = 8;
+const HEADER_BYTES = 12;
+
+export type FrameReading = {
+  /** Payloads in order, as views of the input. */
+  readonly frames: readonly Buffer[];
+  /** Position after the last whole frame, where a file that is appended to must be cut. */
+  readonly endBytes: number;
+  /** Bytes after `endBytes`, as a crash during an append leaves them. */
+  readonly tornBytes: number;
+  /** Byte ranges before `endBytes` that are not frames. A crash does not cause them: they are damage. */
+  readonly corrupt: readonly { readonly start: number; readonly end: number }[];
+};
+
+export function encodeFrame(payload: Buffer): Buffer {
+  const frame = Buffer.allocUnsafe(HEADER_BYTES + payload.length);
+  MARKER.copy(frame);
+  frame.writeUInt32LE(payload.length, LENGTH_AT);
+  payload.copy(frame, HEADER_BYTES);
+  frame.writeUInt32LE(checksum(frame, 0, payload.length), CRC_AT);
+  return frame;
+}
+
+/** The payload of one frame, as a view of it. Throws `corrupt_record` when `frame` is not exactly one undamaged frame. */
+export function decodeFrame(frame: Buffer): Buffer {
+  if (frameLength(frame, 0) !== frame.length - HEADER_BYTES) {
+    throw new FloeError('corrupt_record', 'a stored frame is damaged or incomplete');
+  }
+  return frame.subarray(HEADER_BYTES);
+}
+
+/** Where the frame of a payload lies that {@link readFrames} returned for the same `file`. */
+export function frameRange(file: Buffer, payload: Buffer): { readonly offset: number; readonly length: number } {
+  return { offset: payload.byteOffset - file.byteOffset - HEADER_BYTES, length: payload.length + HEADER_BYTES };
+}
+
+/**
+ * Reads every whole frame. Never throws: bytes after the last whole frame are reported as torn, and bytes between whole frames
+ * as corrupt. The caller decides whether it uses a file with damage.
+ */
+export function readFrames(file: Buffer): FrameReading {
+  const frames: Buffer[] = [];
+  const corrupt: { start: number; end: number }[] = [];
+  let end = 0;
+  for (let at = 0; at >= 0; ) {
+    const length = frameLength(file, at);
+    if (length === null) {
+      at = file.indexOf(MARKER, at + 1);
+      continue;
+    }
+    if (at > end) corrupt.push({ start: end, end: at });
+    end = at + HEADER_BYTES + length;
+    frames.push(file.subarray(at + HEADER_BYTES, end));
+    at = end;
+  }
+  return { frames, endBytes: end, tornBytes: file.length - end, corrupt };
+}
+
+/** The payload length of the frame at `at`; `null` when no whole, undamaged frame starts there. */
+function frameLength(file: Buffer, at: number): number | null {
+  if (at + HEADER_BYTES > file.length || file.compare(MARKER, 0, MARKER.length, at, at + MARKER.length) !== 0) {
+    return null;
+  }
+  const length = file.readUInt32LE(at + LENGTH_AT);
+  if (at + HEADER_BYTES + length > file.length) return null;
+  return file.readUInt32LE(at + CRC_AT) === checksum(file, at, length) ? length : null;
+}
+
+function checksum(bytes: Buffer, at: number, length: number): number {
+  const ofLength = crc32(bytes.subarray(at + LENGTH_AT, at + CRC_AT));
+  return crc32(bytes.subarray(at + HEADER_BYTES, at + HEADER_BYTES + length), ofLength);
+}

@@ -1,21 +1,22 @@
 import { open, readFile } from 'node:fs/promises';
+import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
 import { attemptOf, decodeCompletion } from '../../tokens/codec.ts';
 import type { Completion } from '../../tokens/completion.ts';
-import { readFrames } from './frames.ts';
+import { decodeFrame, frameRange, readFrames } from './append-file.ts';
 
-/** Where a record lies. */
-export type RecordPlace = { readonly path: string; readonly offset: number; readonly length: number };
+/** Where the frame of a record lies in a segment, in bytes. */
+export type RecordLocation = { readonly path: string; readonly offset: number; readonly length: number };
 
 export type SegmentIndex = {
-  /** Places of the records of each attempt, by `<session>#<attempt>`, in order. */
-  readonly places: ReadonlyMap<string, readonly RecordPlace[]>;
-  /** Bytes behind the last whole record: a write that was cut off. */
+  /** The records of each attempt in order, by {@link attemptKey}. */
+  readonly locations: ReadonlyMap<string, readonly RecordLocation[]>;
+  /** Bytes after the last whole record, which an interrupted write left. */
   readonly tornBytes: number;
-  /** Byte ranges that are damaged although whole records follow, and whole records that are not completions. */
+  /** The number of damaged byte ranges that whole records follow, plus that of whole records that are not completions. */
   readonly damaged: number;
 };
 
-/** Records looked at before others get their turn. */
+/** Records that are indexed before other work on the event loop runs. */
 const YIELD_EVERY = 64;
 
 export function attemptKey(sessionId: string, attempt: number): string {
@@ -23,56 +24,56 @@ export function attemptKey(sessionId: string, attempt: number): string {
 }
 
 /**
- * Finds out whose records a segment holds, without keeping any: one segment is in memory at a time. Rejects as reading
- * the file does.
+ * Determines which attempts a segment has records of, without keeping any record: only one segment is in memory at a time. Rejects
+ * when the file cannot be read.
  */
 export async function indexSegment(path: string): Promise<SegmentIndex> {
   const data = await readFile(path);
   const { frames, tornBytes, corrupt } = readFrames(data);
-  const places = new Map<string, RecordPlace[]>();
+  const locations = new Map<string, RecordLocation[]>();
   let damaged = corrupt.length;
-  for (const [count, frame] of frames.entries()) {
-    if (count % YIELD_EVERY === 0) await new Promise((resolve) => setImmediate(resolve));
-    const owner = ownerOf(frame);
-    if (owner === null) {
+  for (const [count, record] of frames.entries()) {
+    if (count % YIELD_EVERY === 0) await nextEventLoopTurn();
+    const key = keyOf(record);
+    if (key === null) {
       damaged++;
       continue;
     }
-    const own = places.get(owner) ?? [];
-    places.set(owner, own);
-    own.push({ path, offset: frame.byteOffset - data.byteOffset, length: frame.length });
+    const ofAttempt = locations.get(key) ?? [];
+    locations.set(key, ofAttempt);
+    ofAttempt.push({ path, ...frameRange(data, record) });
   }
-  return { places, tornBytes, damaged };
+  return { locations, tornBytes, damaged };
 }
 
-function ownerOf(frame: Buffer): string | null {
+/** `null` for a whole record that is not a completion of this version; the caller counts it as damaged. */
+function keyOf(record: Buffer): string | null {
   try {
-    const { sessionId, attempt } = attemptOf(frame);
+    const { sessionId, attempt } = attemptOf(record);
     return attemptKey(sessionId, attempt);
   } catch {
-    // A whole record of another version, or none at all: counted by the caller.
     return null;
   }
 }
 
 export type RecordReading = {
   readonly completions: readonly Completion[];
-  /** Records that do not decode, because of damage in them or in one that they build on. */
+  /** How many records do not decode, because they or the records that they build on are damaged. */
   readonly undecodable: number;
 };
 
-/** The completions of one attempt from where they lie. Rejects as reading the files does. */
-export async function readRecords(places: readonly RecordPlace[]): Promise<RecordReading> {
+/** Reads the completions of one attempt, by arrival. Rejects when a file cannot be read. */
+export async function readRecords(locations: readonly RecordLocation[]): Promise<RecordReading> {
   const known = new Map<string, Completion>();
   let undecodable = 0;
-  for (let from = 0; from < places.length; ) {
-    const path = places[from]?.path as string;
+  for (let from = 0; from < locations.length; ) {
+    const path = locations[from]?.path as string;
     const file = await open(path, 'r');
     try {
-      for (; from < places.length && places[from]?.path === path; from++) {
-        const { offset, length } = places[from] as RecordPlace;
+      for (; from < locations.length && locations[from]?.path === path; from++) {
+        const { offset, length } = locations[from] as RecordLocation;
         const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, offset);
-        const completion = decoded(buffer.subarray(0, bytesRead), known);
+        const completion = decodedOrNull(buffer.subarray(0, bytesRead), known);
         if (completion === null) undecodable++;
         else known.set(completion.completionId, completion);
       }
@@ -83,11 +84,11 @@ export async function readRecords(places: readonly RecordPlace[]): Promise<Recor
   return { completions: [...known.values()].sort((a, b) => a.index - b.index), undecodable };
 }
 
-function decoded(record: Buffer, known: ReadonlyMap<string, Completion>): Completion | null {
+/** `null` for a frame that does not decode; the caller counts it and keeps the segment. */
+function decodedOrNull(frame: Buffer, known: ReadonlyMap<string, Completion>): Completion | null {
   try {
-    return decodeCompletion(record, (id) => known.get(id));
+    return decodeCompletion(decodeFrame(frame), (id) => known.get(id));
   } catch {
-    // Counted by the caller, who keeps the segment.
     return null;
   }
 }

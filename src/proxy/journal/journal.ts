@@ -1,44 +1,44 @@
 import { mkdir, readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
+import { MIB } from '../../core/bytes.ts';
 import { type Clock, systemClock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { chooseBase, encodeCompletion } from '../../tokens/codec.ts';
 import type { Completion } from '../../tokens/completion.ts';
-import { type AppendFile, type OpenAppendFile, openAppendFile } from './append-file.ts';
-import { encodeFrame } from './frames.ts';
+import { type AppendFile, encodeFrame, type OpenAppendFile, openAppendFile } from './append-file.ts';
 import { attemptKey } from './journal-index.ts';
 
-/** What the proxy needs of a journal. */
+/** The part of a journal that the proxy uses. */
 export interface CompletionJournal {
   /**
-   * Resolves when the completion is durable. `earlier` are completions of the same attempt that are durable already; what it
-   * shares with them is not written again. Rejects with `store_unavailable`: then it is not recorded.
+   * Resolves when the completion is durable. `earlier` are completions of the same attempt that are already durable; parts shared
+   * with them are written as references. Rejects with `store_unavailable`, and the completion is then not recorded.
    */
   append(completion: Completion, earlier: readonly Completion[]): Promise<void>;
 }
 
-/** Large enough that rotation is rare, small enough that one long session does not keep much of others alive. */
-const SEGMENT_BYTES = 64 * 1024 * 1024;
+/** Large enough that rotation is rare, small enough that one long session does not keep many records of others on the disk. */
+const SEGMENT_BYTES = 64 * MIB;
 
 const SEGMENT_NAME = /^capture-(\d{8})\.log$/;
 
 export type CaptureJournalOptions = {
   readonly segmentBytes?: number;
-  /** For tests: how files are opened. */
+  /** How files are opened; for tests. */
   readonly openFile?: OpenAppendFile;
-  /** Hears how long it took until a batch was on the disk. Must not throw. */
+  /** Called with the milliseconds that writing and syncing a batch took. Must not throw. */
   readonly onSync?: (tookMs: number) => void;
-  /** For {@link onSync}; default: the system's. */
+  /** Times {@link onSync}; default: the system clock. */
   readonly clock?: Clock;
 };
 
 type Segment = {
   readonly path: string;
   readonly file: AppendFile;
-  /** Attempts with records in it that are not released yet. */
+  /** Attempts that have records in the segment and are not released yet, by {@link attemptKey}. */
   readonly attempts: Set<string>;
   bytes: number;
-  /** No longer written to. */
+  /** `true` once the segment is no longer written to. */
   sealed: boolean;
 };
 
@@ -50,12 +50,12 @@ type Waiting = {
 };
 
 /**
- * The capture journal of one gateway process: every completion is on the disk before its reply leaves the proxy. Records of
- * all sessions that are ready together are written and synced together. A directory belongs to one journal at a time.
+ * The capture journal of one gateway process: every completion is on the disk before the end of its reply leaves the proxy. Records
+ * of all sessions that arrive during a write are written and synced together. A directory belongs to one journal at a time.
  */
 export class CaptureJournal implements CompletionJournal {
-  /** Segments that earlier processes left here. They are kept: `journal-index.ts` reads them, and whoever is done with one removes it. */
-  readonly leftovers: readonly string[];
+  /** Paths of the segments that earlier processes wrote. The journal never removes them; `journal-index.ts` reads them. */
+  readonly earlierSegments: readonly string[];
   private readonly directory: string;
   private readonly segmentBytes: number;
   private readonly openFile: OpenAppendFile;
@@ -68,7 +68,7 @@ export class CaptureJournal implements CompletionJournal {
   private writing: Promise<void> | null = null;
   private closed = false;
 
-  /** Creates the directory where needed. Rejects with `store_unavailable`. */
+  /** Creates the directory if it does not exist. Rejects with `store_unavailable`. */
   static async open(directory: string, options: CaptureJournalOptions = {}): Promise<CaptureJournal> {
     try {
       await mkdir(directory, { recursive: true, mode: 0o700 });
@@ -81,7 +81,7 @@ export class CaptureJournal implements CompletionJournal {
 
   private constructor(directory: string, names: readonly string[], options: CaptureJournalOptions) {
     this.directory = directory;
-    this.leftovers = names.map((name) => join(directory, name));
+    this.earlierSegments = names.map((name) => join(directory, name));
     this.nextNumber = 1 + Number(SEGMENT_NAME.exec(names.at(-1) ?? '')?.[1] ?? 0);
     this.segmentBytes = options.segmentBytes ?? SEGMENT_BYTES;
     this.openFile = options.openFile ?? openAppendFile;
@@ -89,7 +89,7 @@ export class CaptureJournal implements CompletionJournal {
     this.clock = options.clock ?? systemClock;
   }
 
-  /** Of the segments that this process has written and not removed. */
+  /** Size of the segments that this process has written and not removed. */
   get bytes(): number {
     let sum = 0;
     for (const segment of this.segments) sum += segment.bytes;
@@ -105,7 +105,7 @@ export class CaptureJournal implements CompletionJournal {
     });
   }
 
-  /** The attempt's result is safe elsewhere: segments that hold nothing else are deleted. */
+  /** Call when the attempt's result is safe elsewhere. Deletes the segments that have no records of other attempts. */
   async release(sessionId: string, attempt: number): Promise<void> {
     const key = attemptKey(sessionId, attempt);
     const done: Segment[] = [];
@@ -115,7 +115,7 @@ export class CaptureJournal implements CompletionJournal {
     await Promise.all(done.map((segment) => this.remove(segment)));
   }
 
-  /** Writes what waits, then closes; segments with unreleased attempts stay. May be called twice. */
+  /** Writes the waiting records, then closes. Segments with unreleased attempts stay on the disk. May be called twice. */
   async close(): Promise<void> {
     this.closed = true;
     await this.writing;
@@ -124,7 +124,7 @@ export class CaptureJournal implements CompletionJournal {
     if (active !== null) await this.seal(active);
   }
 
-  /** One batch after the other: what arrives while a batch is being synced makes up the next. */
+  /** Writes one batch after another. Records that arrive during the sync of a batch form the next one. */
   private async writeWaiting(): Promise<void> {
     while (this.waiting.length > 0) {
       const batch = this.waiting;
@@ -145,14 +145,14 @@ export class CaptureJournal implements CompletionJournal {
     const segment = this.active ?? (await this.openSegment());
     const frames = batch.map((entry) => entry.frame);
     const data = frames.length === 1 ? (frames[0] as Buffer) : Buffer.concat(frames);
-    // Before the write: a segment must not go away while a record of a live attempt is on its way into it.
+    // Registered before the write: a segment must not be removed while a record of a live attempt is being written to it.
     for (const entry of batch) segment.attempts.add(entry.attemptKey);
     try {
       const startedMs = this.clock.monotonicMs();
       await segment.file.append(data);
       this.onSync(this.clock.monotonicMs() - startedMs);
     } catch (error) {
-      // What the file holds now is unknown, and a failed sync is not repeatable: go on in a new one.
+      // The file's content is unknown now and a failed sync cannot be repeated, so the next batch opens a new segment.
       this.active = null;
       await this.seal(segment).catch(() => {});
       throw error;
@@ -179,7 +179,7 @@ export class CaptureJournal implements CompletionJournal {
   }
 
   private async remove(segment: Segment): Promise<void> {
-    // Its last attempt may be released while it is being sealed: either may come first.
+    // Sealing and releasing the last attempt may run concurrently; whichever is first removes the file.
     if (this.segments.delete(segment)) await unlink(segment.path);
   }
 }

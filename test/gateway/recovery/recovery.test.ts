@@ -96,7 +96,7 @@ async function nextLife(answer: (session: string) => FloeError | null = () => nu
       engines: { info: () => [], modeOf: () => refuse(), detokenize: () => refuse() },
       nodeId: 'node',
       records: records.leftovers,
-      segments: journal.leftovers,
+      segments: journal.earlierSegments,
       quarantineDir: join(dir, 'quarantine'),
       deliver: async (remains) => {
         life.tries++;

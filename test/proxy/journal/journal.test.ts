@@ -3,8 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { type OpenAppendFile, openAppendFile } from '../../../src/proxy/journal/append-file.ts';
-import { readFrames } from '../../../src/proxy/journal/frames.ts';
+import { type OpenAppendFile, openAppendFile, readFrames } from '../../../src/proxy/journal/append-file.ts';
 import { CaptureJournal, type CaptureJournalOptions } from '../../../src/proxy/journal/journal.ts';
 import { samplingSchema } from '../../../src/schema/index.ts';
 import { decodeCompletion } from '../../../src/tokens/codec.ts';
@@ -230,7 +229,7 @@ describe('the journal', () => {
     await expect(log.append(completion('c', 0), [])).rejects.toMatchObject({ code: 'store_unavailable' });
     const left = await segments();
     const next = await open();
-    expect(next.leftovers).toEqual(left);
+    expect(next.earlierSegments).toEqual(left);
     await next.append(completion('c', 0), []);
     await next.release('c', 0);
     await next.close();

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { encodeFrame, readFrames } from '../../../src/proxy/journal/frames.ts';
+import { encodeFrame, readFrames } from '../../../src/proxy/journal/append-file.ts';
 
 const payloads = fc.array(
   fc.uint8Array({ maxLength: 60 }).map((bytes) => Buffer.from(bytes)),
