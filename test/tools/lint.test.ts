@@ -1,0 +1,176 @@
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { packageRoot } from '../../src/core/package-root.ts';
+import { checkCalls } from '../../tools/lint/calls.ts';
+import { checkRooms } from '../../tools/lint/rooms.ts';
+import { checkSizes } from '../../tools/lint/sizes.ts';
+import { parseSource } from '../../tools/lint/source.ts';
+import { checkWords, WORDS } from '../../tools/lint/words.ts';
+
+const ROOT = packageRoot();
+
+const messages = (problems: readonly { readonly message: string }[]): string[] =>
+  problems.map(({ message }) => message);
+
+describe('forbidden calls', () => {
+  const PLANTED: readonly (readonly [code: string, names: string])[] = [
+    ['setTimeout(() => {}, 5);', 'setTimeout()'],
+    ['globalThis.setTimeout(() => {}, 5);', 'setTimeout()'],
+    ['setInterval(() => {}, 5);', 'setInterval()'],
+    ['export const t = Date.now();', 'Date.now()'],
+    ['export const t = new Date();', 'new Date()'],
+    ['export const t = performance.now();', 'performance.now()'],
+    ['export const s = AbortSignal.timeout(5);', 'AbortSignal.timeout()'],
+    ['export const r = Math.random();', 'Math.random()'],
+    ['export const c = structuredClone({});', 'structuredClone()'],
+    ["new AbortController().signal.addEventListener('abort', () => {});", "addEventListener('abort')"],
+    ["import { setTimeout as sleep } from 'node:timers/promises';", 'node:timers/promises'],
+    ['export default 1;', 'default export'],
+    ["export * from './x.ts';", 'name what is exported'],
+  ];
+
+  for (const folder of ['src/engines', 'verify/faults', 'bench']) {
+    it.each(PLANTED)(`are reported in ${folder}: %s`, (code, names) => {
+      const problems = checkCalls(parseSource(`${folder}/planted.ts`, `export {};\n${code}\n`));
+      expect(problems).toEqual([{ path: `${folder}/planted.ts`, line: 2, message: expect.stringContaining(names) }]);
+    });
+  }
+
+  it('are not reported in comments, strings or under other names', () => {
+    const text = [
+      '// setTimeout(f, 1); Date.now();',
+      "export const s = 'Math.random()';",
+      'export const d = new Date(0);',
+      "new EventTarget().addEventListener('close', () => {});",
+      'export const own = { now: () => 1 };',
+      'own.now();',
+    ].join('\n');
+    expect(checkCalls(parseSource('src/core/planted.ts', text))).toEqual([]);
+  });
+
+  it('are allowed in the files that provide the clock, the abort helpers and randomness', () => {
+    expect(checkCalls(parseSource('src/core/clock.ts', 'setTimeout(() => {}, 5); Date.now();'))).toEqual([]);
+    expect(checkCalls(parseSource('src/core/random.ts', 'export const r = Math.random();'))).toEqual([]);
+    const abort = "new AbortController().signal.addEventListener('abort', () => {});";
+    expect(checkCalls(parseSource('src/core/abort.ts', abort))).toEqual([]);
+  });
+});
+
+describe('import rules', () => {
+  it.each([
+    ['src/core/planted.ts', '../tokens/graph.ts', 'core may not import src/tokens/graph.ts'],
+    ['src/proxy/http/planted.ts', '../../store/store.ts', 'proxy may not import src/store/store.ts'],
+    ['src/engines/planted.ts', '../../verify/main.ts', 'engines may not import verify/main.ts'],
+    ['src/evaluators/planted.ts', '../runtimes/spawner.ts', 'evaluators may not import src/runtimes/spawner.ts'],
+    ['verify/planted.ts', '../test/skip.ts', 'verify may not import test/skip.ts'],
+  ])('report %s importing %s', (path, specifier, message) => {
+    for (const code of [
+      `import '${specifier}';`,
+      `export { x } from '${specifier}';`,
+      `await import('${specifier}');`,
+    ]) {
+      expect(messages(checkRooms(parseSource(path, code)))).toEqual([message]);
+    }
+  });
+
+  it('report a room that the table does not have, and names that say nothing', () => {
+    expect(messages(checkRooms(parseSource('src/stuff/a.ts', 'export {};')))).toEqual([
+      'the room stuff is missing from the import table',
+    ]);
+    expect(checkRooms(parseSource('src/core/utils.ts', 'export {};'))).toHaveLength(1);
+  });
+
+  it('allow a room to import what the table lists', () => {
+    const text = "import '../core/errors.ts';\nimport '../runtimes/runtime.ts';\nimport 'node:fs';";
+    expect(checkRooms(parseSource('src/evaluators/planted.ts', text))).toEqual([]);
+  });
+});
+
+describe('file sizes', () => {
+  it('report a file of more than 600 lines', () => {
+    const long = parseSource('verify/long.ts', '// line\n'.repeat(601));
+    const short = parseSource('verify/short.ts', '// line\n'.repeat(600));
+    expect(checkSizes([long, short])).toEqual([
+      { path: 'verify/long.ts', line: 0, message: '601 lines, more than 600' },
+    ]);
+  });
+
+  it('report a product whose files are long as a rule', () => {
+    const files = Array.from({ length: 10 }, (_, i) => parseSource(`src/core/f${i}.ts`, '// line\n'.repeat(400)));
+    expect(checkSizes(files)).toHaveLength(2);
+  });
+});
+
+describe('banned words', () => {
+  it.each([
+    ['// The gate opens when all have been told.', 'told'],
+    ['/**\n * Nobody waits for it.\n */', 'Nobody'],
+    ["export const text = 'the session goes on';", 'goes on'],
+    ['export const text = (n: number) => `$' + '{n} lies behind it`;', 'behind'],
+    ['/** Waits for\n * ever. */\n// It waits for ever.', 'for ever'],
+  ])('are reported with the remedy: %s', (code, word) => {
+    const warnings = checkWords(parseSource('src/core/planted.ts', code));
+    expect(warnings.length).toBeGreaterThan(0);
+    expect(warnings[0]?.message).toContain(`"${word}"`);
+  });
+
+  it('are not reported in names, nor where a word has its plain meaning', () => {
+    const text = [
+      'export const told = 1;',
+      '// Works behind a reverse proxy; two ids that nothing tells apart.',
+      'export const path = "lookups/ongoing";',
+    ].join('\n');
+    expect(checkWords(parseSource('src/core/planted.ts', text))).toEqual([]);
+  });
+
+  it('are the words that CONTRIBUTING.md lists', () => {
+    const contributing = readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8');
+    for (const { word } of WORDS) expect(contributing).toContain(`| ${word} |`);
+  });
+});
+
+describe('tools with a configuration', () => {
+  let tree = '';
+
+  beforeAll(() => {
+    tree = mkdtempSync(join(tmpdir(), 'floe-lint-'));
+    for (const name of ['biome.json', 'knip.json', 'tsconfig.json', 'package.json'])
+      cpSync(join(ROOT, name), join(tree, name));
+    symlinkSync(join(ROOT, 'node_modules'), join(tree, 'node_modules'));
+    const files = {
+      'src/cli/main.ts': "import { used } from '../core/a.ts';\n\nused();\n",
+      'src/core/a.ts':
+        "import type { B } from './b.ts';\n\nexport function used(): B | null {\n  return null;\n}\n\nexport function unused(): void {}\n",
+      'src/core/b.ts': "import { used } from './a.ts';\n\nexport type B = ReturnType<typeof used>;\n",
+      'src/core/orphan.ts': 'export const orphan = 1;\n',
+    };
+    for (const [path, text] of Object.entries(files)) {
+      mkdirSync(dirname(join(tree, path)), { recursive: true });
+      writeFileSync(join(tree, path), text);
+    }
+  });
+
+  afterAll(() => rmSync(tree, { recursive: true, force: true }));
+
+  const run = (program: string, ...args: string[]): { status: number | null; output: string } => {
+    const path = join(ROOT, 'node_modules', program);
+    const { status, stdout, stderr } = spawnSync(process.execPath, [path, ...args], { cwd: tree, encoding: 'utf8' });
+    return { status, output: stdout + stderr };
+  };
+
+  it('biome fails on two modules that import each other, even for types alone', () => {
+    const { status, output } = run('@biomejs/biome/bin/biome', 'check', 'src');
+    expect(output).toContain('noImportCycles');
+    expect(status).toBe(1);
+  });
+
+  it('knip fails on an export that no module imports and on a file that nothing reaches', () => {
+    const { status, output } = run('knip/bin/knip.js', '--include', 'exports,files');
+    expect(output).toMatch(/unused {2,}.*src\/core\/a\.ts/);
+    expect(output).toContain('src/core/orphan.ts');
+    expect(status).toBe(1);
+  });
+});

@@ -1,0 +1,40 @@
+// What biome and knip do not check: which room imports which, file sizes, calls that read time or chance, and banned words. Problems end
+// with exit status 1; banned words are warnings.
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { packageRoot } from '../src/core/package-root.ts';
+import { checkCalls } from './lint/calls.ts';
+import { checkRooms } from './lint/rooms.ts';
+import { checkSizes, sizesOf } from './lint/sizes.ts';
+import { type Problem, parseSource, type SourceFile } from './lint/source.ts';
+import { checkWords } from './lint/words.ts';
+
+const FOLDERS = ['src', 'verify', 'bench', 'tools', 'examples', 'test'];
+
+function sourceFiles(root: string, folder: string): SourceFile[] {
+  return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
+    const path = `${folder}/${entry.name}`;
+    if (entry.isDirectory()) return entry.name === 'node_modules' ? [] : sourceFiles(root, path);
+    return path.endsWith('.ts') ? [parseSource(path, readFileSync(join(root, path), 'utf8'))] : [];
+  });
+}
+
+function print(kind: string, { path, line, message }: Problem): void {
+  console.error(`${path}${line === 0 ? '' : `:${line}`}: ${kind}${message}`);
+}
+
+const root = packageRoot();
+const files = FOLDERS.flatMap((folder) => sourceFiles(root, folder));
+// Tests wait on real events and read real clocks; what they test does not.
+const programs = files.filter(({ path }) => !path.startsWith('test/'));
+const problems = [...files.flatMap(checkRooms), ...programs.flatMap(checkCalls), ...checkSizes(files)];
+const warnings = files.flatMap(checkWords);
+
+for (const warning of warnings) print('warning: ', warning);
+for (const problem of problems) print('', problem);
+const product = files.filter(({ path }) => path.startsWith('src/'));
+const { files: count, median, p90, max } = sizesOf(product);
+console.error(
+  `structure: src/ has ${count} files, median ${median}, p90 ${p90}, longest ${max} lines; ${problems.length} problems, ${warnings.length} warnings`,
+);
+process.exit(problems.length > 0 ? 1 : 0);

@@ -1,0 +1,79 @@
+import { type CallExpression, type NewExpression, Visitor } from 'oxc-parser';
+import type { Problem, SourceFile } from './source.ts';
+
+/** Files that provide what the others take as an argument. */
+const CLOCK = 'src/core/clock.ts';
+const ABORT = 'src/core/abort.ts';
+const RANDOM = 'src/core/random.ts';
+
+/** Calls that no other file may make, as they are written, with the remedy. */
+const FORBIDDEN_CALLS: Readonly<Record<string, { readonly remedy: string; readonly allowedIn: readonly string[] }>> = {
+  setTimeout: { remedy: 'take a Clock (core/clock.ts)', allowedIn: [CLOCK] },
+  setInterval: { remedy: 'take a Clock (core/clock.ts)', allowedIn: [CLOCK] },
+  'Date.now': { remedy: 'take a Clock (core/clock.ts)', allowedIn: [CLOCK] },
+  'performance.now': { remedy: 'take a Clock (core/clock.ts)', allowedIn: [CLOCK] },
+  'AbortSignal.timeout': { remedy: 'use abortAfter with a Clock (core/abort.ts)', allowedIn: [] },
+  'Math.random': { remedy: 'take a RandomSource (core/random.ts)', allowedIn: [RANDOM] },
+  structuredClone: { remedy: 'pass the value on: token data is never cloned', allowedIn: [] },
+};
+
+const TIMER_MODULES = ['node:timers', 'node:timers/promises', 'timers', 'timers/promises'];
+
+/** Modules whose interface demands a default export. */
+const DEFAULT_EXPORTS = /(vitest\.config|reporter|\.test)\.ts$|^examples\//;
+
+export function checkCalls(file: SourceFile): Problem[] {
+  const problems: Problem[] = [];
+  const report = (start: number, message: string): void => {
+    problems.push({ path: file.path, line: file.lineAt(start), message });
+  };
+  for (const { specifier, start } of file.imports) {
+    if (TIMER_MODULES.includes(specifier)) report(start, `${specifier} is not imported here; use core/clock.ts`);
+  }
+  new Visitor({
+    CallExpression: (call) => {
+      const name = calleeName(call);
+      const rule = Object.hasOwn(FORBIDDEN_CALLS, name) ? FORBIDDEN_CALLS[name] : undefined;
+      if (rule !== undefined && !rule.allowedIn.includes(file.path)) {
+        report(call.start, `${name}() is not called here; ${rule.remedy}`);
+      }
+      if (file.path !== ABORT && listensForAbort(call)) {
+        report(
+          call.start,
+          "addEventListener('abort') is not called here; use onAbort, raceAbort or linkAbort (core/abort.ts)",
+        );
+      }
+    },
+    NewExpression: (made) => {
+      const isDate = made.callee.type === 'Identifier' && made.callee.name === 'Date';
+      if (isDate && made.arguments.length === 0 && file.path !== CLOCK) {
+        report(made.start, 'new Date() reads the wall clock; take a Clock (core/clock.ts)');
+      }
+    },
+    ExportDefaultDeclaration: ({ start }) => {
+      if (!DEFAULT_EXPORTS.test(file.path)) report(start, 'a default export has no name; use a named export');
+    },
+    ExportAllDeclaration: ({ start }) => report(start, 'name what is exported instead of *'),
+  }).visit(file.program);
+  return problems;
+}
+
+/** `f` for `f()`, `a.b` for `a.b()` and `globalThis.a.b()`; empty for any other callee. */
+function calleeName({ callee }: CallExpression | NewExpression): string {
+  if (callee.type === 'Identifier') return callee.name;
+  if (callee.type !== 'MemberExpression' || callee.computed || callee.property.type !== 'Identifier') return '';
+  const { object, property } = callee;
+  if (object.type === 'Identifier')
+    return object.name === 'globalThis' ? property.name : `${object.name}.${property.name}`;
+  return '';
+}
+
+function listensForAbort({ callee, arguments: [first] }: CallExpression): boolean {
+  return (
+    callee.type === 'MemberExpression' &&
+    callee.property.type === 'Identifier' &&
+    callee.property.name === 'addEventListener' &&
+    first?.type === 'Literal' &&
+    first.value === 'abort'
+  );
+}

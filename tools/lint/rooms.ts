@@ -1,0 +1,87 @@
+import { dirname, join } from 'node:path/posix';
+import type { Problem, SourceFile } from './source.ts';
+
+/**
+ * Which rooms of `src/` a room may import: the last column of ARCHITECTURE.md. A path allows that file only; `*` allows all rooms. Every
+ * room may import itself.
+ */
+const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
+  schema: [],
+  core: ['schema'],
+  tokens: ['schema', 'core'],
+  dialects: ['schema', 'core'],
+  engines: ['schema', 'core'],
+  proxy: ['schema', 'core', 'dialects', 'engines', 'tokens'],
+  runtimes: ['schema', 'core'],
+  harnesses: ['schema', 'core'],
+  evaluators: ['schema', 'core', 'runtimes/runtime.ts'],
+  client: ['schema', 'core'],
+  observe: ['schema', 'core'],
+  store: ['schema', 'core'],
+  rollout: ['schema', 'core', 'store'],
+  gateway: [
+    'schema',
+    'core',
+    'tokens',
+    'dialects',
+    'engines',
+    'proxy',
+    'runtimes',
+    'harnesses',
+    'evaluators',
+    'client',
+    'observe',
+  ],
+  sim: ['schema', 'core', 'tokens'],
+  deployment: ['schema', 'core'],
+  plugins: ['schema', 'core', 'tokens', 'runtimes', 'harnesses', 'evaluators'],
+  testing: ['schema', 'core', 'sim', 'runtimes', 'client'],
+  cli: ['*'],
+};
+
+/** What each folder beside `src/` may import of the others. What ships imports none of them. */
+const MAY_REACH: Readonly<Record<string, readonly string[]>> = {
+  src: [],
+  tools: ['src'],
+  examples: [],
+  verify: ['src', 'tools', 'bench'],
+  bench: ['src', 'tools', 'verify'],
+  test: ['src', 'tools', 'verify', 'bench', 'examples'],
+};
+
+/** Names of files and folders that do not say what is inside. */
+const VAGUE_NAME = /(^|\/)(utils?|helpers?|common|misc)(\.ts|\/)/;
+
+export function checkRooms(file: SourceFile): Problem[] {
+  const problems: Problem[] = [];
+  const [folder = '', room = ''] = file.path.split('/');
+  if (VAGUE_NAME.test(file.path)) {
+    problems.push({ path: file.path, line: 0, message: 'a file or folder is named for the noun that it holds' });
+  }
+  if (folder === 'src' && !(room in MAY_IMPORT)) {
+    problems.push({ path: file.path, line: 0, message: `the room ${room} is missing from the import table` });
+  }
+  for (const { specifier, start } of file.imports) {
+    if (!specifier.startsWith('.')) continue;
+    const target = join(dirname(file.path), specifier);
+    if (mayImport(folder, room, target)) continue;
+    problems.push({
+      path: file.path,
+      line: file.lineAt(start),
+      message: `${place(folder, room)} may not import ${target}`,
+    });
+  }
+  return problems;
+}
+
+function mayImport(folder: string, room: string, target: string): boolean {
+  const [otherFolder = '', otherRoom = '', ...rest] = target.split('/');
+  if (otherFolder !== folder) return MAY_REACH[folder]?.includes(otherFolder) === true;
+  if (folder !== 'src' || otherRoom === room) return true;
+  const allowed = MAY_IMPORT[room] ?? [];
+  return allowed.includes('*') || allowed.includes(otherRoom) || allowed.includes([otherRoom, ...rest].join('/'));
+}
+
+function place(folder: string, room: string): string {
+  return folder === 'src' ? room : folder;
+}

@@ -1,0 +1,36 @@
+import type { Problem, SourceFile } from './source.ts';
+
+/** A file of the product or of verification is split before it is longer. */
+const MAX_LINES = 600;
+/** Nine of ten files of `src/` are at most this long. */
+const P90_LINES = 320;
+/** Half of the files of `src/` are at most this long. */
+const MEDIAN_LINES = 120;
+
+export type Sizes = { readonly files: number; readonly median: number; readonly p90: number; readonly max: number };
+
+/** Numbers of lines; all 0 without files. */
+export function sizesOf(files: readonly SourceFile[]): Sizes {
+  const lengths = files.map(lineCount).sort((a, b) => a - b);
+  const at = (share: number): number => lengths[Math.min(lengths.length - 1, Math.floor(lengths.length * share))] ?? 0;
+  return { files: lengths.length, median: at(0.5), p90: at(0.9), max: at(1) };
+}
+
+export function checkSizes(files: readonly SourceFile[]): Problem[] {
+  const problems = files.flatMap((file) => {
+    const lines = lineCount(file);
+    return lines > MAX_LINES ? [{ path: file.path, line: 0, message: `${lines} lines, more than ${MAX_LINES}` }] : [];
+  });
+  const { median, p90 } = sizesOf(files.filter(({ path }) => path.startsWith('src/')));
+  if (median > MEDIAN_LINES) problems.push(overall(`the median file has ${median} lines, more than ${MEDIAN_LINES}`));
+  if (p90 > P90_LINES) problems.push(overall(`the 90th percentile is ${p90} lines, more than ${P90_LINES}`));
+  return problems;
+}
+
+function lineCount({ text }: SourceFile): number {
+  return text.split('\n').length - (text.endsWith('\n') ? 1 : 0);
+}
+
+function overall(message: string): Problem {
+  return { path: 'src', line: 0, message };
+}

@@ -1,0 +1,48 @@
+import { Visitor } from 'oxc-parser';
+import type { Problem, SourceFile } from './source.ts';
+
+export type Word = {
+  /** How CONTRIBUTING.md lists it. */
+  readonly word: string;
+  readonly pattern: RegExp;
+  readonly instead: string;
+};
+
+/** Words that readers from outside stumble over, with the field's word for each. CONTRIBUTING.md lists the same, with reasons. */
+export const WORDS: readonly Word[] = [
+  { word: 'anew', pattern: /\banew\b/i, instead: 'retry, restart, re-…' },
+  { word: 'behind', pattern: /\bbehind\b(?! (a|an|the|its|one|any|another|some)\b)/i, instead: 'after' },
+  { word: 'deaf', pattern: /\bdeaf\b/i, instead: 'unresponsive' },
+  { word: 'for ever', pattern: /\bfor ever\b/i, instead: 'indefinitely' },
+  { word: 'go on', pattern: /\b(go|goes|going|gone|went) on\b(?! (a|an|the|its|to)\b)/i, instead: 'continue, resume' },
+  { word: 'let go of', pattern: /\blet(s|ting)? go of\b/i, instead: 'drop, release' },
+  { word: 'look again', pattern: /\blook(s|ed|ing)? (again|anew|at)\b/i, instead: 'check, poll, read' },
+  {
+    word: 'nobody, somebody, whoever',
+    pattern: /\b(nobody|somebody|whoever|whom)\b/i,
+    instead: 'the caller, client or process',
+  },
+  { word: 'told, tells', pattern: /\b(told|tells)\b(?! apart)/i, instead: 'reports, returns, sends, logs' },
+];
+
+/** Reports banned words in comments, strings and template texts. In tests only comments are read: their strings are often data. */
+export function checkWords(file: SourceFile): Problem[] {
+  const texts = file.comments.map(({ value, start }) => ({ value, start }));
+  if (!file.path.startsWith('test/')) {
+    new Visitor({
+      Literal: ({ value, start }) => {
+        if (typeof value === 'string') texts.push({ value, start });
+      },
+      TemplateElement: ({ value, start }) => {
+        texts.push({ value: value.raw, start });
+      },
+    }).visit(file.program);
+  }
+  return texts.flatMap(({ value, start }) =>
+    WORDS.flatMap(({ pattern, word, instead }) => {
+      const found = pattern.exec(value.replaceAll('\n * ', '\n   ').replaceAll(/\s+/g, ' '));
+      if (found === null) return [];
+      return [{ path: file.path, line: file.lineAt(start), message: `"${found[0]}" (${word}): write ${instead}` }];
+    }),
+  );
+}
