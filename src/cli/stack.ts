@@ -2,7 +2,7 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { systemClock } from '../core/clock.ts';
 import { parseAs } from '../core/parse.ts';
-import { takeLock } from '../core/process-lock.ts';
+import { acquireLock } from '../core/process-lock.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { type GatewayConfigInput, gatewayConfigSchema } from '../gateway/node/config.ts';
 import { type Gateway, startGateway } from '../gateway/node/gateway.ts';
@@ -34,7 +34,7 @@ export async function startServer(
   // A database of its own belongs to one server; PostgreSQL keeps several apart by itself.
   const unlock =
     storage.database === null
-      ? await takeLock(join(dir, 'server.lock'), `the server directory ${dir}`)
+      ? await acquireLock(join(dir, 'server.lock'), `the server directory ${dir}`)
       : async () => {};
   try {
     const data = await openStore({ dir, ...storage, clock: systemClock });

@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
-import { undoAll } from '../core/undo.ts';
+import { undoAll } from '../core/promises.ts';
 import { createLogger } from '../observe/log.ts';
 import { loadScenarios } from '../sim/scenario.ts';
 import { startSim } from '../sim/server.ts';

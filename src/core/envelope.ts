@@ -1,19 +1,19 @@
 import { MAX_ARTIFACTS_MB } from '../schema/index.ts';
+import { MIB } from './bytes.ts';
 import { FloeError } from './errors.ts';
 import { parseJson } from './parse.ts';
 
 /**
- * The wire form of a session's result between node and server: one line of JSON, then opaque parts. The server reads
- * the line, stores the parts as blobs and never parses a token array.
+ * The wire form of a session's result between node and server: one line of JSON, then opaque parts. The server reads the line, stores
+ * the parts as blobs and never parses a token array.
  *
  *   {"header": …, "parts": [{"name": "trajectory", "bytes": 1234}, …]}\n<bytes><bytes>…
  */
 export const ENVELOPE_TYPE = 'application/x-floe-envelope';
 
-const MIB = 1024 * 1024;
 /** Token arrays: a 200-turn session of 128k tokens is about 10 MB of JSON. */
 const TOKEN_DATA_BYTES = 64 * MIB;
-/** Of a whole envelope: the largest archive that a task may ask for, and token data beside it. */
+/** Largest envelope that a server accepts, in bytes: the largest archive that a task may request plus its token data. */
 export const RESULT_LIMIT_BYTES = MAX_ARTIFACTS_MB * MIB + TOKEN_DATA_BYTES;
 
 export type Envelope = { readonly header: unknown; readonly parts: ReadonlyMap<string, Buffer> };
@@ -24,7 +24,7 @@ export function encodeEnvelope(envelope: Envelope): Buffer {
   return Buffer.concat([headLine(envelope), ...envelope.parts.values()]);
 }
 
-/** The length of {@link encodeEnvelope}, known without copying the parts. */
+/** Length in bytes of what {@link encodeEnvelope} returns, computed without copying the parts. */
 export function envelopeLength(envelope: Envelope): number {
   return [...envelope.parts.values()].reduce((sum, part) => sum + part.length, headLine(envelope).length);
 }
@@ -34,7 +34,7 @@ function headLine(envelope: Envelope): Buffer {
   return Buffer.from(`${JSON.stringify({ header: envelope.header, parts })}\n`);
 }
 
-/** Throws `malformed_json` unless the sizes add up to exactly the body. The parts are views of `body`. */
+/** Throws `malformed_json` unless the sizes of line and parts add up to exactly the body. The parts are views of `body`. */
 export function decodeEnvelope(body: Buffer): Envelope {
   const end = body.indexOf(NEWLINE);
   if (end < 0) throw new FloeError('malformed_json', 'envelope: no header line');
@@ -49,7 +49,7 @@ export function decodeEnvelope(body: Buffer): Envelope {
       throw new FloeError('malformed_json', 'envelope: a part has no name or size');
     }
     const bytes = part.bytes as number;
-    if (parts.has(part.name)) throw new FloeError('malformed_json', `envelope: part ${part.name} is there twice`);
+    if (parts.has(part.name)) throw new FloeError('malformed_json', `envelope: part ${part.name} occurs twice`);
     if (offset + bytes > body.length) throw new FloeError('malformed_json', `envelope: part ${part.name} is cut off`);
     parts.set(part.name, body.subarray(offset, offset + bytes));
     offset += bytes;

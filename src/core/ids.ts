@@ -4,10 +4,10 @@ import type { Clock } from './clock.ts';
 const ALPHABET = '0123456789abcdefghjkmnpqrstvwxyz';
 /** 48 bits of milliseconds in base 32. */
 const TIME_DIGITS = 10;
-/** 80 random bits: no collision to be expected among 10^9 ids of one millisecond. */
+/** 80 random bits: no collision is expected among 10^9 ids of one millisecond. */
 const RANDOM_DIGITS = 16;
 
-/** A new id such as `ses_01jd…`: ids of one prefix sort by the time of their creation. */
+/** Creates an id such as `ses_01jd…`. Ids with the same prefix sort by the time of their creation. */
 export function newId(prefix: string, clock: Clock): string {
   let time = '';
   for (let rest = clock.nowMs(), i = 0; i < TIME_DIGITS; i++, rest = Math.floor(rest / 32)) {
@@ -18,21 +18,31 @@ export function newId(prefix: string, clock: Clock): string {
   return `${prefix}_${time}${random}`;
 }
 
-/** Random bytes are drawn in bulk: one draw costs 8 µs whatever its size, and every model call needs an id. */
+/** Random bytes are drawn in bulk, because one draw costs 8 µs whatever its size and every model call needs an id. */
 const POOL_BYTES = 256 * RANDOM_DIGITS;
 let pool: Buffer = Buffer.alloc(0);
-let poolAt = 0;
+let poolOffset = 0;
 
 function nextRandomBytes(): Buffer {
-  if (poolAt + RANDOM_DIGITS > pool.length) {
+  if (poolOffset + RANDOM_DIGITS > pool.length) {
     pool = randomBytes(POOL_BYTES);
-    poolAt = 0;
+    poolOffset = 0;
   }
-  poolAt += RANDOM_DIGITS;
-  return pool.subarray(poolAt - RANDOM_DIGITS, poolAt);
+  poolOffset += RANDOM_DIGITS;
+  return pool.subarray(poolOffset - RANDOM_DIGITS, poolOffset);
 }
 
-/** A session key: 256 random bits, as 43 URL-safe characters. */
+/** Creates a session key: 256 random bits as 43 URL-safe characters. */
 export function newSessionKey(): string {
   return randomBytes(32).toString('base64url');
+}
+
+const DEFAULT_PORTS: Readonly<Record<string, string>> = { 'http:': '80', 'https:': '443' };
+
+/** The default id of an engine: host, port and path of its URL in the characters that ids may have. */
+export function engineIdOf(baseUrl: string): string {
+  const url = new URL(baseUrl);
+  return `${url.hostname}-${url.port || DEFAULT_PORTS[url.protocol]}${url.pathname}`
+    .replace(/[^A-Za-z0-9._-]+/g, '-')
+    .replace(/^[^A-Za-z0-9]+|-+$/g, '');
 }

@@ -9,18 +9,18 @@ import type {
 
 type OutcomeRow = OutcomePolicy & {
   readonly status: TerminalStatus;
-  /** The infrastructure's fault: a new attempt is worth trying, and the failure is never a reward of 0. */
+  /** The infrastructure failed: the session is retried, and the failure is never a reward of 0. */
   readonly retried: boolean;
-  /** POSTRUN evaluates; otherwise the reward is null. */
+  /** Whether POSTRUN evaluates the attempt; otherwise the reward is `null`. */
   readonly evaluated: boolean;
 };
 
-/** What a task changes of the policies. */
+/** The changes that a task makes to the default policies. */
 export type OutcomeOverrides = TaskRequest['outcome_policy'];
 
-type JudgedFields = Pick<SessionSummary, 'outcome' | 'policy' | 'trainable_tokens' | 'reward'>;
+type UsabilityFields = Pick<SessionSummary, 'outcome' | 'policy' | 'trainable_tokens' | 'reward'>;
 
-/** The closed list of reasons why a session ended, each with its default policy. */
+/** Every reason why a session can end, with its status and default policy. The list is closed. */
 export const OUTCOMES: Readonly<Record<Outcome, OutcomeRow>> = {
   completed: { status: 'COMPLETED', use: 'train', in_baseline: true, retried: false, evaluated: true },
   truncated_context: { status: 'COMPLETED', use: 'train', in_baseline: true, retried: false, evaluated: true },
@@ -35,21 +35,21 @@ export const OUTCOMES: Readonly<Record<Outcome, OutcomeRow>> = {
   no_completions: { status: 'ERROR', use: 'drop', in_baseline: false, retried: false, evaluated: false },
 };
 
-/** What an outcome means for training, with what a task changes of it. */
+/** How an outcome is used in training: its default policy with the task's overrides. */
 export function policyOf(outcome: Outcome, overrides: OutcomeOverrides = {}): OutcomePolicy {
-  const own = OUTCOMES[outcome];
-  const changed = overrides[outcome];
-  return { use: changed?.use ?? own.use, in_baseline: changed?.in_baseline ?? own.in_baseline };
+  const defaults = OUTCOMES[outcome];
+  const override = overrides[outcome];
+  return { use: override?.use ?? defaults.use, in_baseline: override?.in_baseline ?? defaults.in_baseline };
 }
 
-/** How many new attempts an outcome is worth; the task's `max_attempts` bounds all together, and infinity leaves it to that. */
+/** How many times a session is retried after this outcome. Infinity when only the task's `max_attempts`, which bounds all attempts together, limits it. */
 export function retriesAfter(outcome: Outcome, overrides: OutcomeOverrides): number {
   return overrides[outcome]?.retries ?? (OUTCOMES[outcome].retried ? Number.POSITIVE_INFINITY : 0);
 }
 
-/** Why a finished sample is of no use to a trainer; null: it is usable. */
+/** Why a finished sample cannot be trained on; `null` when it can. */
 export function unusableReason(
-  { outcome, policy, trainable_tokens: tokens, reward }: JudgedFields,
+  { outcome, policy, trainable_tokens: tokens, reward }: UsabilityFields,
   hasEvaluator: boolean,
 ): UnusableReason | null {
   if (policy.use !== 'train') return outcome;

@@ -27,3 +27,12 @@ function packageName(folder: string): unknown {
     return null;
   }
 }
+
+/**
+ * Path of a compiled file of floe that runs as a process of its own; `relative` is its path from the module `importMetaUrl`. A caller
+ * that runs from `src/`, as tests do, gets the file below `dist/`, because Node 20 cannot run TypeScript.
+ */
+export function entryPath(importMetaUrl: string, relative: string): string {
+  const path = fileURLToPath(new URL(relative, importMetaUrl));
+  return importMetaUrl.endsWith('.ts') ? path.replace(/([\\/])src([\\/])(?!.*[\\/]src[\\/])/, '$1dist$2') : path;
+}

@@ -1,17 +1,17 @@
 import type { z } from 'zod';
 import { FloeError } from './errors.ts';
 
-/** Nesting that a legitimate request never needs; JSON.stringify and structuredClone fail at about 100,000 levels. */
+/** No legitimate request nests deeper; JSON.stringify and structuredClone fail at about 100,000 levels. */
 const MAX_DEPTH = 200;
 
 /**
- * Parses untrusted JSON bytes. Throws `malformed_json` on a syntax error, invalid UTF-8 or nesting beyond {@link MAX_DEPTH},
- * and `body_too_large` for more than `maxValues` values: a megabyte of text is parsed in a millisecond, a megabyte of empty
- * objects and small keys in fifty to a hundred.
+ * Parses untrusted JSON. Throws `malformed_json` on a syntax error, invalid UTF-8 or nesting beyond {@link MAX_DEPTH}, and
+ * `body_too_large` for more than `maxValues` values: a megabyte of plain text is parsed in one millisecond, but a megabyte of empty
+ * objects and short keys takes fifty to a hundred.
  */
 export function parseJson(body: Buffer | string, maxValues = Number.POSITIVE_INFINITY): unknown {
   const text = typeof body === 'string' ? body : decodeUtf8(body);
-  refuseCostlyStructure(text, maxValues);
+  checkStructure(text, maxValues);
   try {
     return JSON.parse(text);
   } catch (cause) {
@@ -30,10 +30,10 @@ function decodeUtf8(body: Buffer): string {
 }
 
 /**
- * Counts brackets and commas outside strings; every value but the first follows one of them. A linear scan that stops early
- * only when it refuses.
+ * Bounds depth and number of values before anything is built. Counts brackets and commas outside strings, because every value except
+ * the first follows one of them.
  */
-function refuseCostlyStructure(text: string, maxValues: number): void {
+function checkStructure(text: string, maxValues: number): void {
   let depth = 0;
   let values = 1;
   for (let i = 0; i < text.length; i++) {
@@ -54,6 +54,7 @@ function refuseCostlyStructure(text: string, maxValues: number): void {
   }
 }
 
+/** Index of the quote that closes the string that opens at `start`; the end of the text when none does. */
 function endOfString(text: string, start: number): number {
   let end = start;
   for (;;) {
@@ -66,10 +67,10 @@ function endOfString(text: string, start: number): number {
 }
 
 /**
- * Checks a value against a schema. Throws `schema_violation` with the path of every wrong field; `at` is where the value
- * itself is in what the client sent.
+ * Checks a value against a schema. Throws `schema_violation` with the path of every invalid field. `name` is what the message calls
+ * the value, and `at` is the path of the value in the client's input, which the paths of its fields begin with.
  */
-export function parseAs<T extends z.ZodType>(schema: T, value: unknown, what: string, at = ''): z.output<T> {
+export function parseAs<T extends z.ZodType>(schema: T, value: unknown, name: string, at = ''): z.output<T> {
   const parsed = schema.safeParse(value);
   if (parsed.success) return parsed.data;
   const issues = parsed.error.issues.map((issue) => ({
@@ -79,7 +80,7 @@ export function parseAs<T extends z.ZodType>(schema: T, value: unknown, what: st
   const first = issues[0];
   throw new FloeError(
     'schema_violation',
-    `${what}: ${first ? `${first.path}: ${first.message}` : 'invalid'}${issues.length > 1 ? ` (and ${issues.length - 1} more)` : ''}`,
+    `${name}: ${first ? `${first.path}: ${first.message}` : 'invalid'}${issues.length > 1 ? ` (and ${issues.length - 1} more)` : ''}`,
     { issues },
   );
 }

@@ -2,8 +2,8 @@ import { chmod, lstat, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 
 /**
- * Removes a directory and all below it, if it is there; also what its owner may not write, as Go leaves its module cache.
- * To be called when nothing writes to it any more. Rejects as `fs.rm` does.
+ * Removes a directory with everything below it, also folders that their owner may not write to, such as Go's module cache. Does
+ * nothing when it does not exist. Call it when no process writes to the directory any more. Rejects as `fs.rm` does.
  */
 export async function removeTree(path: string): Promise<void> {
   const remove = (): Promise<void> => rm(path, { recursive: true, force: true, maxRetries: 3 });
@@ -12,19 +12,19 @@ export async function removeTree(path: string): Promise<void> {
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code !== 'EACCES' && code !== 'EPERM') throw error;
-    await openUp(path);
+    await makeWritable(path);
     await remove();
   }
 }
 
-/** Lets the owner of the directories remove what is in them. Links are not followed. */
-async function openUp(path: string): Promise<void> {
-  const waiting = [path];
-  for (let dir = waiting.pop(); dir !== undefined; dir = waiting.pop()) {
+/** Gives the owner of every folder in the tree the right to remove its entries. Links are not followed. */
+async function makeWritable(path: string): Promise<void> {
+  const pending = [path];
+  for (let dir = pending.pop(); dir !== undefined; dir = pending.pop()) {
     const { mode } = await lstat(dir);
     await chmod(dir, mode | 0o700);
     for (const entry of await readdir(dir, { withFileTypes: true })) {
-      if (entry.isDirectory()) waiting.push(join(dir, entry.name));
+      if (entry.isDirectory()) pending.push(join(dir, entry.name));
     }
   }
 }

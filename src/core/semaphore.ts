@@ -1,9 +1,9 @@
 import { onAbort } from './abort.ts';
 
-/** A counting semaphore with first-come waiting and cancellation. `acquire` returns the release, which is safe to call twice. */
+/** A counting semaphore that serves waiters in the order of their calls. */
 export class Semaphore {
   readonly size: number;
-  private taken = 0;
+  private held = 0;
   private waiters: { grant: () => void }[] = [];
 
   constructor(size: number) {
@@ -12,22 +12,25 @@ export class Semaphore {
   }
 
   get inUse(): number {
-    return this.taken;
+    return this.held;
   }
 
   get free(): number {
-    return this.size - this.taken;
+    return this.size - this.held;
   }
 
   get waiting(): number {
     return this.waiters.length;
   }
 
-  /** Rejects with the signal's reason when it aborts first; then nothing is held. */
+  /**
+   * Resolves to the function that releases the permit; calling it twice is harmless. Rejects with the signal's reason when the signal
+   * aborts first, and then holds nothing.
+   */
   acquire(signal?: AbortSignal): Promise<() => void> {
     if (signal?.aborted) return Promise.reject(signal.reason);
-    if (this.taken < this.size) {
-      this.taken++;
+    if (this.held < this.size) {
+      this.held++;
       return Promise.resolve(this.releaseOnce());
     }
     return new Promise((resolve, reject) => {
@@ -51,7 +54,7 @@ export class Semaphore {
       if (released) return;
       released = true;
       const next = this.waiters.shift();
-      if (next === undefined) this.taken--;
+      if (next === undefined) this.held--;
       else next.grant();
     };
   }

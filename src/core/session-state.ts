@@ -4,10 +4,10 @@ import { FloeError } from './errors.ts';
 const TERMINAL: readonly SessionStatus[] = ['COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED'];
 
 /**
- * Legal moves of a session. Every live state may go back to QUEUED (its lease ran out, or the infrastructure failed and
- * a new attempt follows) and may end; a terminal state never moves again.
+ * Legal transitions of a session. Every live state may return to QUEUED (its lease expired, or the infrastructure failed and a new
+ * attempt follows) and may end. A terminal state is final.
  */
-const MOVES: Readonly<Record<SessionStatus, readonly SessionStatus[]>> = {
+const TRANSITIONS: Readonly<Record<SessionStatus, readonly SessionStatus[]>> = {
   QUEUED: ['LEASED', 'CANCELLED', 'ERROR'],
   LEASED: ['INIT', 'POSTRUN', 'QUEUED', ...TERMINAL],
   INIT: ['READY', 'POSTRUN', 'QUEUED', ...TERMINAL],
@@ -24,12 +24,12 @@ export function isTerminal(status: SessionStatus): status is TerminalStatus {
   return TERMINAL.includes(status);
 }
 
-export function canMove(from: SessionStatus, to: SessionStatus): boolean {
-  return MOVES[from].includes(to);
+export function canTransition(from: SessionStatus, to: SessionStatus): boolean {
+  return TRANSITIONS[from].includes(to);
 }
 
-/** Returns `to`, or throws `internal`: an illegal move is a defect, never input. */
-export function move(from: SessionStatus, to: SessionStatus): SessionStatus {
-  if (!canMove(from, to)) throw new FloeError('internal', `a session cannot move from ${from} to ${to}`);
+/** Returns `to`. Throws `internal` when the transition is illegal, which is always a defect and never caused by input. */
+export function transition(from: SessionStatus, to: SessionStatus): SessionStatus {
+  if (!canTransition(from, to)) throw new FloeError('internal', `a session cannot move from ${from} to ${to}`);
   return to;
 }

@@ -3,8 +3,8 @@ import type { Clock } from './clock.ts';
 import { FloeError } from './errors.ts';
 
 /**
- * The time budget of one attempt. In `active` mode only the time between `resume` and `pause` counts, so waiting in a
- * queue or in READY is free; in `wall` mode everything since construction counts.
+ * The time budget of one attempt. In `active` mode only the time between `resume` and `pause` counts, so that waiting in a queue or in
+ * READY is free. In `wall` mode all time since construction counts.
  */
 export class StageTimer {
   private readonly clock: Clock;
@@ -40,9 +40,9 @@ export class StageTimer {
   }
 
   /**
-   * Runs `work` while the timer counts, with a signal that aborts with `deadline_exceeded` when the session's budget or
-   * the stage's own (`stageBudgetMs`) runs out, or with the reason of `parent` when that aborts. Rejects as `work` does;
-   * it is `work` that must heed the signal.
+   * Runs `work` while the timer counts. Its signal aborts with `deadline_exceeded` when the budget of the session or of the stage
+   * (`stageBudgetMs`; `null` when the stage has none) is used up, or with the reason of `parent` when that aborts. Settles as `work`
+   * does, which must react to the signal.
    */
   async run<T>(
     stage: string,
@@ -52,14 +52,14 @@ export class StageTimer {
   ): Promise<T> {
     this.resume();
     const sessionMs = this.remainingMs();
-    const own = stageBudgetMs !== null && stageBudgetMs < sessionMs;
-    const limitMs = own ? stageBudgetMs : sessionMs;
-    const budget = own ? 'stage' : 'session';
+    const isStageLimit = stageBudgetMs !== null && stageBudgetMs < sessionMs;
+    const limitMs = isStageLimit ? stageBudgetMs : sessionMs;
+    const budget = isStageLimit ? 'stage' : 'session';
     const exceeded = (): FloeError =>
       new FloeError('deadline_exceeded', `${stage} ran out of its ${budget} budget`, {
         stage,
         budget,
-        limit_ms: own ? stageBudgetMs : this.budgetMs,
+        limit_ms: isStageLimit ? stageBudgetMs : this.budgetMs,
       });
     const limited = abortAfter(this.clock, limitMs, exceeded, parent);
     try {

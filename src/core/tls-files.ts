@@ -3,15 +3,16 @@ import { createSecureContext } from 'node:tls';
 import type { Clock } from './clock.ts';
 import { asFloeError, FloeError } from './errors.ts';
 
-/** Paths of PEM files: a certificate chain and its key, and the authorities that peers' certificates are checked with. */
+/** Paths of PEM files: a certificate chain, its key, and the authorities that peer certificates are checked against. */
 export type TlsFiles = { readonly cert: string; readonly key: string; readonly ca: string | null };
 
+/** The content of {@link TlsFiles}. */
 export type TlsMaterial = { readonly cert: Buffer; readonly key: Buffer; readonly ca?: Buffer };
 
-/** A renewed certificate is in use after this time; the files are few and small. */
-const LOOK_AGAIN_MS = 5_000;
+/** A renewed certificate is in use after this time. Checking often is cheap, because the files are few and small. */
+const POLL_INTERVAL_MS = 5_000;
 
-/** Throws `setup_failed` naming the file that cannot be read, or saying that certificate and key do not fit together. */
+/** Throws `setup_failed` when a file cannot be read (the message names it) or certificate and key do not match. */
 export function readTls(files: TlsFiles): TlsMaterial {
   const material = {
     cert: readPem(files.cert),
@@ -32,7 +33,7 @@ export function readTls(files: TlsFiles): TlsMaterial {
   return material;
 }
 
-/** Throws `setup_failed` naming the file. */
+/** Throws `setup_failed`, naming the file, when it cannot be read. */
 export function readPem(path: string): Buffer {
   try {
     return readFileSync(path);
@@ -42,44 +43,45 @@ export function readPem(path: string): Buffer {
 }
 
 /**
- * Calls `apply` with what the files hold whenever they change; returns the end of that. Files that cannot be used, for
- * instance because only one of them has been replaced so far, are told to `onProblem`, once for each change.
+ * Calls `apply` with the new content whenever the files change; returns a function that stops that. Files that cannot be used, for
+ * instance because only one of them has been replaced so far, are reported to `onProblem` once for each change and tried again at the
+ * next check.
  */
-export function followTls(
+export function watchTls(
   files: TlsFiles,
   clock: Clock,
   apply: (material: TlsMaterial) => void,
   onProblem: (error: FloeError) => void,
 ): () => void {
-  let known = fingerprint(files);
-  let told: string | null = null;
+  let applied = fingerprint(files);
+  let reported: string | null = null;
   let cancelTimer = (): void => {};
-  const look = (): void => {
-    const now = fingerprint(files);
-    if (now === known) told = null;
+  const poll = (): void => {
+    const current = fingerprint(files);
+    if (current === applied) reported = null;
     else {
       try {
         apply(readTls(files));
-        known = now;
-        told = null;
+        applied = current;
+        reported = null;
       } catch (thrown) {
-        if (told !== now) onProblem(asFloeError(thrown));
-        told = now;
+        if (reported !== current) onProblem(asFloeError(thrown));
+        reported = current;
       }
     }
-    cancelTimer = clock.schedule(LOOK_AGAIN_MS, look);
+    cancelTimer = clock.schedule(POLL_INTERVAL_MS, poll);
   };
-  cancelTimer = clock.schedule(LOOK_AGAIN_MS, look);
+  cancelTimer = clock.schedule(POLL_INTERVAL_MS, poll);
   return () => cancelTimer();
 }
 
-/** Changes when a file is written, replaced, linked to another, or cannot be looked at. */
+/** Changes when a file is written, replaced, linked elsewhere or becomes inaccessible. */
 function fingerprint(files: TlsFiles): string {
   const paths = [files.cert, files.key, ...(files.ca === null ? [] : [files.ca])];
-  return paths.map(stateOf).join(' ');
+  return paths.map(fileState).join(' ');
 }
 
-function stateOf(path: string): string {
+function fileState(path: string): string {
   try {
     const { ino, size, mtimeMs } = statSync(path);
     return `${ino}:${size}:${mtimeMs}`;

@@ -1,11 +1,11 @@
 const MINUTE_MS = 60_000;
 
-/** How much is saved up while nobody asks: a second's worth, so that no minute sees more than a sixtieth above the limit. */
-const SAVED_MS = 1_000;
+/** An unused allowance accumulates for at most this long, so that no minute exceeds the limit by more than a sixtieth. */
+const MAX_BURST_MS = 1_000;
 
 /**
- * An allowance per minute that grows evenly. Times are milliseconds of one monotonic clock, given with every call and never
- * going back. What is taken may be more than there is: the debt is waited for by those who come next.
+ * A rate limit: an allowance that grows evenly over each minute. Times are milliseconds of one monotonic clock that the caller passes
+ * with every call. A caller may take more than is available; later callers then wait until that debt is paid.
  */
 export class TokenBucket {
   private readonly perMs: number;
@@ -17,27 +17,27 @@ export class TokenBucket {
   constructor(perMinute: number, nowMs: number) {
     if (!(perMinute >= 1)) throw new RangeError(`an allowance must be at least 1 a minute, not ${perMinute}`);
     this.perMs = perMinute / MINUTE_MS;
-    this.capacity = Math.max(1, this.perMs * SAVED_MS);
+    this.capacity = Math.max(1, this.perMs * MAX_BURST_MS);
     this.level = this.capacity;
     this.asOfMs = nowMs;
   }
 
-  /** Milliseconds until `amount` may be taken, or as much of it as can be saved up; 0: now. */
+  /** Milliseconds until `amount` may be taken, or until the bucket is full when `amount` exceeds its capacity; 0 when it may be taken now. */
   waitMs(amount: number, nowMs: number): number {
     this.grow(nowMs);
     const missing = Math.min(amount, this.capacity) - this.level;
     const waitMs = Math.max(0, this.asOfMs - nowMs);
-    // What rounding leaves open is not worth a wait of its own.
+    // A shortage this small is only a rounding error.
     return missing <= 1e-9 ? waitMs : waitMs + missing / this.perMs;
   }
 
-  /** Takes `amount` whatever there is; a negative one gives back. */
+  /** Takes `amount` even when less is available; a negative amount is returned to the bucket. */
   take(amount: number, nowMs: number): void {
     this.grow(nowMs);
     this.level = Math.min(this.capacity, this.level - amount);
   }
 
-  /** Empty until `untilMs`, and growing from then on. A debt stays. */
+  /** Empties the bucket and lets it grow only from `untilMs` on. A debt remains. */
   emptyUntil(untilMs: number, nowMs: number): void {
     this.grow(nowMs);
     this.level = Math.min(this.level, 0);

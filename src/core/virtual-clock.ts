@@ -2,13 +2,13 @@ import type { Clock } from './clock.ts';
 
 type Timer = { readonly dueMs: number; readonly order: number; callback: (() => void) | null };
 
-/** Cancelled timers stay in the heap until they are due, unless they are more than these and more than the others. */
+/** Cancelled timers stay in the heap until they are due, or until there are more than this many and more than live ones. */
 const MAX_CANCELLED = 64;
 
-/** A clock that moves only when told to; timers fire in order of their due time. For tests and simulation. */
+/** A clock for tests and simulation: time passes only when `advance` or `fireNext` is called, and timers fire in order of their due time. */
 export class VirtualClock implements Clock {
   private currentMs: number;
-  /** A binary heap: the parent of `i` is `(i - 1) >> 1`, and due no later. */
+  /** A binary heap: the parent of timer `i` is at `(i - 1) >> 1` and is due no later. */
   private timers: Timer[] = [];
   private cancelled = 0;
   private nextOrder = 0;
@@ -39,14 +39,14 @@ export class VirtualClock implements Clock {
     };
   }
 
-  /** Moves time forward, firing what falls due on the way. */
+  /** Moves time forward by `byMs` milliseconds and fires the timers that become due, each at its time. */
   advance(byMs: number): void {
     const targetMs = this.currentMs + byMs;
     while (this.fireNext(targetMs));
     this.currentMs = targetMs;
   }
 
-  /** Moves time to the next timer that is due by `untilMs` and fires it. False: there is none, and time stands still. */
+  /** Moves time to the next timer that is due by `untilMs` and fires it. Returns false, without moving time, when there is none. */
   fireNext(untilMs = Number.POSITIVE_INFINITY): boolean {
     for (let next = this.timers[0]; next !== undefined && next.dueMs <= untilMs; next = this.timers[0]) {
       this.removeFirst();
@@ -71,7 +71,7 @@ export class VirtualClock implements Clock {
   }
 
   private forgetCancelled(): void {
-    // An array in order is a heap.
+    // A sorted array is a heap.
     this.timers = this.timers.filter((timer) => timer.callback !== null).sort((a, b) => (before(a, b) ? -1 : 1));
     this.cancelled = 0;
   }

@@ -1,5 +1,5 @@
 import type { FloeError } from '../core/errors.ts';
-import type { ReplyDelta } from '../core/reply-delta.ts';
+import type { ReplyDelta } from '../core/reply.ts';
 import type {
   AssistantMessage,
   CallKind,

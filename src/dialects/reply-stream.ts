@@ -1,5 +1,5 @@
 import { FloeError } from '../core/errors.ts';
-import type { ReplyDelta } from '../core/reply-delta.ts';
+import type { ReplyDelta } from '../core/reply.ts';
 import type { AssistantMessage, ToolCall } from '../schema/index.ts';
 import type { CanonicalReply, CanonicalRequest, Dialect, StreamEnd } from './dialect.ts';
 

@@ -1,7 +1,7 @@
 import { Pool } from 'undici';
 import { z } from 'zod';
-import { engineIdOf } from '../core/engine-id.ts';
 import { FloeError } from '../core/errors.ts';
+import { engineIdOf } from '../core/ids.ts';
 import type { EngineSpec } from '../schema/index.ts';
 import type { CallNames } from './engine.ts';
 import { callEngine, type HttpCall, type HttpReply, type OpenReply, openReply } from './http.ts';

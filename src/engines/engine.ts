@@ -1,5 +1,4 @@
-import type { ReplyDelta } from '../core/reply-delta.ts';
-import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { ReplyDelta, RoutedExperts } from '../core/reply.ts';
 import type {
   AssistantMessage,
   ChatTool,

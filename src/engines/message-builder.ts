@@ -1,4 +1,4 @@
-import type { ReplyDelta } from '../core/reply-delta.ts';
+import type { ReplyDelta } from '../core/reply.ts';
 import type { AssistantMessage, ToolCall } from '../schema/index.ts';
 import { assistantMessage } from './assistant-message.ts';
 

@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
-import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { RoutedExperts } from '../core/reply.ts';
 import type { AssistantMessage, FinishReason, StopCause, Usage, VersionSpan } from '../schema/index.ts';
 import type { GenerateReply } from './engine.ts';
 import type { ScannedIds } from './id-scan.ts';

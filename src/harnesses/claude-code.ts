@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 import type { AgentSpec, McpServer } from '../schema/index.ts';
 import { LITERAL_ENV, literal } from './config-text.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';

@@ -1,4 +1,4 @@
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 import type { AgentSpec, DialectName, Skill } from '../schema/index.ts';
 
 /** What an adapter gets to build a launch from. Paths are those that the sandbox sees. */

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 import type { DialectName } from '../schema/index.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';

@@ -1,4 +1,4 @@
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 import type { Skill } from '../schema/index.ts';
 
 /** Skill folders below a directory, as every harness with skills expects them: `<dir>/<name>/SKILL.md` and what belongs to it. */

@@ -3,12 +3,12 @@ import type { Clock } from '../core/clock.ts';
 import {
   formatTraceparent,
   parseTraceparent,
-  passingSpan,
+  passThroughSpan,
   type Span,
   type SpanAttributes,
   type SpanKind,
+  type SpanOrigin,
   type TraceContext,
-  type TracePlace,
   type Tracer,
   traceIdOf,
 } from '../core/tracing.ts';
@@ -37,9 +37,9 @@ const MAX_ERROR_CHARS = 1_000;
 /** Records what its callers' traces ask for: everything but what a submitter marked as not sampled. */
 export function recordingTracer(clock: Clock, sink: SpanSink): Tracer {
   return {
-    start(name: string, { parent, id }: TracePlace, attributes: SpanAttributes, kind: SpanKind = 'internal'): Span {
+    start(name: string, { parent, id }: SpanOrigin, attributes: SpanAttributes, kind: SpanKind = 'internal'): Span {
       const above = parent === null ? null : parseTraceparent(parent);
-      if (above !== null && !above.sampled) return passingSpan(parent);
+      if (above !== null && !above.sampled) return passThroughSpan(parent);
       const offsetMs = clock.nowMs() - clock.monotonicMs();
       const nowMs = (): number => offsetMs + clock.monotonicMs();
       const traceId = above?.traceId ?? traceIdOf(id);

@@ -1,6 +1,6 @@
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import { passingTracer, type SpanAttributes, type Tracer } from '../core/tracing.ts';
+import { passThroughTracer, type SpanAttributes, type Tracer } from '../core/tracing.ts';
 import type { Logger } from './log.ts';
 import { recordingTracer } from './recording-tracer.ts';
 import { SpanExporter } from './span-exporter.ts';
@@ -13,7 +13,7 @@ export type Tracing = {
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-const NO_TRACING: Tracing = { tracer: passingTracer, close: async () => {} };
+const NO_TRACING: Tracing = { tracer: passThroughTracer, close: async () => {} };
 
 /**
  * Traces as OpenTelemetry's environment variables ask for: with `OTEL_EXPORTER_OTLP_ENDPOINT`, or the same for traces alone, spans

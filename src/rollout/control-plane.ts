@@ -2,7 +2,7 @@ import { setMaxListeners } from 'node:events';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
-import { passingTracer, type Tracer } from '../core/tracing.ts';
+import { passThroughTracer, type Tracer } from '../core/tracing.ts';
 import type { TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
 import { sweepForever, sweepOnce } from './background.ts';
@@ -97,7 +97,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
       const callbacks = new CallbackDelivery(
         context,
         deps.callbackTransport ?? httpTransport(config),
-        deps.tracer ?? passingTracer,
+        deps.tracer ?? passThroughTracer,
       );
       const endless = [sweepForever(context), retainForever(context), endCancelledForever(context)];
       await Promise.all([callbacks.run(), ...endless]);

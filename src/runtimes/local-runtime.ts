@@ -4,7 +4,7 @@ import { dirname, join, resolve, sep } from 'node:path';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { removeTree } from '../core/remove-tree.ts';
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 import { baseEnvironment, checkEnvironment, refuseNul } from './bubblewrap/command.ts';
 import { endOrGiveUp } from './kill-wait.ts';
 import { tellKill } from './kills.ts';

@@ -1,4 +1,4 @@
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 import type { RuntimeBackend, RuntimeSpec } from '../schema/index.ts';
 
 export type ExecRequest = {

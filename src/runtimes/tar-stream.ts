@@ -1,4 +1,4 @@
-import type { SandboxFile } from '../core/sandbox-file.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
 
 const BLOCK_BYTES = 512;
 /** The name field of a header; a longer name goes into an entry of its own in front. */

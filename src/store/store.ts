@@ -27,7 +27,7 @@ export interface Store {
    * error is passed on. When the store itself fails: `store_unavailable`, nothing stays, and repeating may help.
    * `work` must await nothing but the tables it is given. It may be called again when another server got in its way, so
    * it must change nothing but the tables. What does not depend on each other may be asked for side by side, when all of it is
-   * waited for even after a failure (`allDone`); it takes place in the order of asking. Rows that it decides by are read with `lock`; tasks are locked before
+   * waited for even after a failure (`settleAll`); it takes place in the order of asking. Rows that it decides by are read with `lock`; tasks are locked before
    * their sessions, and both by id, so that no two transactions wait for each other.
    */
   transaction<T>(work: (tables: StoreTables) => Promise<T>): Promise<T>;

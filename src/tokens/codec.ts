@@ -2,7 +2,7 @@ import { endianness } from 'node:os';
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
-import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { RoutedExperts } from '../core/reply.ts';
 import { chatMessageSchema, chatToolSchema } from '../schema/index.ts';
 import { type Completion, type CompletionRequest, completionHeadSchema, requestSamplingSchema } from './completion.ts';
 import { bytesOf, sharedLength } from './sequence.ts';

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { RoutedExperts } from '../core/reply.ts';
 import {
   type ChatMessage,
   type ChatTool,

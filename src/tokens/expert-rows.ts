@@ -1,4 +1,4 @@
-import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { RoutedExperts } from '../core/reply.ts';
 import type { Completion } from './completion.ts';
 
 const BYTES: Record<RoutedExperts['dtype'], number> = { uint8: 1, uint16: 2, int32: 4 };

@@ -1,4 +1,4 @@
-import type { RoutedExperts } from '../core/routed-experts.ts';
+import type { RoutedExperts } from '../core/reply.ts';
 import type { AssistantMessage, Audit, ChatMessage, StrategySpec, TerminalStatus } from '../schema/index.ts';
 import { type AuditTally, auditTraces } from './audit.ts';
 import type { BuiltTrace, Credit } from './builders/builder.ts';

@@ -8,7 +8,7 @@ import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { harnessDir } from '../../src/cli/home.ts';
 import { FloeClient } from '../../src/client/index.ts';
-import { takeLock } from '../../src/core/process-lock.ts';
+import { acquireLock } from '../../src/core/process-lock.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
 import { startSim } from '../../src/sim/server.ts';
 import { oneCall, startTestStack, type TestStack } from '../e2e/stack.ts';
@@ -180,7 +180,7 @@ describe('two demos in one directory', () => {
     const release = await (async () => {
       await mkdir(join(dir, '.floe', 'demo'), { recursive: true });
       await writeFile(join(dir, '.floe', 'demo', 'kept'), 'x');
-      return takeLock(join(dir, '.floe', 'demo.lock'), 'the demo');
+      return acquireLock(join(dir, '.floe', 'demo.lock'), 'the demo');
     })();
     try {
       const env = { ...process.env, FLOE_HARNESS_DIR: harnessDir() };

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
-import { packageRoot } from '../../src/core/package-root.ts';
+import { entryPath, packageRoot } from '../../src/core/package-root.ts';
 
 const dirs: string[] = [];
 afterEach(() => {
@@ -38,5 +38,21 @@ describe('packageRoot', () => {
   it('throws setup_failed outside the package', () => {
     const { moduleUrl } = packageWith('other', 'dist/main.js');
     expect(() => packageRoot(moduleUrl)).toThrow(expect.objectContaining({ code: 'setup_failed' }));
+  });
+});
+
+describe('entryPath', () => {
+  it('resolves to the compiled file below dist when the caller runs from src', () => {
+    expect(entryPath('file:///home/floe/src/runtimes/spawn-client.ts', './spawn-helper.js')).toBe(
+      '/home/floe/dist/runtimes/spawn-helper.js',
+    );
+  });
+
+  it('replaces only the last src of the path', () => {
+    expect(entryPath('file:///src/floe/src/runtimes/a.ts', './b.js')).toBe('/src/floe/dist/runtimes/b.js');
+  });
+
+  it.each(['dist', '.build/src'])('resolves next to a caller that was compiled to %s', (folder) => {
+    expect(entryPath(`file:///home/floe/${folder}/runtimes/a.js`, './b.js')).toBe(`/home/floe/${folder}/runtimes/b.js`);
   });
 });

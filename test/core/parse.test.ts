@@ -22,13 +22,13 @@ describe('parseJson', () => {
     );
   });
 
-  it('refuses deep nesting, and is not fooled by brackets in strings', () => {
+  it('rejects deep nesting and ignores brackets inside strings', () => {
     expect(codeOf(() => parseJson('['.repeat(100_000) + ']'.repeat(100_000)))).toBe('malformed_json');
     expect(codeOf(() => parseJson(`${'{"a":'.repeat(300)}1${'}'.repeat(300)}`))).toBe('malformed_json');
     expect(parseJson(JSON.stringify({ a: '['.repeat(1_000), b: `\\"${'{'.repeat(1_000)}` }))).toHaveProperty('b');
   });
 
-  it('refuses more values than it is told to take, wherever they are, and does not count what is in strings', () => {
+  it('rejects more values than the limit, wherever they are, and ignores commas and brackets inside strings', () => {
     const flat = JSON.stringify(Array.from({ length: 50 }, (_, i) => i));
     const nested = JSON.stringify(Array.from({ length: 25 }, () => []));
     const keys = JSON.stringify(Object.fromEntries(Array.from({ length: 50 }, (_, i) => [`k${i}`, i])));
@@ -39,11 +39,11 @@ describe('parseJson', () => {
     expect(codeOf(() => parseJson(JSON.stringify(',[{'.repeat(100)), 1))).toBe('no error');
   });
 
-  it('refuses bytes that are not UTF-8', () => {
+  it('rejects bytes that are not UTF-8', () => {
     expect(codeOf(() => parseJson(Buffer.from([0x22, 0xff, 0xfe, 0x22])))).toBe('malformed_json');
   });
 
-  it('throws nothing but malformed_json on any bytes', () => {
+  it('throws only malformed_json, whatever the bytes are', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 200 }), (bytes) => {
         expect(['no error', 'malformed_json']).toContain(codeOf(() => parseJson(Buffer.from(bytes))));
@@ -70,9 +70,9 @@ describe('parseAs', () => {
     ['wrong type', { ...task, num_samples: '4' }, 'num_samples'],
     ['unknown nested field', { ...task, runtime: { netwrok: 'none' } }, 'runtime'],
     ['id with a slash', { ...task, task_id: '../../etc' }, 'task_id'],
-    ['callback that is no http URL', { ...task, callback_url: 'file:///etc/passwd' }, 'callback_url'],
+    ['callback with a file URL', { ...task, callback_url: 'file:///etc/passwd' }, 'callback_url'],
     ['missing harness', { instruction: 'x', agent: {} }, 'agent.harness'],
-  ])('names the field: %s', (_, body, path) => {
+  ])('names the invalid field: %s', (_, body, path) => {
     try {
       parseAs(taskRequestSchema, body, 'task');
       expect.unreachable();

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { Semaphore } from '../../src/core/semaphore.ts';
 
 describe('Semaphore', () => {
-  it('grants in the order of asking and never more than its size', async () => {
+  it('serves waiters in the order of their calls and never grants more than its size', async () => {
     const semaphore = new Semaphore(2);
     const order: number[] = [];
     const releases = [await semaphore.acquire(), await semaphore.acquire()];
@@ -22,7 +22,7 @@ describe('Semaphore', () => {
     expect(semaphore.inUse).toBe(2);
   });
 
-  it('holds nothing for a waiter that gave up', async () => {
+  it('holds nothing for a waiter that aborted', async () => {
     const semaphore = new Semaphore(1);
     const release = await semaphore.acquire();
     const controller = new AbortController();
@@ -33,7 +33,7 @@ describe('Semaphore', () => {
     expect(semaphore.free).toBe(1);
   });
 
-  it('keeps its count whatever the order of acquiring, releasing twice and giving up', async () => {
+  it('keeps its count through any order of acquiring, releasing twice and aborting', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.integer({ min: 1, max: 4 }),

@@ -5,12 +5,12 @@ import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
 const never = new AbortController().signal;
 
-/** Work that ends only when its signal aborts, with that reason. */
+/** Work that rejects with the reason of its signal and never ends otherwise. */
 const untilAborted = (signal: AbortSignal): Promise<never> =>
   new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
 
 describe('StageTimer', () => {
-  it('counts only the time inside stages on the active clock', async () => {
+  it('counts only the time inside stages in active mode', async () => {
     const clock = new VirtualClock();
     const timer = new StageTimer(clock, 1_000, 'active');
     clock.advance(5_000);
@@ -21,7 +21,7 @@ describe('StageTimer', () => {
     expect(timer.remainingMs()).toBe(500);
   });
 
-  it('counts waiting too on the wall clock', () => {
+  it('also counts waiting in wall mode', () => {
     const clock = new VirtualClock();
     const timer = new StageTimer(clock, 1_000, 'wall');
     clock.advance(400);
@@ -30,7 +30,7 @@ describe('StageTimer', () => {
     expect(timer.remainingMs()).toBe(200);
   });
 
-  it('aborts a stage when the session budget left over from earlier stages runs out', async () => {
+  it('aborts a stage when it has used up what earlier stages left of the session budget', async () => {
     const clock = new VirtualClock();
     const timer = new StageTimer(clock, 1_000, 'active');
     await timer.run('init', null, never, async () => clock.advance(700));
@@ -42,7 +42,7 @@ describe('StageTimer', () => {
     expect(timer.remainingMs()).toBe(0);
   });
 
-  it('aborts a stage at its own budget and leaves the rest of the session budget', async () => {
+  it('aborts a stage at its own budget and keeps the rest of the session budget', async () => {
     const clock = new VirtualClock();
     const timer = new StageTimer(clock, 10_000, 'active');
     const agent = timer.run('agent', 250, never, untilAborted);
@@ -51,7 +51,7 @@ describe('StageTimer', () => {
     expect(timer.remainingMs()).toBe(9_750);
   });
 
-  it('passes on the reason of the parent signal', async () => {
+  it('aborts with the reason of the parent signal', async () => {
     const clock = new VirtualClock();
     const timer = new StageTimer(clock, 1_000, 'active');
     const parent = new AbortController();

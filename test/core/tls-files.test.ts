@@ -1,33 +1,33 @@
 import { renameSync, rmSync, symlinkSync } from 'node:fs';
 import { afterEach, expect, it } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
-import { followTls, type TlsMaterial } from '../../src/core/tls-files.ts';
+import { type TlsMaterial, watchTls } from '../../src/core/tls-files.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { Authority, whyNoCertificates } from '../rollout/certificates.ts';
 import { describeIf } from '../skip.ts';
 
-describeIf(whyNoCertificates(), 'TLS files that are followed', () => {
+describeIf(whyNoCertificates(), 'watchTls', () => {
   const undo: (() => void)[] = [];
   afterEach(() => {
     for (const step of undo.splice(0).reverse()) step();
   });
 
-  function following(apply: (material: TlsMaterial) => void) {
+  function watchFiles(apply: (material: TlsMaterial) => void) {
     const authority = new Authority('floe-test');
     undo.push(() => authority.remove());
     const files = { ...authority.issue('server'), ca: null };
     const clock = new VirtualClock();
     const problems: FloeError[] = [];
-    undo.push(followTls(files, clock, apply, (error) => problems.push(error)));
+    undo.push(watchTls(files, clock, apply, (error) => problems.push(error)));
     return { authority, files, clock, problems };
   }
 
-  it('may be impossible to look at for a while: that is told once, and the process goes on', () => {
+  it('reports files that become inaccessible once and continues when they are back', () => {
     let applied = 0;
-    const { files, clock, problems } = following(() => applied++);
+    const { files, clock, problems } = watchFiles(() => applied++);
     const aside = `${files.cert}.aside`;
     renameSync(files.cert, aside);
-    // As EIO or EACCES, for root too.
+    // A link to itself cannot be read by any user, root included.
     symlinkSync(files.cert, files.cert);
     clock.advance(20_000);
     expect([problems.map(({ code }) => code), applied]).toEqual([['setup_failed'], 0]);
@@ -37,10 +37,10 @@ describeIf(whyNoCertificates(), 'TLS files that are followed', () => {
     expect([problems.length, applied]).toEqual([1, 0]);
   });
 
-  it('are read again when they could not be put to use', () => {
+  it('applies changed files at a later check when applying them failed', () => {
     let failing = true;
     let applied = 0;
-    const { authority, clock, problems } = following(() => {
+    const { authority, clock, problems } = watchFiles(() => {
       if (failing) throw new FloeError('internal', 'not now');
       applied++;
     });

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { TokenBucket } from '../../src/core/token-bucket.ts';
 
 describe('TokenBucket', () => {
-  it('grows evenly, and saves up no more than a second', () => {
+  it('grows evenly and accumulates no more than one second of its rate', () => {
     const bucket = new TokenBucket(600, 0);
     expect(bucket.waitMs(1, 0)).toBe(0);
     bucket.take(10, 0);
@@ -14,7 +14,7 @@ describe('TokenBucket', () => {
     expect(bucket.waitMs(1, 3_600_000)).toBeCloseTo(100);
   });
 
-  it('lets take more than there ever is, and be waited for afterwards', () => {
+  it('lets a caller take more than its capacity and makes later callers wait for the debt', () => {
     const bucket = new TokenBucket(60_000, 0);
     expect(bucket.waitMs(50_000, 0)).toBe(0);
     bucket.take(50_000, 0);
@@ -23,7 +23,7 @@ describe('TokenBucket', () => {
     expect(bucket.waitMs(1, 0)).toBeCloseTo(1);
   });
 
-  it('is empty until it may grow again', () => {
+  it('stays empty until the given time', () => {
     const bucket = new TokenBucket(60, 0);
     bucket.emptyUntil(30_000, 0);
     expect(bucket.waitMs(1, 0)).toBeCloseTo(31_000);
@@ -33,12 +33,12 @@ describe('TokenBucket', () => {
     expect(bucket.waitMs(1, 31_000)).toBeCloseTo(1_000);
   });
 
-  it('refuses an allowance of nothing', () => {
+  it('rejects an allowance below one per minute', () => {
     expect(() => new TokenBucket(0, 0)).toThrow(RangeError);
     expect(() => new TokenBucket(Number.NaN, 0)).toThrow(RangeError);
   });
 
-  it('never lets through more in a minute than it allows and a second has saved', () => {
+  it('never admits more per minute than its rate plus one second of burst', () => {
     const call = fc.record({ gapMs: fc.nat(4_000), amount: fc.integer({ min: 1, max: 5 }) });
     fc.assert(
       fc.property(fc.integer({ min: 60, max: 3_000 }), fc.array(call, { maxLength: 200 }), (perMinute, calls) => {
@@ -54,7 +54,7 @@ describe('TokenBucket', () => {
         for (const [i, { atMs }] of taken.entries()) {
           const minute = taken.slice(i).filter((other) => other.atMs < atMs + 60_000);
           const sum = minute.reduce((total, other) => total + other.amount, 0);
-          // A call may take its whole amount when as much as can be saved up is there.
+          // A call may take its whole amount once the bucket is full.
           expect(sum).toBeLessThanOrEqual(perMinute + Math.max(1, perMinute / 60) + 5 + 1e-6);
         }
       }),

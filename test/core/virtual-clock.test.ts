@@ -2,8 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
-describe('a virtual clock', () => {
-  it('fires by due time, then by the order of scheduling, and never what was cancelled', () => {
+describe('VirtualClock', () => {
+  it('fires timers by due time, then by order of scheduling, and never a cancelled one', () => {
     const timer = fc.record({ delayMs: fc.integer({ min: -2, max: 30 }), cancelled: fc.boolean() });
     fc.assert(
       fc.property(fc.array(timer, { maxLength: 300 }), fc.integer({ min: 0, max: 35 }), (timers, untilMs) => {
@@ -22,7 +22,7 @@ describe('a virtual clock', () => {
     );
   });
 
-  it('fires what falls due while it moves, at its time', () => {
+  it('fires timers that become due while it advances, each at its due time', () => {
     const clock = new VirtualClock();
     const at: number[] = [];
     const again = (): void => {
@@ -34,7 +34,7 @@ describe('a virtual clock', () => {
     expect(at).toEqual([5, 15, 25]);
   });
 
-  it('goes from timer to timer when asked for the next', () => {
+  it('moves from timer to timer with fireNext', () => {
     const clock = new VirtualClock();
     clock.schedule(7, () => {});
     clock.schedule(9, () => {})();
@@ -42,7 +42,7 @@ describe('a virtual clock', () => {
     expect([clock.fireNext(), clock.monotonicMs()]).toEqual([false, 7]);
   });
 
-  it('keeps no cancelled timers for long', () => {
+  it('drops cancelled timers from memory', () => {
     const clock = new VirtualClock();
     for (let i = 0; i < 10_000; i++) clock.schedule(1e9, () => {})();
     expect((clock as unknown as { timers: unknown[] }).timers.length).toBeLessThan(200);

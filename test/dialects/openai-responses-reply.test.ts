@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
 import { streamOf } from '../../src/dialects/reply-stream.ts';

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ERROR_TABLE, type ErrorCode, FloeError } from '../../src/core/errors.ts';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
 import { type CanonicalReply, type Dialect, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, type TestContext, test } from 'vitest';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest } from '../../src/engines/engine.ts';
 import { type ChatTool, type EngineSpec, samplingSchema } from '../../src/schema/index.ts';
 import type { ScenarioInput } from '../../src/sim/scenario.ts';

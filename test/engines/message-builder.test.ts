@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import { SentParts } from '../../src/dialects/reply-stream.ts';
 import { MessageBuilder } from '../../src/engines/message-builder.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';

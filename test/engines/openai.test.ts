@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import type { Engine, GenerateRequest } from '../../src/engines/engine.ts';
 import { createOpenaiEngine } from '../../src/engines/openai/engine.ts';
 import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';

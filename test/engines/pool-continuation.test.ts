@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
 import { poolOf } from '../../src/engines/pool.ts';

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
 import { engineSpecSchema } from '../../src/schema/index.ts';
 import { parseScenarios, type SimServer, startSim } from '../../src/sim/index.ts';

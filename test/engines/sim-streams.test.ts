@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
 import { createVllmEngine } from '../../src/engines/vllm/engine.ts';
 import { type ChatTool, engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';

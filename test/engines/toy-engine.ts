@@ -1,5 +1,5 @@
-import { engineIdOf } from '../../src/core/engine-id.ts';
 import { FloeError } from '../../src/core/errors.ts';
+import { engineIdOf } from '../../src/core/ids.ts';
 import type { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Engine, GenerateReply, GenerateRequest, RenderRequest } from '../../src/engines/engine.ts';
 import { UNKNOWN_TEMPLATE } from '../../src/engines/template-probe.ts';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { RoutedExperts } from '../../src/core/routed-experts.ts';
+import type { RoutedExperts } from '../../src/core/reply.ts';
 import { joinedRouting, routedExpertsOf } from '../../src/engines/vllm/routing.ts';
 
 /** An .npy file as numpy writes it: padded so that the data begins at a multiple of 64 bytes. */

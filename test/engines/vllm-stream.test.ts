@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import type { ReplyDelta } from '../../src/core/reply-delta.ts';
+import type { ReplyDelta } from '../../src/core/reply.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Engine, GenerateRequest } from '../../src/engines/engine.ts';
 import { createVllmEngine } from '../../src/engines/vllm/engine.ts';

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Clock } from '../../src/core/clock.ts';
-import { during, parseTraceparent, traceIdOf } from '../../src/core/tracing.ts';
+import { endSpanWith, parseTraceparent, traceIdOf } from '../../src/core/tracing.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { type FinishedSpan, recordingTracer } from '../../src/observe/recording-tracer.ts';
 
@@ -66,7 +66,7 @@ describe('recorded spans', () => {
   it('end once, with what the work failed with', async () => {
     const { spans, tracer } = recorder();
     const span = tracer.start('attempt', { parent: null, id: 'x' }, {});
-    await expect(during(span, Promise.reject(new Error('no'.repeat(5_000))))).rejects.toThrow();
+    await expect(endSpanWith(span, Promise.reject(new Error('no'.repeat(5_000))))).rejects.toThrow();
     span.end();
     expect(spans).toHaveLength(1);
     expect(spans[0]?.error).toMatch(/^(no){500}$/);

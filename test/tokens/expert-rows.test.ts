@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { RoutedExperts } from '../../src/core/routed-experts.ts';
+import type { RoutedExperts } from '../../src/core/reply.ts';
 import { trajectorySchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import type { RoutedExperts } from '../../src/core/routed-experts.ts';
+import type { RoutedExperts } from '../../src/core/reply.ts';
 import { TurnMemory } from '../../src/proxy/session/request-memory.ts';
 import type { AssistantMessage, DriftClass, LinkKind } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';

@@ -2,7 +2,7 @@ import { mkdir, rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import type { Command } from 'commander';
 import { FloeError } from '../../core/errors.ts';
-import { takeLock } from '../../core/process-lock.ts';
+import { acquireLock } from '../../core/process-lock.ts';
 import { installHarness } from '../../harnesses/install/install.ts';
 import type { RuntimeBackend, SessionResult } from '../../schema/index.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../sim/ledger-check.ts';
@@ -41,7 +41,7 @@ async function demo(options: Options): Promise<void> {
   const dir = join(home, 'demo');
   await mkdir(home, { recursive: true });
   // Another demo that still runs here, one left serving by --keep for instance, must not lose its files.
-  const unlock = await takeLock(join(home, 'demo.lock'), `the demo directory ${dir}`);
+  const unlock = await acquireLock(join(home, 'demo.lock'), `the demo directory ${dir}`);
   try {
     await rm(dir, { recursive: true, force: true });
     await runIn(dir, { tasks, samples, backend: choice.backend, options });

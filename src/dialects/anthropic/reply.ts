@@ -1,5 +1,5 @@
 import type { FloeError } from '../../core/errors.ts';
-import type { ReplyDelta } from '../../core/reply-delta.ts';
+import type { ReplyDelta } from '../../core/reply.ts';
 import type { ToolCall } from '../../schema/index.ts';
 import type { CanonicalReply, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
 import { harnessStatus, isContextOverflow } from '../errors.ts';

@@ -1,5 +1,5 @@
 import type { FloeError } from '../../core/errors.ts';
-import type { ReplyDelta } from '../../core/reply-delta.ts';
+import type { ReplyDelta } from '../../core/reply.ts';
 import type { ToolCall } from '../../schema/index.ts';
 import { customInput } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';

@@ -1,4 +1,4 @@
-import type { ReplyDelta } from '../../core/reply-delta.ts';
+import type { ReplyDelta } from '../../core/reply.ts';
 import { customInput } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
 import { typedEvent } from '../server-sent.ts';

@@ -1,5 +1,5 @@
-import { engineIdOf } from '../../core/engine-id.ts';
 import { FloeError } from '../../core/errors.ts';
+import { engineIdOf } from '../../core/ids.ts';
 import type { EngineInfo, EngineLocality, EnginePolicy, EngineSpec } from '../../schema/index.ts';
 import type { Engine } from '../engine.ts';
 import { choicePolicy } from './choice.ts';

@@ -1,4 +1,4 @@
-import type { RoutedExperts } from '../../core/routed-experts.ts';
+import type { RoutedExperts } from '../../core/reply.ts';
 import { refusal } from '../record.ts';
 
 /** Layers and experts per token of a model, which a server's replies do not tell. */

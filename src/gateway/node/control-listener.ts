@@ -3,7 +3,7 @@ import type { Server as TlsServer } from 'node:tls';
 import { type FastifyInstance, fastify } from 'fastify';
 import { systemClock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import { followTls, readTls, type TlsFiles } from '../../core/tls-files.ts';
+import { readTls, type TlsFiles, watchTls } from '../../core/tls-files.ts';
 import type { EnginePool } from '../../engines/pool.ts';
 import type { Logger } from '../../observe/log.ts';
 import type { GatewayMetrics } from '../../observe/metrics.ts';
@@ -76,7 +76,7 @@ export async function openControlListener(config: GatewayConfig, parts: Parts, l
 }
 
 function followCertificate(app: FastifyInstance, files: TlsFiles, log: Logger): () => void {
-  return followTls(
+  return watchTls(
     files,
     systemClock,
     (material) => (app.server as unknown as TlsServer).setSecureContext(material),

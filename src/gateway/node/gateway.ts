@@ -2,8 +2,8 @@ import { NodeApi } from '../../client/node-api.ts';
 import { type Clock, systemClock } from '../../core/clock.ts';
 import { asFloeError, type FloeError } from '../../core/errors.ts';
 import { newId } from '../../core/ids.ts';
-import { passingTracer, type Tracer } from '../../core/tracing.ts';
-import { undoAll } from '../../core/undo.ts';
+import { undoAll } from '../../core/promises.ts';
+import { passThroughTracer, type Tracer } from '../../core/tracing.ts';
 import type { EngineNotice } from '../../engines/engine.ts';
 import { createEnginePool, type EnginePool } from '../../engines/pool.ts';
 import { evaluatorRegistry } from '../../evaluators/registry.ts';
@@ -77,7 +77,7 @@ async function assemble(
   cleanups: (() => Promise<unknown>)[],
   close: () => Promise<void>,
 ): Promise<Gateway> {
-  const { clock = systemClock, tracer = passingTracer } = deps;
+  const { clock = systemClock, tracer = passThroughTracer } = deps;
   const log = deps.log.child({ node_id: config.node_id });
   const state = await takeStateDir(config.state_dir, clock);
   cleanups.push(() => state.release());

@@ -2,7 +2,7 @@ import { type DeliveredResult, deliveryLength, type NodeApi, type OwnRegistratio
 import type { Clock } from '../../core/clock.ts';
 import { sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import { during, passingTracer, type Span, type Tracer } from '../../core/tracing.ts';
+import { endSpanWith, passThroughTracer, type Span, type Tracer } from '../../core/tracing.ts';
 import type { Logger } from '../../observe/log.ts';
 import { type GatewayMetrics, recordSession } from '../../observe/metrics.ts';
 import { type Lease, type RuntimeSpec, runtimeSpecSchema } from '../../schema/index.ts';
@@ -238,7 +238,7 @@ export class NodeAgent {
   }
 
   private spanOf({ task, task_id, session_id, attempt, epoch, queued_ms }: Lease): Span {
-    const { tracer = passingTracer, api } = this.deps;
+    const { tracer = passThroughTracer, api } = this.deps;
     const names = { task_id, session_id, attempt, epoch, node_id: api.nodeId };
     const { policy_version, traceparent: parent } = task;
     const attributes = { ...names, harness: task.agent.harness, policy_version, queued_ms };
@@ -265,7 +265,7 @@ export class NodeAgent {
         trainable_tokens: summary.trainable_tokens,
       });
       const names = { session_id: attempt.id, attempt: attempt.lease.attempt };
-      const reached = await during(attempt.span.child('deliver', names, 'client'), this.handIn(attempt, finished));
+      const reached = await endSpanWith(attempt.span.child('deliver', names, 'client'), this.handIn(attempt, finished));
       if (reached.how === 'given_up') {
         log.warn({ ...attempt.names, outcome: summary.outcome }, 'session not delivered');
         return;

@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
-import { engineIdOf } from '../../core/engine-id.ts';
 import { asFloeError } from '../../core/errors.ts';
+import { engineIdOf } from '../../core/ids.ts';
 import type { EnginePool } from '../../engines/pool.ts';
 import type { Logger } from '../../observe/log.ts';
 import type { EngineDirectory, EngineSpec, Heartbeat } from '../../schema/index.ts';

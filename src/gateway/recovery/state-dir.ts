@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import { takeLock } from '../../core/process-lock.ts';
+import { acquireLock } from '../../core/process-lock.ts';
 import { removeTree } from '../../core/remove-tree.ts';
 import { openAppendFile } from '../../proxy/journal/append-file.ts';
 import { type Ended, endOwned } from '../../runtimes/processes/orphans.ts';
@@ -40,7 +40,7 @@ const OWNER_ID = /^[0-9a-f]{16}$/;
  */
 export async function takeStateDir(dir: string, clock: Clock): Promise<StateDir> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  const unlock = await takeLock(join(dir, LOCK), `the state directory ${dir}`);
+  const unlock = await acquireLock(join(dir, LOCK), `the state directory ${dir}`);
   try {
     const paths = {
       journal: join(dir, 'journal'),

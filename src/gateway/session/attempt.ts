@@ -1,8 +1,8 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import { move } from '../../core/session-state.ts';
+import { transition } from '../../core/session-state.ts';
 import { StageTimer } from '../../core/stage-timer.ts';
-import { during, NO_SPAN, type Span } from '../../core/tracing.ts';
+import { endSpanWith, NO_SPAN, type Span } from '../../core/tracing.ts';
 import type {
   AgentReport,
   Lease,
@@ -94,7 +94,7 @@ export class Attempt {
   }
 
   enter(status: SessionStatus): void {
-    this.currentStatus = move(this.currentStatus, status);
+    this.currentStatus = transition(this.currentStatus, status);
     this.signs++;
     this.onChange(status);
   }
@@ -139,7 +139,7 @@ export class Attempt {
     const span = above.child(key.replace(/_ms$/, ''), { session_id: this.id, attempt: this.lease.attempt });
     this.open.set(key, start);
     try {
-      return await during(span, work(span));
+      return await endSpanWith(span, work(span));
     } finally {
       this.open.delete(key);
       this.spans.set(key, this.clock.monotonicMs() - start);

@@ -2,7 +2,7 @@ import { mkdtemp, readdir, rename, rm, stat, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
-import { SANDBOX_UID } from '../../core/sandbox-user.ts';
+import { SANDBOX_UID } from '../../core/sandbox.ts';
 import { compileCacheDir, type HarnessInstall } from '../harness.ts';
 import { commandOf, programPath } from './catalog.ts';
 import { makeReadable } from './permissions.ts';

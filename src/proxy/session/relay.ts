@@ -1,4 +1,4 @@
-import type { ReplyDelta } from '../../core/reply-delta.ts';
+import type { ReplyDelta } from '../../core/reply.ts';
 import type { ReplyListener } from '../../engines/engine.ts';
 import type { AssistantMessage } from '../../schema/index.ts';
 import { callIdOf } from '../prompt/call-ids.ts';

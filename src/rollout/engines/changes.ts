@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { isoNow } from '../../core/clock.ts';
-import { engineIdOf } from '../../core/engine-id.ts';
 import { FloeError } from '../../core/errors.ts';
+import { engineIdOf } from '../../core/ids.ts';
 import type {
   EngineChange,
   EngineInfo,

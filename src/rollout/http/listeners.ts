@@ -2,7 +2,7 @@ import type { AddressInfo, Server, Socket } from 'node:net';
 import type { Server as TlsServer } from 'node:tls';
 import type { FastifyInstance } from 'fastify';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import { followTls, readTls, type TlsFiles, type TlsMaterial } from '../../core/tls-files.ts';
+import { readTls, type TlsFiles, type TlsMaterial, watchTls } from '../../core/tls-files.ts';
 import type { RolloutConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
 import type { Face, RouteName } from './api.ts';
@@ -89,7 +89,7 @@ export class Listeners {
       for (const { app } of this.all()) (app.server as unknown as TlsServer).setSecureContext(material);
       log.info({ ...files }, 'the certificate was read again; new connections have it');
     };
-    this.endFollowing = followTls(files, clock, apply, (error) =>
+    this.endFollowing = watchTls(files, clock, apply, (error) =>
       log.error({ error: error.message }, 'the changed certificate cannot be used; the one before it stays'),
     );
   }

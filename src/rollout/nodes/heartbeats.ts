@@ -1,5 +1,5 @@
 import { isoNow } from '../../core/clock.ts';
-import { canMove, isTerminal } from '../../core/session-state.ts';
+import { canTransition, isTerminal } from '../../core/session-state.ts';
 import type { Heartbeat, HeartbeatReply, SessionProgress, SessionStatus } from '../../schema/index.ts';
 import type { NodeRow, SessionRow, StoreTables } from '../../store/index.ts';
 import { change, type Effects, type RolloutContext } from '../context.ts';
@@ -160,7 +160,7 @@ function reachable(from: SessionStatus, to: SessionStatus): boolean {
   const seen = new Set(open);
   for (let status = open.pop(); status !== undefined; status = open.pop()) {
     for (const next of ['INIT', 'READY', 'RUNNING', 'POSTRUN'] as const) {
-      if (seen.has(next) || !canMove(status, next)) continue;
+      if (seen.has(next) || !canTransition(status, next)) continue;
       seen.add(next);
       open.push(next);
     }

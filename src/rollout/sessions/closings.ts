@@ -1,6 +1,6 @@
-import { allDone } from '../../core/all-done.ts';
 import { isoNow } from '../../core/clock.ts';
-import { move } from '../../core/session-state.ts';
+import { settleAll } from '../../core/promises.ts';
+import { transition } from '../../core/session-state.ts';
 import type { SessionSummary } from '../../schema/index.ts';
 import type { EndedCounts, ResultBlobs, SessionRow, StoreTables } from '../../store/index.ts';
 import type { Effects, RolloutContext } from '../context.ts';
@@ -25,7 +25,7 @@ export async function closeSession(
 ): Promise<number> {
   const { summary } = ending;
   const ended = {
-    status: move(row.status, summary.status),
+    status: transition(row.status, summary.status),
     turns: summary.agent?.turns ?? row.turns,
     sampled_tokens: summary.audit?.tokens.sampled ?? row.sampled_tokens,
   };
@@ -41,7 +41,7 @@ export async function closeSession(
   });
   effects.sessionChanged({ ...row, ...ended }, summary);
   effects.topics.add('results');
-  const [cursor] = await allDone([appended, updated]);
+  const [cursor] = await settleAll([appended, updated]);
   return cursor;
 }
 

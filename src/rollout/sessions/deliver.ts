@@ -1,6 +1,6 @@
-import { allDone } from '../../core/all-done.ts';
 import { isoNow } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import { settleAll } from '../../core/promises.ts';
 import { isTerminal } from '../../core/session-state.ts';
 import type { DeliveryReply, SessionSummary } from '../../schema/index.ts';
 import type { DeliveryRow, ResultBlobs, SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
@@ -36,7 +36,10 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
     const blobs = await storeParts(context, delivered);
     const delivery = { nodeId, summary, digest: digestOf(delivered.header, blobs), blobs };
     return await change(context, async (tables, effects) => {
-      const [task, row] = await allDone([tables.tasks.lock(summary.task_id), tables.sessions.lock(summary.session_id)]);
+      const [task, row] = await settleAll([
+        tables.tasks.lock(summary.task_id),
+        tables.sessions.lock(summary.session_id),
+      ]);
       const checked = await check(tables, nodeId, summary, row, task, delivery.digest);
       if (checked.kind === 'repeated') return checked.reply;
       return accept(context, tables, effects, checked, delivery);
@@ -88,7 +91,7 @@ async function accept(
   });
   const reply = { session_id: row.session_id, duplicate: false };
   if (next !== null) {
-    await allDone([added, requeue(context, tables, effects, row, next)]);
+    await settleAll([added, requeue(context, tables, effects, row, next)]);
     return { ...reply, requeued: true, cursor: null };
   }
   const ended = givenUp
@@ -99,7 +102,7 @@ async function accept(
         details: { node_id: delivery.nodeId },
       })
     : endSession(context, tables, effects, row, { summary, blobs, hasEvaluator: request.evaluator !== null });
-  const [, cursor] = await allDone([added, ended, observeDuration(context, tables, request, summary)]);
+  const [, cursor] = await settleAll([added, ended, observeDuration(context, tables, request, summary)]);
   return { ...reply, requeued: false, cursor };
 }
 

@@ -1,6 +1,6 @@
-import { allDone } from '../../core/all-done.ts';
 import { isoNow } from '../../core/clock.ts';
-import { move } from '../../core/session-state.ts';
+import { settleAll } from '../../core/promises.ts';
+import { transition } from '../../core/session-state.ts';
 import type { Outcome, SessionError } from '../../schema/index.ts';
 import type { SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
 import type { Effects, RolloutContext } from '../context.ts';
@@ -21,7 +21,7 @@ export async function endSession(
   ending: Ending & { readonly hasEvaluator: boolean },
 ): Promise<number> {
   const counts = countsOf(ending.summary, ending.hasEvaluator);
-  const [cursor] = await allDone([
+  const [cursor] = await settleAll([
     closeSession(context, tables, effects, row, ending),
     countEnded(context, tables, effects, row.task_id, counts, counts.usable === 1 ? null : row),
   ]);
@@ -80,7 +80,7 @@ export async function requeue(
   const nowMs = context.time.nowMs();
   const { avoidNode = null } = next;
   const patch = {
-    status: move(row.status, 'QUEUED'),
+    status: transition(row.status, 'QUEUED'),
     attempt: next.attempt,
     max_attempts: next.maxAttempts ?? row.max_attempts,
     epoch: row.epoch + 1,

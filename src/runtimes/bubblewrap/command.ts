@@ -1,5 +1,5 @@
 import { FloeError } from '../../core/errors.ts';
-import { SANDBOX_UID } from '../../core/sandbox-user.ts';
+import { SANDBOX_UID } from '../../core/sandbox.ts';
 import type { RuntimeSpec } from '../../schema/index.ts';
 import type { StartRequest } from '../runtime.ts';
 import { AGENT_HOME, type SandboxHost } from './host.ts';

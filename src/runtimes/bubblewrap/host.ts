@@ -16,8 +16,8 @@ import {
 import { release } from 'node:os';
 import { basename, join } from 'node:path';
 import { promisify } from 'node:util';
-import { entryPath } from '../../core/entry.ts';
-import { SANDBOX_UID } from '../../core/sandbox-user.ts';
+import { entryPath } from '../../core/package-root.ts';
+import { SANDBOX_UID } from '../../core/sandbox.ts';
 
 /** Where the programs of the host that build sandboxes are looked for; the gateway's own PATH is not trusted with it. */
 export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';

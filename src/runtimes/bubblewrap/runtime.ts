@@ -3,7 +3,7 @@ import { constants } from 'node:os';
 import { posix } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { SandboxFile } from '../../core/sandbox-file.ts';
+import type { SandboxFile } from '../../core/sandbox.ts';
 import { endOrGiveUp } from '../kill-wait.ts';
 import { tellKill } from '../kills.ts';
 import type { Cgroups } from '../processes/cgroup.ts';

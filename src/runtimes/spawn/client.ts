@@ -1,6 +1,6 @@
 import { type ChildProcess, fork } from 'node:child_process';
-import { entryPath } from '../../core/entry.ts';
 import { FloeError } from '../../core/errors.ts';
+import { entryPath } from '../../core/package-root.ts';
 import type { HelperReply, HelperRequest } from './protocol.ts';
 import type { SpawnedProcess, Spawner, SpawnRequest, SpawnResult } from './spawner.ts';
 

@@ -1,4 +1,4 @@
-import type { RoutedExperts } from '../../core/routed-experts.ts';
+import type { RoutedExperts } from '../../core/reply.ts';
 import type { VersionSpan } from '../../schema/index.ts';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 

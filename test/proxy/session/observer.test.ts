@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
-import { passingSpan } from '../../../src/core/tracing.ts';
+import { passThroughSpan } from '../../../src/core/tracing.ts';
 import { createProxy, type ModelProxy } from '../../../src/proxy/http/proxy.ts';
 import type { EndedCall } from '../../../src/proxy/session/observer.ts';
 import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
@@ -103,7 +103,7 @@ describe('the observer of model calls', () => {
 
 describe('the trace of a session', () => {
   it('is told to the engine', async () => {
-    await open({ span: passingSpan(PARENT) });
+    await open({ span: passThroughSpan(PARENT) });
     await post(chat());
     expect(rig.server.received.map(({ headers }) => headers.traceparent)).toEqual([PARENT]);
   });

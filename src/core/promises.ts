@@ -1,0 +1,27 @@
+type Values<T extends readonly Promise<unknown>[]> = { [K in keyof T]: Awaited<T[K]> };
+
+/**
+ * As `Promise.all`, but settles only after every promise has, so that nothing still runs in the background while the caller handles a
+ * failure. Rejects with the reason of the first promise in list order that failed: after the first failing statement of a transaction
+ * the database rejects all later ones, so only that reason is the cause.
+ */
+export async function settleAll<T extends readonly Promise<unknown>[]>(promises: readonly [...T]): Promise<Values<T>> {
+  await Promise.allSettled(promises);
+  return Promise.all(promises) as Promise<Values<T>>;
+}
+
+/**
+ * Runs the steps from the last to the first and empties the list. A failing step does not keep the others from running; the first
+ * failure is thrown after all of them.
+ */
+export async function undoAll(steps: (() => Promise<unknown>)[]): Promise<void> {
+  const failures: unknown[] = [];
+  for (let undo = steps.pop(); undo !== undefined; undo = steps.pop()) {
+    try {
+      await undo();
+    } catch (error) {
+      failures.push(error);
+    }
+  }
+  if (failures.length > 0) throw failures[0];
+}

@@ -1,0 +1,32 @@
+import { describe, expect, it } from 'vitest';
+import { settleAll, undoAll } from '../../src/core/promises.ts';
+
+describe('settleAll', () => {
+  it('resolves to the values in list order', async () => {
+    const slow = new Promise<string>((resolve) => setTimeout(resolve, 5, 'slow'));
+    expect(await settleAll([slow, Promise.resolve(2)])).toEqual(['slow', 2]);
+  });
+
+  it('waits for all others after a failure and throws the first of the list', async () => {
+    const order: string[] = [];
+    const failLater = (name: string) =>
+      new Promise((_, reject) => setTimeout(() => reject(new Error(name)), 5)).finally(() => order.push(name));
+    const failed = settleAll([failLater('listed first'), Promise.reject(new Error('failed first'))]);
+    await expect(failed.finally(() => order.push('thrown'))).rejects.toThrow('listed first');
+    expect(order).toEqual(['listed first', 'thrown']);
+  });
+});
+
+describe('undoAll', () => {
+  it('runs all steps from the last to the first and throws the first failure', async () => {
+    const done: string[] = [];
+    const step = (name: string, error?: Error) => async () => {
+      done.push(name);
+      if (error !== undefined) throw error;
+    };
+    const steps = [step('server', new Error('server')), step('engine'), step('node', new Error('node')), step('last')];
+    await expect(undoAll(steps)).rejects.toThrow('node');
+    expect([done, steps]).toEqual([['last', 'node', 'engine', 'server'], []]);
+    await undoAll(steps);
+  });
+});
