@@ -1,5 +1,5 @@
 import { describe, it, type TestContext } from 'vitest';
-import { findTool } from '../verify/services/cluster-tools.mjs';
+import { findTool } from '../verify/services/tools.ts';
 
 /**
  * What this machine lacks to run a test, and the command that provides it, such as `bwrap is not installed: apt-get install -y
@@ -26,7 +26,7 @@ export function itIf(
 
 /** The reason to skip tests that run `name`, one of the tools that check scripts and manifests; `null` when it is installed. */
 export function toolMissing(name: string): MissingPart {
-  return findTool(name) === null ? `${name} is not installed: node tools/install-cluster-tools.mjs` : null;
+  return findTool(name) === null ? `${name} is not installed: npm run verify -- install` : null;
 }
 
 /** The reason to skip tests that run a harness; `null` when it is installed. */

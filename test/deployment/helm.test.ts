@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { parse, parseAllDocuments, stringify } from 'yaml';
 import { configFileSchema } from '../../src/cli/config-file.ts';
-import { findTool } from '../../verify/services/cluster-tools.mjs';
+import { findTool } from '../../verify/services/tools.ts';
 import { describeIf, toolMissing } from '../skip.ts';
 
 const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');

@@ -7,7 +7,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { ClusterConfig } from '../../src/deployment/cluster-config.ts';
 import { slurmPlan } from '../../src/deployment/slurm-plan.ts';
 import { quoted, templated, wordSchema } from '../../src/deployment/words.ts';
-import { findTool } from '../../verify/services/cluster-tools.mjs';
+import { findTool } from '../../verify/services/tools.ts';
 import { describeIf, toolMissing } from '../skip.ts';
 import { fullConfig } from './configs.ts';
 

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll } from 'vitest';
-import { type PostgresCluster, startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.mjs';
+import { type PostgresCluster, startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
 
 /** Why no PostgreSQL server can be started here, with the command that helps; `null` when one can. */
 export function postgresMissing(): string | null {

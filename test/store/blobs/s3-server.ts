@@ -5,22 +5,22 @@ import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import type { AddressInfo } from 'node:net';
 import { connect, createServer } from 'node:net';
-import { homedir, tmpdir } from 'node:os';
-import { delimiter, join } from 'node:path';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { findTool } from '../../../verify/services/tools.ts';
 
 const PROGRAM = 'versitygw';
 const BUCKET = 'floe';
 
-/** The S3 server's program, or null: `$FLOE_S3_SERVER`, the PATH, or where `tools/install-s3-server.mjs` puts it. */
+/** The S3 server's program, or null: `$FLOE_S3_SERVER`, the PATH, or where `npm run verify -- install` puts it. */
 function findS3Server(): string | null {
-  const folders = [...(process.env.PATH ?? '').split(delimiter), join(homedir(), '.cache', 'floe', 'tools')];
-  const places = [process.env.FLOE_S3_SERVER ?? '', ...folders.map((folder) => join(folder, PROGRAM))];
-  return places.find((place) => place !== '' && existsSync(place)) ?? null;
+  const configured = process.env.FLOE_S3_SERVER;
+  return configured !== undefined && existsSync(configured) ? configured : findTool(PROGRAM);
 }
 
 /** Why no S3 server can be started here, with the command that helps; `null` when one can. */
 export function s3Missing(): string | null {
-  return findS3Server() === null ? `${PROGRAM} is not installed: node tools/install-s3-server.mjs` : null;
+  return findS3Server() === null ? `${PROGRAM} is not installed: npm run verify -- install` : null;
 }
 
 export type S3Server = {

@@ -1,15 +1,18 @@
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
-import { BUGS, withDefect } from '../../../verify/control-plane/planted-defects.mjs';
+import { describe, expect, it } from 'vitest';
+import { packageRoot } from '../../../src/core/package-root.ts';
+import { DEFECTS, withDefect } from '../../../verify/control-plane/planted-defects.ts';
 
-const DIST = join(import.meta.dirname, '..', '..', 'dist');
+const BUILD = join(packageRoot(), '.build');
 
-test.each(BUGS)('the code still has the place of the planted defect "$name"', (bug) => {
-  const { before, text } = withDefect(DIST, bug);
-  expect(text).not.toBe(before);
-});
+describe('the list of planted defects', () => {
+  it.each(DEFECTS)('matches the source: $name', (defect) => {
+    const { before, after } = withDefect(BUILD, defect);
+    expect(after).not.toBe(before);
+  });
 
-test('a defect whose place is gone is told by name', () => {
-  const gone = { name: 'gone', file: 'core/ids.js', edits: [['no such text', '']] };
-  expect(() => withDefect(DIST, gone)).toThrow('"gone": "no such text" stands 0 times in core/ids.js');
+  it('reports a defect whose text is no longer in the source', () => {
+    const outdated = { name: 'outdated', file: 'src/core/ids.js', edits: [['no such text', '']] as const };
+    expect(() => withDefect(BUILD, outdated)).toThrow('"outdated": "no such text" occurs 0 times in src/core/ids.js');
+  });
 });

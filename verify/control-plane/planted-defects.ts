@@ -1,13 +1,21 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are pieces of source
-// Defects of the kinds that lose, double or leak sessions, for the simulation to catch. What is replaced stands exactly once in its
-// file, so a list that no longer fits the source is an error.
+// Defects of the kinds that lose, duplicate or leak sessions, for the simulation to catch. Each replaced text occurs exactly once in its
+// compiled file, so that an entry which no longer matches the source is an error.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-export const BUGS = [
+export type Defect = {
+  /** What the product would do wrong. */
+  readonly name: string;
+  /** Compiled file, relative to `.build/`. */
+  readonly file: string;
+  readonly edits: readonly (readonly [find: string, replace: string])[];
+};
+
+export const DEFECTS: readonly Defect[] = [
   {
     name: 'a disk is never synced',
-    file: 'store/memory/database.js',
+    file: 'verify/control-plane/memory-store/database.js',
     edits: [
       ['const outcome = await this.disk.sync();', "const outcome = 'synced';"],
       ['this.unsynced = [];\n        this.disk.committed', 'this.disk.committed'],
@@ -15,7 +23,7 @@ export const BUGS = [
   },
   {
     name: 'results are acknowledged before their bytes are stored',
-    file: 'rollout/sessions/delivery-envelope.js',
+    file: 'src/rollout/sessions/delivery-envelope.js',
     edits: [
       [
         'context.blobs.put(bytes)',
@@ -24,13 +32,13 @@ export const BUGS = [
     ],
   },
   {
-    name: 'a session goes back to the queue under its old epoch',
-    file: 'rollout/sessions/end.js',
+    name: 'a requeued session keeps its old epoch',
+    file: 'src/rollout/sessions/end.js',
     edits: [['epoch: row.epoch + 1,\n        node_id', 'epoch: row.epoch,\n        node_id']],
   },
   {
-    name: 'an old epoch is no reason to refuse a result',
-    file: 'rollout/sessions/deliver.js',
+    name: 'a result with an old epoch is accepted',
+    file: 'src/rollout/sessions/deliver.js',
     edits: [
       ['const fits = row.epoch === summary.epoch && row.node_id === nodeId &&', 'const fits ='],
       ['if (row.epoch !== summary.epoch || row.node_id !== nodeId) {', 'if (false) {'],
@@ -38,16 +46,16 @@ export const BUGS = [
     ],
   },
   {
-    name: 'a result is taken twice',
-    file: 'rollout/sessions/deliver.js',
+    name: 'a result is accepted twice',
+    file: 'src/rollout/sessions/deliver.js',
     edits: [
       [' && !isTerminal(row.status);', ';'],
       ["if (row.status === 'CANCELLED' ||", 'if ('],
     ],
   },
   {
-    name: 'a cancelled session still succeeds',
-    file: 'rollout/tasks/groups.js',
+    name: 'a cancelled session can still complete',
+    file: 'src/rollout/tasks/groups.js',
     edits: [
       [
         'const leased = row.lease_expires_ms !== null;\n',
@@ -57,146 +65,153 @@ export const BUGS = [
   },
   {
     name: 'a heartbeat renews no lease',
-    file: 'rollout/nodes/heartbeats.js',
+    file: 'src/rollout/nodes/heartbeats.js',
     edits: [['aging.map(({ row }) => row.session_id)', '[]']],
   },
   {
-    name: 'leases that ran out are never taken back',
-    file: 'rollout/sessions/claim.js',
+    name: 'expired leases are never requeued',
+    file: 'src/rollout/sessions/claim.js',
     edits: [['if (found > 0)', 'if (false)']],
   },
   {
-    name: 'a process that takes over leaves the sessions of the older one',
-    file: 'rollout/nodes/registration.js',
+    name: 'a new process of a node does not requeue the sessions of the old one',
+    file: 'src/rollout/nodes/registration.js',
     edits: [['await takeBackFrom(context, tables, effects, nodeId, known);', '']],
   },
   {
-    name: 'an older process of a node goes on',
-    file: 'rollout/nodes/nodes.js',
+    name: 'an older process of a node is still served',
+    file: 'src/rollout/nodes/nodes.js',
     edits: [['if (node.instance === instance)', 'if (true)']],
   },
   {
-    name: 'a draining node gets work',
-    file: 'rollout/sessions/claim.js',
+    name: 'a draining node is given sessions',
+    file: 'src/rollout/sessions/claim.js',
     edits: [['if (node.draining === 1)', 'if (false)']],
   },
   {
-    name: 'a failed attempt is tried again at once',
-    file: 'rollout/sessions/retry.js',
+    name: 'a failed attempt is retried without a pause',
+    file: 'src/rollout/sessions/retry.js',
     edits: [['delayMs: retryDelayMs(context, attempt)', 'delayMs: 0']],
   },
   {
-    name: 'a failed attempt does not count',
-    file: 'rollout/sessions/retry.js',
+    name: 'a failed attempt is not counted',
+    file: 'src/rollout/sessions/retry.js',
     edits: [['const attempt = row.attempt + 1;', 'const attempt = row.attempt;']],
   },
   {
-    name: 'a failure of the machine has reward 0',
-    file: 'rollout/sessions/summary.js',
+    name: 'an infrastructure failure has reward 0',
+    file: 'src/rollout/sessions/summary.js',
     edits: [['OUTCOMES[summary.outcome].evaluated ? summary.reward : null', 'summary.reward ?? 0']],
   },
   {
     name: 'every ended session counts as usable',
-    file: 'rollout/sessions/closings.js',
+    file: 'src/rollout/sessions/closings.js',
     edits: [['usable: unusable === null ? 1 : 0', 'usable: 1']],
   },
   {
-    name: 'an early stop stops nothing',
-    file: 'rollout/tasks/groups.js',
+    name: 'an early stop stops no session',
+    file: 'src/rollout/tasks/groups.js',
     edits: [['return least !== null && task.usable_sessions >= least;', 'return false;']],
   },
   {
     name: 'a refill is not used up',
-    file: 'rollout/tasks/groups.js',
+    file: 'src/rollout/tasks/groups.js',
     edits: [['refills_left: task.refills_left - 1', 'refills_left: task.refills_left']],
   },
   {
-    name: 'a deadline passes unseen',
-    file: 'rollout/background.js',
+    name: 'task deadlines are not enforced',
+    file: 'src/rollout/background.js',
     edits: [['await sweepDeadlines(context);', '']],
   },
   {
-    name: 'a repeated submit is a conflict',
-    file: 'rollout/tasks/submit.js',
+    name: 'a repeated submission is a conflict',
+    file: 'src/rollout/tasks/submit.js',
     edits: [['return tables.tasks.findByKey(request.idempotency_key);', 'return undefined;']],
   },
   {
-    name: 'a cancellation before the submit is forgotten',
-    file: 'rollout/tasks/submit.js',
+    name: 'a cancellation before the submission is forgotten',
+    file: 'src/rollout/tasks/submit.js',
     edits: [['if (await tables.tombstones.has(taskId, nowMs))', 'if (false)']],
   },
   {
-    name: 'a restarted server starts its time anew',
-    file: 'rollout/service-time.js',
+    name: 'a restarted server restarts its clock',
+    file: 'src/rollout/service-time.js',
     edits: [['this.currentMs = Math.max(this.nowMs(), storedMs);', 'this.currentMs = this.nowMs();']],
   },
   {
     name: 'a page skips a result',
-    file: 'rollout/sessions/results.js',
+    file: 'src/rollout/sessions/results.js',
     edits: [['next: rows.at(-1)?.cursor ?? after', 'next: (rows.at(-1)?.cursor ?? after - 1) + 1']],
   },
   {
     name: 'results count as collected when they are sent',
-    file: 'rollout/sessions/results.js',
+    file: 'src/rollout/sessions/results.js',
     edits: [['tables.results.collect(trainer, position.after)', 'tables.results.collect(trainer, 1e9)']],
   },
   {
     name: 'results never count as collected',
-    file: 'rollout/sessions/results.js',
+    file: 'src/rollout/sessions/results.js',
     edits: [['await tables.results.collect(trainer, position.after);', ';']],
   },
   {
-    name: 'a trainer that does not collect gets more and more',
-    file: 'rollout/sessions/scheduling.js',
+    name: 'a trainer that collects nothing is not held back',
+    file: 'src/rollout/sessions/scheduling.js',
     edits: [['if (load[what] >= most)', 'if (false)']],
   },
   {
     name: 'the first trainer gets every session',
-    file: 'core/fair-shares.js',
+    file: 'src/core/fair-shares.js',
     edits: [['/ weight;', '* 0;']],
   },
   {
     name: 'a callback is sent by every server',
-    file: 'rollout/callbacks/delivery.js',
+    file: 'src/rollout/callbacks/delivery.js',
     edits: [['time.nowMs() + this.context.config.callback_claim_seconds * 1000', 'time.nowMs()']],
   },
   {
-    name: 'a callback counts as delivered whatever the answer',
-    file: 'rollout/callbacks/delivery.js',
+    name: 'a callback counts as delivered whatever the status of the reply',
+    file: 'src/rollout/callbacks/delivery.js',
     edits: [['return status >= 200 && status <= 299;', 'return true;']],
   },
   {
-    name: 'each try of a callback has a key of its own',
-    file: 'rollout/callbacks/signature.js',
+    name: 'each try of a callback has another idempotency key',
+    file: 'src/rollout/callbacks/signature.js',
     edits: [['return `floe-task-${row.task_id}`;', 'return `floe-task-${row.task_id}-${row.tries}`;']],
   },
   {
-    name: 'a change wakes nobody',
-    file: 'rollout/context.js',
+    name: 'a change wakes no waiting request',
+    file: 'src/rollout/context.js',
     edits: [['context.wakeups.wake(topic);', ';']],
   },
   {
-    name: 'a node goes on with what it was told to end',
-    file: 'gateway/node/node-agent.js',
+    name: 'a node does not stop a session that the server ended',
+    file: 'src/gateway/node/node-agent.js',
     edits: [['?.attempt.stop(reason);', ';']],
   },
   {
-    name: 'remains are acknowledged and not kept',
-    file: 'rollout/sessions/partials.js',
+    name: 'partial results are acknowledged and not stored',
+    file: 'src/rollout/sessions/partials.js',
     edits: [['await tables.results.addDelivery({', 'void ({']],
   },
 ];
 
-/** The file below `dist` with a defect in it. Throws when the code is no longer what the defect was made for. */
-export function withDefect(dist, { name, file, edits }) {
-  const before = readFileSync(join(dist, file), 'utf8');
-  let text = before;
+/**
+ * The text of the defect's file below the compiled tree `build`, without and with the defect. Throws an Error when the file no longer has
+ * the text that the defect replaces.
+ */
+export function withDefect(
+  build: string,
+  { name, file, edits }: Defect,
+): { readonly before: string; readonly after: string } {
+  const before = readFileSync(join(build, file), 'utf8');
+  let after = before;
   for (const [find, replace] of edits) {
-    const parts = text.split(find);
-    if (parts.length !== 2)
-      throw new Error(`"${name}": ${JSON.stringify(find)} stands ${parts.length - 1} times in ${file}`);
-    text = parts.join(replace);
+    const parts = after.split(find);
+    if (parts.length !== 2) {
+      throw new Error(`"${name}": ${JSON.stringify(find)} occurs ${parts.length - 1} times in ${file}, not once`);
+    }
+    after = parts.join(replace);
   }
-  if (text === before) throw new Error(`"${name}" changes nothing in ${file}`);
-  return { before, text };
+  if (after === before) throw new Error(`"${name}" changes nothing in ${file}`);
+  return { before, after };
 }

@@ -1,0 +1,59 @@
+// Plants defects into a copy of the compiled tree, one at a time: the simulation must catch each.
+import { cpSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, relative } from 'node:path';
+import { packageRoot } from '../../src/core/package-root.ts';
+import { DEFECTS, type Defect, withDefect } from './planted-defects.ts';
+import { OWN_MODULE, simulateSeeds } from './seeds.ts';
+
+/** A defect that shows in none of this many seeds counts as not caught. */
+const MAX_SEEDS = 3_000;
+
+export type Hunt = {
+  /** Defects that are planted at a time, each in a copy of the tree of its own. */
+  readonly jobs: number;
+  readonly print: (line: string) => void;
+};
+
+/** Plants each defect and simulates until it is caught. Prints each with the seed that caught it. */
+export async function hunt({ jobs, print }: Hunt): Promise<{ readonly planted: number; readonly caught: number }> {
+  const root = packageRoot();
+  const build = join(root, '.build');
+  const next = DEFECTS.values();
+  let caught = 0;
+  const lane = async (): Promise<void> => {
+    const home = mkdtempSync(join(tmpdir(), 'floe-planted-'));
+    try {
+      const copy = join(home, '.build');
+      for (const folder of ['src', 'verify/control-plane']) {
+        cpSync(join(build, folder), join(copy, folder), { recursive: true, filter: (path) => !path.endsWith('.map') });
+      }
+      cpSync(join(root, 'package.json'), join(home, 'package.json'));
+      symlinkSync(join(root, 'node_modules'), join(home, 'node_modules'));
+      const module = join(copy, relative(build, OWN_MODULE));
+      for (const defect of next) {
+        const restore = plant(copy, defect);
+        const { failures } = await simulateSeeds({ module, from: 1, count: MAX_SEEDS, jobs: 1, maxFailures: 1 });
+        restore();
+        const [first] = failures;
+        if (first !== undefined) caught++;
+        const result = first === undefined ? 'NOT CAUGHT' : 'caught';
+        const by =
+          first === undefined ? `in ${MAX_SEEDS} seeds` : `by seed ${first.seed}: ${first.invariant}: ${first.message}`;
+        print(`${result}  ${defect.name}\n        ${by}`);
+      }
+    } finally {
+      rmSync(home, { recursive: true, force: true });
+    }
+  };
+  await Promise.all(Array.from({ length: jobs }, lane));
+  return { planted: DEFECTS.length, caught };
+}
+
+/** Writes the defect into the tree; the returned function removes it. */
+function plant(build: string, defect: Defect): () => void {
+  const path = join(build, defect.file);
+  const { before, after } = withDefect(build, defect);
+  writeFileSync(path, after);
+  return () => writeFileSync(path, before);
+}

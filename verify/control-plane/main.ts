@@ -1,0 +1,90 @@
+// `npm run verify -- simulate`: simulates whole clusters on a virtual clock, one for each seed, and checks every promise of floe in each.
+//
+//   npm run verify -- simulate [--seeds N] [--from N] [--jobs N] [--planted] [--json]
+//   npm run verify -- simulate --seed N [--trace]     one simulation; --trace prints all its events
+//
+// Ends with "violations N"; with --planted, defects are planted as well and must be caught.
+import { availableParallelism } from 'node:os';
+import { parseArgs } from 'node:util';
+import { systemClock } from '../../src/core/clock.ts';
+import { hunt } from './hunt.ts';
+import { type Failure, OWN_MODULE, simulateSeeds } from './seeds.ts';
+import { simulate } from './simulation.ts';
+
+const { values: options } = parseArgs({
+  options: {
+    seeds: { type: 'string', default: '1000' },
+    from: { type: 'string', default: '1' },
+    seed: { type: 'string' },
+    trace: { type: 'boolean', default: false },
+    jobs: { type: 'string', default: String(availableParallelism()) },
+    planted: { type: 'boolean', default: false },
+    json: { type: 'boolean', default: false },
+  },
+});
+
+/** A run ends after this many failing seeds: further ones rarely show anything new. */
+const MAX_FAILURES = 10;
+/** Pause between two lines of progress. */
+const PROGRESS_MS = 10_000;
+/** How many of the last events are printed for a failure. */
+const SHOWN_EVENTS = 40;
+
+/** With --json, standard output holds the JSON object alone. */
+const print = (line: string): void => (options.json ? console.error(line) : console.log(line));
+
+function printFailure({ seed, invariant, message, events }: Failure): void {
+  print(`\nseed ${seed}: ${invariant}: ${message}\n${events.join('\n')}`);
+  print(`to repeat it: npm run verify -- simulate --seed ${seed} --trace\n`);
+}
+
+/** The number of violations: 0 or 1. */
+async function simulateOne(seed: number): Promise<number> {
+  const { violation, events, virtualMs } = await simulate(seed);
+  if (options.trace) print(events.join('\n'));
+  else if (violation !== null) printFailure({ seed, ...violation, events: events.slice(-SHOWN_EVENTS) });
+  print(`seed ${seed}: ${(virtualMs / 1000).toFixed(1)} s of virtual time, ${events.length} events`);
+  return violation === null ? 0 : 1;
+}
+
+async function simulateMany(from: number, count: number): Promise<{ seeds: number; violations: number }> {
+  const startMs = systemClock.monotonicMs();
+  let printedMs = startMs;
+  let printedFailures = 0;
+  const { seeds, failures } = await simulateSeeds({
+    module: OWN_MODULE,
+    from,
+    count,
+    jobs: Number(options.jobs),
+    maxFailures: MAX_FAILURES,
+    onProgress: (done, failed) => {
+      // Failures are printed immediately, so that they can be read before a long run ends.
+      for (const { seed, invariant, message } of failed.slice(printedFailures))
+        print(`seed ${seed}: ${invariant}: ${message}`);
+      printedFailures = failed.length;
+      if (systemClock.monotonicMs() - printedMs < PROGRESS_MS) return;
+      printedMs = systemClock.monotonicMs();
+      print(`${done} of ${count} seeds, ${failed.length} violations`);
+    },
+  });
+  for (const failure of failures) printFailure(failure);
+  const { user, system } = process.cpuUsage();
+  const cpuMs = (user + system) / 1000 / seeds;
+  const wallS = (systemClock.monotonicMs() - startMs) / 1000;
+  print(`${seeds} seeds in ${wallS.toFixed(0)} s, ${cpuMs.toFixed(1)} ms of CPU each`);
+  return { seeds, violations: failures.length };
+}
+
+if (options.seed !== undefined) {
+  const violations = await simulateOne(Number(options.seed));
+  print(`violations ${violations}`);
+  process.exit(violations === 0 ? 0 : 1);
+}
+const { seeds, violations } = await simulateMany(Number(options.from), Number(options.seeds));
+const { planted, caught } = options.planted
+  ? await hunt({ jobs: Number(options.jobs), print })
+  : { planted: 0, caught: 0 };
+if (options.planted) print(`planted ${planted}, caught ${caught}`);
+print(`violations ${violations}`);
+if (options.json) console.log(JSON.stringify({ seeds, violations, planted, caught }));
+process.exit(violations > 0 || caught < planted ? 1 : 0);

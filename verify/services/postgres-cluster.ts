@@ -1,0 +1,342 @@
+// A private PostgreSQL server for tests and programs: its own data directory, port and password, removed with the process that started it.
+import { type ChildProcess, type ChildProcessByStdio, spawn, spawnSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import {
+  chownSync,
+  closeSync,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir, userInfo } from 'node:os';
+import { delimiter, join } from 'node:path';
+import type { Writable } from 'node:stream';
+import pg from 'pg';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+
+type Watchdog = ChildProcessByStdio<Writable, null, null>;
+/** The user that the server runs as. */
+type Owner = { readonly uid: number; readonly gid: number };
+type Settings = Readonly<Record<string, string | number>>;
+
+/** A private PostgreSQL server. It ends, and its files are removed, with the process that started it, even when that is killed. */
+export type PostgresCluster = {
+  /** URL of its first database, with user and password. */
+  readonly url: string;
+  readonly port: number;
+  /** Folder of its files, `log` among them. */
+  readonly dir: string;
+  /** Process id of the main process; `null` while it is down. */
+  readonly pid: number | null;
+  /** Shuts the server down in order, breaking open connections; the data stays. */
+  halt(): Promise<void>;
+  /** Sends SIGKILL to the main process; the others end when they notice. */
+  kill(): Promise<void>;
+  /** Starts the server after `halt` or `kill`, on the same port; resolves when it accepts connections. */
+  start(): Promise<void>;
+  restart(options?: { readonly kill?: boolean }): Promise<void>;
+  /** Suspends every process of the server (SIGSTOP): connections stay open and are not answered. */
+  pause(): void;
+  resume(): void;
+  /** Creates an empty database; resolves to its URL. */
+  createDatabase(): Promise<string>;
+  /** Runs SQL as the superuser, in the database of `url` or the first one, and returns the rows. */
+  query(text: string, url?: string): Promise<Record<string, unknown>[]>;
+  /** Ends the server and removes its files. */
+  stop(): Promise<void>;
+};
+
+/** Where Debian and Ubuntu install the server's programs, which they leave off the PATH. */
+const DEBIAN_ROOT = '/usr/lib/postgresql';
+
+/** Longest wait for a server to accept connections. A busy machine takes seconds. */
+const START_TIMEOUT_MS = 60_000;
+
+/** Pause between two checks of a server that is starting or ending. */
+const POLL_INTERVAL_MS = 25;
+
+/** How many ports are tried: another process may take a free one before the server listens on it. */
+const PORT_TRIES = 5;
+
+/** Kills the server and removes its files once stdin closes, which the end of the owner does. Runs as a detached shell. */
+const WATCHDOG = `cat > /dev/null
+main=$(head -n 1 "$1/data/postmaster.pid" 2> /dev/null)
+if [ -n "$main" ]; then
+  kill -STOP "$main" 2> /dev/null
+  kill -KILL $(cat "/proc/$main/task/$main/children" 2> /dev/null) "$main" 2> /dev/null
+fi
+rm -rf "$1"`;
+
+/** The folder with `initdb` and `postgres`; `null` when PostgreSQL's server is not installed. */
+export function findPostgres(): string | null {
+  const versions = existsSync(DEBIAN_ROOT) ? readdirSync(DEBIAN_ROOT).sort((a, b) => Number(b) - Number(a)) : [];
+  const folders = [
+    ...(process.env.PATH ?? '').split(delimiter),
+    ...versions.map((version) => join(DEBIAN_ROOT, version, 'bin')),
+  ];
+  return folders.find((folder) => ['initdb', 'postgres'].every((name) => existsSync(join(folder, name)))) ?? null;
+}
+
+/** Why this machine cannot start a server; `null` when it can. */
+export function whyNoPostgres(): string | null {
+  if (findPostgres() === null) return 'initdb and postgres are neither on the PATH nor below /usr/lib/postgresql';
+  if (userInfo().uid === 0 && postgresUser() === null)
+    return 'PostgreSQL does not run as root, and there is no user postgres';
+  return null;
+}
+
+/**
+ * Starts a server on a free port of loopback, with a password, syncing to disk as by default. As root it runs as the user `postgres`.
+ * `settings` are those of postgresql.conf. Rejects with an Error when PostgreSQL is not installed or does not start.
+ */
+export async function startPostgres({
+  settings = {},
+}: {
+  readonly settings?: Settings;
+} = {}): Promise<PostgresCluster> {
+  const why = whyNoPostgres();
+  if (why !== null) throw new Error(why);
+  const owner = userInfo().uid === 0 ? postgresUser() : null;
+  const dir = mkdtempSync(join(tmpdir(), 'floe-pg-'));
+  const watchdog = spawn('/bin/sh', ['-c', WATCHDOG, 'sh', dir], {
+    stdio: ['pipe', 'ignore', 'ignore'],
+    detached: true,
+  });
+  // The watchdog must not keep its owner alive.
+  watchdog.unref();
+  if ('unref' in watchdog.stdin && typeof watchdog.stdin.unref === 'function') watchdog.stdin.unref();
+  try {
+    if (owner !== null) chownSync(dir, owner.uid, owner.gid);
+    const cluster = new Cluster(dir, owner, settings, watchdog);
+    await cluster.create();
+    return cluster;
+  } catch (error) {
+    watchdog.stdin.end();
+    throw error;
+  }
+}
+
+class Cluster implements PostgresCluster {
+  readonly dir: string;
+  port = 0;
+  private readonly owner: Owner | null;
+  private readonly settings: Settings;
+  private readonly watchdog: Watchdog;
+  private server: ChildProcess | null = null;
+  private readonly password = randomBytes(18).toString('base64url');
+  private databases = 0;
+
+  constructor(dir: string, owner: Owner | null, settings: Settings, watchdog: Watchdog) {
+    this.dir = dir;
+    this.owner = owner;
+    this.settings = settings;
+    this.watchdog = watchdog;
+  }
+
+  get url(): string {
+    return this.urlOf('floe');
+  }
+
+  get pid(): number | null {
+    const { server } = this;
+    return server === null || server.exitCode !== null || server.signalCode !== null ? null : (server.pid ?? null);
+  }
+
+  /** Creates the data directory and starts the server for the first time. */
+  async create(): Promise<void> {
+    const passwordFile = join(this.dir, 'password');
+    writeFileSync(passwordFile, this.password, { mode: 0o600 });
+    if (this.owner !== null) chownSync(passwordFile, this.owner.uid, this.owner.gid);
+    const initdb = spawnSync(
+      join(binaries(), 'initdb'),
+      [
+        '-D',
+        join(this.dir, 'data'),
+        '-U',
+        'floe',
+        '-A',
+        'scram-sha-256',
+        `--pwfile=${passwordFile}`,
+        '-E',
+        'UTF8',
+        '--locale=C',
+        '--no-sync',
+      ],
+      { cwd: this.dir, encoding: 'utf8', ...(this.owner ?? {}) },
+    );
+    if (initdb.status !== 0) throw new Error(`initdb failed: ${initdb.stderr}`);
+    for (let tries = PORT_TRIES; ; tries--) {
+      this.port = await freePort();
+      try {
+        await this.start();
+        break;
+      } catch (error) {
+        if (tries === 1) throw error;
+      }
+    }
+    await this.run('postgres', 'create database floe');
+  }
+
+  async start(): Promise<void> {
+    const deadlineMs = systemClock.monotonicMs() + START_TIMEOUT_MS;
+    for (;;) {
+      this.spawn();
+      if (await this.becameReady(deadlineMs)) return;
+      // After a kill, the processes of the old server may live a moment longer and hold its memory.
+      if (systemClock.monotonicMs() > deadlineMs || !this.log().includes('pre-existing shared memory')) {
+        throw new Error(`PostgreSQL did not start:\n${this.log()}`);
+      }
+      await sleep(systemClock, POLL_INTERVAL_MS);
+    }
+  }
+
+  async halt(): Promise<void> {
+    await this.end('SIGINT');
+  }
+
+  async kill(): Promise<void> {
+    await this.end('SIGKILL');
+  }
+
+  async restart({ kill = false }: { readonly kill?: boolean } = {}): Promise<void> {
+    await (kill ? this.kill() : this.halt());
+    await this.start();
+  }
+
+  pause(): void {
+    if (this.pid === null) throw new Error('the server does not run');
+    // The main process first: it then starts no others.
+    process.kill(this.pid, 'SIGSTOP');
+    for (const pid of childrenOf(this.pid)) signal(pid, 'SIGSTOP');
+  }
+
+  resume(): void {
+    if (this.pid === null) throw new Error('the server does not run');
+    for (const pid of childrenOf(this.pid)) signal(pid, 'SIGCONT');
+    process.kill(this.pid, 'SIGCONT');
+  }
+
+  async createDatabase(): Promise<string> {
+    const name = `floe_${++this.databases}`;
+    await this.run('postgres', `create database ${name}`);
+    return this.urlOf(name);
+  }
+
+  async query(text: string, url = this.url): Promise<Record<string, unknown>[]> {
+    return this.run(new URL(url).pathname.slice(1), text);
+  }
+
+  async stop(): Promise<void> {
+    if (this.pid !== null) this.resume();
+    // An immediate shutdown: what an orderly one would write to disk is removed anyway.
+    await this.end('SIGQUIT');
+    this.watchdog.ref();
+    this.watchdog.stdin.end();
+    if (this.watchdog.exitCode === null) await once(this.watchdog, 'exit');
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+
+  private urlOf(database: string): string {
+    return `postgres://floe:${this.password}@127.0.0.1:${this.port}/${database}`;
+  }
+
+  private spawn(): void {
+    const log = openSync(join(this.dir, 'log'), 'w');
+    const settings = { ...this.settings, listen_addresses: '127.0.0.1', unix_socket_directories: this.dir };
+    const server = spawn(
+      join(binaries(), 'postgres'),
+      [
+        '-D',
+        join(this.dir, 'data'),
+        '-p',
+        String(this.port),
+        ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]),
+      ],
+      { cwd: this.dir, stdio: ['ignore', log, log], ...(this.owner ?? {}) },
+    );
+    closeSync(log);
+    server.unref();
+    this.server = server;
+  }
+
+  private async becameReady(deadlineMs: number): Promise<boolean> {
+    while (this.pid !== null && systemClock.monotonicMs() < deadlineMs) {
+      try {
+        await this.run('postgres', 'select 1');
+        return true;
+      } catch {
+        await sleep(systemClock, POLL_INTERVAL_MS);
+      }
+    }
+    return false;
+  }
+
+  private async end(signal: NodeJS.Signals): Promise<void> {
+    const { server } = this;
+    if (server === null || this.pid === null) return;
+    this.server = null;
+    server.ref();
+    const ended = once(server, 'exit');
+    server.kill(signal);
+    await ended;
+  }
+
+  private log(): string {
+    return readFileSync(join(this.dir, 'log'), 'utf8');
+  }
+
+  private async run(database: string, text: string): Promise<Record<string, unknown>[]> {
+    const client = new pg.Client({ connectionString: this.urlOf(database), connectionTimeoutMillis: 10_000 });
+    // When the server ends under an open connection, the query rejects; the event needs no second report.
+    client.on('error', () => {});
+    await client.connect();
+    try {
+      return (await client.query(text)).rows;
+    } finally {
+      await client.end();
+    }
+  }
+}
+
+function binaries(): string {
+  const folder = findPostgres();
+  if (folder === null) throw new Error('PostgreSQL is not installed');
+  return folder;
+}
+
+function postgresUser(): Owner | null {
+  const entry = readFileSync('/etc/passwd', 'utf8')
+    .split('\n')
+    .map((line) => line.split(':'))
+    .find(([name]) => name === 'postgres');
+  return entry === undefined ? null : { uid: Number(entry[2]), gid: Number(entry[3]) };
+}
+
+function childrenOf(pid: number): number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean).map(Number);
+}
+
+/** Sends a signal; a process that has just ended is no error, since those of connections end at any time. */
+function signal(pid: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(pid, name);
+  } catch (error) {
+    if (!(error instanceof Error && 'code' in error && error.code === 'ESRCH')) throw error;
+  }
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const address = server.address();
+  if (address === null || typeof address === 'string') throw new Error('a TCP server has no port');
+  server.close();
+  await once(server, 'close');
+  return address.port;
+}

