@@ -1,20 +1,20 @@
 import type { AssistantMessage, ChatMessage, ChatTool, Content, ContentPart, ToolChoice } from '../schema/index.ts';
 
-/** Between text blocks of one message: what engines put there themselves when a template takes strings. */
-const BLOCK_SEPARATOR = '\n';
+/** Separator between the text parts of one message, the same that engines insert for templates that accept only strings. */
+const PART_SEPARATOR = '\n';
 
-/** Notes are kept with every completion, and some quote what a client sent: more and longer ones tell nothing new. */
+/** Notes are stored with every completion and some quote what a client sent, so their number and length are limited. */
 const MAX_NOTES = 64;
 const MAX_NOTE_CHARS = 160;
 
-/** Parts as canonical content: a string where there is only text, so that a harness may switch between both forms. */
+/** Canonical content of parts: a string when all of them are text, so that a harness may switch between both forms. */
 export function contentOf(parts: readonly ContentPart[]): Content {
   const texts: string[] = [];
   for (const part of parts) {
     if (part.type !== 'text') return [...parts];
     texts.push(part.text);
   }
-  return texts.join(BLOCK_SEPARATOR);
+  return texts.join(PART_SEPARATOR);
 }
 
 function partsOf(content: Content): ContentPart[] {
@@ -23,19 +23,20 @@ function partsOf(content: Content): ContentPart[] {
 }
 
 /**
- * Collects messages in canonical order. Chat templates differ in what they accept, so three things are evened out:
- * system text leads the conversation in one message; system text further down joins the user turn beside it; images in a tool
- * result follow it in a user message. Each rule only looks at messages between two assistant turns, so a conversation
- * that grows keeps its canonical beginning.
+ * Collects messages in canonical order. Chat templates differ in what they accept, so three things are normalised: system text
+ * becomes one message at the start; later system text is merged into the adjacent user message; images in a tool result are moved
+ * into a user message after it. Each rule affects only messages between two assistant messages, so the canonical beginning of a
+ * conversation does not change when the conversation grows.
  */
 export class Conversation {
   private readonly messages: ChatMessage[] = [];
   private readonly notes = new Set<string>();
-  private readonly turnRefs = new Map<ChatMessage, string>();
+  private readonly claimedCompletions = new Map<ChatMessage, string>();
   private toolImages: ContentPart[] = [];
-  /** The next user content belongs into the last user message. */
-  private open = false;
+  /** Whether the next user content is appended to the last user message. */
+  private isUserMessageOpen = false;
 
+  /** Records what the translation dropped or changed. */
   note(phrase: string): void {
     if (this.notes.size < MAX_NOTES) this.notes.add(phrase.slice(0, MAX_NOTE_CHARS));
   }
@@ -45,10 +46,10 @@ export class Conversation {
     if (last === undefined) {
       this.messages.push({ role: 'system', content: text });
     } else if (last.role === 'system') {
-      this.messages[this.messages.length - 1] = { role: 'system', content: `${last.content}${BLOCK_SEPARATOR}${text}` };
+      this.messages[this.messages.length - 1] = { role: 'system', content: `${last.content}${PART_SEPARATOR}${text}` };
       this.note('system messages joined');
     } else {
-      this.note('later system message folded into the user turn');
+      this.note('later system message merged into a user message');
       this.flushToolImages();
       this.appendUser(text, true);
     }
@@ -59,12 +60,12 @@ export class Conversation {
     this.appendUser(content, false);
   }
 
-  /** `completionId`: the completion that its signatures name; null: none. */
+  /** `completionId` is the completion that the message's signatures name; `null` when they name none. */
   assistant(message: AssistantMessage, completionId: string | null = null): void {
     this.flushToolImages();
     this.messages.push(message);
-    if (completionId !== null) this.turnRefs.set(message, completionId);
-    this.open = false;
+    if (completionId !== null) this.claimedCompletions.set(message, completionId);
+    this.isUserMessageOpen = false;
   }
 
   tool(toolCallId: string, parts: readonly ContentPart[]): void {
@@ -75,10 +76,10 @@ export class Conversation {
     }
     const content = contentOf(parts.filter((part) => part.type === 'text'));
     this.messages.push({ role: 'tool', tool_call_id: toolCallId, content });
-    this.open = false;
+    this.isUserMessageOpen = false;
   }
 
-  /** Notes ids that pair calls and results wrongly. For dialects whose every request holds the whole conversation. */
+  /** Notes tool results without a call and repeated call ids. Valid only when the request contains the whole conversation. */
   noteCallIds(): void {
     const ids = new Set<string>();
     for (const message of this.messages) {
@@ -91,16 +92,16 @@ export class Conversation {
     }
   }
 
-  /** The choice of one tool; null when it is none of those that the policy gets to see. */
+  /** The choice that forces one tool; `null` when the canonical request does not contain that tool. */
   forcedTool(name: string, tools: readonly ChatTool[]): ToolChoice | null {
     if (tools.some((tool) => tool.function.name === name)) return { type: 'function', function: { name } };
     this.note('tool_choice ignored: it names no tool of the request');
     return null;
   }
 
-  finish(): { messages: ChatMessage[]; adjusted: string[]; turnRefs: ReadonlyMap<ChatMessage, string> } {
+  finish(): { messages: ChatMessage[]; adjusted: string[]; claimedCompletions: ReadonlyMap<ChatMessage, string> } {
     this.flushToolImages();
-    return { messages: this.messages, adjusted: [...this.notes], turnRefs: this.turnRefs };
+    return { messages: this.messages, adjusted: [...this.notes], claimedCompletions: this.claimedCompletions };
   }
 
   private flushToolImages(): void {
@@ -111,26 +112,26 @@ export class Conversation {
   }
 
   /**
-   * A `folded` piece of user content is merged with user content on either side of it. In time by the size of the piece, not of
-   * what it joins: a request may hold any number of pieces.
+   * Appends user content. Content with `folded` is merged with the user content before and after it. Takes time proportional to
+   * the new content and not to the message it is appended to, because a request may contain any number of pieces.
    */
   private appendUser(content: Content, folded: boolean): void {
     const last = this.messages.at(-1);
-    if (last?.role !== 'user' || !(folded || this.open)) {
-      this.messages.push({ role: 'user', content: ownedContent(content) });
+    if (last?.role !== 'user' || !(folded || this.isUserMessageOpen)) {
+      this.messages.push({ role: 'user', content: copyOf(content) });
     } else if (typeof last.content !== 'string') {
       for (const part of partsOf(content)) last.content.push(part);
     } else if (typeof content === 'string') {
-      const separator = last.content === '' || content === '' ? '' : BLOCK_SEPARATOR;
+      const separator = last.content === '' || content === '' ? '' : PART_SEPARATOR;
       last.content = `${last.content}${separator}${content}`;
     } else {
       last.content = contentOf([...partsOf(last.content), ...content]);
     }
-    this.open = folded;
+    this.isUserMessageOpen = folded;
   }
 }
 
-/** A copy where the conversation goes on to write in it. */
-function ownedContent(content: Content): Content {
+/** A copy of a list of parts, because the conversation may append to it. */
+function copyOf(content: Content): Content {
   return typeof content === 'string' ? content : [...content];
 }

@@ -1,30 +1,43 @@
 import type { ChatTool } from '../schema/index.ts';
-import type { ForeignTool } from './openai_chat/schema.ts';
+import type { CanonicalRequest } from './dialect.ts';
 
-/** The one argument of a custom tool in canonical form. */
+/** Name of the one argument that a custom tool has in canonical form. */
 const INPUT = 'input';
 
-/** A custom tool, whose input is free text, as a function with that text as its argument. A grammar is told in words. */
-export function customFunction({ name, description, format }: NonNullable<ForeignTool['custom']>): ChatTool {
+/** A tool of type `custom` as Chat Completions declares it. Its input is free text. */
+export type CustomTool = {
+  readonly name: string;
+  readonly description?: string | null | undefined;
+  readonly format?:
+    | {
+        readonly type: string;
+        readonly grammar?: { readonly syntax: string; readonly definition: string } | null | undefined;
+      }
+    | null
+    | undefined;
+};
+
+/** Translates a custom tool into a function with one string argument. A grammar is appended to the description. */
+export function customFunction({ name, description, format }: CustomTool): ChatTool {
   const grammar = format?.grammar;
   const rule = grammar ? `The input follows this ${grammar.syntax} grammar:\n${grammar.definition}` : '';
-  const told = [description ?? '', rule].filter((text) => text !== '').join('\n\n');
+  const fullDescription = [description ?? '', rule].filter((text) => text !== '').join('\n\n');
   return {
     type: 'function',
     function: {
       name,
-      ...(told === '' ? {} : { description: told }),
+      ...(fullDescription === '' ? {} : { description: fullDescription }),
       parameters: { type: 'object', properties: { [INPUT]: { type: 'string' } }, required: [INPUT] },
     },
   };
 }
 
-/** A custom call's input as canonical arguments. */
+/** Encodes the input of a custom call as canonical arguments. */
 export function customArguments(input: string): string {
   return JSON.stringify({ [INPUT]: input });
 }
 
-/** The input in canonical arguments; arguments of another shape are the input themselves, so that nothing is hidden. */
+/** Decodes the input from canonical arguments. Arguments of any other shape are returned unchanged, so that nothing is hidden. */
 export function customInput(text: string): string {
   try {
     const parsed: unknown = JSON.parse(text);
@@ -32,7 +45,12 @@ export function customInput(text: string): string {
       return parsed[INPUT];
     }
   } catch {
-    // Not JSON: given as it is.
+    // Not JSON: returned unchanged.
   }
   return text;
+}
+
+/** Whether the client declared this tool of the request with the type `custom`. */
+export function isCustomTool(name: string, request: CanonicalRequest): boolean {
+  return request.toolForms.get(name)?.kind === 'custom';
 }

@@ -12,49 +12,55 @@ import type {
   Usage,
 } from '../schema/index.ts';
 
-/** What a path of a dialect means. Only `generate` ever reaches an engine's sampler. */
+/** Purpose of a path. Only `generate` makes an engine sample tokens. */
 export type RouteKind = 'generate' | 'count_tokens' | 'models' | 'model' | 'probe';
 
 export type Route = {
   readonly method: 'GET' | 'POST' | 'HEAD';
-  /** Path after any `/s/<key>` prefix and without the query; `{model}` stands for one path segment up to the text behind it. */
+  /** Path without the `/s/<key>` prefix and without the query. `{model}` matches the model name up to the text that follows it. */
   readonly path: string;
   readonly kind: RouteKind;
-  /** Where the path itself says whether the reply is streamed. */
+  /** Whether the reply is streamed, where the path and not the body states it. */
   readonly stream?: boolean;
 };
 
 export type Headers = Readonly<Record<string, string | string[] | undefined>>;
 
-/** A reply that the session handed out before. */
+/** An earlier reply of the session, as it was sent to the harness. */
 export type RecordedReply = { readonly message: AssistantMessage; readonly callKind: CallKind };
 
-/** What a request says outside of its body, and what its session has for it to refer to. */
+/** Everything except the body that a dialect needs to parse a request. */
 export type CallContext = {
   readonly headers: Headers;
   readonly query: URLSearchParams;
-  /** The model in the path; null where the dialect has it in the body. */
+  /** Model named in the path; `null` when this dialect puts it in the body. */
   readonly model: string | null;
-  /** Whether the path asks for a stream; null where the body says it. */
+  /** Whether the path requests a stream; `null` when the body states it. */
   readonly stream: boolean | null;
-  /** The session's reply of that completion id; null when it handed out none. Absent: it handed out no reply at all. */
+  /**
+   * Returns the session's reply with this completion id, `null` when the session sent no such reply. Left out when the session
+   * has not sent any reply yet.
+   */
   readonly recorded?: (completionId: string) => RecordedReply | null;
 };
 
-/** How the client declared a tool that the canonical form can only hold as a plain function. */
+/** How the client declared a tool that is not a plain function. The canonical form represents it as a function all the same. */
 export type ToolForm =
-  /** OpenAI Responses `custom`: its input is free text, canonically the argument `input`. In a namespace both names are set. */
+  /**
+   * A `custom` tool of an OpenAI dialect: its input is free text, in canonical form the argument `input`. `namespace` and `name`
+   * are both set when the tool was declared inside a namespace.
+   */
   | { readonly kind: 'custom'; readonly namespace?: string; readonly name?: string }
-  /** OpenAI Responses `namespace`: called by `name`, with the namespace beside it. */
+  /** A function in an OpenAI Responses `namespace`: calls carry `name` and, in a separate field, the namespace. */
   | { readonly kind: 'namespaced'; readonly namespace: string; readonly name: string };
 
-/** How a reply is to be written, where only the dialect that parsed the request knows. */
+/** Properties of the request that the same dialect needs to encode the reply. */
 export type ReplyShape = {
-  /** OpenAI Responses: the id of the response that this one goes on from, as the client gave it. */
+  /** OpenAI Responses: `previous_response_id` as the client sent it; `null` when it sent none. */
   readonly previousResponse: string | null;
-  /** OpenAI Responses: the reply is the summary in a compaction item. */
+  /** OpenAI Responses: the reply is encoded as a compaction item that holds a summary. */
   readonly compaction: boolean;
-  /** OpenAI Responses: thinking also goes into `encrypted_content`, for clients that send nothing else back. */
+  /** OpenAI Responses: thinking is repeated in `encrypted_content`, because the client returns nothing else of it. */
   readonly sealedThinking: boolean;
 };
 
@@ -63,7 +69,7 @@ export type CanonicalRequest = {
   readonly model: string;
   readonly messages: readonly ChatMessage[];
   readonly tools: readonly ChatTool[];
-  /** By canonical tool name; holds only the tools that are no plain functions. */
+  /** By canonical tool name. Contains only tools that the client did not declare as plain functions. */
   readonly toolForms: ReadonlyMap<string, ToolForm>;
   readonly toolChoice: ToolChoice | null;
   readonly parallelToolCalls: boolean | null;
@@ -71,51 +77,54 @@ export type CanonicalRequest = {
   readonly stream: boolean;
   /** Gemini without `alt=sse`: the stream is one JSON array. */
   readonly streamAsArray?: true;
-  /** OpenAI chat: the client asked for a usage chunk at the end of the stream. */
+  /** OpenAI chat: the client requested a usage chunk at the end of the stream. */
   readonly streamUsage: boolean;
-  /** The completion of this session whose conversation `messages` go on from; null: `messages` are all of it. */
-  readonly continues: string | null;
-  /** With `continues`: the tools are that completion's, since a request of this kind has none of its own. */
-  readonly continuesTools?: true;
+  /** The session's completion whose conversation `messages` continue; `null` when `messages` are the whole conversation. */
+  readonly previousCompletionId: string | null;
+  /** With `previousCompletionId`: the request has no tools and uses those of that completion. */
+  readonly inheritsTools?: true;
   readonly replyShape?: ReplyShape;
-  /** The completion that a turn is, as its signatures say, which anybody can write. */
-  readonly turnRefs?: ReadonlyMap<ChatMessage, string>;
-  /** What was dropped or changed in translation, one short phrase each. */
+  /**
+   * Assistant messages by the completion id in their signatures. A client can forge a signature, so this is a claim that the
+   * proxy checks against its recordings.
+   */
+  readonly claimedCompletions?: ReadonlyMap<ChatMessage, string>;
+  /** What the translation dropped or changed, one short phrase each. */
   readonly adjusted: readonly string[];
-  /** The harness's own agent thread; `main` when it names none. */
+  /** Name of the agent thread that the call belongs to; `main` for the main agent. */
   readonly thread: string;
-  /** From headers where the harness sends them, else from the request's shape; `main` in doubt. */
+  /** Purpose of the call: from headers if the harness sends them, otherwise from the prompt; `main` when in doubt. */
   readonly callKind: CallKind;
 };
 
-/** What is known of a reply when its first token is. */
+/** What is known of a reply when its first token arrives. */
 export type ReplyHead = {
   readonly completionId: string;
-  /** The model name that the harness asked for. */
+  /** Model name as the harness requested it. */
   readonly model: string;
   readonly createdMs: number;
   readonly promptTokens: number | null;
 };
 
-/** An engine's reply in canonical form, as the harness is to see it. */
+/** An engine's reply in canonical form, ready to be encoded for the harness. */
 export type CanonicalReply = ReplyHead & {
   readonly message: AssistantMessage;
   readonly finishReason: FinishReason;
-  /** The stop string that ended the reply, if one did. */
+  /** The stop string that ended the reply; `null` when it ended otherwise. */
   readonly stopText: string | null;
   readonly usage: Usage;
 };
 
-/** The end of a streamed reply in two pieces; the proxy writes `end` only after the completion is durable. */
+/** The end of a streamed reply. The proxy sends `body` right away, and `end` only once the completion is durable. */
 export type StreamEnd = {
-  /** What closes the parts that are open: everything up to, but not including, the events that tell that the reply is complete. */
+  /** Closes the parts that are still open. Contains no event from which a client concludes that the reply is complete. */
   readonly body: string;
   readonly end: string;
 };
 
 /**
- * One streamed reply in the making. The calls come as `start`, any number of `delta`, `end`, each once in that order but for
- * `delta`; each returns the text to send, which may be empty. The deltas add up to the message that `end` is given.
+ * Encoder of one streamed reply. Callers call `start` once, `delta` any number of times, then `end` once; each returns the text
+ * to send, which may be empty. The deltas add up to the message that is passed to `end`.
  */
 export interface ReplyStream {
   start(): string;
@@ -125,40 +134,40 @@ export interface ReplyStream {
 
 export type StreamFraming = {
   readonly contentType: string;
-  /** Text that resets the client's idle timer and changes nothing; may come at any time before the end. */
+  /** Text that resets the client's idle timer and has no other effect. It may be sent at any time before the end. */
   readonly heartbeat: string;
-  /** Clients take nothing before the start of the reply; where nothing is known of it yet, the start is the first heartbeat. */
+  /** Clients reject events before the start of the reply, so the start is sent in place of the first heartbeat. */
   readonly startsFirst?: boolean;
 };
 
 /**
- * One wire format that harnesses speak. Pure: no I/O, no clock, may be called any number of times.
- * `parseRequest` throws FloeError (`schema_violation`, `unsupported`); nothing else throws.
+ * One wire format that harnesses use. All functions are pure: no I/O, no clock, repeatable. The parsers throw FloeError
+ * (`schema_violation`, `unsupported`); the encoders do not throw.
  */
 export interface Dialect {
   readonly name: DialectName;
   readonly routes: readonly Route[];
   parseRequest(body: unknown, context: CallContext): CanonicalRequest;
-  /** The body of `count_tokens`, which may lack what only a generation needs. */
+  /** Parses the body of a `count_tokens` request, in which fields that only a generation needs are optional. */
   parseCount(body: unknown, context: CallContext): CanonicalRequest;
-  /** The whole reply as a JSON body. */
+  /** Encodes a whole reply as a JSON body. */
   encodeReply(reply: CanonicalReply, request: CanonicalRequest): string;
-  /** The same reply as a stream. */
+  /** Encodes the same reply as a stream. */
   openStream(head: ReplyHead, request: CanonicalRequest): ReplyStream;
   framing(request: CanonicalRequest): StreamFraming;
-  /** `GET` of the model list, with the one model that there is. */
+  /** Encodes the list of models, which contains exactly this one. `maxModelLen` is the context window in tokens, `null` when unknown. */
   encodeModels(model: string, maxModelLen: number | null): string;
-  /** `GET` of that one model. */
+  /** Encodes the description of that one model. */
   encodeModel(model: string, maxModelLen: number | null): string;
-  /** The answer to `count_tokens`. */
+  /** Encodes the reply to a `count_tokens` request. */
   encodeCount(tokens: number): string;
-  /** An error as this dialect's clients expect it, for a response without a stream. */
+  /** Encodes an error as the HTTP response that clients of this dialect expect. */
   encodeError(error: FloeError): { readonly status: number; readonly body: string };
-  /** The same inside a stream that has begun. */
+  /** Encodes an error inside a stream that has already started. */
   encodeStreamError(error: FloeError, request: CanonicalRequest): string;
 }
 
-/** A context with nothing but headers, as requests have whose dialect keeps everything in the body. */
+/** A context with headers only, for dialects that keep everything else in the body. */
 export function plainContext(headers: Headers = {}): CallContext {
   return { headers, query: new URLSearchParams(), model: null, stream: null };
 }

@@ -1,11 +1,32 @@
 import type { FloeError } from '../core/errors.ts';
 
-/** The HTTP status that harnesses understand: they know 400 for a refused request, not 422. */
-export function harnessStatus(error: FloeError): number {
+/** Error code of the OpenAI dialects for a prompt that exceeds the context window. */
+export const OPENAI_OVERFLOW_CODE = 'context_length_exceeded';
+
+/** HTTP status to send to a harness. Harnesses handle 400 for a refused request but do not know 422. */
+export function clientStatus(error: FloeError): number {
   return error.status === 422 ? 400 : error.status;
 }
 
-/** The engine said that prompt and reply do not fit its context. */
+/** Whether the engine reported that prompt and reply exceed its context window. */
 export function isContextOverflow(error: FloeError): boolean {
   return error.details.context_overflow === true;
+}
+
+/** The error object that both OpenAI dialects use. */
+export function openaiErrorObject(error: FloeError): object {
+  return {
+    error: {
+      message: error.message,
+      type: openaiErrorType(clientStatus(error)),
+      param: null,
+      code: isContextOverflow(error) ? OPENAI_OVERFLOW_CODE : error.code,
+    },
+  };
+}
+
+function openaiErrorType(status: number): string {
+  if (status === 401) return 'authentication_error';
+  if (status === 429) return 'rate_limit_error';
+  return status < 500 ? 'invalid_request_error' : 'server_error';
 }

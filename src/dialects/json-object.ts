@@ -1,7 +1,10 @@
 import { z } from 'zod';
 
-/** Any JSON object, taken as it is: schemas and arguments are long, and nothing in them is a dialect's to check. */
-export const jsonObjectSchema = z.custom<Record<string, unknown>>(
-  (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
-  'expected an object',
-);
+export type JsonObject = Record<string, unknown>;
+
+export function isJsonObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Any JSON object, unchecked and uncopied: tool schemas and call arguments are long, and dialects do not interpret them. */
+export const jsonObjectSchema = z.custom<JsonObject>(isJsonObject, 'expected an object');

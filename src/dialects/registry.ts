@@ -11,15 +11,15 @@ export type RouteMatch =
       readonly found: true;
       readonly dialect: Dialect;
       readonly kind: RouteKind;
-      /** The model in the path; null where the path has none. */
+      /** Model named in the path; `null` when the path has none. */
       readonly model: string | null;
-      /** Whether the path asks for a stream; null where the body says it. */
+      /** Whether the path requests a stream; `null` when the body states it. */
       readonly stream: boolean | null;
     }
-  /** `allow`: the methods that the path has; empty for an unknown path. `dialect` shapes the error. */
+  /** `allow` lists the methods that the path supports; empty for an unknown path. `dialect` encodes the error. */
   | { readonly found: false; readonly dialect: Dialect; readonly allow: readonly string[] };
 
-/** Looks a path up in the route tables. A path of two dialects goes to the one that the headers speak. */
+/** Finds the route of a path. The headers decide when two dialects share the path. */
 export function matchRoute(method: string, path: string, headers: Headers): RouteMatch {
   const preferred = guessDialect(path, headers);
   const ordered = [preferred, ...DIALECTS.filter((dialect) => dialect !== preferred)];
@@ -39,7 +39,7 @@ export function matchRoute(method: string, path: string, headers: Headers): Rout
 
 const MODEL = '{model}';
 
-/** The model in the path, null for a route without one; undefined when the path is another one. */
+/** The model in the path; `null` for a route without one; `undefined` when the path does not match the route. */
 function matchPath(route: Route, path: string): string | null | undefined {
   const at = route.path.indexOf(MODEL);
   if (at < 0) return route.path === path ? null : undefined;
@@ -47,19 +47,19 @@ function matchPath(route: Route, path: string): string | null | undefined {
   const tail = route.path.slice(at + MODEL.length);
   if (path.length <= head.length + tail.length || !path.startsWith(head) || !path.endsWith(tail)) return undefined;
   const model = path.slice(head.length, path.length - tail.length);
-  // Names such as `org/model:7b` are told from further path segments by the verb behind them.
+  // A name such as `org/model:7b` can be distinguished from more path segments only when a verb follows it.
   return tail === '' && /[/:]/.test(model) ? undefined : model;
 }
 
 const RESPONSES_PATH = /^(?:\/v1)?\/responses(?:\/|$)/;
 
-/** Google's paths end in a verb behind the model, except for those that only its beta version has. */
+/** Paths of Google's API: those of the beta version, and those that end in a verb after the model. */
 const GEMINI_PATH = /^\/v1beta\/|^\/v1\/models\/.+:[a-zA-Z]+$/;
 
 function guessDialect(path: string, headers: Headers): Dialect {
   if (RESPONSES_PATH.test(path)) return openaiResponses;
   if (GEMINI_PATH.test(path)) return gemini;
-  const speaksAnthropic = headers['anthropic-version'] !== undefined || /^(\/v1)?\/messages\b/.test(path);
-  if (speaksAnthropic) return anthropic;
+  const isAnthropic = headers['anthropic-version'] !== undefined || /^(\/v1)?\/messages\b/.test(path);
+  if (isAnthropic) return anthropic;
   return headers['x-goog-api-key'] !== undefined ? gemini : openaiChat;
 }

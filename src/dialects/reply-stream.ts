@@ -1,13 +1,25 @@
 import { FloeError } from '../core/errors.ts';
 import type { ReplyDelta } from '../core/reply.ts';
 import type { AssistantMessage, ToolCall } from '../schema/index.ts';
-import type { CanonicalReply, CanonicalRequest, Dialect, StreamEnd } from './dialect.ts';
 
-/** What was already sent of a reply, so that the rest can follow it. */
-export class SentParts {
+/** Content type of server-sent events. */
+export const EVENT_STREAM = 'text/event-stream; charset=utf-8';
+
+/** Encodes a server-sent event without a name. */
+export function dataEvent(data: object): string {
+  return `data: ${JSON.stringify(data)}\n\n`;
+}
+
+/** Encodes a server-sent event whose name is also the `type` of its data. */
+export function typedEvent(type: string, data: object): string {
+  return `event: ${type}\ndata: ${JSON.stringify({ type, ...data })}\n\n`;
+}
+
+/** Counts the characters of a reply that were already sent as deltas, to compute the deltas that are still missing. */
+export class SentDeltas {
   private reasoning = 0;
   private text = 0;
-  /** Characters of argument text, for each call that has begun. */
+  /** Characters of argument text sent per call, by call index. */
   private readonly calls: number[] = [];
 
   add(delta: ReplyDelta): void {
@@ -28,24 +40,26 @@ export class SentParts {
   }
 
   /**
-   * The deltas that are missing from a complete message, first those of the call that is open: what follows of another kind
-   * closes it. Throws `engine_error` when more was sent than it holds, or too little of a call that is closed.
+   * Returns the deltas that complete the message. Those of the open call come first, because a delta of another kind closes it.
+   * Throws `engine_error` when more was sent than the message contains, or when an earlier call than the open one is incomplete.
    */
-  rest(message: AssistantMessage): ReplyDelta[] {
+  missingFrom(message: AssistantMessage): ReplyDelta[] {
     const deltas: ReplyDelta[] = [];
     const reasoning = message.reasoning_content ?? '';
     const content = message.content ?? '';
     const calls = message.tool_calls ?? [];
-    const behind = this.calls.some(
+    const hasIncompleteClosedCall = this.calls.some(
       (sent, index) => index < this.calls.length - 1 && sent < (calls[index]?.function.arguments.length ?? 0),
     );
-    if (behind) throw new FloeError('engine_error', 'the engine went on with a call behind the next one');
-    const overshoot =
+    if (hasIncompleteClosedCall) {
+      throw new FloeError('engine_error', 'the engine continued a tool call after the next one had begun');
+    }
+    const isOverrun =
       this.reasoning > reasoning.length ||
       this.text > content.length ||
       this.calls.length > calls.length ||
       this.calls.some((sent, index) => sent > (calls[index]?.function.arguments.length ?? 0));
-    if (overshoot) throw new FloeError('engine_error', 'the engine streamed more than its reply holds');
+    if (isOverrun) throw new FloeError('engine_error', 'the engine streamed more than its reply holds');
     const open = this.calls.length - 1;
     if (open >= 0) deltas.push(...this.missingArguments(open, calls));
     if (this.reasoning < reasoning.length) deltas.push({ kind: 'reasoning', text: reasoning.slice(this.reasoning) });
@@ -61,13 +75,4 @@ export class SentParts {
     const text = calls[index]?.function.arguments.slice(this.calls[index] ?? 0) ?? '';
     return text === '' ? [] : [{ kind: 'arguments', index, text }];
   }
-}
-
-/** A whole reply as a stream, where nothing of it was relayed. */
-export function streamOf(dialect: Dialect, reply: CanonicalReply, request: CanonicalRequest): StreamEnd {
-  const stream = dialect.openStream(reply, request);
-  let body = stream.start();
-  for (const delta of new SentParts().rest(reply.message)) body += stream.delta(delta);
-  const { body: close, end } = stream.end(reply);
-  return { body: body + close, end };
 }

@@ -65,7 +65,7 @@ describe('system text', () => {
 describe('an assistant turn', () => {
   const thinking = (value: string) => ({ type: 'thinking', thinking: value, signature: 'sig' });
   const use = (id: string) => ({ type: 'tool_use', id, name: 'f', input: {} });
-  const reordered = 'blocks of an assistant turn reordered: thinking, text, calls';
+  const reordered = 'blocks of an assistant message reordered: thinking, text, calls';
 
   test.each<[string, object[], string[]]>([
     ['in canonical order', [thinking('a'), text('b'), use('1'), use('2')], []],

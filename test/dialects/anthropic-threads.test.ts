@@ -17,8 +17,8 @@ describe('a message thread', () => {
 
   test('is continued from a completion, with its tools', () => {
     expect(parse(continuing)).toMatchObject({
-      continues: 'cpl_7',
-      continuesTools: true,
+      previousCompletionId: 'cpl_7',
+      inheritsTools: true,
       tools: [],
       messages: [{ role: 'tool', tool_call_id: 'c1', content: 'sun' }],
       adjusted: [],
@@ -33,7 +33,7 @@ describe('a message thread', () => {
 
   test('takes tools and system text where a request has them all the same', () => {
     const request = parse({ ...continuing, system: 'Be brief.', tools: [{ name: 'bash', input_schema: {} }] });
-    expect(request.continuesTools).toBeUndefined();
+    expect(request.inheritsTools).toBeUndefined();
     expect(request.tools).toHaveLength(1);
     expect(request.messages[0]).toEqual({ role: 'system', content: 'Be brief.' });
   });

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-stream.ts';
+import { streamOf } from './whole-stream.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   anthropic.parseRequest(
@@ -72,8 +72,8 @@ describe('a Messages request', () => {
       stream: true,
       streamUsage: true,
       toolForms: new Map(),
-      continues: null,
-      turnRefs: new Map(),
+      previousCompletionId: null,
+      claimedCompletions: new Map(),
       adjusted: [
         'billing header block removed',
         'thinking ignored',

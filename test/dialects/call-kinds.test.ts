@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import { type CallShape, labelCall, threadKeyOf } from '../../src/dialects/call-kinds/label.ts';
+import { type LabelInput, labelCall, threadKeyOf } from '../../src/dialects/call-kinds/label.ts';
 import type { Headers } from '../../src/dialects/dialect.ts';
 import { matchRoute } from '../../src/dialects/registry.ts';
 import { type ChatMessage, type ChatTool, callKindSchema, dialectNameSchema } from '../../src/schema/index.ts';
@@ -62,7 +62,7 @@ describe('what each program really sends is told apart', () => {
   });
 });
 
-const chat = (...messages: ChatMessage[]): Partial<CallShape> => ({ messages });
+const chat = (...messages: ChatMessage[]): Partial<LabelInput> => ({ messages });
 const system = (content: string): ChatMessage => ({ role: 'system', content });
 const user = (content: string): ChatMessage => ({ role: 'user', content });
 const assistant = (content: string): ChatMessage => ({ role: 'assistant', content });
@@ -74,11 +74,11 @@ const json = (...fields: string[]) => ({
   type: 'object',
   properties: Object.fromEntries(fields.map((field) => [field, { type: 'string' }])),
 });
-const format = (...fields: string[]): Partial<CallShape> => ({
+const format = (...fields: string[]): Partial<LabelInput> => ({
   responseFormat: { type: 'json_schema', json_schema: { name: 'response', schema: json(...fields) } },
 });
 
-const label = (headers: Headers, more: Partial<CallShape> = {}) =>
+const label = (headers: Headers, more: Partial<LabelInput> = {}) =>
   labelCall({ headers, messages: [user('do it')], tools: [], responseFormat: undefined, ...more });
 const codexHeaders = (metadata: object, more: Headers = {}): Headers => ({
   'session-id': 's',
@@ -243,7 +243,7 @@ const OPENCODE_SUMMARY = 'You are a context summarization agent. You are given a
 const OPENCODE_TITLE = 'You are a title generator. You output ONLY a thread title. Nothing else.';
 
 describe('a prompt', () => {
-  test.each<[string, Partial<CallShape>, string]>([
+  test.each<[string, Partial<LabelInput>, string]>([
     ['of Claude Code that asks for a summary', chat(user(CLAUDE_SUMMARY)), 'compaction'],
     ['of Claude Code in an older form', chat(user(CLAUDE_SUMMARY.slice(12))), 'compaction'],
     ['of Codex without its headers', chat(user('a'), assistant('b'), user(CODEX_SUMMARY)), 'compaction'],
@@ -271,7 +271,7 @@ describe('a prompt', () => {
     expect(label({}, more)).toEqual({ thread: 'main', callKind });
   });
 
-  test.each<[string, Partial<CallShape>]>([
+  test.each<[string, Partial<LabelInput>]>([
     ['that quotes the words of Claude Code in a task', chat(user(`Explain "${CLAUDE_SUMMARY.slice(12)}"`))],
     ['that has the words without the form of the answer', chat(user(CLAUDE_SUMMARY.split('<')[0] ?? ''))],
     ['whose summary was asked for before', chat(user(CLAUDE_SUMMARY), assistant('a'), user('go on'))],
@@ -342,6 +342,6 @@ describe('a prompt', () => {
   });
 });
 
-function jsonTool(...fields: string[]): Partial<CallShape> {
+function jsonTool(...fields: string[]): Partial<LabelInput> {
   return { tools: [tool('respond_in_schema', json(...fields))] };
 }

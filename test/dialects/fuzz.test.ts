@@ -3,9 +3,10 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import type { CallContext, CanonicalReply } from '../../src/dialects/dialect.ts';
 import { DIALECTS } from '../../src/dialects/registry.ts';
-import { streamOf } from '../../src/dialects/reply-stream.ts';
+
 import { chatMessageSchema, chatToolSchema } from '../../src/schema/index.ts';
 import { strangeBody } from '../../verify/fuzz/bodies.mjs';
+import { streamOf } from './whole-stream.ts';
 
 const context: CallContext = { headers: {}, query: new URLSearchParams('alt=sse'), model: 'policy', stream: true };
 

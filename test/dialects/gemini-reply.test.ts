@@ -3,8 +3,9 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import type { CanonicalReply, CanonicalRequest } from '../../src/dialects/dialect.ts';
 import { gemini } from '../../src/dialects/gemini/dialect.ts';
-import { SentParts, streamOf } from '../../src/dialects/reply-stream.ts';
+import { SentDeltas } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
+import { streamOf } from './whole-stream.ts';
 
 const requestOf = (contents: object[], alt: string, stream = true): CanonicalRequest =>
   gemini.parseCount({ contents }, { headers: {}, query: new URLSearchParams({ alt }), model: 'm', stream });
@@ -341,7 +342,7 @@ test('streams in both framings and the whole reply say the same, however the del
       for (const request of [events, array]) {
         const stream = gemini.openStream(given, request);
         let sent = stream.start();
-        for (const delta of new SentParts().rest(turn)) {
+        for (const delta of new SentDeltas().missingFrom(turn)) {
           if (delta.kind === 'call') sent += stream.delta(delta);
           else {
             for (let at = 0; at < delta.text.length; at += size) {

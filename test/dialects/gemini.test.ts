@@ -90,8 +90,8 @@ describe('a generate content request', () => {
       samplingAsked: { temperature: 0.5, top_p: 0.9, top_k: 64, max_tokens: 100, stop: ['END'], seed: 7 },
       stream: true,
       streamUsage: true,
-      continues: null,
-      turnRefs: new Map(),
+      previousCompletionId: null,
+      claimedCompletions: new Map(),
       adjusted: [
         'thinkingConfig ignored',
         'responseLogprobs ignored',
@@ -151,7 +151,7 @@ describe('a generate content request', () => {
     [{ mode: 'ANY' }, 'required', []],
     [{ mode: 'MODE_UNSPECIFIED' }, null, []],
     [{}, null, []],
-    [{ mode: 'VALIDATED' }, 'auto', ['mode VALIDATED taken as AUTO']],
+    [{ mode: 'VALIDATED' }, 'auto', ['mode VALIDATED treated as AUTO']],
     [{ mode: 'ANY', allowedFunctionNames: ['f'] }, { type: 'function', function: { name: 'f' } }, []],
     [{ mode: 'ANY', allowedFunctionNames: ['f', 'g'] }, 'required', ['allowedFunctionNames ignored']],
     [{ mode: 'AUTO', allowedFunctionNames: ['f'] }, 'auto', ['allowedFunctionNames ignored']],
@@ -224,8 +224,8 @@ describe('a generate content request', () => {
     [{ contents: [user({ inline_data: { data: 'x' } })] }, 'contents.0.parts.0.inlineData.mimeType'],
     [{ contents: [user({ functionResponse: { name: 'f', response: 'x' } })] }, 'contents.0.parts.0.functionResponse.'],
     [{ contents: [user({ text: 'x', inlineData: png.inlineData })] }, 'contents.0.parts.0: a part is one of'],
-    [{ contents: [user(call('f'))] }, 'contents.0.parts.0.functionCall: only a turn of the model'],
-    [{ contents: [model(result('f')), hi] }, 'contents.0.parts.0.functionResponse: a turn of the model'],
+    [{ contents: [user(call('f'))] }, 'contents.0.parts.0.functionCall: only a content with the role model'],
+    [{ contents: [model(result('f')), hi] }, 'contents.0.parts.0.functionResponse: a content with the role model'],
     [{ tools: [{ functionDeclarations: [{}] }] }, 'tools.0.functionDeclarations.0.name'],
     [{ tools: [{}, { function_declarations: [{ name: 'f', parameters: [] }] }] }, 'tools.1.functionDeclarations.0.par'],
     [{ systemInstruction: { parts: [{ text: {} }] } }, 'systemInstruction.parts.0.text'],
@@ -233,7 +233,7 @@ describe('a generate content request', () => {
     [{ toolConfig: { functionCallingConfig: { mode: 'ALL' } } }, 'toolConfig.functionCallingConfig.mode'],
     [{ generationConfig: { candidateCount: 2 } }, 'generationConfig.candidateCount'],
     [{ cachedContent: 'cachedContents/x' }, 'cachedContent'],
-    [{ contents: [hi, model({ text: 'Sure, ' })] }, 'contents.1: a turn of the model at the end'],
+    [{ contents: [hi, model({ text: 'Sure, ' })] }, 'contents.1: a model content at the end'],
   ])('that cannot be taken is refused with the path: %j', (over, path) => {
     expect(() => parse(over)).toThrow(path);
     expect(() => parse(over)).toThrow(expect.objectContaining({ status: 422 }));
@@ -329,10 +329,10 @@ describe('a turn of the model', () => {
     expect(request.adjusted).toEqual([
       'executableCode part dropped',
       'codeExecutionResult part dropped',
-      'media outside a user turn dropped',
+      'media outside a user content dropped',
       'media other than images dropped',
       'part of an unknown kind dropped',
-      'thought outside a turn of the model dropped',
+      'thought outside a model content dropped',
     ]);
   });
 

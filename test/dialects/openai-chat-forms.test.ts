@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-stream.ts';
+import { streamOf } from './whole-stream.ts';
 
 const text = (value: string) => ({ type: 'text', text: value });
 const user = { role: 'user', content: 'hi' };
@@ -166,7 +166,7 @@ describe('tools', () => {
       ['apply_patch', { kind: 'custom' }],
       ['free', { kind: 'custom' }],
     ]);
-    expect(request.adjusted).toEqual(['grammar of a custom tool told in its description']);
+    expect(request.adjusted).toEqual(['grammar of a custom tool moved to its description']);
   });
 
   test.each<[unknown, unknown, string[]]>([

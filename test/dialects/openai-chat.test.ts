@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-stream.ts';
+import { streamOf } from './whole-stream.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   openaiChat.parseRequest({ model: 'm', messages: [{ role: 'user', content: 'hi' }], ...over }, plainContext(headers));
@@ -71,7 +71,7 @@ describe('a chat request', () => {
       stream: true,
       streamUsage: true,
       toolForms: new Map(),
-      continues: null,
+      previousCompletionId: null,
       adjusted: [
         'developer message sent as system',
         'reasoning_effort ignored',

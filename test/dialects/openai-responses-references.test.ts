@@ -9,8 +9,8 @@ import {
   type RecordedReply,
 } from '../../src/dialects/dialect.ts';
 import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage, CallKind } from '../../src/schema/index.ts';
+import { streamOf } from './whole-stream.ts';
 
 type Item = { readonly type: string; readonly id: string };
 
@@ -193,7 +193,7 @@ describe('references to some items of a reply', () => {
 
   test('go with a response that the request goes on from', () => {
     const request = parse([...refs('msg_cpl_plain'), user('x')], { previous_response_id: 'resp_cpl_full' });
-    expect(request).toMatchObject({ continues: 'cpl_full', messages: [PLAIN, user('x')] });
+    expect(request).toMatchObject({ previousCompletionId: 'cpl_full', messages: [PLAIN, user('x')] });
   });
 
   test('may leave their type out, and can be counted', () => {

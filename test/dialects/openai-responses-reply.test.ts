@@ -4,8 +4,8 @@ import { FloeError } from '../../src/core/errors.ts';
 import type { ReplyDelta } from '../../src/core/reply.ts';
 import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
-import { streamOf } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
+import { streamOf } from './whole-stream.ts';
 
 const TOOLS = [
   { type: 'function', name: 'f' },

@@ -1,9 +1,9 @@
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
+import { sealText } from '../../src/dialects/opaque-fields.ts';
 import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
 import { COMPACTION_PROMPT } from '../../src/dialects/openai_responses/history.ts';
-import { sealText } from '../../src/dialects/openai_responses/sealed-text.ts';
 import { matchRoute } from '../../src/dialects/registry.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
@@ -116,9 +116,9 @@ describe('a responses request', () => {
       samplingAsked: { temperature: 0, top_p: 0.95, max_tokens: 20 },
       stream: true,
       streamUsage: true,
-      continues: null,
+      previousCompletionId: null,
       replyShape: { previousResponse: null, compaction: false, sealedThinking: true },
-      turnRefs: new Map(),
+      claimedCompletions: new Map(),
       adjusted: [
         'hosted tool web_search dropped',
         'hosted tool image_generation dropped',
@@ -242,7 +242,7 @@ describe('a responses request', () => {
       instructions: 'rules',
       input: [output('a', 'done'), { role: 'developer', content: 'now' }, user('next')],
     });
-    expect(request.continues).toBe('cpl_7');
+    expect(request.previousCompletionId).toBe('cpl_7');
     expect(request.messages).toEqual([
       { role: 'system', content: 'rules' },
       { role: 'tool', tool_call_id: 'a', content: 'done' },

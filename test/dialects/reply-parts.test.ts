@@ -5,7 +5,7 @@ import type { ReplyDelta } from '../../src/core/reply.ts';
 import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
 import { type CanonicalReply, type Dialect, plainContext } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { SentParts } from '../../src/dialects/reply-stream.ts';
+import { SentDeltas } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 
 /** Server-sent events as the standard says: lines end in CR, LF or both, and data lines of one event are joined. */
@@ -152,14 +152,14 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
         const deltas = deltasOf(drawn);
         const message = messageOf(deltas);
         const stream = dialect.openStream(head, requestFor(dialect));
-        const sent = new SentParts();
+        const sent = new SentDeltas();
         let text = stream.start();
         // Some pieces come from the engine one by one, the rest with the whole message.
         for (const delta of deltas.slice(0, relayed)) {
           sent.add(delta);
           text += stream.delta(delta);
         }
-        for (const delta of sent.rest(message)) text += stream.delta(delta);
+        for (const delta of sent.missingFrom(message)) text += stream.delta(delta);
         const { body, end } = stream.end(replyOf(message));
         expect(joined(READERS[name]?.(text + body + end) ?? [])).toEqual(joined(deltas.map(asPiece)));
       }),
@@ -225,8 +225,8 @@ describe('the rest of a reply', () => {
     type: 'function' as const,
     function: { name: 'f', arguments: text },
   });
-  const begun = (...deltas: ReplyDelta[]): SentParts => {
-    const sent = new SentParts();
+  const begun = (...deltas: ReplyDelta[]): SentDeltas => {
+    const sent = new SentDeltas();
     for (const delta of deltas) sent.add(delta);
     return sent;
   };
@@ -234,7 +234,7 @@ describe('the rest of a reply', () => {
   test('begins with what is missing of the open call, which text behind it would close', () => {
     const sent = begun({ kind: 'call', index: 0, id: 'c', name: 'f' }, { kind: 'arguments', index: 0, text: '{"a"' });
     const message = { role: 'assistant' as const, content: 'behind', tool_calls: [callOf('c', '{"a":1}')] };
-    expect(sent.rest(message)).toEqual([
+    expect(sent.missingFrom(message)).toEqual([
       { kind: 'arguments', index: 0, text: ':1}' },
       { kind: 'text', text: 'behind' },
     ]);
@@ -251,7 +251,7 @@ describe('the rest of a reply', () => {
       content: null,
       tool_calls: [callOf('c', '{"a":1}'), callOf('d', '{}')],
     };
-    expect(() => sent.rest(message)).toThrow('went on with a call behind the next one');
+    expect(() => sent.missingFrom(message)).toThrow('continued a tool call after the next one had begun');
   });
 
   test.each<[string, ReplyDelta[]]>([
@@ -260,10 +260,10 @@ describe('the rest of a reply', () => {
     ['calls', [{ kind: 'call', index: 1, id: 'c', name: 'f' }]],
     ['arguments', [{ kind: 'arguments', index: 0, text: '{"much": "longer"}' }]],
   ])('is an engine error where the engine streamed more %s than the reply holds', (_, deltas) => {
-    const sent = new SentParts();
+    const sent = new SentDeltas();
     for (const delta of deltas) sent.add(delta);
     const call = { id: 'c', type: 'function' as const, function: { name: 'f', arguments: '{}' } };
     const message = { role: 'assistant' as const, content: 'a', reasoning_content: 'b', tool_calls: [call] };
-    expect(() => sent.rest(message)).toThrow('streamed more than its reply holds');
+    expect(() => sent.missingFrom(message)).toThrow('streamed more than its reply holds');
   });
 });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { ReplyDelta } from '../../src/core/reply.ts';
-import { SentParts } from '../../src/dialects/reply-stream.ts';
+import { SentDeltas } from '../../src/dialects/reply-stream.ts';
 import { MessageBuilder } from '../../src/engines/message-builder.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 
@@ -51,13 +51,13 @@ describe('a message in the making', () => {
           if (before) expect(order[before.kind]).toBeLessThanOrEqual(order[delta.kind]);
           if (delta.kind === 'arguments') expect(before).toMatchObject({ index: delta.index });
         }
-        const sent = new SentParts();
+        const sent = new SentDeltas();
         for (const delta of deltas) sent.add(delta);
         if (goesBack(pieces, message)) {
-          expect(() => sent.rest(message)).toThrow('went on with a call behind the next one');
+          expect(() => sent.missingFrom(message)).toThrow('continued a tool call after the next one had begun');
           return;
         }
-        const rest = sent.rest(message);
+        const rest = sent.missingFrom(message);
         const opened = deltas.filter(({ kind }) => kind === 'call').length - 1;
         const late = rest.findIndex(({ kind }) => kind !== 'arguments');
         for (const delta of late < 0 ? rest : rest.slice(0, late)) expect(delta).toMatchObject({ index: opened });

@@ -18,7 +18,7 @@ const EMPTY: CanonicalRequest = {
   samplingAsked: {},
   stream: false,
   streamUsage: true,
-  continues: null,
+  previousCompletionId: null,
   adjusted: [],
   thread: 'main',
   callKind: 'main',
@@ -64,9 +64,15 @@ export class TokenSession {
 
   requestOf(messages: readonly ChatMessage[], options: AskOptions = {}): CanonicalRequest {
     const own = messages.map((message) => JSON.parse(JSON.stringify(message)) as ChatMessage);
-    const turnRefs =
-      options.turnRefs && new Map([...options.turnRefs].map(([at, id]) => [own[messages.indexOf(at)], id]));
-    return { ...EMPTY, ...options, messages: own, ...(turnRefs ? { turnRefs } : {}) } as CanonicalRequest;
+    const claimedCompletions =
+      options.claimedCompletions &&
+      new Map([...options.claimedCompletions].map(([at, id]) => [own[messages.indexOf(at)], id]));
+    return {
+      ...EMPTY,
+      ...options,
+      messages: own,
+      ...(claimedCompletions ? { claimedCompletions } : {}),
+    } as CanonicalRequest;
   }
 }
 

@@ -1,13 +1,10 @@
+import type { FloeError } from '../../core/errors.ts';
 import type { Dialect } from '../dialect.ts';
-import { EVENT_STREAM } from '../server-sent.ts';
-import {
-  encodeMessagesError,
-  encodeMessagesReply,
-  encodeMessagesStreamError,
-  MESSAGES_HEARTBEAT,
-  openMessagesStream,
-} from './reply.ts';
+import { clientStatus, isContextOverflow } from '../errors.ts';
+import { EVENT_STREAM } from '../reply-stream.ts';
+import { encodeMessagesReply } from './reply.ts';
 import { parseMessagesCount, parseMessagesRequest } from './request.ts';
+import { MESSAGES_HEARTBEAT, openMessagesStream } from './stream.ts';
 
 /** Anthropic Messages. Claude Code probes `/` or `/api/hello` before its first call. */
 export const anthropic: Dialect = {
@@ -35,10 +32,52 @@ export const anthropic: Dialect = {
     }),
   encodeModel: (model) => JSON.stringify(modelObject(model)),
   encodeCount: (tokens) => JSON.stringify({ input_tokens: tokens }),
-  encodeError: encodeMessagesError,
-  encodeStreamError: encodeMessagesStreamError,
+  encodeError(error) {
+    const status = lostThreadOf(error) === null ? clientStatus(error) : 404;
+    return { status, body: JSON.stringify(errorObject(error)) };
+  },
+  encodeStreamError: (error) => `event: error\ndata: ${JSON.stringify(errorObject(error))}\n\n`,
 };
 
 function modelObject(model: string): object {
   return { type: 'model', id: model, display_name: model, created_at: '1970-01-01T00:00:00Z' };
+}
+
+function errorObject(error: FloeError): object {
+  const lost = lostThreadOf(error);
+  if (lost !== null) {
+    const message = `thread.previous_message_id: there is no response ${lost} in this session`;
+    // On this code the official clients send the whole conversation instead.
+    return { type: 'error', error: { type: 'not_found_error', message, details: { error_code: 'thread_not_found' } } };
+  }
+  // Clients recognise an overlong prompt by these words; the engine's message follows them.
+  const message = isContextOverflow(error) ? `prompt is too long: ${error.message}` : error.message;
+  return { type: 'error', error: { type: errorType(clientStatus(error)), message } };
+}
+
+/** The unknown completion that a request continues; `null` for any other error. */
+function lostThreadOf(error: FloeError): string | null {
+  const { unknown_response } = error.details;
+  return typeof unknown_response === 'string' ? unknown_response : null;
+}
+
+function errorType(status: number): string {
+  switch (status) {
+    case 401:
+      return 'authentication_error';
+    case 403:
+      return 'permission_error';
+    case 404:
+      return 'not_found_error';
+    case 413:
+      return 'request_too_large';
+    case 429:
+      return 'rate_limit_error';
+    case 503:
+      return 'overloaded_error';
+    case 504:
+      return 'timeout_error';
+    default:
+      return status < 500 ? 'invalid_request_error' : 'api_error';
+  }
 }

@@ -2,43 +2,44 @@ import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
-import { completionNamed } from '../opaque-fields.ts';
+import { completionIdOf } from '../opaque-fields.ts';
 import {
   assistantBlocksSchema,
-  type ForeignAssistantBlock,
-  type ForeignPart,
-  type ForeignRequest,
+  REQUEST_NAME,
   resultBlocksSchema,
   systemBlocksSchema,
   userBlocksSchema,
+  type WireAssistantBlock,
+  type WirePart,
+  type WireRequest,
 } from './schema.ts';
 
 /**
- * Claude Code's first system block: client version, entry point and a hash or nonce. It changes within a session, which
- * breaks every prefix, and tells the model nothing. Only a block that is nothing else: a text that goes on is a prompt.
+ * Start of Claude Code's first system block, which holds client version, entry point and a hash or nonce. The block changes within
+ * a session, so it would break every common prefix, and it is of no use to the model. A block with further lines is a prompt.
  */
 const BILLING_PREFIX = 'x-anthropic-billing-header:';
 
-const WHAT = 'messages request';
-
-/** `at`: where the text is in the request, for errors. */
+/** `at` is the path of the text in the request, for error messages. */
 export function addSystem(conversation: Conversation, system: unknown, at: string): void {
   const texts =
-    typeof system === 'string' ? [system] : parseAs(systemBlocksSchema, system, WHAT, at).map(({ text }) => text);
+    typeof system === 'string'
+      ? [system]
+      : parseAs(systemBlocksSchema, system, REQUEST_NAME, at).map(({ text }) => text);
   const kept = texts.filter((text) => !isBillingBlock(text));
   if (kept.length < texts.length) conversation.note('billing header block removed');
   const content = contentOf(kept.map((text) => ({ type: 'text', text })));
   if (typeof content === 'string' && content !== '') conversation.system(content);
 }
 
-/** By hand: an expression for it takes time in the square of the white space at the end of a line. */
+/** Without a regular expression, which would take quadratic time on a long run of white space at the end of the line. */
 function isBillingBlock(text: string): boolean {
   return text.startsWith(BILLING_PREFIX) && !text.trimEnd().includes('\n');
 }
 
 export function addMessage(
   conversation: Conversation,
-  { role, content }: ForeignRequest['messages'][number],
+  { role, content }: WireRequest['messages'][number],
   at: string,
 ): void {
   switch (role) {
@@ -54,7 +55,7 @@ export function addMessage(
   }
 }
 
-/** Tool results answer the assistant turn, so they come first; what else the turn holds follows as one user message. */
+/** Adds the tool results first, because they answer the assistant message; the other blocks follow as one user message. */
 function addUser(conversation: Conversation, content: unknown, at: string): void {
   if (typeof content === 'string') {
     conversation.user(content);
@@ -62,7 +63,7 @@ function addUser(conversation: Conversation, content: unknown, at: string): void
   }
   const rest: ContentPart[] = [];
   let results = 0;
-  for (const [index, block] of parseAs(userBlocksSchema, content, WHAT, at).entries()) {
+  for (const [index, block] of parseAs(userBlocksSchema, content, REQUEST_NAME, at).entries()) {
     if (block.type !== 'tool_result') {
       const part = partOf(conversation, block);
       if (part !== null) rest.push(part);
@@ -79,10 +80,10 @@ function addUser(conversation: Conversation, content: unknown, at: string): void
 function resultParts(conversation: Conversation, content: unknown, at: string): ContentPart[] {
   if (content === null || content === undefined) return [];
   if (typeof content === 'string') return [{ type: 'text', text: content }];
-  return parseAs(resultBlocksSchema, content, WHAT, at).flatMap((block) => partOf(conversation, block) ?? []);
+  return parseAs(resultBlocksSchema, content, REQUEST_NAME, at).flatMap((block) => partOf(conversation, block) ?? []);
 }
 
-function partOf(conversation: Conversation, block: ForeignPart): ContentPart | null {
+function partOf(conversation: Conversation, block: WirePart): ContentPart | null {
   switch (block.type) {
     case 'text':
       if (block.citations?.length) conversation.note('citations dropped');
@@ -111,8 +112,8 @@ function partOf(conversation: Conversation, block: ForeignPart): ContentPart | n
   }
 }
 
-/** Where blocks have their place in the canonical turn, which has one thinking, one text and then the calls. */
-const RANK = { thinking: 0, text: 1, tool_use: 2 } as const;
+/** Position of each kind of block in the canonical assistant message: thinking, then text, then calls. */
+const BLOCK_ORDER = { thinking: 0, text: 1, tool_use: 2 } as const;
 
 function addAssistant(conversation: Conversation, content: unknown, at: string): void {
   if (typeof content === 'string') {
@@ -123,8 +124,8 @@ function addAssistant(conversation: Conversation, content: unknown, at: string):
   let text = '';
   let reasoning = '';
   const calls: ToolCall[] = [];
-  let reached = 0;
-  for (const block of parseAs(assistantBlocksSchema, content, WHAT, at)) {
+  let lastPosition = 0;
+  for (const block of parseAs(assistantBlocksSchema, content, REQUEST_NAME, at)) {
     switch (block.type) {
       case 'text':
         text += block.text;
@@ -132,7 +133,7 @@ function addAssistant(conversation: Conversation, content: unknown, at: string):
         break;
       case 'thinking':
         reasoning += block.thinking;
-        completionId = completionNamed(block.signature) ?? completionId;
+        completionId = completionIdOf(block.signature) ?? completionId;
         break;
       case 'tool_use':
         calls.push({ id: block.id, type: 'function', function: { name: block.name, arguments: argumentsOf(block) } });
@@ -141,9 +142,9 @@ function addAssistant(conversation: Conversation, content: unknown, at: string):
         conversation.note(`${block.type} block dropped`);
         continue;
     }
-    const rank = RANK[block.type];
-    if (rank < reached) conversation.note('blocks of an assistant turn reordered: thinking, text, calls');
-    reached = Math.max(reached, rank);
+    const position = BLOCK_ORDER[block.type];
+    if (position < lastPosition) conversation.note('blocks of an assistant message reordered: thinking, text, calls');
+    lastPosition = Math.max(lastPosition, position);
   }
   const message: AssistantMessage = {
     role: 'assistant',
@@ -154,11 +155,11 @@ function addAssistant(conversation: Conversation, content: unknown, at: string):
   conversation.assistant(message, completionId);
 }
 
-const unparsedSchema = z.strictObject({ __unparsedToolInput: z.looseObject({ raw: z.string() }) });
+const unparsedInputSchema = z.strictObject({ __unparsedToolInput: z.looseObject({ raw: z.string() }) });
 
-/** As the policy wrote them where Claude Code could not parse them and says so; else their JSON text. */
-function argumentsOf({ input }: Extract<ForeignAssistantBlock, { type: 'tool_use' }>): string {
+/** The arguments as sampled when Claude Code marked them as unparsable, otherwise the JSON text of the input. */
+function argumentsOf({ input }: Extract<WireAssistantBlock, { type: 'tool_use' }>): string {
   if (input === undefined) return '{}';
-  const unparsed = unparsedSchema.safeParse(input);
+  const unparsed = unparsedInputSchema.safeParse(input);
   return unparsed.success ? unparsed.data.__unparsedToolInput.raw : JSON.stringify(input);
 }

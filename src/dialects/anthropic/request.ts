@@ -5,20 +5,20 @@ import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import { addMessage, addSystem } from './history.ts';
-import { countSchema, type ForeignRequest, outputFormatSchema, requestSchema } from './schema.ts';
+import { countSchema, outputFormatSchema, REQUEST_NAME, requestSchema, type WireRequest } from './schema.ts';
 
-/** Fields that would change what is sampled or shown to the model, and have no effect behind floe. */
+/** Fields that would change the prompt or the sampling, and that floe ignores. */
 const IGNORED_FIELDS = ['thinking', 'context_management', 'mcp_servers', 'container'] as const;
 
-/** Stands for the reply that the messages continue; the proxy puts the recorded conversation there. */
-const CONTINUED: AssistantMessage = { role: 'assistant', content: '' };
+/** Placeholder for the reply that the messages continue. The proxy replaces it with the recorded conversation. */
+const PREVIOUS_REPLY: AssistantMessage = { role: 'assistant', content: '' };
 
 export function parseMessagesRequest(body: unknown, context: CallContext): CanonicalRequest {
-  const canonical = canonicalOf(parseAs(requestSchema, body, 'messages request'), context);
+  const canonical = canonicalOf(parseAs(requestSchema, body, REQUEST_NAME), context);
   if (canonical.messages.at(-1)?.role === 'assistant') {
     throw new FloeError(
       'unsupported',
-      `messages.${lastIndex(body)}: an assistant turn at the end cannot be continued (prefill); the last turn must be the user's`,
+      `messages.${lastIndex(body)}: an assistant message at the end cannot be continued (prefill); the last message must be the user's`,
     );
   }
   return canonical;
@@ -29,27 +29,27 @@ export function parseMessagesCount(body: unknown, context: CallContext): Canonic
 }
 
 function lastIndex(body: unknown): number {
-  return (body as ForeignRequest).messages.length - 1;
+  return (body as WireRequest).messages.length - 1;
 }
 
-function canonicalOf(request: ForeignRequest, { headers }: CallContext): CanonicalRequest {
+function canonicalOf(request: WireRequest, { headers }: CallContext): CanonicalRequest {
   const conversation = new Conversation();
-  const continues = request.thread?.type === 'continue' ? request.thread.previous_message_id : null;
+  const previousCompletionId = request.thread?.type === 'continue' ? request.thread.previous_message_id : null;
   addSystem(conversation, request.system ?? '', 'system');
-  if (continues !== null) conversation.assistant(CONTINUED);
+  if (previousCompletionId !== null) conversation.assistant(PREVIOUS_REPLY);
   for (const [index, message] of request.messages.entries()) addMessage(conversation, message, `messages.${index}`);
-  if (continues === null) conversation.noteCallIds();
+  if (previousCompletionId === null) conversation.noteCallIds();
   for (const field of IGNORED_FIELDS) {
     if (request[field] !== undefined && request[field] !== null) conversation.note(`${field} ignored`);
   }
   if (request.output_config?.effort != null) conversation.note('output_config.effort ignored');
   const tools = toolsOf(request, conversation);
   const responseFormat = responseFormatOf(request, conversation);
-  const continuesTools = continues !== null && tools.length === 0;
-  const toolChoice = toolChoiceOf(request.tool_choice, continuesTools ? null : tools, conversation);
-  const { messages: all, adjusted, turnRefs } = conversation.finish();
-  const messages = all.filter((message) => message !== CONTINUED);
-  if (messages.length === 0) throw new FloeError('schema_violation', 'messages request: messages: there is no text');
+  const inheritsTools = previousCompletionId !== null && tools.length === 0;
+  const toolChoice = toolChoiceOf(request.tool_choice, inheritsTools ? null : tools, conversation);
+  const { messages: all, adjusted, claimedCompletions } = conversation.finish();
+  const messages = all.filter((message) => message !== PREVIOUS_REPLY);
+  if (messages.length === 0) throw new FloeError('schema_violation', `${REQUEST_NAME}: messages: there is no text`);
   return {
     model: request.model,
     messages,
@@ -60,16 +60,16 @@ function canonicalOf(request: ForeignRequest, { headers }: CallContext): Canonic
     samplingAsked: samplingOf(request, responseFormat),
     stream: request.stream ?? false,
     streamUsage: true,
-    continues,
-    ...(continuesTools ? { continuesTools } : {}),
-    turnRefs,
+    previousCompletionId,
+    ...(inheritsTools ? { inheritsTools } : {}),
+    claimedCompletions,
     adjusted,
     ...labelCall({ headers, messages, tools, responseFormat }),
   };
 }
 
-/** A tool that the client runs is described by itself; any other type is known to the vendor alone. */
-function toolsOf(request: ForeignRequest, conversation: Conversation): ChatTool[] {
+/** Translates the tools that the client runs. Tools of other types run on the vendor's servers and are dropped. */
+function toolsOf(request: WireRequest, conversation: Conversation): ChatTool[] {
   const tools: ChatTool[] = [];
   for (const [index, tool] of (request.tools ?? []).entries()) {
     if ((tool.type ?? 'custom') !== 'custom') {
@@ -77,7 +77,7 @@ function toolsOf(request: ForeignRequest, conversation: Conversation): ChatTool[
       continue;
     }
     if (tool.name === undefined) {
-      throw new FloeError('schema_violation', `messages request: tools.${index}.name: expected a string`);
+      throw new FloeError('schema_violation', `${REQUEST_NAME}: tools.${index}.name: expected a string`);
     }
     if (tool.defer_loading === true) conversation.note('defer_loading ignored: the tool is sent in full');
     if (tool.strict === true) conversation.note('strict of a tool ignored');
@@ -93,9 +93,9 @@ function toolsOf(request: ForeignRequest, conversation: Conversation): ChatTool[
   return tools;
 }
 
-/** `tools`: null where they are those of an earlier request. */
+/** `tools` is `null` when the request inherits those of an earlier one. */
 function toolChoiceOf(
-  choice: ForeignRequest['tool_choice'],
+  choice: WireRequest['tool_choice'],
   tools: readonly ChatTool[] | null,
   conversation: Conversation,
 ): ToolChoice | null {
@@ -113,24 +113,24 @@ function toolChoiceOf(
   }
 }
 
-function parallelOf(choice: ForeignRequest['tool_choice']): boolean | null {
+function parallelOf(choice: WireRequest['tool_choice']): boolean | null {
   const disabled = choice?.disable_parallel_tool_use;
   return disabled === undefined || disabled === null ? null : !disabled;
 }
 
-function responseFormatOf(request: ForeignRequest, conversation: Conversation): ResponseFormat | undefined {
-  const asked = request.output_config?.format ?? request.output_format ?? null;
-  if (asked === null) return undefined;
-  const format = outputFormatSchema.safeParse(asked);
+function responseFormatOf(request: WireRequest, conversation: Conversation): ResponseFormat | undefined {
+  const requested = request.output_config?.format ?? request.output_format ?? null;
+  if (requested === null) return undefined;
+  const format = outputFormatSchema.safeParse(requested);
   if (!format.success) {
     conversation.note('output format without a schema ignored');
     return undefined;
   }
-  // This dialect has no name for a schema, and engines want one.
+  // Engines require a name for a schema, and this dialect has no field for it.
   return { type: 'json_schema', json_schema: { name: 'response', schema: format.data.schema } };
 }
 
-function samplingOf(request: ForeignRequest, responseFormat: ResponseFormat | undefined): SamplingAsked {
+function samplingOf(request: WireRequest, responseFormat: ResponseFormat | undefined): SamplingAsked {
   const { temperature, top_p, top_k, max_tokens, stop_sequences } = request;
   return {
     ...(temperature == null ? {} : { temperature }),

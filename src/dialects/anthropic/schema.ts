@@ -1,6 +1,9 @@
 import { z } from 'zod';
 import { jsonObjectSchema } from '../json-object.ts';
 
+/** What error messages call the request. */
+export const REQUEST_NAME = 'messages request';
+
 const textBlockSchema = z.object({
   type: z.literal('text'),
   text: z.string(),
@@ -36,7 +39,7 @@ const searchResultSchema = z.object({
 
 const toolReferenceSchema = z.object({ type: z.literal('tool_reference'), tool_name: z.string() });
 
-/** What the vendor's own servers did or keep. Behind floe nothing writes them; a history from elsewhere may hold some. */
+/** Blocks for actions and files of the vendor's servers. floe never sends them; a history from another provider may contain some. */
 const vendorBlockSchema = z.object({
   type: z.enum([
     'server_tool_use',
@@ -64,7 +67,7 @@ const partSchemas = [
 export const systemBlocksSchema = z.array(textBlockSchema);
 
 export const resultBlocksSchema = z.array(z.discriminatedUnion('type', partSchemas));
-export type ForeignPart = z.output<typeof resultBlocksSchema>[number];
+export type WirePart = z.output<typeof resultBlocksSchema>[number];
 
 export const userBlocksSchema = z.array(
   z.discriminatedUnion('type', [
@@ -83,12 +86,12 @@ export const assistantBlocksSchema = z.array(
     textBlockSchema,
     z.object({ type: z.literal('thinking'), thinking: z.string(), signature: z.string().nullish() }),
     z.object({ type: z.literal('redacted_thinking') }),
-    // Claude Code echoes what the policy wrote, which need not be an object.
+    // Claude Code returns the arguments that the policy wrote, which need not be an object.
     z.object({ type: z.literal('tool_use'), id: z.string(), name: z.string(), input: z.unknown() }),
     vendorBlockSchema,
   ]),
 );
-export type ForeignAssistantBlock = z.output<typeof assistantBlocksSchema>[number];
+export type WireAssistantBlock = z.output<typeof assistantBlocksSchema>[number];
 
 const toolSchema = z.object({
   type: z.string().nullish(),
@@ -108,20 +111,20 @@ const toolChoiceSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('tool'), name: z.string(), ...parallelFlag }),
 ]);
 
-/** A conversation that the server holds. What continues one has new messages alone: system text and tools are as they were. */
+/** A conversation that the server stores. A request that continues one sends only new messages and keeps system text and tools. */
 const threadSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('create') }),
   z.object({ type: z.literal('continue'), previous_message_id: z.string() }),
 ]);
 
-/** A Messages request. What a message may hold depends on its role, so contents are checked where they are read. */
+/** A Messages request. The blocks that a message may contain depend on its role, so contents are checked when they are read. */
 export const requestSchema = z.object({
   model: z.string(),
   messages: z.array(z.object({ role: z.enum(['user', 'assistant', 'system']), content: z.unknown() })).min(1),
   system: z.unknown().optional(),
   tools: z.array(toolSchema).nullish(),
   tool_choice: toolChoiceSchema.nullish(),
-  // Formats have moved and changed before; only what becomes one is looked at.
+  // The field and its form have changed between API versions, so only the schema inside it is checked.
   output_config: z.object({ effort: z.unknown().optional(), format: z.unknown().optional() }).nullish(),
   output_format: z.unknown().optional(),
   stream: z.boolean().nullish(),
@@ -136,9 +139,9 @@ export const requestSchema = z.object({
   mcp_servers: z.unknown().optional(),
   container: z.unknown().optional(),
 });
-export type ForeignRequest = z.output<typeof requestSchema>;
+export type WireRequest = z.output<typeof requestSchema>;
 
-/** The same to be counted: clients leave out what only a generation needs. */
+/** A `count_tokens` request, in which clients leave out the fields that only a generation needs. */
 export const countSchema = requestSchema.extend({ model: z.string().default('') });
 
 export const outputFormatSchema = z.object({ schema: jsonObjectSchema });

@@ -1,31 +1,225 @@
+import { z } from 'zod';
 import type { CallKind } from '../../schema/index.ts';
 import type { Headers } from '../dialect.ts';
-import type { CallView } from './prompt-view.ts';
+import type { PromptView } from './prompt-view.ts';
 
-/** What a harness says of a call in its headers. */
+/** What the headers of a call state. */
 export type HeaderFacts = {
-  /** Whose call it is; null: not told, the prompt decides. */
+  /** The agent that makes the call; `null` when the headers do not name it and the prompt decides. */
   readonly agent: { readonly kind: 'main' } | { readonly kind: 'subagent'; readonly id: string | null } | null;
-  /** What the call is for; null: the agent's own work, or not told. */
+  /** Purpose of the call; `null` for the agent's own work, or when the headers do not state it. */
   readonly purpose: CallKind | null;
 };
 
 /**
- * How the calls of one harness, and of those that descend from it, are told apart. Pure; nothing throws. Each rule must be so
- * narrow that no other harness's call meets it: the families are asked one after the other, and the first word counts.
+ * Rules that classify the calls of one harness and of its forks. All are pure and never throw. Each must be narrow enough that no
+ * other harness's call matches it: the harnesses are tried in order, and the first match wins.
  */
-export type Family = {
-  /** Null: these headers are not this harness's. */
+export type HarnessRules = {
+  /** `null` when the headers are not this harness's. */
   readonly headers?: (headers: Headers) => HeaderFacts | null;
-  /** What the prompt shows the call to be for; null: the agent's own work, or another harness's. */
-  readonly purpose?: (call: CallView) => CallKind | null;
+  /** Purpose that the prompt shows; `null` for the agent's own work, or when the prompt is another harness's. */
+  readonly purpose?: (call: PromptView) => CallKind | null;
   /** Whether the prompt is a sub-agent's. */
-  readonly subagent?: (call: CallView) => boolean;
+  readonly subagent?: (call: PromptView) => boolean;
 };
 
-/** Headers come from the sandboxed agent, and may come several times. */
+/** The first value of a header; `null` when it is missing or empty. A sandboxed agent may send a header several times. */
 export function headerOf(headers: Headers, name: string): string | null {
   const value = headers[name];
   const first = Array.isArray(value) ? value[0] : value;
   return first === undefined || first === '' ? null : first;
 }
+
+/** Claude Code's request for a summary: of the whole conversation, of its recent part, or of the one that a session continues. */
+const CLAUDE_SUMMARY_REQUEST =
+  /(?:^|\n)Your task is to create a detailed summary of (?:the conversation so far|the RECENT portion of the conversation|this conversation)/;
+/** Tag that every form of that request requires around the answer. */
+const CLAUDE_SUMMARY_TAG = '<summary>';
+
+/**
+ * Claude Code names the sub-agent in a header. A summary request has the system prompt, tools and messages of the request before
+ * it plus one user text; a sub-agent's also has the header. Older versions request a title when they start.
+ */
+const claudeCode: HarnessRules = {
+  headers(headers) {
+    const id = headerOf(headers, 'x-claude-code-agent-id');
+    return id === null ? null : { agent: { kind: 'subagent', id }, purpose: null };
+  },
+  purpose(call) {
+    if (isTitleRequest(call)) return 'title';
+    const text = call.lastUserText();
+    return text.includes(CLAUDE_SUMMARY_TAG) && CLAUDE_SUMMARY_REQUEST.test(text) ? 'compaction' : null;
+  },
+};
+
+/** Matches a request for an object with only a title. Other harnesses request titles in the same way. */
+function isTitleRequest(call: PromptView): boolean {
+  return call.requestsFields('title') && !call.hasReply();
+}
+
+/** Codex's metadata header has about a kilobyte, but a sandboxed agent could send any size. */
+const MAX_CODEX_METADATA_CHARS = 16_384;
+const codexMetadataSchema = z.looseObject({
+  request_kind: z.string().optional(),
+  thread_source: z.string().optional(),
+  thread_id: z.string().optional(),
+});
+type CodexMetadata = z.output<typeof codexMetadataSchema>;
+
+/** Codex's `request_kind`s that are not the agent's own work. Unknown kinds, such as those of later versions, count as its work. */
+const CODEX_REQUEST_KINDS: Readonly<Record<string, CallKind>> = { compaction: 'compaction', prewarm: 'probe' };
+
+/** Codex's sub-agents that serve the program itself. All other sub-agents work on the task. */
+const CODEX_SUBAGENT_KINDS: Readonly<Record<string, CallKind>> = {
+  compact: 'compaction',
+  memory_consolidation: 'memory',
+};
+
+const CODEX_SUMMARY_REQUEST = 'You are performing a CONTEXT CHECKPOINT COMPACTION.';
+
+/** Codex sends thread, parent thread and purpose of every call in headers. The prompt decides only when they are missing. */
+const codex: HarnessRules = {
+  headers(headers) {
+    const metadata = codexMetadataOf(headers);
+    const subagent = headerOf(headers, 'x-openai-subagent');
+    const parent = headerOf(headers, 'x-codex-parent-thread-id');
+    if (metadata === null && subagent === null && parent === null) return null;
+    const purpose =
+      kindNamed(CODEX_REQUEST_KINDS, metadata?.request_kind) ??
+      kindNamed(CODEX_SUBAGENT_KINDS, subagent) ??
+      (headerOf(headers, 'x-openai-memgen-request') === 'true' ? 'memory' : null);
+    if (subagent !== null || parent !== null || metadata?.thread_source === 'subagent') {
+      const id = headerOf(headers, 'thread-id') ?? metadata?.thread_id ?? null;
+      return { agent: { kind: 'subagent', id: id === '' ? null : id }, purpose };
+    }
+    return { agent: metadata?.thread_source === undefined ? null : { kind: 'main' }, purpose };
+  },
+  purpose(call) {
+    return call.toolCount === 0 && call.lastUserText().startsWith(CODEX_SUMMARY_REQUEST) ? 'compaction' : null;
+  },
+};
+
+function codexMetadataOf(headers: Headers): CodexMetadata | null {
+  const text = headerOf(headers, 'x-codex-turn-metadata');
+  if (text === null || text.length > MAX_CODEX_METADATA_CHARS) return null;
+  try {
+    return codexMetadataSchema.safeParse(JSON.parse(text)).data ?? null;
+  } catch {
+    // Codex sends JSON; a header that is not JSON was written by something else and is ignored.
+    return null;
+  }
+}
+
+function kindNamed(kinds: Readonly<Record<string, CallKind>>, name: string | null | undefined): CallKind | null {
+  return name != null && Object.hasOwn(kinds, name) ? (kinds[name] ?? null) : null;
+}
+
+const OPENCODE_TITLE_PROMPT = 'You are a title generator. You output ONLY a thread title.';
+const OPENCODE_SUMMARY_PROMPT = 'You are a context summarization agent.';
+
+/**
+ * opencode runs each sub-agent in a separate session and names the parent session in a header. Its summary requests name no
+ * parent, so a sub-agent's summary counts as the main agent's.
+ */
+const opencode: HarnessRules = {
+  headers(headers) {
+    if (headerOf(headers, 'x-parent-session-id') === null) return null;
+    return { agent: { kind: 'subagent', id: headerOf(headers, 'x-session-id') }, purpose: null };
+  },
+  purpose(call) {
+    if (call.toolCount > 0 || call.hasReply()) return null;
+    if (call.system.startsWith(OPENCODE_TITLE_PROMPT)) return 'title';
+    return call.system.startsWith(OPENCODE_SUMMARY_PROMPT) ? 'compaction' : null;
+  },
+};
+
+/** Copilot CLI marks a sub-agent's call in a header that does not identify the sub-agent. */
+const copilotCli: HarnessRules = {
+  headers(headers) {
+    if (headerOf(headers, 'x-interaction-type') !== 'conversation-subagent') return null;
+    return { agent: { kind: 'subagent', id: null }, purpose: null };
+  },
+};
+
+/** Gemini CLI's sub-agents end their work with this tool, and the system prompt of each one contains this sentence. */
+const GEMINI_SUBAGENT_TOOL = 'complete_task';
+const GEMINI_SUBAGENT_MARK = 'ONLY way to complete your mission';
+
+const GEMINI_SNAPSHOT_PROMPT = 'You are a specialized system component responsible for distilling chat history';
+/** Tag around the summary that Gemini CLI and its fork Qwen Code request. */
+const SNAPSHOT_TAG = '<state_snapshot>';
+
+/** Fields of the JSON replies by which the program decides who speaks next, whether the agent loops, and which model to call. */
+const GEMINI_ROUTING_FIELDS = [
+  ['reasoning', 'next_speaker'],
+  ['unproductive_state_analysis', 'unproductive_state_confidence'],
+  ['reasoning', 'model_choice'],
+  ['complexity_reasoning', 'complexity_score'],
+] as const;
+
+/** Gemini CLI sends no headers that identify agent or purpose. */
+const geminiCli: HarnessRules = {
+  purpose(call) {
+    if (GEMINI_ROUTING_FIELDS.some((fields) => call.requestsFields(...fields))) return 'routing';
+    const isSnapshot = call.toolCount === 0 && call.system.trimStart().startsWith(GEMINI_SNAPSHOT_PROMPT);
+    return isSnapshot && call.system.includes(SNAPSHOT_TAG) ? 'compaction' : null;
+  },
+  subagent(call) {
+    return call.hasTool(GEMINI_SUBAGENT_TOOL) && call.system.includes(GEMINI_SUBAGENT_MARK);
+  },
+};
+
+/** Part of the system prompt of every Qwen Code sub-agent. */
+const QWEN_SUBAGENT_MARK = 'return the final result as a normal model response (not a tool call) and stop';
+
+const QWEN_SUMMARY_PROMPT =
+  'You are the component that summarizes a conversation when its context window is about to overflow.';
+
+/** First words of the system prompts of Qwen Code's agents that write memories for later sessions. */
+const QWEN_MEMORY_PROMPTS = [
+  'You are now acting as the managed memory extraction subagent',
+  'You are performing a managed memory dream',
+] as const;
+
+/**
+ * Qwen Code sends no headers that identify agent or purpose. It requests a summary in two ways: after the conversation, with the
+ * agent's own prompt and tools, where the vendor caches prompts; otherwise without tools and with a summary prompt as system text.
+ * Its JSON requests are those of Gemini CLI, of which it is a fork.
+ */
+const qwenCode: HarnessRules = {
+  purpose(call) {
+    if (isQwenMemory(call)) return 'memory';
+    const instructions = call.toolCount === 0 ? call.system : call.lastUserText();
+    const isSummary = instructions.trimStart().startsWith(QWEN_SUMMARY_PROMPT);
+    return isSummary && call.lastUserText().includes(SNAPSHOT_TAG) ? 'compaction' : null;
+  },
+  subagent(call) {
+    return call.system.includes(QWEN_SUBAGENT_MARK) || isQwenMemory(call);
+  },
+};
+
+function isQwenMemory(call: PromptView): boolean {
+  return QWEN_MEMORY_PROMPTS.some((prompt) => call.system.startsWith(prompt));
+}
+
+const PI_SUMMARY_PROMPT = 'You are a context summarization assistant.';
+
+/** pi has no sub-agents. It summarises the conversation, or the beginning of a long one, in a request with one user message. */
+const pi: HarnessRules = {
+  purpose(call) {
+    const isSummary = call.toolCount === 0 && !call.hasReply() && call.system.startsWith(PI_SUMMARY_PROMPT);
+    return isSummary ? 'compaction' : null;
+  },
+};
+
+/** The rules of every harness whose calls are classified, in the order in which they are tried. */
+export const HARNESS_RULES: readonly HarnessRules[] = [
+  claudeCode,
+  codex,
+  opencode,
+  copilotCli,
+  geminiCli,
+  qwenCode,
+  pi,
+];

@@ -1,16 +1,20 @@
 import { createHash } from 'node:crypto';
+import { z } from 'zod';
 import type { ChatMessage, ChatTool, Content, ResponseFormat } from '../../schema/index.ts';
-import { objectSchema } from './object-schema.ts';
+import { jsonObjectSchema } from '../json-object.ts';
 
-/** Enough of a digest to tell the threads of one session apart. */
+/** Hexadecimal digits of a digest that names a thread; enough to distinguish the threads of one session. */
 const DIGEST_DIGITS = 16;
 
-/** Longest agent thread name: a UUID with room to spare. Names come from a sandboxed agent and are stored with every call. */
-export const MAX_THREAD_CHARS = 128;
-const PLAIN_NAME = /^[\x21-\x7e]+$/;
+/** Longest agent thread name. Names come from a sandboxed agent and are stored with every call; a UUID has 36 characters. */
+const MAX_THREAD_CHARS = 128;
+const PRINTABLE_NAME = /^[\x21-\x7e]+$/;
 
-/** The agent that the task was given to. */
+/** Thread of the agent that received the task. */
 export const MAIN_THREAD = 'main';
+
+/** The part of a JSON Schema that names the fields of an object. */
+const objectSchema = z.looseObject({ properties: jsonObjectSchema });
 
 export type Prompt = {
   readonly messages: readonly ChatMessage[];
@@ -18,10 +22,10 @@ export type Prompt = {
   readonly responseFormat: ResponseFormat | undefined;
 };
 
-/** A prompt as the rules look at it. */
-export class CallView {
+/** The properties of a prompt that the rules of harnesses test. */
+export class PromptView {
   readonly toolCount: number;
-  /** Text of the leading system message; empty without one. */
+  /** Text of the leading system message; empty when there is none. */
   readonly system: string;
   private readonly prompt: Prompt;
 
@@ -36,47 +40,51 @@ export class CallView {
     return this.prompt.tools.some((tool) => tool.function.name === name);
   }
 
-  /** Text of the last message where that is the user's; empty otherwise, as it is when the last message is a tool result. */
+  /** Text of the last message when it is a user message; otherwise empty, also after a tool result. */
   lastUserText(): string {
     const last = this.prompt.messages.at(-1);
     return last?.role === 'user' ? textOf(last.content) : '';
   }
 
-  /** Whether the conversation holds a reply. */
-  isAnswered(): boolean {
+  /** Whether the conversation contains an assistant message. */
+  hasReply(): boolean {
     return this.prompt.messages.some(({ role }) => role === 'assistant');
   }
 
-  /** Whether the reply is to be a JSON object with exactly these fields, or one of them that is the only tool's arguments. */
-  asksFor(...fields: readonly string[]): boolean {
-    const asked = objectSchema.safeParse(this.askedSchema());
-    if (!asked.success) return false;
-    const names = Object.keys(asked.data.properties);
+  /** Whether the request requires a JSON object with exactly these fields, as its reply or as the arguments of its only tool. */
+  requestsFields(...fields: readonly string[]): boolean {
+    const schema = objectSchema.safeParse(this.requestedSchema());
+    if (!schema.success) return false;
+    const names = Object.keys(schema.data.properties);
     return names.length === fields.length && fields.every((field) => names.includes(field));
   }
 
   /**
-   * A name for an agent that has none: by its system prompt and the first message to it, which it sends with each request
-   * and shares with another agent only when both have the same task. Tools do not count: they may change as it works.
+   * A thread name for a sub-agent without an id: a digest of its system prompt and its first user message. Both are part of each
+   * of its requests, and two agents share them only when they have the same task. Tools are left out because they may change
+   * while the agent works.
    */
   threadName(): string {
     const first = this.prompt.messages.find(({ role }) => role === 'user');
     return `subagent-${digestOf(JSON.stringify([this.system, first?.content ?? '']))}`;
   }
 
-  private askedSchema(): unknown {
+  private requestedSchema(): unknown {
     const { responseFormat, tools } = this.prompt;
     if (tools.length === 0) return responseFormat?.type === 'json_schema' ? responseFormat.json_schema.schema : null;
-    // Qwen Code asks for JSON by a tool that must be called.
+    // Qwen Code requests JSON by offering one tool that must be called.
     const [only] = tools;
     return tools.length === 1 && only?.function.name === 'respond_in_schema' ? only.function.parameters : null;
   }
 }
 
-/** The thread of an agent that a header names. One that is too long, odd, or the main agent's goes by its digest. */
+/**
+ * The thread of the agent that a header names. An id that is too long, contains other than printable ASCII characters, or equals
+ * the main agent's name is replaced by its digest.
+ */
 export function threadOfId(id: string): string {
-  const plain = id.length <= MAX_THREAD_CHARS && PLAIN_NAME.test(id) && id !== MAIN_THREAD;
-  return plain ? id : `subagent-${digestOf(id)}`;
+  const isUsable = id.length <= MAX_THREAD_CHARS && PRINTABLE_NAME.test(id) && id !== MAIN_THREAD;
+  return isUsable ? id : `subagent-${digestOf(id)}`;
 }
 
 function digestOf(text: string): string {

@@ -1,28 +1,32 @@
-import type { ForeignContent } from './schema.ts';
+import { isJsonObject, type JsonObject } from '../json-object.ts';
+import type { WireContent } from './schema.ts';
 
-/** A call of a model turn: its canonical id, and whether the client gave it. */
-export type TurnCall = { readonly id: string; readonly name: string; readonly given: boolean };
+/** A call of an assistant turn: its canonical id, and whether the client sent that id. */
+export type TurnCall = { readonly id: string; readonly name: string; readonly hasWireId: boolean };
 
-/** Ids for calls that came without one: the same in every request of a growing conversation, and never one that was given. */
+/**
+ * Generates ids for calls that have none. An id is the same in every request of a growing conversation, and never equal to an id
+ * that the client sent.
+ */
 export class CallIds {
-  private readonly contents: readonly ForeignContent[];
-  private given: Set<string> | null = null;
+  private readonly contents: readonly WireContent[];
+  private wireIds: Set<string> | null = null;
 
-  constructor(contents: readonly ForeignContent[]) {
+  constructor(contents: readonly WireContent[]) {
     this.contents = contents;
   }
 
-  /** For call `index` of model turn `turn`. */
+  /** The id of call number `index` of assistant turn number `turn`. */
   idOf(turn: number, index: number): string {
-    this.given ??= givenIds(this.contents);
+    this.wireIds ??= wireIdsOf(this.contents);
     let id = `call_${turn}_${index}`;
-    // Every further try costs a given id of its own, so all of them together are no more than those.
-    while (this.given.has(id)) id += '_';
+    // Each iteration rules out another id of the client, so all calls together take no more iterations than there are such ids.
+    while (this.wireIds.has(id)) id += '_';
     return id;
   }
 }
 
-function givenIds(contents: readonly ForeignContent[]): Set<string> {
+function wireIdsOf(contents: readonly WireContent[]): Set<string> {
   const ids = new Set<string>();
   for (const { parts } of contents) {
     for (const part of parts ?? []) {
@@ -33,36 +37,37 @@ function givenIds(contents: readonly ForeignContent[]): Set<string> {
   return ids;
 }
 
-/** Calls in order, of which the answered ones are skipped once and for all. */
+/** Indexes of calls in order. `next` only grows, so that answered calls are skipped once and pairing takes linear time. */
 type Queue = { readonly indexes: number[]; next: number };
 
-/** The calls of one model turn that wait for their results. */
+/** The calls of one assistant turn that have no result yet. */
 export class OpenCalls {
   private readonly calls: readonly TurnCall[];
   private readonly answered: boolean[];
   private readonly byId = new Map<string, Queue>();
   private readonly byName = new Map<string, Queue>();
   private readonly inOrder: Queue;
-  private readonly allGiven: boolean;
+  private readonly allHaveWireIds: boolean;
 
   constructor(calls: readonly TurnCall[]) {
     this.calls = calls;
     this.answered = calls.map(() => false);
-    this.allGiven = calls.every((call) => call.given);
+    this.allHaveWireIds = calls.every((call) => call.hasWireId);
     this.inOrder = { indexes: [...calls.keys()], next: 0 };
     for (const [index, call] of calls.entries()) {
-      if (call.given) enqueue(this.byId, call.id, index);
+      if (call.hasWireId) enqueue(this.byId, call.id, index);
       enqueue(this.byName, call.name, index);
     }
   }
 
   /**
-   * The id of the call that a result answers: the one with its id; without an id the first open one of that name, else the
-   * first open one. An id that is nobody's counts as none where calls came without. Null: there is nothing to answer.
+   * The id of the call that a result answers: the call with the result's id; for a result without an id, the first open call with
+   * its name, otherwise the first open call. An unknown id counts as missing when some call of the turn has no id. `null` when no
+   * open call matches.
    */
   answer(name: string, id: string | null): string | null {
-    const own = id === null ? undefined : this.byId.get(id);
-    if (own !== undefined || (id !== null && this.allGiven)) return this.take(own);
+    const withId = id === null ? undefined : this.byId.get(id);
+    if (withId !== undefined || (id !== null && this.allHaveWireIds)) return this.take(withId);
     return this.take(this.byName.get(name)) ?? this.take(this.inOrder);
   }
 
@@ -82,4 +87,36 @@ function enqueue(queues: Map<string, Queue>, key: string, index: number): void {
   const queue = queues.get(key);
   if (queue === undefined) queues.set(key, { indexes: [index], next: 0 });
   else queue.indexes.push(index);
+}
+
+/** Key under which argument text that is not a JSON object is wrapped, since `args` must be one. Claude Code uses the same key. */
+const UNPARSED_KEY = '__unparsedToolInput';
+
+/**
+ * JSON text of `args`. A sampled JSON object is inserted exactly as sampled, so that the order of keys and the spelling of numbers
+ * are kept. Any other text is wrapped, and so is an object that itself has the form of a wrapped one.
+ */
+export function argsJson(raw: string): string {
+  if (raw.trim() === '') return '{}';
+  try {
+    const parsed: unknown = JSON.parse(raw);
+    if (isJsonObject(parsed) && unwrapArgs(parsed) === null) return raw;
+  } catch {
+    // Not JSON: wrapped below.
+  }
+  return JSON.stringify({ [UNPARSED_KEY]: { raw, len: raw.length } });
+}
+
+/** Argument text of `args` that a client returned: the raw text of wrapped ones, otherwise compact JSON. */
+export function argumentText(args: JsonObject): string {
+  return unwrapArgs(args) ?? JSON.stringify(args);
+}
+
+/** The raw text of wrapped arguments; `null` when the arguments are not wrapped. */
+function unwrapArgs(args: JsonObject): string | null {
+  if (!Object.hasOwn(args, UNPARSED_KEY) || Object.keys(args).length !== 1) return null;
+  const inner = args[UNPARSED_KEY];
+  if (!isJsonObject(inner) || Object.keys(inner).length !== 2) return null;
+  const { raw, len } = inner;
+  return typeof raw === 'string' && len === raw.length ? raw : null;
 }

@@ -1,18 +1,16 @@
 import { FloeError } from '../../core/errors.ts';
-import type { ContentPart } from '../../schema/index.ts';
+import type { AssistantMessage, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
-import { CallIds, OpenCalls } from './calls.ts';
-import { ModelTurn } from './model-turn.ts';
-import type { ForeignContent, ForeignMedia, ForeignPart, ForeignResult, JsonObject } from './schema.ts';
+import type { JsonObject } from '../json-object.ts';
+import { decodeThoughtSignature } from '../opaque-fields.ts';
+import { argumentText, CallIds, OpenCalls, type TurnCall } from './calls.ts';
+import { REQUEST_NAME, type WireContent, type WireMedia, type WirePart, type WireResult } from './schema.ts';
 
-/** What the client is told that it sent. */
-export const REQUEST = 'generate content request';
+/** The fields of which a part has exactly one. */
+type PartKind = Exclude<keyof WirePart, 'thought' | 'thoughtSignature'>;
 
-/** A part is one of these. */
-type PartKind = Exclude<keyof ForeignPart, 'thought' | 'thoughtSignature'>;
-
-/** Adds `contents` to a conversation; `at` is where they are in the request. Throws `schema_violation`. */
-export function addContents(conversation: Conversation, contents: readonly ForeignContent[], at: string): void {
+/** Adds `contents` to a conversation; `at` is their path in the request. Throws `schema_violation`. */
+export function addContents(conversation: Conversation, contents: readonly WireContent[], at: string): void {
   const reader = new ContentsReader(conversation, contents);
   for (const [index, { role, parts }] of contents.entries()) {
     const path = `${at}.${index}.parts`;
@@ -22,40 +20,40 @@ export function addContents(conversation: Conversation, contents: readonly Forei
   reader.closeTurn();
 }
 
-/** Text of an instruction; whatever else it holds is dropped. */
-export function instructionText(conversation: Conversation, parts: readonly ForeignPart[], at: string): string {
+/** The text of a system instruction. Parts of other kinds are dropped. */
+export function instructionText(conversation: Conversation, parts: readonly WirePart[], at: string): string {
   const texts: ContentPart[] = [];
   for (const [index, part] of parts.entries()) {
     if (kindOf(part, `${at}.${index}`) === 'text') texts.push({ type: 'text', text: part.text ?? '' });
-    else conversation.note('part of the system instruction that is no text dropped');
+    else conversation.note('part of the system instruction that is not text dropped');
   }
   const content = contentOf(texts);
   return typeof content === 'string' ? content : '';
 }
 
-/** A tool's result whose images may still follow. */
+/** A tool result whose images may follow in the next parts. */
 type OpenResult = { readonly callId: string; readonly parts: ContentPart[] };
 
 class ContentsReader {
   private readonly conversation: Conversation;
   private readonly ids: CallIds;
-  private turn: ModelTurn | null = null;
-  private turns = 0;
-  private waiting = new OpenCalls([]);
+  private turn: AssistantTurn | null = null;
+  private turnCount = 0;
+  private openCalls = new OpenCalls([]);
 
-  constructor(conversation: Conversation, contents: readonly ForeignContent[]) {
+  constructor(conversation: Conversation, contents: readonly WireContent[]) {
     this.conversation = conversation;
     this.ids = new CallIds(contents);
   }
 
-  /** Contents of the model that follow one another are one turn: clients split and join them. */
-  model(parts: readonly ForeignPart[], at: string): void {
-    this.turn ??= new ModelTurn(this.turns++, this.ids);
+  /** Adds a content with the role `model`. Consecutive ones are one assistant turn, because clients split and join them. */
+  model(parts: readonly WirePart[], at: string): void {
+    this.turn ??= new AssistantTurn(this.turnCount++, this.ids);
     for (const [index, part] of parts.entries()) this.modelPart(this.turn, part, `${at}.${index}`);
   }
 
-  /** Results answer the turn of the model, so they come first; what else there is follows as one user message. */
-  user(parts: readonly ForeignPart[], at: string): void {
+  /** Adds the tool results first, because they answer the assistant turn; the other parts follow as one user message. */
+  user(parts: readonly WirePart[], at: string): void {
     this.closeTurn();
     const rest: ContentPart[] = [];
     let results = 0;
@@ -66,7 +64,7 @@ class ContentsReader {
       if (kind === 'functionResponse') {
         if (rest.length > 0) this.conversation.note('text before a tool result moved after it');
         this.closeResult(result);
-        result = this.resultOf(part.functionResponse as ForeignResult, path);
+        result = this.resultOf(part.functionResponse as WireResult, path);
         results++;
         continue;
       }
@@ -87,11 +85,11 @@ class ContentsReader {
   closeTurn(): void {
     if (this.turn === null) return;
     this.conversation.assistant(this.turn.message(), this.turn.completionId);
-    this.waiting = new OpenCalls(this.turn.calls);
+    this.openCalls = new OpenCalls(this.turn.calls);
     this.turn = null;
   }
 
-  private modelPart(turn: ModelTurn, part: ForeignPart, at: string): void {
+  private modelPart(turn: AssistantTurn, part: WirePart, at: string): void {
     const kind = kindOf(part, at);
     switch (kind) {
       case 'text':
@@ -102,40 +100,40 @@ class ContentsReader {
         if (part.functionCall) turn.call(part.functionCall);
         break;
       case 'functionResponse':
-        throw wrongField(`${at}.functionResponse`, 'a turn of the model holds no results');
+        throw wrongField(`${at}.functionResponse`, 'a content with the role model cannot contain results');
       case 'inlineData':
       case 'fileData':
-        this.conversation.note('media outside a user turn dropped');
+        this.conversation.note('media outside a user content dropped');
         break;
       default:
-        this.dropped(part, kind);
+        this.noteDropped(part, kind);
     }
     if (part.thoughtSignature) turn.signature(part.thoughtSignature);
   }
 
-  private userPart(part: ForeignPart, kind: PartKind | null, at: string): ContentPart | null {
+  private userPart(part: WirePart, kind: PartKind | null, at: string): ContentPart | null {
     switch (kind) {
       case 'text':
         if (part.thought !== true) return { type: 'text', text: part.text ?? '' };
-        this.conversation.note('thought outside a turn of the model dropped');
+        this.conversation.note('thought outside a model content dropped');
         return null;
       case 'functionCall':
-        throw wrongField(`${at}.functionCall`, 'only a turn of the model holds calls');
+        throw wrongField(`${at}.functionCall`, 'only a content with the role model can contain calls');
       case 'inlineData':
       case 'fileData':
         return this.imageOf(part);
       default:
-        this.dropped(part, kind);
+        this.noteDropped(part, kind);
         return null;
     }
   }
 
-  private dropped(part: ForeignPart, kind: PartKind | null): void {
+  private noteDropped(part: WirePart, kind: PartKind | null): void {
     if (kind !== null) this.conversation.note(`${kind} part dropped`);
     else if (!part.thoughtSignature && part.thought !== true) this.conversation.note('part of an unknown kind dropped');
   }
 
-  private imageOf({ inlineData, fileData }: ForeignMedia): ContentPart | null {
+  private imageOf({ inlineData, fileData }: WireMedia): ContentPart | null {
     const type = inlineData?.mimeType ?? fileData?.mimeType ?? '';
     if (/^image\//i.test(type)) {
       if (inlineData) return { type: 'image_url', image_url: { url: `data:${type};base64,${inlineData.data}` } };
@@ -148,10 +146,10 @@ class ContentsReader {
     return null;
   }
 
-  private resultOf(result: ForeignResult, at: string): OpenResult {
-    const callId = this.waiting.answer(result.name, result.id || null);
+  private resultOf(result: WireResult, at: string): OpenResult {
+    const callId = this.openCalls.answer(result.name, result.id || null);
     if (callId === null) {
-      throw wrongField(`${at}.functionResponse`, 'it answers no open call of the turn of the model before it');
+      throw wrongField(`${at}.functionResponse`, 'it answers no open call of the model content before it');
     }
     const text = this.resultText(result.response ?? null);
     const parts: ContentPart[] = text === '' ? [] : [{ type: 'text', text }];
@@ -162,7 +160,7 @@ class ContentsReader {
     return { callId, parts };
   }
 
-  /** Google names two fields that say what a result is; any other object is the result itself. */
+  /** Google's API defines the fields `output` and `error` for a result; an object with any other field is itself the result. */
   private resultText(response: JsonObject | null): string {
     if (response === null) return '';
     const [field, ...others] = Object.keys(response);
@@ -177,18 +175,76 @@ class ContentsReader {
   }
 }
 
-/** Null where the part says nothing that is known here. */
-function kindOf(part: ForeignPart, at: string): PartKind | null {
-  let found: PartKind | null = null;
-  // The schema leaves nothing but its own fields, and those that are missing are not there.
-  for (const key of Object.keys(part) as (keyof ForeignPart)[]) {
+/** The kind of a part; `null` when it has no field that is known here. Throws `schema_violation` when it has several. */
+function kindOf(part: WirePart, at: string): PartKind | null {
+  let kind: PartKind | null = null;
+  // The schema removes unknown fields, so every key is one of WirePart's.
+  for (const key of Object.keys(part) as (keyof WirePart)[]) {
     if (key === 'thought' || key === 'thoughtSignature' || part[key] === undefined || part[key] === null) continue;
-    if (found !== null) throw wrongField(at, `a part is one of ${found} and ${key}, not both`);
-    found = key;
+    if (kind !== null) throw wrongField(at, `a part is one of ${kind} and ${key}, not both`);
+    kind = key;
   }
-  return found;
+  return kind;
 }
 
 function wrongField(path: string, message: string): FloeError {
-  return new FloeError('schema_violation', `${REQUEST}: ${path}: ${message}`, { issues: [{ path, message }] });
+  return new FloeError('schema_violation', `${REQUEST_NAME}: ${path}: ${message}`, { issues: [{ path, message }] });
+}
+
+type WireCall = NonNullable<WirePart['functionCall']>;
+
+/** Builds the canonical message of one assistant turn from its parts. */
+class AssistantTurn {
+  readonly calls: TurnCall[] = [];
+  /** The completion that the turn's signatures name; `null` when they name none. */
+  completionId: string | null = null;
+  private readonly index: number;
+  private readonly ids: CallIds;
+  private readonly toolCalls: ToolCall[] = [];
+  private content = '';
+  private reasoning = '';
+  /** Whether thought parts arrived since floe's last signature, in which case the next signature repeats them. */
+  private hasUnsignedThought = false;
+
+  /** `index` is the number of assistant turns before this one. */
+  constructor(index: number, ids: CallIds) {
+    this.index = index;
+    this.ids = ids;
+  }
+
+  text(text: string): void {
+    this.content += text;
+  }
+
+  think(text: string): void {
+    this.reasoning += text;
+    this.hasUnsignedThought = true;
+  }
+
+  /** Restores the thinking in a signature, unless thought parts already contained it. Signatures of others are ignored. */
+  signature(signature: string): void {
+    const signed = decodeThoughtSignature(signature);
+    if (signed === null) return;
+    this.completionId ??= signed.completionId;
+    if (!this.hasUnsignedThought) this.reasoning += signed.text;
+    this.hasUnsignedThought = false;
+  }
+
+  call({ name, args, id: wireId }: WireCall): void {
+    // Protocol buffers encode a missing string as an empty one.
+    const hasWireId = Boolean(wireId);
+    const id = wireId || this.ids.idOf(this.index, this.calls.length);
+    this.calls.push({ id, name, hasWireId });
+    this.toolCalls.push({ id, type: 'function', function: { name, arguments: argumentText(args ?? {}) } });
+  }
+
+  message(): AssistantMessage {
+    const { content, reasoning, toolCalls } = this;
+    return {
+      role: 'assistant',
+      content: content === '' && toolCalls.length > 0 ? null : content,
+      ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
+      ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls }),
+    };
+  }
 }

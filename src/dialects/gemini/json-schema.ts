@@ -1,11 +1,11 @@
-import { isJsonObject, type JsonObject } from './schema.ts';
+import { isJsonObject, type JsonObject } from '../json-object.ts';
 
-/** Google's type names. In JSON Schema they would be invalid, so that lower-casing them is safe in either form. */
+/** Google's type names. JSON Schema does not allow them, so changing them to lower case is safe for both kinds of schema. */
 const TYPES: ReadonlyMap<unknown, string> = new Map(
   ['string', 'number', 'integer', 'boolean', 'array', 'object', 'null'].map((name) => [name.toUpperCase(), name]),
 );
 
-/** 64-bit integers, which Google's JSON writes as strings. */
+/** Keywords with 64-bit integers, which Google's JSON encodes as strings. */
 const COUNTS = new Set(['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']);
 const SCHEMAS_BY_NAME = new Set(['properties', 'patternProperties', '$defs', 'definitions', 'defs']);
 const SCHEMA_LISTS = new Set(['anyOf', 'oneOf', 'allOf', 'prefixItems']);
@@ -19,8 +19,8 @@ const SPELLINGS: ReadonlyMap<string, string> = new Map(
 );
 
 /**
- * A schema in Google's OpenAPI subset as JSON Schema: type names in lower case, `nullable` as the type `null`, counts as
- * numbers. Everything else stays, so that JSON Schema comes out as it went in.
+ * Converts a schema in Google's OpenAPI subset to JSON Schema: type names in lower case, `nullable` as the type `null`, counts as
+ * numbers. Everything else is kept, so JSON Schema is returned unchanged.
  */
 export function jsonSchemaOf(schema: JsonObject): JsonObject {
   const entries: [string, unknown][] = [];
@@ -28,14 +28,14 @@ export function jsonSchemaOf(schema: JsonObject): JsonObject {
     const key = SPELLINGS.get(spelled) ?? spelled;
     if (key === 'nullable' && typeof value === 'boolean') continue;
     if (key === 'type' && value === 'TYPE_UNSPECIFIED') continue;
-    entries.push([key, translated(key, value)]);
+    entries.push([key, convertedValue(key, value)]);
   }
-  // Not by assignment, which would take a field named `__proto__` for the prototype.
+  // Not by assignment, which would set the prototype for a field named `__proto__`.
   const plain = Object.fromEntries(entries);
-  return schema.nullable === true ? orNull(plain) : plain;
+  return schema.nullable === true ? withNull(plain) : plain;
 }
 
-function translated(key: string, value: unknown): unknown {
+function convertedValue(key: string, value: unknown): unknown {
   if (key === 'type') return Array.isArray(value) ? value.map(typeName) : typeName(value);
   if (COUNTS.has(key)) return typeof value === 'string' && /^\d{1,15}$/.test(value) ? Number(value) : value;
   if (SCHEMAS.has(key)) return subschema(value);
@@ -54,7 +54,7 @@ function typeName(value: unknown): unknown {
   return TYPES.get(value) ?? value;
 }
 
-function orNull(schema: JsonObject): JsonObject {
+function withNull(schema: JsonObject): JsonObject {
   const { type, anyOf, enum: values } = schema;
   const nullable = { ...schema };
   if (typeof type === 'string') nullable.type = type === 'null' ? type : [type, 'null'];

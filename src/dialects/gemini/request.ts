@@ -4,18 +4,19 @@ import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../
 import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
-import { addContents, instructionText, REQUEST } from './history.ts';
+import { addContents, instructionText } from './history.ts';
 import { jsonSchemaOf } from './json-schema.ts';
 import {
   countSchema,
   declarationsSchema,
-  type ForeignCalling,
-  type ForeignGeneration,
-  type ForeignRequest,
+  REQUEST_NAME,
   requestSchema,
+  type WireCalling,
+  type WireGeneration,
+  type WireRequest,
 } from './schema.ts';
 
-/** Settings that would change what is sampled or returned, and have no effect behind floe. */
+/** Settings that would change the sampling or the reply, and that floe ignores. */
 const IGNORED_SETTINGS = [
   'thinkingConfig',
   'responseLogprobs',
@@ -26,35 +27,35 @@ const IGNORED_SETTINGS = [
   'speechConfig',
   'imageConfig',
   'mediaResolution',
-] as const satisfies readonly (keyof ForeignGeneration)[];
+] as const satisfies readonly (keyof WireGeneration)[];
 
-/** Kinds of hosted tools are named by the client; longer than any that there is. */
+/** Longest name of a hosted tool in a note. Names come from the client; all real ones are shorter. */
 const MAX_TOOL_KIND_CHARS = 64;
 
 export function parseGenerateRequest(body: unknown, context: CallContext): CanonicalRequest {
-  const request = parseAs(requestSchema, body, REQUEST);
+  const request = parseAs(requestSchema, body, REQUEST_NAME);
   const last = request.contents.length - 1;
   if (request.contents[last]?.role === 'model') {
     throw new FloeError(
       'unsupported',
-      `contents.${last}: a turn of the model at the end cannot be continued (prefill); the last turn must be the user's`,
+      `contents.${last}: a model content at the end cannot be continued (prefill); the last content must be the user's`,
     );
   }
   return canonical(request, context, '');
 }
 
-/** `countTokens` takes contents alone, or a whole request under `generateContentRequest`. */
+/** A `countTokens` request contains either contents alone or a whole request in `generateContentRequest`. */
 export function parseCountRequest(body: unknown, context: CallContext): CanonicalRequest {
-  const { generateContentRequest } = parseAs(countSchema, body, REQUEST);
-  if (!generateContentRequest) return canonical(parseAs(requestSchema, body, REQUEST), context, '');
+  const { generateContentRequest } = parseAs(countSchema, body, REQUEST_NAME);
+  if (!generateContentRequest) return canonical(parseAs(requestSchema, body, REQUEST_NAME), context, '');
   const at = 'generateContentRequest';
-  return canonical(parseAs(requestSchema, generateContentRequest, REQUEST, at), context, `${at}.`);
+  return canonical(parseAs(requestSchema, generateContentRequest, REQUEST_NAME, at), context, `${at}.`);
 }
 
-/** `at` stands before the names of fields. */
-function canonical(request: ForeignRequest, context: CallContext, at: string): CanonicalRequest {
+/** `at` is the prefix of field names in error messages. */
+function canonical(request: WireRequest, context: CallContext, at: string): CanonicalRequest {
   const { headers, query } = context;
-  const settings: ForeignGeneration = request.generationConfig ?? {};
+  const settings: WireGeneration = request.generationConfig ?? {};
   if ((settings.candidateCount ?? 1) !== 1) {
     throw new FloeError('unsupported', `${at}generationConfig.candidateCount: only one candidate can be recorded`);
   }
@@ -76,7 +77,7 @@ function canonical(request: ForeignRequest, context: CallContext, at: string): C
   const tools = toolsOf(request, conversation, at);
   const toolChoice = toolChoiceOf(request.toolConfig?.functionCallingConfig, tools, conversation);
   const samplingAsked = samplingOf(settings, conversation);
-  const { messages, adjusted, turnRefs } = conversation.finish();
+  const { messages, adjusted, claimedCompletions } = conversation.finish();
   return {
     model: modelOf(request, context, at),
     messages,
@@ -88,22 +89,23 @@ function canonical(request: ForeignRequest, context: CallContext, at: string): C
     stream: context.stream ?? false,
     streamUsage: true,
     ...(context.stream === true && query.get('alt') !== 'sse' ? { streamAsArray: true as const } : {}),
-    continues: null,
-    turnRefs,
+    previousCompletionId: null,
+    claimedCompletions,
     adjusted,
     ...labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format }),
   };
 }
 
-/** The path has it; only a body that stands for itself names it, as a resource. */
-function modelOf(request: ForeignRequest, { model }: CallContext, at: string): string {
+/** The model, from the path if it names one. A request inside a count request names it in the body, as a resource. */
+function modelOf(request: WireRequest, { model }: CallContext, at: string): string {
   const name = model ?? request.model?.replace(/^models\//, '');
-  if (!name) throw new FloeError('schema_violation', `${REQUEST}: ${at}model: neither the path nor the body names one`);
+  if (!name)
+    throw new FloeError('schema_violation', `${REQUEST_NAME}: ${at}model: neither the path nor the body names one`);
   return name;
 }
 
-/** Only functions are run by the client; any other tool would have to be run by the vendor. */
-function toolsOf(request: ForeignRequest, conversation: Conversation, at: string): ChatTool[] {
+/** Translates function declarations. Tools of other kinds run on the vendor's servers and are dropped. */
+function toolsOf(request: WireRequest, conversation: Conversation, at: string): ChatTool[] {
   const tools: ChatTool[] = [];
   for (const [index, tool] of (request.tools ?? []).entries()) {
     for (const [key, value] of Object.entries(tool)) {
@@ -113,7 +115,7 @@ function toolsOf(request: ForeignRequest, conversation: Conversation, at: string
         continue;
       }
       const path = `${at}tools.${index}.functionDeclarations`;
-      for (const declaration of parseAs(declarationsSchema, value, REQUEST, path)) {
+      for (const declaration of parseAs(declarationsSchema, value, REQUEST_NAME, path)) {
         const { name, description } = declaration;
         const parameters = declaration.parametersJsonSchema ?? declaration.parameters;
         tools.push({
@@ -131,7 +133,7 @@ function toolsOf(request: ForeignRequest, conversation: Conversation, at: string
 }
 
 function toolChoiceOf(
-  calling: ForeignCalling | null | undefined,
+  calling: WireCalling | null | undefined,
   tools: readonly ChatTool[],
   conversation: Conversation,
 ): ToolChoice | null {
@@ -147,7 +149,7 @@ function toolChoiceOf(
     case 'NONE':
       return 'none';
     case 'VALIDATED':
-      conversation.note('mode VALIDATED taken as AUTO');
+      conversation.note('mode VALIDATED treated as AUTO');
       return 'auto';
     case 'AUTO':
       return 'auto';
@@ -156,7 +158,7 @@ function toolChoiceOf(
   }
 }
 
-function samplingOf(settings: ForeignGeneration, conversation: Conversation): SamplingAsked {
+function samplingOf(settings: WireGeneration, conversation: Conversation): SamplingAsked {
   const { temperature, topP, topK, maxOutputTokens, stopSequences, seed } = settings;
   const format = formatOf(settings, conversation);
   return {
@@ -170,12 +172,12 @@ function samplingOf(settings: ForeignGeneration, conversation: Conversation): Sa
   };
 }
 
-function formatOf(settings: ForeignGeneration, conversation: Conversation): ResponseFormat | null {
+function formatOf(settings: WireGeneration, conversation: Conversation): ResponseFormat | null {
   const schema = settings.responseJsonSchema ?? settings.responseSchema;
   const type = settings.responseMimeType || 'text/plain';
   if (type === 'application/json') {
     if (!schema) return { type: 'json_object' };
-    // This dialect has no name for a schema, and engines want one.
+    // Engines require a name for a schema, and this dialect has no field for it.
     return { type: 'json_schema', json_schema: { name: 'response', schema: jsonSchemaOf(schema) } };
   }
   if (type !== 'text/plain') conversation.note('responseMimeType ignored');

@@ -1,15 +1,12 @@
 import { z } from 'zod';
-import { jsonObjectSchema } from '../json-object.ts';
+import { isJsonObject, type JsonObject, jsonObjectSchema } from '../json-object.ts';
 
-export type JsonObject = Record<string, unknown>;
-
-export function isJsonObject(value: unknown): value is JsonObject {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
+/** What error messages call the request. */
+export const REQUEST_NAME = 'generate content request';
 
 /**
- * An object whose fields may be spelled in snake_case as well, as Google's own parser has it. Errors name the field in
- * camelCase. Fields that are not in `shape` are dropped.
+ * An object whose fields may also be spelled in snake_case, which Google's parser accepts. Errors name the field in camelCase.
+ * Fields that are not in `shape` are dropped.
  */
 function aliased<Shape extends z.ZodRawShape>(shape: Shape) {
   const spellings = new Map<string, string>();
@@ -32,7 +29,7 @@ function inCamelCase(value: JsonObject, spellings: ReadonlyMap<string, string>):
   return copy ?? value;
 }
 
-/** One object counts as a list of one: Google takes it so, and its own examples write `parts` that way. */
+/** A list that may be written as one object. Google's parser accepts this, and Google's examples write `parts` in this form. */
 function listOf<Item extends z.ZodType>(item: Item, min = 0) {
   return z.preprocess((value) => (isJsonObject(value) ? [value] : value), z.array(item).min(min));
 }
@@ -52,7 +49,7 @@ const functionResponseSchema = aliased({
   id: z.string().nullish(),
   parts: listOf(aliased({ inlineData, fileData })).nullish(),
 });
-export type ForeignResult = z.output<typeof functionResponseSchema>;
+export type WireResult = z.output<typeof functionResponseSchema>;
 
 const partSchema = aliased({
   text: z.string().nullish(),
@@ -67,14 +64,14 @@ const partSchema = aliased({
   toolCall: z.unknown().optional(),
   toolResponse: z.unknown().optional(),
 });
-export type ForeignPart = z.output<typeof partSchema>;
-export type ForeignMedia = Pick<ForeignPart, 'inlineData' | 'fileData'>;
+export type WirePart = z.output<typeof partSchema>;
+export type WireMedia = Pick<WirePart, 'inlineData' | 'fileData'>;
 
 const contentSchema = aliased({
   role: z.enum(['user', 'model', 'function']).nullish(),
   parts: listOf(partSchema).nullish(),
 });
-export type ForeignContent = z.output<typeof contentSchema>;
+export type WireContent = z.output<typeof contentSchema>;
 
 export const declarationsSchema = listOf(
   aliased({
@@ -89,7 +86,7 @@ const functionCallingSchema = aliased({
   mode: z.enum(['MODE_UNSPECIFIED', 'AUTO', 'ANY', 'NONE', 'VALIDATED']).nullish(),
   allowedFunctionNames: z.array(z.string()).nullish(),
 });
-export type ForeignCalling = z.output<typeof functionCallingSchema>;
+export type WireCalling = z.output<typeof functionCallingSchema>;
 
 const generationSchema = aliased({
   temperature: z.number().nullish(),
@@ -112,19 +109,19 @@ const generationSchema = aliased({
   imageConfig: z.unknown().optional(),
   mediaResolution: z.unknown().optional(),
 });
-export type ForeignGeneration = z.output<typeof generationSchema>;
+export type WireGeneration = z.output<typeof generationSchema>;
 
-/** A GenerateContentRequest. Which parts a content may hold depends on its role, so that is checked where it is read. */
+/** A GenerateContentRequest. The parts that a content may contain depend on its role, so they are checked when they are read. */
 export const requestSchema = aliased({
   model: z.string().nullish(),
   contents: listOf(contentSchema, 1),
-  /** Of any role. */
+  /** Its role is ignored. */
   systemInstruction: aliased({ parts: listOf(partSchema).nullish() }).nullish(),
   tools: listOf(jsonObjectSchema).nullish(),
   toolConfig: aliased({ functionCallingConfig: functionCallingSchema.nullish() }).nullish(),
   generationConfig: generationSchema.nullish(),
   cachedContent: z.string().nullish(),
 });
-export type ForeignRequest = z.output<typeof requestSchema>;
+export type WireRequest = z.output<typeof requestSchema>;
 
 export const countSchema = aliased({ generateContentRequest: jsonObjectSchema.nullish() });

@@ -1,9 +1,11 @@
 import type { Dialect } from '../dialect.ts';
-import { EVENT_STREAM } from '../server-sent.ts';
-import { CHAT_HEARTBEAT, encodeChatError, encodeChatReply, encodeChatStreamError, openChatStream } from './reply.ts';
+import { clientStatus, openaiErrorObject } from '../errors.ts';
+import { dataEvent, EVENT_STREAM } from '../reply-stream.ts';
+import { encodeChatReply } from './reply.ts';
 import { parseChatRequest } from './request.ts';
+import { CHAT_HEARTBEAT, END_OF_STREAM, openChatStream } from './stream.ts';
 
-/** OpenAI Chat Completions. Base URLs with and without `/v1` are in use, so both paths are served. */
+/** OpenAI Chat Completions. Clients use base URLs with and without `/v1`, so both paths are served. */
 export const openaiChat: Dialect = {
   name: 'openai_chat',
   routes: [
@@ -22,8 +24,8 @@ export const openaiChat: Dialect = {
   encodeModels: (model, maxModelLen) => JSON.stringify({ object: 'list', data: [modelObject(model, maxModelLen)] }),
   encodeModel: (model, maxModelLen) => JSON.stringify(modelObject(model, maxModelLen)),
   encodeCount: (tokens) => JSON.stringify({ input_tokens: tokens }),
-  encodeError: encodeChatError,
-  encodeStreamError: encodeChatStreamError,
+  encodeError: (error) => ({ status: clientStatus(error), body: JSON.stringify(openaiErrorObject(error)) }),
+  encodeStreamError: (error) => `${dataEvent(openaiErrorObject(error))}${END_OF_STREAM}`,
 };
 
 function modelObject(model: string, maxModelLen: number | null): object {

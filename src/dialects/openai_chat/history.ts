@@ -3,12 +3,10 @@ import { parseAs } from '../../core/parse.ts';
 import type { AssistantMessage, Content, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
 import { customArguments } from '../custom-tool.ts';
-import { type ForeignAssistant, type ForeignMessage, type ForeignToolCall, partsSchema } from './schema.ts';
+import { partsSchema, REQUEST_NAME, type WireAssistant, type WireMessage, type WireToolCall } from './schema.ts';
 
-const WHAT = 'chat completion request';
-
-/** `at`: where the message is in the request, for errors. */
-export function addMessage(conversation: Conversation, message: ForeignMessage, at: string): void {
+/** `at` is the path of the message in the request, for error messages. */
+export function addMessage(conversation: Conversation, message: WireMessage, at: string): void {
   switch (message.role) {
     case 'system':
     case 'developer':
@@ -29,11 +27,11 @@ export function addMessage(conversation: Conversation, message: ForeignMessage, 
   }
 }
 
-function assistantOf(conversation: Conversation, message: ForeignAssistant, at: string): AssistantMessage {
+function assistantOf(conversation: Conversation, message: WireAssistant, at: string): AssistantMessage {
   if (message.function_call != null) {
     throw new FloeError('unsupported', `${at}.function_call: a legacy call; send tool_calls instead`);
   }
-  // A refusal stands beside the content; where there is no other text, it is what the assistant said.
+  // A refusal is a separate field. It becomes the content when the message has no other text.
   const content = textOf(conversation, partsOf(conversation, message.content, at)) || (message.refusal ?? '');
   const reasoning = message.reasoning_content ?? message.reasoning ?? '';
   const calls = (message.tool_calls ?? []).map((call, index) => callOf(call, `${at}.tool_calls.${index}`));
@@ -45,12 +43,12 @@ function assistantOf(conversation: Conversation, message: ForeignAssistant, at: 
   };
 }
 
-function callOf({ id, type, function: called, custom }: ForeignToolCall, at: string): ToolCall {
+function callOf({ id, type, function: called, custom }: WireToolCall, at: string): ToolCall {
   if (type === 'custom') {
-    if (!custom) throw new FloeError('schema_violation', `${WHAT}: ${at}.custom: expected an object`);
+    if (!custom) throw new FloeError('schema_violation', `${REQUEST_NAME}: ${at}.custom: expected an object`);
     return { id, type: 'function', function: { name: custom.name, arguments: customArguments(custom.input) } };
   }
-  if (!called) throw new FloeError('schema_violation', `${WHAT}: ${at}.function: expected an object`);
+  if (!called) throw new FloeError('schema_violation', `${REQUEST_NAME}: ${at}.function: expected an object`);
   return { id, type: 'function', function: { name: called.name, arguments: called.arguments } };
 }
 
@@ -58,7 +56,7 @@ function partsOf(conversation: Conversation, content: unknown, at: string): Cont
   if (content === null || content === undefined) return [];
   if (typeof content === 'string') return [{ type: 'text', text: content }];
   const parts: ContentPart[] = [];
-  for (const part of parseAs(partsSchema, content, WHAT, `${at}.content`)) {
+  for (const part of parseAs(partsSchema, content, REQUEST_NAME, `${at}.content`)) {
     switch (part.type) {
       case 'text':
         parts.push({ type: 'text', text: part.text });

@@ -6,9 +6,9 @@ import { Conversation } from '../conversation.ts';
 import { customFunction } from '../custom-tool.ts';
 import type { CallContext, CanonicalRequest, ToolForm } from '../dialect.ts';
 import { addMessage } from './history.ts';
-import { type ForeignRequest, requestSchema } from './schema.ts';
+import { REQUEST_NAME, requestSchema, type WireRequest } from './schema.ts';
 
-/** Fields that would change what is sampled or returned, and have no effect behind floe. */
+/** Fields that would change the sampling or the reply, and that floe ignores. */
 const IGNORED_FIELDS = [
   'reasoning_effort',
   'reasoning',
@@ -28,7 +28,7 @@ const IGNORED_FIELDS = [
 ] as const;
 
 export function parseChatRequest(body: unknown, { headers }: CallContext): CanonicalRequest {
-  const request = parseAs(requestSchema, body, 'chat completion request');
+  const request = parseAs(requestSchema, body, REQUEST_NAME);
   refuseUnsupported(request);
   const conversation = new Conversation();
   for (const [index, message] of request.messages.entries()) addMessage(conversation, message, `messages.${index}`);
@@ -49,13 +49,13 @@ export function parseChatRequest(body: unknown, { headers }: CallContext): Canon
     samplingAsked: samplingOf(request, responseFormat),
     stream: request.stream ?? false,
     streamUsage: request.stream_options?.include_usage ?? false,
-    continues: null,
+    previousCompletionId: null,
     adjusted,
     ...labelCall({ headers, messages, tools, responseFormat }),
   };
 }
 
-function refuseUnsupported(request: ForeignRequest): void {
+function refuseUnsupported(request: WireRequest): void {
   const { n, functions, function_call, continue_final_message, add_generation_prompt } = request;
   if ((n ?? 1) !== 1) throw new FloeError('unsupported', 'n: only one choice per request can be recorded');
   if (functions?.length || function_call != null) {
@@ -64,11 +64,14 @@ function refuseUnsupported(request: ForeignRequest): void {
   }
   if (continue_final_message === true || add_generation_prompt === false) {
     const field = continue_final_message === true ? 'continue_final_message' : 'add_generation_prompt';
-    throw new FloeError('unsupported', `${field}: an assistant turn cannot be continued; a reply is a turn of its own`);
+    throw new FloeError(
+      'unsupported',
+      `${field}: an assistant message cannot be continued; a reply is always a new message`,
+    );
   }
 }
 
-/** Switched-off settings change nothing and are not worth a word. */
+/** Notes the ignored fields. A setting that is off has no effect and is not noted. */
 function noteIgnored(conversation: Conversation, body: Readonly<Record<string, unknown>>): void {
   for (const field of IGNORED_FIELDS) {
     const value = Object.hasOwn(body, field) ? body[field] : null;
@@ -76,11 +79,11 @@ function noteIgnored(conversation: Conversation, body: Readonly<Record<string, u
   }
 }
 
-function toolsOf(request: ForeignRequest, forms: Map<string, ToolForm>, conversation: Conversation): ChatTool[] {
+function toolsOf(request: WireRequest, forms: Map<string, ToolForm>, conversation: Conversation): ChatTool[] {
   const tools: ChatTool[] = [];
   for (const tool of request.tools ?? []) {
     if (tool.type === 'custom' && tool.custom !== undefined) {
-      if (tool.custom.format?.grammar) conversation.note('grammar of a custom tool told in its description');
+      if (tool.custom.format?.grammar) conversation.note('grammar of a custom tool moved to its description');
       forms.set(tool.custom.name, { kind: 'custom' });
       tools.push(customFunction(tool.custom));
       continue;
@@ -99,11 +102,7 @@ function toolsOf(request: ForeignRequest, forms: Map<string, ToolForm>, conversa
   return tools;
 }
 
-function toolChoiceOf(
-  request: ForeignRequest,
-  tools: readonly ChatTool[],
-  conversation: Conversation,
-): ToolChoice | null {
+function toolChoiceOf(request: WireRequest, tools: readonly ChatTool[], conversation: Conversation): ToolChoice | null {
   const choice = request.tool_choice ?? null;
   if (choice === null || typeof choice === 'string') return choice;
   switch (choice.type) {
@@ -117,7 +116,7 @@ function toolChoiceOf(
   }
 }
 
-function formatOf(request: ForeignRequest, conversation: Conversation): ResponseFormat | undefined {
+function formatOf(request: WireRequest, conversation: Conversation): ResponseFormat | undefined {
   const format = request.response_format ?? null;
   if (format === null || format.type === 'text') return undefined;
   if (format.type === 'json_object') return { type: 'json_object' };
@@ -126,12 +125,12 @@ function formatOf(request: ForeignRequest, conversation: Conversation): Response
     conversation.note(`response_format ${format.type} without a schema ignored`);
     return undefined;
   }
-  // Engines want a name; clients do not always give one.
+  // Engines require a name, which clients may leave out.
   const named = { name: name || 'response', schema, ...(strict == null ? {} : { strict }) };
   return { type: 'json_schema', json_schema: named };
 }
 
-function samplingOf(request: ForeignRequest, responseFormat: ResponseFormat | undefined): SamplingAsked {
+function samplingOf(request: WireRequest, responseFormat: ResponseFormat | undefined): SamplingAsked {
   const maxTokens = request.max_completion_tokens ?? request.max_tokens;
   const stop = typeof request.stop === 'string' ? [request.stop] : request.stop;
   return {

@@ -1,6 +1,9 @@
 import { z } from 'zod';
 import { jsonObjectSchema } from '../json-object.ts';
 
+/** What error messages call the request. */
+export const REQUEST_NAME = 'chat completion request';
+
 export const partsSchema = z.array(
   z.discriminatedUnion('type', [
     z.object({ type: z.literal('text'), text: z.string() }),
@@ -16,7 +19,7 @@ const toolCallSchema = z.object({
   function: z.object({ name: z.string(), arguments: z.string() }).nullish(),
   custom: z.object({ name: z.string(), input: z.string() }).nullish(),
 });
-export type ForeignToolCall = z.output<typeof toolCallSchema>;
+export type WireToolCall = z.output<typeof toolCallSchema>;
 
 const content = z.unknown().optional();
 
@@ -29,7 +32,7 @@ const assistantSchema = z.object({
   tool_calls: z.array(toolCallSchema).nullish(),
   function_call: z.unknown().optional(),
 });
-export type ForeignAssistant = z.output<typeof assistantSchema>;
+export type WireAssistant = z.output<typeof assistantSchema>;
 
 const messageSchema = z.discriminatedUnion('role', [
   z.object({ role: z.literal('system'), content }),
@@ -39,7 +42,7 @@ const messageSchema = z.discriminatedUnion('role', [
   z.object({ role: z.literal('tool'), tool_call_id: z.string(), content }),
   z.object({ role: z.literal('function') }),
 ]);
-export type ForeignMessage = z.output<typeof messageSchema>;
+export type WireMessage = z.output<typeof messageSchema>;
 
 const toolSchema = z.object({
   type: z.string(),
@@ -64,7 +67,6 @@ const toolSchema = z.object({
     })
     .optional(),
 });
-export type ForeignTool = z.output<typeof toolSchema>;
 
 const named = z.object({ name: z.string() });
 
@@ -87,7 +89,7 @@ const formatSchema = z.object({
     .nullish(),
 });
 
-/** A Chat Completions request. Contents are checked where they are read. */
+/** A Chat Completions request. The contents of messages are checked when they are read. */
 export const requestSchema = z.object({
   model: z.string(),
   messages: z.array(messageSchema).min(1),
@@ -110,4 +112,4 @@ export const requestSchema = z.object({
   continue_final_message: z.boolean().nullish(),
   add_generation_prompt: z.boolean().nullish(),
 });
-export type ForeignRequest = z.output<typeof requestSchema>;
+export type WireRequest = z.output<typeof requestSchema>;

@@ -1,10 +1,10 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { ContentPart } from '../../schema/index.ts';
+import type { AssistantMessage, ContentPart, ToolCall } from '../../schema/index.ts';
 import { type Conversation, contentOf } from '../conversation.ts';
 import { customArguments } from '../custom-tool.ts';
-import { AssistantTurns } from './assistant-turns.ts';
+import { unsealText } from '../opaque-fields.ts';
 import { completionOfItem, itemId } from './identifiers.ts';
 import type { ItemReferences } from './item-references.ts';
 import {
@@ -12,19 +12,20 @@ import {
   agentMessageSchema,
   compactionSchema,
   customCallSchema,
-  type ForeignPart,
-  type ForeignReasoning,
   functionCallSchema,
   messageSchema,
   outputSchema,
   partSchema,
+  quoted,
+  REQUEST_NAME,
   reasoningSchema,
+  violation,
+  type WirePart,
+  type WireReasoning,
 } from './schema.ts';
-import { unsealText } from './sealed-text.ts';
 import { canonicalName, type ToolTable } from './tools.ts';
-import { quoted, violation, WHAT } from './violation.ts';
 
-/** What the policy is asked when the client hands its history over to be compacted. */
+/** The user message with which the policy is asked to summarise a history that the client wants compacted. */
 export const COMPACTION_PROMPT = [
   'The conversation above is about to be removed from your context. Write the hand-over that replaces it: whoever continues',
   'sees nothing but what you write now. State the task as the user set it, with every requirement and constraint; what has',
@@ -35,7 +36,7 @@ export const COMPACTION_PROMPT = [
 
 const SUMMARY_HEAD = 'Summary of the conversation so far:';
 
-/** Calls and results of tools that the vendor would have run. */
+/** Calls and results of tools that run on the vendor's servers. */
 const HOSTED_ITEMS: ReadonlySet<string> = new Set([
   ...['web_search_call', 'file_search_call', 'code_interpreter_call', 'image_generation_call'],
   ...['computer_call', 'computer_call_output', 'local_shell_call', 'local_shell_call_output'],
@@ -46,86 +47,93 @@ const HOSTED_ITEMS: ReadonlySet<string> = new Set([
 
 const partsSchema = z.array(partSchema);
 
-/** Input items, put into a conversation one after the other. */
+/** Translates input items, in order, into the messages of a conversation. */
 export class History {
-  /** The input ended with a `compaction_trigger`. */
-  compaction = false;
+  /** Whether the input ended with a `compaction_trigger`. */
+  isCompaction = false;
   private readonly conversation: Conversation;
   private readonly tools: ToolTable;
   private readonly references: ItemReferences;
-  private readonly turns: AssistantTurns;
+  private readonly assistant: AssistantTurns;
 
   constructor(conversation: Conversation, tools: ToolTable, references: ItemReferences) {
     this.conversation = conversation;
     this.tools = tools;
     this.references = references;
-    this.turns = new AssistantTurns(conversation);
+    this.assistant = new AssistantTurns(conversation);
   }
 
-  /** Throws `schema_violation` or `unsupported`, naming the field. */
+  /** Adds one item; `at` is its path in the request. Throws `schema_violation` or `unsupported` with the path of the field. */
   add(item: unknown, at: string): void {
-    if (this.compaction) throw new FloeError('unsupported', `${at}: nothing may follow a compaction_trigger`);
+    if (this.isCompaction) throw new FloeError('unsupported', `${at}: nothing may follow a compaction_trigger`);
     const type = typeOf(item, at);
     switch (type) {
       case 'message':
         this.message(item, at);
         return;
       case 'agent_message':
-        this.turns.close();
+        this.assistant.close();
         this.conversation.note('agent_message sent as user message');
         this.conversation.user(
-          contentOf(this.parts(parseAs(agentMessageSchema, item, WHAT, at).content, `${at}.content`)),
+          contentOf(this.parts(parseAs(agentMessageSchema, item, REQUEST_NAME, at).content, `${at}.content`)),
         );
         return;
       case 'reasoning':
-        this.reasoning(parseAs(reasoningSchema, item, WHAT, at));
+        this.reasoning(parseAs(reasoningSchema, item, REQUEST_NAME, at));
         return;
       case 'function_call': {
-        const call = parseAs(functionCallSchema, item, WHAT, at);
-        this.turns.call(call.id, call.call_id, canonicalName(call.namespace, call.name), call.arguments);
+        const call = parseAs(functionCallSchema, item, REQUEST_NAME, at);
+        this.assistant.call(call.id, call.call_id, canonicalName(call.namespace, call.name), call.arguments);
         return;
       }
       case 'custom_tool_call': {
-        const call = parseAs(customCallSchema, item, WHAT, at);
-        this.turns.call(call.id, call.call_id, canonicalName(call.namespace, call.name), customArguments(call.input));
+        const call = parseAs(customCallSchema, item, REQUEST_NAME, at);
+        this.assistant.call(
+          call.id,
+          call.call_id,
+          canonicalName(call.namespace, call.name),
+          customArguments(call.input),
+        );
         return;
       }
       case 'function_call_output':
       case 'custom_tool_call_output': {
-        const { call_id, output } = parseAs(outputSchema, item, WHAT, at);
-        this.turns.result(call_id, this.parts(output, `${at}.output`));
+        const { call_id, output } = parseAs(outputSchema, item, REQUEST_NAME, at);
+        this.assistant.result(call_id, this.parts(output, `${at}.output`));
         return;
       }
       default:
-        this.rare(type, item, at);
+        this.addRare(type, item, at);
     }
   }
 
+  /** Ends the last assistant turn. Must be called after the last item. */
   close(): void {
-    this.turns.close();
+    this.assistant.close();
   }
 
-  private rare(type: string, item: unknown, at: string): void {
+  /** Adds an item of a type that most histories do not contain. */
+  private addRare(type: string, item: unknown, at: string): void {
     switch (type) {
       case 'additional_tools':
-        for (const [index, tool] of parseAs(additionalToolsSchema, item, WHAT, at).tools.entries()) {
+        for (const [index, tool] of parseAs(additionalToolsSchema, item, REQUEST_NAME, at).tools.entries()) {
           this.tools.add(tool, `${at}.tools.${index}`, true);
         }
         return;
       case 'compaction':
       case 'compaction_summary':
       case 'context_compaction': {
-        const summary = unsealText('summary', parseAs(compactionSchema, item, WHAT, at).encrypted_content);
+        const summary = unsealText('summary', parseAs(compactionSchema, item, REQUEST_NAME, at).encrypted_content);
         if (summary === null)
-          throw new FloeError('unsupported', `${at}.encrypted_content: not a summary of this proxy`);
+          throw new FloeError('unsupported', `${at}.encrypted_content: not a summary that floe made`);
         this.summary(summary.text);
         return;
       }
       case 'compaction_trigger':
-        this.turns.close();
+        this.assistant.close();
         this.conversation.note('compaction_trigger sent as a request for a summary');
         this.conversation.user(COMPACTION_PROMPT);
-        this.compaction = true;
+        this.isCompaction = true;
         return;
       case 'item_reference':
         this.reference(item, at);
@@ -137,18 +145,18 @@ export class History {
     }
   }
 
-  /** As if the item had been sent itself. */
+  /** Adds the referenced item as if the client had sent the item itself. */
   private reference(reference: unknown, at: string): void {
-    const item = this.references.recall(reference, at);
+    const item = this.references.resolve(reference, at);
     switch (item.kind) {
       case 'reasoning':
-        this.turns.reasoning(item.id, item.text);
+        this.assistant.reasoning(item.id, item.text);
         return;
       case 'text':
-        this.turns.text(item.id, item.text);
+        this.assistant.text(item.id, item.text);
         return;
       case 'call':
-        this.turns.call(item.id, item.call.id, item.call.function.name, item.call.function.arguments);
+        this.assistant.call(item.id, item.call.id, item.call.function.name, item.call.function.arguments);
         return;
       case 'summary':
         this.summary(item.text);
@@ -157,24 +165,24 @@ export class History {
   }
 
   private summary(text: string): void {
-    this.turns.close();
+    this.assistant.close();
     this.conversation.user(`${SUMMARY_HEAD}\n\n${text}`);
   }
 
   private message(item: unknown, at: string): void {
-    const { role, content, id } = parseAs(messageSchema, item, WHAT, at);
+    const { role, content, id } = parseAs(messageSchema, item, REQUEST_NAME, at);
     const parts = this.parts(content, `${at}.content`);
     switch (role) {
       case 'user':
-        this.turns.close();
+        this.assistant.close();
         this.conversation.user(contentOf(parts));
         return;
       case 'assistant':
-        this.turns.text(id, this.texts(parts).join(''));
+        this.assistant.text(id, this.texts(parts).join(''));
         return;
       case 'system':
       case 'developer': {
-        this.turns.close();
+        this.assistant.close();
         if (role === 'developer') this.conversation.note('developer message sent as system');
         this.conversation.system(this.texts(parts).join('\n'));
         return;
@@ -182,23 +190,23 @@ export class History {
     }
   }
 
-  private reasoning({ id, content, summary, encrypted_content: sealed }: ForeignReasoning): void {
+  private reasoning({ id, content, summary, encrypted_content: sealed }: WireReasoning): void {
     const written = content?.length ? content : (summary ?? []);
     const text = written.map((part) => part.text).join('\n');
     const opened = sealed ? unsealText('thinking', sealed) : null;
     if (text === '' && sealed && opened === null) this.conversation.note('reasoning encrypted elsewhere dropped');
-    // Clients that keep nothing on the server may drop the ids of items.
+    // Clients that do not let the server store responses may drop item ids, so the sealed text is used as well.
     const completionId = completionOfItem(id) ?? opened?.completionId ?? null;
-    this.turns.reasoning(completionId === null ? id : itemId('rs', completionId), text || (opened?.text ?? ''));
+    this.assistant.reasoning(completionId === null ? id : itemId('rs', completionId), text || (opened?.text ?? ''));
   }
 
   private parts(content: unknown, at: string): ContentPart[] {
     if (content === null || content === undefined) return [];
     if (typeof content === 'string') return [{ type: 'text', text: content }];
-    return parseAs(partsSchema, content, WHAT, at).flatMap((part) => this.part(part) ?? []);
+    return parseAs(partsSchema, content, REQUEST_NAME, at).flatMap((part) => this.part(part) ?? []);
   }
 
-  private part(part: ForeignPart): ContentPart | null {
+  private part(part: WirePart): ContentPart | null {
     switch (part.type) {
       case 'refusal':
         return { type: 'text', text: part.refusal };
@@ -221,7 +229,10 @@ export class History {
   }
 }
 
-/** Checked by hand, since every item of a history passes here. Without a type an item with a role is a message, else a reference. */
+/**
+ * The type of an item. An item without one is a message when it has a role, otherwise a reference. Checked without a zod schema
+ * because it runs for every item of a history on every request.
+ */
 function typeOf(item: unknown, at: string): string {
   if (typeof item !== 'object' || item === null || Array.isArray(item)) throw violation(at, 'expected an object');
   if ('type' in item && item.type !== undefined && item.type !== null) {
@@ -229,4 +240,84 @@ function typeOf(item: unknown, at: string): string {
     return item.type;
   }
   return 'role' in item ? 'message' : 'item_reference';
+}
+
+/** Position of each kind of item within a reply. */
+const ITEM_ORDER = { reasoning: 0, text: 1, call: 2 } as const;
+type ItemPosition = keyof typeof ITEM_ORDER;
+
+type AssistantTurn = {
+  completionId: string | null;
+  position: ItemPosition;
+  readonly reasoning: string[];
+  readonly texts: string[];
+  readonly calls: ToolCall[];
+  readonly results: { readonly callId: string; readonly parts: readonly ContentPart[] }[];
+};
+
+/**
+ * Groups items into assistant messages: one reply is several items in this dialect and one message in canonical form. An item
+ * joins the turn before it when the ids of both name the same completion. When an id names none, it joins if the items are in the
+ * order of a reply and no result is between them.
+ */
+class AssistantTurns {
+  private readonly conversation: Conversation;
+  private turn: AssistantTurn | null = null;
+
+  constructor(conversation: Conversation) {
+    this.conversation = conversation;
+  }
+
+  reasoning(id: string | null | undefined, text: string): void {
+    this.turnFor('reasoning', id).reasoning.push(text);
+  }
+
+  text(id: string | null | undefined, text: string): void {
+    this.turnFor('text', id).texts.push(text);
+  }
+
+  call(id: string | null | undefined, callId: string, name: string, args: string): void {
+    this.turnFor('call', id).calls.push({ id: callId, type: 'function', function: { name, arguments: args } });
+  }
+
+  /** Adds a result after the open turn, because clients may send the result of one call before the next call of the same turn. */
+  result(callId: string, parts: readonly ContentPart[]): void {
+    if (this.turn === null) this.conversation.tool(callId, parts);
+    else this.turn.results.push({ callId, parts });
+  }
+
+  /** Ends the open turn: the items that follow belong to no assistant turn, or to a new one. */
+  close(): void {
+    const { turn } = this;
+    if (turn === null) return;
+    this.turn = null;
+    const text = turn.texts.join('');
+    const reasoning = turn.reasoning.filter((piece) => piece !== '').join('\n');
+    const message: AssistantMessage = {
+      role: 'assistant',
+      content: text === '' && turn.calls.length > 0 ? null : text,
+      ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
+      ...(turn.calls.length === 0 ? {} : { tool_calls: turn.calls }),
+    };
+    this.conversation.assistant(message, turn.completionId);
+    for (const { callId, parts } of turn.results) this.conversation.tool(callId, parts);
+  }
+
+  /** The open turn when the item continues it, otherwise a new one. */
+  private turnFor(position: ItemPosition, id: string | null | undefined): AssistantTurn {
+    const completionId = completionOfItem(id);
+    if (this.turn === null || !continuesTurn(this.turn, position, completionId)) {
+      this.close();
+      this.turn = { completionId, position, reasoning: [], texts: [], calls: [], results: [] };
+    }
+    this.turn.position = position;
+    this.turn.completionId ??= completionId;
+    return this.turn;
+  }
+}
+
+function continuesTurn(turn: AssistantTurn, position: ItemPosition, completionId: string | null): boolean {
+  if (turn.completionId !== null && completionId !== null) return turn.completionId === completionId;
+  if (turn.results.length > 0) return false;
+  return ITEM_ORDER[position] > ITEM_ORDER[turn.position] || (position === turn.position && position !== 'text');
 }

@@ -1,25 +1,25 @@
-/** Ids on this wire carry the completion that they belong to: clients send them back with the items. */
+/** Ids of responses and items. They contain the completion id, and clients return them with the items. */
 
 const RESPONSE_PREFIX = 'resp_';
 
-export type ItemPrefix = 'rs' | 'msg' | 'fc' | 'ctc' | 'cmp';
+type ItemPrefix = 'rs' | 'msg' | 'fc' | 'ctc' | 'cmp';
 
 export function responseId(completionId: string): string {
   return `${RESPONSE_PREFIX}${completionId}`;
 }
 
-/** Null when the id is none that {@link responseId} makes. */
+/** The completion id in a response id; `null` when {@link responseId} did not make it. */
 export function completionOfResponse(id: string): string | null {
   const completionId = id.startsWith(RESPONSE_PREFIX) ? id.slice(RESPONSE_PREFIX.length) : '';
   return completionId === '' ? null : completionId;
 }
 
-/** `index` tells the calls of one reply apart. */
+/** The id of an item. `index` distinguishes the calls of one reply and is left out for other items. */
 export function itemId(prefix: ItemPrefix, completionId: string, index?: number): string {
   return index === undefined ? `${prefix}_${completionId}` : `${prefix}_${completionId}_${index}`;
 }
 
-export type ItemKind = 'reasoning' | 'text' | 'summary' | 'call';
+type ItemKind = 'reasoning' | 'text' | 'summary' | 'call';
 
 const KINDS: ReadonlyMap<string, ItemKind> = new Map<ItemPrefix, ItemKind>([
   ['rs', 'reasoning'],
@@ -29,22 +29,22 @@ const KINDS: ReadonlyMap<string, ItemKind> = new Map<ItemPrefix, ItemKind>([
   ['ctc', 'call'],
 ]);
 
-/** `index` is null for all but calls. */
-export type NamedItem = { readonly kind: ItemKind; readonly completionId: string; readonly index: number | null };
+/** The parts of an item id. `index` is `null` for items other than calls. */
+export type ParsedItemId = { readonly kind: ItemKind; readonly completionId: string; readonly index: number | null };
 
-const NAMED_ITEM = /^([a-z]+)_(cpl_[0-9a-z]+)(?:_(0|[1-9][0-9]{0,8}))?$/;
+const ITEM_ID = /^([a-z]+)_(cpl_[0-9a-z]+)(?:_(0|[1-9][0-9]{0,8}))?$/;
 
-/** Null for an id that {@link itemId} does not make for a reply. */
-export function namedItem(id: string): NamedItem | null {
-  const [, prefix = '', completionId = '', position] = NAMED_ITEM.exec(id) ?? [];
+/** Parses the id of an item of a reply; `null` when {@link itemId} did not make it. */
+export function parseItemId(id: string): ParsedItemId | null {
+  const [, prefix = '', completionId = '', position] = ITEM_ID.exec(id) ?? [];
   const kind = KINDS.get(prefix);
   if (kind === undefined || (kind === 'call') !== (position !== undefined)) return null;
   return { kind, completionId, index: position === undefined ? null : Number(position) };
 }
 
-const OWN_ITEM = /^(?:rs|msg|fc|ctc)_(cpl_[0-9a-z]+)(?:_[0-9]+)?$/;
+const REPLY_ITEM_ID = /^(?:rs|msg|fc|ctc)_(cpl_[0-9a-z]+)(?:_[0-9]+)?$/;
 
-/** Null for an item that the client made or changed the id of. */
+/** The completion id in the id of a reply's item; `null` when the client invented or changed the id. */
 export function completionOfItem(id: string | null | undefined): string | null {
-  return id ? (OWN_ITEM.exec(id)?.[1] ?? null) : null;
+  return id ? (REPLY_ITEM_ID.exec(id)?.[1] ?? null) : null;
 }

@@ -1,44 +1,47 @@
 import { parseAs } from '../../core/parse.ts';
 import type { ToolCall } from '../../schema/index.ts';
 import type { CallContext, RecordedReply } from '../dialect.ts';
-import { type NamedItem, namedItem } from './identifiers.ts';
-import { hasMessageItem } from './reply-items.ts';
-import { referenceSchema } from './schema.ts';
-import { quoted, violation, WHAT } from './violation.ts';
+import { type ParsedItemId, parseItemId } from './identifiers.ts';
+import { hasMessageItem } from './reply.ts';
+import { quoted, REQUEST_NAME, referenceSchema, violation } from './schema.ts';
 
 /** An item of an earlier reply, as it was sampled. */
-export type RecalledItem =
+export type ReferencedItem =
   | { readonly kind: 'reasoning' | 'text' | 'summary'; readonly id: string; readonly text: string }
   | { readonly kind: 'call'; readonly id: string; readonly call: ToolCall };
 
-/** The items that the input of one request names instead of holding them. */
+/** Resolves the `item_reference`s of one request, which name items of earlier replies instead of containing them. */
 export class ItemReferences {
   private readonly recorded: CallContext['recorded'];
-  private readonly seen = new Set<string>();
+  private readonly resolved = new Set<string>();
 
   constructor(recorded: CallContext['recorded']) {
     this.recorded = recorded;
   }
 
   /**
-   * Throws `schema_violation` for an id that the session did not hand out, and for one that was named before: else a small
-   * request could make any amount of text of one long item.
+   * Returns the referenced item. Throws `schema_violation` when the session did not send an item with this id, and for a second
+   * reference to the same item: otherwise a small request could multiply one long item into any amount of text.
    */
-  recall(reference: unknown, at: string): RecalledItem {
-    const { id } = parseAs(referenceSchema, reference, WHAT, at);
-    const named = namedItem(id);
-    const reply = named === null ? null : (this.recorded?.(named.completionId) ?? null);
-    const item = named === null || reply === null ? null : itemOf(id, named, reply);
-    if (named === null || item === null) throw violation(`${at}.id`, `no item ${quoted(id)} in this session`);
-    const place = JSON.stringify(named);
-    if (this.seen.has(place)) throw violation(`${at}.id`, `a second reference to the item ${quoted(id)}`);
-    this.seen.add(place);
+  resolve(reference: unknown, at: string): ReferencedItem {
+    const { id } = parseAs(referenceSchema, reference, REQUEST_NAME, at);
+    const parsed = parseItemId(id);
+    const reply = parsed === null ? null : (this.recorded?.(parsed.completionId) ?? null);
+    const item = parsed === null || reply === null ? null : itemOf(id, parsed, reply);
+    if (parsed === null || item === null) throw violation(`${at}.id`, `no item ${quoted(id)} in this session`);
+    const key = JSON.stringify(parsed);
+    if (this.resolved.has(key)) throw violation(`${at}.id`, `a second reference to the item ${quoted(id)}`);
+    this.resolved.add(key);
     return item;
   }
 }
 
-/** Null for what the reply did not have. */
-function itemOf(id: string, { kind, index }: NamedItem, { message, callKind }: RecordedReply): RecalledItem | null {
+/** The item of a recorded reply; `null` when the reply has no such item. */
+function itemOf(
+  id: string,
+  { kind, index }: ParsedItemId,
+  { message, callKind }: RecordedReply,
+): ReferencedItem | null {
   const { content, reasoning_content: thinking, tool_calls: calls = [] } = message;
   switch (kind) {
     case 'reasoning':

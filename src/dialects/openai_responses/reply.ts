@@ -1,13 +1,14 @@
-import type { ToolChoice } from '../../schema/index.ts';
+import type { AssistantMessage, ToolCall, ToolChoice } from '../../schema/index.ts';
+import { customInput, isCustomTool } from '../custom-tool.ts';
 import type { CanonicalReply, CanonicalRequest, ReplyHead } from '../dialect.ts';
-import { responseId } from './identifiers.ts';
-import { isCustom, isCut, itemsOf } from './reply-items.ts';
+import { sealText } from '../opaque-fields.ts';
+import { itemId, responseId } from './identifiers.ts';
 
 export function encodeResponse(reply: CanonicalReply, request: CanonicalRequest): string {
   return JSON.stringify(finishedResponse(reply, request));
 }
 
-/** A response that has begun. The request's tools and instructions are not repeated: they would be most of every reply. */
+/** The response object at the start of a reply. It omits the request's tools and instructions, which would be most of its size. */
 export function openResponse(head: ReplyHead, request: CanonicalRequest): object {
   return {
     id: responseId(head.completionId),
@@ -24,7 +25,7 @@ export function openResponse(head: ReplyHead, request: CanonicalRequest): object
     parallel_tool_calls: request.parallelToolCalls ?? true,
     previous_response_id: request.replyShape?.previousResponse ?? null,
     temperature: null,
-    tool_choice: foreignChoice(request.toolChoice, request),
+    tool_choice: wireToolChoice(request.toolChoice, request),
     tools: [],
     top_p: null,
     truncation: 'disabled',
@@ -32,25 +33,26 @@ export function openResponse(head: ReplyHead, request: CanonicalRequest): object
   };
 }
 
+/** The response object of a complete reply. */
 export function finishedResponse(reply: CanonicalReply, request: CanonicalRequest): object {
-  const cut = isCut(reply);
+  const truncated = isTruncated(reply);
   return {
     ...openResponse(reply, request),
-    status: cut ? 'incomplete' : 'completed',
-    incomplete_details: cut ? { reason: 'max_output_tokens' } : null,
+    status: truncated ? 'incomplete' : 'completed',
+    incomplete_details: truncated ? { reason: 'max_output_tokens' } : null,
     output: itemsOf(reply, request),
     usage: usageOf(reply),
   };
 }
 
-function foreignChoice(choice: ToolChoice | null, request: CanonicalRequest): unknown {
+function wireToolChoice(choice: ToolChoice | null, request: CanonicalRequest): unknown {
   if (choice === null || typeof choice === 'string') return choice ?? 'auto';
   const { name } = choice.function;
-  const type = isCustom(name, request) ? 'custom' : 'function';
+  const type = isCustomTool(name, request) ? 'custom' : 'function';
   return { type, name: request.toolForms.get(name)?.name ?? name };
 }
 
-/** The engine does not tell how many tokens were thinking. */
+/** `reasoning_tokens` is 0, because engines do not report how many tokens were thinking. */
 function usageOf(reply: CanonicalReply): object {
   const { prompt_tokens, completion_tokens, cached_tokens } = reply.usage;
   return {
@@ -60,4 +62,112 @@ function usageOf(reply: CanonicalReply): object {
     output_tokens_details: { reasoning_tokens: 0 },
     total_tokens: prompt_tokens + completion_tokens,
   };
+}
+
+/** Status of an item. Only the last item of a reply can be `incomplete`, when the reply reached its length limit. */
+export type ItemStatus = 'in_progress' | 'completed' | 'incomplete';
+
+/**
+ * A reasoning item; `text` is `null` before the first part. Thinking is sent only as a summary, because some clients return raw
+ * reasoning text a second time, as an assistant message.
+ */
+export function reasoningItem(completionId: string, text: string | null, request: CanonicalRequest): object {
+  return {
+    id: itemId('rs', completionId),
+    type: 'reasoning',
+    summary: text === null ? [] : [{ type: 'summary_text', text }],
+    ...(text !== null && request.replyShape?.sealedThinking
+      ? { encrypted_content: sealText('thinking', completionId, text) }
+      : {}),
+  };
+}
+
+export function textPart(text: string): object {
+  return { type: 'output_text', text, annotations: [], logprobs: [] };
+}
+
+/** A message item; `text` is `null` before the first part. */
+export function messageItem(completionId: string, text: string | null, status: ItemStatus): object {
+  return {
+    id: itemId('msg', completionId),
+    type: 'message',
+    status,
+    role: 'assistant',
+    content: text === null ? [] : [textPart(text)],
+  };
+}
+
+/** What is known of a call when it starts. `index` is its position among the reply's calls, `id` the call id. */
+export type CallHead = { readonly index: number; readonly id: string; readonly name: string };
+
+/** The id of the item that contains a call. */
+export function callItemId({ index, name }: CallHead, completionId: string, request: CanonicalRequest): string {
+  return itemId(isCustomTool(name, request) ? 'ctc' : 'fc', completionId, index);
+}
+
+/** A call item in the form in which the client declared the tool. `args` is the argument text as sampled. */
+export function callItem(
+  completionId: string,
+  call: CallHead,
+  args: string,
+  status: ItemStatus,
+  request: CanonicalRequest,
+): object {
+  const form = request.toolForms.get(call.name);
+  const id = callItemId(call, completionId, request);
+  const inner = {
+    call_id: call.id,
+    name: form?.name ?? call.name,
+    ...(form?.namespace === undefined ? {} : { namespace: form.namespace }),
+  };
+  if (form?.kind !== 'custom') return { id, type: 'function_call', status, arguments: args, ...inner };
+  return { id, type: 'custom_tool_call', status, input: status === 'in_progress' ? '' : customInput(args), ...inner };
+}
+
+export function compactionItem(reply: CanonicalReply): object {
+  return {
+    id: itemId('cmp', reply.completionId),
+    type: 'compaction',
+    encrypted_content: sealText('summary', reply.completionId, reply.message.content ?? ''),
+  };
+}
+
+/**
+ * The items of a reply: thinking, text, calls. An empty reply is encoded as a message without text, so that the client returns
+ * it as the same assistant message.
+ */
+function itemsOf(reply: CanonicalReply, request: CanonicalRequest): object[] {
+  if (request.replyShape?.compaction) return [compactionItem(reply)];
+  const { completionId, message } = reply;
+  const { reasoning_content: thinking = '', content, tool_calls: calls = [] } = message;
+  const last = lastStatus(reply);
+  const items: object[] = [];
+  if (thinking !== '') items.push(reasoningItem(completionId, thinking, request));
+  if (hasMessageItem(message)) {
+    items.push(messageItem(completionId, content ?? '', calls.length === 0 ? last : 'completed'));
+  }
+  for (const [index, call] of calls.entries()) {
+    const status = index === calls.length - 1 ? last : 'completed';
+    items.push(callItem(completionId, callHeadOf(call, index), call.function.arguments, status, request));
+  }
+  return items;
+}
+
+/** Whether the reply is encoded with a message item. */
+export function hasMessageItem({ content, reasoning_content, tool_calls = [] }: AssistantMessage): boolean {
+  return Boolean(content) || (!reasoning_content && tool_calls.length === 0);
+}
+
+/** Status of the reply's last item. */
+export function lastStatus(reply: CanonicalReply): ItemStatus {
+  return isTruncated(reply) ? 'incomplete' : 'completed';
+}
+
+/** Whether the reply ended before the policy ended it. */
+export function isTruncated({ finishReason }: CanonicalReply): boolean {
+  return finishReason === 'length' || finishReason === 'abort';
+}
+
+function callHeadOf(call: ToolCall, index: number): CallHead {
+  return { index, id: call.id, name: call.function.name };
 }

@@ -7,11 +7,10 @@ import type { CallContext, CanonicalRequest } from '../dialect.ts';
 import { History } from './history.ts';
 import { completionOfResponse } from './identifiers.ts';
 import { ItemReferences } from './item-references.ts';
-import { countSchema, type ForeignRequest, requestSchema } from './schema.ts';
+import { countSchema, REQUEST_NAME, requestSchema, violation, type WireRequest } from './schema.ts';
 import { ToolTable } from './tools.ts';
-import { violation, WHAT } from './violation.ts';
 
-/** Fields that would change what is sampled or returned, and have no effect behind floe. */
+/** Fields that would change the sampling or the reply, and that floe ignores. */
 const IGNORED_FIELDS = [
   'top_logprobs',
   'presence_penalty',
@@ -21,40 +20,40 @@ const IGNORED_FIELDS = [
   'max_tool_calls',
 ] as const;
 
-/** Fields that ask for what only the vendor's servers hold. */
+/** Fields that refer to objects on the vendor's servers. */
 const REFUSED_FIELDS = {
   conversation: 'conversations are not stored; send the items themselves',
   prompt: 'prompt templates are not stored; send instructions and input',
 } as const;
 
-/** Stands for the reply that the input continues; the proxy puts the recorded conversation there. */
-const CONTINUED: AssistantMessage = { role: 'assistant', content: '' };
+/** Placeholder for the reply that the input continues. The proxy replaces it with the recorded conversation. */
+const PREVIOUS_REPLY: AssistantMessage = { role: 'assistant', content: '' };
 
 export function parseResponsesRequest(body: unknown, context: CallContext): CanonicalRequest {
-  return canonicalOf(parseAs(requestSchema, body, WHAT), context);
+  return canonicalOf(parseAs(requestSchema, body, REQUEST_NAME), context);
 }
 
 export function parseResponsesCount(body: unknown, context: CallContext): CanonicalRequest {
-  return canonicalOf(parseAs(countSchema, body, WHAT), context);
+  return canonicalOf(parseAs(countSchema, body, REQUEST_NAME), context);
 }
 
-function canonicalOf(request: ForeignRequest, { headers, recorded }: CallContext): CanonicalRequest {
-  refuseStored(request);
+function canonicalOf(request: WireRequest, { headers, recorded }: CallContext): CanonicalRequest {
+  refuseStoredObjects(request);
   const conversation = new Conversation();
   const table = new ToolTable(conversation);
-  const continues = continuedBy(request.previous_response_id);
+  const previousCompletionId = previousCompletionOf(request.previous_response_id);
   for (const [index, tool] of (request.tools ?? []).entries()) table.add(tool, `tools.${index}`);
   if (request.instructions) conversation.system(request.instructions);
-  if (continues !== null) conversation.assistant(CONTINUED);
+  if (previousCompletionId !== null) conversation.assistant(PREVIOUS_REPLY);
   const history = new History(conversation, table, new ItemReferences(recorded));
   for (const [index, item] of itemsOf(request.input).entries()) history.add(item, `input.${index}`);
   history.close();
-  if (continues === null) conversation.noteCallIds();
+  if (previousCompletionId === null) conversation.noteCallIds();
   noteIgnored(request, conversation);
   const toolChoice = table.choice(request.tool_choice);
   const samplingAsked = samplingOf(request);
-  const { messages: all, adjusted, turnRefs } = conversation.finish();
-  const messages = all.filter((message) => message !== CONTINUED);
+  const { messages: all, adjusted, claimedCompletions } = conversation.finish();
+  const messages = all.filter((message) => message !== PREVIOUS_REPLY);
   if (messages.length === 0) throw violation('input', 'holds no message');
   const { tools } = table;
   const label = labelCall({ headers, messages, tools, responseFormat: samplingAsked.response_format });
@@ -63,35 +62,35 @@ function canonicalOf(request: ForeignRequest, { headers, recorded }: CallContext
     messages,
     tools,
     toolForms: table.forms,
-    // A summary is text; the tools stay in the prompt, so that it goes on from the turns before it.
-    toolChoice: history.compaction && tools.length > 0 ? 'none' : toolChoice,
+    // A summary is text, so no tool may be called. The tools stay in the prompt, so that it continues the recorded one.
+    toolChoice: history.isCompaction && tools.length > 0 ? 'none' : toolChoice,
     parallelToolCalls: request.parallel_tool_calls ?? null,
     samplingAsked,
     stream: request.stream ?? false,
     streamUsage: true,
-    continues,
+    previousCompletionId,
     replyShape: {
       previousResponse: request.previous_response_id || null,
-      compaction: history.compaction,
+      compaction: history.isCompaction,
       sealedThinking: request.include?.includes('reasoning.encrypted_content') ?? false,
     },
-    turnRefs,
+    claimedCompletions,
     adjusted,
     ...label,
-    ...(history.compaction ? { callKind: 'compaction' as const } : {}),
+    ...(history.isCompaction ? { callKind: 'compaction' as const } : {}),
   };
 }
 
-function refuseStored(request: ForeignRequest): void {
+function refuseStoredObjects(request: WireRequest): void {
   for (const [field, reason] of Object.entries(REFUSED_FIELDS)) {
     const value = request[field];
     if (value !== undefined && value !== null) throw new FloeError('unsupported', `${field}: ${reason}`);
   }
   if (request.background === true)
-    throw new FloeError('unsupported', 'background: replies are given while they are asked for');
+    throw new FloeError('unsupported', 'background: floe replies only within the request');
 }
 
-function continuedBy(previous: string | null | undefined): string | null {
+function previousCompletionOf(previous: string | null | undefined): string | null {
   if (!previous) return null;
   const completionId = completionOfResponse(previous);
   if (completionId === null) {
@@ -107,7 +106,7 @@ function itemsOf(input: unknown): unknown[] {
   throw violation('input', 'expected a string or an array of items');
 }
 
-function noteIgnored(request: ForeignRequest, conversation: Conversation): void {
+function noteIgnored(request: WireRequest, conversation: Conversation): void {
   for (const field of IGNORED_FIELDS) {
     if (request[field] !== undefined && request[field] !== null) conversation.note(`${field} ignored`);
   }
@@ -116,7 +115,7 @@ function noteIgnored(request: ForeignRequest, conversation: Conversation): void 
   if (request.truncation === 'auto') conversation.note('truncation ignored');
 }
 
-function samplingOf({ temperature, top_p, max_output_tokens, text }: ForeignRequest): SamplingAsked {
+function samplingOf({ temperature, top_p, max_output_tokens, text }: WireRequest): SamplingAsked {
   return {
     ...(temperature == null ? {} : { temperature }),
     ...(top_p == null ? {} : { top_p }),
@@ -125,7 +124,7 @@ function samplingOf({ temperature, top_p, max_output_tokens, text }: ForeignRequ
   };
 }
 
-function formatOf(format: NonNullable<ForeignRequest['text']>['format']): Pick<SamplingAsked, 'response_format'> {
+function formatOf(format: NonNullable<WireRequest['text']>['format']): Pick<SamplingAsked, 'response_format'> {
   if (format === null || format === undefined || format.type === 'text') return {};
   if (format.type === 'json_object') return { response_format: { type: 'json_object' } };
   const { name, schema, strict } = format;

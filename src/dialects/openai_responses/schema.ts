@@ -1,6 +1,20 @@
 import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
 
-// Fields that nobody reads are left out: copying them would cost more than checking the rest.
+// The schemas leave out fields that floe does not use: copying those would cost more than checking the rest.
+
+/** What error messages call the request. */
+export const REQUEST_NAME = 'responses request';
+
+/** A client's text for an error message: at most 64 characters, with control characters escaped. */
+export function quoted(text: string): string {
+  return JSON.stringify(text.slice(0, 64));
+}
+
+/** The error for a field that is checked without a schema, in the form that `parseAs` uses. */
+export function violation(path: string, message: string): FloeError {
+  return new FloeError('schema_violation', `${REQUEST_NAME}: ${path}: ${message}`, { issues: [{ path, message }] });
+}
 
 const imagePartSchema = z.object({
   type: z.literal('input_image'),
@@ -10,7 +24,7 @@ const imagePartSchema = z.object({
 
 const textPart = <T extends string>(type: T) => z.object({ type: z.literal(type), text: z.string() });
 
-/** One part of a message or of a tool's output. */
+/** One content part of a message or of a tool's output. */
 export const partSchema = z.discriminatedUnion('type', [
   textPart('input_text'),
   textPart('output_text'),
@@ -21,11 +35,11 @@ export const partSchema = z.discriminatedUnion('type', [
   imagePartSchema,
   z.object({ type: z.literal('input_file') }),
 ]);
-export type ForeignPart = z.output<typeof partSchema>;
+export type WirePart = z.output<typeof partSchema>;
 
 const itemId = z.string().nullish();
 
-/** The content of these is checked one level further in, so that an error names the part. */
+/** A message item. Its content is checked separately, so that an error names the part. */
 export const messageSchema = z.object({
   id: itemId,
   role: z.enum(['user', 'assistant', 'system', 'developer']),
@@ -42,7 +56,7 @@ export const reasoningSchema = z.object({
   summary: z.array(textPart('summary_text')).nullish(),
   encrypted_content: z.string().nullish(),
 });
-export type ForeignReasoning = z.output<typeof reasoningSchema>;
+export type WireReasoning = z.output<typeof reasoningSchema>;
 
 export const functionCallSchema = z.object({
   id: itemId,
@@ -66,7 +80,7 @@ export const compactionSchema = z.object({ encrypted_content: z.string() });
 
 export const additionalToolsSchema = z.object({ tools: z.array(z.unknown()) });
 
-/** A tool before its type is known. */
+/** The part of a tool declaration that all types have. */
 export const toolSchema = z.object({ type: z.string() });
 
 const toolName = z.string().min(1);
@@ -77,7 +91,7 @@ export const functionToolSchema = z.object({
   parameters: z.record(z.string(), z.unknown()).nullish(),
   defer_loading: z.boolean().nullish(),
 });
-export type ForeignFunctionTool = z.output<typeof functionToolSchema>;
+export type WireFunctionTool = z.output<typeof functionToolSchema>;
 
 export const customToolSchema = z.object({
   name: toolName,
@@ -89,7 +103,7 @@ export const customToolSchema = z.object({
     ])
     .nullish(),
 });
-export type ForeignCustomTool = z.output<typeof customToolSchema>;
+export type WireCustomTool = z.output<typeof customToolSchema>;
 
 export const namespaceToolSchema = z.object({
   name: toolName,
@@ -97,7 +111,7 @@ export const namespaceToolSchema = z.object({
   tools: z.array(z.unknown()),
 });
 
-/** A tool choice that is no word. */
+/** A tool choice in the form of an object. */
 export const toolChoiceSchema = z.object({
   type: z.string(),
   name: z.string().nullish(),
@@ -116,7 +130,7 @@ const formatSchema = z.discriminatedUnion('type', [
   }),
 ]);
 
-/** The body of a count, which may lack the model. Input, tools and tool choice are checked one level further in. */
+/** The body of a count request, in which the model is optional. Input, tools and tool choice are checked separately. */
 export const countSchema = z.looseObject({
   model: z.string().nullish(),
   input: z.unknown().optional(),
@@ -137,4 +151,4 @@ export const countSchema = z.looseObject({
 });
 
 export const requestSchema = countSchema.extend({ model: z.string() });
-export type ForeignRequest = z.output<typeof countSchema>;
+export type WireRequest = z.output<typeof countSchema>;

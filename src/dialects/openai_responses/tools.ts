@@ -6,23 +6,24 @@ import { customFunction } from '../custom-tool.ts';
 import type { ToolForm } from '../dialect.ts';
 import {
   customToolSchema,
-  type ForeignCustomTool,
-  type ForeignFunctionTool,
   functionToolSchema,
   namespaceToolSchema,
+  REQUEST_NAME,
   toolChoiceSchema,
   toolSchema,
+  violation,
+  type WireCustomTool,
+  type WireFunctionTool,
 } from './schema.ts';
-import { violation, WHAT } from './violation.ts';
 
-/** Longest function name that OpenAI-compatible engines take. */
+/** Longest function name that OpenAI-compatible engines accept. */
 const MAX_NAME_CHARS = 64;
-/** Of the digest in a shortened name: two names of one request do not meet by chance. */
+/** Length of the digest in a shortened name, long enough that two names of one request do not collide. */
 const DIGEST_CHARS = 12;
 
 /**
- * The canonical name of a tool: its own, or one made of namespace and name. It does not depend on the request's other tools,
- * so that calls in the history get it too where the tools are gone.
+ * The canonical name of a tool: its name, or namespace and name joined. It does not depend on the other tools of the request, so
+ * a call in the history has the same canonical name even when the request no longer declares the tool.
  */
 export function canonicalName(namespace: string | null | undefined, name: string): string {
   if (!namespace) return name;
@@ -32,57 +33,62 @@ export function canonicalName(namespace: string | null | undefined, name: string
   return `${full.slice(0, MAX_NAME_CHARS - DIGEST_CHARS - 1)}_${digest}`;
 }
 
-/** Tools in canonical form, with what is needed to call them as they were declared. */
+/** Collects tools in canonical form, and the form in which the client declared each. */
 export class ToolTable {
   readonly tools: ChatTool[] = [];
   readonly forms = new Map<string, ToolForm>();
   private readonly conversation: Conversation;
-  private readonly taken = new Map<string, string>();
+  /** Each tool and its form as JSON text, by canonical name. */
+  private readonly declared = new Map<string, string>();
 
   constructor(conversation: Conversation) {
     this.conversation = conversation;
   }
 
-  /** `repeated`: the same declaration may come again. Throws `schema_violation` for a second tool of one name. */
-  add(declared: unknown, at: string, repeated = false): void {
-    this.addTo(null, declared, at, repeated);
+  /**
+   * Adds a declared tool; `at` is its path in the request. Throws `schema_violation` for a second tool with the same name, unless
+   * `mayRepeat` is set and both declarations are equal.
+   */
+  add(declared: unknown, at: string, mayRepeat = false): void {
+    this.addTo(null, declared, at, mayRepeat);
   }
 
-  private addTo(namespace: string | null, declared: unknown, at: string, repeated: boolean): void {
-    const { type } = parseAs(toolSchema, declared, WHAT, at);
+  private addTo(namespace: string | null, declared: unknown, at: string, mayRepeat: boolean): void {
+    const { type } = parseAs(toolSchema, declared, REQUEST_NAME, at);
     if (type === 'function') {
-      const tool = parseAs(functionToolSchema, declared, WHAT, at);
+      const tool = parseAs(functionToolSchema, declared, REQUEST_NAME, at);
       if (tool.defer_loading === true) this.conversation.note('defer_loading ignored: the tool is sent in full');
       const form: ToolForm | null = namespace === null ? null : { kind: 'namespaced', namespace, name: tool.name };
-      this.enter(functionTool(canonicalName(namespace, tool.name), tool), form, at, repeated);
+      this.enter(functionTool(canonicalName(namespace, tool.name), tool), form, at, mayRepeat);
     } else if (type === 'custom') {
-      const tool = parseAs(customToolSchema, declared, WHAT, at);
+      const tool = parseAs(customToolSchema, declared, REQUEST_NAME, at);
       const form: ToolForm = { kind: 'custom', ...(namespace === null ? {} : { namespace, name: tool.name }) };
-      this.enter(customTool(canonicalName(namespace, tool.name), tool), form, at, repeated);
+      this.enter(customTool(canonicalName(namespace, tool.name), tool), form, at, mayRepeat);
     } else if (type === 'namespace' && namespace === null) {
-      const group = parseAs(namespaceToolSchema, declared, WHAT, at);
+      const group = parseAs(namespaceToolSchema, declared, REQUEST_NAME, at);
       if (group.description) this.conversation.note('description of a tool namespace dropped');
       for (const [index, tool] of group.tools.entries()) {
-        this.addTo(group.name, tool, `${at}.tools.${index}`, repeated);
+        this.addTo(group.name, tool, `${at}.tools.${index}`, mayRepeat);
       }
     } else {
       this.conversation.note(`hosted tool ${type.slice(0, MAX_NAME_CHARS)} dropped`);
     }
   }
 
-  private enter(tool: ChatTool, form: ToolForm | null, at: string, repeated: boolean): void {
+  private enter(tool: ChatTool, form: ToolForm | null, at: string, mayRepeat: boolean): void {
     const { name } = tool.function;
     const text = JSON.stringify([tool, form]);
-    const earlier = this.taken.get(name);
+    const earlier = this.declared.get(name);
     if (earlier !== undefined) {
-      if (repeated && earlier === text) return;
+      if (mayRepeat && earlier === text) return;
       throw violation(at, `a second tool with the name ${JSON.stringify(name)}`);
     }
-    this.taken.set(name, text);
+    this.declared.set(name, text);
     this.tools.push(tool);
     if (form !== null) this.forms.set(name, form);
   }
 
+  /** Translates the request's `tool_choice`. Throws `schema_violation`. */
   choice(choice: unknown): ToolChoice | null {
     switch (choice) {
       case undefined:
@@ -93,7 +99,7 @@ export class ToolTable {
       case 'required':
         return choice;
     }
-    const { type, name, namespace, mode } = parseAs(toolChoiceSchema, choice, WHAT, 'tool_choice');
+    const { type, name, namespace, mode } = parseAs(toolChoiceSchema, choice, REQUEST_NAME, 'tool_choice');
     if (type === 'allowed_tools') {
       this.conversation.note('allowed_tools: the tool list is sent in full');
       return mode ?? 'auto';
@@ -106,15 +112,15 @@ export class ToolTable {
   }
 }
 
-function functionTool(name: string, { description, parameters }: ForeignFunctionTool): ChatTool {
+function functionTool(name: string, { description, parameters }: WireFunctionTool): ChatTool {
   return {
     type: 'function',
     function: { name, ...(description ? { description } : {}), ...(parameters ? { parameters } : {}) },
   };
 }
 
-/** The same tool in the shape that Chat Completions declares it in. */
-function customTool(name: string, { description, format }: ForeignCustomTool): ChatTool {
+/** Translates a custom tool through the form in which Chat Completions declares it. */
+function customTool(name: string, { description, format }: WireCustomTool): ChatTool {
   const grammar = format?.type === 'grammar' ? { syntax: format.syntax, definition: format.definition } : undefined;
   return customFunction({ name, description, format: grammar && { type: 'grammar', grammar } });
 }

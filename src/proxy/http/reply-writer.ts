@@ -2,7 +2,7 @@ import type { ServerResponse } from 'node:http';
 import type { Clock } from '../../core/clock.ts';
 import type { FloeError } from '../../core/errors.ts';
 import type { CanonicalReply, ReplyHead, ReplyStream, StreamFraming } from '../../dialects/dialect.ts';
-import { SentParts } from '../../dialects/reply-stream.ts';
+import { SentDeltas } from '../../dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../schema/index.ts';
 import type { CallParts } from '../session/call.ts';
 
@@ -22,7 +22,7 @@ export class ReplyWriter {
   private readonly clock: Clock;
   private readonly heartbeatMs: number;
   private readonly framing: StreamFraming;
-  private readonly sent = new SentParts();
+  private readonly sent = new SentDeltas();
   private stream: ReplyStream | null = null;
   private lastWriteMs = 0;
   private cancelTimer: () => void;
@@ -81,7 +81,7 @@ export class ReplyWriter {
   }
 
   private missing(message: AssistantMessage, head: ReplyHead): string {
-    const deltas = this.sent.rest(message);
+    const deltas = this.sent.missingFrom(message);
     let text = '';
     if (this.stream === null) {
       this.stream = this.open(head);

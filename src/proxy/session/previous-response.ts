@@ -12,17 +12,26 @@ export function continued(
   request: CanonicalRequest,
   recorded: (completionId: string) => Completion | null,
 ): CanonicalRequest {
-  const { continues, messages } = request;
-  if (continues === null) return request;
-  const earlier = recorded(continues);
-  if (earlier === null) throw unknown(continues);
+  const { previousCompletionId, messages } = request;
+  if (previousCompletionId === null) return request;
+  const earlier = recorded(previousCompletionId);
+  if (earlier === null) throw unknown(previousCompletionId);
   const history = earlier.request.messages;
   const replaces = messages[0]?.role === 'system' && history[0]?.role === 'system';
   const kept = replaces ? history.slice(1) : history;
   const [head, rest] = messages[0]?.role === 'system' ? [messages.slice(0, 1), messages.slice(1)] : [[], messages];
-  const tools = request.continuesTools === true ? earlier.request.tools : request.tools;
-  const turnRefs = new Map([...(request.turnRefs ?? []), [earlier.message, earlier.completionId] as const]);
-  return { ...request, tools, messages: [...head, ...kept, earlier.message, ...rest], turnRefs, continues: null };
+  const tools = request.inheritsTools === true ? earlier.request.tools : request.tools;
+  const claimedCompletions = new Map([
+    ...(request.claimedCompletions ?? []),
+    [earlier.message, earlier.completionId] as const,
+  ]);
+  return {
+    ...request,
+    tools,
+    messages: [...head, ...kept, earlier.message, ...rest],
+    claimedCompletions,
+    previousCompletionId: null,
+  };
 }
 
 /** The completion if a client could have its reply. */

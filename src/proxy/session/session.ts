@@ -330,8 +330,8 @@ export class SessionCalls {
   }
 
   private placeOf(request: CanonicalRequest, recorded: CompletionRequest): Asked {
-    const { messages, turnRefs, thread } = request;
-    return this.prompting.find(thread, recorded, (index) => turnRefs?.get(messages[index] as ChatMessage));
+    const { messages, claimedCompletions, thread } = request;
+    return this.prompting.find(thread, recorded, (index) => claimedCompletions?.get(messages[index] as ChatMessage));
   }
 
   private namesOf(completionId: string): CallNames {
@@ -350,6 +350,6 @@ export class SessionCalls {
 
 /** They are of the harness's own copies of messages, which are not kept. */
 function withoutTurnRefs(request: CanonicalRequest): CanonicalRequest {
-  const { turnRefs: _, ...rest } = request;
+  const { claimedCompletions: _, ...rest } = request;
   return rest;
 }

@@ -243,7 +243,7 @@ describe('of replies that are the same', () => {
     const [one, two] = await twice();
     const echo = withIds(one, (index) => `own${index}`);
     const ask = (id: string): Promise<Completion> =>
-      session.ask([QUESTION, echo, result('own0', 'x')], undefined, { turnRefs: new Map([[echo, id]]) });
+      session.ask([QUESTION, echo, result('own0', 'x')], undefined, { claimedCompletions: new Map([[echo, id]]) });
     isSpliced(one, await ask(one.completionId));
     isSpliced(two, await ask(two.completionId));
     const ids = pool.generated.slice(2).map(({ messageTexts }) => JSON.parse(messageTexts[2] ?? '').tool_call_id);
@@ -269,11 +269,11 @@ describe('of replies that are the same', () => {
   test('the one is taken that more of the history goes on from', async () => {
     const one = await session.ask([QUESTION], THOUGHT);
     const deeper = await session.ask([QUESTION, one.message, user('x')], CALL, {
-      turnRefs: new Map([[one.message, one.completionId]]),
+      claimedCompletions: new Map([[one.message, one.completionId]]),
     });
     const two = await session.ask([QUESTION], THOUGHT);
     await session.ask([QUESTION, two.message, user('y')], CALL, {
-      turnRefs: new Map([[two.message, two.completionId]]),
+      claimedCompletions: new Map([[two.message, two.completionId]]),
     });
     isSpliced(deeper, await session.ask([QUESTION, one.message, user('x'), deeper.message, ...resultsOf(deeper)]));
   });
@@ -426,7 +426,7 @@ test('a reply that is gone on from is not abandoned, whatever ids its calls came
   const calls = one.message.tool_calls?.map((call, index) => ({ ...call, id: `own${index}` })) ?? [];
   const echo: ChatMessage = { ...one.message, tool_calls: calls };
   await session.ask([QUESTION, echo, result('own0', 'x')], undefined, {
-    turnRefs: new Map([[echo, one.completionId]]),
+    claimedCompletions: new Map([[echo, one.completionId]]),
   });
   expect([one.abandoned, two.abandoned]).toEqual([false, false]);
 });
@@ -442,7 +442,7 @@ test('what is counted is the prompt that would be built', async () => {
 test('a conversation by references to its replies goes on from them', async () => {
   let last = await session.ask([QUESTION], CALL);
   for (let turn = 0; turn < 5; turn++) {
-    const next = await session.ask(resultsOf(last, `${turn}`), CALL, { continues: last.completionId });
+    const next = await session.ask(resultsOf(last, `${turn}`), CALL, { previousCompletionId: last.completionId });
     isSpliced(last, next);
     expect(next.request.messages).toHaveLength(last.request.messages.length + 3);
     expect(next.request.messageTexts[0]).toBe(last.request.messageTexts[0]);

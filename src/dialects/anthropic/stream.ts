@@ -1,0 +1,108 @@
+import type { ReplyDelta } from '../../core/reply.ts';
+import type { CanonicalReply, ReplyHead, ReplyStream, StreamEnd } from '../dialect.ts';
+import { typedEvent } from '../reply-stream.ts';
+import { stopOf, usageOf } from './reply.ts';
+
+export const MESSAGES_HEARTBEAT = typedEvent('ping', {});
+
+export function openMessagesStream(head: ReplyHead): ReplyStream {
+  return new MessagesStream(head);
+}
+
+type BlockKind = 'thinking' | 'text' | 'tool_use';
+
+/**
+ * Encodes content blocks one after another: a delta of another kind, or of the next call, closes the open block. Some clients run
+ * a tool as soon as its block is closed, so the event that closes the first `tool_use` block and all events after it are held back
+ * until the end, when the completion is durable.
+ */
+class MessagesStream implements ReplyStream {
+  private readonly head: ReplyHead;
+  private index = -1;
+  private open: BlockKind | null = null;
+  /** Events that are sent only with the end; `null` until the first call is closed. */
+  private held: string | null = null;
+
+  constructor(head: ReplyHead) {
+    this.head = head;
+  }
+
+  start(): string {
+    const { completionId, model, promptTokens } = this.head;
+    return typedEvent('message_start', {
+      message: {
+        id: completionId,
+        type: 'message',
+        role: 'assistant',
+        model,
+        content: [],
+        stop_reason: null,
+        stop_sequence: null,
+        usage: {
+          input_tokens: promptTokens ?? 0,
+          cache_creation_input_tokens: 0,
+          cache_read_input_tokens: 0,
+          output_tokens: 0,
+        },
+      },
+    });
+  }
+
+  delta(delta: ReplyDelta): string {
+    const events = this.eventsOf(delta);
+    if (this.held === null) return events;
+    this.held += events;
+    return '';
+  }
+
+  end(reply: CanonicalReply): StreamEnd {
+    const close = this.closeBlock();
+    const end =
+      typedEvent('message_delta', { delta: stopOf(reply), usage: usageOf(reply) }) + typedEvent('message_stop', {});
+    return this.held === null ? { body: close, end } : { body: '', end: this.held + close + end };
+  }
+
+  private eventsOf(delta: ReplyDelta): string {
+    switch (delta.kind) {
+      case 'reasoning':
+        return (
+          this.openBlock('thinking', { type: 'thinking', thinking: '', signature: '' }) +
+          this.blockDelta({ type: 'thinking_delta', thinking: delta.text })
+        );
+      case 'text':
+        return (
+          this.openBlock('text', { type: 'text', text: '' }) + this.blockDelta({ type: 'text_delta', text: delta.text })
+        );
+      case 'call':
+        return (
+          this.closeBlock() +
+          this.openBlock('tool_use', { type: 'tool_use', id: delta.id, name: delta.name, input: {} }) +
+          // The vendor's API sends an empty delta even for a call without arguments.
+          this.blockDelta({ type: 'input_json_delta', partial_json: '' })
+        );
+      case 'arguments':
+        return this.blockDelta({ type: 'input_json_delta', partial_json: delta.text });
+    }
+  }
+
+  /** Closes the open block and opens this one, unless a block of this kind is open. */
+  private openBlock(kind: BlockKind, block: object): string {
+    if (this.open === kind) return '';
+    const closed = this.closeBlock();
+    this.open = kind;
+    return closed + typedEvent('content_block_start', { index: ++this.index, content_block: block });
+  }
+
+  private blockDelta(delta: object): string {
+    return typedEvent('content_block_delta', { index: this.index, delta });
+  }
+
+  private closeBlock(): string {
+    if (this.open === null) return '';
+    const signature =
+      this.open === 'thinking' ? this.blockDelta({ type: 'signature_delta', signature: this.head.completionId }) : '';
+    if (this.open === 'tool_use') this.held ??= '';
+    this.open = null;
+    return signature + typedEvent('content_block_stop', { index: this.index });
+  }
+}

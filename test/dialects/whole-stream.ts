@@ -1,0 +1,11 @@
+import type { CanonicalReply, CanonicalRequest, Dialect, StreamEnd } from '../../src/dialects/dialect.ts';
+import { SentDeltas } from '../../src/dialects/reply-stream.ts';
+
+/** Encodes a whole reply as a stream, as the proxy does when none of its deltas was relayed. */
+export function streamOf(dialect: Dialect, reply: CanonicalReply, request: CanonicalRequest): StreamEnd {
+  const stream = dialect.openStream(reply, request);
+  let body = stream.start();
+  for (const delta of new SentDeltas().missingFrom(reply.message)) body += stream.delta(delta);
+  const { body: close, end } = stream.end(reply);
+  return { body: body + close, end };
+}
