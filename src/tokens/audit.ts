@@ -6,7 +6,7 @@ import { expertRowBytes } from './expert-rows.ts';
 import type { GraphNode, TokenGraph } from './graph.ts';
 import { checkSteps, checkTrace } from './trace-check.ts';
 
-/** The audit's numbers for one dialect and engine of a session. `exact`: trained in the context that they were sampled in. */
+/** Token counts of one dialect and engine of a session. `exact` counts trained tokens that follow the context they were sampled in. */
 export type AuditTally = {
   readonly dialect: DialectName;
   readonly engineId: string;
@@ -21,13 +21,13 @@ export type AuditTally = {
 export type AuditReport = { readonly audit: Audit; readonly tallies: readonly AuditTally[] };
 
 /**
- * Counts what became of every sampled token, from the completions and the finished traces alone: nothing that a builder
- * worked out on its way is taken over. For each trained run it compares ids, log-probabilities, versions and routed experts with
- * the completion that the run names, and the ids before it with those that it was sampled after. Of a completion without ids
- * (capture mode `text`) the engine's own count is taken.
+ * Counts for every sampled token whether it is trained or excluded, from the completions and the finished traces alone; intermediate
+ * results of the builder are not used. For each trained span it compares ids, log-probabilities, versions and routed experts with the
+ * completion that the span names, and the ids before the span with those after which it was sampled. A completion without ids (capture
+ * mode `text`) counts with the number of tokens that its engine reported.
  *
- * Throws `audit_failed`, with the numbers, when a completion or a trace contradicts itself, a token is trained that was
- * not sampled so, a token is trained twice, is neither trained nor excluded, or is both, or a claimed context is wrong.
+ * Throws `audit_failed`, with the numbers, when a completion or a trace contradicts itself; when a token is trained differently from
+ * how it was sampled, trained twice, neither trained nor excluded, or both; or when a claimed context is wrong.
  */
 export function auditTraces(
   graph: TokenGraph,
@@ -43,7 +43,7 @@ export function auditTraces(
     masked += checked.masked;
     trace.spans.forEach((span, at) => {
       const entry = ledger.get(span.completionId);
-      if (entry !== undefined) book(entry, span, checked.exact[at] === true, index);
+      if (entry !== undefined) markTrained(entry, span, checked.exact[at] === true, index);
     });
   });
   for (const id of excluded.keys()) {
@@ -51,17 +51,17 @@ export function auditTraces(
   }
   const tallies = new Tallies();
   const completions = { recorded: ledger.size, trained: 0, excluded: {} };
-  for (const entry of ledger.values()) settle(entry, excluded, tallies.of(entry.node.completion), completions);
-  const audit = sumUp(tallies.all(), completions);
+  for (const entry of ledger.values()) addCompletion(entry, excluded, tallies.of(entry.node.completion), completions);
+  const audit = sumOf(tallies.all(), completions);
   const { sampled, trained } = audit.tokens;
-  const left = Object.values(audit.tokens.excluded).reduce((sum, tokens) => sum + tokens, 0);
-  if (sampled !== trained + left || trained !== masked) {
-    throw failed('the token sums do not hold', { sampled, trained, excluded: left, mask: masked });
+  const excludedTokens = Object.values(audit.tokens.excluded).reduce((sum, tokens) => sum + tokens, 0);
+  if (sampled !== trained + excludedTokens || trained !== masked) {
+    throw failed('the token sums do not hold', { sampled, trained, excluded: excludedTokens, mask: masked });
   }
   return { audit, tallies: tallies.all() };
 }
 
-/** A completion and which of its positions are trained. */
+/** A completion with 1 in `trainedAt` for each response position that is trained. */
 type Entry = { readonly node: GraphNode; readonly trainedAt: Uint8Array; trained: number; exact: number };
 
 function entryOf(node: GraphNode): Entry {
@@ -76,7 +76,7 @@ function entryOf(node: GraphNode): Entry {
     });
   }
   if (completion.capture.mode === 'text' && length > 0) {
-    throw failed(`completion ${completionId} has ids, though its engine tells none`, facts);
+    throw failed(`completion ${completionId} has ids, although its engine reports none`, facts);
   }
   const end = versionSpans.reduce((at, span) => (span.start === at && span.end >= at ? span.end : Number.NaN), 0);
   if (end !== length) {
@@ -112,8 +112,8 @@ function checkExperts({ completionId, promptIds, responseIds, routedExperts }: C
   }
 }
 
-/** Notes that a run is trained; `exact`: in the context that it was sampled in. */
-function book(entry: Entry, { completionId, offset, length }: TrainedSpan, exact: boolean, index: number): void {
+/** Marks the positions of a span as trained; `exact` when the span follows the context it was sampled in. */
+function markTrained(entry: Entry, { completionId, offset, length }: TrainedSpan, exact: boolean, index: number): void {
   const { trainedAt } = entry;
   for (let at = offset; at < offset + length; at++) {
     if (trainedAt[at] !== 0) {
@@ -125,8 +125,8 @@ function book(entry: Entry, { completionId, offset, length }: TrainedSpan, exact
   if (exact) entry.exact += length;
 }
 
-/** Adds a completion to the sums; it must be trained as a whole or excluded as a whole. */
-function settle(
+/** Adds a completion to the sums. It must be trained as a whole or excluded as a whole. */
+function addCompletion(
   { node, trained, exact }: Entry,
   excluded: ReadonlyMap<string, string>,
   tally: AuditTally,
@@ -158,24 +158,25 @@ function settle(
 }
 
 class Tallies {
-  private readonly byPlace = new Map<string, AuditTally>();
+  /** By dialect and engine. */
+  private readonly byOrigin = new Map<string, AuditTally>();
 
-  /** The one that the completion counts in. */
+  /** The tally that the completion is counted in. */
   of({ dialect, engineId }: Completion): AuditTally {
-    const place = `${dialect} ${engineId}`;
-    const known = this.byPlace.get(place);
+    const origin = `${dialect} ${engineId}`;
+    const known = this.byOrigin.get(origin);
     if (known !== undefined) return known;
     const fresh = { dialect, engineId, sampled: 0, trained: 0, exact: 0, excluded: {}, links: noLinks(), drift: {} };
-    this.byPlace.set(place, fresh);
+    this.byOrigin.set(origin, fresh);
     return fresh;
   }
 
   all(): AuditTally[] {
-    return [...this.byPlace.values()];
+    return [...this.byOrigin.values()];
   }
 }
 
-function sumUp(tallies: readonly AuditTally[], completions: Audit['completions']): Audit {
+function sumOf(tallies: readonly AuditTally[], completions: Audit['completions']): Audit {
   const tokens = { sampled: 0, trained: 0, excluded: {} };
   const links = noLinks();
   const drift = {};

@@ -1,11 +1,15 @@
 /**
- * Decimal digits for columns of numbers. Digits are looked up four at a time and stored with one write, which may go up to three
- * bytes beyond the last digit: what is written next goes over them.
+ * Writes the decimal digits of number columns. Hand-written because ids and logprobs are most of a trajectory's bytes;
+ * `bench builder` measures it. Digits are looked up four at a time and stored with one write, which may store up to three bytes
+ * beyond the last digit; the next write overwrites them.
  */
 const GROUP = 10_000;
 const GROUP_DIGITS = 4;
 
-/** By a number below {@link GROUP}: its four digits as a little-endian word; the same without leading zeros; and how many those are. */
+/**
+ * Indexed by a number below {@link GROUP}: its four digits as a little-endian word, the same without leading zeros, and the number of
+ * digits without leading zeros.
+ */
 const PADDED = new Uint32Array(GROUP);
 const BARE = new Uint32Array(GROUP);
 const LENGTH = new Uint8Array(GROUP);
@@ -19,10 +23,10 @@ function wordOf(digits: string): number {
   return Buffer.from(digits, 'latin1').readUInt32LE();
 }
 
-/** Digits of 2^31 - 1, and what may be written beyond them. */
-export const UINT_ROOM = 10 + 3;
+/** Bytes that a write may touch: the digits of 2^31 - 1 and three bytes beyond them. */
+export const UINT_BYTES = 10 + 3;
 
-/** Writes a whole number from 0 to 2^31 - 1; returns the position behind it. Needs {@link UINT_ROOM} bytes. */
+/** Writes a whole number from 0 to 2^31 - 1 and returns the position after it. May touch {@link UINT_BYTES} bytes. */
 export function writeUint(view: DataView, at: number, value: number): number {
   if (value < GROUP) return writeShort(view, at, value);
   const high = (value / GROUP) | 0;
@@ -36,20 +40,20 @@ function writeShort(view: DataView, at: number, value: number): number {
   return at + (LENGTH[value] as number);
 }
 
-/** The digits that {@link writeFraction} writes, whatever it keeps of them. */
+/** The number of digits that {@link writeFraction} writes; the returned position is after those that are kept. */
 export const FRACTION_DIGITS = 12;
 const FRACTION_HIGH = 10 ** (FRACTION_DIGITS - GROUP_DIGITS);
 const FRACTION_HIGH_INVERSE = 1 / FRACTION_HIGH;
-/** By a number of places: what makes a fraction in these one of {@link FRACTION_DIGITS}. */
+/** Indexed by a number of places: the factor that extends a fraction of so many places to {@link FRACTION_DIGITS}. */
 const TO_FRACTION = Float64Array.from({ length: FRACTION_DIGITS + 1 }, (_, places) => 10 ** (FRACTION_DIGITS - places));
 
 /**
- * Writes a whole number in exactly `places` digits, 1 to {@link FRACTION_DIGITS}, leading zeros included; returns the position
- * behind them. Needs {@link FRACTION_DIGITS} bytes.
+ * Writes a whole number in exactly `places` digits (1 to {@link FRACTION_DIGITS}), leading zeros included, and returns the position
+ * after them. May touch {@link FRACTION_DIGITS} bytes.
  */
 export function writeFraction(view: DataView, at: number, digits: number, places: number): number {
   const fraction = digits * (TO_FRACTION[places] as number);
-  // Multiplied, since a division takes as long as all the rest; half a unit keeps rounding from reaching a whole number.
+  // Multiplied because a division takes as long as the rest of the function; half a unit prevents rounding up to a whole number.
   const high = ((fraction + 0.5) * FRACTION_HIGH_INVERSE) | 0;
   const rest = (fraction - high * FRACTION_HIGH) | 0;
   const middle = (rest / GROUP) | 0;
@@ -59,7 +63,7 @@ export function writeFraction(view: DataView, at: number, digits: number, places
   return at + places;
 }
 
-/** Writes ASCII text; returns the position behind it. */
+/** Writes ASCII text and returns the position after it. */
 export function writeAscii(view: DataView, at: number, text: string): number {
   for (let i = 0; i < text.length; i++) view.setUint8(at + i, text.charCodeAt(i));
   return at + text.length;

@@ -3,24 +3,25 @@ import type { Completion } from './completion.ts';
 
 const BYTES: Record<RoutedExperts['dtype'], number> = { uint8: 1, uint16: 2, int32: 4 };
 
-/** Bytes of the row of one position. */
+/** Size in bytes of the row of one position. */
 export function expertRowBytes({ dtype, shape }: Pick<RoutedExperts, 'dtype' | 'shape'>): number {
   return shape[1] * shape[2] * BYTES[dtype];
 }
 
-/** Where a completion stands in a trace. */
+/** The position of a completion in a trace. */
 export type ExpertsPiece = {
   readonly completion: Completion;
-  /** Its prompt ids from here on stand in the trace; for the first of a trace all of them. */
+  /** Index of the first of its prompt ids that the trace contains; 0 for the first completion of a trace. */
   readonly promptFrom: number;
-  /** The position in the trace, prompt included, at which its response begins. */
+  /** The position in the trace, counted over prompt and response, at which its response begins. */
   readonly responseAt: number;
 };
 
 /**
- * The rows of all positions of a trace but the last, each out of the completion that the position's token was sampled or first
- * prompted in; the last token of a reply out of the next completion's prompt. They begin where the first completion's begin, which
- * may be behind the first prompt ids. Null when a row is missing or the completions' rows are not of one kind: nothing is filled in.
+ * The rows of all positions of a trace except the last. Each row is copied from the completion in which the position's token was
+ * sampled or first prompted; that of the last token of a reply comes from the next completion's prompt. The rows begin where those
+ * of the first completion begin, which may be after the first prompt ids. `null` when a row is missing or the rows of the completions
+ * differ in type or shape: no row is made up.
  */
 export function assembleExperts(pieces: readonly ExpertsPiece[], positions: number): RoutedExperts | null {
   const first = pieces[0]?.completion;
@@ -35,11 +36,11 @@ export function assembleExperts(pieces: readonly ExpertsPiece[], positions: numb
   const data = only ? experts.data.subarray(0, rows * rowBytes) : Buffer.allocUnsafe(rows * rowBytes);
   const made: RoutedExperts = { dtype, shape: [rows, shape[1], shape[2]], start, data };
   if (only) return made;
-  for (const [place, piece] of pieces.entries()) if (!copyRows(made, piece, pieces[place - 1])) return null;
+  for (const [index, piece] of pieces.entries()) if (!copyRows(made, piece, pieces[index - 1])) return null;
   return made;
 }
 
-/** False when a row is missing. */
+/** Copies the rows of one completion; returns `false` when a row is missing. */
 function copyRows(made: RoutedExperts, piece: ExpertsPiece, before: ExpertsPiece | undefined): boolean {
   const { completion, promptFrom, responseAt } = piece;
   const { promptIds, responseIds, routedExperts: own } = completion;
@@ -48,10 +49,10 @@ function copyRows(made: RoutedExperts, piece: ExpertsPiece, before: ExpertsPiece
   let from = own.start;
   if (before !== undefined) {
     from = promptFrom - 1;
-    // The reply before ends in a token of its own here, where the turn was rendered otherwise: no row is that token's.
+    // When the turn was re-rendered with another last id, no completion has a row for the sampled last token.
     if (promptIds[from] !== before.completion.responseIds.at(-1)) return false;
   }
-  // Nothing was sampled after the last token.
+  // The last token has no row, because no token was sampled after it.
   const to = promptIds.length + responseIds.length - 1;
   if (from < own.start || own.start + own.shape[0] < to) return false;
   const rowBytes = expertRowBytes(own);

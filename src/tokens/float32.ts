@@ -1,18 +1,18 @@
 import { FRACTION_DIGITS, writeAscii, writeFraction, writeUint } from './decimal.ts';
 
-/** 9 digits tell any two float32 apart. */
+/** The number of decimal digits that distinguish any two float32 values. */
 const MOST_DIGITS = 9;
-/** Between these the scale that makes a value a whole number of {@link MOST_DIGITS} digits is a power of ten that a double holds exactly. */
+/** In this range, the power of ten that scales a value to a whole number of {@link MOST_DIGITS} digits is exact in a double. */
 const FAST_FROM = 1e-12;
 const FAST_BELOW = 1e5;
-/** Smaller values are written with an exponent. */
+/** Values below are written with an exponent. */
 const PLAIN_FROM = 1e-5;
-/** Values from here on have at most {@link FRACTION_DIGITS} places; those below begin with four zeros. */
+/** Values from here up have at most {@link FRACTION_DIGITS} decimal places; those below start with four zeros. */
 const SHORT_FROM = 1e-4;
-/** Longest output: `-0.0000` and 9 digits, or `-123456789e-21`, or what `String` gives for the extremes (24). */
+/** Longest output: `-0.0000` and 9 digits, `-123456789e-21`, or the text of `String` for the extremes (24). */
 const MAX_CHARS = 26;
-/** With what may be written beyond it. */
-export const FLOAT32_ROOM = MAX_CHARS + FRACTION_DIGITS;
+/** Bytes that a write may touch, including those beyond the output. */
+export const FLOAT32_BYTES = MAX_CHARS + FRACTION_DIGITS;
 
 const ZERO = 0x30;
 const MINUS = 0x2d;
@@ -20,7 +20,7 @@ const POINT = 0x2e;
 const EXPONENT = 0x65;
 
 const POWERS_OF_TEN = Float64Array.from({ length: 23 }, (_, exponent) => 10 ** exponent);
-/** Near enough to pick the closest of several decimals that all restore a value; a division takes longer than all the rest. */
+/** Precise enough to choose the closest of several decimals that restore a value; a division would take longer than all other steps. */
 const INVERSE_POWERS = POWERS_OF_TEN.map((power) => 1 / power);
 const EXPONENT_BITS = 23;
 const EXPONENT_MASK = 0xff;
@@ -29,9 +29,9 @@ const MANTISSA_MASK = 0x7fffff;
 const IMPLICIT_BIT = 0x800000;
 
 /**
- * By a float32's biased exponent e, for the values from 2^(e-127) up to twice that: the value of the last bit of the mantissa; how many
- * places the point moves so that they are from 10^8 to below 2 * 10^9, which an int32 holds; the last bit in that scale, twice the
- * distance to where rounding takes another value.
+ * Indexed by a float32's biased exponent e, for the values from 2^(e-127) to twice that: the value of the mantissa's last bit; the
+ * number of places by which the decimal point moves so that the values are from 10^8 to below 2 * 10^9, which fits an int32; and the
+ * last bit in that scale, which is twice the distance to the bound at which another float32 is closer.
  */
 const LAST_BIT = Float64Array.from({ length: EXPONENT_MASK + 1 }, (_, e) => 2 ** (e - 150));
 const PLACES = new Int8Array(EXPONENT_MASK + 1);
@@ -44,23 +44,24 @@ for (let e = 0; e <= EXPONENT_MASK; e++) {
   PLACES[e] = places;
   SCALED_LAST_BIT[e] = 2 ** (e - 150) * 10 ** places;
 }
-/** The scaled value is off by less than 10^-6; a bound as near as this to a whole number is not decided by it. */
+/** The error of a scaled value is below 10^-6, so a bound that is closer than this to a whole number is computed the slow way. */
 const DOUBT = 1e-5;
 
 const scratch = new Float32Array(1);
 const scratchBits = new Int32Array(scratch.buffer);
 
 /**
- * Writes the shortest decimal that restores the float32 `value` when it is read as JSON (a double) and rounded to
- * float32. `value` must be finite and a float32. Returns the position behind it. Needs {@link FLOAT32_ROOM}
- * bytes, of which those behind the position are to be written over.
+ * Writes the shortest decimal that restores the float32 `value` when it is read as JSON (a double) and rounded to float32, and returns
+ * the position after it. `value` must be a finite float32. May touch {@link FLOAT32_BYTES} bytes; the caller overwrites those after
+ * the returned position. Hand-written because JavaScript only prints doubles, and a trajectory has a logprob for every token;
+ * `bench builder` measures it.
  */
 export function writeFloat32(view: DataView, at: number, value: number): number {
   scratch[0] = value;
   return writeFloat32Bits(view, at, scratchBits[0] as number);
 }
 
-/** {@link writeFloat32} of the float32 with these bits, an int32: a fraction would be put on the heap for every call. */
+/** {@link writeFloat32} for a float32 given by its bits as an int32, because a fraction as argument is allocated on the heap. */
 export function writeFloat32Bits(view: DataView, at: number, bits: number): number {
   if (bits === 0) {
     view.setUint8(at, ZERO);
@@ -73,12 +74,12 @@ export function writeFloat32Bits(view: DataView, at: number, bits: number): numb
   const lastBit = SCALED_LAST_BIT[exponent] as number;
   const scaled = mantissa * lastBit;
   const high = scaled + lastBit / 2;
-  // Below a power of two the next float32 is half as far away.
+  // The distance to the next float32 below a power of two is half of that above.
   const low = scaled - (mantissa === IMPLICIT_BIT ? lastBit / 4 : lastBit / 2);
   let from = low | 0;
   let to = high | 0;
   if (isDoubtful(low - from) || isDoubtful(high - to)) return writeSlowly(view, at, bits);
-  // Every whole number above `from` up to `to` restores the value; drop digits for as long as that holds for some.
+  // Every whole number above `from` up to `to` restores the value. Digits are dropped while at least one such number is left.
   let dropped = 0;
   for (;;) {
     const shorterFrom = (from / 10) | 0;
@@ -94,7 +95,7 @@ export function writeFloat32Bits(view: DataView, at: number, bits: number): numb
   const places = (PLACES[exponent] as number) - dropped;
   let position = at;
   if (bits < 0) view.setUint8(position++, MINUS);
-  // A shortest decimal lies between the same whole numbers as the value, since those are float32, too.
+  // A shortest decimal is between the same whole numbers as the value, since whole numbers of this size are float32 values.
   if (size >= SHORT_FROM) return writeFixed(view, position, size | 0, digits, places);
   return size >= PLAIN_FROM ? writeTiny(view, position, digits, places) : writeScaled(view, position, digits, places);
 }
@@ -114,7 +115,7 @@ function writeSlowly(view: DataView, at: number, bits: number): number {
   return writeAscii(view, at, String(Number(value.toPrecision(MOST_DIGITS))));
 }
 
-/** `whole` is what `digits` have in front of the point; `places` may be negative, for zeros there that `digits` leaves out. */
+/** `whole` is the part of `digits` before the decimal point. `places` is negative when `digits` omits trailing zeros before the point. */
 function writeFixed(view: DataView, at: number, whole: number, digits: number, places: number): number {
   if (places <= 0) return writeUint(view, at, whole);
   const position = writeUint(view, at, whole);
@@ -122,7 +123,7 @@ function writeFixed(view: DataView, at: number, whole: number, digits: number, p
   return writeFraction(view, position + 1, digits - whole * (POWERS_OF_TEN[places] as number), places);
 }
 
-/** The first four places are zeros. */
+/** Writes a value whose first four decimal places are zeros. */
 function writeTiny(view: DataView, at: number, digits: number, places: number): number {
   return writeFraction(view, writeAscii(view, at, '0.0000'), digits, places - 4);
 }

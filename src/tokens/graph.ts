@@ -6,61 +6,66 @@ import { type Branch, extend, newTree, walk } from './prefix-tree.ts';
 import { sameIds, sharedLength } from './sequence.ts';
 
 /**
- * One completion in its place in the session.
+ * One completion and how it is linked to earlier ones of its session.
  *
  * - `exact`: the prompt starts with the parent's prompt and response, id by id.
- * - `rerendered`: the prompt starts with the parent's whole prompt and goes on, but not with the response as sampled.
- * - `fork`: no parent, but the prompt shares with an earlier completion (`forkOf`) at least one whole message beyond
- *   the leading system messages, or one of the two prompts is a prefix of the other: the same prompt sampled again,
- *   an edited history, other tools, another thread on the same history.
- * - `root`: anything else. Sharing only system messages is no kinship: a sub-agent or a compacted history starts anew.
+ * - `rerendered`: the prompt starts with the parent's whole prompt, which is not followed by the response as it was sampled.
+ * - `fork`: no parent, but the prompt shares with an earlier completion (`forkOf`) at least one whole message beyond the leading
+ *   system messages, or one of the two prompts is a prefix of the other. Causes are the same prompt sampled twice, an edited history,
+ *   other tools, or another thread on the same history.
+ * - `root`: anything else. Sharing only system messages does not count: a sub-agent or a compacted history is a new root.
  */
 export type GraphNode = {
   readonly completion: Completion;
   readonly link: LinkKind;
-  /** Why a `rerendered` turn is not as it was sampled; null for every other link. */
+  /** Why the turn of a `rerendered` link differs from the sampled one; `null` for every other link. */
   readonly drift: DriftClass | null;
-  /** The completion that this one continues; only with `exact` and `rerendered`. */
+  /** The completion that this one continues; `null` unless the link is `exact` or `rerendered`. */
   readonly parent: GraphNode | null;
-  /** The earlier completion with which a `fork` shares the longest prefix. */
+  /** The earlier completion with which a `fork` shares the longest prefix; `null` for every other link. */
   readonly forkOf: GraphNode | null;
-  /** How many leading ids of the prompt are those of prompt + response of `parent` or `forkOf`. 0 for a root. */
+  /** The number of leading prompt ids that equal those of prompt + response of `parent` or `forkOf`. 0 for a root. */
   readonly sharedLength: number;
   /**
-   * The position in the prompt behind the parent's assistant turn. With `exact` the end of the sampled response; with
-   * `rerendered` just behind the first turn-close id after the parent's prompt, null when there is none.
+   * The position in the prompt after the parent's assistant turn. For `exact` it is the end of the sampled response; for `rerendered`
+   * the position after the first turn-close id that follows the parent's prompt. `null` when there is no such id or no parent.
    */
   readonly suffixStart: number | null;
-  /** Those that continue this one, by arrival. */
+  /** The completions that continue this one, by arrival. */
   readonly children: readonly GraphNode[];
 };
 
 export type TokenGraph = {
-  /** By arrival; a parent comes before its children. */
+  /** By arrival; a parent precedes its children. */
   readonly nodes: readonly GraphNode[];
-  /** Per model, the ids at which the engine reported that a turn was closed. */
+  /** By model, the ids that close an assistant turn. */
   readonly closeIds: ReadonlyMap<string, ReadonlySet<number>>;
 };
 
 export type GraphOptions = {
-  /** Ids that close an assistant turn by the template, for every model, beside those that the engine's stop reasons tell. */
+  /** Ids with which the chat template closes an assistant turn, for every model, in addition to those learned from stop reasons. */
   readonly closeIds?: readonly number[];
-  /** Proves that a turn was only cut into other tokens; without it no drift is `retokenized`. */
+  /** Proves that a turn was only tokenized differently; without it no drift is `retokenized`. */
   readonly sameText?: SameText;
 };
 
-/** A node while it is placed. `line` numbers the combinations of model, thread and tools. */
+/** A node under construction. `line` is the number of its combination of model, thread and tools; `branch` ends with its prompt. */
 type Draft = GraphNode & { readonly children: Draft[]; readonly line: number; branch: Branch<Draft> };
 
 /**
- * Places every completion of one attempt under the one that it continues. The result depends on the requests and their
- * arrival index alone, not on the order of `completions` or on which reply came first; two completions with one prompt
- * are siblings. A parent has the same thread, tools and model, arrived earlier and has a strictly shorter prompt; the
- * longest such prompt wins. Among siblings: the one whose response was kept as sampled, then the one whose message the request
- * repeats, then the longest shared prefix, then one not abandoned, then the latest.
+ * Links every completion of one attempt to the one that it continues. The result depends only on the requests and their arrival
+ * index, not on the order of `completions` or of the replies. A parent has the same thread, tools and model, arrived earlier, has at
+ * least one response id, and its prompt is a proper prefix of this one; the longest such prompt wins. Two completions with the same
+ * prompt are siblings, never parent and child. Ties among siblings are decided in this order:
  *
- * Costs about one memory comparison of every prompt. Throws `internal` when completions of several attempts are mixed
- * or an id comes twice.
+ * 1. the one whose response follows in the prompt exactly as sampled (link `exact`);
+ * 2. the one whose message the request returns best: with the ids of all its calls, then with the same meaning, then neither;
+ * 3. the one that shares the longest prefix of prompt + response;
+ * 4. one that is neither abandoned nor undelivered;
+ * 5. the one that arrived last.
+ *
+ * Costs about one memory comparison of every prompt. Throws `internal` when completions of several attempts are mixed or an id occurs
+ * twice.
  */
 export function buildGraph(completions: readonly Completion[], options: GraphOptions = {}): TokenGraph {
   refuseMixtures(completions);
@@ -81,7 +86,7 @@ export function buildGraph(completions: readonly Completion[], options: GraphOpt
       trees.set(completion.model, tree);
     }
     const known = closeIds.get(completion.model) ?? new Set();
-    const node = place(completion, line, tree, latest.get(line), { closeIds: known, sameText });
+    const node = addNode(completion, line, tree, latest.get(line), { closeIds: known, sameText });
     latest.set(line, node);
     nodes.push(node);
   }
@@ -92,7 +97,7 @@ function refuseMixtures(completions: readonly Completion[]): void {
   const seen = new Set<string>();
   const first = completions[0];
   for (const { completionId, sessionId, attempt } of completions) {
-    if (seen.has(completionId)) throw new FloeError('internal', `completion ${completionId} comes twice`);
+    if (seen.has(completionId)) throw new FloeError('internal', `completion ${completionId} occurs twice`);
     if (sessionId !== first?.sessionId || attempt !== first.attempt) {
       throw new FloeError('internal', `completion ${completionId} belongs to another attempt than the rest`);
     }
@@ -109,13 +114,13 @@ function learnCloseIds(completions: readonly Completion[], ofTemplate: readonly 
       ids = new Set(ofTemplate);
       byModel.set(model, ids);
     }
-    // Never from a stop string: what it ends with is any token.
+    // Never learned from a stop string: the last token of such a reply may be any token.
     if (stop?.kind === 'token') ids.add(stop.id);
   }
   return byModel;
 }
 
-/** Numbers lines without hashing the tools' text, which can be long; a session has few different ones. */
+/** Numbers the lines. It searches a list instead of hashing the tools' text, which can be long; a session has few lines. */
 class Lines {
   private readonly known: { model: string; thread: string; toolsText: string }[] = [];
 
@@ -127,30 +132,30 @@ class Lines {
   }
 }
 
-/** What is known of the model's turns. */
-type Turns = { readonly closeIds: ReadonlySet<number>; readonly sameText: SameText };
+/** The facts by which turns of the completion's model are compared. */
+type TurnFacts = { readonly closeIds: ReadonlySet<number>; readonly sameText: SameText };
 
-function place(
+function addNode(
   completion: Completion,
   line: number,
   tree: Branch<Draft>,
-  guess: Draft | undefined,
-  turns: Turns,
+  latest: Draft | undefined,
+  turns: TurnFacts,
 ): Draft {
   const ids = completion.promptIds;
-  // Where the latest completion of the line is continued, every better parent lies below its prompt's branch.
-  const start = guess !== undefined && continues(ids, guess) ? guess.branch : tree;
+  // When the prompt continues the line's latest completion, every better parent is below the branch of that completion's prompt.
+  const start = latest !== undefined && continues(ids, latest) ? latest.branch : tree;
   const end = walk(start, ids, start.depth);
   const parent = findParent(completion, line, end);
   const forkOf = parent === null ? findFork(completion, end, turns.closeIds) : null;
-  const placed = linkOf(completion, parent, forkOf === null ? 0 : end.depth, turns.closeIds);
+  const link = linkOf(completion, parent, forkOf === null ? 0 : end.depth, turns.closeIds);
   const node: Draft = {
     completion,
     line,
-    drift: parent === null || parent.exact ? null : driftOf(completion, parent.node, placed.suffixStart, turns),
+    drift: parent === null || parent.exact ? null : driftOf(completion, parent.node, link.suffixStart, turns),
     parent: parent?.node ?? null,
     forkOf,
-    ...placed,
+    ...link,
     children: [],
     branch: end,
   };
@@ -170,14 +175,14 @@ function continues(ids: Int32Array, earlier: Draft): boolean {
 
 type Match = { readonly node: Draft; readonly exact: boolean; readonly shared: number };
 
-/** The longest prompt that is a proper prefix; climbs from where the prompt left the tree. */
+/** The completion with the longest prompt that is a proper prefix. Climbs from the branch at which the prompt left the tree. */
 function findParent(completion: Completion, line: number, end: Branch<Draft>): Match | null {
   const ids = completion.promptIds;
   for (let at: Branch<Draft> | null = end; at !== null && at.depth > 0; at = at.parent) {
     if (at.depth === ids.length) continue;
     let best: Match | null = null;
     for (const node of at.prompts) {
-      // A reply without a token, from an aborted call, cannot have been continued.
+      // A reply without a token, of an aborted call, cannot have been continued.
       if (node.line !== line || node.completion.responseIds.length === 0) continue;
       const response = node.completion.responseIds;
       const kept = sharedLength(response, 0, response.length, ids, at.depth, ids.length);
@@ -200,7 +205,7 @@ function isBetter(a: Match, b: Match, child: Completion): boolean {
   return a.node.completion.index > b.node.completion.index;
 }
 
-/** How well the request holds the parent's reply where it belongs. */
+/** How well the child's request returns the parent's reply at its position. */
 function likeness(child: Completion, parent: Completion): number {
   return likenessOf(parent.message, child.request.messages.slice(parent.request.messages.length));
 }
@@ -215,7 +220,7 @@ function findFork(completion: Completion, end: Branch<Draft>, closeIds: Readonly
   const system = messages.findIndex((message) => message.role !== 'system');
   if (system < 0) return null;
   for (let i = 0; i <= system; i++) if (messageTexts[i] !== others[i]) return null;
-  // Equal messages may still be rendered apart from the first id on, when tools differ: then no turn is shared.
+  // With other tools, equal messages may be rendered differently from the first id. No whole turn is shared then.
   return closeIds.size === 0 || firstClose(ids, 0, end.depth, closeIds) !== null ? base : null;
 }
 
@@ -241,11 +246,11 @@ function firstClose(ids: Int32Array, from: number, to: number, closeIds: Readonl
   return first < to ? first : null;
 }
 
-function driftOf(completion: Completion, parent: GraphNode, suffixStart: number | null, turns: Turns): DriftClass {
+function driftOf(completion: Completion, parent: GraphNode, suffixStart: number | null, turns: TurnFacts): DriftClass {
   const { promptIds, responseIds, message, request } = parent.completion;
-  const asked = completion.request.messages.slice(request.messages.length);
-  return classifyDrift(message, asked, () => {
-    // Without a turn close it is not known how much of the prompt is the turn.
+  const returned = completion.request.messages.slice(request.messages.length);
+  return classifyDrift(message, returned, () => {
+    // Without a turn close, the end of the turn in the prompt is unknown.
     if (suffixStart === null) return null;
     const last = responseIds.at(-1);
     const closed = last !== undefined && turns.closeIds.has(last);

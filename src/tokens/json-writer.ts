@@ -1,23 +1,24 @@
-import { UINT_ROOM, writeAscii, writeUint } from './decimal.ts';
-import { FLOAT32_ROOM, writeFloat32Bits } from './float32.ts';
+import { UINT_BYTES, writeAscii, writeUint } from './decimal.ts';
+import { FLOAT32_BYTES, writeFloat32Bits } from './float32.ts';
 
-/** Sign and comma beside the digits. */
-const INT32_ROOM = UINT_ROOM + 2;
+/** The digits with a sign and a comma. */
+const INT32_BYTES = UINT_BYTES + 2;
 const COMMA = 0x2c;
 const OPEN = 0x5b;
 const CLOSE = 0x5d;
 const MINUS = 0x2d;
 /** `0,` as a little-endian word. */
 const DIGIT_AND_COMMA = 0x2c30;
-/** Numbers written between two looks at the room left; larger blocks would reserve, for their longest form, much that stays empty. */
+/** Numbers that are written per check of the free space. Larger blocks would reserve more bytes than are usually written. */
 const BLOCK = 2048;
-/** Whole groups of three bytes, so that no piece but the last is padded. */
+/** A multiple of three bytes, so that only the last piece has padding. */
 const BASE64_PIECE = 3 * 64 * 1024;
 const LEAST_INT32 = -(2 ** 31);
 
 /**
- * Writes JSON into one growing buffer. Columns of numbers are written digit by digit, with no array of strings or boxed
- * numbers in between; everything else is given as JSON text. What is written is up to the caller to be well-formed.
+ * Writes JSON into one growing buffer. Columns of numbers are written digit by digit, without intermediate strings or boxed numbers;
+ * everything else is passed as JSON text. The caller must write well-formed JSON. Hand-written because
+ * columns of numbers are most of a trajectory's bytes; `bench builder` measures it.
  */
 export class JsonWriter {
   private bytes: Buffer;
@@ -29,9 +30,9 @@ export class JsonWriter {
     this.view = viewOf(this.bytes);
   }
 
-  /** JSON text as it is. */
+  /** Writes JSON text unchanged. */
   raw(text: string): void {
-    // A UTF-16 unit takes at most three bytes, and mostly one: only where room is short is it counted.
+    // A UTF-16 unit takes at most three bytes in UTF-8. The exact count is needed only when the space may not suffice.
     if (text.length * 3 > this.bytes.length - this.length) this.reserve(Buffer.byteLength(text));
     this.length += this.bytes.write(text, this.length, 'utf8');
   }
@@ -40,7 +41,7 @@ export class JsonWriter {
     this.raw(JSON.stringify(value));
   }
 
-  /** JSON texts as the elements of an array. */
+  /** Writes an array whose elements are JSON texts. */
   texts(texts: readonly string[]): void {
     this.raw('[');
     for (let i = 0; i < texts.length; i++) {
@@ -54,7 +55,7 @@ export class JsonWriter {
     this.open();
     for (let from = 0; from < values.length; from += BLOCK) {
       const to = Math.min(from + BLOCK, values.length);
-      this.reserve(BLOCK * INT32_ROOM);
+      this.reserve(BLOCK * INT32_BYTES);
       const { view } = this;
       let at = this.length;
       for (let i = from; i < to; i++) {
@@ -67,13 +68,13 @@ export class JsonWriter {
     this.close();
   }
 
-  /** Each as the shortest decimal that restores it; see {@link writeFloat32}. All must be finite. */
+  /** Writes each value as the shortest decimal that restores it; see {@link writeFloat32}. All values must be finite. */
   floats(values: Float32Array): void {
     const bits = new Int32Array(values.buffer, values.byteOffset, values.length);
     this.open();
     for (let from = 0; from < values.length; from += BLOCK) {
       const to = Math.min(from + BLOCK, values.length);
-      this.reserve(BLOCK * (FLOAT32_ROOM + 1));
+      this.reserve(BLOCK * (FLOAT32_BYTES + 1));
       const { view } = this;
       let at = this.length;
       for (let i = from; i < to; i++) {
@@ -85,7 +86,7 @@ export class JsonWriter {
     this.close();
   }
 
-  /** Single-digit values. */
+  /** Writes values from 0 to 9. */
   digits(values: Uint8Array): void {
     this.open();
     this.reserve(values.length * 2);
@@ -99,7 +100,7 @@ export class JsonWriter {
     this.close();
   }
 
-  /** Bytes as a string in base64; in pieces, since a string of all would be as large again. */
+  /** Writes bytes as a base64 string, in pieces, because one string of all would need as much memory again. */
   base64(data: Buffer): void {
     this.raw('"');
     for (let from = 0; from < data.length; from += BASE64_PIECE) {
@@ -110,7 +111,7 @@ export class JsonWriter {
     this.raw('"');
   }
 
-  /** A view of what was written; the writer must not be used afterwards. */
+  /** A view of the written bytes. The writer must not be used afterwards. */
   finish(): Buffer {
     return this.bytes.subarray(0, this.length);
   }
@@ -120,7 +121,7 @@ export class JsonWriter {
     this.bytes[this.length++] = OPEN;
   }
 
-  /** Over the comma behind the last element, if there was one. */
+  /** Replaces the comma after the last element, if there is one. */
   private close(): void {
     if (this.bytes[this.length - 1] === COMMA) this.length--;
     this.reserve(1);

@@ -1,20 +1,21 @@
 import { sharedLength } from './sequence.ts';
 
 /**
- * A branch of a compressed prefix tree over id sequences: the ids `ids[from..to)` that lead to it from its parent, and
- * what ends or passes there. Ids are slices of the sequences inserted, never copies.
+ * A branch of a compressed prefix tree (radix tree) over id sequences. It indexes prompts and responses of a session's graph by their
+ * token ids; the proxy's `PrefixIndex` indexes conversations by their messages, before ids exist. `ids[from..to)` lead to the branch
+ * from its parent; they are slices of the inserted sequences, never copies.
  */
 export class Branch<T> {
   ids: Int32Array;
   from: number;
   readonly to: number;
-  /** Ids from the root to the end of this branch. */
+  /** Number of ids from the root to the end of this branch. */
   readonly depth: number;
   parent: Branch<T> | null;
   readonly children = new Map<number, Branch<T>>();
   /** The items whose prompt ends exactly here. */
   readonly prompts: T[] = [];
-  /** The first item that passed here. */
+  /** The first item whose sequence was inserted through this branch; `null` for the root. */
   readonly first: T | null;
 
   constructor(parent: Branch<T> | null, ids: Int32Array, from: number, to: number, depth: number, first: T | null) {
@@ -34,8 +35,8 @@ export function newTree<T>(): Branch<T> {
 }
 
 /**
- * Walks from `start` along `ids[from..]` as far as the tree goes, splitting the branch in which the walk ends so that
- * there is one for exactly that point. Costs one memory comparison per branch passed.
+ * Walks from `start` along `ids[from..]` as far as the tree matches. If the walk ends inside a branch, that branch is split so that
+ * one ends exactly there. Costs one memory comparison per visited branch.
  */
 export function walk<T>(start: Branch<T>, ids: Int32Array, from: number): Branch<T> {
   let at = start;
@@ -51,7 +52,7 @@ export function walk<T>(start: Branch<T>, ids: Int32Array, from: number): Branch
   return at;
 }
 
-/** Adds what is left of `ids` from `from` below `at`, where a {@link walk} ended; returns the branch where `ids` ends. */
+/** Inserts `ids[from..]` below `at`, where a {@link walk} ended, and returns the branch at which `ids` ends. */
 export function extend<T>(at: Branch<T>, ids: Int32Array, from: number, item: T): Branch<T> {
   if (from >= ids.length) return at;
   const leaf = new Branch<T>(at, ids, from, ids.length, at.depth + ids.length - from, item);

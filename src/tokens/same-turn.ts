@@ -1,38 +1,38 @@
 import { isDeepStrictEqual } from 'node:util';
-import { countMarks } from '../proxy/prompt/json-text.ts';
-import type { AssistantMessage, ChatTool, ToolCall } from '../schema/index.ts';
+import { canonicalJson } from '../core/canonical-json.ts';
+import type { AssistantMessage, ChatMessage, ChatTool, ToolCall } from '../schema/index.ts';
 
 /**
- * Whether an assistant turn of a history says what a reply said: the same text, but for white space around it; the same calls,
- * in order, with arguments that mean the same; and the same thinking, or none. Ids do not count. `tools`: those that the reply was
- * sampled with.
+ * Whether an assistant turn of a request's history has the content of a recorded reply: the same text except for white space around
+ * it; the same calls, in order, with arguments of the same meaning; and the same thinking, or none. Ids of calls are ignored.
+ * `tools` are those that the reply was sampled with.
  */
-export function sameTurn(echo: AssistantMessage, reply: AssistantMessage, tools: readonly ChatTool[]): boolean {
+export function sameTurn(turn: AssistantMessage, reply: AssistantMessage, tools: readonly ChatTool[]): boolean {
   return (
-    sameText(echo, reply) &&
-    sameThinking(echo, reply) &&
-    sameCalls(echo.tool_calls ?? [], reply.tool_calls ?? [], tools)
+    sameText(turn, reply) &&
+    sameThinking(turn, reply) &&
+    sameCalls(turn.tool_calls ?? [], reply.tool_calls ?? [], tools)
   );
 }
 
-/** Harnesses may trim. */
-export function sameText(echo: AssistantMessage, reply: AssistantMessage): boolean {
-  return sameTrimmed(echo.content ?? '', reply.content ?? '');
+/** Whether two turns have the same text. White space around it is ignored, because harnesses trim. */
+export function sameText(turn: AssistantMessage, reply: AssistantMessage): boolean {
+  return sameTrimmed(turn.content ?? '', reply.content ?? '');
 }
 
-function sameThinking(echo: AssistantMessage, reply: AssistantMessage): boolean {
-  const echoed = echo.reasoning_content ?? '';
-  return echoed === '' || sameTrimmed(echoed, reply.reasoning_content ?? '');
+function sameThinking(turn: AssistantMessage, reply: AssistantMessage): boolean {
+  const thinking = turn.reasoning_content ?? '';
+  return thinking === '' || sameTrimmed(thinking, reply.reasoning_content ?? '');
 }
 
 function sameTrimmed(a: string, b: string): boolean {
   return a === b || a.trim() === b.trim();
 }
 
-function sameCalls(echoed: readonly ToolCall[], sampled: readonly ToolCall[], tools: readonly ChatTool[]): boolean {
-  if (echoed.length !== sampled.length) return false;
+function sameCalls(returned: readonly ToolCall[], sampled: readonly ToolCall[], tools: readonly ChatTool[]): boolean {
+  if (returned.length !== sampled.length) return false;
   return sampled.every(({ function: { name, arguments: text } }, index) => {
-    const other = (echoed[index] as ToolCall).function;
+    const other = (returned[index] as ToolCall).function;
     if (name !== other.name) return false;
     return sameArguments(text, other.arguments) || sameWithDefaults(text, other.arguments, toolNamed(tools, name));
   });
@@ -43,12 +43,12 @@ function toolNamed(tools: readonly ChatTool[], name: string): ChatTool | undefin
 }
 
 /**
- * Whether the echo only adds what the tool's own schema says is so where nothing is said: harnesses that check arguments write the
- * defaults into them.
+ * Whether the returned arguments only add properties at the default that the tool's schema declares: harnesses that validate
+ * arguments write the defaults into them.
  */
-function sameWithDefaults(sampled: string, echoed: string, tool: ChatTool | undefined): boolean {
+function sameWithDefaults(sampled: string, returned: string, tool: ChatTool | undefined): boolean {
   const properties = tool?.function.parameters?.properties;
-  const [own, given] = [objectOf(sampled), objectOf(echoed)];
+  const [own, given] = [objectOf(sampled), objectOf(returned)];
   if (own === null || given === null || typeof properties !== 'object' || properties === null) return false;
   const added = Object.keys(given).filter((key) => !Object.hasOwn(own, key));
   if (added.length === 0 || !added.every((key) => isDefault(properties, key, given[key]))) return false;
@@ -62,42 +62,98 @@ function isDefault(properties: object, key: string, value: unknown): boolean {
   return isDeepStrictEqual(schema.default, value);
 }
 
-/** Null for what is no JSON object. */
+/** `null` when the text is not a JSON object. */
 function objectOf(text: string): Record<string, unknown> | null {
   try {
-    const value: unknown = JSON.parse(orNone(text));
+    const value: unknown = JSON.parse(orEmptyObject(text));
     return typeof value === 'object' && value !== null && !Array.isArray(value) ? { ...value } : null;
   } catch {
     return null;
   }
 }
 
-/** Parsed only where they may be the same: what is echoed may be of any size. */
-export function sameArguments(sampled: string, echoed: string): boolean {
-  if (sampled === echoed) return true;
-  const [a, b] = [orNone(sampled), orNone(echoed)];
-  return countMarks(a) === countMarks(b) && canonical(a) === canonical(b);
+/** More digits than a double holds: two such numbers may parse to the same value although they differ. */
+const LONG_NUMBERS = /\d{16,}/g;
+
+/**
+ * Whether two argument texts have the same meaning: equal JSON, whatever the white space and order of keys, or equal text when they
+ * are not JSON. Texts are parsed only when their marks agree, because a returned text may be of any size.
+ */
+export function sameArguments(sampled: string, returned: string): boolean {
+  if (sampled === returned) return true;
+  const [a, b] = [orEmptyObject(sampled), orEmptyObject(returned)];
+  return countMarks(a) === countMarks(b) && canonicalText(a) === canonicalText(b) && longNumbers(a) === longNumbers(b);
 }
 
-/** Where a dialect has an object for arguments, no text becomes an empty one. */
-function orNone(text: string): string {
+function longNumbers(text: string): string {
+  return (text.match(LONG_NUMBERS) ?? []).sort().join();
+}
+
+/** Dialects that have an object for arguments turn an empty text into an empty object. */
+function orEmptyObject(text: string): string {
   return text.trim() === '' ? '{}' : text;
 }
 
-/** Harnesses write arguments anew, some with the keys in another order. */
-function canonical(text: string): string {
+function canonicalText(text: string): string {
   try {
-    return JSON.stringify(JSON.parse(text), (_, value: unknown) =>
-      typeof value === 'object' && value !== null && !Array.isArray(value)
-        ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
-        : value,
-    );
+    return canonicalJson(JSON.parse(text));
   } catch {
     return text.trim();
   }
 }
 
-/** Consecutive assistant messages as the one turn that they may be: dialects split and join them. */
+const OPEN_BRACE = 0x7b;
+const OPEN_BRACKET = 0x5b;
+const COMMA = 0x2c;
+
+/**
+ * The number of opening brackets and commas in a JSON text, inside strings as well. It is at least the number of its values minus
+ * one, and does not depend on white space and the order of keys.
+ */
+export function countMarks(text: string): number {
+  let marks = 0;
+  for (let i = 0; i < text.length; i++) {
+    const char = text.charCodeAt(i);
+    if (char === OPEN_BRACE || char === OPEN_BRACKET || char === COMMA) marks++;
+  }
+  return marks;
+}
+
+/**
+ * How the calls of a turn in a request relate to those of the recorded reply: the same text, the same meaning in another text, or
+ * neither. Ids are ignored, because floe assigns them: they were not sampled.
+ */
+export function compareCalls(
+  sampled: readonly ToolCall[],
+  returned: readonly ToolCall[],
+): 'identical' | 'reserialized' | 'different' {
+  if (sampled.length !== returned.length) return 'different';
+  let identical = true;
+  for (const [index, { function: call }] of sampled.entries()) {
+    const other = (returned[index] as ToolCall).function;
+    if (call.name !== other.name) return 'different';
+    if (call.arguments === other.arguments) continue;
+    if (!sameArguments(call.arguments, other.arguments)) return 'different';
+    identical = false;
+  }
+  return identical ? 'identical' : 'reserialized';
+}
+
+/** Whether two messages are equal in every part: text, thinking, and calls with their ids and argument texts. */
+export function identicalMessages(a: AssistantMessage, b: AssistantMessage): boolean {
+  const [calls, others] = [a.tool_calls ?? [], b.tool_calls ?? []];
+  return (
+    a.content === b.content &&
+    a.reasoning_content === b.reasoning_content &&
+    calls.length === others.length &&
+    calls.every(({ id, function: call }, index) => {
+      const other = others[index];
+      return id === other?.id && call.name === other.function.name && call.arguments === other.function.arguments;
+    })
+  );
+}
+
+/** Consecutive assistant messages as one turn: dialects split a turn into several messages, such as thinking and text. */
 export function joinedTurn(messages: readonly AssistantMessage[]): AssistantMessage {
   const [first] = messages;
   if (messages.length === 1 && first !== undefined) return first;
@@ -109,4 +165,11 @@ export function joinedTurn(messages: readonly AssistantMessage[]): AssistantMess
     ...(reasoning === '' ? {} : { reasoning_content: reasoning }),
     ...(calls.length === 0 ? {} : { tool_calls: calls }),
   };
+}
+
+/** The index after the consecutive assistant messages that start at `from`. */
+export function endOfTurn(messages: readonly ChatMessage[], from: number): number {
+  let at = from;
+  while (messages[at]?.role === 'assistant') at++;
+  return at;
 }

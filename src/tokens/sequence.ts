@@ -1,4 +1,4 @@
-/** Below this many ids a plain loop beats the fixed cost of a call into native memory comparison (measured: about 100 ns). */
+/** Up to this many ids a plain loop is faster than a call into native memory comparison, whose fixed cost is about 100 ns. */
 const LOOP_IDS = 32;
 const BYTES_PER_ID = 4;
 
@@ -7,7 +7,7 @@ export function bytesOf(array: Int32Array | Float32Array | Uint8Array): Buffer {
   return Buffer.from(array.buffer, array.byteOffset, array.byteLength);
 }
 
-/** Whether `count` ids from `a[aFrom]` equal those from `b[bFrom]`. False when either is shorter than that. */
+/** Whether `count` ids from `a[aFrom]` equal those from `b[bFrom]`; `false` when either array is too short. */
 export function sameIds(a: Int32Array, aFrom: number, b: Int32Array, bFrom: number, count: number): boolean {
   if (aFrom + count > a.length || bFrom + count > b.length) return false;
   if (sameMemory(a, aFrom, b, bFrom)) return true;
@@ -19,8 +19,8 @@ export function sameIds(a: Int32Array, aFrom: number, b: Int32Array, bFrom: numb
 }
 
 /**
- * Whether the two positions are one place in memory, so that what follows them is the same. The prompts of one agent are views of one
- * buffer: without this, comparing each turn's with the last would read the whole history again at every turn.
+ * Whether the two positions have the same memory address, so that the ids after them are equal. The prompts of an agent thread are
+ * views of one buffer; without this check, comparing each turn's prompt with the previous one would read the whole history every time.
  */
 function sameMemory(a: Int32Array, aFrom: number, b: Int32Array, bFrom: number): boolean {
   return a.byteOffset + aFrom * BYTES_PER_ID === b.byteOffset + bFrom * BYTES_PER_ID && a.buffer === b.buffer;
@@ -33,7 +33,7 @@ function sameBytes(a: Buffer, aFrom: number, b: Buffer, bFrom: number, count: nu
   return a.compare(b, bByte, bByte + bytes, aByte, aByte + bytes) === 0;
 }
 
-/** How many leading ids `a[aFrom..aTo)` and `b[bFrom..bTo)` share. */
+/** The number of leading ids that `a[aFrom..aTo)` and `b[bFrom..bTo)` share. */
 export function sharedLength(
   a: Int32Array,
   aFrom: number,
@@ -51,7 +51,7 @@ export function sharedLength(
   const aBytes = bytesOf(a);
   const bBytes = bytesOf(b);
   if (sameBytes(aBytes, aFrom + low, bBytes, bFrom + low, length - low)) return length;
-  // Memory comparison tells that there is a difference, not where: halve the range until a loop is cheaper.
+  // Memory comparison does not return the position of the difference, so the range is halved until a loop is cheaper.
   let high = length;
   while (high - low > LOOP_IDS) {
     const middle = (low + high) >>> 1;

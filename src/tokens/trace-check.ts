@@ -1,6 +1,6 @@
 import { FloeError } from '../core/errors.ts';
 import type { VersionSpan } from '../schema/index.ts';
-import type { BuiltTrace, StepPlace, TrainedSpan } from './builders/builder.ts';
+import type { BuiltTrace, StepPosition, TrainedSpan } from './builders/builder.ts';
 import type { Completion } from './completion.ts';
 import { expertRowBytes } from './expert-rows.ts';
 import { bytesOf, sameIds } from './sequence.ts';
@@ -8,13 +8,13 @@ import { bytesOf, sameIds } from './sequence.ts';
 export type CheckedTrace = {
   /** Positions with mask 1. */
   readonly masked: number;
-  /** For each span whether it stands in the context that it was sampled in. */
+  /** For each span, whether it follows the context in which it was sampled. */
   readonly exact: readonly boolean[];
 };
 
 /**
- * Compares a finished trace with the completions that its spans name. Throws `audit_failed` when its columns contradict each other,
- * or a trained token is not one that was sampled, as it was sampled.
+ * Compares a finished trace with the completions that its spans name. Throws `audit_failed` when its columns contradict each other, or
+ * when the id, log-probability, version or routed experts of a trained token differ from those that were sampled.
  */
 export function checkTrace(
   trace: BuiltTrace,
@@ -35,7 +35,7 @@ export function checkTrace(
       throw failed(`trace ${index} trains a completion that it does not name`, index, span);
     checkSpan(trace, index, span, completion);
     checkVersions(versions, completion.versionSpans, span, index);
-    const isExact = context.isThatOf(span, completion);
+    const isExact = context.matches(span, completion);
     if (span.exactContext && !isExact) {
       throw failed(`trace ${index} claims a context that ${span.completionId} was not sampled in`, index, span);
     }
@@ -44,9 +44,9 @@ export function checkTrace(
   return { masked: trace.spans.reduce((sum, span) => sum + span.length, 0), exact };
 }
 
-/** The turns of an episode stand together, in order, and the last of them alone says that it is. Throws `audit_failed`. */
+/** Checks that the turns of each episode are adjacent and in order, and that only its last turn is marked so. Throws `audit_failed`. */
 export function checkSteps(traces: readonly BuiltTrace[]): void {
-  let before: StepPlace | null = null;
+  let before: StepPosition | null = null;
   const begun = new Set<number>();
   for (const [index, { step }] of traces.entries()) {
     const expected: boolean =
@@ -62,7 +62,7 @@ export function checkSteps(traces: readonly BuiltTrace[]): void {
     throw new FloeError('audit_failed', 'audit: an episode has no last step', { step: before });
 }
 
-/** The columns have one length, and mask and logprobs are those of context wherever no span is. */
+/** Checks that the columns have the same length, and that mask and logprobs are 0 at all positions outside of the spans. */
 function checkColumns(trace: BuiltTrace, index: number): void {
   const { ids, promptLength, lossMask, logprobs, spans } = trace;
   const length = ids.length - promptLength;
@@ -79,7 +79,7 @@ function checkColumns(trace: BuiltTrace, index: number): void {
     if (span.start < end || span.length < 1) throw failed(`the spans of trace ${index} overlap`, index, span);
     checkContext(trace, index, end, span.start);
     end = span.start + span.length;
-    if (end > length) throw failed(`a span of trace ${index} ends behind it`, index, span);
+    if (end > length) throw failed(`a span of trace ${index} ends after the trace`, index, span);
     for (let at = span.start; at < end; at++) {
       if (lossMask[at] !== 1) throw failed(`trace ${index} does not train a span that it names`, index, span);
     }
@@ -87,7 +87,7 @@ function checkColumns(trace: BuiltTrace, index: number): void {
   checkContext(trace, index, end, length);
 }
 
-/** Positions that no span names: mask and logprob must be 0. */
+/** Checks that mask and logprob are 0 at the positions of a range that no span covers. */
 function checkContext({ lossMask, logprobs }: BuiltTrace, index: number, from: number, to: number): void {
   for (let at = from; at < to; at++) {
     if (lossMask[at] !== 0 || logprobs[at] !== 0) {
@@ -112,7 +112,7 @@ function checkSpan(trace: BuiltTrace, index: number, span: TrainedSpan, completi
   checkExperts(trace, index, span, completion);
 }
 
-/** The rows of a run's positions but the last, at which its own completion chose no token. */
+/** Checks the rows of a span's positions except the last one: at that one the span's completion did not choose the next token. */
 function checkExperts(trace: BuiltTrace, index: number, span: TrainedSpan, completion: Completion): void {
   const traced = trace.routedExperts;
   if (traced === null || span.length === 1) return;
@@ -128,13 +128,13 @@ function checkExperts(trace: BuiltTrace, index: number, span: TrainedSpan, compl
     const at = (trace.promptLength + span.start - traced.start) * rowBytes;
     const from = (completion.promptIds.length + span.offset - own.start) * rowBytes;
     const bytes = (span.length - 1) * rowBytes;
-    const there = from + bytes <= own.data.length && at + bytes <= traced.data.length && at >= 0;
-    if (there && traced.data.compare(own.data, from, from + bytes, at, at + bytes) === 0) return;
+    const inRange = from + bytes <= own.data.length && at + bytes <= traced.data.length && at >= 0;
+    if (inRange && traced.data.compare(own.data, from, from + bytes, at, at + bytes) === 0) return;
   }
   throw failed(`trace ${index} has other routed experts than ${span.completionId} was sampled with`, index, span);
 }
 
-/** Every position of the trace but the last has a row, from the first that has one. */
+/** Checks that every position except the last has a row, from the first one that has. */
 function checkExpertsColumn({ ids, promptLength, routedExperts }: BuiltTrace, index: number): void {
   if (routedExperts === null) return;
   const { shape, start, data } = routedExperts;
@@ -149,7 +149,7 @@ function checkExpertsColumn({ ids, promptLength, routedExperts }: BuiltTrace, in
   });
 }
 
-/** Version spans come in order, and together are as long as the trained spans: what each covers is checked span by span. */
+/** Checks that the version spans are in order and together as long as the trained spans. {@link checkVersions} checks what they cover. */
 function checkVersionColumn({ spans, versionSpans }: BuiltTrace, index: number): void {
   let end = 0;
   let versioned = 0;
@@ -162,7 +162,7 @@ function checkVersionColumn({ spans, versionSpans }: BuiltTrace, index: number):
   }
   const named = spans.reduce((sum, span) => sum + span.length, 0);
   if (versioned !== named) {
-    throw new FloeError('audit_failed', `audit: the version spans of trace ${index} miss`, {
+    throw new FloeError('audit_failed', `audit: the version spans of trace ${index} do not cover its trained tokens`, {
       trace: index,
       versioned,
       named,
@@ -170,7 +170,7 @@ function checkVersionColumn({ spans, versionSpans }: BuiltTrace, index: number):
   }
 }
 
-/** `traced.at` is the first version span of the trace that may reach into this run; the runs come in order. */
+/** Checks the versions of one span. `traced.at` is the first version span of the trace that may overlap it; spans come in order. */
 function checkVersions(
   traced: { readonly spans: readonly VersionSpan[]; at: number },
   sampled: readonly VersionSpan[],
@@ -197,8 +197,8 @@ function checkVersions(
 }
 
 /**
- * What stands before each run of a trace. How far the trace is known to begin with a prompt is kept: the next prompt is mostly a
- * longer view of the same memory, and only what it adds has to be read.
+ * The ids before each span of a trace. It remembers the prompt that the trace is known to begin with: the next prompt is usually a
+ * longer view of the same memory, and only the ids that it adds must be compared.
  */
 class Context {
   private readonly trace: BuiltTrace;
@@ -208,7 +208,8 @@ class Context {
     this.trace = trace;
   }
 
-  isThatOf(span: TrainedSpan, { promptIds, responseIds }: Completion): boolean {
+  /** Whether the ids before the span are those after which the completion was sampled. */
+  matches(span: TrainedSpan, { promptIds, responseIds }: Completion): boolean {
     const { ids, promptLength } = this.trace;
     if (promptLength + span.start !== promptIds.length + span.offset) return false;
     return this.beginsWith(promptIds) && sameIds(ids, promptIds.length, responseIds, 0, span.offset);

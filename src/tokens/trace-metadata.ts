@@ -1,18 +1,17 @@
 import type { CaptureMode, DriftClass, LinkKind, LogprobsMode, ThinkingRetention } from '../schema/index.ts';
-import type { BuiltTrace, Credit } from './builders/builder.ts';
-import type { Shares } from './builders/credit.ts';
+import type { BuiltTrace, Credit, RewardShares } from './builders/builder.ts';
 import type { Completion } from './completion.ts';
 import type { TokenGraph } from './graph.ts';
 
-/** What the traces of a session have in common. */
+/** The facts that all traces of a session have in common. */
 export type SessionFacts = {
   readonly traceCount: number;
   readonly credit: Credit;
-  readonly shares: Shares;
+  readonly shares: RewardShares;
   readonly mixtures: readonly Mixture[];
 };
 
-/** A fact in which the completions of a session may differ although a trainer would take it to be one. */
+/** A fact in which the completions of a session may differ although a trainer would assume one value for all of them. */
 type Mixture = 'model' | 'logprobs_mode' | 'capture_mode';
 
 const FACTS: Readonly<Record<Mixture, (completion: Completion) => string | null>> = {
@@ -21,7 +20,7 @@ const FACTS: Readonly<Record<Mixture, (completion: Completion) => string | null>
   capture_mode: (completion) => completion.capture.mode,
 };
 
-/** The facts in which completions that were sampled differ. */
+/** The facts in which the sampled completions of a session differ. */
 export function mixturesOf(graph: TokenGraph): Mixture[] {
   const sampled = graph.nodes.map((node) => node.completion).filter((one) => one.usage.completion_tokens > 0);
   return (Object.keys(FACTS) as Mixture[]).filter((fact) => new Set(sampled.map(FACTS[fact])).size > 1);
@@ -31,28 +30,28 @@ type TraceMetadata = {
   readonly call_kind: string;
   readonly thread: string;
   readonly model: string;
-  /** How its trained completions were prompted; `mixed` where they differ, here and below. */
+  /** How the trained completions were prompted. Here and below, `mixed` when they differ. */
   readonly capture_mode: CaptureMode | 'mixed';
   readonly thinking_retention: ThinkingRetention | 'mixed';
-  /** What its log-probabilities mean. */
+  /** How the engine computed the log-probabilities; `null` when no completion of the trace is trained or none has any. */
   readonly logprobs_mode: LogprobsMode | 'mixed' | null;
-  /** In what the completions of the whole session differ, this trace's or others'. */
+  /** The facts in which the completions of the whole session differ. */
   readonly session_mixes: readonly string[];
-  /** Whether every trained token stands in the context that it was sampled in. */
+  /** Whether every trained token follows the context in which it was sampled. */
   readonly exact_context: boolean;
-  /** Whether all that it trains is beside the agent's own work, and trained because the task says so. */
+  /** Whether all trained completions are auxiliary calls, which are trained because the task includes them. */
   readonly auxiliary: boolean;
-  /** Traces of this session, this one included. */
+  /** The number of traces of the session, including this one. */
   readonly trace_count: number;
   readonly trace_index: number;
   readonly credit: Credit;
-  /** Among how many the session's reward is divided; 1: not at all. */
+  /** The number of shares that the session's reward is divided into; 1 when it is not divided. */
   readonly credit_parts: number;
-  /** How each completion of the trace is linked, in order. The first one's link tells why the trace begins. */
+  /** The link of each completion of the trace, in order. That of the first one is the reason why the trace starts there. */
   readonly links: readonly LinkKind[];
-  /** For each of them why its parent's turn is not as it was sampled. */
+  /** For each of them why its parent's turn is not in the prompt as it was sampled; `null` when it is. */
   readonly drift: readonly (DriftClass | null)[];
-  /** The completion that the first one continues or forks from; null for a root. */
+  /** The id of the completion that the first one continues or forks from; `null` for a root. */
   readonly continues: string | null;
 };
 
@@ -60,7 +59,7 @@ type StepMetadata = {
   readonly trajectory_id: string;
   readonly turn_index: number;
   readonly last_step: boolean;
-  /** The trace's reward at the last step, 0 before it. */
+  /** The trace's reward at the last step, 0 at earlier steps; `null` when there is no reward. */
   readonly step_reward: number | null;
 };
 
@@ -78,10 +77,10 @@ export function traceMetadata(
     call_kind: last.completion.callKind,
     thread: last.completion.thread,
     model: last.completion.model,
-    capture_mode: oneOf(trained.map((one) => one.capture.mode)) ?? last.completion.capture.mode,
+    capture_mode: commonValue(trained.map((one) => one.capture.mode)) ?? last.completion.capture.mode,
     thinking_retention:
-      oneOf(trained.map((one) => one.capture.thinking_retention)) ?? last.completion.capture.thinking_retention,
-    logprobs_mode: oneOf(trained.map((one) => one.capture.logprobs_mode)),
+      commonValue(trained.map((one) => one.capture.thinking_retention)) ?? last.completion.capture.thinking_retention,
+    logprobs_mode: commonValue(trained.map((one) => one.capture.logprobs_mode)),
     session_mixes: session.mixtures,
     exact_context: trace.spans.every((span) => span.exactContext),
     auxiliary: trained.length > 0 && trained.every((one) => one.auxiliary),
@@ -110,8 +109,8 @@ function stepMetadata(
   };
 }
 
-/** The value that all have, `mixed` when they differ, null when there are none. */
-function oneOf<T extends string | null>(values: readonly T[]): T | 'mixed' | null {
+/** The value that all of them have; `mixed` when they differ, `null` when there are none. */
+function commonValue<T extends string | null>(values: readonly T[]): T | 'mixed' | null {
   const [first] = values;
   if (first === undefined) return null;
   return values.every((value) => value === first) ? first : 'mixed';

@@ -1,23 +1,23 @@
 import type { RoutedExperts } from '../core/reply.ts';
-import type { AssistantMessage, Audit, ChatMessage, StrategySpec, TerminalStatus } from '../schema/index.ts';
+import type { Audit, StrategySpec, TerminalStatus } from '../schema/index.ts';
 import { type AuditTally, auditTraces } from './audit.ts';
-import type { BuiltTrace, Credit } from './builders/builder.ts';
-import { sharesOf } from './builders/credit.ts';
+import { type BuiltTrace, type Credit, rewardShares } from './builders/builder.ts';
 import { type BuilderRegistry, builderRegistry } from './builders/registry.ts';
 import type { Completion } from './completion.ts';
 import { buildGraph, type GraphNode, type GraphOptions, type TokenGraph } from './graph.ts';
 import { JsonWriter } from './json-writer.ts';
+import { endOfTurn, identicalMessages } from './same-turn.ts';
 import { mixturesOf, type SessionFacts, traceMetadata } from './trace-metadata.ts';
 
 export type TrajectoryRequest = {
   readonly spec: StrategySpec;
-  /** All of one attempt, in any order. */
+  /** All completions of one attempt, in any order. */
   readonly completions: readonly Completion[];
-  /** Default: those that floe brings. */
+  /** Default: the built-in builders. */
   readonly builders?: BuilderRegistry;
   readonly graphOptions?: GraphOptions;
   readonly status: TerminalStatus;
-  /** Of the session; what a trace gets of it is the builder's `credit`. Null: could not be computed. */
+  /** The session's reward, which the builder's `credit` distributes to the traces. `null` when it could not be computed. */
   readonly reward: number | null;
   readonly error: string | null;
   readonly metadata: Readonly<Record<string, unknown>>;
@@ -35,9 +35,9 @@ export type EncodedTrajectory = {
 };
 
 /**
- * A session's completions as a trajectory: graph, builder, audit, JSON. A session of which nothing can be trained has no traces. Throws
- * `unknown_builder` or `schema_violation` for the spec, `builder_failed` for a custom builder and `audit_failed` when the token sums
- * do not hold.
+ * Turns a session's completions into a trajectory: builds the graph, runs the builder, audits its traces and encodes them as JSON. A
+ * session without trainable completions has no traces. Throws `unknown_builder` or `schema_violation` for the spec, `builder_failed`
+ * for a custom builder and `audit_failed` when the token sums do not hold.
  */
 export function buildTrajectory(request: TrajectoryRequest): EncodedTrajectory {
   const builder = (request.builders ?? builderRegistry()).get(request.spec.strategy);
@@ -62,14 +62,14 @@ type TrajectoryParts = Omit<TrajectoryRequest, 'spec' | 'completions'> & {
   readonly audit: Audit;
 };
 
-/** An id, its mask, a logprob where it was sampled, and its share of the messages, as they mostly come out; only saves re-allocation. */
+/** Typical size of an id with its mask, logprob and share of the messages. A good estimate only saves re-allocations. */
 const EXPECTED_BYTES_PER_TOKEN = 28;
-/** Base64 has four characters for three bytes. */
+/** Base64 characters per byte. */
 const BASE64_GROWTH = 4 / 3;
 
 /**
- * A trajectory as JSON that `trajectorySchema` accepts. A logprob is the shortest decimal that restores its float32,
- * read as a double and rounded. Logprobs must be finite.
+ * A trajectory as JSON that `trajectorySchema` accepts. A logprob is written as the shortest decimal from which its float32 is
+ * restored by reading a double and rounding it. Logprobs must be finite.
  */
 function encodeTrajectory(parts: TrajectoryParts): Buffer {
   const { traces } = parts;
@@ -80,7 +80,7 @@ function encodeTrajectory(parts: TrajectoryParts): Buffer {
   const session: SessionFacts = {
     traceCount: traces.length,
     credit: parts.credit,
-    shares: sharesOf(traces, parts.credit, parts.reward),
+    shares: rewardShares(traces, parts.credit, parts.reward),
     mixtures: mixturesOf(parts.graph),
   };
   out.raw(`{"status":${JSON.stringify(parts.status)},"builder":${JSON.stringify(parts.builder)},"traces":[`);
@@ -140,43 +140,23 @@ function writeExperts(out: JsonWriter, experts: RoutedExperts | null): void {
   out.raw('}');
 }
 
-/** The replies, and the messages that each later request put after the reply before it. */
+/** The replies, each followed by the messages that the next request has after it. */
 function responseTexts(nodes: readonly GraphNode[]): string[] {
   const texts: string[] = [];
-  let before: Completion | null = null;
+  let previous: Completion | null = null;
   for (const { completion } of nodes) {
     const { messages, messageTexts } = completion.request;
-    if (before !== null) {
-      const place = before.request.messages.length;
-      const given = messages[place];
-      // As JSON already where the harness gave it back as it is, which is most of the time: writing it takes as long as all the ids.
-      const same = given?.role === 'assistant' && sameReply(given, before.message);
-      texts.push(same ? (messageTexts[place] as string) : JSON.stringify(before.message));
-      for (let at = behindReply(messages, place); at < messageTexts.length; at++)
+    if (previous !== null) {
+      const replyAt = previous.request.messages.length;
+      const returned = messages[replyAt];
+      // Most harnesses return the reply unchanged. Its JSON text is then reused, because writing it takes as long as writing all ids.
+      const same = returned?.role === 'assistant' && identicalMessages(returned, previous.message);
+      texts.push(same ? (messageTexts[replyAt] as string) : JSON.stringify(previous.message));
+      for (let at = endOfTurn(messages, replyAt); at < messageTexts.length; at++)
         texts.push(messageTexts[at] as string);
     }
-    before = completion;
+    previous = completion;
   }
-  if (before !== null) texts.push(JSON.stringify(before.message));
+  if (previous !== null) texts.push(JSON.stringify(previous.message));
   return texts;
-}
-
-function sameReply(a: AssistantMessage, b: AssistantMessage): boolean {
-  const [some, others] = [a.tool_calls ?? [], b.tool_calls ?? []];
-  return (
-    a.content === b.content &&
-    a.reasoning_content === b.reasoning_content &&
-    some.length === others.length &&
-    some.every(({ id, function: one }, place) => {
-      const other = others[place];
-      return id === other?.id && one.name === other.function.name && one.arguments === other.function.arguments;
-    })
-  );
-}
-
-/** A dialect may give one reply back as several assistant messages, reasoning apart from text for instance. */
-function behindReply(messages: readonly ChatMessage[], from: number): number {
-  let at = from;
-  while (messages[at]?.role === 'assistant') at++;
-  return at;
 }

@@ -1,13 +1,13 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { FRACTION_DIGITS, UINT_ROOM, writeFraction, writeUint } from '../../src/tokens/decimal.ts';
-import { FLOAT32_ROOM, writeFloat32 } from '../../src/tokens/float32.ts';
+import { FRACTION_DIGITS, UINT_BYTES, writeFraction, writeUint } from '../../src/tokens/decimal.ts';
+import { FLOAT32_BYTES, writeFloat32 } from '../../src/tokens/float32.ts';
 import { JsonWriter } from '../../src/tokens/json-writer.ts';
 
 function decimalOf(value: number): string {
   const bytes = Buffer.alloc(64, 0x7e);
   const end = writeFloat32(new DataView(bytes.buffer, bytes.byteOffset, bytes.length), 3, value);
-  expect(bytes.subarray(3 + FLOAT32_ROOM)).toEqual(Buffer.alloc(64 - 3 - FLOAT32_ROOM, 0x7e));
+  expect(bytes.subarray(3 + FLOAT32_BYTES)).toEqual(Buffer.alloc(64 - 3 - FLOAT32_BYTES, 0x7e));
   return bytes.toString('latin1', 3, end);
 }
 
@@ -83,7 +83,7 @@ describe('digits', () => {
         const bytes = Buffer.alloc(64, 0x7e);
         const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
         expect(bytes.toString('latin1', 2, writeUint(view, 2, value))).toBe(String(value));
-        expect(bytes.subarray(2 + UINT_ROOM).every((byte) => byte === 0x7e)).toBe(true);
+        expect(bytes.subarray(2 + UINT_BYTES).every((byte) => byte === 0x7e)).toBe(true);
         const whole = value % 10 ** places;
         const padded = String(whole).padStart(places, '0');
         expect(bytes.toString('latin1', 2, writeFraction(view, 2, whole, places))).toBe(padded);

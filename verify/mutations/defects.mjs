@@ -97,7 +97,7 @@ export const MUTATIONS = [
     replace: 'if (',
   },
   {
-    name: 'graph: drift that nobody could prove harmless is harmless',
+    name: 'graph: drift without a proof counts as retokenized',
     file: 'src/tokens/drift.ts',
     find: 'if (proof() === true)',
     replace: 'if (proof() !== false)',
@@ -116,7 +116,7 @@ export const MUTATIONS = [
   },
   {
     name: 'builders: every re-rendered turn is merged',
-    file: 'src/tokens/builders/prefix-merging.ts',
+    file: 'src/tokens/builders/built-in.ts',
     find: "on_drift === 'merge' || node.drift === 'retokenized' ? node.parent : null",
     replace: 'node.parent',
   },
@@ -141,7 +141,7 @@ export const MUTATIONS = [
   },
   {
     name: 'builders: every step is the last of its episode',
-    file: 'src/tokens/builders/step.ts',
+    file: 'src/tokens/builders/built-in.ts',
     find: 'last: turn === turns.length - 1',
     replace: 'last: true',
   },

@@ -1,8 +1,9 @@
+import { parseJson } from '../../core/parse.ts';
 import type { AssistantMessage, ChatMessage, ToolCall } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
+import { countMarks } from '../../tokens/same-turn.ts';
 import { MAX_BODY_VALUES } from '../http/body.ts';
 import { callNamed } from './call-ids.ts';
-import { countMarks, JsonTexts } from './json-text.ts';
 import type { KnownTurn } from './prefix-index.ts';
 
 /** Engine's ids by those that the harness uses, for one turn whose ids are not floe's. */
@@ -67,7 +68,7 @@ export class EngineMessages {
   private turnText(message: AssistantMessage, text: string, ids: TurnIds, marks: number): Written {
     const known = this.written.get(message);
     if (known !== undefined && known.marks <= marks) return known;
-    const readable = new JsonTexts(marks);
+    const check = new BoundedJsonCheck(marks);
     let changed = false;
     let foreign = false;
     let used = 0;
@@ -77,7 +78,7 @@ export class EngineMessages {
       foreign ||= ids.has(call.id);
       used += countMarks(args);
       // Engines take no text at all for no arguments.
-      const isText = args !== '' && !readable.isJson(args);
+      const isText = args !== '' && !check.isJson(args);
       if (!isText && id === call.id) return call;
       changed = true;
       return { ...call, id, function: { name, arguments: isText ? JSON.stringify(args) : args } };
@@ -85,6 +86,30 @@ export class EngineMessages {
     const written = { text: changed ? JSON.stringify({ ...message, tool_calls: calls }) : text, marks: used };
     if (!foreign && used <= marks) this.written.set(message, written);
     return written;
+  }
+}
+
+/**
+ * Checks whether argument texts are JSON, for at most `marks` marks in all of them together. The bound on the values of a request's
+ * body does not count inside strings, where a body of the largest size would take half a minute to parse.
+ */
+class BoundedJsonCheck {
+  private marks: number;
+
+  constructor(marks: number) {
+    this.marks = marks;
+  }
+
+  /** `false` also for a text that is nested too deeply, or that exceeds the remaining marks. */
+  isJson(text: string): boolean {
+    this.marks -= countMarks(text);
+    if (this.marks < 0) return false;
+    try {
+      parseJson(text);
+      return true;
+    } catch {
+      return false;
+    }
   }
 }
 

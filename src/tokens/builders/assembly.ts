@@ -3,19 +3,19 @@ import { assembleExperts } from '../expert-rows.ts';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 import type { BuiltTrace, TrainedSpan } from './builder.ts';
 
-/** One reply of a trace: where it begins in the response, and which ids of its own prompt stand before it. */
+/** One reply of a trace: its position in the response, and the ids of its own prompt that precede it there. */
 type Piece = {
   readonly node: GraphNode;
-  /** The prompt ids from here on stand between the previous reply and this one. */
+  /** Index in the completion's prompt from which its ids are between the previous reply and this one. */
   readonly promptFrom: number;
+  /** Position in the trace's response at which the reply starts. */
   readonly start: number;
   readonly exactContext: boolean;
 };
 
 /**
- * Strings `nodes`, each continuing the one before, into one trace: the first prompt, then the replies as sampled with
- * what came between them. Replies for which `isTrained` is false are context. A `rerendered` link must have a
- * `suffixStart`.
+ * Joins `nodes`, each of which continues the one before it, into one trace: the first prompt, then the replies as sampled and the ids
+ * between them. Replies for which `isTrained` returns `false` are context. A `rerendered` link must have a `suffixStart`.
  */
 export function assembleTrace(
   graph: TokenGraph,
@@ -41,12 +41,12 @@ export function assembleTrace(
     spans.push({ completionId, offset: 0, start, length: responseIds.length, exactContext });
     addVersions(versionSpans, node, start);
   }
-  const placed = pieces.map(({ node, promptFrom, start }, place) => ({
+  const expertPieces = pieces.map(({ node, promptFrom, start }, index) => ({
     completion: node.completion,
-    promptFrom: place === 0 ? 0 : promptFrom,
+    promptFrom: index === 0 ? 0 : promptFrom,
     responseAt: prompt.length + start,
   }));
-  const routedExperts = assembleExperts(placed, ids.length);
+  const routedExperts = assembleExperts(expertPieces, ids.length);
   return {
     ids,
     promptLength: prompt.length,
@@ -76,7 +76,7 @@ function layOut(graph: TokenGraph, nodes: readonly GraphNode[]): { pieces: Piece
   return { pieces, length };
 }
 
-/** Where the ids between two replies begin in the later prompt. The turn close is taken from it unless it was sampled. */
+/** Index in the later prompt at which the ids between two replies begin. They include the turn close unless it was sampled. */
 function joinAt(graph: TokenGraph, previous: GraphNode, node: GraphNode): number {
   const start = node.suffixStart ?? node.completion.promptIds.length;
   if (node.link === 'exact' || node.suffixStart === null) return start;

@@ -1,20 +1,21 @@
+import { z } from 'zod';
 import type { RoutedExperts } from '../../core/reply.ts';
 import type { VersionSpan } from '../../schema/index.ts';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 
-/** A run of trained tokens: `length` positions of the trace's response from `start`, out of a completion's response from `offset`. */
+/** A run of trained tokens: `length` positions from `start` of the trace's response, copied from `offset` of a completion's response. */
 export type TrainedSpan = {
   readonly completionId: string;
   readonly offset: number;
   readonly start: number;
   readonly length: number;
-  /** The builder's claim that the ids before the span are those that the span was sampled after; the audit checks it. */
+  /** The builder's claim that the span was sampled after exactly the ids that precede it in the trace. The audit checks it. */
   readonly exactContext: boolean;
 };
 
 /**
- * One trainable token sequence in columns. `ids` is the prompt (the first `promptLength` ids) and then the response;
- * the other columns have one entry per response position.
+ * One trainable token sequence in columns. `ids` is the prompt (the first `promptLength` ids) followed by the response; the other
+ * columns have one entry per response position.
  */
 export type BuiltTrace = {
   readonly ids: Int32Array;
@@ -23,47 +24,70 @@ export type BuiltTrace = {
   readonly lossMask: Uint8Array;
   /** 0 where not trained. */
   readonly logprobs: Float32Array;
-  /** By position, without overlap; together exactly the positions with mask 1. */
+  /** In order of position, without overlap. Together they cover exactly the positions with mask 1. */
   readonly spans: readonly TrainedSpan[];
-  /** Over the trained positions, by position. */
+  /** Cover the trained positions, in order. */
   readonly versionSpans: readonly VersionSpan[];
-  /** From its `start`, counted over prompt and response, a row for every position but the last; null: not all are known. */
+  /** One row for every position from `start` (counted over prompt and response) except the last; `null` when a row is unknown. */
   readonly routedExperts: RoutedExperts | null;
-  /** The completions in the trace, in order; those that are context only are among them. */
+  /** The completions in the trace, in order, including those that are only context. */
   readonly nodes: readonly GraphNode[];
-  /** Where the trace is one turn of several that belong together. Traces with one `episode` stand together, by turn. */
-  readonly step: StepPlace | null;
+  /** The trace's position when it is one turn of an episode; traces of an episode are adjacent and in order. Otherwise `null`. */
+  readonly step: StepPosition | null;
 };
 
-export type StepPlace = {
-  /** Counts from 0 in a session. */
+export type StepPosition = {
+  /** Number of the episode within the session, from 0. */
   readonly episode: number;
   readonly turn: number;
   readonly last: boolean;
 };
 
+export const creditSchema = z
+  .enum(['broadcast', 'divide'])
+  .default('broadcast')
+  .describe('the reward of a session: all of it to each of its traces, or divided equally among them');
 /**
- * How the reward of a session goes to its traces. `broadcast`: each has all of it; `divide`: each has an equal share, the steps of
- * one episode together one.
+ * How the reward of a session is distributed to its traces. `broadcast`: each trace has the whole reward; `divide`: each has an
+ * equal share, and the steps of one episode have one share together.
  */
-export type Credit = 'broadcast' | 'divide';
+export type Credit = z.infer<typeof creditSchema>;
+
+export type RewardShares = {
+  /** The number of shares that the reward is divided into; 1 when it is not divided. */
+  readonly parts: number;
+  /** The reward of each trace; `null` when the session has no reward. */
+  readonly reward: number | null;
+};
+
+/**
+ * The shares of a session's reward. All traces count equally, whatever their thread or call kind, including auxiliary ones that
+ * are trained.
+ */
+export function rewardShares(traces: readonly BuiltTrace[], credit: Credit, reward: number | null): RewardShares {
+  if (credit === 'broadcast') return { parts: 1, reward };
+  const episodes = new Set(traces.flatMap((trace) => (trace.step === null ? [] : [trace.step.episode])));
+  const single = traces.filter((trace) => trace.step === null).length;
+  const parts = Math.max(episodes.size + single, 1);
+  return { parts, reward: reward === null ? null : reward / parts };
+}
 
 export type BuildResult = {
   readonly traces: readonly BuiltTrace[];
-  /** Completion id -> reason, for every completion of which no token is trained. */
+  /** The reason for every completion of which no token is trained, by completion id. */
   readonly excluded: ReadonlyMap<string, string>;
   readonly credit: Credit;
 };
 
 /**
- * Makes traces out of a session's token graph. Pure: the same graph and configuration give the same result, nothing is
- * kept, the graph is not changed. Every completion must end up trained in exactly one place or excluded with a reason;
- * the audit refuses anything else.
+ * Builds traces from a session's token graph. A builder is pure: the same graph and configuration give the same result, it keeps
+ * nothing and does not change the graph. Every completion must be trained in exactly one trace or excluded with a reason; the audit
+ * refuses anything else.
  */
 export interface Builder {
   readonly name: string;
-  /** Throws `schema_violation`; called at submission, so that a bad configuration is refused before any work. */
+  /** Throws `schema_violation`. Called when a task is submitted, so that a bad configuration is refused before any work. */
   checkConfig(config: Readonly<Record<string, unknown>>): void;
-  /** Throws `schema_violation` for a bad configuration and nothing else. */
+  /** Throws `schema_violation` for a bad configuration, and nothing else. */
   build(graph: TokenGraph, config: Readonly<Record<string, unknown>>): BuildResult;
 }

@@ -10,12 +10,13 @@ export const forkOwnerSchema = z
   );
 export type ForkOwner = z.infer<typeof forkOwnerSchema>;
 
-/** Completions of which each continues the one before. */
+/** Completions each of which continues the one before it. */
 export type Chain = [GraphNode, ...GraphNode[]];
 
 /**
- * Every trained completion in exactly one chain, chains by their first completion's arrival. `joined` tells the parent within one
- * chain, null where a chain has to begin. A chain begins with a trained completion and ends with one.
+ * Distributes the trained completions to chains, each to exactly one; chains are ordered by the arrival of their first completion.
+ * `joined` returns a node's parent within its chain, `null` when a chain starts at the node. A chain starts and ends with a trained
+ * completion.
  */
 export function ownedChains(
   graph: TokenGraph,
@@ -32,16 +33,16 @@ export function ownedChains(
     if (leaf === undefined) continue;
     const chain = chains.get(leaf);
     if (chain !== undefined) chain.push(node);
-    // What is not trained and comes before anything that is, is in the first trained prompt already.
+    // A completion that is not trained and precedes all trained ones is already part of the first trained prompt.
     else if (isTrained(node)) chains.set(leaf, [node]);
   }
   return [...chains.values()];
 }
 
 /**
- * For each completion the leaf whose chain trains it: the best of the leaves below it. Since the best leaf below a
- * completion is also the best below every later one on its path, what a leaf owns is one unbroken run that ends in it.
- * Completions below which nothing is trained have no owner.
+ * Maps each completion to the leaf whose chain trains it: the best of the leaves below it. The best leaf below a completion is also
+ * the best below every later one on its path, so a leaf owns one unbroken run of completions that ends in it. Completions below which
+ * nothing is trained have no owner.
  */
 function owningLeaves(
   graph: TokenGraph,
@@ -63,7 +64,7 @@ function owningLeaves(
     const before = prior.get(node) ?? null;
     if (before === null) continue;
     const rival = owner.get(before);
-    // Latest first, so for `first` every earlier branch takes over from the later ones.
+    // Nodes are visited latest first, so with `first` every earlier branch replaces the later ones.
     const better = rival === undefined || forkOwner === 'first' || isBetterLeaf(leaf, rival, forkOwner, sampled);
     if (better) owner.set(before, leaf);
   }
@@ -78,11 +79,11 @@ function isBetterLeaf(
 ): boolean {
   const difference = (sampled.get(a) ?? 0) - (sampled.get(b) ?? 0);
   if (by === 'longest' && difference !== 0) return difference > 0;
-  const aWork = doesWork(a);
-  return aWork === doesWork(b) ? a.completion.index > b.completion.index : aWork;
+  const isAnswer = canBeAnswer(a);
+  return isAnswer === canBeAnswer(b) ? a.completion.index > b.completion.index : isAnswer;
 }
 
-/** A compaction or title call may come last, but is not the answer. */
-function doesWork({ completion }: GraphNode): boolean {
+/** Whether the completion can be the final answer: a compaction or title call may come last, but is not the answer. */
+function canBeAnswer({ completion }: GraphNode): boolean {
   return !completion.auxiliary && (completion.callKind === 'main' || completion.callKind === 'subagent');
 }

@@ -8,12 +8,12 @@ import type { Builder, BuildResult } from './builder.ts';
 import { ownedChains } from './chains.ts';
 import { excludedCompletions } from './exclusion.ts';
 
-/** What a module's `createBuilder` is given: the parts that floe's own builders are made of, so that it need not import floe. */
+/** The argument of a module's `createBuilder`: the functions that the built-in builders use, so that a module need not import floe. */
 export type BuilderKit = {
   readonly assembleTrace: typeof assembleTrace;
   readonly excludedCompletions: typeof excludedCompletions;
   readonly ownedChains: typeof ownedChains;
-  /** The error to throw for a configuration field that is wrong. */
+  /** Creates the error to throw for a wrong configuration field. */
   readonly refusal: (field: string, message: string) => FloeError;
 };
 
@@ -60,9 +60,9 @@ const partsSchema = z.object({
 });
 
 /**
- * The builder that a module makes, under the name that the operator gave it. `where` tells of the module in messages. Throws
- * `setup_failed` for a module that does not export `createBuilder`, or whose builder lacks a function. What the builder returns is
- * checked; what it throws that is no `schema_violation`, or returns that is no build result, becomes `builder_failed`.
+ * The builder that a module creates, under the name that the operator configured. `where` names the module in messages. Throws
+ * `setup_failed` for a module that does not export `createBuilder` or whose builder lacks a function. The returned builder throws
+ * `builder_failed` when the module's builder throws anything but `schema_violation`, or returns a value that is not a build result.
  */
 export function customBuilder(name: string, where: string, module: Readonly<Record<string, unknown>>): Builder {
   const parts = partsOf(where, module.createBuilder);

@@ -1,26 +1,22 @@
 import { FloeError } from '../../core/errors.ts';
 import type { StrategySpec } from '../../schema/index.ts';
 import type { Builder } from './builder.ts';
-import { perRequestBuilder } from './per-request.ts';
-import { prefixMergingBuilder } from './prefix-merging.ts';
-import { stepBuilder } from './step.ts';
-
-const BUILT_IN: readonly Builder[] = [prefixMergingBuilder, perRequestBuilder, stepBuilder];
+import { BUILT_IN_BUILDERS } from './built-in.ts';
 
 export type BuilderRegistry = {
   names(): string[];
-  /** Throws `unknown_builder`, naming those there are. */
+  /** Throws `unknown_builder`, whose message lists the registered names. */
   get(strategy: string): Builder;
-  /** Throws `unknown_builder` or `schema_violation`; for submission, before any work is done. */
+  /** Throws `unknown_builder` or `schema_violation`. Called when a task is submitted, before any work is done. */
   check(spec: StrategySpec): void;
 };
 
 /**
- * floe's own builders and `custom` ones, which a task may call by their name or by any of the other names that lead to them. Throws
- * `setup_failed` for a name that is taken.
+ * A registry of the built-in builders and of `custom` ones by the strategies that select them; several strategies may select one
+ * builder. Throws `setup_failed` for a strategy that is already registered.
  */
 export function builderRegistry(custom: ReadonlyMap<string, Builder> = new Map()): BuilderRegistry {
-  const builders = new Map(BUILT_IN.map((builder) => [builder.name, builder]));
+  const builders = new Map(BUILT_IN_BUILDERS.map((builder) => [builder.name, builder]));
   for (const [strategy, builder] of custom) {
     if (builders.has(strategy)) throw new FloeError('setup_failed', `there is a builder "${strategy}" already`);
     builders.set(strategy, builder);
