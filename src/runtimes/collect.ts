@@ -1,21 +1,21 @@
 import { posix } from 'node:path';
+import { MIB } from '../core/bytes.ts';
 import type { ExecResult, Runtime } from './runtime.ts';
 
-const MIB = 1024 * 1024;
-/** What the sandbox says of a failure is the agent's to write, and goes into a row. */
+/** Longest reason for missing artifacts. The agent controls its text, and it is stored in a database row. */
 const REASON_CHARS = 600;
-/** `tar` ends with 1 or 2 when it could not read all that it was to pack, and has packed the rest. */
-const TAR_WARNS = 2;
+/** Highest exit code with which `tar` has packed what it could read although some files were unreadable. */
+const MAX_TAR_WARNING_CODE = 2;
 /** The first bytes of every gzip stream. */
 const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
-/** Of nothing at all, compressed. An archive of one empty file has more than three times as many. */
+/** Size of empty input after gzip. An archive of one empty file is more than three times as large. */
 const EMPTY_GZIP_BYTES = 20;
 
 /**
- * Packs `artifacts`, `logs` and further paths of a folder into one compressed archive, and prints where it is and how that
- * went, a word and a value a line. Files, folders and links as links are packed; nothing else is opened. The names in the
- * archive come from a folder of links to what is packed, so that every `tar` can give them; the links themselves, whose
- * names end in a slash, are left out of it. Another file system is not entered. Arguments: the folder, the most bytes to write, paths below the folder.
+ * Packs `artifacts`, `logs` and further paths of a folder into one compressed archive, and prints the archive's path and the result of
+ * each step, one `word value` per line. It packs files, folders and links (as links) and opens nothing else. The names in the archive
+ * come from a folder of links to the sources, which works with every `tar`; these links, whose names end in a slash, are not packed.
+ * Other file systems are not entered. Arguments: the folder, the most bytes to write, paths below the folder.
  */
 const PACK_SCRIPT = `base=\${1%/}; limit=$2; shift 2
 cd "$base/" && stage=$(mktemp -d) || exit 1
@@ -54,23 +54,23 @@ echo "bytes $(wc -c <packed)"
 echo "archive $stage/packed"`;
 
 export type CollectRequest = {
-  /** Of the compressed archive. */
+  /** Largest compressed archive. */
   readonly maxBytes: number;
-  /** Beside the artifacts and the logs; relative ones are below the workdir. */
+  /** Paths in addition to the artifacts and the logs; relative ones are below the workdir. */
   readonly paths: readonly string[];
 };
 
 export type Collected = {
-  /** A tar archive, compressed with gzip, of names below `artifacts/`, `logs/` and `paths/`. */
+  /** A tar archive, compressed with gzip, with names below `artifacts/`, `logs/` and `paths/`; `null` when there is none. */
   readonly archive: Buffer | null;
-  /** What the archive lacks and why, or why there is none. */
+  /** Which files the archive lacks and why, or why there is none; `null` when it is complete. */
   readonly omitted: string | null;
 };
 
 /**
- * The artifacts, the logs and further paths of a sandbox as one archive; null when there is nothing but empty folders.
- * Rejects as `exec` and `readFile` do. The tree is the agent's: it is the signal that bounds the time. The sandbox needs
- * `tar`, `gzip`, `find`, `head`, `mktemp`, `ln` and `wc`, and room for the archive.
+ * Packs the artifacts, the logs and further paths of a sandbox into one archive; `null` when there are only empty folders. Rejects as
+ * `exec` and `readFile` do. The agent controls the size of the tree, so only the signal bounds the time. The sandbox needs `tar`,
+ * `gzip`, `find`, `head`, `mktemp`, `ln` and `wc`, and disk space for the archive.
  */
 export async function collect(
   runtime: Runtime,
@@ -83,22 +83,22 @@ export async function collect(
   const numbers = [base, String(request.maxBytes + 1)];
   const command = ['/bin/sh', '-c', PACK_SCRIPT, 'floe-collect', ...numbers, ...inside.map(({ path }) => path)];
   const ended = await runtime.exec({ command, cwd: base, env: { LC_ALL: 'C' } }, signal);
-  const said = reportOf(ended.stdout);
+  const report = parseReport(ended.stdout);
   const notes = paths.flatMap(({ given, path }) => (path === null ? [`${given} is not in the sandbox`] : []));
-  for (const index of said.get('missing') ?? []) notes.push(`${inside[Number(index)]?.given} is not there`);
+  for (const index of report.get('missing') ?? []) notes.push(`${inside[Number(index)]?.given} is not there`);
   let archive: Buffer | null = null;
-  if (!said.has('empty')) {
-    const problem = whyNotPacked(ended, said, request.maxBytes);
-    archive = problem === null ? await readArchive(runtime, said, request.maxBytes, signal) : null;
+  if (!report.has('empty')) {
+    const problem = packingProblem(ended, report, request.maxBytes);
+    archive = problem === null ? await readArchive(runtime, report, request.maxBytes, signal) : null;
     if (problem !== null) notes.push(problem);
     else if (archive === null) notes.push('what the sandbox packed is not an archive');
-    else if (statusOf(said, 'tar') !== 0) notes.push(withoutEnd(ended.stderr));
+    else if (numberOf(report, 'tar') !== 0) notes.push(firstErrors(ended.stderr));
   }
   if (archive === null && notes.length === 0) return null;
   return { archive, omitted: notes.length === 0 ? null : notes.join('; ').slice(0, REASON_CHARS) };
 }
 
-/** The path relative to the folder, empty for the folder itself; null when it is not below. */
+/** The path relative to the folder, empty for the folder itself; `null` when it is not below the folder. */
 function pathBelow(base: string, workdir: string, given: string): string | null {
   const path = posix.relative(base, posix.resolve(workdir, given));
   return path === '..' || path.startsWith('../') ? null : path;
@@ -106,7 +106,8 @@ function pathBelow(base: string, workdir: string, given: string): string | null 
 
 type Report = ReadonlyMap<string, readonly string[]>;
 
-function reportOf(stdout: string): Report {
+/** The values of each word that the script printed. */
+function parseReport(stdout: string): Report {
   const report = new Map<string, string[]>();
   for (const line of stdout.split('\n')) {
     const [word = '', ...rest] = line.split(' ');
@@ -115,22 +116,22 @@ function reportOf(stdout: string): Report {
   return report;
 }
 
-/** NaN when the script did not come that far. */
-function statusOf(report: Report, word: string): number {
+/** The first value of a word as a number; NaN when the script ended before it printed one. */
+function numberOf(report: Report, word: string): number {
   return Number.parseInt(report.get(word)?.[0] ?? '', 10);
 }
 
-/** null when there is an archive to read. */
-function whyNotPacked(ended: ExecResult, report: Report, maxBytes: number): string | null {
-  const bytes = statusOf(report, 'bytes');
-  const tar = statusOf(report, 'tar');
-  const because = `: ${withoutEnd(ended.stderr)}`;
+/** Why there is no archive; `null` when there is one to read. */
+function packingProblem(ended: ExecResult, report: Report, maxBytes: number): string | null {
+  const bytes = numberOf(report, 'bytes');
+  const tar = numberOf(report, 'tar');
+  const because = `: ${firstErrors(ended.stderr)}`;
   if (ended.killedBy !== null) return `packing exceeded the limit on ${ended.killedBy}`;
   if (Number.isNaN(bytes)) return `packing ended with exit code ${ended.exitCode}${because}`;
   if (bytes > maxBytes) return `the archive is larger than the ${maxBytes / MIB} MiB of artifacts.max_mb`;
-  if (statusOf(report, 'head') !== 0) return `the archive could not be written${because}`;
-  if (statusOf(report, 'gzip') !== 0) return `gzip ended with exit code ${statusOf(report, 'gzip')}${because}`;
-  if (!(tar <= TAR_WARNS) || (tar !== 0 && bytes <= EMPTY_GZIP_BYTES))
+  if (numberOf(report, 'head') !== 0) return `the archive could not be written${because}`;
+  if (numberOf(report, 'gzip') !== 0) return `gzip ended with exit code ${numberOf(report, 'gzip')}${because}`;
+  if (!(tar <= MAX_TAR_WARNING_CODE) || (tar !== 0 && bytes <= EMPTY_GZIP_BYTES))
     return `tar ended with exit code ${tar}${because}`;
   return null;
 }
@@ -145,7 +146,7 @@ async function readArchive(
   return bytes?.subarray(0, GZIP_MAGIC.length).equals(GZIP_MAGIC) ? bytes : null;
 }
 
-/** The first messages tell which files it is about; the last only that there were some. */
-function withoutEnd(stderr: string): string {
+/** The start of the error output, which names the affected files. Its end states only that there were errors. */
+function firstErrors(stderr: string): string {
   return stderr.trim().slice(0, REASON_CHARS);
 }

@@ -1,31 +1,66 @@
 import { randomBytes } from 'node:crypto';
-import { mkdir, rm } from 'node:fs/promises';
-import { join } from 'node:path';
+import { constants } from 'node:fs';
+import { type FileHandle, mkdir, open, readFile, realpath, rm, stat } from 'node:fs/promises';
+import { dirname, join, resolve, sep } from 'node:path';
+import { MIB } from '../core/bytes.ts';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
-import { checkEnvironment } from './bubblewrap/command.ts';
-import { missingProgram } from './bubblewrap/host.ts';
-import { LocalRuntime } from './local-runtime.ts';
+import { removeTree } from '../core/remove-tree.ts';
+import type { SandboxFile } from '../core/sandbox.ts';
+import { baseEnvironment, checkEnvironment, missingProgram, refuseNul } from './environment.ts';
 import type { Cgroups } from './processes/cgroup.ts';
+import { endOwned } from './processes/orphans.ts';
 import { labelled, type Owner } from './processes/owner.ts';
-import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from './runtime.ts';
-import type { Spawner } from './spawn/spawner.ts';
+import type {
+  ExecRequest,
+  ExecResult,
+  Runtime,
+  RuntimePaths,
+  RuntimeProblem,
+  RuntimeProvider,
+  StartRequest,
+} from './runtime.ts';
+import { argvOf, execResult, type SandboxParts, SandboxRuntime, TOOL_OUTPUT_BYTES } from './sandbox-runtime.ts';
+import type { Spawner, SpawnLimits, SpawnRequest, SpawnResult } from './spawn/spawner.ts';
+import { DEFAULT_FILE_MODE, EXTRACT_SCRIPT, PACK_SCRIPT } from './transfer.ts';
+
+/** Unit of RLIMIT_FSIZE in every shell. */
+const ULIMIT_BLOCK_BYTES = 512;
+/** Environment variable that marks the processes of a command, so that those that leave its process group are found. */
+const MARK = 'FLOE_COMMAND_MARK';
+/** Directories that are created for each session. */
+const SESSION_DIRS = ['work', 'home', 'tmp', 'artifacts', 'logs'];
+
+/**
+ * Joins a control group if that is allowed (no process leaves one by forking), sets the limits that every system has and becomes
+ * the command, through `setpriv` where util-linux is installed, so that the command dies with its parent. Arguments: the group's
+ * directory or an empty string, largest file in blocks or an empty string, the command.
+ */
+const EXEC_SCRIPT = `[ -z "$1" ] || { echo 0 >"$1/cgroup.procs"; } 2>/dev/null || :
+ulimit -c 0
+[ -z "$2" ] || ulimit -f "$2"
+shift 2
+if command -v setpriv >/dev/null 2>&1; then exec setpriv --pdeathsig KILL -- /bin/sh -c 'exec "$@"' sh "$@"; fi
+exec "$@"`;
+
+/** A command and the largest file that it may write, in units of {@link ULIMIT_BLOCK_BYTES}; an empty string for no limit. */
+type LocalCommand = Omit<SpawnRequest, 'marker' | 'onOutput'> & { readonly fileBlocks: string };
+
+/** Limits of the tools that floe itself runs in a session. */
+const NO_LIMITS: SpawnLimits = { memoryBytes: Number.POSITIVE_INFINITY, taskCount: Number.POSITIVE_INFINITY };
 
 export type LocalOptions = {
   readonly spawner: Spawner;
   readonly clock: Clock;
   readonly stateDir: string;
   readonly owner: Owner;
-  /** null: none can be made here. */
+  /** Resolves with `null` when this process may not create control groups. */
   readonly cgroups: () => Promise<Cgroups | null>;
 };
 
-/** Of a session's directory, one each. */
-const DIRS = ['work', 'home', 'tmp', 'artifacts', 'logs'];
-
 /**
- * Runs sessions as plain processes of the gateway's own user, in a directory of their own. There is no isolation: an
- * agent can read and change whatever the gateway's user can. For agents and tasks that are trusted.
+ * Runs sessions as plain processes of the gateway's user, each in its own directory, without isolation: an agent can read and
+ * change whatever that user can. For trusted agents and tasks.
  */
 export class LocalProvider implements RuntimeProvider {
   readonly backend = 'local';
@@ -51,7 +86,7 @@ export class LocalProvider implements RuntimeProvider {
     checkEnvironment(spec.env);
     const dir = join(this.dir, request.name);
     try {
-      for (const name of DIRS) await mkdir(join(dir, name), { recursive: true, mode: 0o700 });
+      for (const name of SESSION_DIRS) await mkdir(join(dir, name), { recursive: true, mode: 0o700 });
       signal.throwIfAborted();
       const { clock, owner } = this.options;
       const cgroups = await this.options.cgroups();
@@ -65,4 +100,189 @@ export class LocalProvider implements RuntimeProvider {
       throw asFloeError(error, 'runtime_failed');
     }
   }
+}
+
+export type LocalParts = SandboxParts & {
+  /** Random, so that another session cannot guess the mark of this one's commands. */
+  readonly token: string;
+};
+
+export class LocalRuntime extends SandboxRuntime<LocalParts> {
+  readonly backend = 'local';
+  readonly isolation = 'none';
+  readonly paths: RuntimePaths;
+  readonly proxyOrigin: string;
+  /** True once a spawn helper died while it ran a command of this sandbox; processes of that command may still be alive. */
+  private helperDied = false;
+  private nextCommand = 0;
+
+  constructor(parts: LocalParts) {
+    super(parts);
+    const { dir, request } = parts;
+    this.paths = {
+      workdir: join(dir, 'work'),
+      home: join(dir, 'home'),
+      artifacts: join(dir, 'artifacts'),
+      logs: join(dir, 'logs'),
+    };
+    this.proxyOrigin = request.proxy?.tcpOrigin ?? '';
+  }
+
+  async exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
+    const { clock, request: start } = this.parts;
+    const { spec } = start;
+    const startedMs = clock.monotonicMs();
+    signal.throwIfAborted();
+    this.refuseStopped();
+    const cwd = resolve(this.paths.workdir, request.cwd ?? '.');
+    if (!(await isDirectory(cwd))) {
+      throw new FloeError('workdir_missing', `there is no directory ${cwd}`, { path: cwd });
+    }
+    const env = { ...this.environment(), ...spec.env, ...request.env };
+    const argv = argvOf(request.command);
+    checkEnvironment(env);
+    refuseNul('the command', argv);
+    const ended = await this.run(
+      {
+        argv,
+        fileBlocks: String(Math.ceil((spec.max_file_mb * MIB) / ULIMIT_BLOCK_BYTES)),
+        env,
+        cwd,
+        stdin: request.stdin,
+        maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
+        limits: { memoryBytes: spec.memory_mb * MIB, taskCount: spec.max_processes },
+      },
+      signal,
+    );
+    return execResult(ended, clock.monotonicMs() - startedMs);
+  }
+
+  async writeFiles(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
+    for (const file of files) {
+      signal.throwIfAborted();
+      this.refuseStopped();
+      const path = resolve(this.paths.workdir, file.path);
+      await this.refuseOutside(path);
+      await mkdir(dirname(path), { recursive: true });
+      // An existing link is replaced, never written through.
+      await rm(path, { force: true });
+      const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
+      await this.withFile(path, flags, async (handle) => {
+        await handle.writeFile(file.content);
+        await handle.chmod(file.mode ?? DEFAULT_FILE_MODE);
+      });
+    }
+  }
+
+  async uploadDir(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
+    const to = resolve(this.paths.workdir, target);
+    await this.refuseOutside(to);
+    const report = join(this.parts.dir, `packing-${this.nextCommand}`);
+    const extract = ['/bin/sh', '-c', EXTRACT_SCRIPT, 'sh', to];
+    const argv = ['/bin/sh', '-c', PACK_SCRIPT, 'floe-upload', hostDir, report, ...extract];
+    const tool = { argv, fileBlocks: '', env: this.environment(), maxOutputBytes: TOOL_OUTPUT_BYTES };
+    const ended = await this.run(tool, signal);
+    const packingFailed = (await readFile(report).catch(() => null)) !== null;
+    await rm(report, { force: true });
+    if (ended.exitCode === 0 && !packingFailed) return;
+    throw new FloeError(
+      'runtime_failed',
+      `sandbox ${this.name} could not upload ${hostDir}: ${ended.stderr.toString()}`,
+    );
+  }
+
+  async readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
+    signal.throwIfAborted();
+    const from = resolve(this.paths.workdir, path);
+    const real = await realpath(from).catch(() => null);
+    if (real === null || !(await stat(real)).isFile()) return null;
+    await this.refuseOutside(real);
+    const flags = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+    return this.withFile(real, flags, async (handle) => {
+      const info = await handle.stat();
+      if (!info.isFile()) return null;
+      const { buffer, bytesRead } = await handle.read(Buffer.alloc(Math.min(info.size, maxBytes) + 1));
+      if (bytesRead > maxBytes) {
+        throw new FloeError('runtime_failed', `${from} is larger than ${maxBytes} bytes`, { path: from });
+      }
+      return buffer.subarray(0, bytesRead);
+    });
+  }
+
+  protected async remove(): Promise<void> {
+    const { owner, clock, dir } = this.parts;
+    if (this.helperDied) await endOwned(owner.id, ({ name }) => name === this.name, clock).catch(() => {});
+    await removeTree(dir).catch(() => {});
+  }
+
+  private environment(): Record<string, string> {
+    const path = process.env.PATH;
+    return {
+      ...baseEnvironment(this.paths.home),
+      TMPDIR: join(this.parts.dir, 'tmp'),
+      ...(path === undefined ? {} : { PATH: path }),
+    };
+  }
+
+  private async run(command: LocalCommand, signal: AbortSignal): Promise<SpawnResult> {
+    signal.throwIfAborted();
+    this.refuseStopped();
+    const { argv, fileBlocks, limits = NO_LIMITS, ...rest } = command;
+    const mark = `${this.name}:${this.nextCommand++}:${this.parts.token}`;
+    const { onActivity } = this.parts.request;
+    return this.runCommand(null, signal, async (cgroup) => {
+      const cgroups = cgroup?.directories ?? [];
+      const child = await this.parts.spawner.spawn({
+        ...rest,
+        argv: ['/bin/sh', '-c', EXEC_SCRIPT, 'floe-exec', cgroups[0] ?? '', fileBlocks, ...argv],
+        env: { ...command.env, [MARK]: mark },
+        marker: `${MARK}=${mark}`,
+        limits: { ...limits, cgroups },
+        onOutput: onActivity,
+      });
+      try {
+        return await this.awaitEnd(child, child.done, signal);
+      } catch (error) {
+        if (FloeError.is(error) && error.details.helper === 'died') this.helperDied = true;
+        throw error;
+      }
+    });
+  }
+
+  /** Throws `runtime_failed` when the path, after all links are resolved, is not below the session's directory. */
+  private async refuseOutside(path: string): Promise<void> {
+    const root = await realpath(this.parts.dir);
+    let existing = path;
+    for (;;) {
+      const real = await realpath(existing).catch(() => null);
+      if (real !== null) {
+        if (real === root || real.startsWith(root + sep)) return;
+        break;
+      }
+      if (dirname(existing) === existing) break;
+      existing = dirname(existing);
+    }
+    throw new FloeError('runtime_failed', `${path} is outside the directory of sandbox ${this.name}`, { path });
+  }
+
+  private async withFile<T>(path: string, flags: number, use: (handle: FileHandle) => Promise<T>): Promise<T> {
+    let handle: FileHandle;
+    try {
+      handle = await open(path, flags, 0o600);
+    } catch (cause) {
+      throw new FloeError('runtime_failed', `sandbox ${this.name}: ${(cause as Error).message}`, { path }, cause);
+    }
+    try {
+      return await use(handle);
+    } finally {
+      await handle.close();
+    }
+  }
+}
+
+async function isDirectory(path: string): Promise<boolean> {
+  return stat(path).then(
+    (info) => info.isDirectory(),
+    () => false,
+  );
 }

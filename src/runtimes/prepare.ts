@@ -1,24 +1,26 @@
-import { readFile, stat } from 'node:fs/promises';
+import { readFile, realpath, stat } from 'node:fs/promises';
+import { sep } from 'node:path';
+import { MIB } from '../core/bytes.ts';
 import { type Clock, sleep, systemClock } from '../core/clock.ts';
 import { asFloeError, FloeError } from '../core/errors.ts';
 import type { PrepareAction } from '../schema/index.ts';
 import type { ExecResult, Runtime } from './runtime.ts';
-import { allowedSource } from './upload-root.ts';
 
 export type PrepareOptions = {
-  /** Host directories that upload sources may lie in; empty: no uploads. */
+  /** Host directories below which upload sources must be; when empty, no uploads are allowed. */
   readonly uploadRoots: readonly string[];
   readonly clock?: Clock | undefined;
 };
 
-/** Tail of a failed command's error output that goes into the message. */
+/** Tail of a failed command's error output that goes into the error message. */
 const STDERR_CHARS = 2_000;
-/** A file is sent in one piece; what is larger belongs into a directory, which is streamed. */
-const MAX_UPLOAD_FILE_BYTES = 256 * 1024 * 1024;
+/** Largest single file, since a file is sent in one piece. Larger ones belong into a directory, which is streamed. */
+const MAX_UPLOAD_FILE_BYTES = 256 * MIB;
 
 /**
- * Runs the actions in order. Rejects with `prepare_failed` (details: `index`, `type`, `stderr`), with `source_forbidden`
- * when an upload source is not below an upload root once all links are followed, or with the signal's reason.
+ * Runs the actions in order. Rejects with `prepare_failed` (details: `index`, `type`, `stderr`), with `source_forbidden` when an upload
+ * source is not below an upload root after all links are resolved, with `runtime_failed` when the spawn helper died, or with the
+ * signal's reason.
  */
 export async function runPrepare(
   runtime: Runtime,
@@ -32,7 +34,7 @@ export async function runPrepare(
     } catch (thrown) {
       signal.throwIfAborted();
       const error = asFloeError(thrown, 'runtime_failed');
-      // A helper that died says nothing of the action: the session is worth another try.
+      // The death of the spawn helper is not the action's fault, so it keeps its code and the session is retried.
       if (error.code === 'source_forbidden' || (error.code === 'runtime_failed' && error.details.helper === 'died')) {
         throw new FloeError(error.code, `prepare[${index}] (${action.type}): ${error.message}`, {
           ...error.details,
@@ -94,7 +96,6 @@ async function runCommand(
     const result = await runtime.exec({ command, cwd, env }, signal);
     if (result.exitCode === 0 && result.killedBy === null) return;
     if (attempt >= max_attempts) throw commandFailure(result, attempt);
-    // Doubles from try to try, as a command that fails for want of something remote needs.
     await sleep(clock, retry_backoff_seconds * 1000 * 2 ** (attempt - 1), signal);
   }
 }
@@ -107,9 +108,30 @@ function commandFailure(result: ExecResult, attempts: number): FloeError {
       : result.exitCode === null
         ? `was ended by ${result.signal}`
         : `exited with ${result.exitCode}`;
-  return new FloeError('prepare_failed', `the command ${how} (try ${attempts}): ${stderr}`, {
+  return new FloeError('prepare_failed', `the command ${how} (attempt ${attempts}): ${stderr}`, {
     stderr,
     exit_code: result.exitCode,
     attempts,
   });
+}
+
+/**
+ * Resolves all links of a host path that a task names. Rejects with `source_forbidden` when the result is not below an upload root, and
+ * with `prepare_failed` when the path is below one but does not exist.
+ */
+export async function allowedSource(source: string, uploadRoots: readonly string[]): Promise<string> {
+  const roots = await Promise.all(uploadRoots.map((root) => realpath(root).catch(() => null)));
+  const real = await realpath(source).catch(() => null);
+  const allowed = roots.some(
+    (root) => root !== null && real !== null && (real === root || real.startsWith(below(root))),
+  );
+  if (real !== null && allowed) return real;
+  // The error for a path outside the upload roots must not reveal whether it exists.
+  const inside = uploadRoots.some((root) => source.startsWith(below(root)));
+  if (real === null && inside) throw new FloeError('prepare_failed', `there is no ${source} on this node`);
+  throw new FloeError('source_forbidden', `${source} is not below an upload root of this node`, { source });
+}
+
+function below(root: string): string {
+  return root.endsWith(sep) ? root : root + sep;
 }

@@ -11,22 +11,22 @@ import type { Spawner } from './spawn/spawner.ts';
 export type RuntimeProviderOptions = {
   readonly spawner: Spawner;
   readonly clock: Clock;
-  /** Sandboxes get their directories below it; nobody else may use it. */
+  /** Parent of the sandboxes' directories. No other process may use it. */
   readonly stateDir: string;
-  /** Whether tasks may ask for `network: host`; default: no. */
+  /** Whether tasks may request `network: host`; default: no. */
   readonly allowHostNetwork?: boolean | undefined;
-  /** Whom the sandboxes are labelled with; default: somebody new, whom nobody reaps for. */
+  /** The owner in the sandboxes' labels; default: a new random owner, whose leftover processes no later gateway ends. */
   readonly owner?: Owner | undefined;
 };
 
-/** Every sandbox back end, whether or not it works on this host: ask its `probe`. */
+/** Every sandbox back end, whether or not it works on this host; its `probe` checks that. */
 export function createRuntimeProviders(options: RuntimeProviderOptions): Map<RuntimeBackend, RuntimeProvider> {
   const { spawner, clock, stateDir, allowHostNetwork = false } = options;
   const owner = options.owner ?? { id: randomBytes(8).toString('hex'), instance: String(process.pid) };
-  let found: Promise<Cgroups | null> | null = null;
+  let probed: Promise<Cgroups | null> | null = null;
   const cgroups = (): Promise<Cgroups | null> => {
-    found ??= Cgroups.find(clock, owner.id);
-    return found;
+    probed ??= Cgroups.find(clock, owner.id);
+    return probed;
   };
   const common = { spawner, clock, stateDir, owner, cgroups };
   return new Map<RuntimeBackend, RuntimeProvider>([

@@ -12,8 +12,8 @@ const MIB = 1024 * 1024;
 /** For a shell, the folder of temporary files. */
 const TMP = `"\${TMPDIR:-/tmp}"`;
 
-describeIf(null, 'what an agent leaves in a local sandbox', () => suite('local'));
-describeIf(problem, 'what an agent leaves in a bubblewrap sandbox', () => suite('bubblewrap'));
+describeIf(null, 'collect in a local sandbox', () => suite('local'));
+describeIf(problem, 'collect in a bubblewrap sandbox', () => suite('bubblewrap'));
 
 function suite(backend: 'local' | 'bubblewrap'): void {
   const bubblewrap = backend === 'bubblewrap' ? it : () => {};
@@ -54,7 +54,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
       .sort();
   }
 
-  it('is packed under the names of its folders, further paths under their own', async () => {
+  it('packs artifacts, logs and further paths each under its own name', async () => {
     const runtime = await after(
       'mkdir -p "$A/sub" "$L/pi" out/deep; echo a >"$A/sub/a b"; echo l >"$L/pi/log"; echo o >out/deep/o; echo f >f; echo no >g',
     );
@@ -73,13 +73,13 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     await runtime.stop();
   });
 
-  it('is nothing when there are only empty folders', async () => {
+  it('returns null when there are only empty folders', async () => {
     const runtime = await after('mkdir -p "$L/pi/sessions" out');
     expect(await collect(runtime, { maxBytes: MIB, paths: ['out'] }, never)).toBeNull();
     await runtime.stop();
   });
 
-  it('is told to lack the further paths that are not there, or not in the sandbox', async () => {
+  it('reports further paths that do not exist or are outside the sandbox', async () => {
     const runtime = await after('echo a >"$A/a"');
     const paths = ['nowhere', ...(backend === 'local' ? ['/etc/hostname'] : [])];
     const collected = await collect(runtime, { maxBytes: MIB, paths }, never);
@@ -94,7 +94,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     await Promise.all([runtime.stop(), alone.stop()]);
   });
 
-  it('keeps links as links, and opens no pipe, socket or device', async () => {
+  it('packs links as links and opens no pipe, socket or device', async () => {
     const runtime = await after(
       `cd "$A"; ln -s / root; ln -s loop loop; ln -s ../artifacts self; ln -s /etc/passwd p; mkfifo fifo; echo f >file
        ln file again; mkdir .hidden; echo h >.hidden/h; echo d >-rf; echo n >"two
@@ -113,7 +113,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('is not what a further path leads to when that is a link, nor the archive itself', async () => {
+  it('packs neither the target of a link nor the archive itself', async () => {
     const runtime = await after(`ln -s / out; echo a >"$A/a"; echo t >${TMP}/t; mkdir out2; ln -s /etc out2/etc`);
     const tmp = join(runtime.paths.artifacts, '..', 'tmp');
     const collected = await collect(runtime, { maxBytes: MIB, paths: ['out', 'out2', tmp] }, never);
@@ -122,7 +122,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('costs no more than its content when its files are holes of terabytes', async () => {
+  it('packs sparse files of terabytes in little time and space', async () => {
     const spec = { max_file_mb: 16 * MIB };
     const runtime = await after('for i in 1 2 3; do truncate -s 9T "$A/$i"; done; echo end >>"$A/3"', spec);
     const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
@@ -132,7 +132,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('is left out when it is larger than allowed, and is not packed to its end for that', async () => {
+  it('omits an archive that is larger than allowed without packing all of it', async () => {
     const runtime = await after('head -c 40000000 /dev/urandom >"$A/noise"');
     expect(await collect(runtime, { maxBytes: MIB, paths: [] }, never)).toEqual({
       archive: null,
@@ -143,7 +143,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('fits when it has exactly the bytes that are allowed', async () => {
+  it('accepts an archive of exactly the allowed size', async () => {
     const runtime = await after('head -c 3000 /dev/urandom >"$A/noise"');
     const bytes = (await collect(runtime, { maxBytes: MIB, paths: [] }, never))?.archive?.length ?? 0;
     expect(bytes).toBeGreaterThan(3000);
@@ -152,7 +152,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('of a tree that takes for ever is given up with the signal, and no process is left', async () => {
+  it('stops when the signal aborts and leaves no process, however long the tree takes', async () => {
     const seconds = uniqueSeconds();
     const runtime = await withTar(`case "$1" in --version) echo GNU ;; *) sleep ${seconds} ;; esac`, 'echo a >"$A/a"');
     const controller = new AbortController();
@@ -165,7 +165,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('is packed by a tar that knows none of the options of the GNU one', async () => {
+  it('works with a tar that has none of the options of GNU tar', async () => {
     const plain = 'case "$*" in *--*) echo "no such option" >&2; exit 1 ;; esac; exec /usr/bin/tar "$@"';
     const runtime = await withTar(plain, 'echo a >"$A/a"; ln -s a "$A/l"; mkdir out; echo o >out/o');
     const collected = await collect(runtime, { maxBytes: MIB, paths: ['out'] }, never);
@@ -186,7 +186,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('comes with what tar could not read', async () => {
+  it('reports the files that tar could not read', async () => {
     const complain = 'cat >/dev/null; echo content; echo "a: Cannot open" >&2; exit 2';
     const runtime = await withTar(`case "$1" in --version) echo GNU ;; *) ${complain} ;; esac`, 'echo a >"$A/a"');
     const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
@@ -195,7 +195,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  it('is left out when the programs of the sandbox pack something else', async () => {
+  it('omits output of the sandbox that is not an archive', async () => {
     const runtime = await withTar(
       ':',
       'echo a >"$A/a"; printf "#!/bin/sh\\necho nothing" >"$BIN/gzip"; chmod 755 "$BIN/gzip"',

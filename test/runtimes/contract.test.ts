@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from '
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
 import { type RuntimeBackend, runtimeSpecSchema } from '../../src/schema/index.ts';
 import { describeIf } from '../skip.ts';
@@ -11,7 +11,7 @@ import { bubblewrapMissing, never, processesMentioning, uniqueSeconds, Workbench
 const problem = await bubblewrapMissing();
 
 describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backend) => {
-  describeIf(backend === 'bubblewrap' ? problem : null, 'keeps the contract', () => {
+  describeIf(backend === 'bubblewrap' ? problem : null, 'as every back end', () => {
     let bench: Workbench;
     let runtime: Runtime;
     beforeAll(async () => {
@@ -24,50 +24,50 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
     });
     const sh = (command: string) => runtime.exec({ command }, never);
 
-    test('says that it works here', async () => {
+    it('reports no problem on this host', async () => {
       expect(await bench.provider(backend).probe()).toBeNull();
     });
 
-    test('gives back exit code, output and errors of a command', async () => {
+    it('returns exit code, output and errors of a command', async () => {
       const result = await sh('echo out; echo err >&2; exit 7');
       expect(result).toMatchObject({ exitCode: 7, signal: null, stdout: 'out\n', stderr: 'err\n', killedBy: null });
       expect(result.droppedBytes).toBe(0);
     });
 
-    test('runs a list without a shell', async () => {
+    it('runs a list without a shell', async () => {
       const result = await runtime.exec({ command: ['printf', '%s|', '$HOME', 'a b'] }, never);
       expect(result.stdout).toBe('$HOME|a b|');
     });
 
-    test('reports a command that does not exist with exit code 127', async () => {
+    it('reports a command that does not exist with exit code 127', async () => {
       const result = await runtime.exec({ command: ['no-such-program'] }, never);
       expect(result.exitCode).toBe(127);
       expect(result.stderr).toContain('no-such-program');
     });
 
-    test('reports the signal that ended a command', async () => {
+    it('reports the signal that ended a command', async () => {
       expect(await sh('kill -TERM $$')).toMatchObject({ exitCode: null, signal: 'SIGTERM', killedBy: null });
     });
 
-    test('feeds stdin and closes it', async () => {
+    it('feeds stdin and closes it', async () => {
       const stdin = 'first\nsecond\n'.repeat(20);
       const result = await runtime.exec({ command: 'wc -l', stdin }, never);
       expect(result.stdout.trim()).toBe('40');
     });
 
-    test('starts in the workdir, or in the directory asked for', async () => {
+    it('starts a command in the workdir or in the requested directory', async () => {
       expect((await sh('pwd')).stdout.trim()).toBe(runtime.paths.workdir);
       await sh('mkdir -p sub');
       const below = await runtime.exec({ command: 'pwd', cwd: 'sub' }, never);
       expect(below.stdout.trim()).toBe(`${runtime.paths.workdir}/sub`);
     });
 
-    test('names a directory to run in that does not exist', async () => {
+    it('rejects a working directory that does not exist', async () => {
       const running = runtime.exec({ command: 'true', cwd: '/no/such/dir' }, never);
       await expect(running).rejects.toMatchObject({ code: 'workdir_missing', details: { path: '/no/such/dir' } });
     });
 
-    test("builds the environment from the spec and the request, and from nothing of the gateway's", async () => {
+    it("builds the environment from the spec and the request, without the gateway's variables", async () => {
       process.env.FLOE_TEST_SECRET = 'must not leak';
       const result = await runtime.exec({ command: 'env', env: { FROM_EXEC: 'line1\nline2' } }, never);
       delete process.env.FLOE_TEST_SECRET;
@@ -77,14 +77,14 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       expect(result.stdout).not.toContain('must not leak');
     });
 
-    test.each([
+    it.each([
       ['a NUL in a value', { A: 'x\0--bind\0/\0/host' }],
       ['an equals sign in a name', { 'A=B': 'x' }],
     ])('refuses %s', async (_what, env) => {
       await expect(runtime.exec({ command: 'true', env }, never)).rejects.toMatchObject({ code: 'schema_violation' });
     });
 
-    test('keeps the first and the last half of a long output and counts the rest', async () => {
+    it('keeps the first and the last half of a long output and counts the rest', async () => {
       const result = await sh('echo begin; yes middle | head -c 100000; echo end');
       expect(result.stdout).toMatch(/^begin\n/);
       expect(result.stdout).toMatch(/end\n$/);
@@ -92,14 +92,14 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       expect(result.stdout.length).toBe(Math.floor(0.001 * 1024 * 1024));
     });
 
-    test('lets no background process outlive its command', async () => {
+    it('leaves no background process after its command', async () => {
       const [plain, detached] = [uniqueSeconds(), uniqueSeconds()];
       await sh(`sleep ${plain} >/dev/null 2>&1 & setsid sleep ${detached} </dev/null >/dev/null 2>&1 & echo started`);
       expect(await processesMentioning(plain)).toEqual([]);
       expect(await processesMentioning(detached)).toEqual([]);
     });
 
-    test('kills everything when the signal aborts, and rejects with its reason', async () => {
+    it('kills every process when the signal aborts and rejects with its reason', async () => {
       const seconds = uniqueSeconds();
       const controller = new AbortController();
       const reason = new Error('enough');
@@ -109,46 +109,48 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       expect(await processesMentioning(seconds)).toEqual([]);
     });
 
-    test('rejects at once when the signal has aborted already', async () => {
+    it('rejects without running the command when the signal has already aborted', async () => {
       const reason = new Error('too late');
       await expect(runtime.exec({ command: 'true' }, AbortSignal.abort(reason))).rejects.toBe(reason);
     });
 
-    test('writes files with parents, modes and long names, and reads them back', async () => {
+    it('writes files with parents, modes, long and non-ASCII names, and reads them back', async () => {
       const long = `deep/${'n'.repeat(120)}/file`;
       const content = Buffer.from([0, 255, 10, 13, 0]);
       const files = [
         { path: long, content },
         { path: `${runtime.paths.home}/tool`, content: '#!/bin/sh\necho ran\n', mode: 0o755 },
         { path: 'empty', content: '' },
+        { path: 'ä/漢字', content: 'non-ASCII' },
       ];
       await runtime.writeFiles(files, never);
       expect(await runtime.readFile(long, 100, never)).toEqual(content);
       expect(await runtime.readFile('empty', 0, never)).toEqual(Buffer.alloc(0));
+      expect((await runtime.readFile('ä/漢字', 100, never))?.toString()).toBe('non-ASCII');
       const result = await runtime.exec({ command: [`${runtime.paths.home}/tool`] }, never);
       expect(result.stdout).toBe('ran\n');
     });
 
-    test('replaces a file that is there, also one that may not be written', async () => {
+    it('replaces an existing file, even a read-only one', async () => {
       await sh('echo old > twice; chmod 400 twice');
       await runtime.writeFiles([{ path: 'twice', content: 'new' }], never);
       expect((await runtime.readFile('twice', 10, never))?.toString()).toBe('new');
     });
 
-    test('reads nothing where there is no regular file, and never waits for a FIFO', async () => {
+    it('returns null where there is no regular file and never waits for a FIFO', async () => {
       await sh('mkfifo pipe; mkdir -p folder');
       for (const path of ['absent', 'pipe', 'folder', '/dev/zero']) {
         expect(await runtime.readFile(path, 10, never)).toBeNull();
       }
     });
 
-    test('refuses to read more than allowed', async () => {
+    it('rejects a file that is larger than allowed', async () => {
       await sh('head -c 11 /dev/zero > eleven');
       expect(await runtime.readFile('eleven', 11, never)).toHaveLength(11);
       await expect(runtime.readFile('eleven', 10, never)).rejects.toMatchObject({ code: 'runtime_failed' });
     });
 
-    test('uploads a directory with its links as links', async () => {
+    it('uploads a directory with its links as links', async () => {
       const source = join(bench.dir, 'upload');
       mkdirSync(join(source, 'sub dir'), { recursive: true });
       writeFileSync(join(source, 'sub dir', '-odd name\n'), 'content');
@@ -161,12 +163,12 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       expect((await sh('readlink up/link; up/run')).stdout).toBe('/etc/hostname\nuploaded\n');
     });
 
-    test('says why a directory could not be uploaded', async () => {
+    it('rejects when a directory cannot be uploaded', async () => {
       const upload = runtime.uploadDir(join(bench.dir, 'absent'), 'x', never);
       await expect(upload).rejects.toMatchObject({ code: 'runtime_failed' });
     });
 
-    test('leaves nothing after stop, and may be stopped twice', async () => {
+    it('leaves no process or directory after it is stopped, also when stopped twice', async () => {
       const other = await bench.start(backend);
       const seconds = uniqueSeconds();
       const running = other.exec({ command: `sleep ${seconds}` }, never);
@@ -178,7 +180,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       await expect(other.exec({ command: 'true' }, never)).rejects.toMatchObject({ code: 'runtime_failed' });
     });
 
-    test('leaves nothing when starting is aborted', async () => {
+    it('leaves no directory when its start is aborted', async () => {
       const reason = new Error('changed my mind');
       const controller = new AbortController();
       const request = {
@@ -193,7 +195,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       expect(await bench.sessionDirs()).toHaveLength(1);
     });
 
-    test('ends a fork bomb, and only that command', async () => {
+    it('ends a fork bomb and no other command', async () => {
       const bomb = await bench.start(backend, { max_processes: 40 });
       const result = await bomb.exec({ command: ['bash', '-c', 'while :; do sleep 30 & done 2>/dev/null'] }, never);
       expect(result.killedBy).toBe('processes');
@@ -202,7 +204,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       await bomb.stop();
     });
 
-    test('ends a command that takes too much memory, and only that', async () => {
+    it('ends a command that takes too much memory and no other command', async () => {
       const hungry = await bench.start(backend, { memory_mb: 64 });
       const eat = 'a=$(head -c 1000000 /dev/zero | tr "\\0" x); while :; do a=$a$a; done';
       const result = await hungry.exec({ command: `${eat}` }, never);
@@ -211,14 +213,14 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
       await hungry.stop();
     });
 
-    test('limits the size of a file', async () => {
+    it('limits the size of a file', async () => {
       const small = await bench.start(backend, { max_file_mb: 1 });
       const result = await small.exec({ command: 'head -c 3000000 /dev/zero > big; wc -c < big' }, never);
       expect(result.stdout.trim()).toBe(String(1024 * 1024));
       await small.stop();
     });
 
-    test('survives a flood of output with bounded memory', async () => {
+    it('keeps memory bounded under a flood of output', async () => {
       const result = await sh('head -c 400000000 /dev/zero');
       expect(result.stdout.length + result.droppedBytes).toBe(400_000_000);
       if (process.platform !== 'linux') return;
@@ -246,7 +248,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('the %s runtime', (backen
         await Promise.all([server, tcp].map((each) => new Promise((resolve) => each.close(resolve))));
       });
 
-      test('reaches the proxy at its origin, with exit code, stdin and environment passed on', async () => {
+      it('reaches the proxy at its origin and passes on exit code, stdin and environment', async () => {
         const tcpOrigin = `http://127.0.0.1:${(tcp.address() as AddressInfo).port}`;
         const proxied = await bench.start(backend, {}, { proxy: { socketPath: socketPath(), tcpOrigin } });
         // As in a gateway, the socket appears after the sandbox has been started.

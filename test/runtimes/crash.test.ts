@@ -4,11 +4,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
-import { afterAll, expect, test } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { endOwned } from '../../src/runtimes/processes/orphans.ts';
 import type { RuntimeBackend } from '../../src/schema/index.ts';
-import { describeIf, itIf } from '../skip.ts';
+import { describeIf } from '../skip.ts';
 import { bubblewrapMissing, processesMentioning, uniqueSeconds, Workbench } from './workbench.ts';
 
 const problem = await bubblewrapMissing();
@@ -59,12 +59,12 @@ function killHelper(pid: number): void {
   }
 }
 
-describeIf(problem, 'when a gateway is killed', () => {
-  test.for<[RuntimeBackend, string]>([
+describeIf(problem, 'a gateway that is killed', () => {
+  it.for<[RuntimeBackend, string]>([
     ['bubblewrap', 'alone'],
     ['bubblewrap', 'together with its helper'],
     ['local', 'alone'],
-  ])('nothing of a %s session survives it (%s)', async ([backend, how], { signal, onTestFinished }) => {
+  ])('leaves no process of a %s session (killed %s)', async ([backend, how], { signal, onTestFinished }) => {
     const stateDir = mkdtempSync(join(tmpdir(), 'floe-crash-'));
     const seconds = uniqueSeconds();
     const { child, helperPid } = await startGateway(stateDir, backend, seconds);
@@ -78,7 +78,7 @@ describeIf(problem, 'when a gateway is killed', () => {
     rmSync(stateDir, { recursive: true });
   });
 
-  test('the next gateway removes the directories that it left', async () => {
+  it('leaves directories that the next gateway removes', async () => {
     const bench = await Workbench.open();
     const { child } = await startGateway(bench.stateDir, 'bubblewrap', uniqueSeconds());
     child.kill('SIGKILL');
@@ -91,19 +91,21 @@ describeIf(problem, 'when a gateway is killed', () => {
   });
 });
 
-itIf(problem, 'a sandbox whose helper died fails with a reason, and can still be stopped', async () => {
-  const bench = await Workbench.open();
-  const runtime = await bench.start('bubblewrap');
-  const { signal } = new AbortController();
-  const running = runtime.exec({ command: 'sleep 1000' }, signal);
-  const rejected = expect(running).rejects.toMatchObject({ code: 'runtime_failed' });
-  process.kill(bench.spawner.helperPid ?? 0, 'SIGKILL');
-  await rejected;
-  await expect(runtime.exec({ command: 'true' }, signal)).rejects.toMatchObject({ code: 'runtime_failed' });
-  await runtime.stop();
-  expect(await bench.sessionDirs()).toEqual([]);
-  const next = await bench.start('bubblewrap');
-  expect((await next.exec({ command: 'echo back' }, signal)).stdout).toBe('back\n');
-  await next.stop();
-  await bench.close();
+describeIf(problem, 'a sandbox whose spawn helper died', () => {
+  it('rejects its commands with a reason and can still be stopped', async () => {
+    const bench = await Workbench.open();
+    const runtime = await bench.start('bubblewrap');
+    const { signal } = new AbortController();
+    const running = runtime.exec({ command: 'sleep 1000' }, signal);
+    const rejected = expect(running).rejects.toMatchObject({ code: 'runtime_failed' });
+    process.kill(bench.spawner.helperPid ?? 0, 'SIGKILL');
+    await rejected;
+    await expect(runtime.exec({ command: 'true' }, signal)).rejects.toMatchObject({ code: 'runtime_failed' });
+    await runtime.stop();
+    expect(await bench.sessionDirs()).toEqual([]);
+    const next = await bench.start('bubblewrap');
+    expect((await next.exec({ command: 'echo back' }, signal)).stdout).toBe('back\n');
+    await next.stop();
+    await bench.close();
+  });
 });

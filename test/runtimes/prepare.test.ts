@@ -1,12 +1,12 @@
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { runPrepare } from '../../src/runtimes/prepare.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
 import { type PrepareAction, prepareActionSchema } from '../../src/schema/index.ts';
 import { never, Workbench } from './workbench.ts';
 
-describe('preparing a runtime', () => {
+describe('runPrepare', () => {
   let bench: Workbench;
   let runtime: Runtime;
   let root: string;
@@ -35,7 +35,7 @@ describe('preparing a runtime', () => {
     );
   const content = async (path: string) => (await runtime.readFile(path, 1000, never))?.toString();
 
-  test('runs the actions in order', async () => {
+  it('runs the actions in order', async () => {
     await prepare([
       { type: 'write_file', target: 'a/b', content: 'written', mode: 0o600 },
       { type: 'upload_file', source: join(root, 'link-in'), target: 'uploaded' },
@@ -45,7 +45,7 @@ describe('preparing a runtime', () => {
     expect(await content('all')).toBe('writtenfileinnerx\n');
   });
 
-  test('names the action that failed, with the end of its errors', async () => {
+  it('names the action that failed and the end of its error output', async () => {
     const failing = prepare([
       { type: 'exec', command: 'true' },
       { type: 'exec', command: 'echo broken >&2; exit 3' },
@@ -59,14 +59,14 @@ describe('preparing a runtime', () => {
     expect(await content('never')).toBeUndefined();
   });
 
-  test('tries a command again as often as asked', async () => {
+  it('retries a command up to max_attempts times', async () => {
     const command = 'echo x >> tries; [ "$(wc -l < tries)" -ge 3 ]';
     await prepare([{ type: 'exec', command, max_attempts: 3, retry_backoff_seconds: 0 }]);
     const again = prepare([{ type: 'exec', command: 'exit 9', max_attempts: 2, retry_backoff_seconds: 0 }]);
     await expect(again).rejects.toMatchObject({ details: { attempts: 2, exit_code: 9 } });
   });
 
-  test.each(['secret', 'uploads/link-out', 'uploads/../secret', 'absent', 'uploads-not'])(
+  it.each(['secret', 'uploads/link-out', 'uploads/../secret', 'absent', 'uploads-not'])(
     'refuses %s as a source',
     async (source) => {
       const upload = prepare([{ type: 'upload_file', source: join(bench.dir, source), target: 'x' }]);
@@ -79,12 +79,12 @@ describe('preparing a runtime', () => {
     },
   );
 
-  test('allows no upload without an upload root', async () => {
+  it('rejects every upload when there is no upload root', async () => {
     const upload = prepare([{ type: 'upload_file', source: join(root, 'file'), target: 'x' }], []);
     await expect(upload).rejects.toMatchObject({ code: 'source_forbidden' });
   });
 
-  test('says when a source below a root is not there, or of the wrong kind', async () => {
+  it('reports a source below a root that does not exist or has the wrong type', async () => {
     for (const [type, source] of [
       ['upload_file', 'absent'],
       ['upload_file', 'dir'],
@@ -95,7 +95,7 @@ describe('preparing a runtime', () => {
     }
   });
 
-  test('writes nothing outside the session, also not through a link', async () => {
+  it('writes no file outside the session, not even through a link', async () => {
     await prepare([{ type: 'exec', command: `ln -s ${bench.dir} out` }]);
     for (const target of ['/etc/floe-planted', '../../../planted', 'out/planted']) {
       const write = prepare([{ type: 'write_file', target, content: 'x' }]);
@@ -105,7 +105,7 @@ describe('preparing a runtime', () => {
     await expect(folder).rejects.toMatchObject({ code: 'prepare_failed' });
   });
 
-  test('rejects with the reason of its signal', async () => {
+  it('rejects with the reason of its signal', async () => {
     const controller = new AbortController();
     const reason = new Error('cancelled');
     const action = prepareActionSchema.parse({ type: 'exec', command: 'sleep 1000' });

@@ -8,10 +8,10 @@ import { FloeError } from '../../core/errors.ts';
 import { acquireLock } from '../../core/process-lock.ts';
 import { removeTree } from '../../core/remove-tree.ts';
 import { openAppendFile } from '../../proxy/journal/append-file.ts';
-import { type Ended, endOwned } from '../../runtimes/processes/orphans.ts';
+import { type EndedCounts, endOwned } from '../../runtimes/processes/orphans.ts';
 
 /** What a dead gateway had left behind. */
-export type Reaped = Ended & { readonly mounts: number; readonly directories: number; readonly sockets: number };
+export type Reaped = EndedCounts & { readonly mounts: number; readonly directories: number; readonly sockets: number };
 
 /** A gateway's own directory on its host, held by one live process at a time. */
 export type StateDir = {

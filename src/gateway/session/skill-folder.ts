@@ -2,7 +2,7 @@ import { readdir, readFile, stat } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import { allowedSource } from '../../runtimes/upload-root.ts';
+import { allowedSource } from '../../runtimes/prepare.ts';
 import { type AgentSpec, type Skill, skillSchema } from '../../schema/index.ts';
 
 /** Skills are texts that a model reads; a folder with more than this is something else. */

@@ -1,43 +1,47 @@
+import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import { SANDBOX_UID } from '../../core/sandbox.ts';
 import type { RuntimeSpec } from '../../schema/index.ts';
+import { HOST_PATH } from '../environment.ts';
+import type { Cgroup, CgroupLimits } from '../processes/cgroup.ts';
 import type { StartRequest } from '../runtime.ts';
+import type { SandboxParts } from '../sandbox-runtime.ts';
+import type { SpawnRequest } from '../spawn/spawner.ts';
+import { PACK_SCRIPT } from '../transfer.ts';
+import type { Holder, HolderLayout } from './holder.ts';
 import { AGENT_HOME, type SandboxHost } from './host.ts';
 
-/** Where the harness finds its proxy in a sandbox without network; far from the ports that programs like to use. */
+/** Port of the relay on the loopback of a sandbox without network; far from the ports that programs commonly use. */
 export const RELAY_PORT = 24417;
-/** Where the relay and its libraries are seen in the sandbox. */
+/** Sandbox paths of the relay, its libraries and its socket. */
 const RELAY_DIR = '/.floe';
 const RELAY_LIB = `${RELAY_DIR}/relay`;
 const RELAY_NODE = `${RELAY_DIR}/node`;
 const RELAY_SOCKET = `${RELAY_DIR}/proxy.sock`;
-/** See proxy-relay.ts. */
+/** Prefix of the command's environment variables while they pass through the relay; see proxy-relay.ts. */
 const RELAY_ENV_PREFIX = '_FLOE_RELAYED_';
-/** The relay's memory is the price of every session, and it only copies bytes. */
+/** Every session pays for the memory of a relay, which only copies bytes, so its heap is small. */
 const RELAY_NODE_FLAGS = ['--max-semi-space-size=1', '--max-old-space-size=64', '--no-warnings'];
 
 /**
- * The first process of a sandbox: it reaps what is orphaned in there, and its end is the end of everything else. bwrap's
- * own would outlive bwrap, and be left to the host's first process to reap. Without the `exit`, some shells become the
- * command instead of waiting for it.
+ * The first process of a sandbox: it reaps orphaned processes, and the kernel ends all others when it ends. It replaces bwrap's own
+ * first process, which would outlive bwrap and be left to the host's first process to reap. Without the `exit`, some shells replace
+ * themselves by the command instead of waiting for it.
  */
 const INIT = ['/bin/sh', '-c', '"$@"; exit "$?"', 'floe-init'];
 
-const SANDBOX_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
-
-/** Directories that the sandbox's own files cannot replace. */
+/** Directories that cannot be the working directory of a sandbox. */
 const RESERVED = ['/', '/bin', '/dev', '/etc', '/lib', '/lib64', '/proc', '/sbin', '/sys', '/usr', RELAY_DIR];
 
-/** Directories of the session's tmpfs: its name there, and where the sandbox sees it. */
+/** Sandbox paths of directories on the session's tmpfs. */
 export const ARTIFACTS_DIR = '/artifacts';
 export const LOGS_DIR = '/logs';
 
-/** Places below the session's mount point, as the holder makes them. */
-export type HolderLayout = {
-  /** Where the session's tmpfs is mounted in the holder's namespace. */
-  readonly base: string;
-  /** Index below `in/` of each host path that the holder bound. */
-  readonly bound: ReadonlyMap<string, number>;
+export type BubblewrapParts = SandboxParts & {
+  readonly host: SandboxHost;
+  readonly holder: Holder;
+  /** User id of the sandbox on the host. */
+  readonly uid: number;
 };
 
 /** Throws `schema_violation` unless the path can be the working directory of a sandbox. */
@@ -103,23 +107,23 @@ export function sandboxArgs(host: SandboxHost, request: StartRequest, layout: Ho
   return args;
 }
 
-/** The options of one command, and what goes behind `--`. */
+/** The bwrap options of one command, and the arguments that follow `--`. */
 export function commandArgs(
   host: SandboxHost,
   command: {
     readonly argv: readonly string[];
     readonly cwd: string;
     readonly env: Readonly<Record<string, string>>;
-    /** Path of the proxy's socket in the holder's namespace; null: without a relay. */
+    /** Path of the proxy's socket in the holder's mount namespace; `null` for a command that runs without a relay. */
     readonly relaySocket: string | null;
-    /** The root is bwrap's own, not an image. */
+    /** True when bwrap creates the root file system, false when it is an image. */
     readonly plainRoot: boolean;
   },
 ): { readonly options: string[]; readonly argv: string[] } {
   const { relaySocket } = command;
   const options: string[] = [];
   if (relaySocket !== null) options.push('--ro-bind', relaySocket, RELAY_SOCKET);
-  // The root that bwrap makes is memory without a limit; only the session's own directories may grow.
+  // The root that bwrap creates is a tmpfs without a size limit, so it becomes read-only: only the session's directories may grow.
   if (command.plainRoot) options.push('--remount-ro', '/');
   for (const [name, value] of Object.entries(command.env)) {
     options.push('--setenv', relaySocket === null ? name : RELAY_ENV_PREFIX + name, value);
@@ -132,31 +136,93 @@ export function commandArgs(
   return { options, argv: [...INIT, ...loader, ...relay, ...how, ...command.argv] };
 }
 
-/** What every command in a sandbox finds in its environment. */
-export function baseEnvironment(home: string): Record<string, string> {
+/** Unit of RLIMIT_FSIZE in every shell. */
+const ULIMIT_BLOCK_BYTES = 512;
+/** Tasks of bwrap's own processes and of the shells that start them. */
+const SANDBOX_TASKS = 4;
+/** Largest number of threads of the relay. */
+const RELAY_TASKS = 16;
+/** Memory granted to the relay in addition to the command's limit. */
+const RELAY_BYTES = 96 * MIB;
+/** Tasks above the limit that RLIMIT_NPROC allows, so that the process watch notices the excess before a fork fails. */
+const SPARE_TASKS = 8;
+/**
+ * Opens the files that bwrap reads its options from and reports its status to, sets the limits, and becomes nsenter and then bwrap.
+ * Arguments: options file, status file, largest file in blocks, task limit or an empty string, directories of control
+ * groups, the command.
+ */
+const EXEC_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
+ulimit -c 0
+ulimit -f "$3"
+[ -z "$4" ] || ulimit -p "$4" 2>/dev/null || ulimit -u "$4"
+for group in $5; do echo 0 >"$group/cgroup.procs" || exit 1; done
+shift 5
+exec "$@"`;
+
+/** Opens the same two files and continues as {@link PACK_SCRIPT}. */
+const UPLOAD_SCRIPT = `exec 9<"$1" 8>"$2" || exit 1
+shift 2
+${PACK_SCRIPT}`;
+
+export type Command = {
+  readonly argv: readonly string[];
+  readonly cwd: string;
+  readonly env: Readonly<Record<string, string>>;
+  readonly stdin?: Buffer | string | undefined;
+  readonly withProxy: boolean;
+  readonly maxOutputBytes: number;
+  /** A host directory whose content the command reads from stdin as a tar archive. */
+  readonly upload?: string | undefined;
+};
+
+type CommandSetup = {
+  /** Host paths of the files for bwrap's options, bwrap's status and the exit code of a failed packing. */
+  readonly files: { readonly args: string; readonly status: string; readonly packing: string };
+  /** Arguments of the process that bwrap starts in the sandbox. */
+  readonly argv: readonly string[];
+  /** `null` when none can be created. */
+  readonly cgroup: Cgroup | null;
+};
+
+/** The limits of a command's control group. Its memory limit includes the session's files, which are on a tmpfs. */
+export function groupLimits(spec: RuntimeSpec, command: Command): CgroupLimits {
+  const { memoryBytes, taskCount } = limitsOf(spec, command);
+  return { memoryBytes: memoryBytes + spec.storage_mb * MIB, taskCount, cpus: spec.cpus };
+}
+
+function limitsOf(spec: RuntimeSpec, command: Command): { memoryBytes: number; taskCount: number } {
   return {
-    PATH: SANDBOX_PATH,
-    HOME: home,
-    USER: 'agent',
-    LOGNAME: 'agent',
-    SHELL: '/bin/sh',
-    LANG: 'C.UTF-8',
-    TERM: 'dumb',
+    memoryBytes: spec.memory_mb * MIB + (command.withProxy ? RELAY_BYTES : 0),
+    taskCount: spec.max_processes + SANDBOX_TASKS + (command.withProxy ? RELAY_TASKS : 0),
   };
 }
 
-/** Throws `schema_violation` for what cannot be an environment or an argument: NUL ends a string for the kernel. */
-export function refuseNul(what: string, values: Iterable<string>): void {
-  for (const value of values) {
-    if (value.includes('\0')) throw new FloeError('schema_violation', `${what} contains a NUL character`);
-  }
-}
-
-export function checkEnvironment(env: Readonly<Record<string, string>>): void {
-  for (const [name, value] of Object.entries(env)) {
-    if (name === '' || name.includes('=') || name.includes('\0')) {
-      throw new FloeError('schema_violation', `env: ${JSON.stringify(name)} cannot be the name of a variable`);
-    }
-    refuseNul(`env.${name}`, [value]);
-  }
+/** The request for the process that enters the holder's namespaces and becomes bwrap there. */
+export function spawnRequest(parts: BubblewrapParts, command: Command, setup: CommandSetup): SpawnRequest {
+  const { host, holder, request } = parts;
+  const { files, argv, cgroup } = setup;
+  const limits = limitsOf(request.spec, command);
+  const inside = [
+    ...['nsenter', ...(host.mode === 'root' ? [] : ['--preserve-credentials'])],
+    ...['--user', '--mount', '--target', String(holder.process.pid), '--'],
+    ...['bwrap', '--args', '9', '--', ...argv],
+  ];
+  const directories = cgroup?.directories ?? [];
+  const script =
+    command.upload === undefined
+      ? [
+          ...['-c', EXEC_SCRIPT, 'floe-exec', files.args, files.status],
+          String(Math.ceil((request.spec.max_file_mb * MIB) / ULIMIT_BLOCK_BYTES)),
+          host.countsProcessesPerNamespace ? String(limits.taskCount + SPARE_TASKS) : '',
+          directories.join(' '),
+        ]
+      : ['-c', UPLOAD_SCRIPT, 'floe-upload', files.args, files.status, command.upload, files.packing];
+  return {
+    argv: ['/bin/sh', ...script, ...inside],
+    env: { PATH: HOST_PATH },
+    stdin: command.stdin,
+    maxOutputBytes: command.maxOutputBytes,
+    limits: { ...limits, cgroups: directories },
+    onOutput: request.onActivity,
+  };
 }

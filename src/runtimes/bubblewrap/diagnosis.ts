@@ -1,9 +1,9 @@
 import { access, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { HOST_PATH } from '../environment.ts';
 import type { RuntimeProblem } from '../runtime.ts';
-import { HOST_PATH } from './host.ts';
 
-/** The package that brings a program, where it is not named like it. */
+/** The package of a program whose package has another name. */
 const PACKAGES: Readonly<Record<string, string>> = {
   bwrap: 'bubblewrap',
   unshare: 'util-linux',
@@ -19,22 +19,30 @@ const INSTALLERS = [
   ['apk', 'apk add'],
 ] as const;
 
-/** Kernel switches that forbid user namespaces, each with the value that does. */
+/** Kernel settings that can forbid user namespaces, with the value that forbids them and one that allows them. */
 const SWITCHES = [
   ['kernel/unprivileged_userns_clone', 0, 1],
   ['kernel/apparmor_restrict_unprivileged_userns', 1, 0],
   ['user/max_user_namespaces', 0, 15000],
 ] as const;
 
-/** Says why bubblewrap does not work here and the one command that helps. */
-export async function diagnose(seen: { missing: string | null; failure: string | null }): Promise<RuntimeProblem> {
+/**
+ * Determines why bubblewrap does not work here and the command that helps. `missing` is a program that is not installed, `failure` the
+ * message of a sandbox that could not be started; each is `null` when it does not apply.
+ */
+export async function diagnose({
+  missing,
+  failure,
+}: {
+  readonly missing: string | null;
+  readonly failure: string | null;
+}): Promise<RuntimeProblem> {
   if (process.platform !== 'linux') {
     return { problem: 'bubblewrap needs Linux', remedy: 'run the gateway on Linux, or use `runtime.backend: local`' };
   }
-  if (seen.missing !== null) {
+  if (missing !== null) {
     const installer = await installCommand();
-    const name = PACKAGES[seen.missing] ?? seen.missing;
-    return { problem: `${seen.missing} is not installed`, remedy: `${installer} ${name}` };
+    return { problem: `${missing} is not installed`, remedy: `${installer} ${PACKAGES[missing] ?? missing}` };
   }
   for (const [name, forbids, allows] of SWITCHES) {
     const value = await readFile(join('/proc/sys', name), 'utf8').catch(() => null);
@@ -44,7 +52,7 @@ export async function diagnose(seen: { missing: string | null; failure: string |
     }
   }
   return {
-    problem: `a sandbox cannot be started: ${seen.failure?.trim() ?? 'unknown reason'}`,
+    problem: `a sandbox cannot be started: ${failure?.trim() ?? 'unknown reason'}`,
     remedy:
       'in a container, start it with --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined',
   };
@@ -53,11 +61,11 @@ export async function diagnose(seen: { missing: string | null; failure: string |
 async function installCommand(): Promise<string> {
   for (const [program, command] of INSTALLERS) {
     for (const dir of HOST_PATH.split(':')) {
-      const found = await access(join(dir, program)).then(
+      const installed = await access(join(dir, program)).then(
         () => true,
         () => false,
       );
-      if (found) return command;
+      if (installed) return command;
     }
   }
   return 'install the package';

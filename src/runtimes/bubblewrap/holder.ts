@@ -1,11 +1,11 @@
-import { join } from 'node:path';
+import { onAbort } from '../../core/abort.ts';
 import { FloeError } from '../../core/errors.ts';
+import { HOST_PATH } from '../environment.ts';
 import type { StartRequest } from '../runtime.ts';
 import type { SpawnedProcess, Spawner } from '../spawn/spawner.ts';
-import type { HolderLayout } from './command.ts';
-import { HOST_PATH, type SandboxHost } from './host.ts';
+import type { SandboxHost } from './host.ts';
 
-/** Directories of a session on its tmpfs. */
+/** Directories that are created on a session's tmpfs. */
 const SESSION_DIRS = 'work home tmp vartmp run artifacts logs shm';
 
 /** Files that a session may make per MiB of storage: one per 4 KiB block. Without a limit, empty files fill the memory. */
@@ -13,13 +13,13 @@ const INODES_PER_MB = 256;
 
 /** Tail of a failed script's error output that goes into the message. */
 const STDERR_CHARS = 500;
-/** Of a script that prints nothing but errors. */
+/** Output kept of the holder's scripts, which print only `ready` and errors. */
 const SCRIPT_OUTPUT_BYTES = 16 * 1024;
 
 /**
- * Runs in a mount namespace of its own: a tmpfs of limited size on the session's directory, what the sandbox needs of
- * the host bound below it, and the whole of it shown at a path that every user can reach.
- * Arguments: session directory, base, tmpfs options, count of binds, the binds, the command that goes on.
+ * Runs in a new mount namespace. Mounts a tmpfs of limited size on the session's directory, binds the host paths that the sandbox
+ * needs below it, and binds all of that to a path that every user can reach.
+ * Arguments: session directory, base, tmpfs options, count of binds, the binds, the command to continue with.
  */
 const MOUNT_SCRIPT = `set -eu
 umask 022
@@ -39,8 +39,8 @@ cd /
 exec "$@"`;
 
 /**
- * Runs as the sandbox's user. Its end is the session's: it reads a pipe that only the spawn helper holds open.
- * Arguments: base, index of the image's bind or an empty string.
+ * Runs as the sandbox's user and keeps the namespaces alive: it reads a pipe that only the spawn helper holds open, so it ends when
+ * that is closed. Arguments: base, index of the image's bind or an empty string.
  */
 const HOLD_SCRIPT = `set -eu
 umask 022
@@ -55,28 +55,39 @@ cd /
 echo ready
 exec cat`;
 
+/** Mount points of a session in the holder's mount namespace. */
+export type HolderLayout = {
+  /** Mount point of the session's tmpfs. */
+  readonly base: string;
+  /** Name below `in/`, a number, of each host path that the holder bound. */
+  readonly bound: ReadonlyMap<string, number>;
+};
+
 export type Holder = {
   readonly process: SpawnedProcess;
   readonly layout: HolderLayout;
 };
 
-export type HolderRequest = {
+type HolderRequest = {
   readonly spawner: Spawner;
   /** The session's directory on the host. */
   readonly dir: string;
   readonly host: SandboxHost;
   readonly request: StartRequest;
+  /** Root file system directory; `null` when bwrap creates the root. */
   readonly imagePath: string | null;
-  /** The host's user id that the sandbox gets; ignored without privilege. */
+  /** The sandbox's user id on the host; ignored when the gateway runs without privilege. */
   readonly uid: number;
 };
 
 /**
- * Starts the process that holds a session's user and mount namespace. Rejects with `runtime_failed`, or with the
- * signal's reason; then nothing of it is left.
+ * Starts the process that keeps a session's user and mount namespaces alive. Rejects with `runtime_failed` or the signal's reason,
+ * after the process has ended.
  */
-export async function startHolder(wanted: HolderRequest, signal: AbortSignal): Promise<Holder> {
-  const { spawner, dir, host, request, imagePath, uid } = wanted;
+export async function startHolder(
+  { spawner, dir, host, request, imagePath, uid }: HolderRequest,
+  signal: AbortSignal,
+): Promise<Holder> {
   const { spec } = request;
   const sources = [host.shareDir, process.execPath, ...request.readOnlyMounts.map((mount) => mount.hostPath)];
   if (imagePath !== null) sources.push(imagePath);
@@ -102,9 +113,7 @@ export async function startHolder(wanted: HolderRequest, signal: AbortSignal): P
     stdin: 'hold',
     maxOutputBytes: SCRIPT_OUTPUT_BYTES,
   });
-  const abort = (): void => child.kill();
-  if (signal.aborted) abort();
-  signal.addEventListener('abort', abort, { once: true });
+  const release = onAbort(signal, () => child.kill());
   try {
     if ((await child.firstLine) === 'ready') {
       signal.throwIfAborted();
@@ -120,20 +129,15 @@ export async function startHolder(wanted: HolderRequest, signal: AbortSignal): P
     await child.done.catch(() => {});
     throw error;
   } finally {
-    signal.removeEventListener('abort', abort);
+    release();
   }
 }
 
 /**
- * A directory that every system has, to be covered with the session's files: of two, the one that the host does not
- * keep this session's own paths below.
+ * The mount point for the session's files: a directory that exists on every system and that holds neither the session's directory nor
+ * its proxy socket, since the mount hides its content.
  */
 function baseFor(dir: string, request: StartRequest): string {
   const used = [dir, request.proxy?.socketPath ?? ''];
   return used.some((path) => path.startsWith('/mnt/')) ? '/srv' : '/mnt';
-}
-
-/** Path of the session's directory, with everything that `exec` keeps there for the time of a command. */
-export function execFile(dir: string, id: number, kind: 'args' | 'status' | 'packing'): string {
-  return join(dir, `exec-${id}.${kind}`);
 }

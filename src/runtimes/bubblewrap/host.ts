@@ -1,31 +1,16 @@
 import { execFile } from 'node:child_process';
-import { constants } from 'node:fs';
-import {
-  access,
-  chmod,
-  copyFile,
-  lstat,
-  mkdir,
-  readFile,
-  readlink,
-  realpath,
-  rm,
-  stat,
-  writeFile,
-} from 'node:fs/promises';
+import { chmod, copyFile, lstat, mkdir, readFile, readlink, realpath, rm, stat, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { basename, join } from 'node:path';
 import { promisify } from 'node:util';
 import { entryPath } from '../../core/package-root.ts';
 import { SANDBOX_UID } from '../../core/sandbox.ts';
+import { HOST_PATH } from '../environment.ts';
 
-/** Where the programs of the host that build sandboxes are looked for; the gateway's own PATH is not trusted with it. */
-export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
-
-/** Home of the sandboxed user. */
+/** Home directory of the sandbox's user. */
 export const AGENT_HOME = '/home/agent';
 
-/** Of the host's /etc only what programs need to run and to check certificates; nothing of it is secret. */
+/** Paths of the host's /etc that sandboxes see: what programs need to run and to verify certificates. None holds a secret. */
 const ETC_FROM_HOST = [
   '/etc/alternatives',
   '/etc/ca-certificates.conf',
@@ -51,18 +36,18 @@ const ETC_FILES: Readonly<Record<string, string>> = {
   'resolv.conf': '',
 };
 
-/** Top-level directories that hold programs; on a merged-/usr system they are links into /usr. */
+/** Top-level directories of programs; on a system with merged /usr they are links into /usr. */
 const PROGRAM_DIRS = ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32'];
 
 const run = promisify(execFile);
 
-/** What this host brings for sandboxes; found once per provider. */
+/** Properties of this host that sandboxes depend on; determined once per provider. */
 export type SandboxHost = {
-  /** `root`: namespaces are made with privilege and the sandbox gets a user of its own; `user`: everything unprivileged. */
+  /** `root`: namespaces are created with privilege and each sandbox gets its own user id; `user`: all without privilege. */
   readonly mode: 'root' | 'user';
-  /** RLIMIT_NPROC counts per user namespace (Linux 5.14), so a limit for the sandbox does not count the host's processes. */
+  /** True when RLIMIT_NPROC counts per user namespace (Linux 5.14), so that a sandbox's limit does not count the host's processes. */
   readonly countsProcessesPerNamespace: boolean;
-  /** bwrap arguments that show the host's programs. */
+  /** bwrap arguments that mount the host's programs. */
   readonly programArgs: readonly string[];
   /** `[host path, sandbox path]` of single files and directories of /etc. */
   readonly etcBinds: readonly (readonly [string, string])[];
@@ -72,7 +57,7 @@ export type SandboxHost = {
   readonly loader: string | null;
 };
 
-/** Looks at the host and writes what all sandboxes share into `shareDir`. */
+/** Determines the host's properties and writes the files that all sandboxes share into `shareDir`. */
 export async function describeHost(shareDir: string): Promise<SandboxHost> {
   await rm(shareDir, { recursive: true, force: true });
   await mkdir(join(shareDir, 'etc'), { recursive: true });
@@ -90,7 +75,7 @@ export async function describeHost(shareDir: string): Promise<SandboxHost> {
   };
 }
 
-/** `passwd` and `group` of an image with the agent's user added, written to `dir`. */
+/** Writes the `passwd` and `group` of an image, with the agent's user added, to `dir`. */
 export async function writeImageAccounts(image: string, dir: string): Promise<void> {
   for (const [name, line] of [
     ['passwd', PASSWD_LINE],
@@ -103,23 +88,7 @@ export async function writeImageAccounts(image: string, dir: string): Promise<vo
   }
 }
 
-/** The first of the named programs that is not on the host, or null. */
-export async function missingProgram(names: readonly string[]): Promise<string | null> {
-  for (const name of names) {
-    const found = await Promise.all(HOST_PATH.split(':').map((dir) => isExecutable(join(dir, name))));
-    if (!found.includes(true)) return name;
-  }
-  return null;
-}
-
-function isExecutable(path: string): Promise<boolean> {
-  return access(path, constants.X_OK).then(
-    () => true,
-    () => false,
-  );
-}
-
-/** Being root is not enough: a container's root often may not mount. Bit 21 of the capability set is CAP_SYS_ADMIN. */
+/** `root` needs more than user id 0, since a container's root often may not mount. Bit 21 of the capabilities is CAP_SYS_ADMIN. */
 async function hostMode(): Promise<'root' | 'user'> {
   if (process.getuid?.() !== 0) return 'user';
   const status = await readFile('/proc/self/status', 'latin1');
@@ -143,7 +112,7 @@ async function programArgs(): Promise<string[]> {
   return args;
 }
 
-/** A read-only /etc cannot grow mount points later, so each bind gets its own here. */
+/** Creates a mount point for each bind below /etc, since the sandbox's /etc is read-only afterwards. */
 async function prepareEtcBinds(shareDir: string): Promise<[string, string][]> {
   const binds: [string, string][] = [];
   for (const path of ETC_FROM_HOST) {
@@ -162,7 +131,8 @@ async function prepareEtcBinds(shareDir: string): Promise<[string, string][]> {
 }
 
 /**
- * The relay runs in any image, also one without Node or with another C library, so Node's libraries and loader go along.
+ * Copies the relay with Node's libraries and dynamic loader to `dir`, because it must run in any image, even one without Node or with
+ * another C library. Returns the loader's name; `null` when Node is linked statically.
  */
 async function copyRelay(dir: string): Promise<string | null> {
   await copyFile(entryPath(import.meta.url, './proxy-relay.js'), join(dir, 'proxy-relay.mjs'));

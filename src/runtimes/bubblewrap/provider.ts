@@ -4,40 +4,44 @@ import { join } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { runtimeSpecSchema } from '../../schema/index.ts';
+import { checkEnvironment, missingProgram } from '../environment.ts';
 import type { Cgroups } from '../processes/cgroup.ts';
 import { labelled, type Owner } from '../processes/owner.ts';
 import { isRunning } from '../processes/process-table.ts';
 import type { Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../runtime.ts';
 import type { Spawner } from '../spawn/spawner.ts';
-import { checkEnvironment, checkWorkdir } from './command.ts';
+import { checkWorkdir } from './command.ts';
 import { diagnose } from './diagnosis.ts';
 import { startHolder } from './holder.ts';
-import { describeHost, missingProgram, type SandboxHost, writeImageAccounts } from './host.ts';
+import { describeHost, type SandboxHost, writeImageAccounts } from './host.ts';
 import { BubblewrapRuntime } from './runtime.ts';
 
 export type BubblewrapOptions = {
   readonly spawner: Spawner;
   readonly clock: Clock;
-  /** Below it every sandbox gets a directory for as long as it lives. */
+  /** Each sandbox has a directory below it until it is stopped. */
   readonly stateDir: string;
-  /** Whether a task may ask for `network: host`. */
+  /** Whether a task may request `network: host`. */
   readonly allowHostNetwork: boolean;
   readonly owner: Owner;
-  /** null: none can be made here. */
+  /** Resolves with `null` when this process may not create control groups. */
   readonly cgroups: () => Promise<Cgroups | null>;
 };
 
 const PROGRAMS = ['bwrap', 'unshare', 'nsenter', 'mount', 'tar', 'find', 'setpriv'];
 
 /**
- * First user id of those that sandboxes of a root gateway run as. Beyond the ranges of distributions, systemd and
- * container engines, which end at 1879048191.
+ * First of the user ids that sandboxes of a privileged gateway run as. It is above the ranges of distributions, systemd and container
+ * engines, which end at 1879048191.
  */
 const FIRST_SANDBOX_UID = 1_900_000_000;
-/** Two sessions that share an id by chance are still apart by their namespaces. */
+/** Two sessions that have the same id by chance are still separated by their namespaces. */
 const SANDBOX_UID_COUNT = 100_000_000;
 
-/** Sandboxes of unprivileged Linux namespaces, made by bubblewrap. See docs/runtimes.md. */
+/**
+ * Sandboxes of unprivileged Linux namespaces, created by bubblewrap; see docs/runtimes.md. Written by hand, since no package drives
+ * bubblewrap.
+ */
 export class BubblewrapProvider implements RuntimeProvider {
   readonly backend = 'bubblewrap';
   private readonly options: BubblewrapOptions;
@@ -112,7 +116,7 @@ export class BubblewrapProvider implements RuntimeProvider {
     const runtime = new BubblewrapRuntime({ spawner, clock, owner, dir, host, request, holder, uid, cgroups });
     if (image === null) return runtime;
     try {
-      // Shows that the image can run a command at all, and that it has the working directory.
+      // Proves that the image can run a command and has the working directory.
       const { exitCode, stderr } = await runtime.exec({ command: ['/bin/sh', '-c', 'exit 0'] }, signal);
       if (exitCode === 0) return runtime;
       throw new FloeError('runtime_failed', `runtime.image: ${request.spec.image} cannot run a command: ${stderr}`);
@@ -124,7 +128,7 @@ export class BubblewrapProvider implements RuntimeProvider {
 
   private async prepare(): Promise<SandboxHost> {
     await mkdir(this.options.stateDir, { recursive: true });
-    await removeLeftovers(this.options.stateDir);
+    await removeDeadGatewayDirs(this.options.stateDir);
     await mkdir(this.dir, { recursive: true, mode: 0o700 });
     return describeHost(join(this.dir, '.share'));
   }
@@ -145,7 +149,7 @@ async function imageOf(image: string): Promise<Image> {
   if (!info?.isDirectory()) {
     throw new FloeError('runtime_failed', `runtime.image: there is no directory ${image} on this node`, { image });
   }
-  // Only the owner of the files may write over them, so the sandbox runs as that.
+  // Only the owner of the files may overwrite them, so the sandbox runs as that user.
   return { path: await realpath(image), uid: info.uid };
 }
 
@@ -153,8 +157,8 @@ function uidOf(name: string): number {
   return FIRST_SANDBOX_UID + (createHash('sha256').update(name).digest().readUInt32LE(0) % SANDBOX_UID_COUNT);
 }
 
-/** Directories of gateways that are gone; their sandboxes went with them. */
-async function removeLeftovers(stateDir: string): Promise<void> {
+/** Removes the directories of gateway processes that have ended; their sandboxes ended with them. */
+async function removeDeadGatewayDirs(stateDir: string): Promise<void> {
   for (const name of await readdir(stateDir)) {
     const pid = Number(/^bubblewrap-(\d+)$/.exec(name)?.[1]);
     if (Number.isNaN(pid) || pid === process.pid || isRunning(pid)) continue;

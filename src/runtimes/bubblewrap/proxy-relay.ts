@@ -3,17 +3,17 @@ import { connect, createServer, type Socket } from 'node:net';
 import { constants } from 'node:os';
 
 /*
- * Runs inside a sandbox without network, as the parent of the harness: listens on the sandbox's own loopback, carries
- * each connection to the session's proxy through a Unix socket, and ends as its command ends. Usage:
+ * Runs inside a sandbox without network, as the parent of the harness. It listens on the sandbox's loopback, forwards each
+ * connection to the session's proxy through a Unix socket, and ends with its command's exit code. Usage:
  *
  *   proxy-relay.mjs <port> <socket path> <environment prefix> <program> [argument…]
  *
- * It imports nothing but Node: only this one file is visible in the sandbox.
+ * It imports only modules of Node, because the sandbox contains no other file of floe.
  */
 
 const [portText = '', socketPath = '', prefix = '', program = '', ...args] = process.argv.slice(2);
 
-/** The command's environment travels under a prefix, so that it (NODE_OPTIONS, say) has no effect on the relay. */
+/** The command's environment arrives under a prefix, so that variables such as NODE_OPTIONS have no effect on the relay. */
 function commandEnvironment(): Record<string, string> {
   const env: Record<string, string> = {};
   for (const [name, value] of Object.entries(process.env)) {
@@ -22,13 +22,13 @@ function commandEnvironment(): Record<string, string> {
   return env;
 }
 
-function carry(client: Socket): void {
+function forward(client: Socket): void {
   const upstream = connect({ path: socketPath, allowHalfOpen: true });
   const drop = (): void => {
     client.destroy();
     upstream.destroy();
   };
-  // Either side going away must be seen by the other: the proxy aborts the engine call of a client that left.
+  // When one side closes, the other must be closed too: the proxy aborts the engine call of a client that has disconnected.
   client.on('error', drop).on('close', drop);
   upstream.on('error', drop).on('close', drop);
   client.setNoDelay(true);
@@ -39,7 +39,7 @@ function carry(client: Socket): void {
 function runCommand(): void {
   const child = spawn(program, args, { stdio: 'inherit', env: commandEnvironment() });
   child.once('error', (cause) => {
-    // The conventional code of a shell that does not find a command.
+    // A shell's conventional exit code for a command that does not exist.
     process.stderr.write(`${program}: ${cause.message}\n`, () => process.exit(127));
   });
   child.once('exit', (code, signal) => {
@@ -49,7 +49,7 @@ function runCommand(): void {
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => child.kill(signal));
 }
 
-const server = createServer({ allowHalfOpen: true }, carry);
+const server = createServer({ allowHalfOpen: true }, forward);
 server.once('error', (cause) => {
   process.stderr.write(`the proxy relay cannot listen: ${cause.message}\n`, () => process.exit(126));
 });

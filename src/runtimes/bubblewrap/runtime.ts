@@ -1,77 +1,55 @@
 import { chown, readFile, rm, writeFile } from 'node:fs/promises';
 import { constants } from 'node:os';
 import { posix } from 'node:path';
-import type { Clock } from '../../core/clock.ts';
+import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { SandboxFile } from '../../core/sandbox.ts';
-import { endOrGiveUp } from '../kill-wait.ts';
-import { tellKill } from '../kills.ts';
-import type { Cgroups } from '../processes/cgroup.ts';
+import { baseEnvironment, checkEnvironment, HOST_PATH, refuseNul } from '../environment.ts';
 import { endOwned } from '../processes/orphans.ts';
-import type { Owner } from '../processes/owner.ts';
 import { isAlive, readProcess } from '../processes/process-table.ts';
-import type { ExecRequest, ExecResult, Runtime, RuntimePaths, StartRequest } from '../runtime.ts';
-import type { SpawnedProcess, Spawner, SpawnResult } from '../spawn/spawner.ts';
-import { tarOf } from '../tar-stream.ts';
-import { EXTRACT_SCRIPT, NO_FILE, READ_SCRIPT } from '../transfer-script.ts';
+import type { ExecRequest, ExecResult, RuntimePaths } from '../runtime.ts';
+import { argvOf, execResult, SandboxRuntime, TOOL_OUTPUT_BYTES } from '../sandbox-runtime.ts';
+import type { SpawnedProcess, SpawnResult } from '../spawn/spawner.ts';
+import { EXTRACT_SCRIPT, NO_FILE, READ_SCRIPT, tarOf } from '../transfer.ts';
 import {
   ARTIFACTS_DIR,
-  baseEnvironment,
-  checkEnvironment,
+  type BubblewrapParts,
+  type Command,
   commandArgs,
+  groupLimits,
   LOGS_DIR,
   RELAY_PORT,
-  refuseNul,
   sandboxArgs,
+  spawnRequest,
 } from './command.ts';
-import { execFile, type Holder } from './holder.ts';
-import { AGENT_HOME, HOST_PATH, type SandboxHost } from './host.ts';
-import { type Command, groupLimits, spawnRequest } from './spawn-request.ts';
+import { AGENT_HOME } from './host.ts';
 
-const MB = 1024 * 1024;
-/** After SIGKILL the kernel takes a few milliseconds to empty a process namespace. */
-const REAP_POLL_MS = 2;
-/** Kept of the output of floe's own small commands. */
-const TOOL_OUTPUT_BYTES = 64 * 1024;
+/** Interval of checks whether the first process of a sandbox has ended; the kernel takes a few milliseconds after SIGKILL. */
+const EXIT_POLL_MS = 2;
+/** Tail of a failed command's error output that goes into the message. */
 const STDERR_CHARS = 500;
-/** bwrap's last words when what it is to run is not there. */
+/** What bwrap prints when the program that it is to run does not exist. */
 const NO_PROGRAM = /^bwrap: execvp /m;
-/** The conventional code of a shell that does not find a command. */
+/** A shell's conventional exit code for a command that does not exist. */
 const EXIT_NO_PROGRAM = 127;
 
-export type BubblewrapParts = {
-  readonly spawner: Spawner;
-  readonly clock: Clock;
-  readonly owner: Owner;
-  readonly dir: string;
-  readonly host: SandboxHost;
-  readonly request: StartRequest;
-  readonly holder: Holder;
-  readonly uid: number;
-  /** null: limits rest on watching the processes. */
-  readonly cgroups: Cgroups | null;
-};
-
-type Ended = SpawnResult & {
-  /** False when bwrap failed before the command ran. */
+type EndedCommand = SpawnResult & {
+  /** False when bwrap failed before it started the command. */
   readonly ran: boolean;
 };
 
-export class BubblewrapRuntime implements Runtime {
+export class BubblewrapRuntime extends SandboxRuntime<BubblewrapParts> {
   readonly backend = 'bubblewrap';
   readonly isolation = 'sandboxed';
   readonly paths: RuntimePaths;
   readonly proxyOrigin: string;
-  private readonly parts: BubblewrapParts;
   private readonly fixedArgs: readonly string[];
-  private readonly running = new Map<SpawnedProcess, Promise<unknown>>();
   private proxySocket: Promise<string> | null = null;
-  private stopping: Promise<void> | null = null;
-  private nextExec = 0;
+  private nextCommand = 0;
 
   constructor(parts: BubblewrapParts) {
+    super(parts);
     const { request } = parts;
-    this.parts = parts;
     this.paths = { workdir: request.spec.workdir, home: AGENT_HOME, artifacts: ARTIFACTS_DIR, logs: LOGS_DIR };
     this.fixedArgs = sandboxArgs(parts.host, request, parts.holder.layout);
     const direct = request.spec.network === 'host' && request.proxy !== null;
@@ -79,57 +57,43 @@ export class BubblewrapRuntime implements Runtime {
   }
 
   async exec(request: ExecRequest, signal: AbortSignal): Promise<ExecResult> {
-    const { spec } = this.parts.request;
-    const startedMs = this.parts.clock.monotonicMs();
-    const env = { ...baseEnvironment(AGENT_HOME), ...spec.env, ...request.env };
+    const { clock, request: start } = this.parts;
+    const { spec } = start;
+    const startedMs = clock.monotonicMs();
     const cwd = posix.resolve(spec.workdir, request.cwd ?? '.');
-    const argv = typeof request.command === 'string' ? ['/bin/sh', '-c', request.command] : request.command;
     const ended = await this.run(
       {
-        argv,
+        argv: argvOf(request.command),
         cwd,
-        env,
+        env: { ...baseEnvironment(AGENT_HOME), ...spec.env, ...request.env },
         stdin: request.stdin,
         withProxy: request.withProxy === true && spec.network === 'none',
-        maxOutputBytes: Math.floor(spec.max_output_mb * MB),
+        maxOutputBytes: Math.floor(spec.max_output_mb * MIB),
       },
       signal,
     );
-    const killedBy = ended.killedBy ?? null;
-    const stderr = ended.stderr.toString();
-    // In an image the agent can remove programs, the shell too: that is the command's failure, not the sandbox's.
-    const missing = !ended.ran && killedBy === null && NO_PROGRAM.test(stderr);
-    if (!ended.ran && killedBy === null && !missing) throw this.notRun(stderr, cwd);
-    return {
-      ...(missing ? { exitCode: EXIT_NO_PROGRAM, signal: null } : exitOf(ended, killedBy !== null)),
-      stdout: ended.stdout.toString(),
-      stderr,
-      droppedBytes: ended.droppedBytes,
-      killedBy,
-      wallMs: this.parts.clock.monotonicMs() - startedMs,
-    };
+    const result = execResult(ended, clock.monotonicMs() - startedMs);
+    if (ended.ran || result.killedBy !== null) return { ...result, ...exitOf(ended, result.killedBy !== null) };
+    // In an image the agent can remove programs, even the shell: the command has failed then, not the sandbox.
+    if (NO_PROGRAM.test(result.stderr)) return { ...result, exitCode: EXIT_NO_PROGRAM, signal: null };
+    throw this.startFailure(result.stderr, cwd);
   }
 
   async writeFiles(files: readonly SandboxFile[], signal: AbortSignal): Promise<void> {
     if (files.length === 0) return;
-    const { workdir } = this.paths;
-    const placed = files.map((file) => ({ ...file, path: posix.resolve(workdir, file.path) }));
-    await this.tool(
-      ['/bin/sh', '-c', EXTRACT_SCRIPT, 'sh', '/'],
-      { stdin: tarOf(placed, this.parts.clock.nowMs()) },
-      'write files',
-      signal,
-    );
+    const absolute = files.map((file) => ({ ...file, path: posix.resolve(this.paths.workdir, file.path) }));
+    const stdin = await tarOf(absolute, this.parts.clock.nowMs());
+    await this.runTool(['/bin/sh', '-c', EXTRACT_SCRIPT, 'sh', '/'], { stdin }, 'write files', signal);
   }
 
   async uploadDir(hostDir: string, target: string, signal: AbortSignal): Promise<void> {
     const to = posix.resolve(this.paths.workdir, target);
-    await this.tool(['/bin/sh', '-c', EXTRACT_SCRIPT, 'sh', to], { upload: hostDir }, `upload ${hostDir}`, signal);
+    await this.runTool(['/bin/sh', '-c', EXTRACT_SCRIPT, 'sh', to], { upload: hostDir }, `upload ${hostDir}`, signal);
   }
 
   async readFile(path: string, maxBytes: number, signal: AbortSignal): Promise<Buffer | null> {
     const from = posix.resolve(this.paths.workdir, path);
-    // One byte more than allowed tells a file that is too large from one that just fits.
+    // One more byte than allowed, so that a file that is too large differs from one of exactly the allowed size.
     const argv = ['/bin/sh', '-c', READ_SCRIPT, 'sh', from, String(maxBytes + 1)];
     const ended = await this.run(this.toolCommand(argv, { maxOutputBytes: 2 * maxBytes + 2 }), signal);
     if (ended.exitCode === NO_FILE) return null;
@@ -140,21 +104,12 @@ export class BubblewrapRuntime implements Runtime {
     return ended.stdout;
   }
 
-  stop(): Promise<void> {
-    this.stopping ??= this.tearDown();
-    return this.stopping;
-  }
-
-  private async tearDown(): Promise<void> {
-    for (const child of this.running.keys()) child.kill();
-    await Promise.allSettled(this.running.values());
-    const { holder, owner, clock, request } = this.parts;
+  protected async remove(): Promise<void> {
+    const { holder, owner, clock, dir } = this.parts;
     holder.process.kill();
-    // Where the spawn helper died, something may have been started that its death did not reach.
-    await holder.process.done.catch(() =>
-      endOwned(owner.id, ({ name }) => name === request.name, clock).catch(() => {}),
-    );
-    await rm(this.parts.dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
+    // If the spawn helper died, a command may have been started that did not die with the helper.
+    await holder.process.done.catch(() => endOwned(owner.id, ({ name }) => name === this.name, clock).catch(() => {}));
+    await rm(dir, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
   }
 
   private toolCommand(argv: readonly string[], extra: Partial<Command>): Command {
@@ -168,111 +123,82 @@ export class BubblewrapRuntime implements Runtime {
     };
   }
 
-  private async tool(
+  private async runTool(
     argv: readonly string[],
     extra: Partial<Command>,
-    what: string,
+    action: string,
     signal: AbortSignal,
   ): Promise<void> {
     const ended = await this.run(this.toolCommand(argv, extra), signal);
-    if (ended.exitCode !== 0) throw this.toolFailure(what, ended);
+    if (ended.exitCode !== 0) throw this.toolFailure(action, ended);
   }
 
-  private toolFailure(what: string, ended: Ended): FloeError {
+  private toolFailure(action: string, ended: EndedCommand): FloeError {
     const stderr = ended.stderr.toString().trim().slice(-STDERR_CHARS);
-    const { name, spec } = this.parts.request;
-    // tar calls a full disk by many names, so the limit is always said.
-    const limit = `the storage of a session here is ${spec.storage_mb} MiB`;
-    return new FloeError('runtime_failed', `sandbox ${name} could not ${what} (${limit}): ${stderr}`, { stderr });
+    // tar reports a full disk in many ways, so the message always states the limit.
+    const limit = `the storage of a session here is ${this.parts.request.spec.storage_mb} MiB`;
+    return new FloeError('runtime_failed', `sandbox ${this.name} could not ${action} (${limit}): ${stderr}`, {
+      stderr,
+    });
   }
 
-  /** Runs one command in the session's namespaces to its end, and to the end of everything it started. */
-  private async run(command: Command, signal: AbortSignal): Promise<Ended> {
+  /** Runs one command in the session's namespaces until it and everything that it started has ended. */
+  private async run(command: Command, signal: AbortSignal): Promise<EndedCommand> {
     signal.throwIfAborted();
     this.refuseStopped();
     checkEnvironment(command.env);
     refuseNul('the command', [...command.argv, command.cwd]);
-    const id = this.nextExec++;
     const { dir, host, spawner, request } = this.parts;
+    const path = `${dir}/exec-${this.nextCommand++}`;
+    const files = { args: `${path}.args`, status: `${path}.status`, packing: `${path}.packing` };
     const relaySocket = command.withProxy ? await this.openProxySocket() : null;
     const plainRoot = request.spec.image === null;
     const { options, argv } = commandArgs(host, { ...command, relaySocket, plainRoot });
-    const files = {
-      args: execFile(dir, id, 'args'),
-      status: execFile(dir, id, 'status'),
-      packing: execFile(dir, id, 'packing'),
-    };
     await writeFile(files.args, [...this.fixedArgs, '--json-status-fd', '8', ...options].join('\0'), { mode: 0o600 });
-    this.refuseStopped();
-    let killedBy: Ended['killedBy'] = null;
-    request.onActivity?.();
-    const cgroup = (await this.parts.cgroups?.create(request.name, groupLimits(request.spec, command))) ?? null;
     try {
-      const child = await spawner.spawn(spawnRequest(this.parts, command, { files, argv, cgroup }));
-      const ended = await this.finish(child, files.status, signal);
-      killedBy = ended.killedBy;
-      const packingFailed = command.upload !== undefined && (await readFile(files.packing).catch(() => null)) !== null;
-      return packingFailed ? { ...ended, exitCode: ended.exitCode || 1 } : ended;
-    } finally {
-      request.onActivity?.();
-      tellKill(request, killedBy ?? null, signal);
-      await Promise.all([cgroup?.remove(), ...Object.values(files).map((file) => rm(file, { force: true }))]);
-    }
-  }
-
-  private async finish(child: SpawnedProcess, statusFile: string, signal: AbortSignal): Promise<Ended> {
-    const abort = (): void => child.kill();
-    const ending = this.ended(child, statusFile);
-    this.running.set(child, ending);
-    if (signal.aborted || this.stopping !== null) abort();
-    signal.addEventListener('abort', abort, { once: true });
-    try {
-      const ended = await endOrGiveUp(ending, signal, this.parts.clock, this.parts.request.name);
-      signal.throwIfAborted();
       this.refuseStopped();
-      return ended;
+      return await this.runCommand(groupLimits(request.spec, command), signal, async (cgroup) => {
+        const child = await spawner.spawn(spawnRequest(this.parts, command, { files, argv, cgroup }));
+        const ended = await this.awaitEnd(child, this.namespaceEnd(child, files.status), signal);
+        const packingFailed =
+          command.upload !== undefined && (await readFile(files.packing).catch(() => null)) !== null;
+        return packingFailed ? { ...ended, exitCode: ended.exitCode || 1 } : ended;
+      });
     } finally {
-      signal.removeEventListener('abort', abort);
-      this.running.delete(child);
+      await Promise.all(Object.values(files).map((file) => rm(file, { force: true })));
     }
   }
 
-  private async ended(child: SpawnedProcess, statusFile: string): Promise<Ended> {
+  /** Resolves when the command and every process of its namespace have ended. Rejects as `child.done` does. */
+  private async namespaceEnd(child: SpawnedProcess, statusFile: string): Promise<EndedCommand> {
     const result = await child.done;
     const status = await readFile(statusFile, 'utf8').catch(() => '');
     const initPid = Number(/"child-pid": (\d+)/.exec(status)?.[1]);
-    if (!Number.isNaN(initPid)) await this.gone(initPid);
+    if (!Number.isNaN(initPid)) await this.processEnd(initPid);
     return { ...result, ran: status.includes('"exit-code"') };
   }
 
-  /** Resolves when the first process of a sandbox has ended: the kernel ends all others of its namespace before that. */
-  private gone(pid: number): Promise<void> {
+  /** Resolves when the first process of a sandbox has ended; the kernel ends all others of its namespace before that one. */
+  private processEnd(pid: number): Promise<void> {
     return new Promise((resolve) => {
-      const look = (): void => {
-        if (isAlive(readProcess(pid))) this.parts.clock.schedule(REAP_POLL_MS, look);
+      const poll = (): void => {
+        if (isAlive(readProcess(pid))) this.parts.clock.schedule(EXIT_POLL_MS, poll);
         else resolve();
       };
-      look();
+      poll();
     });
   }
 
-  private notRun(stderr: string, cwd: string): FloeError {
-    const why = stderr.trim().slice(-STDERR_CHARS);
-    // The command never ran, so all of this is bwrap's own report.
-    if (why.includes("Can't chdir to")) {
+  private startFailure(bwrapOutput: string, cwd: string): FloeError {
+    const stderr = bwrapOutput.trim().slice(-STDERR_CHARS);
+    // The command did not run, so bwrap itself wrote all of the output.
+    if (stderr.includes("Can't chdir to")) {
       return new FloeError('workdir_missing', `there is no directory ${cwd} in the sandbox`, { path: cwd });
     }
-    return new FloeError('runtime_failed', `sandbox ${this.parts.request.name} could not run a command: ${why}`, {
-      stderr: why,
-    });
+    return new FloeError('runtime_failed', `sandbox ${this.name} could not run a command: ${stderr}`, { stderr });
   }
 
-  private refuseStopped(): void {
-    if (this.stopping === null) return;
-    throw new FloeError('runtime_failed', `sandbox ${this.parts.request.name} has been stopped`);
-  }
-
-  /** Path of the session's proxy socket in the holder's namespace. */
+  /** Path of the session's proxy socket in the holder's mount namespace. */
   private openProxySocket(): Promise<string> {
     this.proxySocket ??= this.bindProxySocket();
     return this.proxySocket;
@@ -281,11 +207,11 @@ export class BubblewrapRuntime implements Runtime {
   private async bindProxySocket(): Promise<string> {
     const { spawner, host, holder, request, uid } = this.parts;
     if (request.proxy === null) {
-      throw new FloeError('runtime_failed', `sandbox ${request.name} was started without a proxy`);
+      throw new FloeError('runtime_failed', `sandbox ${this.name} was started without a proxy`);
     }
     const { socketPath } = request.proxy;
     if (host.mode === 'user') return socketPath;
-    // The sandbox's user cannot reach the directory that the socket is in, so it is shown where it can.
+    // The sandbox's user may not enter the socket's directory, so the socket is mounted at a path that it can reach.
     await chown(socketPath, uid, uid);
     const target = `${holder.layout.base}/in/proxy.sock`;
     const pid = String(holder.process.pid);
@@ -293,12 +219,15 @@ export class BubblewrapRuntime implements Runtime {
     const child = await spawner.spawn({ argv, env: { PATH: HOST_PATH }, maxOutputBytes: TOOL_OUTPUT_BYTES });
     const { exitCode, stderr } = await child.done;
     if (exitCode === 0) return target;
-    throw new FloeError('runtime_failed', `the proxy socket cannot be shown in ${request.name}: ${stderr.toString()}`);
+    throw new FloeError(
+      'runtime_failed',
+      `the proxy socket cannot be mounted in sandbox ${this.name}: ${stderr.toString()}`,
+    );
   }
 }
 
-/** bwrap reports the end by a signal as a shell does, by an exit code of 128 and the signal's number. */
-function exitOf(ended: Ended, killed: boolean): { exitCode: number | null; signal: string | null } {
+/** Exit code and signal. Like a shell, bwrap reports the end by a signal as exit code 128 plus the signal's number. */
+function exitOf(ended: SpawnResult, killed: boolean): { exitCode: number | null; signal: string | null } {
   if (killed || ended.signal !== null) return { exitCode: null, signal: ended.signal ?? 'SIGKILL' };
   const number = (ended.exitCode ?? 0) - 128;
   const name = Object.entries(constants.signals).find(([, value]) => value === number)?.[0];

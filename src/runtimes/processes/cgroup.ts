@@ -4,34 +4,34 @@ import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError } from '../../core/errors.ts';
 import { isRunning } from './process-table.ts';
 
-/** Names of groups start with it; the owner's id, the process, a number and the sandbox's name follow. */
+/** Start of a group's name; the owner's id, the process id, a number and the sandbox's name follow. */
 const PREFIX = 'floe-';
 
 export type CgroupLimits = {
   readonly memoryBytes: number;
   readonly taskCount: number;
-  /** null: as many as there are. */
+  /** Processors; `null` for no limit. */
   readonly cpus: number | null;
 };
 
 /** The control group of one command. */
 export type Cgroup = {
-  /** One per hierarchy; a process joins by writing 0 into each `cgroup.procs`. */
+  /** Its directory in each hierarchy; a process joins by writing 0 to `cgroup.procs` in each. */
   readonly directories: readonly string[];
-  /** To be called when every process of it has ended. Never rejects. */
+  /** Removes the group. To be called when all of its processes have ended. Never rejects. */
   remove(): Promise<void>;
 };
 
-/** A place where groups can be made. */
+/** A mounted hierarchy and the directory in which this process may create groups. */
 type Hierarchy = {
   readonly version: 1 | 2;
   readonly controller: 'memory' | 'pids' | 'cpu' | 'unified';
   readonly parent: string;
 };
 
-/** What the kernel counts processor time in, for `cpus`. */
+/** Period of the kernel's processor quota, in microseconds. */
 const CPU_PERIOD_US = 100_000;
-/** A group can be removed once the kernel has done away with its last process, which takes a moment. */
+/** A group cannot be removed until the kernel has released its last process, which takes a moment. */
 const REMOVE_TRIES = 100;
 const REMOVE_POLL_MS = 2;
 
@@ -39,7 +39,7 @@ const V1_CONTROLLERS = ['memory', 'pids', 'cpu'] as const;
 
 let groupCount = 0;
 
-/** Control groups, in whichever hierarchies this process may use. */
+/** Creates control groups in the hierarchies that this process may use. */
 export class Cgroups {
   private readonly hierarchies: readonly Hierarchy[];
   private readonly clock: Clock;
@@ -52,16 +52,16 @@ export class Cgroups {
   }
 
   /**
-   * Finds out by making a group. null: none can be made, so that limits rest on watching the processes alone. Groups carry
-   * the owner's id in their names; empty ones that a dead process of the same owner left are removed.
+   * Determines the usable hierarchies by creating a group in each; `null` when there is none, so that limits rely on watching the
+   * processes alone. Removes empty groups that a dead process of the same owner left.
    */
   static async find(clock: Clock, ownerId: string): Promise<Cgroups | null> {
     const usable: Hierarchy[] = [];
     for (const hierarchy of await candidates()) {
       await removeAbandoned(hierarchy.parent, ownerId);
-      const trial = new Cgroups([hierarchy], clock, ownerId);
+      const candidate = new Cgroups([hierarchy], clock, ownerId);
       const limits = { memoryBytes: 2 ** 30, taskCount: 100, cpus: 1 };
-      const group = await trial.create('trial', limits).catch(() => null);
+      const group = await candidate.create('trial', limits).catch(() => null);
       if (group === null) continue;
       await group.remove();
       usable.push(hierarchy);
@@ -70,8 +70,8 @@ export class Cgroups {
   }
 
   /**
-   * A group for a command of the sandbox `name`. Without limits it only keeps the command's processes together, in one
-   * hierarchy. Rejects with `runtime_failed`, with nothing left, when a limit cannot be set.
+   * Creates a group for a command of the sandbox `name`. With `limits` `null` the group is in one hierarchy and only identifies the
+   * command's processes. Rejects with `runtime_failed` when a limit cannot be set; then no group is left.
    */
   async create(name: string, limits: CgroupLimits | null): Promise<Cgroup> {
     const group = `${PREFIX}${this.ownerId}-${process.pid}-${groupCount++}-${name}`;
@@ -94,7 +94,7 @@ export class Cgroups {
 
   private async remove(directories: readonly string[]): Promise<void> {
     for (const directory of directories) {
-      for (let tries = 0; tries < REMOVE_TRIES && !(await removed(directory)); tries++) {
+      for (let tries = 0; tries < REMOVE_TRIES && !(await removeGroup(directory)); tries++) {
         await sleep(this.clock, REMOVE_POLL_MS);
       }
     }
@@ -129,14 +129,14 @@ function settings({ version, controller }: Hierarchy, limits: CgroupLimits): [st
   }
 }
 
-/** Where groups could be made, from this process's own place in each hierarchy. */
+/** Directories in which groups might be created, according to this process's own group in each hierarchy. */
 async function candidates(): Promise<Hierarchy[]> {
-  const [mounts, places] = await Promise.all([
+  const [mounts, memberships] = await Promise.all([
     readFile('/proc/self/mounts', 'utf8').catch(() => ''),
     readFile('/proc/self/cgroup', 'utf8').catch(() => ''),
   ]);
   const own = new Map<string, string>();
-  for (const line of places.split('\n')) {
+  for (const line of memberships.split('\n')) {
     const [, names = '', path = '/'] = /^\d+:([^:]*):(.*)$/.exec(line) ?? [];
     for (const name of names.split(',')) own.set(name, path);
   }
@@ -144,12 +144,12 @@ async function candidates(): Promise<Hierarchy[]> {
   for (const line of mounts.split('\n')) {
     const [, point = '', type, options = ''] = line.split(' ');
     if (type === 'cgroup2') {
-      // A group of version 2 with processes in it cannot have limited children, so they go beside it.
+      // In version 2 a group that contains processes cannot have children with limits, so groups are created next to it.
       const here = join(point, own.get('') ?? '/').replace(/(.)\/$/, '$1');
-      const beside = here === point ? point : dirname(here);
-      const controllers = await readFile(join(beside, 'cgroup.subtree_control'), 'utf8').catch(() => '');
+      const parent = here === point ? point : dirname(here);
+      const controllers = await readFile(join(parent, 'cgroup.subtree_control'), 'utf8').catch(() => '');
       if (/\bmemory\b/.test(controllers) && /\bpids\b/.test(controllers)) {
-        found.push({ version: 2, controller: 'unified', parent: beside });
+        found.push({ version: 2, controller: 'unified', parent });
       }
     } else if (type === 'cgroup') {
       const controller = V1_CONTROLLERS.find((name) => options.split(',').includes(name));
@@ -161,15 +161,15 @@ async function candidates(): Promise<Hierarchy[]> {
   return found;
 }
 
-/** Groups of processes that are gone. */
+/** Removes the groups of dead processes of an owner. */
 async function removeAbandoned(parent: string, ownerId: string): Promise<void> {
   for (const name of await readdir(parent).catch(() => [])) {
     const pid = pidOf(name, ownerId);
-    if (pid !== null && pid !== process.pid && !isRunning(pid)) await removed(join(parent, name));
+    if (pid !== null && pid !== process.pid && !isRunning(pid)) await removeGroup(join(parent, name));
   }
 }
 
-/** The process that made a group of that owner; null for any other group. */
+/** Id of the process that created a group of that owner; `null` for any other group. */
 function pidOf(group: string, ownerId: string): number | null {
   const start = `${PREFIX}${ownerId}-`;
   const pid = group.startsWith(start) ? /^(\d+)-\d+-/.exec(group.slice(start.length))?.[1] : undefined;
@@ -178,13 +178,13 @@ function pidOf(group: string, ownerId: string): number | null {
 
 export type OwnedGroup = {
   readonly directory: string;
-  /** Of the gateway process that made it. */
+  /** Id of the gateway process that created the group. */
   readonly pid: number;
   /** The sandbox's name. */
   readonly name: string;
 };
 
-/** All groups of an owner, in every hierarchy that this process could make groups in. */
+/** All groups of an owner, in every hierarchy in which this process might create groups. */
 export async function groupsOf(ownerId: string): Promise<OwnedGroup[]> {
   const found: OwnedGroup[] = [];
   for (const { parent } of await candidates()) {
@@ -198,8 +198,8 @@ export async function groupsOf(ownerId: string): Promise<OwnedGroup[]> {
   return found;
 }
 
-/** True once the group is gone; false while it has processes. */
-export function removed(directory: string): Promise<boolean> {
+/** Removes a group. Resolves with true when it no longer exists, false while it contains processes. */
+export function removeGroup(directory: string): Promise<boolean> {
   return rmdir(directory).then(
     () => true,
     (error: NodeJS.ErrnoException) => error.code === 'ENOENT',

@@ -1,6 +1,6 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { groupsOf, type OwnedGroup, removed } from './cgroup.ts';
+import { groupsOf, type OwnedGroup, removeGroup } from './cgroup.ts';
 import { type Label, readLabel } from './owner.ts';
 import {
   childrenByParent,
@@ -11,47 +11,48 @@ import {
   readProcessTable,
 } from './process-table.ts';
 
-/** Environments read at a time: enough to keep the disk threads busy, few enough to leave them to others. */
-const READ_AT_ONCE = 16;
-/** Between two looks at what has been killed. */
-const POLL_MS = 5;
-/** What SIGKILL has not ended by then waits for the kernel, for a dead network file system for instance. */
+/** Environments that are read concurrently: enough for good throughput, few enough to leave file threads for other work. */
+const CONCURRENT_READS = 16;
+/** Interval of checks whether killed processes have ended. */
+const EXIT_POLL_MS = 5;
+/** A process that has not ended this long after SIGKILL hangs in the kernel, for example on an unreachable network file system. */
 const GIVE_UP_MS = 10_000;
 
 export type LabelledProcess = { readonly pid: number; readonly label: Label };
 
-export type Ended = {
+/** Counts of what {@link endOwned} has ended. */
+export type EndedCounts = {
   readonly processes: number;
   readonly cgroups: number;
-  /** Processes that would not go. */
+  /** Ids of processes still alive after SIGKILL. */
   readonly survivors: readonly number[];
 };
 
-/** Every live process that carries a label of this owner, as far as this user may read its environment. */
+/** Every live process with a label of this owner, as far as this user may read its environment. */
 export async function labelledProcesses(ownerId: string): Promise<LabelledProcess[]> {
   const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name)).values();
   const found: LabelledProcess[] = [];
   const work = async (): Promise<void> => {
     for (const pid of pids) {
-      // Gone, or not ours to read.
+      // The process has ended, or this user may not read its environment.
       const environment = await readFile(`/proc/${pid}/environ`, 'latin1').catch(() => '');
       const label = readLabel(environment, ownerId);
       if (label !== null) found.push({ pid: Number(pid), label });
     }
   };
-  await Promise.all(Array.from({ length: READ_AT_ONCE }, work));
+  await Promise.all(Array.from({ length: CONCURRENT_READS }, work));
   return found;
 }
 
 /**
- * Ends all processes that an owner's label or control group names and `which` accepts, with everything that descends from
- * them, and removes those groups. Looks again until there is nothing, since what is killed may be starting processes.
+ * Kills all processes with a label or in a control group of this owner that `which` accepts, and their descendants, and removes those
+ * groups. Repeats until none is found, since a process may fork before it is killed.
  */
 export async function endOwned(
   ownerId: string,
   which: (found: { readonly name: string; readonly instance: string | null; readonly pid: number | null }) => boolean,
   clock: Clock,
-): Promise<Ended> {
+): Promise<EndedCounts> {
   const killed = new Set<number>();
   const cgroups = new Set<string>();
   const giveUpMs = clock.monotonicMs() + GIVE_UP_MS;
@@ -66,17 +67,17 @@ export async function endOwned(
       killed.add(pid);
       kill(pid);
     }
-    for (const { directory } of groups) if (await removed(directory)) cgroups.add(directory);
+    for (const { directory } of groups) if (await removeGroup(directory)) cgroups.add(directory);
     const late = clock.monotonicMs() >= giveUpMs;
     if (alive.length === 0 && (late || groups.every(({ directory }) => cgroups.has(directory)))) {
       return { processes: killed.size, cgroups: cgroups.size, survivors: [] };
     }
     if (late) return { processes: killed.size - alive.length, cgroups: cgroups.size, survivors: alive };
-    await sleep(clock, POLL_MS);
+    await sleep(clock, EXIT_POLL_MS);
   }
 }
 
-/** Never this process itself or one that it descends from: it may have been started from within a sandbox. */
+/** Live processes to kill. Never includes this process or its ancestors, since it may itself run in a sandbox. */
 function withDescendants(labelled: readonly number[], groups: readonly OwnedGroup[]): number[] {
   const roots = [...labelled, ...groups.flatMap(({ directory }) => processesOfGroup(directory))];
   if (roots.length === 0) return [];
@@ -96,6 +97,6 @@ function kill(pid: number): void {
   try {
     process.kill(pid, 'SIGKILL');
   } catch {
-    // Gone meanwhile, which is what was wanted.
+    // The process has ended in the meantime.
   }
 }

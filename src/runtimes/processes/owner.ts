@@ -1,17 +1,17 @@
 import type { Spawner } from '../spawn/spawner.ts';
 
-/** The gateway process that sandboxes belong to. */
+/** The gateway process that a sandbox belongs to. */
 export type Owner = {
-  /** Of the state directory: what a dead gateway left is found by it, and what is another gateway's is left alone. */
+  /** Id of the state directory. By it a gateway finds what a dead process of the same directory left, and nothing of another's. */
   readonly id: string;
-  /** New with each process. */
+  /** Id of the process, new with each start. */
   readonly instance: string;
 };
 
-/** Environment entry of every process that a gateway starts on behalf of a sandbox, and of its spawn helper. */
+/** Environment variable of every process that a gateway starts for a sandbox, and of its spawn helper. */
 const LABEL = 'FLOE_SANDBOX_LABEL';
 
-/** Stands where a sandbox's name would, for the spawn helper itself. */
+/** Name in the label of the spawn helper, in place of a sandbox's name. */
 export const HELPER_NAME = '.helper';
 
 /** The label of one sandbox, as environment variables. */
@@ -21,7 +21,7 @@ export function labelOf({ id, instance }: Owner, name: string): Readonly<Record<
 
 export type Label = { readonly instance: string; readonly name: string };
 
-/** The label in a process's environment (entries that end with NUL), when it is one of this owner id; otherwise null. */
+/** The label in a process's environment (entries that end with NUL); `null` when it has none of this owner id. */
 export function readLabel(environment: string, ownerId: string): Label | null {
   const start = `${LABEL}=${ownerId}/`;
   for (const entry of environment.split('\0')) {
@@ -33,7 +33,7 @@ export function readLabel(environment: string, ownerId: string): Label | null {
   return null;
 }
 
-/** The same spawner, whose processes carry the sandbox's label. */
+/** Wraps a spawner so that its processes have the sandbox's label. */
 export function labelled(spawner: Spawner, owner: Owner, name: string): Spawner {
   const label = labelOf(owner, name);
   return {

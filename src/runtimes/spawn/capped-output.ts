@@ -1,17 +1,17 @@
-/** First room for the beginning of an output; most are shorter. */
+/** Initial size of the buffer for the start of an output; most outputs are shorter. */
 const FIRST_BYTES = 16 * 1024;
 
 /**
- * Collects a stream of unknown length in bounded memory: the first half and the last half of the budget are kept, what
- * lies between is counted and dropped. Bytes are copied out of their chunks, so that many tiny chunks cost no more than
- * few large ones.
+ * Collects a stream of unknown length in bounded memory. Half of the budget keeps the start of the stream and half its end; the bytes
+ * between are counted and dropped. Bytes are copied out of their chunks, so that many small chunks cost no more memory than a few
+ * large ones.
  */
 export class CappedOutput {
   private readonly headBytes: number;
   private readonly tailBytes: number;
   private head: Buffer = Buffer.alloc(0);
   private headLength = 0;
-  /** A ring, made when the head is full; `ringAt` is where the next byte goes. */
+  /** Ring buffer for the end of the stream, created when the head is full; `ringAt` is the position of the next byte. */
   private ring: Buffer | null = null;
   private ringAt = 0;
   private tailLength = 0;
@@ -34,7 +34,7 @@ export class CappedOutput {
     if (kept < chunk.length) this.pushTail(chunk.subarray(kept));
   }
 
-  /** Everything kept, in order. */
+  /** The kept bytes, in order. */
   bytes(): Buffer {
     const parts = [this.head.subarray(0, this.headLength)];
     if (this.ring !== null) {

@@ -1,12 +1,11 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { FloeError } from '../../core/errors.ts';
 import { entryPath } from '../../core/package-root.ts';
-import type { HelperReply, HelperRequest } from './protocol.ts';
-import type { SpawnedProcess, Spawner, SpawnRequest, SpawnResult } from './spawner.ts';
+import type { HelperReply, HelperRequest, SpawnedProcess, Spawner, SpawnRequest, SpawnResult } from './spawner.ts';
 
 /**
- * Starts the helper process. Rejects with `runtime_failed` when that is not possible. `label` are environment variables
- * that the helper itself carries; what it starts has none but those of the request.
+ * Starts the helper process. Rejects with `runtime_failed` when it cannot be started. `label` are environment variables of the helper
+ * itself; its children have only those of their request.
  */
 export async function createSpawner(label: Readonly<Record<string, string>> = {}): Promise<Spawner> {
   const spawner = new HelperSpawner(label);
@@ -14,7 +13,7 @@ export async function createSpawner(label: Readonly<Record<string, string>> = {}
   return spawner;
 }
 
-/** What the helper itself may see of the environment: nothing of it reaches a child. */
+/** Environment variables that the helper itself inherits; its children inherit none. */
 const HELPER_ENV_NAMES = ['PATH', 'LANG', 'TMPDIR'];
 
 class HelperSpawner implements Spawner {
@@ -58,7 +57,7 @@ type Pending = {
   readonly done: (result: SpawnResult) => void;
 };
 
-/** One life of the helper process. */
+/** One process of the spawn helper, until it ends. */
 class Helper {
   readonly ready: Promise<void>;
   readonly exited: Promise<void>;
@@ -75,7 +74,7 @@ class Helper {
     }
     this.child = fork(entryPath(import.meta.url, './spawn-helper.js'), [], {
       serialization: 'advanced',
-      // A group of its own: Ctrl-C in a terminal must reach the gateway, which then closes things in order.
+      // In its own process group, so that Ctrl-C in a terminal reaches only the gateway, which then shuts down in order.
       detached: true,
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
       execArgv: ['--max-semi-space-size=1'],
@@ -92,16 +91,16 @@ class Helper {
       this.child.once('exit', () => reject(new FloeError('runtime_failed', 'the spawn helper ended while starting')));
       this.child.on('message', (message) => this.receive(message as HelperReply, resolve));
     });
-    // Once it is up, only the processes that it runs keep the gateway alive.
+    // From now on only the helper's running processes keep the gateway alive.
     this.ready.then(
       () => {
         this.child.unref();
-        this.keepAlive();
+        this.updateReference();
       },
-      () => this.die(),
+      () => this.markDead(),
     );
-    this.child.once('disconnect', () => this.die());
-    this.child.once('exit', () => this.die());
+    this.child.once('disconnect', () => this.markDead());
+    this.child.once('exit', () => this.markDead());
   }
 
   get pid(): number | null {
@@ -136,10 +135,10 @@ class Helper {
           },
         });
       });
-      this.keepAlive();
+      this.updateReference();
       const { onOutput, ...plain } = request;
-      const tellOutput = onOutput !== undefined;
-      this.send({ type: 'spawn', id, request: { ...plain, stdin: stdinBytes(request.stdin), tellOutput } });
+      const reportsOutput = onOutput !== undefined;
+      this.send({ type: 'spawn', id, request: { ...plain, stdin: stdinBytes(request.stdin), reportsOutput } });
     });
   }
 
@@ -186,20 +185,21 @@ class Helper {
 
   private forget(id: number): void {
     this.pending.delete(id);
-    this.keepAlive();
+    this.updateReference();
   }
 
-  private keepAlive(): void {
+  /** Keeps the gateway process alive exactly while the helper runs processes. */
+  private updateReference(): void {
     if (this.pending.size > 0) this.child.channel?.ref();
     else this.child.channel?.unref();
   }
 
-  private die(): void {
+  private markDead(): void {
     if (this.dead) return;
     this.dead = true;
     for (const waiter of this.pending.values()) {
       waiter.failed(
-        new FloeError('runtime_failed', 'the spawn helper died, and with it every process it ran', {
+        new FloeError('runtime_failed', 'the spawn helper died, and every process that it ran with it', {
           helper: 'died',
         }),
       );

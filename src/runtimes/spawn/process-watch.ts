@@ -9,20 +9,20 @@ import {
 } from '../processes/process-table.ts';
 import type { SpawnLimits } from './spawner.ts';
 
-/** How long a command may exceed a limit before it is noticed. One scan of 500 processes takes about 5 ms. */
-const TICK_MS = 250;
-/** x86-64 and most arm64 kernels; a larger page makes the estimate from resident pages too low, never the exact sum. */
+/** Interval of the checks. One scan of 500 processes takes about 5 ms. */
+const CHECK_INTERVAL_MS = 250;
+/** Page size of x86-64 and most arm64 kernels. With larger pages the estimate from resident pages is too low; the exact sum is not. */
 const PAGE_BYTES = 4096;
 
 export type LimitHit = 'memory' | 'processes';
 
 type Watched = { readonly limits: SpawnLimits; readonly onHit: (hit: LimitHit) => void };
 
-/** Looks at all watched process trees four times a second, for as long as there are any. */
+/** Checks the limits of all watched process trees four times a second while there are any. */
 export class ProcessWatch {
   private readonly clock: Clock;
   private readonly watched = new Map<number, Watched>();
-  private cancelTick: (() => void) | null = null;
+  private cancelCheck: (() => void) | null = null;
 
   constructor(clock: Clock) {
     this.clock = clock;
@@ -31,18 +31,18 @@ export class ProcessWatch {
   /** Calls `onHit` once when `pid` and its descendants exceed a limit. */
   add(pid: number, limits: SpawnLimits, onHit: (hit: LimitHit) => void): void {
     this.watched.set(pid, { limits, onHit });
-    this.cancelTick ??= this.clock.schedule(TICK_MS, () => this.tick());
+    this.cancelCheck ??= this.clock.schedule(CHECK_INTERVAL_MS, () => this.check());
   }
 
   remove(pid: number): void {
     this.watched.delete(pid);
     if (this.watched.size > 0) return;
-    this.cancelTick?.();
-    this.cancelTick = null;
+    this.cancelCheck?.();
+    this.cancelCheck = null;
   }
 
-  private tick(): void {
-    this.cancelTick = this.clock.schedule(TICK_MS, () => this.tick());
+  private check(): void {
+    this.cancelCheck = this.clock.schedule(CHECK_INTERVAL_MS, () => this.check());
     const table = readProcessTable();
     const children = childrenByParent(table);
     for (const [pid, { limits, onHit }] of [...this.watched]) {
@@ -62,7 +62,7 @@ function exceeded(tree: readonly ProcessRow[], limits: SpawnLimits): LimitHit | 
     residentBytes += row.residentPages * PAGE_BYTES;
   }
   if (tasks >= limits.taskCount) return 'processes';
-  // Resident pages count shared ones once per process, so they only tell that the exact sum is worth its cost.
+  // Resident pages count a shared page once per process, so they are only an upper bound that saves computing the exact sum.
   if (residentBytes <= limits.memoryBytes) return null;
   let exactBytes = 0;
   for (const row of tree) exactBytes += proportionalBytes(row.pid) ?? row.residentPages * PAGE_BYTES;

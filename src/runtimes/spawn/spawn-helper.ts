@@ -10,37 +10,41 @@ import {
 } from '../processes/process-table.ts';
 import { CappedOutput } from './capped-output.ts';
 import { type LimitHit, ProcessWatch } from './process-watch.ts';
-import type { HelperReply, HelperRequest } from './protocol.ts';
+import type { HelperReply, HelperRequest } from './spawner.ts';
 
 /*
- * The program of the spawn helper. It owns every child process of a gateway, and outlives the gateway only for as long
- * as it takes to kill them.
+ * The program of the spawn helper. It is the parent of every child process of a gateway. When the gateway ends, it kills them and ends
+ * too.
  */
 
-/** A first line longer than this is not a line that anybody waits for. */
+/** Longest first line that is reported. */
 const MAX_LINE_BYTES = 64 * 1024;
-/** Between two looks at processes that have been killed; they are gone within one or two. */
-const GONE_POLL_MS = 2;
-/** One that hangs in the kernel may take for ever: looking reads the table of all processes. */
-const MAX_GONE_POLL_MS = 1_000;
-/** Output that a command leaves in a pipe has arrived by then; who still holds the pipe is nobody that the helper knows. */
+/** First interval of checks whether killed processes have ended; most end within one or two. It doubles with each check. */
+const EXIT_POLL_MS = 2;
+/** Longest interval: a process can hang in the kernel indefinitely, and each check reads the table of all processes. */
+const MAX_EXIT_POLL_MS = 1_000;
+/** Time after a command's end for its last output to arrive. A process that still holds the pipe then is not the command's. */
 const OUTPUT_GRACE_MS = 250;
-/** Between two reports that there is output. */
-const OUTPUT_TELL_MS = 1_000;
+/** Shortest interval between two reports of output. */
+const OUTPUT_REPORT_MS = 1_000;
 
 type SpawnMessage = Extract<HelperRequest, { type: 'spawn' }>;
 
-/** A command's processes: its process group, those that carry its mark, and those in its control group. */
-type Running = { readonly pid: number; readonly marker: string | undefined; readonly cgroups: readonly string[] };
+/** How a command's processes are found: by its process group, its mark and its control group. */
+type RunningCommand = {
+  readonly pid: number;
+  readonly marker: string | undefined;
+  readonly cgroups: readonly string[];
+};
 
-const running = new Map<number, Running>();
+const running = new Map<number, RunningCommand>();
 const watch = new ProcessWatch(systemClock);
 
-/** What runs in a sandbox, and the sandbox itself, must not depend on the umask of who started the node: 077 would shut them out. */
+// Sandboxes must not depend on the umask under which the node was started: with 077 their users could not read their files.
 process.umask(0o022);
 process.on('message', (message) => receive(message as HelperRequest));
 process.on('disconnect', () => endAll());
-// A terminal's Ctrl-C is the gateway's to handle; the helper ends when the gateway does.
+// The gateway handles a terminal's Ctrl-C, and the helper ends when the gateway does.
 process.on('SIGINT', () => {});
 process.on('SIGTERM', () => endAll());
 reply({ type: 'ready' });
@@ -94,17 +98,17 @@ function start({ id, request }: SpawnMessage): void {
 }
 
 function feed(child: ChildProcess, stdin: Buffer | 'hold' | undefined): void {
-  // A process that ends without reading its input is no error.
+  // A process may end without reading its input.
   child.stdin?.on('error', () => {});
   if (stdin !== undefined && stdin !== 'hold') child.stdin?.end(stdin);
 }
 
-function follow(id: number, entry: Running, child: ChildProcess, request: SpawnMessage['request']): void {
+function follow(id: number, entry: RunningCommand, child: ChildProcess, request: SpawnMessage['request']): void {
   const { pid, cgroups } = entry;
   const stdout = new CappedOutput(request.maxOutputBytes);
   const stderr = new CappedOutput(request.maxOutputBytes);
   const onFirstLine = firstLineOf((line) => reply({ type: 'line', id, line }));
-  const onOutput = request.tellOutput ? outputTeller(id) : () => {};
+  const onOutput = request.reportsOutput ? outputReporter(id) : () => {};
   child.stdout?.on('data', (chunk: Buffer) => {
     onFirstLine(chunk);
     onOutput();
@@ -125,7 +129,7 @@ function follow(id: number, entry: Running, child: ChildProcess, request: SpawnM
   const exited = new Promise<void>((resolve) => {
     child.once('exit', (exitCode) => {
       watch.remove(pid);
-      // A command that gave up because of its limit has been ended by it, before anybody looked.
+      // A command that ended itself because it hit its limit counts as ended by the limit.
       if (exitCode !== 0) killedBy ??= cgroupHit(cgroups);
       endRest(entry, () => {
         resolve();
@@ -146,29 +150,31 @@ function follow(id: number, entry: Running, child: ChildProcess, request: SpawnM
   });
 }
 
-function outputTeller(id: number): () => void {
-  let toldMs = Number.NEGATIVE_INFINITY;
+/** Returns a function that reports output, at most once per {@link OUTPUT_REPORT_MS}. */
+function outputReporter(id: number): () => void {
+  let reportedMs = Number.NEGATIVE_INFINITY;
   return () => {
     const nowMs = systemClock.monotonicMs();
-    if (nowMs - toldMs < OUTPUT_TELL_MS) return;
-    toldMs = nowMs;
+    if (nowMs - reportedMs < OUTPUT_REPORT_MS) return;
+    reportedMs = nowMs;
     reply({ type: 'output', id });
   };
 }
 
-function firstLineOf(found: (line: string) => void): (chunk: Buffer) => void {
+/** Returns a function that takes the chunks of a stream and calls `onLine` with its first line. */
+function firstLineOf(onLine: (line: string) => void): (chunk: Buffer) => void {
   let seen: Buffer | null = Buffer.alloc(0);
   return (chunk) => {
     if (seen === null) return;
     seen = Buffer.concat([seen, chunk]);
     const end = seen.indexOf('\n');
-    if (end >= 0) found(seen.toString('utf8', 0, end));
+    if (end >= 0) onLine(seen.toString('utf8', 0, end));
     if (end >= 0 || seen.length > MAX_LINE_BYTES) seen = null;
   };
 }
 
-/** Live processes of a command that may have left its process group. */
-function membersOf({ marker, cgroups }: Running): number[] {
+/** Live processes of a command, including those that have left its process group. */
+function membersOf({ marker, cgroups }: RunningCommand): number[] {
   const marked = marker === undefined ? [] : processesWithEnvironment(marker);
   return [...marked, ...cgroups.flatMap(processesOfGroup)].filter((pid) => isAlive(readProcess(pid)));
 }
@@ -181,23 +187,23 @@ function kill(target: number): void {
   try {
     process.kill(target, 'SIGKILL');
   } catch {
-    // Gone already, which is what was wanted.
+    // The process has ended already.
   }
 }
 
 /**
- * Kills what a command left behind and waits until nothing of it lives. Its leader is reaped by now. Looks again, since a
- * process may be forking while it is looked for.
+ * Kills the remaining processes of a command whose first process has ended, and calls `done` once none is alive. Repeats the kill,
+ * since a process may fork while its command's processes are listed.
  */
-function endRest(entry: Running, done: () => void, pollMs = GONE_POLL_MS): void {
+function endRest(entry: RunningCommand, done: () => void, pollMs = EXIT_POLL_MS): void {
   killGroup(entry.pid);
   const members = membersOf(entry);
   for (const member of members) kill(member);
-  if (members.length === 0 && groupIsGone(entry.pid)) done();
-  else systemClock.schedule(pollMs, () => endRest(entry, done, Math.min(2 * pollMs, MAX_GONE_POLL_MS)));
+  if (members.length === 0 && hasGroupEnded(entry.pid)) done();
+  else systemClock.schedule(pollMs, () => endRest(entry, done, Math.min(2 * pollMs, MAX_EXIT_POLL_MS)));
 }
 
-function groupIsGone(pid: number): boolean {
+function hasGroupEnded(pid: number): boolean {
   try {
     process.kill(-pid, 0);
   } catch {

@@ -1,21 +1,17 @@
-/**
- * Starts child processes on the gateway's behalf. The implementation is a small helper process, because forking from a
- * large Node process blocks its event loop 20 to 25 ms per GB of memory.
- */
 export type SpawnRequest = {
   readonly argv: readonly string[];
-  /** All of the child's environment; nothing is inherited. */
+  /** The complete environment of the child, which inherits no variable. */
   readonly env: Readonly<Record<string, string>>;
   readonly cwd?: string | undefined;
-  /** Written to stdin, which is then closed. `hold`: stdin stays open until the process is killed or the helper dies. */
+  /** Written to stdin, which is then closed. With `hold`, stdin stays open until the process is killed or the helper dies. */
   readonly stdin?: Buffer | string | 'hold' | undefined;
-  /** Bytes kept of stdout and of stderr each: the first half and the last half of the budget. */
+  /** Bytes kept of stdout and of stderr each: half of them from the start of the output, half from its end. */
   readonly maxOutputBytes: number;
-  /** Kills the process and all its descendants when together they exceed a limit. Linux only; ignored elsewhere. */
+  /** Limits of the process and its descendants together; all are killed when one is exceeded. Ignored outside Linux. */
   readonly limits?: SpawnLimits | undefined;
   /**
-   * An environment entry (`NAME=value`) that marks everything the process starts. When it ends, whatever still carries
-   * the mark is killed, also what left the process group. Linux only; ignored elsewhere.
+   * An environment entry (`NAME=value`) that marks the descendants of the process. When the process ends, every process with the
+   * mark is killed, even outside the process group. Ignored outside Linux.
    */
   readonly marker?: string | undefined;
   /** Called while the process writes output, at most once a second. Must not throw. */
@@ -23,13 +19,13 @@ export type SpawnRequest = {
 };
 
 export type SpawnLimits = {
-  /** Proportional set size, summed over the process and its descendants. */
+  /** Proportional set size in bytes, summed over the process and its descendants. */
   readonly memoryBytes: number;
-  /** Threads, counted likewise. */
+  /** Number of threads of the process and its descendants. */
   readonly taskCount: number;
   /**
-   * Directories of the control group that the command runs in: its own counters then tell which limit was hit, and whatever
-   * is left in it when the command ends is killed.
+   * Directories of the control group that the command runs in. Its counters show which limit was hit, and its remaining processes
+   * are killed when the command ends.
    */
   readonly cgroups?: readonly string[] | undefined;
 };
@@ -39,30 +35,57 @@ export type SpawnResult = {
   readonly signal: string | null;
   readonly stdout: Buffer;
   readonly stderr: Buffer;
+  /** Bytes of stdout and stderr beyond `maxOutputBytes`, which are dropped. */
   readonly droppedBytes: number;
-  /** The limit that ended the process; absent or null: none. */
+  /** The limit that ended the process; absent or `null` when none did. */
   readonly killedBy?: 'memory' | 'processes' | null | undefined;
 };
 
 export interface SpawnedProcess {
-  /** Of the process, which leads a process group of its own. */
+  /** Id of the process and of the process group that it leads. */
   readonly pid: number;
   /**
-   * Settles when the process has ended, what it left in its process group is killed and its output is closed. Rejects
-   * with `runtime_failed` when the helper dies.
+   * Resolves when the process has ended, the rest of its process group is killed and its output is closed. Rejects with
+   * `runtime_failed` when the helper dies.
    */
   readonly done: Promise<SpawnResult>;
-  /** Resolves on the first line of stdout (without the newline); null when the process ends without one. */
+  /** Resolves with the first line of stdout, without the newline; `null` when the process ends without one. */
   readonly firstLine: Promise<string | null>;
-  /** SIGKILL to the process group; safe to call at any time and twice. */
+  /** Sends SIGKILL to the process group. May be called at any time and more than once. */
   kill(): void;
 }
 
+/**
+ * Starts child processes for the gateway. The implementation is a small helper process, because forking from a large Node process
+ * blocks its event loop for 20 to 25 ms per GB of memory.
+ */
 export interface Spawner {
   /** Rejects with `runtime_failed` when the program cannot be started. */
   spawn(request: SpawnRequest): Promise<SpawnedProcess>;
-  /** Kills every process that is left, and the helper. May be called twice. */
+  /** Kills all remaining processes and the helper. May be called twice. */
   close(): Promise<void>;
-  /** Pid of the running helper; null before the first spawn and after `close`. */
+  /** Process id of the running helper; `null` before the first spawn and after `close`. */
   readonly helperPid?: number | null;
 }
+
+/** Messages of the gateway to its spawn helper. Both are the same version of floe, so nothing is parsed. */
+export type HelperRequest =
+  | {
+      readonly type: 'spawn';
+      readonly id: number;
+      readonly request: Omit<SpawnRequest, 'stdin' | 'onOutput'> & {
+        readonly stdin: Buffer | 'hold' | undefined;
+        readonly reportsOutput: boolean;
+      };
+    }
+  | { readonly type: 'kill'; readonly id: number }
+  | { readonly type: 'close' };
+
+/** Messages of the spawn helper to its gateway. */
+export type HelperReply =
+  | { readonly type: 'ready' }
+  | { readonly type: 'started'; readonly id: number; readonly pid: number }
+  | { readonly type: 'failed'; readonly id: number; readonly message: string }
+  | { readonly type: 'output'; readonly id: number }
+  | { readonly type: 'line'; readonly id: number; readonly line: string }
+  | { readonly type: 'done'; readonly id: number; readonly result: SpawnResult };

@@ -1,7 +1,7 @@
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, it } from 'vitest';
 import { DiskWatch } from '../../../src/gateway/node/disk-watch.ts';
 import { type OpenAppendFile, openAppendFile } from '../../../src/proxy/journal/append-file.ts';
 
@@ -24,12 +24,12 @@ beforeEach(async () => {
 
 afterEach(() => rm(dir, { recursive: true }));
 
-test('a disk that never refused a write is not written to', async () => {
+it('a disk that never refused a write is not written to', async () => {
   broken = true;
   expect(await new DiskWatch(dir, { openFile: flaky }).problem()).toBeNull();
 });
 
-test('a write that was refused is passed on, and counts until one succeeds', async () => {
+it('a write that was refused is passed on, and counts until one succeeds', async () => {
   const disk = new DiskWatch(dir, { openFile: flaky });
   broken = true;
   await expect(disk.watch(Promise.reject(new Error('lost')))).rejects.toThrow('lost');
@@ -41,7 +41,7 @@ test('a write that was refused is passed on, and counts until one succeeds', asy
   expect(await readdir(dir)).toEqual([]);
 });
 
-test('a disk with little left is full before a write fails', async () => {
+it('a disk with little left is full before a write fails', async () => {
   let free = 1_000;
   const disk = new DiskWatch(dir, { freeBytes: async () => free });
   expect(await disk.problem()).toContain(`the disk of ${dir} is full: 1000 bytes are left`);
@@ -49,6 +49,6 @@ test('a disk with little left is full before a write fails', async () => {
   expect(await disk.problem()).toBeNull();
 });
 
-test('a directory that is gone is a problem, not an error', async () => {
+it('a directory that is gone is a problem, not an error', async () => {
   expect(await new DiskWatch(join(dir, 'gone')).problem()).toContain('refuses writes: ENOENT');
 });

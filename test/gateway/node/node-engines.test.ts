@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import type { EnginePool } from '../../../src/engines/pool.ts';
 import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
@@ -65,7 +65,7 @@ function node(own: EngineSpec[] = []) {
 }
 
 describe("a node's engines", () => {
-  test('follow the directory, beside its own', async () => {
+  it('follow the directory, beside its own', async () => {
     const { pool, engines } = node([spec('own')]);
     engines.apply(directory(1, { engines: [spec('a'), spec('b')], policy_version: 'v1' }));
     await engines.idle();
@@ -78,7 +78,7 @@ describe("a node's engines", () => {
     expect(pool.log.filter((entry) => entry.startsWith('version'))).toEqual(['version v1']);
   });
 
-  test('ignore a directory that is not newer', async () => {
+  it('ignore a directory that is not newer', async () => {
     const { pool, engines } = node();
     engines.apply(directory(5, { engines: [spec('a')] }));
     engines.apply(directory(4, { engines: [] }));
@@ -87,7 +87,7 @@ describe("a node's engines", () => {
     expect(engines.report().revision).toBe(5);
   });
 
-  test('tell a change as carried out only when its engines were tried', async () => {
+  it('tell a change as carried out only when its engines were tried', async () => {
     const { pool, engines } = node();
     let go = (): void => {};
     pool.hold = new Promise((resolve) => {
@@ -100,7 +100,7 @@ describe("a node's engines", () => {
     expect(engines.report()).toMatchObject({ revision: 1 });
   });
 
-  test('that cannot be registered are told, and tried again', async () => {
+  it('that cannot be registered are told, and tried again', async () => {
     const { pool, engines } = node();
     pool.refuse.add('a');
     engines.apply(directory(1, { engines: [spec('a')] }));
@@ -116,7 +116,7 @@ describe("a node's engines", () => {
     expect([...pool.ids]).toEqual(['a']);
   });
 
-  test('removed while they are being registered do not stay', async () => {
+  it('removed while they are being registered do not stay', async () => {
     const { pool, engines } = node();
     let go = (): void => {};
     pool.hold = new Promise((resolve) => {
@@ -130,7 +130,7 @@ describe("a node's engines", () => {
     expect(engines.report()).toMatchObject({ revision: 2, problems: [] });
   });
 
-  test('changed while they are being registered end up as the change says', async () => {
+  it('changed while they are being registered end up as the change says', async () => {
     const { pool, engines } = node();
     let go = (): void => {};
     pool.hold = new Promise((resolve) => {
@@ -143,7 +143,7 @@ describe("a node's engines", () => {
     expect(pool.log).toEqual(['+a', '-a', '+a']);
   });
 
-  test('registered anew with another URL are connected anew', async () => {
+  it('registered anew with another URL are connected anew', async () => {
     const { pool, engines } = node();
     engines.apply(directory(1, { engines: [spec('a', 1)] }));
     await engines.idle();
@@ -152,7 +152,7 @@ describe("a node's engines", () => {
     expect(pool.log).toEqual(['+a', '-a', '+a']);
   });
 
-  test('pause and resume as the directory says', async () => {
+  it('pause and resume as the directory says', async () => {
     const { pool, engines } = node();
     engines.apply(directory(1, { paused: 'abort' }));
     await engines.idle();

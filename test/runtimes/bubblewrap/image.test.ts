@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readFileSync, realpathSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import { describeIf } from '../../skip.ts';
 import { bubblewrapMissing, never, Workbench } from '../workbench.ts';
 
@@ -39,7 +39,7 @@ describeIf(problem, 'a sandbox with an image', () => {
   });
   afterAll(() => bench.close());
 
-  test("runs the image's programs over its files, and leaves the image as it was", async () => {
+  it("runs the image's programs on its files and does not change the image", async () => {
     const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
     const command = 'cat file; id; echo changed > file; rm /usr/bin/wc; touch /new; ls /usr/bin';
     const { stdout, stderr } = await runtime.exec({ command }, never);
@@ -57,7 +57,7 @@ describeIf(problem, 'a sandbox with an image', () => {
     expect(existsSync(join(image, 'testbed/written'))).toBe(false);
   });
 
-  test('whose shell the agent has removed ends every command as a shell that finds none', async () => {
+  it('ends every command with exit code 127 after the agent has removed the shell', async () => {
     const runtime = await bench.start('bubblewrap', { image, workdir: '/testbed' });
     await runtime.exec({ command: 'rm /usr/bin/sh' }, never);
     const ended = await runtime.exec({ command: 'true' }, never);
@@ -67,7 +67,7 @@ describeIf(problem, 'a sandbox with an image', () => {
     await runtime.stop();
   });
 
-  test("reaches its proxy without a Node of the image's own", async () => {
+  it('reaches its proxy although the image has no Node', async () => {
     const { createServer } = await import('node:net');
     const socketPath = join(bench.dir, 'proxy.sock');
     const server = createServer((socket) => socket.end('hello from the proxy'));
@@ -90,7 +90,7 @@ describeIf(problem, 'a sandbox with an image', () => {
     await new Promise((resolve) => server.close(resolve));
   });
 
-  test('refuses an image that does not exist, and one without the workdir', async () => {
+  it('rejects an image that does not exist and one without the workdir', async () => {
     const absent = bench.start('bubblewrap', { image: join(bench.dir, 'absent'), workdir: '/' });
     await expect(absent).rejects.toMatchObject({ code: 'schema_violation' });
     const missing = bench.start('bubblewrap', { image: join(bench.dir, 'absent'), workdir: '/testbed' });
@@ -106,7 +106,7 @@ describeIf(problem, 'a sandbox with an image', () => {
     expect(await bench.sessionDirs()).toEqual([]);
   });
 
-  test('is not something that the local runtime has', async () => {
+  it('is rejected by the local runtime', async () => {
     await expect(bench.start('local', { image })).rejects.toMatchObject({ code: 'unsupported' });
   });
 });

@@ -2,7 +2,7 @@ import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { Runtime } from '../../../src/runtimes/runtime.ts';
 import { describeIf } from '../../skip.ts';
 import {
@@ -45,23 +45,23 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     `fetch(${JSON.stringify(url)}).then((r) => r.text()).then(console.log, (e) => console.log("refused", e.cause?.code))`,
   ];
 
-  test('has no network but its own loopback', async () => {
+  it('has no network except its own loopback', async () => {
     expect((await sh('tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d " "')).stdout).toBe('lo\n');
     expect((await sh('wc -l < /proc/net/route')).stdout.trim()).toBe('1');
   });
 
-  test.each([false, true])("reaches nothing on the host's loopback (with proxy: %s)", async (withProxy) => {
+  it.each([false, true])("reaches nothing on the host's loopback (with proxy: %s)", async (withProxy) => {
     const command = fetchScript(`http://127.0.0.1:${controlPort}/`);
     expect((await runtime.exec({ command, withProxy }, never)).stdout).toBe('refused ECONNREFUSED\n');
   });
 
-  test('reaches its proxy at its origin, and only while a command asks for it', async () => {
+  it('reaches its proxy only in a command that requests it', async () => {
     const command = fetchScript(runtime.proxyOrigin);
     expect((await runtime.exec({ command, withProxy: true }, never)).stdout).toBe('proxy\n');
     expect((await runtime.exec({ command }, never)).stdout).toBe('refused ECONNREFUSED\n');
   });
 
-  test('cannot connect to an abstract socket of the host', async () => {
+  it('cannot connect to an abstract socket of the host', async () => {
     const abstract = createServer(() => {});
     const name = `\0floe-test-${process.pid}`;
     await new Promise<void>((resolve) => abstract.listen(name, resolve));
@@ -70,7 +70,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     await new Promise((resolve) => abstract.close(resolve));
   });
 
-  test.each(['/root', '/etc/shadow', '/etc/ssl/private', '/sys', '/var/run/docker.sock', '/boot', '/mnt/in', '/srv'])(
+  it.each(['/root', '/etc/shadow', '/etc/ssl/private', '/sys', '/var/run/docker.sock', '/boot', '/mnt/in', '/srv'])(
     'does not show %s',
     async (path) => {
       expect((await sh(`ls ${path} 2>&1 >/dev/null`)).stderr + (await sh(`test -e ${path} && echo there`)).stdout).toBe(
@@ -79,18 +79,18 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     },
   );
 
-  test("does not show the node's state directory, nor this checkout", async () => {
+  it("does not show the node's state directory, nor this checkout", async () => {
     for (const path of [bench.dir, bench.stateDir, process.cwd()]) {
       expect((await sh(`ls -a '${path}' 2>/dev/null`)).stdout).toBe('');
     }
   });
 
-  test('sees no process but its own', async () => {
+  it('sees only its own processes', async () => {
     const pids = (await sh('cd /proc && echo [0-9]*')).stdout.trim().split(' ');
     expect(pids.length).toBeLessThanOrEqual(3);
   });
 
-  test('cannot see, let alone signal, the processes of another command of the session', async () => {
+  it('neither sees nor signals the processes of another command of the session', async () => {
     const seconds = uniqueSeconds();
     const controller = new AbortController();
     const running = runtime.exec({ command: `echo up > up; sleep ${seconds}` }, controller.signal);
@@ -101,14 +101,14 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     await expect(running).rejects.toThrow('done');
   });
 
-  test('has no capability, cannot gain one, and cannot make namespaces', async () => {
+  it('has no capability, cannot gain one and cannot create namespaces', async () => {
     const { stdout } = await sh('grep -E "^(Cap(Prm|Eff|Bnd|Amb)|NoNewPrivs)" /proc/self/status | cut -f2');
     expect(stdout).toBe(`${'0000000000000000\n'.repeat(4)}1\n`.replace(/\n1\n$/, '\n1\n'));
     expect((await sh('unshare --user true')).exitCode).not.toBe(0);
     expect((await sh('mount -t tmpfs x /tmp')).exitCode).not.toBe(0);
   });
 
-  test('does not run as the root of the host', async () => {
+  it('does not run as the root of the host', async () => {
     await sh('true');
     const seconds = uniqueSeconds();
     const controller = new AbortController();
@@ -127,7 +127,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     await expect(running).rejects.toThrow('done');
   });
 
-  test('can write to its own directories only', async () => {
+  it('can write only to its own directories', async () => {
     const places = ['/', '/usr', '/etc', '/dev', '/bin', '/.floe', '/home', '/var', '/proc/sys/kernel'];
     const { stdout } = await sh(places.map((dir) => `touch ${dir}/x 2>/dev/null && echo ${dir}`).join('; '));
     expect(stdout).toBe('');
@@ -136,7 +136,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     expect(result.stdout.trim().split('\n')).toEqual(own);
   });
 
-  test('fills its own storage only, by bytes or by files', async () => {
+  it('can fill only its own storage, with bytes or with files', async () => {
     const full = await sh('head -c 20000000 /dev/zero > /work/fill; wc -c < /work/fill; rm /work/fill');
     expect(full.stderr).toContain('No space left');
     expect(Number(full.stdout)).toBeLessThanOrEqual(8 * 1024 * 1024);
@@ -145,13 +145,13 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     expect((await sh('echo fine > /work/after && cat /work/after')).stdout).toBe('fine\n');
   });
 
-  test('inherits no file descriptor of the host', async () => {
+  it('inherits no file descriptor of the host', async () => {
     const { stdout } = await sh('for fd in /proc/self/fd/*; do readlink $fd; done');
     expect(stdout).not.toContain(bench.dir);
     expect(stdout).not.toMatch(/status|args/);
   });
 
-  test('keeps its environment out of every command line', async () => {
+  it('shows its environment in no command line', async () => {
     const secret = `key-${uniqueSeconds()}`;
     const env = { SECRET: secret };
     const controller = new AbortController();
@@ -162,7 +162,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     await expect(running).rejects.toThrow('done');
   });
 
-  test('leads no transfer out of the sandbox by a link', async () => {
+  it('follows no link out of the sandbox in a transfer', async () => {
     const secret = join(bench.dir, 'secret');
     await sh(`ln -s ${secret} leak; ln -s ${bench.dir} dir; ln -s /etc/passwd passwd; ln -s / root`);
     expect(await runtime.readFile('leak', 100, never)).toBeNull();
@@ -176,7 +176,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     expect((await sh('cat leak up-and-down')).stdout).toBe('overwrittenx');
   });
 
-  test('uploads links as links, and nothing that is not a file', async () => {
+  it('uploads links as links and skips pipes and sockets', async () => {
     const source = join(bench.dir, 'source');
     mkdirSync(source);
     symlinkSync(join(bench.dir, 'secret'), join(source, 'link'));
@@ -187,7 +187,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     expect((await sh('ls uploaded; cat uploaded/link 2>/dev/null')).stdout).toBe('link\n');
   });
 
-  test('says so when an upload does not fit', async () => {
+  it('reports an upload that exceeds the storage', async () => {
     const source = join(bench.dir, 'large');
     mkdirSync(source);
     writeFileSync(join(source, 'file'), Buffer.alloc(12 * 1024 * 1024));
@@ -199,7 +199,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     await sh('rm -rf too-large');
   });
 
-  test('may use the host network only where the node allows it', async () => {
+  it('uses the host network only where the node allows it', async () => {
     await expect(bench.start('bubblewrap', { network: 'host' })).rejects.toMatchObject({ code: 'unsupported' });
     const open = await Workbench.open({ allowHostNetwork: true });
     const sharing = await open.start('bubblewrap', { network: 'host' });
@@ -209,11 +209,11 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     await open.close();
   });
 
-  test.each(['relative', '/work/../etc', '/usr/local', '/', '/proc/1'])('refuses %s as a workdir', async (workdir) => {
+  it.each(['relative', '/work/../etc', '/usr/local', '/', '/proc/1'])('refuses %s as a workdir', async (workdir) => {
     await expect(bench.start('bubblewrap', { workdir })).rejects.toMatchObject({ code: 'schema_violation' });
   });
 
-  test('shows a read-only mount where it is asked for', async () => {
+  it('has a read-only mount at the requested path', async () => {
     const hostPath = join(bench.dir, 'tools');
     mkdirSync(hostPath);
     writeFileSync(join(hostPath, 'tool'), 'content');
@@ -224,7 +224,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
     await mounted.stop();
   });
 
-  test('leaves no process, mount, directory or file behind', async () => {
+  it('leaves no process, mount, directory or file after it is stopped', async () => {
     const mountsBefore = hostMounts();
     const others = await bench.sessionDirs();
     const session = await bench.start('bubblewrap');

@@ -3,7 +3,7 @@ import { chownSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { expect, test } from 'vitest';
+import { expect, it } from 'vitest';
 
 /** A user that no system has, and that owns nothing. */
 const USER = 61_843;
@@ -19,10 +19,12 @@ function mayRead(): boolean {
   return spawnSync('setpriv', [...drop, process.execPath, '-e', script]).status === 0;
 }
 
-test('the contract, the isolation, the images and what is left of a session hold for a user without privilege', async (context) => {
-  if (!isRoot) context.skip('the contract has been run as this user already: nothing to drop');
+it('passes the tests of contract, isolation, images and state directory as a user without privilege', async (context) => {
+  if (!isRoot) context.skip('the tests already run without privilege');
   if (!mayRead())
-    context.skip('a user without privilege cannot read this checkout or run this Node, or setpriv is missing');
+    context.skip(
+      'a user without privilege cannot read this checkout or run this Node, or setpriv is missing: apt-get install util-linux',
+    );
   const home = mkdtempSync(join(tmpdir(), 'floe-user-'));
   chownSync(home, USER, USER);
   const drop = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];

@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { Cgroups } from '../../../src/runtimes/processes/cgroup.ts';
 import { describeIf, NO_CONTROL_GROUPS } from '../../skip.ts';
@@ -14,7 +14,7 @@ const groupsMissing = groups === null ? NO_CONTROL_GROUPS : null;
 const limits = { memoryBytes: 64 * 1024 * 1024, taskCount: 20, cpus: 0.5 };
 
 describeIf(groupsMissing, 'a control group', () => {
-  test('has the limits in every hierarchy, and is gone after its removal', async () => {
+  it('has the limits in every hierarchy and no longer exists after its removal', async () => {
     const group = await groups?.create('s0', limits);
     const directories = group?.directories ?? [];
     expect(directories).not.toEqual([]);
@@ -29,7 +29,7 @@ describeIf(groupsMissing, 'a control group', () => {
     expect(directories.filter((directory) => existsSync(directory))).toEqual([]);
   });
 
-  test('is not left behind when a limit cannot be set', async () => {
+  it('is removed when a limit cannot be set', async () => {
     const group = await groups?.create('s0', limits);
     const parents = (group?.directories ?? []).map((directory) => dirname(directory));
     await group?.remove();
@@ -50,7 +50,7 @@ describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
   });
   afterAll(() => bench.close());
 
-  test('tells a command that gave up at its limit from one that failed by itself', async () => {
+  it('distinguishes a command that ended at its limit from one that failed by itself', async () => {
     const runtime = await bench.start('bubblewrap', { max_processes: 20 });
     // This shell ends at the first process that it is refused, long before anybody could look.
     const gaveUp = await runtime.exec({ command: 'while :; do sleep 30 & done' }, never);
@@ -62,7 +62,7 @@ describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
     await runtime.stop();
   });
 
-  test('gets no more processor time than it may', async () => {
+  it('gets no more processor time than its limit', async () => {
     const runtime = await bench.start('bubblewrap', { cpus: 0.1 });
     const spin =
       'const s = performance.now(); while (performance.now() - s < 600); const u = process.cpuUsage(); console.log((u.user + u.system) / 1000)';

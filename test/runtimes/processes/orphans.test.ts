@@ -5,7 +5,7 @@ import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { sleep, systemClock } from '../../../src/core/clock.ts';
 import { Cgroups, groupsOf } from '../../../src/runtimes/processes/cgroup.ts';
 import { endOwned, labelledProcesses } from '../../../src/runtimes/processes/orphans.ts';
@@ -64,8 +64,8 @@ async function untilNone(text: string, signal: AbortSignal): Promise<void> {
   while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
 }
 
-describe.each(backends)('the reaper, after gateway and spawn helper of a %s sandbox were killed at once', (backend) => {
-  test('ends what its owner left, and nothing of another gateway', async ({ signal }) => {
+describe.each(backends)('endOwned, after gateway and spawn helper of a %s sandbox were killed together', (backend) => {
+  it('ends the processes of its owner and none of another gateway', async ({ signal }) => {
     const stateDir = mkdtempSync(join(tmpdir(), 'floe-orphans-'));
     const dead = await startGateway(stateDir, backend);
     const other = await startGateway(mkdtempSync(join(tmpdir(), 'floe-orphans-')), backend);
@@ -93,7 +93,7 @@ describe.each(backends)('the reaper, after gateway and spawn helper of a %s sand
 
 itIf(
   hasGroups ? null : NO_CONTROL_GROUPS,
-  'a local agent that clears its environment is found by its control group',
+  'finds a local agent that clears its environment by its control group',
   async () => {
     const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
     const bench = await Workbench.open({ owner });
@@ -112,7 +112,7 @@ itIf(
 );
 
 describe.each(backends)('a %s sandbox whose helper was killed', (backend) => {
-  test('leaves no process once it is stopped, and its neighbour goes on', async () => {
+  it('leaves no process once it is stopped, while another sandbox keeps running', async () => {
     const owner: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
     const bench = await Workbench.open({ owner });
     const seconds = uniqueSeconds();
@@ -134,27 +134,30 @@ describe.each(backends)('a %s sandbox whose helper was killed', (backend) => {
 });
 
 describe('a cancelled command', () => {
-  test.for(backends)('of a %s sandbox ends with all that left its group and hold its output', async (backend) => {
-    const bench = await Workbench.open();
-    const seconds = uniqueSeconds();
-    const runtime = await bench.start(backend);
-    const cancel = new AbortController();
-    // Without control groups nothing tells whose a process is that clears its environment.
-    const clear = backend === 'local' && !hasGroups ? '' : 'env -i';
-    const command = `trap '' TERM; (${clear} setsid sleep ${seconds} &); (setsid sleep ${seconds} &); sleep ${seconds}`;
-    const running = runtime.exec({ command }, cancel.signal).catch((error: unknown) => error);
-    while ((await processesMentioning(`sleep\0${seconds}`)).length < 3) await sleep(systemClock, 5);
-    const reason = new Error('cancelled');
-    cancel.abort(reason);
-    expect(await running).toBe(reason);
-    expect(await processesMentioning(`sleep\0${seconds}`)).toEqual([]);
-    await runtime.stop();
-    expect(existsSync(runtime.paths.workdir) && backend === 'local').toBe(false);
-    await bench.close();
-  });
+  it.for(backends)(
+    'of a %s sandbox ends together with processes that left its group and hold its output open',
+    async (backend) => {
+      const bench = await Workbench.open();
+      const seconds = uniqueSeconds();
+      const runtime = await bench.start(backend);
+      const cancel = new AbortController();
+      // Without control groups nothing tells whose a process is that clears its environment.
+      const clear = backend === 'local' && !hasGroups ? '' : 'env -i';
+      const command = `trap '' TERM; (${clear} setsid sleep ${seconds} &); (setsid sleep ${seconds} &); sleep ${seconds}`;
+      const running = runtime.exec({ command }, cancel.signal).catch((error: unknown) => error);
+      while ((await processesMentioning(`sleep\0${seconds}`)).length < 3) await sleep(systemClock, 5);
+      const reason = new Error('cancelled');
+      cancel.abort(reason);
+      expect(await running).toBe(reason);
+      expect(await processesMentioning(`sleep\0${seconds}`)).toEqual([]);
+      await runtime.stop();
+      expect(existsSync(runtime.paths.workdir) && backend === 'local').toBe(false);
+      await bench.close();
+    },
+  );
 });
 
-test('a command tells of its output while it runs', async () => {
+it('reports activity while a command writes output', async () => {
   const bench = await Workbench.open();
   let seen = (): void => {};
   const first = new Promise<void>((done) => (seen = done));
@@ -174,7 +177,7 @@ test('a command tells of its output while it runs', async () => {
 });
 
 describe('a label', () => {
-  test('is only that of its owner', () => {
+  it('is read only for its own owner', () => {
     const environment = 'A=1\0FLOE_SANDBOX_LABEL=aa/proc_1/ses.1-2-agent\0B=2';
     expect(readLabel(environment, 'aa')).toEqual({ instance: 'proc_1', name: 'ses.1-2-agent' });
     expect(readLabel(environment, 'a')).toBeNull();

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CappedOutput } from '../../../src/runtimes/spawn/capped-output.ts';
 import { createSpawner } from '../../../src/runtimes/spawn/client.ts';
 import type { Spawner } from '../../../src/runtimes/spawn/spawner.ts';
@@ -19,12 +19,12 @@ describe('the spawner', () => {
   const sh = (script: string, more: object = {}) =>
     spawner.spawn({ argv: ['sh', '-c', script], env: { PATH }, maxOutputBytes, ...more });
 
-  test('makes the environment from the request alone', async () => {
+  it('gives a process only the environment of its request', async () => {
     const child = await spawner.spawn({ argv: ['/usr/bin/env'], env: { ONLY: 'this' }, maxOutputBytes });
     expect((await child.done).stdout.toString()).toBe('ONLY=this\n');
   });
 
-  test('gives children the usual umask, whatever its own gateway has', () => {
+  it('gives children the umask 022 whatever the umask of the gateway', () => {
     const client = join(import.meta.dirname, '..', '..', '..', 'dist', 'runtimes', 'spawn', 'client.js');
     // A thread cannot change its umask, so the gateway is a process.
     const gateway = `
@@ -37,7 +37,7 @@ describe('the spawner', () => {
     expect(execFileSync('sh', ['-c', script, process.execPath, gateway], { encoding: 'utf8' })).toBe('0022\n');
   });
 
-  test('gives the first line as soon as it is there, and the rest with the end', async () => {
+  it('reports the first line before the process ends and all output at its end', async () => {
     const child = await sh('echo ready; cat; echo end', { stdin: 'hold' });
     expect(await child.firstLine).toBe('ready');
     child.kill();
@@ -46,19 +46,19 @@ describe('the spawner', () => {
     expect(result.stdout.toString()).toBe('ready\n');
   });
 
-  test('has no first line for a process that prints none', async () => {
+  it('reports null as the first line of a process that prints none', async () => {
     const child = await sh('printf unfinished');
     expect(await child.firstLine).toBeNull();
     expect((await child.done).stdout.toString()).toBe('unfinished');
   });
 
-  test('carries bytes as they are, both ways', async () => {
+  it('passes stdin and stdout through unchanged', async () => {
     const stdin = Buffer.from(Array.from({ length: 4096 }, (_, index) => index % 256));
     const child = await sh('cat', { stdin });
     expect((await child.done).stdout).toEqual(stdin);
   });
 
-  test('rejects when the program or its directory does not exist', async () => {
+  it('rejects when the program or its directory does not exist', async () => {
     const missing = spawner.spawn({ argv: ['/no/such/program'], env: {}, maxOutputBytes });
     await expect(missing).rejects.toMatchObject({ code: 'runtime_failed' });
     await expect(sh('true', { cwd: '/no/such/dir' })).rejects.toMatchObject({ code: 'runtime_failed' });
@@ -67,7 +67,7 @@ describe('the spawner', () => {
     });
   });
 
-  test('kills the whole process group, at any time and twice', async () => {
+  it('kills the whole process group, also when killed twice', async () => {
     const seconds = uniqueSeconds();
     const child = await sh(`sleep ${seconds} & sleep ${seconds}`);
     child.kill();
@@ -77,7 +77,7 @@ describe('the spawner', () => {
     child.kill();
   });
 
-  test('ends what a process left in its group, and what carries its mark elsewhere', async () => {
+  it('kills the remaining processes of a group and marked processes outside it', async () => {
     const [group, gone] = [uniqueSeconds(), uniqueSeconds()];
     const env = { PATH, MARK: `m${gone}` };
     const child = await sh(`sleep ${group} & setsid sleep ${gone} & exit 0`, { env, marker: `MARK=m${gone}` });
@@ -86,7 +86,7 @@ describe('the spawner', () => {
     expect(await processesMentioning(gone)).toEqual([]);
   });
 
-  test('rejects what runs when the helper dies, and starts another', async () => {
+  it('rejects the running commands when the helper dies and starts another helper', async () => {
     const own = await createSpawner();
     const child = await own.spawn({ argv: ['cat'], env: { PATH }, stdin: 'hold', maxOutputBytes });
     const before = own.helperPid ?? 0;
@@ -99,7 +99,7 @@ describe('the spawner', () => {
     await own.close();
   });
 
-  test('closes with everything it started, may be closed twice, and starts nothing after that', async () => {
+  it('kills every process when it is closed, may be closed twice and refuses further requests', async () => {
     const own = await createSpawner();
     const seconds = uniqueSeconds();
     const child = await own.spawn({ argv: ['sleep', seconds], env: { PATH }, maxOutputBytes });
@@ -113,7 +113,7 @@ describe('the spawner', () => {
   });
 });
 
-test('capped output keeps the first and the last half of its budget, however it is cut into chunks', () => {
+it('keeps the same bytes of an output however it is cut into chunks', () => {
   const chunks = fc.array(fc.uint8Array({ maxLength: 40 }), { maxLength: 40 });
   fc.assert(
     fc.property(chunks, fc.integer({ min: 0, max: 200 }), (parts, budget) => {

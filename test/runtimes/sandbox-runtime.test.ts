@@ -1,9 +1,12 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { LocalRuntime } from '../../src/runtimes/local-runtime.ts';
+import { LocalRuntime } from '../../src/runtimes/local.ts';
+import type { ExecResult, StartRequest } from '../../src/runtimes/runtime.ts';
+import { reportKill } from '../../src/runtimes/sandbox-runtime.ts';
 import type { SpawnResult } from '../../src/runtimes/spawn/spawner.ts';
 import { runtimeSpecSchema } from '../../src/schema/index.ts';
 
@@ -13,7 +16,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(dir, { recursive: true, force: true }));
 
-it('a command that not even SIGKILL ends is given up, so that its session can end', async () => {
+it('rejects a command that does not end after SIGKILL, so that its session can end', async () => {
   const clock = new VirtualClock();
   let kills = 0;
   let spawned = (): void => {};
@@ -51,4 +54,29 @@ it('a command that not even SIGKILL ends is given up, so that its session can en
   expect(await ended).toMatchObject({ code: 'runtime_failed', details: { unkillable: true } });
   expect(kills).toBeGreaterThan(0);
   await runtime.stop();
+});
+
+function reportedReasons(killedBy: ExecResult['killedBy'], reason?: FloeError): string[] {
+  const reasons: string[] = [];
+  const onKill: StartRequest['onKill'] = (why) => reasons.push(why);
+  const signal = reason === undefined ? new AbortController().signal : AbortSignal.abort(reason);
+  reportKill({ onKill }, killedBy, signal);
+  return reasons;
+}
+
+describe('reportKill', () => {
+  it('reports the exceeded limit even when the deadline has passed too', () => {
+    const deadline = new FloeError('deadline_exceeded', 'too late');
+    expect(reportedReasons('memory')).toEqual(['memory']);
+    expect(reportedReasons('processes', deadline)).toEqual(['processes']);
+  });
+
+  it('distinguishes a deadline from a stop', () => {
+    expect(reportedReasons(null, new FloeError('deadline_exceeded', 'too late'))).toEqual(['deadline']);
+    expect(reportedReasons(null, new FloeError('cancelled', 'no more'))).toEqual(['stopped']);
+  });
+
+  it('reports nothing for a command that ended by itself', () => {
+    expect(reportedReasons(null)).toEqual([]);
+  });
 });

@@ -1,0 +1,55 @@
+import { constants } from 'node:fs';
+import { access } from 'node:fs/promises';
+import { join } from 'node:path';
+import { FloeError } from '../core/errors.ts';
+
+/** Where the host's programs that build sandboxes are searched. The gateway's own PATH is not trusted for this. */
+export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+
+const SANDBOX_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+
+/** The environment of every command in a sandbox whose user has this home directory. */
+export function baseEnvironment(home: string): Record<string, string> {
+  return {
+    PATH: SANDBOX_PATH,
+    HOME: home,
+    USER: 'agent',
+    LOGNAME: 'agent',
+    SHELL: '/bin/sh',
+    LANG: 'C.UTF-8',
+    TERM: 'dumb',
+  };
+}
+
+/** Throws `schema_violation` for names and values that the kernel cannot pass to a process as environment. */
+export function checkEnvironment(env: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(env)) {
+    if (name === '' || name.includes('=') || name.includes('\0')) {
+      throw new FloeError('schema_violation', `env: ${JSON.stringify(name)} cannot be the name of a variable`);
+    }
+    refuseNul(`env.${name}`, [value]);
+  }
+}
+
+/** Throws `schema_violation` when a value contains a NUL, which ends a string for the kernel. `what` names the values in the message. */
+export function refuseNul(what: string, values: Iterable<string>): void {
+  for (const value of values) {
+    if (value.includes('\0')) throw new FloeError('schema_violation', `${what} contains a NUL character`);
+  }
+}
+
+/** The first of the named programs that is not installed in a directory of {@link HOST_PATH}; `null` when all are. */
+export async function missingProgram(names: readonly string[]): Promise<string | null> {
+  for (const name of names) {
+    const found = await Promise.all(HOST_PATH.split(':').map((dir) => isExecutable(join(dir, name))));
+    if (!found.includes(true)) return name;
+  }
+  return null;
+}
+
+function isExecutable(path: string): Promise<boolean> {
+  return access(path, constants.X_OK).then(
+    () => true,
+    () => false,
+  );
+}
