@@ -1,7 +1,8 @@
 /**
- * `npm run generate` writes the pages of the documentation that come from the code: docs/openapi.json from the schemas and the route
- * table, docs/errors.md from the error table, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, and
- * docs/metrics.md from the metric registries. With `--check` it writes nothing and fails when a committed page differs.
+ * `npm run generate` writes the files that come from the code: docs/openapi.json from the schemas and the route table, docs/errors.md
+ * from the error table, docs/cluster-reference.md and docs/configuration.md from the schemas of their files, docs/metrics.md from the
+ * metric registries, and src/sim/assets/tokenizer.json from its training text. With `--check` it writes nothing and fails when a
+ * committed file differs.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,6 +15,7 @@ import { createGatewayMetrics } from '../src/observe/metrics.ts';
 import { ServerMetrics } from '../src/observe/server-metrics.ts';
 import { openApi } from '../src/rollout/index.ts';
 import { COUNTERS } from '../src/rollout/status/counters.ts';
+import { tokenizerFile } from './tokenizer/build.ts';
 
 const ROOT = packageRoot();
 
@@ -74,16 +76,17 @@ function row(name: string, type: string, labels: readonly string[], help: string
   return `| \`${name}\` | ${type} | ${labels.map((label) => `\`${label}\``).join(', ')} | ${help} |`;
 }
 
-const pages = {
+const files = {
   'docs/openapi.json': `${JSON.stringify(openApi(), null, 2)}\n`,
   'docs/errors.md': errorsPage(),
   'docs/cluster-reference.md': clusterReference(),
   'docs/configuration.md': configurationPage(),
   'docs/metrics.md': metricsPage(),
+  'src/sim/assets/tokenizer.json': tokenizerFile(),
 };
 
 let differs = 0;
-for (const [path, text] of Object.entries(pages)) {
+for (const [path, text] of Object.entries(files)) {
   const file = join(ROOT, path);
   if (!process.argv.includes('--check')) {
     writeFileSync(file, text);

@@ -10,6 +10,18 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'simulates clusters on a virtual clock under seeded faults and checks every promise',
     load: () => import('./control-plane/main.ts'),
   },
+  golden: {
+    summary: 'every golden case in every engine mode',
+    load: () => import('./golden/main.ts'),
+  },
+  mutations: {
+    summary: 'plants defects in capture, graph and builders, and checks that the tests catch each',
+    load: () => import('./mutations/main.ts'),
+  },
+  'lock-harness': {
+    summary: 'writes the lock of a harness under harness-locks/',
+    load: () => import('../tools/lock-harness.ts'),
+  },
 };
 
 await runNamed('verify', PROGRAMS);

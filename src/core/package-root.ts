@@ -28,11 +28,20 @@ function packageName(folder: string): unknown {
   }
 }
 
+/** The build folder of each source folder, where its files are compiled to JavaScript. */
+const BUILD_FOLDERS: Readonly<Record<string, string>> = {
+  src: 'dist',
+  verify: '.build/verify',
+  bench: '.build/bench',
+};
+
 /**
  * Path of a compiled file of floe that runs as a process of its own; `relative` is its path from the module `importMetaUrl`. A caller
- * that runs from `src/`, as tests do, gets the file below `dist/`, because Node 20 cannot run TypeScript.
+ * that runs as TypeScript, as in tests, gets the file in the build folder of its source folder, because Node 20 cannot run TypeScript.
  */
 export function entryPath(importMetaUrl: string, relative: string): string {
   const path = fileURLToPath(new URL(relative, importMetaUrl));
-  return importMetaUrl.endsWith('.ts') ? path.replace(/([\\/])src([\\/])(?!.*[\\/]src[\\/])/, '$1dist$2') : path;
+  if (!importMetaUrl.endsWith('.ts')) return path;
+  const [, root, folder = '', rest] = /^(.*[\\/])(src|verify|bench)([\\/].*)$/.exec(path) ?? [];
+  return root === undefined ? path : `${root}${BUILD_FOLDERS[folder]}${rest}`;
 }

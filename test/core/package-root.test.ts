@@ -52,6 +52,12 @@ describe('entryPath', () => {
     expect(entryPath('file:///src/floe/src/runtimes/a.ts', './b.js')).toBe('/src/floe/dist/runtimes/b.js');
   });
 
+  it.each(['verify', 'bench'])('resolves to the compiled file below .build when the caller runs from %s', (folder) => {
+    expect(entryPath(`file:///home/floe/${folder}/matrix/rows.ts`, './loop.js')).toBe(
+      `/home/floe/.build/${folder}/matrix/loop.js`,
+    );
+  });
+
   it.each(['dist', '.build/src'])('resolves next to a caller that was compiled to %s', (folder) => {
     expect(entryPath(`file:///home/floe/${folder}/runtimes/a.js`, './b.js')).toBe(`/home/floe/${folder}/runtimes/b.js`);
   });

@@ -1,10 +1,10 @@
-import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { Tokenizer } from '@huggingface/tokenizers';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { noiseWords } from '../../src/sim/reply.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { tokenizerFile } from '../../tools/tokenizer/build.ts';
 
 const vocabulary = bundledVocabulary();
 const json = JSON.parse(readFileSync('src/sim/assets/tokenizer.json', 'utf8'));
@@ -85,7 +85,7 @@ describe('the vocabulary', () => {
     );
   });
 
-  it('is what the build tool builds', () => {
-    expect(() => execFileSync('node', ['tools/build-tokenizer.mjs', '--check'], { stdio: 'pipe' })).not.toThrow();
+  it('has the bytes that training gives', () => {
+    expect(readFileSync('src/sim/assets/tokenizer.json', 'utf8') === tokenizerFile()).toBe(true);
   });
 });

@@ -1,7 +1,13 @@
 // biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are pieces of source
-// Defects that would put wrong tokens into training, one line of code each. `find` stands exactly once in its file.
+// Defects that would put wrong tokens into training, each a small change of one file.
 
-export const MUTATIONS = [
+/** `find` occurs exactly once in its file. */
+export type Edit = { readonly find: string; readonly replace: string };
+
+/** A planted defect; `also` is a second edit of the same file that the first one needs to compile. */
+export type Mutation = Edit & { readonly name: string; readonly file: string; readonly also?: Edit };
+
+export const MUTATIONS: readonly Mutation[] = [
   {
     name: 'capture: an edited turn passes for the one that was sampled',
     file: 'src/proxy/prompt/prefix-index.ts',

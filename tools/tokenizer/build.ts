@@ -1,0 +1,173 @@
+// Trains the byte-level BPE tokenizer of the simulated engine. The result depends on src/sim/assets/corpus.txt and on this folder alone,
+// so that it has the same bytes on every machine.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { packageRoot } from '../../src/core/package-root.ts';
+import { generatedText } from './corpus.ts';
+
+const CORPUS_FILE = 'src/sim/assets/corpus.txt';
+
+/** Enough that common words are one token and rare ones are split, so that boundaries move as with a real vocabulary. */
+const MERGE_COUNT = 6000;
+
+/** Letters with one leading non-letter, single digits, runs of punctuation, newlines, blanks. */
+const SPLIT =
+  "'(?:s|t|re|ve|m|ll|d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+/** Delimiters, each a single token. Special ones are left out of visible text; the others are part of a reply's text. */
+const ADDED: readonly (readonly [content: string, special: boolean])[] = [
+  ['<|endoftext|>', true],
+  ['<|im_start|>', true],
+  ['<|im_end|>', true],
+  ['<think>', false],
+  ['</think>', false],
+  ['<tool_call>', false],
+  ['</tool_call>', false],
+  ['<tool_response>', false],
+  ['</tool_response>', false],
+];
+
+type Merge = readonly [left: string, right: string];
+
+/** A distinct piece of the corpus as symbols, which merging joins, and how often it occurs. */
+type Word = { readonly count: number; symbols: readonly string[] };
+
+/** The text of src/sim/assets/tokenizer.json. */
+export function tokenizerFile(): string {
+  const alphabet = byteAlphabet();
+  const corpus = `${readFileSync(join(packageRoot(), CORPUS_FILE), 'utf8')}\n${generatedText()}`;
+  const merges = new Training(wordsOf(corpus, alphabet)).run(MERGE_COUNT);
+  return `${JSON.stringify(tokenizerJson(alphabet, merges))}\n`;
+}
+
+/** The printable character that stands for each byte in byte-level vocabularies, by byte. */
+function byteAlphabet(): readonly string[] {
+  const isPrintable = (byte: number): boolean =>
+    (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
+  let next = 256;
+  return Array.from({ length: 256 }, (_, byte) => String.fromCharCode(isPrintable(byte) ? byte : next++));
+}
+
+function wordsOf(text: string, alphabet: readonly string[]): Word[] {
+  const counts = new Map<string, number>();
+  for (const [piece] of text.matchAll(new RegExp(SPLIT, 'gu'))) counts.set(piece, (counts.get(piece) ?? 0) + 1);
+  return [...counts].map(([piece, count]) => ({
+    count,
+    symbols: [...Buffer.from(piece, 'utf8')].map((byte) => alphabet[byte] ?? ''),
+  }));
+}
+
+/** A blank joins the two, because it stands for no byte. */
+const pairKey = (left: string, right: string): string => `${left} ${right}`;
+
+function pairsOf(symbols: readonly string[]): string[] {
+  return symbols.slice(1).map((right, index) => pairKey(symbols[index] ?? '', right));
+}
+
+/** Counts of all pairs of neighbouring symbols, kept up to date while the most frequent ones are merged. */
+class Training {
+  private readonly words: readonly Word[];
+  private readonly counts = new Map<string, number>();
+  /** The words that a pair occurs in, or occurred in before a merge. */
+  private readonly wordsWith = new Map<string, Set<Word>>();
+
+  constructor(words: readonly Word[]) {
+    this.words = words;
+    for (const word of this.words) this.count(word, word.count);
+  }
+
+  /** At most `mergeCount` merges, the most frequent first. */
+  run(mergeCount: number): Merge[] {
+    const merges: Merge[] = [];
+    while (merges.length < mergeCount) {
+      const best = this.mostFrequent();
+      if (best === null) break;
+      const [left = '', right = ''] = best.split(' ');
+      merges.push([left, right]);
+      for (const word of this.wordsWith.get(best) ?? []) {
+        this.count(word, -word.count);
+        word.symbols = merged(word.symbols, left, right);
+        this.count(word, word.count);
+      }
+      this.counts.delete(best);
+      this.wordsWith.delete(best);
+    }
+    return merges;
+  }
+
+  /** The smaller key of pairs with equal counts, so that the order is total; `null` when no pair occurs twice. */
+  private mostFrequent(): string | null {
+    let best: string | null = null;
+    let bestCount = 1;
+    for (const [key, count] of this.counts) {
+      if (count > bestCount || (count === bestCount && best !== null && key < best)) {
+        best = key;
+        bestCount = count;
+      }
+    }
+    return best;
+  }
+
+  private count(word: Word, delta: number): void {
+    for (const key of pairsOf(word.symbols)) {
+      this.counts.set(key, (this.counts.get(key) ?? 0) + delta);
+      if (delta > 0) this.wordsWith.set(key, (this.wordsWith.get(key) ?? new Set()).add(word));
+    }
+  }
+}
+
+function merged(symbols: readonly string[], left: string, right: string): string[] {
+  const result: string[] = [];
+  for (let i = 0; i < symbols.length; i++) {
+    const symbol = symbols[i] ?? '';
+    const isPair = symbol === left && symbols[i + 1] === right;
+    result.push(isPair ? left + right : symbol);
+    if (isPair) i++;
+  }
+  return result;
+}
+
+function tokenizerJson(alphabet: readonly string[], merges: readonly Merge[]): object {
+  const vocab: Record<string, number> = {};
+  for (const [id, char] of [...alphabet].sort().entries()) vocab[char] = id;
+  let next = alphabet.length;
+  for (const [left, right] of merges) {
+    if (vocab[left + right] === undefined) vocab[left + right] = next++;
+  }
+  return {
+    version: '1.0',
+    truncation: null,
+    padding: null,
+    added_tokens: ADDED.map(([content, special], i) => ({
+      id: next + i,
+      content,
+      single_word: false,
+      lstrip: false,
+      rstrip: false,
+      normalized: false,
+      special,
+    })),
+    normalizer: null,
+    pre_tokenizer: {
+      type: 'Sequence',
+      pretokenizers: [
+        { type: 'Split', pattern: { Regex: SPLIT }, behavior: 'Isolated', invert: false },
+        { type: 'ByteLevel', add_prefix_space: false, trim_offsets: false, use_regex: false },
+      ],
+    },
+    post_processor: null,
+    decoder: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: false, use_regex: false },
+    model: {
+      type: 'BPE',
+      dropout: null,
+      unk_token: null,
+      continuing_subword_prefix: null,
+      end_of_word_suffix: null,
+      fuse_unk: false,
+      byte_fallback: false,
+      ignore_merges: false,
+      vocab,
+      merges,
+    },
+  };
+}

@@ -1,0 +1,9 @@
+// `npm run verify -- golden`: every golden case in every engine mode, as a table.
+//
+//   npm run verify -- golden [--json] [OPTION OF VITEST…]
+import { runVitest } from '../../tools/vitest.ts';
+
+const args = process.argv.slice(2);
+if (args.includes('--json')) process.env.FLOE_GOLDEN_JSON = '1';
+const options = args.filter((arg) => arg !== '--json');
+process.exit(runVitest(['test/golden', ...options], './verify/golden/reporter.ts'));

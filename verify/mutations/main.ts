@@ -1,0 +1,116 @@
+// `npm run verify -- mutations`: plants defects in capture, graph and builders, one at a time, and checks that the tests catch each.
+//
+//   npm run verify -- mutations [--only TEXT] [--list] [--json]
+//
+// Works on a copy of the tree. Ends with "mutations: N planted, M caught"; with --json a line of JSON follows.
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { packageRoot } from '../../src/core/package-root.ts';
+import { vitestProgram } from '../../tools/vitest.ts';
+import { type Edit, MUTATIONS, type Mutation } from './defects.ts';
+
+/** What the tests need of the tree. */
+const COPIED = [
+  ...['src', 'test', 'tools', 'verify', 'bench'],
+  ...['package.json', 'tsconfig.json', 'tsconfig.test.json', 'vitest.config.ts'],
+];
+
+/** The tests that check tokens, one run after the other: the fastest first, because the first failure is enough. */
+const TESTS = [['test/tokens'], ['test/proxy'], ['test/golden'], ['test/engines', 'test/fidelity']];
+
+/** More than any of the test runs prints. */
+const MAX_OUTPUT_BYTES = 2 ** 28;
+
+function copyTree(target: string): void {
+  const root = packageRoot();
+  for (const name of COPIED) {
+    cpSync(join(root, name), join(target, name), {
+      recursive: true,
+      filter: (source) => basename(source) !== 'node_modules',
+    });
+  }
+  symlinkSync(join(root, 'node_modules'), join(target, 'node_modules'));
+}
+
+function edited(text: string, { find, replace }: Edit, name: string): string {
+  const parts = text.split(find);
+  if (parts.length !== 2) {
+    throw new Error(`mutation "${name}": its text occurs ${parts.length - 1} times in the file instead of once`);
+  }
+  return parts.join(replace);
+}
+
+/** Plants a defect in the copy of the tree; returns a function that removes it. */
+function plant(dir: string, { name, file, also, find, replace }: Mutation): () => void {
+  const path = join(dir, file);
+  const original = readFileSync(path, 'utf8');
+  const edits = also === undefined ? [{ find, replace }] : [{ find, replace }, also];
+  const text = edits.reduce((before, edit) => edited(before, edit, name), original);
+  writeFileSync(path, text);
+  return () => writeFileSync(path, original);
+}
+
+/** The first test that fails; `null` when all pass. */
+function firstFailure(dir: string): string | null {
+  for (const tests of TESTS) {
+    const failure = failureOf(dir, tests);
+    if (failure !== null) return failure;
+  }
+  return null;
+}
+
+function failureOf(dir: string, tests: readonly string[]): string | null {
+  const args = [vitestProgram(dir), 'run', '--bail=1', '--reporter=./tools/summary-reporter.ts', ...tests];
+  const { status, stdout } = spawnSync(process.execPath, args, {
+    cwd: dir,
+    encoding: 'utf8',
+    maxBuffer: MAX_OUTPUT_BYTES,
+  });
+  if (status === 0) return null;
+  const [, file, test] = /^FAIL (\S+).*\n\n {2}(.*)$/m.exec(stdout) ?? [];
+  return file === undefined ? 'a test run that failed outside of any test' : `${file}: ${test}`;
+}
+
+/** Returns how many of the mutations the tests catch. */
+function countCaught(mutations: readonly Mutation[]): number {
+  const dir = mkdtempSync(join(tmpdir(), 'floe-mutations-'));
+  try {
+    copyTree(dir);
+    console.error('▸ the tests without a defect');
+    const broken = firstFailure(dir);
+    if (broken !== null) throw new Error(`the tests fail without a defect: ${broken}`);
+    let caught = 0;
+    for (const [index, mutation] of mutations.entries()) {
+      const remove = plant(dir, mutation);
+      const failure = firstFailure(dir);
+      remove();
+      if (failure !== null) caught++;
+      console.log(
+        `${index + 1}/${mutations.length} ${failure === null ? 'NOT CAUGHT' : 'caught'}  ${mutation.name}${failure === null ? '' : `\n    by ${failure}`}`,
+      );
+    }
+    return caught;
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+const { values: options } = parseArgs({
+  options: {
+    only: { type: 'string', default: '' },
+    list: { type: 'boolean', default: false },
+    json: { type: 'boolean', default: false },
+  },
+});
+const chosen = MUTATIONS.filter(({ name }) => name.includes(options.only));
+if (options.list) {
+  for (const { name, file } of chosen) console.log(`${name}  (${file})`);
+} else {
+  const caught = countCaught(chosen);
+  console.log(`\nmutations: ${chosen.length} planted, ${caught} caught`);
+  if (options.json) console.log(JSON.stringify({ planted: chosen.length, caught }));
+  if (caught < chosen.length) process.exitCode = 1;
+}
