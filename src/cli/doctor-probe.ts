@@ -5,9 +5,7 @@ import { FloeClient } from '../client/index.ts';
 import { parseJson } from '../core/parse.ts';
 import { silentLogger } from '../observe/log.ts';
 import type { AgentSpec, CompletionRecord, RuntimeBackend, SessionResult } from '../schema/index.ts';
-import { checkAgainstLedger, type LedgerReport } from '../sim/ledger-check.ts';
-import type { ScenarioInput } from '../sim/scenario.ts';
-import { type SimServer, startSim } from '../sim/server.ts';
+import { checkAgainstLedger, type LedgerReport, type ScenarioInput, type SimServer, startSim } from '../sim/index.ts';
 import { startNode, startServer } from './stack.ts';
 
 /** Nothing that a harness would want a tool for: its first turn is its last. */

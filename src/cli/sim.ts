@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
-import { loadScenarios } from '../sim/scenario.ts';
-import { startSim } from '../sim/server.ts';
+import { loadScenarios, startSim } from '../sim/index.ts';
 import { untilSignalled } from './lifetime.ts';
 import { json, line } from './print.ts';
 

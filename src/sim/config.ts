@@ -1,36 +1,38 @@
 import { z } from 'zod';
 import { faultSchema } from './faults.ts';
-import { scenarioListSchema } from './scenario.ts';
+import { scenarioListSchema } from './policy/scenario.ts';
 import { TEMPLATE_MODES } from './template.ts';
 
-/** A test run's worth of calls; with 10,000 ids each, about 200 MB. */
+/** Enough for a test run; about 200 MB with 10,000 ids per call. */
 const DEFAULT_LEDGER_LIMIT = 2_000;
 
-/** Room for long agent conversations at the cost of nothing: memory grows with what is used. */
+/** Enough for long agent conversations. A large value costs nothing, because memory grows with the actual prompts. */
 const DEFAULT_MAX_MODEL_LEN = 32_768;
 
 /** vLLM's default on large GPUs. */
 const DEFAULT_MAX_NUM_SEQS = 256;
 
-/** As much cache as 16 conversations of the default length. */
+/** The cache of 16 conversations of the default maximum length. */
 const DEFAULT_CACHE_BLOCKS = 32_768;
 
 const delaySchema = z.number().min(0);
 
-/** Everything that may be set of a simulated server. */
+/** All settings of a simulated server. docs/sim.md describes them. */
 export const simConfigSchema = z.strictObject({
-  host: z.string().default('127.0.0.1').describe('the server has no authentication; keep it on loopback'),
-  port: z.int().min(0).max(65_535).default(0).describe('0: any free port'),
-  face: z.enum(['vllm', 'sglang']).default('vllm').describe('whose HTTP API the server speaks'),
+  host: z.string().default('127.0.0.1').describe('the server has no authentication; use a loopback address'),
+  port: z.int().min(0).max(65_535).default(0).describe('0 picks a free port'),
+  face: z.enum(['vllm', 'sglang']).default('vllm').describe('the engine whose HTTP API the server has'),
   model: z.string().min(1).default('floe-sim'),
-  scenarios: scenarioListSchema.default([]).describe('a built-in default answers what they do not cover'),
-  version: z.string().min(1).default('0.32.0').describe('what /version answers'),
-  vision: z.boolean().default(true).describe('whether messages may have images'),
+  scenarios: scenarioListSchema
+    .default([])
+    .describe('requests that they do not cover are answered by a built-in default'),
+  version: z.string().min(1).default('0.32.0').describe('the version that /version reports'),
+  vision: z.boolean().default(true).describe('whether messages may contain images'),
   templateMode: z.enum(TEMPLATE_MODES).default('append_only'),
   logprobsMode: z
     .enum(['raw_logprobs', 'processed_logprobs'])
     .default('processed_logprobs')
-    .describe("what reported logprobs mean, as vLLM's --logprobs-mode"),
+    .describe("which logprobs replies report, as vLLM's --logprobs-mode"),
   generationConfig: z
     .strictObject({
       temperature: z.number().min(0).optional(),
@@ -40,59 +42,71 @@ export const simConfigSchema = z.strictObject({
       repetition_penalty: z.number().gt(0).optional(),
     })
     .default({})
-    .describe("sampling defaults for requests that leave them out, as a model's generation_config.json"),
+    .describe("defaults of sampling parameters that requests leave out, as in a model's generation_config.json"),
   maxModelLen: z.int().min(16).default(DEFAULT_MAX_MODEL_LEN),
-  maxNumSeqs: z.int().min(1).default(DEFAULT_MAX_NUM_SEQS).describe('calls that sample at once; others wait'),
+  maxNumSeqs: z
+    .int()
+    .min(1)
+    .default(DEFAULT_MAX_NUM_SEQS)
+    .describe('maximum number of replies sampled concurrently; other calls wait'),
   tokenDelayMs: delaySchema.default(0),
   firstTokenDelayMs: delaySchema.default(0),
   prefillTokenDelayMs: delaySchema
     .default(0)
-    .describe('per prompt token that the prefix cache does not have, before the first token'),
-  speed: z.number().gt(0).default(1).describe('all delays are divided by it: 0.5 is an engine at half speed'),
-  streamInterval: z.int().min(1).default(1).describe('least tokens per streamed chunk'),
-  cacheBlocks: z.int().min(1).default(DEFAULT_CACHE_BLOCKS).describe('prefix cache, in blocks of 16 tokens'),
-  seed: z.int().default(0).describe('decides what requests without a seed sample, and which calls faults hit'),
+    .describe('delay before the first token per prompt token that is not in the prefix cache'),
+  speed: z.number().gt(0).default(1).describe('factor by which all delays are divided; 0.5 is an engine at half speed'),
+  streamInterval: z.int().min(1).default(1).describe('minimum number of tokens per streamed chunk'),
+  cacheBlocks: z
+    .int()
+    .min(1)
+    .default(DEFAULT_CACHE_BLOCKS)
+    .describe('capacity of the prefix cache in blocks of 16 tokens'),
+  seed: z.int().default(0).describe('determines what requests without a seed sample, and which calls faults hit'),
   weightVersion: z.string().min(1).default('v0').describe('name of the first weights'),
   reportVersions: z
     .enum(['all', 'generate', 'none'])
     .default('generate')
     .describe(
-      'which replies carry `weight_versions`: vLLM tells them in token generation alone, SGLang in all or none',
+      'which replies contain `weight_versions`: vLLM has them in token generation only, SGLang in all replies or none',
     ),
-  reportCachedTokens: z.boolean().default(true).describe('whether usage carries `prompt_tokens_details`'),
   scaleOut: z
     .boolean()
     .default(false)
-    .describe("as vLLM's --enable-scale-out: token generation, rendering and derendering"),
-  devMode: z.boolean().default(true).describe('as VLLM_SERVER_DEV_MODE: the control plane; without, it is a 404'),
-  strict: z.boolean().default(false).describe('whether unknown request fields are a 400'),
+    .describe("whether token generation, rendering and derendering are enabled, as vLLM's --enable-scale-out"),
+  devMode: z
+    .boolean()
+    .default(true)
+    .describe('whether the control plane exists, as with VLLM_SERVER_DEV_MODE; without it, its routes are a 404'),
+  strict: z.boolean().default(false).describe('whether an unknown request field is a 400'),
   generateLogprobs: z
     .enum(['token_id', 'openai'])
     .default('token_id')
-    .describe('shape of logprobs in token generation: integer ids, or those of older servers with `token_id:<n>`'),
+    .describe('shape of logprobs in token generation: integer ids, or `token_id:<n>` as in older servers'),
   generateStopReason: z
     .boolean()
     .default(true)
-    .describe('whether token generation tells `stop_reason`, which older servers do not'),
+    .describe('whether token generation reports `stop_reason`, which older servers do not'),
   derenderEnd: z
     .enum(['kept', 'hidden'])
     .default('kept')
     .describe(
-      'whether derendered text shows the id that ended the turn and a stop string, as vLLM does, or hides them',
+      'whether derendered text shows the token that ended the turn and a stop string, as vLLM does, or hides them',
     ),
-  routedExperts: z.boolean().default(false).describe('whether replies carry `routed_experts`'),
+  routedExperts: z.boolean().default(false).describe('whether replies contain `routed_experts`'),
   routedExpertsForm: z
     .enum(['npy', 'object'])
     .default('npy')
-    .describe('of token generation: base64 of an .npy file, or an object of raw data, shape, start and dtype'),
+    .describe('form in token generation: base64 of an .npy file, or an object of raw data, shape, start and dtype'),
   sglangAge: z
     .enum(['meta_info', 'token_ids', 'sglext', 'stream_ids'])
     .default('stream_ids')
-    .describe('how much of token ids a simulated SGLang tells in chat completions, oldest first'),
+    .describe('how many of the ways to report token ids a simulated SGLang has in chat completions, oldest first'),
   incrementalStreaming: z.boolean().default(false).describe("as SGLang's --incremental-streaming-output"),
   faults: z.array(faultSchema).default([]),
-  ledgerLimit: z.int().min(1).default(DEFAULT_LEDGER_LIMIT).describe('entries kept in memory'),
-  ledgerFile: z.string().optional().describe('append-only JSONL file of all entries'),
+  ledgerLimit: z.int().min(1).default(DEFAULT_LEDGER_LIMIT).describe('maximum number of entries kept in memory'),
+  ledgerFile: z.string().optional().describe('append-only JSONL file to which all entries are written'),
 });
+/** The settings with defaults applied. */
 export type SimConfig = z.output<typeof simConfigSchema>;
+/** The settings as given, all optional. */
 export type SimConfigInput = z.input<typeof simConfigSchema>;

@@ -1,29 +1,85 @@
+import { randomUUID } from 'node:crypto';
+import { LRUCache } from 'lru-cache';
 import type { Clock } from '../core/clock.ts';
-import type { CallIds } from './call-ids.ts';
 import type { SimConfig } from './config.ts';
 import type { SimEngine } from './engine.ts';
 import type { FaultInjector } from './faults.ts';
-import type { Identity } from './identity.ts';
 import type { Ledger } from './ledger.ts';
-import type { SimMetrics } from './metrics.ts';
+import type { VllmMetrics } from './metrics.ts';
+import type { WeightStore } from './policy/weights.ts';
 import type { TemplateMode } from './template.ts';
 import type { Vocabulary } from './vocabulary.ts';
-import type { WeightStore } from './weights.ts';
 
+/** Which log-probability of a token replies report. */
 export type LogprobsMode = SimConfig['logprobsMode'];
 
-/** What the routes of every face share. */
+/** The parts of one simulated server that the routes of both APIs share. */
 export type SimContext = {
   readonly config: SimConfig;
-  readonly identity: Identity;
+  readonly servedModel: ServedModel;
   readonly engine: SimEngine;
   readonly vocabulary: Vocabulary;
   readonly weights: WeightStore;
   readonly ledger: Ledger;
   readonly faults: FaultInjector;
-  readonly metrics: SimMetrics;
-  readonly callIds: CallIds;
+  readonly metrics: VllmMetrics;
+  readonly toolCallIds: ToolCallIds;
   readonly clock: Clock;
   readonly mode: TemplateMode;
+  /** Unix time in milliseconds at which the server started. */
   readonly startedMs: number;
 };
+
+/** The model name that the server reports and accepts. */
+export class ServedModel {
+  private readonly configuredName: string;
+  private reportedName: string;
+  private renames = 0;
+
+  constructor(name: string) {
+    this.configuredName = name;
+    this.reportedName = name;
+  }
+
+  /** The model's name in replies and in the list of models. */
+  get name(): string {
+    return this.reportedName;
+  }
+
+  /** Whether requests may name `model`: the name that the server reports, or the one that it was configured with. */
+  accepts(model: string): boolean {
+    return model === this.reportedName || model === this.configuredName;
+  }
+
+  /** Reports another name from now on; requests that use the configured one are still accepted. */
+  rename(): void {
+    this.reportedName = `${this.configuredName}-changed-${++this.renames}`;
+  }
+}
+
+/** Upper bound on the sessions whose latest tool-call ids are kept; more than any test runs concurrently. */
+const MAX_SESSIONS = 1_000;
+
+/** Key of the calls that name no session. */
+const NO_SESSION = Symbol('no session');
+
+/** Creates tool-call ids and remembers those of each session's latest reply, for the fault `duplicate_call_ids`. */
+export class ToolCallIds {
+  private readonly latest = new LRUCache<string | symbol, readonly string[]>({ max: MAX_SESSIONS });
+
+  /**
+   * Returns a function from the index of a call within one reply to its id, which begins with `prefix`. With `repeat`, the ids of
+   * the session's latest reply are used first.
+   */
+  forReply(sessionId: string | null, repeat: boolean, prefix = 'chatcmpl-tool-'): (index: number) => string {
+    const key = sessionId ?? NO_SESSION;
+    const earlier = repeat ? (this.latest.peek(key) ?? []) : [];
+    const ids: string[] = [];
+    return (index) => {
+      const id = earlier[index] ?? `${prefix}${randomUUID().replaceAll('-', '')}`;
+      ids[index] = id;
+      this.latest.set(key, ids);
+      return id;
+    };
+  }
+}

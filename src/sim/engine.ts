@@ -1,29 +1,31 @@
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
+import { onAbort, raceAbort } from '../core/abort.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { Semaphore } from '../core/semaphore.ts';
 import type { FinishReason, VersionSpan } from '../schema/index.ts';
 import type { Ledger, LedgerEntry } from './ledger.ts';
-import type { Policy } from './policy.ts';
+import type { Policy } from './policy/policy.ts';
+import type { WeightStore } from './policy/weights.ts';
 import { type CachedSequence, PrefixCache } from './prefix-cache.ts';
 import { type Finish, type GenerateCall, Run, type SampledToken } from './run.ts';
-import type { Piece } from './visible-text.ts';
+import type { TextPiece } from './visible-text.ts';
 import type { Vocabulary } from './vocabulary.ts';
-import type { WeightStore } from './weights.ts';
 
-/** Tokens sampled in one go when nothing limits them; then other connections get their turn. */
+/** Maximum number of tokens sampled without yielding to the event loop, so that other connections are served. */
 const BURST_TOKENS = 64;
 
+/** The events of one reply, in the order `start`, any number of `tokens`, `finish`. An aborted call may end without `start`. */
 export type GenerateEvent =
   | { readonly kind: 'start'; readonly cachedTokens: number }
-  | { readonly kind: 'tokens'; readonly tokens: readonly SampledToken[]; readonly pieces: readonly Piece[] }
+  | { readonly kind: 'tokens'; readonly tokens: readonly SampledToken[]; readonly pieces: readonly TextPiece[] }
   | ({
       readonly kind: 'finish';
-      /** The last ones; none when the call was aborted. */
+      /** The tokens since the previous event. */
       readonly tokens: readonly SampledToken[];
-      readonly pieces: readonly Piece[];
+      readonly pieces: readonly TextPiece[];
       readonly entry: LedgerEntry;
-      /** The versions as the server tells them. */
+      /** The policy versions that the server reports, which a fault may make differ from those of the entry. */
       readonly spans: readonly VersionSpan[];
     } & Finish);
 
@@ -34,19 +36,22 @@ export type EngineOptions = {
   readonly ledger: Ledger;
   readonly clock: Clock;
   readonly seed: number;
+  /** Maximum number of tokens of prompt and reply. */
   readonly maxModelLen: number;
+  /** Maximum number of replies sampled concurrently. */
   readonly maxNumSeqs: number;
-  /** Time to the first token, once a slot is taken. */
+  /** Time from taking a slot to the first token, in addition to the delays below. */
   readonly firstTokenDelayMs: number;
-  /** Time per prompt token that the prefix cache does not have, before the first token. */
+  /** Time per prompt token that is not in the prefix cache, before the first token. */
   readonly prefillTokenDelayMs: number;
   readonly tokenDelayMs: number;
-  /** All delays are divided by it. */
+  /** Factor by which all delays are divided. */
   readonly speed: number;
+  /** Capacity of the prefix cache in blocks of 16 tokens. */
   readonly cacheBlocks: number;
 };
 
-/** What metrics want to know. The functions must not throw. */
+/** Callbacks for metrics. They must not throw. */
 export type EngineEvents = {
   readonly onStart?: (promptTokens: number, cachedTokens: number) => void;
   readonly onTokens?: (count: number) => void;
@@ -59,8 +64,8 @@ const ABORTED = new FloeError('cancelled', 'the call was aborted');
 type Gate = { readonly opened: Promise<void>; readonly open: () => void };
 
 /**
- * The simulated engine without any wire format: slots, waiting queue, pause, abort, weights in flight. A face, vLLM's
- * or a later one, turns requests into {@link GenerateCall} and events into its replies.
+ * The simulated engine without any wire format: slots, waiting queue, pause, abort, and weight updates during replies. The routes of
+ * an API convert requests to {@link GenerateCall} and events to their replies.
  */
 export class SimEngine {
   readonly options: EngineOptions;
@@ -78,10 +83,12 @@ export class SimEngine {
     this.cache = new PrefixCache(options.cacheBlocks);
   }
 
+  /** Number of calls that hold a slot. */
   get running(): number {
     return this.slots.inUse;
   }
 
+  /** Number of calls that wait for a slot. */
   get waiting(): number {
     return this.slots.waiting;
   }
@@ -91,26 +98,24 @@ export class SimEngine {
   }
 
   /**
-   * Samples one reply: `start` when a slot is taken, `tokens` as they come, `finish` with the last of them. An abort
-   * ends it with reason `abort` and the tokens so far; leaving the iteration early aborts as well. The ledger has the entry before
-   * `finish` is handed out. Never throws for an abort.
+   * Samples one reply: yields `start` when it takes a slot, `tokens` while it samples, and `finish` with the last of them. An abort
+   * ends the reply with reason `abort` and the tokens so far, without throwing; leaving the iteration early aborts it as well. The
+   * ledger has the entry before `finish` is yielded.
    */
   async *generate(call: GenerateCall): AsyncGenerator<GenerateEvent, void, undefined> {
     const { clock, ledger, seed, policy, vocabulary } = this.options;
     const run = new Run(call, { vocabulary, policy, randomKey: [seed, this.serial++], nowMs: clock.nowMs() });
     const ended = newGate();
     this.runs.set(run, ended);
-    const onAbort = (): void => run.controller.abort(call.signal.reason);
-    if (call.signal.aborted) onAbort();
-    call.signal.addEventListener('abort', onAbort, { once: true });
+    const removeListener = onAbort(call.signal, () => run.controller.abort(call.signal.reason));
     let release: (() => void) | null = null;
     let entry: LedgerEntry | undefined;
     let cached: CachedSequence | null = null;
     let last: readonly SampledToken[] = [];
     try {
-      release = await this.enter(run);
+      release = await this.takeSlot(run);
       if (release !== null) {
-        cached = this.cache.begin(call.promptIds, call.cacheSalt);
+        cached = this.cache.admit(call.promptIds, call.cacheSalt);
         const { cachedTokens } = cached;
         this.events.onStart?.(call.promptIds.length, cachedTokens);
         yield { kind: 'start', cachedTokens };
@@ -118,20 +123,20 @@ export class SimEngine {
       }
     } finally {
       run.finish ??= { reason: 'abort', stop: null };
-      call.signal.removeEventListener('abort', onAbort);
+      removeListener();
       this.runs.delete(run);
       release?.();
-      // The last token was sampled, but never computed with.
+      // The cache holds only tokens that the engine has computed with, which excludes the last one sampled.
       cached?.extend(run.tokens.slice(0, -1).map(({ id }) => id));
       entry = ledger.append(run.entry(clock.nowMs()));
       this.events.onFinish?.(run.finish.reason);
       ended.open();
     }
-    const spans = this.options.weights.announcedSpans(entry.version_spans);
+    const spans = this.options.weights.reportedSpans(entry.version_spans);
     yield { kind: 'finish', ...run.finish, tokens: last, pieces: run.text.finish(), entry, spans };
   }
 
-  /** Aborts the calls of these ids, all of them when none are given. Returns how many. */
+  /** Aborts the calls with these request ids, or all calls when no list is given. Returns the number of calls aborted. */
   abort(requestIds?: readonly string[]): number {
     let count = 0;
     for (const run of this.runs.keys()) {
@@ -143,30 +148,34 @@ export class SimEngine {
     return count;
   }
 
-  /** Stops sampling until {@link resume}. `abort` ends what runs, `wait` lets it end, `keep` freezes it in place. */
+  /**
+   * Stops sampling until {@link resume}: `abort` aborts running calls, `wait` lets them finish, `keep` freezes them. Resolves when the
+   * calls that `abort` or `wait` ends have ended.
+   */
   async pause(mode: 'abort' | 'wait' | 'keep'): Promise<void> {
     const earlier = this.gate;
     this.gate = newGate();
     const running = mode === 'keep' ? [] : [...this.runs];
     if (mode === 'wait') for (const [run] of running) run.exempt = true;
     if (mode === 'abort') this.abort();
-    // Who waits at an earlier gate looks again, and waits at the new one unless this pause lets it end.
+    // Calls that an earlier pause froze check the new gate, and wait for it unless this pause lets them finish.
     earlier?.open();
     await Promise.all(running.map(([, ended]) => ended.opened));
   }
 
+  /** Ends a pause; without one nothing happens. */
   resume(): void {
     this.gate?.open();
     this.gate = null;
   }
 
-  /** Resolves when every call that is running or waiting now has ended. */
+  /** Resolves when every call that is running or waiting at the moment has ended. */
   async idle(): Promise<void> {
     await Promise.all([...this.runs.values()].map((ended) => ended.opened));
   }
 
-  /** Takes a slot; null when the run was aborted before it got one. */
-  private async enter(run: Run): Promise<(() => void) | null> {
+  /** Takes a slot and returns the function that releases it; `null` when the run was aborted first. */
+  private async takeSlot(run: Run): Promise<(() => void) | null> {
     try {
       return await this.slots.acquire(run.controller.signal);
     } catch (reason) {
@@ -175,7 +184,7 @@ export class SimEngine {
     }
   }
 
-  /** Returns the tokens sampled but not yet handed out. */
+  /** Samples until the reply has ended or was aborted. Returns the tokens that have been sampled but not yielded. */
   private async *sample(
     run: Run,
     cachedTokens: number,
@@ -185,15 +194,15 @@ export class SimEngine {
     const perEvent = run.call.eventTokens ?? (pace.tokenMs > 0 ? 1 : BURST_TOKENS);
     let fresh: SampledToken[] = [];
     while (run.finish === null) {
-      if (!(await this.ready(run, pace))) break;
+      if (!(await this.waitForToken(run, pace))) break;
       const before = fresh.length;
-      const burst = pace.tokenMs > 0 ? pace.due() : Math.min(perEvent, BURST_TOKENS);
-      for (let i = 0; i < burst && run.finish === null && !stalls(run); i++) {
-        if (run.tokens.length === run.call.faults.swapAt) weights.swap();
+      const burst = pace.tokenMs > 0 ? pace.takeDue() : Math.min(perEvent, BURST_TOKENS);
+      for (let i = 0; i < burst && run.finish === null && !isStalled(run); i++) {
+        if (run.tokens.length === run.call.faults.swapAt) weights.swapUnannounced();
         fresh.push(run.step(weights.current));
       }
       this.events.onTokens?.(fresh.length - before);
-      if (run.finish !== null || (fresh.length < perEvent && !stalls(run))) continue;
+      if (run.finish !== null || (fresh.length < perEvent && !isStalled(run))) continue;
       yield { kind: 'tokens', tokens: fresh, pieces: run.text.release() };
       fresh = [];
     }
@@ -208,18 +217,18 @@ export class SimEngine {
     return new Pace(clock, firstMs * scale, tokenDelayMs * scale);
   }
 
-  /** Waits for the token's time, and while paused or stalled. False when the run was aborted meanwhile. */
-  private async ready(run: Run, pace: Pace): Promise<boolean> {
+  /** Waits until the next token is due, and while the engine is paused or the run is stalled. Returns `false` when the run was aborted. */
+  private async waitForToken(run: Run, pace: Pace): Promise<boolean> {
     const { signal } = run.controller;
     try {
-      const delayMs = pace.next();
+      const delayMs = pace.delayMs();
       if (delayMs > 0) await sleep(this.options.clock, delayMs, signal);
-      else await nextTurn();
+      else await nextEventLoopTurn();
       while (this.gate !== null && !run.exempt) {
-        await orAborted(this.gate.opened, signal);
+        await raceAbort(this.gate.opened, signal);
         pace.restart();
       }
-      if (stalls(run)) await orAborted(new Promise<never>(() => {}), signal);
+      if (isStalled(run)) await raceAbort(new Promise<never>(() => {}), signal);
     } catch (reason) {
       if (!signal.aborted) throw reason;
     }
@@ -227,11 +236,11 @@ export class SimEngine {
   }
 }
 
-/** When the tokens of one reply are due. A timer that fires late is made up for, so that rates hold on a busy machine. */
+/** The times at which the tokens of one reply are due. After a late timer, all tokens that are overdue are sampled, so that rates hold on a busy machine. */
 class Pace {
   readonly tokenMs: number;
   private readonly clock: Clock;
-  /** Time of the latest token; before the first one, the end of the prefill. */
+  /** Time at which the latest token was due; before the first one, the end of the prefill. */
   private atMs: number;
 
   constructor(clock: Clock, firstMs: number, tokenMs: number) {
@@ -240,26 +249,26 @@ class Pace {
     this.atMs = clock.monotonicMs() + firstMs;
   }
 
-  /** Time to wait for the next token. */
-  next(): number {
+  /** Milliseconds until the next token is due; negative when it is overdue. */
+  delayMs(): number {
     return this.atMs + this.tokenMs - this.clock.monotonicMs();
   }
 
-  /** Takes all tokens that are due by now, at least one. */
-  due(): number {
+  /** Consumes the tokens that are due by now and returns their number, from 1 to {@link BURST_TOKENS}. */
+  takeDue(): number {
     const count = Math.max(1, Math.floor((this.clock.monotonicMs() - this.atMs) / this.tokenMs));
     const taken = Math.min(count, BURST_TOKENS);
     this.atMs += taken * this.tokenMs;
     return taken;
   }
 
-  /** The next token is due now: what time passed meanwhile, nothing was sampled in. */
+  /** Makes the next token due immediately, so that the time spent in a pause is not made up for. */
   restart(): void {
     this.atMs = this.clock.monotonicMs() - this.tokenMs;
   }
 }
 
-function stalls({ call, tokens }: Run): boolean {
+function isStalled({ call, tokens }: Run): boolean {
   return call.faults.stallAt !== null && tokens.length >= call.faults.stallAt;
 }
 
@@ -269,14 +278,4 @@ function newGate(): Gate {
     open = resolve;
   });
   return { opened, open };
-}
-
-/** Settles with `promise`, or rejects with the signal's reason when that comes first. */
-function orAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    if (signal.aborted) return reject(signal.reason);
-    const onAbort = (): void => reject(signal.reason);
-    signal.addEventListener('abort', onAbort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
-  });
 }

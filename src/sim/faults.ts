@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { hashText, uniform } from './random.ts';
 
-/** What an engine can do wrong. docs/sim.md says for each what a client sees. */
+/** Names of the faults that can be injected. docs/sim.md describes what a client sees of each. */
 export const FAULT_KINDS = [
   'http_400_context',
   'http_429',
@@ -34,18 +34,28 @@ export const FAULT_KINDS = [
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 
-/** These hit calls that render or tokenize, which are counted by themselves; all others hit generation calls. */
+/** Faults of calls that render or tokenize, which are counted separately; all others apply to generation calls. */
 const TOKENIZING_KINDS: ReadonlySet<FaultKind> = new Set(['tokenizer_mismatch']);
 
-/** What a call does: sample a reply, or turn text into ids. */
+/** Whether a call samples a reply or turns text into ids. */
 export type CallScope = 'generation' | 'tokenizing';
 
+/** One fault and the calls that it applies to. All conditions that are given must hold. */
 export const faultSchema = z.strictObject({
   kind: z.enum(FAULT_KINDS),
-  on_calls: z.array(z.int().min(1)).min(1).optional().describe('which calls, from 1, since the fault was set'),
-  probability: z.number().gt(0).max(1).optional().describe('of each call; drawn from the server seed'),
-  times: z.int().min(1).optional().describe('most calls that it hits'),
-  session_id: z.string().optional().describe('only calls of this X-Session-ID'),
+  on_calls: z
+    .array(z.int().min(1))
+    .min(1)
+    .optional()
+    .describe('numbers of the calls that it hits, counted from 1 since the fault was set'),
+  probability: z
+    .number()
+    .gt(0)
+    .max(1)
+    .optional()
+    .describe('probability of hitting each call, drawn from the server seed'),
+  times: z.int().min(1).optional().describe('maximum number of calls that it hits'),
+  session_id: z.string().optional().describe('hits only calls with this X-Session-ID'),
   after_tokens: z
     .int()
     .min(0)
@@ -57,12 +67,13 @@ export const faultSchema = z.strictObject({
 export type Fault = z.infer<typeof faultSchema>;
 export type FaultInput = z.input<typeof faultSchema>;
 
+/** Body of `POST /__sim/faults`. */
 export const faultListSchema = z.strictObject({ faults: z.array(faultSchema) });
 
 /** The faults that hit one call. */
 export type FaultPlan = { readonly hits: readonly Fault[]; has(kind: FaultKind): boolean };
 
-/** Decides which calls go wrong. The same seed, faults and order of calls give the same decisions. */
+/** Decides which calls a fault hits. The same seed, faults and order of calls give the same decisions. */
 export class FaultInjector {
   private readonly seed: number;
   private faults: { readonly fault: Fault; fired: number }[] = [];
@@ -73,18 +84,18 @@ export class FaultInjector {
     this.set(faults);
   }
 
-  /** Replaces all faults and begins to count calls anew. */
+  /** Replaces all faults and restarts the count of calls. */
   set(faults: readonly Fault[]): void {
     this.faults = faults.map((fault) => ({ fault, fired: 0 }));
     this.calls = { generation: 0, tokenizing: 0 };
   }
 
-  /** The faults in effect and how many calls each has hit. */
+  /** The faults in effect, each with the number of calls that it has hit. */
   list(): readonly (Fault & { readonly fired: number })[] {
     return this.faults.map(({ fault, fired }) => ({ ...fault, fired }));
   }
 
-  /** Counts one call and says what hits it. */
+  /** Counts one call and returns the faults that hit it. `sessionId` is `null` when the caller named no session. */
   plan(sessionId: string | null, scope: CallScope = 'generation'): FaultPlan {
     const call = ++this.calls[scope];
     const hits: Fault[] = [];

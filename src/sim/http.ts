@@ -1,55 +1,56 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
+import { MIB } from '../core/bytes.ts';
 import { FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
 
-/** Largest body taken: a 1 M token prompt as JSON ids is about 7 MB. */
-const MAX_BODY_BYTES = 64 * 2 ** 20;
+/** Upper bound on a request body. A prompt of a million ids is about 7 MB of JSON. */
+const MAX_BODY_BYTES = 64 * MIB;
 
-/** What a literal NaN is written as before the text is sent; JSON.stringify itself would write null. */
-export const NAN_MARK = '\u0001NaN\u0001';
-const NAN_MARK_JSON = JSON.stringify(NAN_MARK);
+/** Stands for NaN in a value to be sent, because JSON.stringify would write `null` for NaN itself. */
+export const NAN_PLACEHOLDER = '\u0001NaN\u0001';
+const NAN_PLACEHOLDER_JSON = JSON.stringify(NAN_PLACEHOLDER);
 
-/** Within the word `data`. */
-const CUT_IN_FIELD = 2;
+/** Byte offset of the first cut of a split event, inside the field name `data`. */
+const FIRST_CUT = 2;
 
-/** Pieces of one event; enough for any test, and long events stay cheap. */
+/** Upper bound on the cuts of one event, so that long events do not become thousands of writes. */
 const MAX_CUTS = 64;
 
-/** One request and its reply. */
+/** One HTTP request and its reply. */
 export class Exchange {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   readonly url: URL;
-  /** Aborts when the client goes away before the reply was complete. */
+  /** Aborts when the client disconnects before the reply is complete. */
   readonly signal: AbortSignal;
   private split = false;
-  private writing: Promise<void> = Promise.resolve();
+  private pendingWrites: Promise<void> = Promise.resolve();
+  private readonly onCrash: (refusals: number) => void;
 
-  private readonly onDeath: (refusals: number) => void;
-
-  constructor(request: IncomingMessage, response: ServerResponse, onDeath: (refusals: number) => void) {
-    this.onDeath = onDeath;
+  constructor(request: IncomingMessage, response: ServerResponse, onCrash: (refusals: number) => void) {
+    this.onCrash = onCrash;
     this.request = request;
     this.response = response;
     this.url = new URL(request.url ?? '/', 'http://sim');
     const controller = new AbortController();
     this.signal = controller.signal;
-    const gone = (): void => controller.abort(new FloeError('cancelled', 'the client went away'));
+    const onDisconnect = (): void => controller.abort(new FloeError('cancelled', 'the client disconnected'));
     response.on('close', () => {
-      if (!response.writableFinished) gone();
+      if (!response.writableFinished) onDisconnect();
     });
-    // A write that loses the race against the client's close.
-    response.on('error', gone);
+    // A write fails when the client closes the connection at the same moment.
+    response.on('error', onDisconnect);
   }
 
+  /** The value of a request header; `null` when it is absent or repeated. */
   header(name: string): string | null {
     const value = this.request.headers[name];
     return typeof value === 'string' ? value : null;
   }
 
-  /** The parsed JSON body; an empty body is an empty object. Throws `malformed_json` or `body_too_large`. */
+  /** Reads and parses the JSON body; an empty body is an empty object. Throws `malformed_json` or `body_too_large`. */
   async body(): Promise<unknown> {
     const chunks: Buffer[] = [];
     let bytes = 0;
@@ -61,41 +62,43 @@ export class Exchange {
     return bytes === 0 ? {} : parseJson(Buffer.concat(chunks));
   }
 
+  /** Sends `value` as JSON and ends the reply. */
   json(status: number, value: unknown, headers: Readonly<Record<string, string>> = {}): void {
     this.text(status, toJson(value), { ...headers, 'content-type': 'application/json' });
   }
 
+  /** Sends `text` and ends the reply. */
   text(status: number, text: string, headers: Readonly<Record<string, string>> = {}): void {
     this.response.writeHead(status, { ...headers, 'content-length': String(Buffer.byteLength(text)) });
     this.response.end(text);
   }
 
-  /** From now on every {@link event} is written in pieces that end within its line and within its characters. */
+  /** From now on, every {@link event} is written in parts that end in the middle of its line and of its characters. */
   splitWrites(): void {
     this.split = true;
   }
 
+  /** Sends the headers of a stream of server-sent events. */
   beginStream(headers: Readonly<Record<string, string>> = {}): void {
     this.response.writeHead(200, { ...headers, 'content-type': 'text/event-stream; charset=utf-8' });
   }
 
-  /** Writes one server-sent event; resolves when the client can take more, or has gone. */
+  /** Writes one server-sent event; resolves when more can be written, or when the client has disconnected. */
   async event(value: unknown): Promise<void> {
     const text = `data: ${typeof value === 'string' ? value : toJson(value)}\n\n`;
     if (!this.split) return this.write(text);
-    // Of several choices, each writes its events whole, though in pieces.
-    this.writing = this.writing.then(async () => {
-      for (const piece of brokenPieces(Buffer.from(text))) {
-        await this.write(piece);
-        // A turn of its own sends the piece by itself, as far as that is in the sender's hands.
-        await nextTurn();
+    // Choices that are sampled concurrently must not interleave the parts of their events.
+    this.pendingWrites = this.pendingWrites.then(async () => {
+      for (const part of splitEvent(Buffer.from(text))) {
+        await this.write(part);
+        // Yielding to the event loop makes it likely that each part becomes a packet of its own.
+        await nextEventLoopTurn();
       }
     });
-    return this.writing;
+    return this.pendingWrites;
   }
 
-  /** As {@link event}, for raw bytes of the reply. */
-  async write(bytes: string | Buffer): Promise<void> {
+  private async write(bytes: string | Buffer): Promise<void> {
     if (this.signal.aborted || this.response.write(bytes)) return;
     await new Promise<void>((resolve) => {
       const done = (): void => {
@@ -117,26 +120,26 @@ export class Exchange {
     this.request.socket.resetAndDestroy();
   }
 
-  /** As {@link HttpFace.die}. */
-  dieServer(refusals: number): void {
-    this.onDeath(refusals);
+  /** Simulates a crash of the whole server, as {@link SimHttpServer.crash}. */
+  crashServer(refusals: number): void {
+    this.onCrash(refusals);
   }
 
-  /** Sends half of a JSON reply, then does `after`. */
-  halfJson(value: unknown, after: () => void): void {
+  /** Sends the first half of a JSON reply, then calls `onSent`. */
+  sendHalfJson(value: unknown, onSent: () => void): void {
     const bytes = Buffer.from(toJson(value));
     this.response.writeHead(200, { 'content-type': 'application/json', 'content-length': bytes.length });
-    this.response.write(bytes.subarray(0, Math.floor(bytes.length / 2)), after);
+    this.response.write(bytes.subarray(0, Math.floor(bytes.length / 2)), onSent);
   }
 }
 
-/** Cuts after the first bytes of the line, within every character of several bytes, and between the last newlines. */
-function brokenPieces(bytes: Buffer): Buffer[] {
-  const cuts = [CUT_IN_FIELD];
-  for (let i = CUT_IN_FIELD + 1; i < bytes.length - 1 && cuts.length < MAX_CUTS; i++) {
-    // A byte of the form 10xxxxxx goes on with the character that the byte before began.
-    const goesOn = ((bytes[i] as number) & 0xc0) === 0x80;
-    if (goesOn && ((bytes[i - 1] as number) & 0xc0) === 0xc0) cuts.push(i);
+/** Splits an event after the first bytes of its line, inside every multi-byte character, and between the last two newlines. */
+function splitEvent(bytes: Buffer): Buffer[] {
+  const cuts = [FIRST_CUT];
+  for (let i = FIRST_CUT + 1; i < bytes.length - 1 && cuts.length < MAX_CUTS; i++) {
+    // A byte of the form 10xxxxxx continues a character; after a byte of the form 11xxxxxx it is the character's second byte.
+    const isContinuation = ((bytes[i] as number) & 0xc0) === 0x80;
+    if (isContinuation && ((bytes[i - 1] as number) & 0xc0) === 0xc0) cuts.push(i);
   }
   cuts.push(bytes.length - 1, bytes.length);
   return cuts.map((cut, index) => bytes.subarray(cuts[index - 1] ?? 0, cut));
@@ -144,26 +147,26 @@ function brokenPieces(bytes: Buffer): Buffer[] {
 
 function toJson(value: unknown): string {
   const text = JSON.stringify(value);
-  return text.includes(NAN_MARK_JSON) ? text.replaceAll(NAN_MARK_JSON, 'NaN') : text;
+  return text.includes(NAN_PLACEHOLDER_JSON) ? text.replaceAll(NAN_PLACEHOLDER_JSON, 'NaN') : text;
 }
 
 export type Handler = (exchange: Exchange) => Promise<void> | void;
 
-/** Handlers by `METHOD /path`. */
+/** Handlers, keyed by `METHOD /path`. */
 export type RouteTable = Readonly<Record<string, Handler>>;
 
-/** How a face reports an error. The reply has not begun. */
+/** Sends an error in the words of one API. It is called only while the reply has not begun. */
 export type ErrorReplier = (exchange: Exchange, error: FloeError) => void;
 
-/** A loopback HTTP server over a route table. */
-export class HttpFace {
+/** An HTTP server over a route table. */
+export class SimHttpServer {
   private readonly server: Server;
   private readonly sockets = new Set<Socket>();
   private refusals = 0;
 
   constructor(routes: RouteTable, replyError: ErrorReplier) {
     this.server = createServer((request, response) => {
-      void serve(new Exchange(request, response, (refusals) => this.die(refusals)), routes, replyError);
+      void serve(new Exchange(request, response, (refusals) => this.crash(refusals)), routes, replyError);
     });
     this.server.on('connection', (socket: Socket) => {
       if (this.refusals > 0) {
@@ -177,15 +180,15 @@ export class HttpFace {
   }
 
   /**
-   * Resets every connection, and the next `refusals` ones as soon as they are made: as near to a dead process as one that
-   * is to come back by itself can get.
+   * Simulates a crash followed by a restart: resets every connection, and the next `refusals` connections as soon as they are
+   * accepted.
    */
-  die(refusals: number): void {
+  crash(refusals: number): void {
     this.refusals = refusals;
     for (const socket of this.sockets) socket.resetAndDestroy();
   }
 
-  /** Throws `setup_failed` when the address is taken. Resolves to the base URL. */
+  /** Starts to listen and resolves to the base URL. Throws `setup_failed` when the address cannot be used. */
   async listen(host: string, port: number): Promise<string> {
     await new Promise<void>((resolve, reject) => {
       this.server.once('error', (cause) =>
@@ -197,7 +200,7 @@ export class HttpFace {
     return `http://${host.includes(':') ? `[${host}]` : host}:${address.port}`;
   }
 
-  /** Breaks every connection and stops listening. */
+  /** Closes every connection and stops listening. */
   async close(): Promise<void> {
     if (!this.server.listening) return;
     await new Promise<void>((resolve) => {
@@ -213,8 +216,8 @@ async function serve(exchange: Exchange, routes: RouteTable, replyError: ErrorRe
   const handler = routes[`${method} ${path}`];
   try {
     if (handler !== undefined) return await handler(exchange);
-    const known = Object.keys(routes).some((route) => route.endsWith(` ${path}`));
-    exchange.json(known ? 405 : 404, { detail: known ? 'Method Not Allowed' : 'Not Found' });
+    const isKnownPath = Object.keys(routes).some((route) => route.endsWith(` ${path}`));
+    exchange.json(isKnownPath ? 405 : 404, { detail: isKnownPath ? 'Method Not Allowed' : 'Not Found' });
   } catch (thrown) {
     if (exchange.response.headersSent || exchange.signal.aborted) {
       exchange.response.destroy();

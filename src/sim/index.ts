@@ -1,12 +1,28 @@
-export { type SimConfig, type SimConfigInput, simConfigSchema } from './config.ts';
-export type { Constraint } from './constraint.ts';
-export { FAULT_KINDS, type Fault, type FaultInput, type FaultKind, faultSchema } from './faults.ts';
-export { Ledger, type LedgerEntry, type LedgerFilter } from './ledger.ts';
-export type { Oracle, OracleLogprobs } from './oracle.ts';
-export type { SamplingParams } from './run.ts';
-export type { SamplerParams } from './sampler.ts';
-export { loadScenarios, parseScenarios, type Scenario, type ScenarioInput, scenarioFileSchema } from './scenario.ts';
+/** The simulated inference engine: what commands, verification programs and tests use of it. */
+export type { SimConfigInput } from './config.ts';
+export { FAULT_KINDS, type FaultInput, type FaultKind } from './faults.ts';
+export type { LedgerEntry } from './ledger.ts';
+export { checkAgainstLedger, type LedgerCheckOptions, type LedgerReport } from './ledger-check.ts';
+export { type ChatMessage, templateMessages } from './messages.ts';
+export { parseConversation } from './policy/conversation.ts';
+export { Policy } from './policy/policy.ts';
+export {
+  loadScenarios,
+  parseScenarios,
+  type RuleCondition,
+  type Scenario,
+  type ScenarioInput,
+  type Segment,
+  scenarioSchema,
+} from './policy/scenario.ts';
 export { type SimOptions, type SimServer, startSim } from './server.ts';
-export { TEMPLATE_MODES, type TemplateMode } from './template.ts';
-export { bundledVocabulary, type Vocabulary } from './vocabulary.ts';
-export type { LogitTable } from './weights.ts';
+export {
+  generationPrompt,
+  renderChat,
+  TEMPLATE_MODES,
+  type TemplateMessage,
+  type TemplateMode,
+  thinkBlock,
+  toolCallText,
+} from './template.ts';
+export { bundledVocabulary } from './vocabulary.ts';

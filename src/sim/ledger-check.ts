@@ -1,45 +1,47 @@
 import type { SessionResult, Trace, VersionSpan } from '../schema/index.ts';
 import type { LedgerEntry } from './ledger.ts';
 
-/** One difference between what was handed to the trainer and what the engine really sampled. */
+/** One difference between what a trainer received and what the engine really sampled. */
 export type LedgerMismatch = {
   readonly session_id: string;
+  /** Empty when the difference concerns the whole session. */
   readonly trace_id: string;
   readonly completion_id: string | null;
   readonly what: 'unknown completion' | 'ids' | 'logprob' | 'version' | 'mask' | 'trained twice' | 'invented' | 'audit';
   readonly detail: string;
 };
 
+/** The result of a check. Everything matches when `mismatches` is empty. */
 export type LedgerReport = {
   readonly sessions: number;
   readonly traces: number;
-  /** Trained tokens, all of them compared. */
+  /** Number of trained tokens, all of which were compared. */
   readonly trainable_tokens: number;
-  /** Of these, tokens whose whole context in the trace is the prompt that the engine was given. */
+  /** Number of these whose context in the trace is exactly the prompt that the engine was given. */
   readonly exact_context_tokens: number;
-  /** Trained tokens of no version, where those are allowed. */
+  /** Number of trained tokens without a policy version, where those are allowed. */
   readonly unknown_version_tokens: number;
   readonly mismatches: readonly LedgerMismatch[];
 };
 
 /**
- * `allow` counts a token of no version instead of calling it a mismatch: what is right where an engine cannot tell which weights
- * sampled a reply that an update fell into.
+ * How a trained token without a policy version is judged: as a mismatch (the default), or allowed and counted. Allow it for engines
+ * that cannot report which weights sampled a reply during which the weights were updated.
  */
 export type LedgerCheckOptions = { readonly unknownVersions?: 'mismatch' | 'allow' };
 
 /** Which of the ledger's log-probabilities the engine reported. */
-export type LogprobsMode = 'raw' | 'processed';
+type LedgerLogprobs = 'raw' | 'processed';
 
 /**
- * Compares every trained token of finished sessions with the engine's ledger: its id, log-probability (as float32),
- * policy version, and that it is trained once. It shares no code with capture, graph, builders or audit, so that a
- * defect in those cannot hide here.
+ * Compares every trained token of finished sessions with the engine's ledger: its id, its log-probability (as float32), its policy
+ * version, and that it is trained exactly once. `mode` is the engine's logprobs mode. The check shares no code with capture, token
+ * graph, builders and audit, so that a defect in those cannot hide itself.
  */
 export function checkAgainstLedger(
   results: readonly SessionResult[],
   ledger: readonly LedgerEntry[],
-  mode: LogprobsMode,
+  mode: LedgerLogprobs,
   options: LedgerCheckOptions = {},
 ): LedgerReport {
   const check = new LedgerCheck(ledger, mode, options.unknownVersions === 'allow');
@@ -49,7 +51,7 @@ export function checkAgainstLedger(
 
 class LedgerCheck {
   private readonly byRequest: ReadonlyMap<string, LedgerEntry>;
-  private readonly mode: LogprobsMode;
+  private readonly mode: LedgerLogprobs;
   private readonly mismatches: LedgerMismatch[] = [];
   private readonly trainedIn = new Map<string, string>();
   private traces = 0;
@@ -58,10 +60,11 @@ class LedgerCheck {
   private unknownVersions = 0;
   private readonly allowsUnknown: boolean;
 
-  constructor(ledger: readonly LedgerEntry[], mode: LogprobsMode, allowsUnknown: boolean) {
+  constructor(ledger: readonly LedgerEntry[], mode: LedgerLogprobs, allowsUnknown: boolean) {
     this.allowsUnknown = allowsUnknown;
     const byRequest = new Map<string, LedgerEntry>();
-    for (const entry of ledger) byRequest.set(entry.request_id, continued(byRequest.get(entry.request_id), entry));
+    for (const entry of ledger)
+      byRequest.set(entry.request_id, joinContinuation(byRequest.get(entry.request_id), entry));
     this.byRequest = byRequest;
     this.mode = mode;
   }
@@ -77,7 +80,7 @@ class LedgerCheck {
         '',
         null,
         'audit',
-        `${trained} tokens trained, the audit says ${trajectory.audit.tokens.trained}`,
+        `${trained} tokens are trained, the audit counts ${trajectory.audit.tokens.trained}`,
       );
     }
   }
@@ -93,20 +96,20 @@ class LedgerCheck {
     };
   }
 
-  /** Returns how many tokens the trace trains. */
+  /** Checks one trace; returns the number of tokens that it trains. */
   private trace(sessionId: string, trace: Trace): number {
     this.traces++;
     const add = (completionId: string | null, what: LedgerMismatch['what'], detail: string): void =>
       this.add(sessionId, trace.trace_id, completionId, what, detail);
     const trained = trace.loss_mask.reduce((sum, bit) => sum + bit, 0);
     this.tokens += trained;
-    const versions = versionPerToken(trace);
+    const versions = versionPerPosition(trace.version_spans, trace.response_ids.length);
     let matched = 0;
     let from = 0;
     for (const completionId of trace.completion_ids) {
       const entry = this.byRequest.get(completionId);
       if (entry === undefined) {
-        add(completionId, 'unknown completion', 'the engine never sampled it');
+        add(completionId, 'unknown completion', 'the engine did not sample it');
         continue;
       }
       const start = this.startOf(entry, trace, from);
@@ -117,7 +120,7 @@ class LedgerCheck {
       const end = start + entry.response_ids.length;
       from = end;
       const bits = new Set(trace.loss_mask.slice(start, end));
-      if (bits.size > 1) add(completionId, 'mask', 'only a part of it is trained');
+      if (bits.size > 1) add(completionId, 'mask', 'only part of it is trained');
       if (!bits.has(1)) continue;
       matched += entry.response_ids.length;
       const earlier = this.trainedIn.get(completionId);
@@ -129,12 +132,15 @@ class LedgerCheck {
     return trained;
   }
 
-  /** Where a completion's reply begins in the trace's response, by its prompt's length, else by the next place that fits. */
+  /**
+   * Index in the trace's response at which a completion's reply begins: where the length of its prompt puts it, or else the first
+   * index from `from` at which its ids occur; `null` when there is none.
+   */
   private startOf(entry: LedgerEntry, trace: Trace, from: number): number | null {
     const exact = entry.prompt_ids.length - trace.prompt_ids.length;
-    if (exact >= from && fits(entry, trace, exact)) return exact;
+    if (exact >= from && hasReplyAt(entry, trace, exact)) return exact;
     for (let start = from; start + entry.response_ids.length <= trace.response_ids.length; start++) {
-      if (fits(entry, trace, start)) return start;
+      if (hasReplyAt(entry, trace, start)) return start;
     }
     return null;
   }
@@ -147,12 +153,12 @@ class LedgerCheck {
     add: (completionId: string, what: LedgerMismatch['what'], detail: string) => void,
   ): void {
     const logprobs = this.mode === 'raw' ? entry.raw_logprobs : entry.processed_logprobs;
-    const ledgerVersions = expand(entry.version_spans, entry.response_ids.length);
+    const ledgerVersions = versionPerPosition(entry.version_spans, entry.response_ids.length);
     for (let i = 0; i < entry.response_ids.length; i++) {
-      const wanted = Math.fround(logprobs[i] ?? Number.NaN);
-      // Written as the shortest decimal that restores the float32, so it is read back as one.
-      const got = Math.fround(trace.response_logprobs[start + i] ?? Number.NaN);
-      if (got !== wanted) add(entry.request_id, 'logprob', `token ${i}: ${got} instead of ${wanted}`);
+      const expected = Math.fround(logprobs[i] ?? Number.NaN);
+      // Traces hold the shortest decimal of each float32, so rounding restores the exact value.
+      const actual = Math.fround(trace.response_logprobs[start + i] ?? Number.NaN);
+      if (actual !== expected) add(entry.request_id, 'logprob', `token ${i}: ${actual} instead of ${expected}`);
       const version = versions[start + i];
       if (version === null && this.allowsUnknown) {
         this.unknownVersions++;
@@ -160,7 +166,7 @@ class LedgerCheck {
         add(entry.request_id, 'version', `token ${i}: ${version} instead of ${ledgerVersions[i]}`);
       }
     }
-    if (sameContext(entry, trace, start)) this.exactTokens += entry.response_ids.length;
+    if (isExactContext(entry, trace, start)) this.exactTokens += entry.response_ids.length;
   }
 
   private add(
@@ -175,14 +181,14 @@ class LedgerCheck {
 }
 
 /**
- * What was sampled for one request: a call that goes on exactly where an earlier one of the same id was broken off makes one reply with
- * it. Any other call of that id replaces it.
+ * Joins the calls of one request id: a call whose prompt is exactly the prompt and reply of an earlier, aborted call continues that
+ * reply, and both become one entry. Any other call replaces the earlier one.
  */
-function continued(earlier: LedgerEntry | undefined, entry: LedgerEntry): LedgerEntry {
+function joinContinuation(earlier: LedgerEntry | undefined, entry: LedgerEntry): LedgerEntry {
   if (earlier === undefined || earlier.aborted_at === null || earlier.response_ids.length === 0) return entry;
-  const begun = [...earlier.prompt_ids, ...earlier.response_ids];
-  const goesOn = entry.prompt_ids.length === begun.length && begun.every((id, i) => entry.prompt_ids[i] === id);
-  if (!goesOn) return entry;
+  const prefix = [...earlier.prompt_ids, ...earlier.response_ids];
+  const continues = entry.prompt_ids.length === prefix.length && prefix.every((id, i) => entry.prompt_ids[i] === id);
+  if (!continues) return entry;
   const shift = earlier.response_ids.length;
   return {
     ...entry,
@@ -197,12 +203,13 @@ function continued(earlier: LedgerEntry | undefined, entry: LedgerEntry): Ledger
   };
 }
 
-function fits(entry: LedgerEntry, trace: Trace, start: number): boolean {
+function hasReplyAt(entry: LedgerEntry, trace: Trace, start: number): boolean {
   if (start < 0 || start + entry.response_ids.length > trace.response_ids.length) return false;
   return entry.response_ids.every((id, i) => trace.response_ids[start + i] === id);
 }
 
-function sameContext(entry: LedgerEntry, trace: Trace, start: number): boolean {
+/** Whether the completion's prompt is exactly what precedes its reply in the trace. */
+function isExactContext(entry: LedgerEntry, trace: Trace, start: number): boolean {
   const promptLength = trace.prompt_ids.length;
   if (entry.prompt_ids.length !== promptLength + start) return false;
   return entry.prompt_ids.every(
@@ -210,11 +217,7 @@ function sameContext(entry: LedgerEntry, trace: Trace, start: number): boolean {
   );
 }
 
-function versionPerToken(trace: Trace): (string | null)[] {
-  return expand(trace.version_spans, trace.response_ids.length);
-}
-
-function expand(spans: readonly VersionSpan[], length: number): (string | null)[] {
+function versionPerPosition(spans: readonly VersionSpan[], length: number): (string | null)[] {
   const versions = new Array<string | null>(length).fill(null);
   for (const { version, start, end } of spans) versions.fill(version, start, end);
   return versions;

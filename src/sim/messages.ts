@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
-import { imageText } from './image.ts';
+import { hashText } from './random.ts';
 import type { TemplateMessage } from './template.ts';
 
 const partSchema = z.object({
@@ -10,7 +10,7 @@ const partSchema = z.object({
 });
 type ContentPart = z.infer<typeof partSchema>;
 
-/** A chat message as both faces take it. */
+/** A chat message as both APIs accept it. */
 export const messageSchema = z.object({
   role: z.enum(['system', 'developer', 'user', 'assistant', 'tool']),
   content: z.union([z.string(), z.array(partSchema)]).nullish(),
@@ -28,14 +28,14 @@ export const messageSchema = z.object({
     .nullish(),
 });
 
-/** vLLM takes any role. */
+/** vLLM accepts any role. */
 export const anyRoleMessageSchema = messageSchema.extend({ role: z.string() });
 
 export type ChatMessage = z.infer<typeof messageSchema>;
 
 /**
- * Throws `engine_rejected` naming the message for parts that are neither text nor, with `vision`, images, and, unless
- * `anyArguments`, for arguments that are no JSON.
+ * Converts chat messages to the template's form. Throws `engine_rejected`, naming the message, for parts that are neither text nor
+ * (with `vision`) images, and, unless `anyArguments`, for call arguments that are not valid JSON.
  */
 export function templateMessages(
   messages: readonly ChatMessage[],
@@ -43,7 +43,7 @@ export function templateMessages(
 ): TemplateMessage[] {
   return messages.map((message, index) => ({
     role: message.role === 'developer' ? 'system' : message.role,
-    text: textOf(message.content ?? '', `messages.${index}.content`, options.vision),
+    text: contentText(message.content ?? '', `messages.${index}.content`, options.vision),
     reasoning: message.reasoning ?? message.reasoning_content ?? null,
     toolCalls: (message.tool_calls ?? []).map((call) => ({
       name: call.function.name,
@@ -52,8 +52,8 @@ export function templateMessages(
   }));
 }
 
-/** Parts stand in lines of their own, in the order given. `path` names the content in messages. */
-function textOf(content: string | readonly ContentPart[], path: string, vision: boolean): string {
+/** Joins the parts of a message in order, each on lines of its own. `path` names the content in error messages. */
+function contentText(content: string | readonly ContentPart[], path: string, vision: boolean): string {
   if (typeof content === 'string') return content;
   return content
     .map((part, index) => {
@@ -65,7 +65,7 @@ function textOf(content: string | readonly ContentPart[], path: string, vision: 
     .join('\n');
 }
 
-/** JSON text is rendered as it is. SGLang parses it first and refuses what is none; vLLM renders that as well. */
+/** JSON text is rendered unchanged. SGLang parses it first and refuses invalid JSON; vLLM (`any`) renders that as well. */
 function argumentsText(value: string | Readonly<Record<string, unknown>>, index: number, any: boolean): string {
   if (typeof value !== 'string') return JSON.stringify(value);
   if (any) return value;
@@ -80,4 +80,36 @@ function argumentsText(value: string | Readonly<Record<string, unknown>>, index:
     );
   }
   return value;
+}
+
+/** Fewest and most placeholders of an image, of 7 tokens each; the maximum is no more than a real screenshot takes. */
+const MIN_IMAGE_PADS = 4;
+const MAX_IMAGE_PADS = 131;
+
+/** Matches each image in the text of a rendered conversation. */
+export const IMAGE_PATTERN = /<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>/g;
+
+const IMAGE_URL_PREFIX = /^(?:data:image\/[a-z0-9.+-]+;base64,|https?:\/\/)/i;
+
+/**
+ * The placeholders that the template writes for an image. The bundled vocabulary has no special tokens for them, so they are
+ * ordinary text. Their number is derived from a hash of the URL, so that different images usually give different prompts (with real
+ * models, images of one size give the same ids); nothing is fetched or decoded. `path` names the part in error messages.
+ * Throws `engine_rejected` for a URL that is neither http(s) nor a base64 image.
+ */
+function imageText(url: string, path: string): string {
+  const prefix = IMAGE_URL_PREFIX.exec(url)?.[0];
+  if (prefix === undefined) {
+    throw new FloeError('engine_rejected', `${path}: The URL must be either a HTTP or a base64 image data URL.`);
+  }
+  const rest = url.slice(prefix.length);
+  if (rest === '' || (prefix.startsWith('data:') && !isBase64(rest))) {
+    throw new FloeError('engine_rejected', `${path}: the image is empty or not valid base64.`);
+  }
+  const pads = MIN_IMAGE_PADS + (hashText(url) % (MAX_IMAGE_PADS - MIN_IMAGE_PADS + 1));
+  return `<|vision_start|>${'<|image_pad|>'.repeat(pads)}<|vision_end|>`;
+}
+
+function isBase64(text: string): boolean {
+  return /^[A-Za-z0-9+/\s]+={0,2}\s*$/.test(text);
 }

@@ -1,12 +1,50 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { SimEngine } from './engine.ts';
 
-/** Seconds, from a cached prompt's first token to a long queue. */
-const LATENCY_BUCKETS = [0.001, 0.005, 0.02, 0.1, 0.5, 2, 10];
+/** Upper bounds in seconds, from the first token after a cached prompt to a long queue. */
+const LATENCY_BUCKETS_S = [0.001, 0.005, 0.02, 0.1, 0.5, 2, 10];
+
+type Labels = Readonly<Record<string, string>>;
+
+/** Prometheus metrics of one server whose names begin with `prefix` and which all carry `labels`. */
+class MetricSet {
+  readonly registry = new Registry();
+  private readonly prefix: string;
+  private readonly labels: Labels;
+
+  constructor(prefix: string, labels: Labels) {
+    this.prefix = prefix;
+    this.labels = labels;
+  }
+
+  /** A counter that is exported as 0 before its first increment. */
+  counter(name: string, help: string): Counter {
+    const counter = new Counter(this.options(name, help));
+    counter.inc(this.labels, 0);
+    return counter;
+  }
+
+  /** A gauge whose value is read when the metrics are scraped. */
+  gauge(name: string, help: string, read: () => number, extraLabels: Labels = {}): void {
+    const gauge: Gauge = new Gauge({
+      ...this.options(name, help, Object.keys(extraLabels)),
+      collect: () => gauge.set({ ...this.labels, ...extraLabels }, read()),
+    });
+  }
+
+  latencyHistogram(name: string, help: string): Histogram {
+    return new Histogram({ ...this.options(name, help), buckets: LATENCY_BUCKETS_S });
+  }
+
+  options(name: string, help: string, extraLabels: readonly string[] = []) {
+    const labelNames = [...Object.keys(this.labels), ...extraLabels];
+    return { name: `${this.prefix}${name}`, help, labelNames, registers: [this.registry] };
+  }
+}
 
 /** Prometheus metrics under vLLM's names. */
-export class SimMetrics {
-  private readonly registry = new Registry();
+export class VllmMetrics {
+  private readonly set: MetricSet;
   private readonly labels: { readonly model_name: string; readonly engine: string };
   private readonly promptTokens: Counter;
   private readonly generationTokens: Counter;
@@ -18,84 +56,123 @@ export class SimMetrics {
 
   constructor(model: string) {
     this.labels = { model_name: model, engine: '0' };
-    this.promptTokens = this.counter('vllm:prompt_tokens_total', 'Prompt tokens processed');
-    this.generationTokens = this.counter('vllm:generation_tokens_total', 'Tokens sampled');
-    this.cacheQueries = this.counter('vllm:prefix_cache_queries_total', 'Prompt tokens looked up in the prefix cache');
-    this.cacheHits = this.counter('vllm:prefix_cache_hits_total', 'Prompt tokens found in the prefix cache');
-    this.disconnected = this.counter('vllm:http_requests_client_disconnected_total', 'Requests whose client went away');
-    this.counter('vllm:num_preemptions_total', 'Preemptions; the simulator has none');
-    this.success = new Counter({
-      name: 'vllm:request_success_total',
-      help: 'Requests ended, by reason',
-      labelNames: ['model_name', 'engine', 'finished_reason'],
-      registers: [this.registry],
-    });
-    this.firstToken = new Histogram({
-      name: 'vllm:time_to_first_token_seconds',
-      help: 'From the request to its first token',
-      labelNames: ['model_name', 'engine'],
-      buckets: LATENCY_BUCKETS,
-      registers: [this.registry],
-    });
+    this.set = new MetricSet('vllm:', this.labels);
+    this.promptTokens = this.set.counter('prompt_tokens_total', 'Prompt tokens processed');
+    this.generationTokens = this.set.counter('generation_tokens_total', 'Tokens sampled');
+    this.cacheQueries = this.set.counter('prefix_cache_queries_total', 'Prompt tokens looked up in the prefix cache');
+    this.cacheHits = this.set.counter('prefix_cache_hits_total', 'Prompt tokens found in the prefix cache');
+    this.disconnected = this.set.counter(
+      'http_requests_client_disconnected_total',
+      'Requests whose client disconnected before the reply was complete',
+    );
+    this.set.counter('num_preemptions_total', 'Preemptions; always 0 in the simulator');
+    this.success = new Counter(
+      this.set.options('request_success_total', 'Requests ended, by reason', ['finished_reason']),
+    );
+    this.firstToken = this.set.latencyHistogram('time_to_first_token_seconds', 'From the request to its first token');
   }
 
-  /** Gauges read the engine when they are asked for. */
-  watch(engine: SimEngine): void {
-    this.gauge('vllm:num_requests_running', 'Requests that hold a slot', () => engine.running);
-    this.gauge('vllm:num_requests_waiting', 'Requests that wait for a slot', () => engine.waiting);
-    this.gauge(
-      'vllm:kv_cache_usage_perc',
+  /** Adds the gauges that read `engine`. */
+  observe(engine: SimEngine): void {
+    this.set.gauge('num_requests_running', 'Requests that hold a slot', () => engine.running);
+    this.set.gauge('num_requests_waiting', 'Requests that wait for a slot', () => engine.waiting);
+    this.set.gauge(
+      'kv_cache_usage_perc',
       'Share of cache blocks in use',
       () => engine.cache.size / engine.cache.capacity,
     );
-    const reasons: Gauge = new Gauge({
-      name: 'vllm:num_requests_waiting_by_reason',
-      help: 'Requests that wait for a slot, by reason',
-      labelNames: ['model_name', 'engine', 'reason'],
-      registers: [this.registry],
-      collect: () => reasons.set({ ...this.labels, reason: 'capacity' }, engine.waiting),
+    this.set.gauge('num_requests_waiting_by_reason', 'Requests that wait for a slot, by reason', () => engine.waiting, {
+      reason: 'capacity',
     });
   }
 
-  started(promptTokens: number, cachedTokens: number): void {
+  countPrompt(promptTokens: number, cachedTokens: number): void {
     this.promptTokens.inc(this.labels, promptTokens);
     this.cacheQueries.inc(this.labels, promptTokens);
     this.cacheHits.inc(this.labels, cachedTokens);
   }
 
-  sampled(count: number): void {
+  countTokens(count: number): void {
     this.generationTokens.inc(this.labels, count);
   }
 
-  firstTokenAfter(ms: number): void {
-    this.firstToken.observe(this.labels, ms / 1000);
+  observeFirstToken(latencyMs: number): void {
+    this.firstToken.observe(this.labels, latencyMs / 1000);
   }
 
-  finished(reason: string): void {
+  countFinish(reason: string): void {
     this.success.inc({ ...this.labels, finished_reason: reason });
   }
 
-  clientGone(): void {
+  countDisconnect(): void {
     this.disconnected.inc(this.labels);
   }
 
+  /** The metrics in Prometheus' text format. */
   text(): Promise<string> {
-    return this.registry.metrics();
+    return this.set.registry.metrics();
+  }
+}
+
+/** Prometheus metrics under SGLang's names. */
+export class SglangMetrics {
+  private readonly set: MetricSet;
+  private readonly labels: { readonly model_name: string };
+  private readonly promptTokens: Counter;
+  private readonly generationTokens: Counter;
+  private readonly cachedTokens: Counter;
+  private readonly requests: Counter;
+  private readonly aborted: Counter;
+  private readonly retracted: Counter;
+  private readonly firstToken: Histogram;
+  private promptTokenCount = 0;
+  private cachedTokenCount = 0;
+
+  constructor(model: string, engine: SimEngine) {
+    this.labels = { model_name: model };
+    this.set = new MetricSet('sglang:', this.labels);
+    this.promptTokens = this.set.counter('prompt_tokens_total', 'Prompt tokens processed');
+    this.generationTokens = this.set.counter('generation_tokens_total', 'Tokens sampled');
+    this.cachedTokens = this.set.counter('cached_tokens_total', 'Prompt tokens found in the prefix cache');
+    this.requests = this.set.counter('num_requests_total', 'Requests processed');
+    this.aborted = this.set.counter('num_aborted_requests_total', 'Requests aborted');
+    this.retracted = this.set.counter('num_retracted_requests_total', 'Running requests put back into the queue');
+    this.firstToken = this.set.latencyHistogram('time_to_first_token_seconds', 'From the request to its first token');
+    this.set.gauge('num_running_reqs', 'Requests that hold a slot', () => engine.running);
+    this.set.gauge('num_queue_reqs', 'Requests that wait for a slot', () => engine.waiting);
+    this.set.gauge('token_usage', 'Share of the cache in use', () => engine.cache.size / engine.cache.capacity);
+    this.set.gauge('cache_hit_rate', 'Share of prompt tokens found in the prefix cache', () =>
+      this.promptTokenCount === 0 ? 0 : this.cachedTokenCount / this.promptTokenCount,
+    );
   }
 
-  private counter(name: string, help: string): Counter {
-    const counter = new Counter({ name, help, labelNames: ['model_name', 'engine'], registers: [this.registry] });
-    counter.inc(this.labels, 0);
-    return counter;
+  countPrompt(promptTokens: number, cachedTokens: number): void {
+    this.promptTokens.inc(this.labels, promptTokens);
+    this.cachedTokens.inc(this.labels, cachedTokens);
+    this.promptTokenCount += promptTokens;
+    this.cachedTokenCount += cachedTokens;
   }
 
-  private gauge(name: string, help: string, read: () => number): void {
-    const gauge: Gauge = new Gauge({
-      name,
-      help,
-      labelNames: ['model_name', 'engine'],
-      registers: [this.registry],
-      collect: () => gauge.set(this.labels, read()),
-    });
+  countTokens(count: number): void {
+    this.generationTokens.inc(this.labels, count);
+  }
+
+  observeFirstToken(latencyMs: number): void {
+    this.firstToken.observe(this.labels, latencyMs / 1000);
+  }
+
+  countFinish(aborted: boolean): void {
+    this.requests.inc(this.labels);
+    if (aborted) this.aborted.inc(this.labels);
+  }
+
+  /** Counts `count` running requests that a pause put back into the queue. */
+  countRetractions(count: number): void {
+    this.retracted.inc(this.labels, count);
+  }
+
+  /** The metrics in Prometheus' text format. */
+  text(): Promise<string> {
+    return this.set.registry.metrics();
   }
 }

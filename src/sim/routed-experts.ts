@@ -1,26 +1,26 @@
 import { hashNumbers } from './random.ts';
 
-/** Layers and experts per token of the simulated mixture-of-experts model: the least that shows a mixed-up axis. */
+/** Layers and experts per token of the simulated mixture-of-experts model: the smallest sizes that reveal swapped axes. */
 export const ROUTED_LAYERS = 2;
 export const ROUTED_TOP_K = 2;
 
-/** Experts per layer; their numbers fit in a byte. */
-const EXPERTS = 64;
+/** Number of experts per layer; an expert's index fits into a byte. */
+const EXPERT_COUNT = 64;
 
-/** A sequence as the ledger holds it. */
+/** Prompt and reply, as in a ledger entry. */
 type Sequence = { readonly prompt_ids: readonly number[]; readonly response_ids: readonly number[] };
 
-/** The experts that the token at `position` of prompt and reply went through in `layer`: a hash, so that anyone can check. */
+/** The experts of the token at `position` of prompt and reply in `layer`: a hash of the arguments, so that tests can recompute them. */
 export function expertsOf(position: number, tokenId: number, layer: number): readonly [number, number] {
-  const first = hashNumbers(position, tokenId, layer) % EXPERTS;
-  const other = hashNumbers(position, tokenId, layer, 1) % (EXPERTS - 1);
-  // The second is never the first: it is chosen among the others.
+  const first = hashNumbers(position, tokenId, layer) % EXPERT_COUNT;
+  const other = hashNumbers(position, tokenId, layer, 1) % (EXPERT_COUNT - 1);
+  // The second expert is chosen among the others, so that it differs from the first.
   return [first, other < first ? other : other + 1];
 }
 
 /**
- * Experts of prompt and reply from `start` on, row by row: token, layer, rank. One row less than there are tokens, since
- * the last one sampled was never computed with.
+ * Experts of prompt and reply from position `start`, flattened in the order token, layer, rank. There is one row less than tokens,
+ * because the engine has not computed with the last one.
  */
 export function routedRows(sequence: Sequence, start: number): { readonly rows: number; readonly values: number[] } {
   const ids = [...sequence.prompt_ids, ...sequence.response_ids];
@@ -33,13 +33,13 @@ export function routedRows(sequence: Sequence, start: number): { readonly rows: 
   return { rows: Math.max(0, ids.length - 1 - start), values };
 }
 
-/** As base64 of an .npy file of dtype uint8 and shape (rows, layers, experts). */
+/** The same as base64 of an .npy file of dtype uint8 and shape (rows, layers, experts). */
 export function routedNpy(sequence: Sequence, start: number): string {
   const { rows, values } = routedRows(sequence, start);
   return Buffer.concat([npyHeader([rows, ROUTED_LAYERS, ROUTED_TOP_K]), Uint8Array.from(values)]).toString('base64');
 }
 
-/** As base64 of the bare numbers, with what is needed to read them. */
+/** The same as base64 of the bare bytes, with shape, first position and dtype. */
 export function routedObject(sequence: Sequence, start: number): object {
   const { rows, values } = routedRows(sequence, start);
   return {
@@ -50,7 +50,7 @@ export function routedObject(sequence: Sequence, start: number): object {
   };
 }
 
-/** The header of version 1.0 of the format: magic, length, a Python dict padded so that data begins at a multiple of 64. */
+/** The header of .npy format 1.0: magic bytes, length, and a Python dict padded so that the data begins at a multiple of 64 bytes. */
 function npyHeader(shape: readonly number[]): Buffer {
   const dict = `{'descr': '|u1', 'fortran_order': False, 'shape': (${shape.join(', ')}), }`;
   const before = 10;

@@ -1,32 +1,19 @@
 import type { FinishReason, VersionSpan } from '../schema/index.ts';
-import type { Constraint } from './constraint.ts';
 import type { LedgerEntry, PromptForm } from './ledger.ts';
-import type { NextToken, Policy, ReplyWalk } from './policy.ts';
+import type { NextToken, Policy, ReplyWalk } from './policy/policy.ts';
+import type { Weights } from './policy/weights.ts';
 import { uniform } from './random.ts';
-import { draw, hasPenalties, processed, type SamplerParams } from './sampler.ts';
+import { draw, hasPenalties, processLogprobs, type SamplingParams } from './sampler.ts';
 import { VisibleText } from './visible-text.ts';
 import type { Vocabulary } from './vocabulary.ts';
-import type { Weights } from './weights.ts';
 
-export type SamplingParams = SamplerParams & {
-  /** Most tokens of the reply; already bounded by the context length. */
-  readonly maxTokens: number;
-  readonly stop: readonly string[];
-  readonly stopTokenIds: readonly number[];
-  readonly ignoreEos: boolean;
-  readonly includeStop: boolean;
-  readonly skipSpecial: boolean;
-  /** Null: the server's own seed and a counter. */
-  readonly seed: number | null;
-  /** What the reply's form must be; null: whatever the policy writes. */
-  readonly constraint: Constraint | null;
-};
-
+/** One choice of one call, as the engine samples it. */
 export type GenerateCall = {
-  /** Without a prefix such as `chatcmpl-`; what an abort names. */
+  /** Without a prefix such as `chatcmpl-`; aborts refer to it. */
   readonly requestId: string;
+  /** Index among the choices of the call. */
   readonly choice: number;
-  /** Path of the route that it came by. */
+  /** Path of the route that was called. */
   readonly endpoint: string;
   readonly promptForm: PromptForm;
   readonly sessionId: string | null;
@@ -34,24 +21,26 @@ export type GenerateCall = {
   readonly params: SamplingParams;
   /** How many alternatives to report per token. */
   readonly topCount: number;
+  /** Prompts share prefix cache blocks only within one salt. */
   readonly cacheSalt: string;
-  /** Most tokens per event; null: as many as are ready. */
+  /** Maximum number of tokens per event; `null` for as many as are ready. */
   readonly eventTokens: number | null;
   readonly signal: AbortSignal;
   readonly faults: CallFaults;
 };
 
-/** Injected misbehaviour that the sampling itself carries out. */
+/** Injected faults that sampling itself applies. */
 export type CallFaults = {
+  /** Kinds of all faults that hit the call, for the ledger. */
   readonly names: readonly string[];
   readonly malformedCalls: boolean;
-  /** Reply length at which the engine aborts the call by itself; null: never. */
+  /** Reply length in tokens at which the engine aborts the call by itself; `null` for never. */
   readonly abortAt: number | null;
-  /** Reply length at which nothing more comes; null: never. */
+  /** Reply length in tokens at which sampling stalls until the call is aborted; `null` for never. */
   readonly stallAt: number | null;
-  /** Reply length at which other weights are put in effect without a word; null: never. */
+  /** Reply length in tokens at which the weights change without being announced; `null` for never. */
   readonly swapAt: number | null;
-  /** All delays are multiplied by it. */
+  /** Factor by which all delays of the call are multiplied. */
   readonly slowFactor: number;
 };
 
@@ -64,26 +53,29 @@ export const NO_FAULTS: CallFaults = {
   slowFactor: 1,
 };
 
+/** A candidate for a token, with its log-probability before and after penalties, temperature and cut-offs. */
 export type Alternative = { readonly id: number; readonly raw: number; readonly processed: number };
 
 export type SampledToken = Alternative & {
   readonly version: string;
-  /** The most likely candidates by raw probability, best first; as many as asked for and possible. */
+  /** The most likely candidates by raw probability, most likely first; at most as many as requested. */
   readonly top: readonly Alternative[];
 };
 
+/** How a reply ended; `stop` is the stop string or stop token id that ended it, `null` when none did. */
 export type Finish = { readonly reason: Exclude<FinishReason, 'tool_calls'>; readonly stop: string | number | null };
 
 const NO_TOP: readonly Alternative[] = [];
 
-/** One reply being sampled, token by token. Knows nothing of time, slots or wire formats. */
+/** One reply that is being sampled token by token, independent of time, slots and wire formats. */
 export class Run {
   readonly call: GenerateCall;
   readonly text: VisibleText;
   readonly tokens: SampledToken[] = [];
   readonly controller = new AbortController();
-  /** Goes on although the engine is paused, since the pause waits for it. */
+  /** Whether sampling continues although the engine is paused, because the pause waits for this run to end. */
   exempt = false;
+  /** `null` until the reply has ended. */
   finish: Finish | null = null;
   private readonly vocabulary: Vocabulary;
   private readonly walk: ReplyWalk;
@@ -92,7 +84,7 @@ export class Run {
   private readonly counts = new Map<number, number>();
   private readonly startedMs: number;
 
-  /** `randomKey` decides the draws when the call brings no seed. */
+  /** `randomKey` determines the draws when the call has no seed. */
   constructor(
     call: GenerateCall,
     parts: {
@@ -105,7 +97,7 @@ export class Run {
     this.call = call;
     this.vocabulary = parts.vocabulary;
     this.startedMs = parts.nowMs;
-    this.walk = parts.policy.begin(call.promptIds, call.faults.malformedCalls, call.params.constraint);
+    this.walk = parts.policy.beginReply(call.promptIds, call.faults.malformedCalls, call.params.constraint);
     this.text = new VisibleText(parts.vocabulary, call.params);
     this.randomKey = call.params.seed === null ? parts.randomKey : seedKey(call.params.seed, call.choice);
     this.promptSet = hasPenalties(call.params) ? new Set(call.promptIds) : new Set();
@@ -115,7 +107,7 @@ export class Run {
   step(weights: Weights): SampledToken {
     const { params } = this.call;
     const next = this.walk.next(weights);
-    const logps = processed(next, params, { prompt: this.promptSet, counts: this.counts });
+    const logps = processLogprobs(next, params, { prompt: this.promptSet, counts: this.counts });
     const picked = logps.length === 1 ? 0 : draw(logps, params, uniform(...this.randomKey, this.tokens.length));
     const id = next.ids[picked] as number;
     const token = {
@@ -132,7 +124,7 @@ export class Run {
     return token;
   }
 
-  /** The ledger's entry; `finish` must be set. */
+  /** The run's ledger entry. */
   entry(nowMs: number): Omit<LedgerEntry, 'sequence'> {
     const finish = this.finish ?? { reason: 'abort', stop: null };
     return {
@@ -158,7 +150,10 @@ export class Run {
     };
   }
 
-  /** What the engine's rules say after `id`: end of turn, stop id, stop string, length. The end's own text stays hidden. */
+  /**
+   * Applies the engine's rules after sampling `id`: end of turn, stop token, stop string, length. Returns `null` when the reply
+   * continues. The text of the token that ended the turn is hidden.
+   */
   private finishAfter(id: number): Finish | null {
     const { params, faults } = this.call;
     const { imEnd, endOfText } = this.vocabulary.special;
@@ -174,7 +169,7 @@ export class Run {
   }
 }
 
-/** A seed of any size as 32-bit halves, and the choice, so that the choices of one request differ. */
+/** The 32-bit halves of a seed of any size, and the choice, so that the choices of one request differ. */
 function seedKey(seed: number, choice: number): readonly number[] {
   return [seed | 0, Math.floor(seed / 2 ** 32) | 0, choice];
 }
@@ -187,8 +182,8 @@ function alternatives(next: NextToken, logps: readonly number[], count: number):
     .slice(0, count);
 }
 
-/** Stretches of one version over the reply's positions, in order and without gaps. */
-export function versionSpans(tokens: readonly { readonly version: string }[]): VersionSpan[] {
+/** The policy versions of the reply's tokens as consecutive spans without gaps. */
+function versionSpans(tokens: readonly { readonly version: string }[]): VersionSpan[] {
   const spans: VersionSpan[] = [];
   for (const [index, { version }] of tokens.entries()) {
     const last = spans.at(-1);

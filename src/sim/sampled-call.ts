@@ -1,66 +1,86 @@
-import { type Breakage, breakageOf, type CallHead, engineFaults } from './call-head.ts';
+import { randomUUID } from 'node:crypto';
 import type { SimContext } from './context.ts';
 import type { GenerateEvent } from './engine.ts';
+import { type ConnectionBreak, connectionBreak, engineFaults } from './fault-effects.ts';
+import type { FaultPlan } from './faults.ts';
 import type { Exchange } from './http.ts';
 import type { PromptForm } from './ledger.ts';
-import type { GenerateCall, SamplingParams } from './run.ts';
+import type { GenerateCall } from './run.ts';
+import type { SamplingParams } from './sampler.ts';
 import { WireChoice } from './wire-choice.ts';
+
+/** What is known of a generation call before its body is validated. */
+export type CallHead = {
+  /** Without a prefix such as `chatcmpl-`. */
+  readonly requestId: string;
+  /** `null` when the caller named no session. */
+  readonly sessionId: string | null;
+  readonly plan: FaultPlan;
+};
+
+/** Counts one generation call for the fault injector. `requestId` is `null` for a new id. */
+export function newCallHead(context: SimContext, requestId: string | null, sessionId: string | null): CallHead {
+  const plan = context.faults.plan(sessionId);
+  if (plan.has('model_changed')) context.servedModel.rename();
+  return { requestId: requestId ?? randomUUID().replaceAll('-', ''), sessionId, plan };
+}
 
 export type FinishEvent = Extract<GenerateEvent, { kind: 'finish' }>;
 
-/** What all choices of one call have in common. */
-export type CallShape = {
+/** The properties that all choices of one call share. */
+export type CallOptions = {
   readonly head: CallHead;
   /** Path of the route. */
   readonly endpoint: string;
   readonly promptForm: PromptForm;
   readonly stream: boolean;
-  /** Tokens per streamed chunk, when the request says. */
+  /** Tokens per streamed chunk that the request asks for; `null` when it does not. */
   readonly streamInterval?: number | null | undefined;
   readonly cacheSalt?: string | null | undefined;
-  /** Alternatives per token. */
+  /** How many alternatives to report per token. */
   readonly topCount: number;
 };
 
 /** One reply of a call. */
 export type SampledChoice = {
   readonly index: number;
-  /** Index among the choices of its prompt. */
+  /** Index among the choices of the same prompt. */
   readonly sample: number;
   readonly promptIds: readonly number[];
   readonly params: SamplingParams;
   readonly wire: WireChoice;
-  /** Tokens so far. */
+  /** Number of tokens sampled so far. */
   sampled: number;
 };
 
+/** Token counts of one call, over all its choices. */
 export type TokenUsage = { readonly prompt: number; readonly completion: number; readonly cached: number };
 
-/** What every generation route does alike: samples its choices, counts, keeps the metrics up and breaks as faults demand. */
+/** The part of a call that all generation routes share: samples its choices, counts tokens, updates metrics and applies faults. */
 export class SampledCall {
   readonly head: CallHead;
   /** Unix time in seconds. */
   readonly created: number;
   private readonly exchange: Exchange;
   private readonly context: SimContext;
-  private readonly shape: CallShape;
-  private readonly breakage: Breakage | null;
+  private readonly options: CallOptions;
+  private readonly connectionBreak: ConnectionBreak | null;
   private readonly beganMs: number;
   private readonly choices: SampledChoice[] = [];
-  private readonly cached = new Map<readonly number[], number>();
+  private readonly cachedTokens = new Map<readonly number[], number>();
 
-  constructor(exchange: Exchange, context: SimContext, shape: CallShape) {
+  constructor(exchange: Exchange, context: SimContext, options: CallOptions) {
     this.exchange = exchange;
     this.context = context;
-    this.shape = shape;
-    this.head = shape.head;
-    this.breakage = breakageOf(shape.head.plan);
+    this.options = options;
+    this.head = options.head;
+    this.connectionBreak = connectionBreak(options.head.plan);
     this.created = Math.floor(context.clock.nowMs() / 1000);
     this.beganMs = context.clock.monotonicMs();
   }
 
-  /** Adds a choice; nothing is sampled yet. Choices of one prompt must be given the same array. */
-  newChoice(promptIds: readonly number[], params: SamplingParams, sample: number): SampledChoice {
+  /** Adds a choice without sampling it yet. Choices of one prompt must be given the same array, which is counted once in the usage. */
+  addChoice(promptIds: readonly number[], params: SamplingParams, sample: number): SampledChoice {
     const { vocabulary, ledger, config } = this.context;
     const { plan, requestId } = this.head;
     const wire = new WireChoice({ plan, mode: config.logprobsMode, vocabulary, ledger, requestId });
@@ -69,29 +89,29 @@ export class SampledCall {
     return choice;
   }
 
-  /** Samples one choice. */
+  /** Samples one choice and yields the engine's events. */
   async *events(choice: SampledChoice): AsyncGenerator<GenerateEvent, void, undefined> {
-    const { context, shape, head } = this;
-    const least = context.config.streamInterval;
+    const { context, options, head } = this;
+    const minInterval = context.config.streamInterval;
     const call: GenerateCall = {
       requestId: head.requestId,
       choice: choice.sample,
-      endpoint: shape.endpoint,
-      promptForm: shape.promptForm,
+      endpoint: options.endpoint,
+      promptForm: options.promptForm,
       sessionId: head.sessionId,
       promptIds: choice.promptIds,
       params: choice.params,
-      topCount: shape.topCount,
-      cacheSalt: shape.cacheSalt ?? '',
-      eventTokens: shape.stream ? Math.max(least, shape.streamInterval ?? 1) : null,
+      topCount: options.topCount,
+      cacheSalt: options.cacheSalt ?? '',
+      eventTokens: options.stream ? Math.max(minInterval, options.streamInterval ?? 1) : null,
       signal: this.exchange.signal,
       faults: engineFaults(head.plan),
     };
     for await (const event of context.engine.generate(call)) {
-      if (event.kind === 'start') this.cached.set(choice.promptIds, event.cachedTokens);
+      if (event.kind === 'start') this.cachedTokens.set(choice.promptIds, event.cachedTokens);
       else {
         if (choice.sampled === 0 && event.tokens.length > 0) {
-          context.metrics.firstTokenAfter(context.clock.monotonicMs() - this.beganMs);
+          context.metrics.observeFirstToken(context.clock.monotonicMs() - this.beganMs);
         }
         choice.sampled += event.tokens.length;
       }
@@ -99,43 +119,43 @@ export class SampledCall {
     }
   }
 
-  /** Carries out a fault that breaks a stream at this length. True when it did; nothing may be sent after that. */
-  breaksStream(choice: SampledChoice): boolean {
-    if (this.breakage === null || choice.sampled < this.breakage.atTokens) return false;
-    this.break();
+  /** Resets the connection when a fault demands it at this reply length. Returns `true` when it did; then nothing more may be sent. */
+  breakStreamIfDue(choice: SampledChoice): boolean {
+    if (this.connectionBreak === null || choice.sampled < this.connectionBreak.atTokens) return false;
+    this.breakConnection();
     return true;
   }
 
-  /** Sends a reply that is not streamed, or half of it when a fault says so. */
+  /** Sends a reply that is not streamed; half of it, followed by a reset, when a fault demands that. */
   sendJson(body: object): void {
-    if (this.exchange.signal.aborted) this.context.metrics.clientGone();
-    else if (this.breakage === null) this.exchange.json(200, body);
-    else this.exchange.halfJson(body, () => this.break());
+    if (this.exchange.signal.aborted) this.context.metrics.countDisconnect();
+    else if (this.connectionBreak === null) this.exchange.json(200, body);
+    else this.exchange.sendHalfJson(body, () => this.breakConnection());
   }
 
-  /** Ends a stream; `last` are its last events. */
-  async endStream(...last: readonly unknown[]): Promise<void> {
-    if (this.exchange.signal.aborted) return this.context.metrics.clientGone();
-    for (const event of last) await this.exchange.event(event);
+  /** Ends a stream after sending `lastEvents`. */
+  async endStream(...lastEvents: readonly unknown[]): Promise<void> {
+    if (this.exchange.signal.aborted) return this.context.metrics.countDisconnect();
+    for (const event of lastEvents) await this.exchange.event(event);
     this.exchange.end();
   }
 
-  /** Over all choices so far. */
+  /** Token counts over all choices so far; each prompt counts once. */
   usage(): TokenUsage {
     const prompts = [...new Set(this.choices.map(({ promptIds }) => promptIds))];
     return {
       prompt: prompts.reduce((sum, ids) => sum + ids.length, 0),
       completion: this.choices.reduce((sum, { wire, sampled }) => sum + wire.completionTokens(sampled), 0),
-      cached: prompts.reduce((sum, ids) => sum + (this.cached.get(ids) ?? 0), 0),
+      cached: prompts.reduce((sum, ids) => sum + (this.cachedTokens.get(ids) ?? 0), 0),
     };
   }
 
-  private break(): void {
-    const downCalls = this.breakage?.downCalls ?? null;
+  private breakConnection(): void {
+    const downCalls = this.connectionBreak?.downCalls ?? null;
     if (downCalls === null) this.exchange.reset();
     else {
       this.context.engine.cache.clear();
-      this.exchange.dieServer(downCalls);
+      this.exchange.crashServer(downCalls);
     }
   }
 }

@@ -1,6 +1,7 @@
-import type { NextToken } from './policy.ts';
+import type { Constraint } from './policy/constraint.ts';
+import type { NextToken } from './policy/policy.ts';
 
-/** Sampling parameters in effect for one reply. Zero (or 1 for `topP` and the penalty) switches a part off. */
+/** The sampling parameters that change the distribution. 0 disables one; for `temperature`, `topP` and `repetitionPenalty` it is 1. */
 export type SamplerParams = {
   readonly temperature: number;
   readonly topP: number;
@@ -11,13 +12,30 @@ export type SamplerParams = {
   readonly frequencyPenalty: number;
 };
 
-/** Below this an engine samples greedily (vLLM's bound). */
+/** All sampling parameters in effect for one reply. */
+export type SamplingParams = SamplerParams & {
+  /** Maximum number of tokens of the reply, already bounded by the context length. */
+  readonly maxTokens: number;
+  readonly stop: readonly string[];
+  readonly stopTokenIds: readonly number[];
+  readonly ignoreEos: boolean;
+  /** Whether the text of the stop string or stop token is part of the reply. */
+  readonly includeStop: boolean;
+  /** Whether the reply's text leaves out turn delimiters. */
+  readonly skipSpecial: boolean;
+  /** `null` when the draws depend on the server's seed and a counter instead. */
+  readonly seed: number | null;
+  /** The form that the reply must have; `null` when any reply of the policy is allowed. */
+  readonly constraint: Constraint | null;
+};
+
+/** Temperatures below this mean greedy sampling (vLLM's bound). */
 const GREEDY_TEMPERATURE = 1e-5;
 
-/** Ids seen, for the penalties: in the prompt or the reply, and how often in the reply. */
+/** The ids that penalties apply to: those of the prompt, and how often each id occurs in the reply. */
 export type SeenTokens = { readonly prompt: ReadonlySet<number>; readonly counts: ReadonlyMap<number, number> };
 
-export function isGreedy(params: SamplerParams): boolean {
+function isGreedy(params: SamplerParams): boolean {
   return params.temperature < GREEDY_TEMPERATURE;
 }
 
@@ -26,11 +44,11 @@ export function hasPenalties(params: SamplerParams): boolean {
 }
 
 /**
- * The distribution that a token is really drawn from: mask, penalties, temperature, min_p, top_k, top_p, in vLLM's order,
- * with the policy's log-probabilities as logits. Returns log-probabilities; -Infinity where a candidate is cut off.
- * Greedy sampling reports the distribution after penalties, with nothing cut off, as vLLM does.
+ * The distribution that a token is drawn from: penalties, mask, temperature, min_p, top_k and top_p are applied in vLLM's order to
+ * the policy's log-probabilities. Returns log-probabilities; -Infinity for a candidate that is cut off. Greedy sampling reports the
+ * distribution after penalties and mask, with nothing else cut off, as vLLM does.
  */
-export function processed(next: NextToken, params: SamplerParams, seen: SeenTokens): readonly number[] {
+export function processLogprobs(next: NextToken, params: SamplerParams, seen: SeenTokens): readonly number[] {
   if (next.ids.length === 1) return [0];
   let logits: readonly number[] = next.logps;
   if (hasPenalties(params)) logits = penalised(next, params, seen);
@@ -53,7 +71,7 @@ export function processed(next: NextToken, params: SamplerParams, seen: SeenToke
   return logSoftmax(logits);
 }
 
-/** Index of the candidate drawn by the uniform number `u`; the most likely one when greedy. */
+/** Index of the candidate that the uniform number `u` in (0, 1) selects; with greedy sampling, the most likely one. */
 export function draw(logps: readonly number[], params: SamplerParams, u: number): number {
   if (logps.length === 1) return 0;
   if (isGreedy(params)) return logps.indexOf(Math.max(...logps));
@@ -66,7 +84,7 @@ export function draw(logps: readonly number[], params: SamplerParams, u: number)
     rest -= probability;
     if (rest < 0) return index;
   }
-  // Rounding may leave a remainder of about 1e-16.
+  // The probabilities may sum to slightly less than `u`, by a rounding error of about 1e-16.
   return last;
 }
 
@@ -81,7 +99,7 @@ function penalised(next: NextToken, params: SamplerParams, seen: SeenTokens): nu
   });
 }
 
-/** Keeps the most likely candidates until their sum reaches `topP`; always at least one. */
+/** Keeps the most likely candidates until their probabilities sum to `topP`; at least one is kept. */
 function nucleus(logps: readonly number[], topP: number): number[] {
   const order = logps.map((_, index) => index).sort((a, b) => (logps[b] as number) - (logps[a] as number));
   const kept = logps.map(() => Number.NEGATIVE_INFINITY);

@@ -1,54 +1,68 @@
 import { type Clock, systemClock } from '../core/clock.ts';
 import { parseAs } from '../core/parse.ts';
-import { CallIds } from './call-ids.ts';
 import { type SimConfig, type SimConfigInput, simConfigSchema } from './config.ts';
-import type { SimContext } from './context.ts';
+import { ServedModel, type SimContext, ToolCallIds } from './context.ts';
 import { SimEngine } from './engine.ts';
 import { FaultInjector, type FaultInput, faultListSchema } from './faults.ts';
-import { HttpFace } from './http.ts';
-import { Identity } from './identity.ts';
+import { type RouteTable, SimHttpServer } from './http.ts';
 import { Ledger } from './ledger.ts';
-import { SimMetrics } from './metrics.ts';
-import { newOracle, type Oracle } from './oracle.ts';
-import { Policy } from './policy.ts';
-import { replySglangError, sglangRoutes } from './sglang/routes.ts';
+import { VllmMetrics } from './metrics.ts';
+import { newOracle, type Oracle } from './policy/oracle.ts';
+import { Policy } from './policy/policy.ts';
+import { type LogitTable, WeightStore } from './policy/weights.ts';
+import { replySglangError } from './sglang/errors.ts';
+import { sglangRoutes } from './sglang/routes.ts';
 import { replyVllmError } from './vllm/context.ts';
 import { vllmRoutes } from './vllm/routes.ts';
 import { bundledVocabulary } from './vocabulary.ts';
-import { type LogitTable, WeightStore } from './weights.ts';
 
-/** Plain settings (see {@link simConfigSchema}) and, for tests, the clock that delays run on. */
+/** The settings of {@link simConfigSchema}, all optional, and the clock that delays and timestamps use (the system's by default). */
 export type SimOptions = SimConfigInput & { readonly clock?: Clock };
 
 /** A running simulated engine. */
 export type SimServer = {
-  /** Base URL without `/v1`. */
+  /** Base URL without `/v1`, such as `http://127.0.0.1:40123`. */
   readonly url: string;
+  /** Name of the served model, as configured. */
   readonly model: string;
+  /** Record of everything that the engine sampled, to compare with what a client or trainer received. */
   readonly ledger: Ledger;
+  /** The engine without its HTTP API: pause, resume, abort, running and waiting counts, prefix cache. */
   readonly engine: SimEngine;
+  /** Recomputes the log-probabilities of a reply independently of the engine. */
   readonly oracle: Oracle;
-  /** Puts a weights version in effect at once, in running replies too. Errors: see {@link WeightStore.update}. */
+  /**
+   * Puts a weights version in effect immediately, also for the next tokens of running replies. `logits` overrides the current
+   * logits; a known version without `logits` is restored. Throws as {@link WeightStore.update}.
+   */
   updateWeights(version: string, logits?: LogitTable): void;
-  /** Replaces all faults; counting of calls begins anew. Throws `schema_violation`. */
+  /** Replaces all faults and restarts the count of calls. Throws `schema_violation` for an invalid fault. */
   setFaults(faults: readonly FaultInput[]): void;
-  /** Breaks every connection, ends every call as aborted, closes the ledger. May be called twice. */
+  /** Resets every connection, ends every call as aborted and closes the ledger file. May be called more than once. */
   close(): Promise<void>;
 };
 
-/** Starts the simulated inference server. Throws `schema_violation` or `setup_failed`. */
+/**
+ * Starts a simulated inference server on a loopback port of this process and resolves once it accepts connections. Call `close()`
+ * when the test is done. Throws `schema_violation` for invalid settings or scenarios and `setup_failed` when the address is taken.
+ *
+ * @example
+ * const sim = await startSim({ scenarios: await loadScenarios(['scenario.yaml']), scaleOut: true });
+ * // point an engine pool at sim.url, run sessions, then compare results with sim.ledger.entries()
+ * await sim.close();
+ */
 export async function startSim(options: SimOptions = {}): Promise<SimServer> {
   const { clock = systemClock, ...input } = options;
   const config = parseAs(simConfigSchema, input, 'simulator settings');
   const context = newContext(config, clock);
   const { engine, ledger, faults, vocabulary, weights, mode } = context;
-  const face =
+  const server =
     config.face === 'sglang'
-      ? new HttpFace(sglangRoutes(context), replySglangError)
-      : new HttpFace(vllmRoutes(context), replyVllmError);
+      ? new SimHttpServer({ ...simulatorRoutes(context), ...sglangRoutes(context) }, replySglangError)
+      : new SimHttpServer({ ...simulatorRoutes(context), ...vllmRoutes(context) }, replyVllmError);
   let url: string;
   try {
-    url = await face.listen(config.host, config.port);
+    url = await server.listen(config.host, config.port);
   } catch (reason) {
     ledger.close();
     throw reason;
@@ -62,7 +76,7 @@ export async function startSim(options: SimOptions = {}): Promise<SimServer> {
     updateWeights: (version, logits) => void weights.update(version, logits),
     setFaults: (list) => faults.set(parseAs(faultListSchema, { faults: list }, 'faults').faults),
     close: async () => {
-      await face.close();
+      await server.close();
       engine.abort();
       await engine.idle();
       ledger.close();
@@ -76,28 +90,54 @@ function newContext(config: SimConfig, clock: Clock): SimContext {
   const policy = new Policy(vocabulary, config.scenarios, mode);
   const weights = new WeightStore(policy.scenarios, config.weightVersion);
   const ledger = new Ledger({ limit: config.ledgerLimit, path: config.ledgerFile });
-  const metrics = new SimMetrics(model);
+  const metrics = new VllmMetrics(model);
   const engine = new SimEngine(
     { ...config, vocabulary, policy, weights, ledger, clock },
     {
-      onStart: (prompt, cached) => metrics.started(prompt, cached),
-      onTokens: (count) => metrics.sampled(count),
-      onFinish: (reason) => metrics.finished(reason),
+      onStart: (prompt, cached) => metrics.countPrompt(prompt, cached),
+      onTokens: (count) => metrics.countTokens(count),
+      onFinish: (reason) => metrics.countFinish(reason),
     },
   );
-  metrics.watch(engine);
+  metrics.observe(engine);
   return {
     config,
-    identity: new Identity(model),
+    servedModel: new ServedModel(model),
     engine,
     vocabulary,
     weights,
     ledger,
     faults: new FaultInjector(seed, config.faults),
     metrics,
-    callIds: new CallIds(),
+    toolCallIds: new ToolCallIds(),
     clock,
     mode,
     startedMs: clock.nowMs(),
+  };
+}
+
+/** The simulator's own routes below `/__sim/`, which no real engine has; both APIs have them. */
+function simulatorRoutes({ ledger, faults, weights }: SimContext): RouteTable {
+  return {
+    'GET /__sim/ledger': (exchange) => {
+      const query = exchange.url.searchParams;
+      const sessionId = query.get('session_id');
+      const requestId = query.get('request_id');
+      const entries = ledger.entries({
+        ...(sessionId === null ? {} : { sessionId }),
+        ...(requestId === null ? {} : { requestId }),
+      });
+      exchange.json(200, { total: ledger.total, entries });
+    },
+    'GET /__sim/faults': (exchange) => exchange.json(200, { faults: faults.list() }),
+    'POST /__sim/faults': async (exchange) => {
+      faults.set(parseAs(faultListSchema, await exchange.body(), 'faults').faults);
+      exchange.json(200, { faults: faults.list() });
+    },
+    'DELETE /__sim/faults': (exchange) => {
+      faults.set([]);
+      exchange.json(200, { faults: [] });
+    },
+    'GET /__sim/weights': (exchange) => exchange.json(200, weights.current),
   };
 }

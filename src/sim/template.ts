@@ -2,16 +2,16 @@ import { FloeError } from '../core/errors.ts';
 
 /**
  * How the simulated model's chat template treats thinking in earlier turns:
- * - `append_only`: every turn is rendered with its thinking, so a conversation only ever grows.
- * - `strip_thinking`: as Qwen3. Thinking before the last real user message is dropped; after it, it is kept, and the
- *   last message of a history always has a thinking block.
- * - `open_think`: as Qwen3.5. As above, every turn after the last user message has a thinking block, and the
+ * - `append_only`: every turn is rendered with its thinking, so that each prompt extends the one before.
+ * - `strip_thinking`: as Qwen3. Thinking before the last user message that is not a tool result is dropped. After it, thinking is
+ *   kept, and the last message of a history always has a thinking block.
+ * - `open_think`: as Qwen3.5. Like `strip_thinking`, but every turn after the last user message has a thinking block, and the
  *   generation prompt opens one.
  */
 export const TEMPLATE_MODES = ['append_only', 'strip_thinking', 'open_think'] as const;
 export type TemplateMode = (typeof TEMPLATE_MODES)[number];
 
-/** One message as the template sees it. `reasoning` null: the sender gave none. */
+/** One message as the template renders it. `reasoning` is `null` when the client sent none. */
 export type TemplateMessage = {
   readonly role: 'system' | 'user' | 'assistant' | 'tool';
   readonly text: string;
@@ -24,18 +24,19 @@ export type RenderOptions = {
   /** Tool definitions as JSON objects; an empty list leaves the section out. */
   readonly tools: readonly unknown[];
   readonly addGenerationPrompt: boolean;
-  /** Leaves the last turn open, so that the reply goes on with it. */
+  /** Leaves the last turn open, so that the reply continues it. */
   readonly continueFinalMessage?: boolean;
 };
 
+/** The text that opens a thinking block. */
 export const THINK_PREFIX = '<think>\n';
 
-/** What opens the model's turn in a generation prompt. */
+/** The text that opens the model's turn at the end of a prompt. */
 export function generationPrompt(mode: TemplateMode): string {
   return `<|im_start|>assistant\n${mode === 'open_think' ? THINK_PREFIX : ''}`;
 }
 
-/** Renders a conversation. Throws `engine_rejected` when a system message is not the first. */
+/** Renders a conversation as the model's prompt text. Throws `engine_rejected` when a system message is not the first message. */
 export function renderChat(messages: readonly TemplateMessage[], options: RenderOptions): string {
   const parts: string[] = [];
   const first = messages[0];
@@ -80,13 +81,13 @@ function systemTurn(text: string | null, tools: readonly unknown[]): string {
   return `<|im_start|>system\n${sections.join('\n\n')}<|im_end|>\n`;
 }
 
-/** Consecutive results share one user turn. */
+/** A tool result. Consecutive results share one user turn: `continues` when one precedes it, `continued` when one follows. */
 function toolResult(message: TemplateMessage, continues: boolean, continued: boolean): string {
   const open = continues ? '\n' : '<|im_start|>user\n';
   return `${open}<tool_response>\n${message.text}\n</tool_response>${continued ? '' : '<|im_end|>\n'}`;
 }
 
-/** Index of the last user message that is no wrapped tool result; -1 without one. */
+/** Index of the last user message that is not a wrapped tool result; -1 when there is none. */
 function lastQueryIndex(messages: readonly TemplateMessage[]): number {
   return messages.findLastIndex(
     ({ role, text }) => role === 'user' && !(text.startsWith('<tool_response>') && text.endsWith('</tool_response>')),
@@ -102,7 +103,7 @@ function assistantTurn(message: TemplateMessage, mode: TemplateMode, afterQuery:
     body = thinkBlock(reasoning ?? '') + text.replace(/^\n+/, '');
   }
   if (message.toolCalls.length > 0) {
-    // However many newlines content ends in, exactly one stands before the first call.
+    // Exactly one newline precedes the first call, however many the content ends with.
     const before = text.trim() === '' ? '' : '\n';
     const calls = message.toolCalls.map((call) => toolCallText(call.name, call.argumentsText));
     body = (before === '' ? body : body.replace(/\n+$/, '')) + before + calls.join('\n');
@@ -110,16 +111,17 @@ function assistantTurn(message: TemplateMessage, mode: TemplateMode, afterQuery:
   return `<|im_start|>assistant\n${body}<|im_end|>\n`;
 }
 
-/** The block that a thinking reply begins with. The policy's replies are written with it too, so both agree. */
+/** The thinking block at the beginning of a turn. The policy writes its replies with it too, so that both give the same tokens. */
 export function thinkBlock(reasoning: string): string {
   return `${THINK_PREFIX}${reasoning.replace(/^\n+|\n+$/g, '')}\n</think>\n\n`;
 }
 
+/** A tool call as the template writes it and the model samples it. */
 export function toolCallText(name: string, argumentsText: string): string {
   return `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${argumentsText}}\n</tool_call>`;
 }
 
-/** Thinking that a harness leaves inside the content counts as reasoning, as in Qwen's templates. */
+/** Takes thinking that a harness left inside the content as reasoning, as Qwen's templates do. */
 function splitInlineThinking(message: TemplateMessage): { reasoning: string | null; text: string } {
   if (message.reasoning !== null) return { reasoning: message.reasoning, text: message.text };
   const end = message.text.indexOf('</think>');

@@ -1,25 +1,27 @@
 import type { Vocabulary } from './vocabulary.ts';
 
-/** A stretch of visible text; `delimiter` is the id when it is the text of one delimiter token, sampled as such. */
-export type Piece = { readonly text: string; readonly delimiter: number | null };
+/** Consecutive visible text. `delimiter` is the token's id when the text is one sampled delimiter token, else `null`. */
+export type TextPiece = { readonly text: string; readonly delimiter: number | null };
 
 export type VisibleTextOptions = {
+  /** Strings that end the text. */
   readonly stop: readonly string[];
+  /** Whether the stop string is part of the text. */
   readonly includeStop: boolean;
-  /** Leaves turn delimiters out of the text. */
+  /** Whether turn delimiters are left out of the text. */
   readonly skipSpecial: boolean;
 };
 
 /**
- * Turns sampled ids into text as they come. Characters that several tokens share wait for the last of them; with stop
- * strings, text that might begin one is held back, so that nothing released is ever taken back.
+ * Converts sampled ids to text incrementally. A character that spans several tokens is released with the last of them. Text that may
+ * be the beginning of a stop string is held back, so that released text never has to be taken back.
  */
 export class VisibleText {
   private readonly vocabulary: Vocabulary;
   private readonly options: VisibleTextOptions;
   private readonly holdChars: number;
   private readonly decoder = new TextDecoder('utf-8', { ignoreBOM: true });
-  private held: Piece[] = [];
+  private held: TextPiece[] = [];
   private heldText = '';
   private matched: string | null = null;
 
@@ -29,11 +31,12 @@ export class VisibleText {
     this.holdChars = Math.max(0, ...options.stop.map((text) => text.length - 1));
   }
 
-  /** The stop string found; nothing may be pushed after that. */
+  /** The stop string that ended the text; `null` while there is none. Nothing may be pushed after it. */
   get stop(): string | null {
     return this.matched;
   }
 
+  /** Adds a sampled token. */
   push(id: number): void {
     if (!this.vocabulary.isDelimiter(id)) {
       this.append({ text: this.decoder.decode(this.vocabulary.bytes(id), { stream: true }), delimiter: null });
@@ -44,16 +47,16 @@ export class VisibleText {
     this.append({ text: this.vocabulary.decode([id]), delimiter: id });
   }
 
-  /** Everything that can no longer be part of a stop string. */
-  release(): Piece[] {
+  /** Returns the text that can no longer be part of a stop string and was not returned before. */
+  release(): TextPiece[] {
     if (this.matched !== null) return this.releaseUpTo(this.heldText.length);
     let end = this.heldText.length - this.holdChars;
     if (end > 0 && this.holdChars > 0 && isLowSurrogate(this.heldText.charCodeAt(end))) end--;
     return this.releaseUpTo(end);
   }
 
-  /** The rest, when the reply has ended. */
-  finish(): Piece[] {
+  /** Returns the remaining text; call it when the reply has ended. */
+  finish(): TextPiece[] {
     if (this.matched === null) this.flushDecoder();
     return this.releaseUpTo(this.heldText.length);
   }
@@ -62,7 +65,7 @@ export class VisibleText {
     this.append({ text: this.decoder.decode(), delimiter: null });
   }
 
-  private append(piece: Piece): void {
+  private append(piece: TextPiece): void {
     if (piece.text === '' || this.matched !== null) return;
     this.held.push(piece);
     this.heldText += piece.text;
@@ -80,13 +83,13 @@ export class VisibleText {
     this.heldText = this.held.map(({ text }) => text).join('');
   }
 
-  /** A delimiter that is cut is no delimiter any more. */
-  private releaseUpTo(end: number): Piece[] {
-    const released: Piece[] = [];
+  /** Releases the first `end` characters of the held text. A delimiter that is cut becomes plain text. */
+  private releaseUpTo(end: number): TextPiece[] {
+    const released: TextPiece[] = [];
     let at = 0;
     let index = 0;
     for (; index < this.held.length; index++) {
-      const piece = this.held[index] as Piece;
+      const piece = this.held[index] as TextPiece;
       if (at + piece.text.length > end) break;
       released.push(piece);
       at += piece.text.length;

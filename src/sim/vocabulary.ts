@@ -1,15 +1,17 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Tokenizer } from '@huggingface/tokenizers';
+import { LRUCache } from 'lru-cache';
 import { FloeError } from '../core/errors.ts';
 import { packageRoot } from '../core/package-root.ts';
 
-/** Path below the package root; the file ships with the package. */
+/** Path below the package root; the package contains the file. */
 const TOKENIZER_FILE = 'src/sim/assets/tokenizer.json';
 
-/** Cached text, in UTF-16 units: about a hundred long conversations, a few tens of MB with their ids. */
+/** Upper bound on cached text in UTF-16 code units: about a hundred long conversations, some tens of MB with their ids. */
 const CACHE_CHARS = 4_000_000;
 
+/** Ids of the delimiter tokens. */
 export type SpecialTokens = {
   readonly endOfText: number;
   readonly imStart: number;
@@ -23,10 +25,11 @@ export type SpecialTokens = {
 };
 
 /**
- * The simulated model's vocabulary: a byte-level BPE with chat, thinking and tool delimiters as single ids.
- * Encodings are cached per stretch of text between delimiters. That is exact, since no merge crosses a delimiter.
+ * The simulated model's vocabulary: a byte-level BPE in which chat, thinking and tool delimiters are single ids. Encodings are cached
+ * per section of text between delimiters, which is exact because no merge crosses a delimiter.
  */
 export class Vocabulary {
+  /** Number of ids; valid ids are 0 to `size - 1`. */
   readonly size: number;
   readonly special: SpecialTokens;
   private readonly tokenizer: Tokenizer;
@@ -35,8 +38,10 @@ export class Vocabulary {
   private readonly delimiterOf: ReadonlyMap<number, string>;
   private readonly hidden: ReadonlySet<number>;
   private readonly delimiterPattern: RegExp;
-  private readonly cache = new Map<string, readonly number[]>();
-  private cachedChars = 0;
+  private readonly cache = new LRUCache<string, readonly number[]>({
+    maxSize: CACHE_CHARS,
+    sizeCalculation: (_, text) => text.length,
+  });
 
   /** `json` is a parsed Hugging Face tokenizer.json with a byte-level BPE and the nine delimiters of {@link SpecialTokens}. */
   constructor(json: TokenizerFile) {
@@ -51,9 +56,10 @@ export class Vocabulary {
     this.size = this.bytesOf.length;
   }
 
+  /** Token ids of `text`; the text of a delimiter becomes its single id. */
   encode(text: string): number[] {
     const ids: number[] = [];
-    // Splitting by a pattern with one group puts the delimiters at the odd places.
+    // Splitting by a pattern with one group puts the delimiters at the odd indexes.
     const pieces = text.split(this.delimiterPattern);
     for (const [index, piece] of pieces.entries()) {
       if (piece === '') continue;
@@ -64,7 +70,7 @@ export class Vocabulary {
     return ids;
   }
 
-  /** Bytes of one token. Throws `engine_rejected` for an id outside the vocabulary. */
+  /** The bytes of one token. Throws `engine_rejected` for an id outside the vocabulary. */
   bytes(id: number): Uint8Array {
     const bytes = this.bytesOf[id];
     if (bytes === undefined) {
@@ -73,7 +79,7 @@ export class Vocabulary {
     return bytes;
   }
 
-  /** Text of a sequence; bytes that are no UTF-8 become U+FFFD. */
+  /** Text of a sequence; bytes that are not valid UTF-8 become U+FFFD. With `skipSpecial`, turn delimiters are left out. */
   decode(ids: Iterable<number>, options: { readonly skipSpecial?: boolean } = {}): string {
     const parts: Uint8Array[] = [];
     for (const id of ids) {
@@ -82,7 +88,7 @@ export class Vocabulary {
     return Buffer.concat(parts).toString('utf8');
   }
 
-  /** True for turn delimiters, which visible text leaves out; thinking and tool delimiters are visible. */
+  /** Whether the id is a turn delimiter, which visible text leaves out. Thinking and tool delimiters are visible. */
   isHidden(id: number): boolean {
     return this.hidden.has(id);
   }
@@ -96,25 +102,15 @@ export class Vocabulary {
   }
 
   private encodePlain(piece: string): readonly number[] {
-    const known = this.cache.get(piece);
-    if (known !== undefined) {
-      // Re-inserting keeps the map in order of last use.
-      this.cache.delete(piece);
-      this.cache.set(piece, known);
-      return known;
-    }
+    const cached = this.cache.get(piece);
+    if (cached !== undefined) return cached;
     const ids = this.tokenizer.encode(piece, { add_special_tokens: false }).ids;
     this.cache.set(piece, ids);
-    this.cachedChars += piece.length;
-    for (const oldest of this.cache.keys()) {
-      if (this.cachedChars <= CACHE_CHARS) break;
-      this.cache.delete(oldest);
-      this.cachedChars -= oldest.length;
-    }
     return ids;
   }
 }
 
+/** The parts of a Hugging Face tokenizer.json that are read here. */
 type TokenizerFile = {
   readonly added_tokens: readonly { readonly id: number; readonly content: string; readonly special: boolean }[];
   readonly model: { readonly vocab: Readonly<Record<string, number>> };
@@ -139,8 +135,9 @@ function specialTokens(ids: ReadonlyMap<string, number>): SpecialTokens {
   };
 }
 
+/** The bytes of each token, by id. */
 function bytesPerId(json: TokenizerFile): Uint8Array[] {
-  const byteOf = byteOfStandIn();
+  const byteOf = byteOfPrintable();
   const bytes: Uint8Array[] = [];
   for (const [token, id] of Object.entries(json.model.vocab)) {
     bytes[id] = Uint8Array.from(token, (char) => byteOf.get(char) ?? 0);
@@ -149,8 +146,8 @@ function bytesPerId(json: TokenizerFile): Uint8Array[] {
   return bytes;
 }
 
-/** Byte-level vocabularies write each byte as a printable character: itself where it is one, else one from U+0100 on. */
-function byteOfStandIn(): Map<string, number> {
+/** Byte-level vocabularies write each byte as a printable character: the byte's own, or the next one from U+0100 on. */
+function byteOfPrintable(): Map<string, number> {
   const byteOf = new Map<string, number>();
   let next = 0x100;
   for (let byte = 0; byte < 0x100; byte++) {
@@ -162,7 +159,7 @@ function byteOfStandIn(): Map<string, number> {
 
 let shared: Vocabulary | undefined;
 
-/** The vocabulary that ships with floe, read once per process. Throws `setup_failed` when its file is missing. */
+/** The simulated model's vocabulary, read once per process. Throws `setup_failed` when its file is missing. */
 export function bundledVocabulary(): Vocabulary {
   if (shared === undefined) {
     const path = join(packageRoot(), TOKENIZER_FILE);

@@ -10,7 +10,7 @@ import { harnessDir } from '../../src/cli/home.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { acquireLock } from '../../src/core/process-lock.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
-import { startSim } from '../../src/sim/server.ts';
+import { startSim } from '../../src/sim/index.ts';
 import { oneCall, startTestStack, type TestStack } from '../e2e/stack.ts';
 
 const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');

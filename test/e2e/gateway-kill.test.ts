@@ -9,7 +9,7 @@ import { chooseBackend } from '../../src/cli/backend.ts';
 import { startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { silentLogger } from '../../src/observe/log.ts';
-import { type SimServer, startSim } from '../../src/sim/server.ts';
+import { type SimServer, startSim } from '../../src/sim/index.ts';
 import { processesOf } from './processes.ts';
 import { oneCall } from './stack.ts';
 

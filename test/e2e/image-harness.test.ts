@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { checkAgainstLedger } from '../../src/sim/index.ts';
 import { bubblewrapMissing } from '../runtimes/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { type Call, scenarioOf } from './real-harness.ts';

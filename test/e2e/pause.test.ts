@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type RunningServer, startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { silentLogger } from '../../src/observe/log.ts';
-import { type SimServer, startSim } from '../../src/sim/server.ts';
+import { type SimServer, startSim } from '../../src/sim/index.ts';
 import { attemptsOf, conversation, type GatewayProcess, leftOf, startGatewayProcess } from './gateway-process.ts';
 import { processesOf } from './processes.ts';
 

@@ -1,8 +1,13 @@
 import { harnessDir } from '../../src/cli/home.ts';
 import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import type { AgentSpec, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
-import { parseScenarios, type Scenario, type ScenarioInput } from '../../src/sim/scenario.ts';
+import {
+  checkAgainstLedger,
+  type LedgerReport,
+  parseScenarios,
+  type Scenario,
+  type ScenarioInput,
+} from '../../src/sim/index.ts';
 import { bubblewrapMissing } from '../runtimes/workbench.ts';
 import { harnessMissing } from '../skip.ts';
 import { startTestStack } from './stack.ts';

@@ -7,7 +7,7 @@ import { type RunningServer, startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import type { SessionResult } from '../../src/schema/index.ts';
-import { type SimServer, startSim } from '../../src/sim/server.ts';
+import { type SimServer, startSim } from '../../src/sim/index.ts';
 import {
   attemptsOf,
   completionsOf,

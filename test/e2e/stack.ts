@@ -7,8 +7,7 @@ import type { GatewayConfigInput } from '../../src/gateway/node/config.ts';
 import type { Gateway } from '../../src/gateway/node/gateway.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import type { Scenario } from '../../src/sim/scenario.ts';
-import { type SimOptions, type SimServer, startSim } from '../../src/sim/server.ts';
+import { type Scenario, type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
 
 export type TestStack = {
   readonly client: FloeClient;

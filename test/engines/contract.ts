@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, type TestContext, test } from 'v
 import type { ReplyDelta } from '../../src/core/reply.ts';
 import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest } from '../../src/engines/engine.ts';
 import { type ChatTool, type EngineSpec, samplingSchema } from '../../src/schema/index.ts';
-import type { ScenarioInput } from '../../src/sim/scenario.ts';
+import type { ScenarioInput } from '../../src/sim/index.ts';
 
 /** What a simulated engine really did; the entries of one call are found by its request id. */
 export type ContractLedger = {

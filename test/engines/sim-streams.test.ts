@@ -4,9 +4,7 @@ import type { ReplyDelta } from '../../src/core/reply.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
 import { createVllmEngine } from '../../src/engines/vllm/engine.ts';
 import { type ChatTool, engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
-import type { FaultKind } from '../../src/sim/faults.ts';
-import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
-import { TEMPLATE_MODES } from '../../src/sim/template.ts';
+import { type FaultKind, type SimOptions, type SimServer, startSim, TEMPLATE_MODES } from '../../src/sim/index.ts';
 
 let sim: SimServer;
 let engine: Engine;

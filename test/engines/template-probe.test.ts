@@ -1,8 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { probeTemplate, type TemplateRenderer } from '../../src/engines/template-probe.ts';
-import type { TemplateMode } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { bundledVocabulary, type TemplateMode } from '../../src/sim/index.ts';
 import { renderIds } from '../proxy/template-pool.ts';
 
 const { imEnd } = bundledVocabulary().special;

@@ -1,8 +1,7 @@
 import { writeFileSync } from 'node:fs';
 import { afterAll, describe, expect, test } from 'vitest';
 import { samplingSchema, type TaskEngine } from '../../src/schema/index.ts';
-import { FAULT_KINDS } from '../../src/sim/faults.ts';
-import type { LedgerCheckOptions } from '../../src/sim/ledger-check.ts';
+import { FAULT_KINDS, type LedgerCheckOptions } from '../../src/sim/index.ts';
 import { MODES, type Mode, taskEngineOf } from '../golden/modes.ts';
 import { Golden } from '../golden/session.ts';
 import { SPEAKERS } from '../golden/speakers.ts';

@@ -1,5 +1,5 @@
 import { type Audit, type SessionResult, trajectorySchema } from '../../src/schema/index.ts';
-import { checkAgainstLedger, type LedgerCheckOptions } from '../../src/sim/ledger-check.ts';
+import { checkAgainstLedger, type LedgerCheckOptions } from '../../src/sim/index.ts';
 import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import type { GoldenSession } from '../golden/session.ts';

@@ -1,4 +1,4 @@
-import { type Scenario, scenarioSchema } from '../../src/sim/scenario.ts';
+import { type Scenario, scenarioSchema } from '../../src/sim/index.ts';
 import { assistant, type GoldenSession, results, user } from '../golden/session.ts';
 import type { Ask, Said, Speaker, Turn } from '../golden/speakers.ts';
 import type { Dice } from './dice.ts';

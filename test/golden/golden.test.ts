@@ -1,5 +1,5 @@
 import { afterAll, describe, expect, test } from 'vitest';
-import type { SimOptions } from '../../src/sim/server.ts';
+import type { SimOptions } from '../../src/sim/index.ts';
 import { DELIVERY } from './cases/delivery.ts';
 import { ENGINE } from './cases/engine.ts';
 import { HISTORY } from './cases/history.ts';

@@ -1,5 +1,5 @@
 import type { EngineSpecInput, TaskEngine } from '../../src/schema/index.ts';
-import type { SimOptions } from '../../src/sim/server.ts';
+import type { SimOptions } from '../../src/sim/index.ts';
 
 /** One way to capture a model call: an engine API, and how it is prompted. */
 export type Mode = {

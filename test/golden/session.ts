@@ -12,9 +12,14 @@ import {
   taskEngineSchema,
   trajectorySchema,
 } from '../../src/schema/index.ts';
-import type { LedgerEntry } from '../../src/sim/ledger.ts';
-import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
-import { type SimOptions, type SimServer, startSim } from '../../src/sim/server.ts';
+import {
+  checkAgainstLedger,
+  type LedgerEntry,
+  type LedgerReport,
+  type SimOptions,
+  type SimServer,
+  startSim,
+} from '../../src/sim/index.ts';
 import { proveSameText } from '../../src/tokens/drift-proof.ts';
 import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';

@@ -4,9 +4,16 @@ import type { GenerateReply, GenerateRequest, RenderRequest } from '../../src/en
 import type { EnginePool, PooledReply, PoolMode } from '../../src/engines/pool.ts';
 import { probeTemplate } from '../../src/engines/template-probe.ts';
 import type { AssistantMessage, FinishReason, StopCause, TemplateFacts, ToolCall } from '../../src/schema/index.ts';
-import { type ChatMessage as SimMessage, templateMessages } from '../../src/sim/messages.ts';
-import { generationPrompt, renderChat, type TemplateMode, thinkBlock, toolCallText } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import {
+  bundledVocabulary,
+  generationPrompt,
+  renderChat,
+  type ChatMessage as SimMessage,
+  type TemplateMode,
+  templateMessages,
+  thinkBlock,
+  toolCallText,
+} from '../../src/sim/index.ts';
 
 /** What the policy says next. `cut`: how many of its ids are sampled before the reply is cut by its length, never its close. */
 export type Said = {

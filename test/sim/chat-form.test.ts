@@ -124,7 +124,7 @@ describe('response_format', () => {
   });
 
   it.each([
-    ['that no reply fulfils', { type: 'json_object' }, 'no reply that fulfils it'],
+    ['that no reply fulfils', { type: 'json_object' }, 'no reply of the scenario satisfies it'],
     ['without its schema', { type: 'json_schema' }, '`json_schema` must be set'],
     ['of another type', { type: 'structural_tag' }, 'structural_tag is not supported'],
     ['with a wrong reference', { type: 'json_schema', json_schema: { name: 'a', schema: { $ref: '#/x' } } }, '#/x'],
@@ -151,7 +151,7 @@ describe('response_format', () => {
   it('is refused in other words of structured_outputs, and by the text completions', async () => {
     const sim = await start();
     expect((await refusal(sim, { structured_outputs: { regex: 'a' } })).message).toContain('regex');
-    expect((await refusal(sim, { structured_outputs: { json: '{' } })).message).toContain('no JSON');
+    expect((await refusal(sim, { structured_outputs: { json: '{' } })).message).toContain('not valid JSON');
     const response = await post(`${sim.url}/v1/completions`, { prompt: 'x', response_format: { type: 'json_object' } });
     expect(response.status).toBe(400);
     expect(((await response.json()) as Chunk).error?.message).toContain('response_format');
@@ -191,7 +191,7 @@ describe('tool_choice', () => {
   });
 
   it.each([
-    ['that no reply fulfils', { tools: [bash], tool_choice: 'required' }, 'no reply that fulfils it'],
+    ['that no reply fulfils', { tools: [bash], tool_choice: 'required' }, 'no reply of the scenario satisfies it'],
     ['without tools', { tool_choice: 'required' }, '`tools` must be set'],
     ['that is unknown', { tools: [bash], tool_choice: 'any' }, 'Invalid value for `tool_choice`: any'],
     [

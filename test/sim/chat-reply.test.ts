@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { rawField } from '../../src/sim/call-text.ts';
-import { type MessageDelta, ReplyParser } from '../../src/sim/chat-reply.ts';
+import { type MessageDelta, ReplyParser, rawField } from '../../src/sim/reply-parser.ts';
 import { VisibleText } from '../../src/sim/visible-text.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 

@@ -1,16 +1,16 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ReplyParser } from '../../src/sim/chat-reply.ts';
-import type { Constraint } from '../../src/sim/constraint.ts';
-import { satisfies } from '../../src/sim/json-schema.ts';
-import { newOracle } from '../../src/sim/oracle.ts';
-import { Policy } from '../../src/sim/policy.ts';
-import { NO_FAULTS, Run, type SamplingParams } from '../../src/sim/run.ts';
-import { processed } from '../../src/sim/sampler.ts';
-import { parseScenarios } from '../../src/sim/scenario.ts';
+import type { Constraint } from '../../src/sim/policy/constraint.ts';
+import { satisfies } from '../../src/sim/policy/json-schema.ts';
+import { newOracle } from '../../src/sim/policy/oracle.ts';
+import { Policy } from '../../src/sim/policy/policy.ts';
+import { parseScenarios } from '../../src/sim/policy/scenario.ts';
+import { WeightStore } from '../../src/sim/policy/weights.ts';
+import { ReplyParser } from '../../src/sim/reply-parser.ts';
+import { NO_FAULTS, Run } from '../../src/sim/run.ts';
+import { processLogprobs, type SamplingParams } from '../../src/sim/sampler.ts';
 import { renderChat, TEMPLATE_MODES, type TemplateMode } from '../../src/sim/template.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { WeightStore } from '../../src/sim/weights.ts';
 
 const vocabulary = bundledVocabulary();
 
@@ -132,7 +132,7 @@ describe('a constraint', () => {
         fc.constantFrom(...TEMPLATE_MODES),
         (reply, constraint, params, seed, mode) => {
           const { policy, sample, parsed, oracle, promptIds, weights } = bench(reply, mode);
-          if (!policy.admits(promptIds, constraint)) return;
+          if (!policy.canSatisfy(promptIds, constraint)) return;
           admitted++;
           const run = sample({ ...params, seed, constraint });
           const ids = run.tokens.map(({ id }) => id);
@@ -141,10 +141,10 @@ describe('a constraint', () => {
             expect(Math.abs(token.raw - (wanted.raw[index] as number))).toBeLessThan(1e-9);
             expect(Math.abs(token.processed - (wanted.processed[index] as number))).toBeLessThan(1e-9);
           }
-          const walk = policy.begin(promptIds, false, constraint);
+          const walk = policy.beginReply(promptIds, false, constraint);
           for (const id of ids) {
             const next = walk.next(weights.current);
-            const logps = processed(next, { ...plain, ...params }, { prompt: new Set(), counts: new Map() });
+            const logps = processLogprobs(next, { ...plain, ...params }, { prompt: new Set(), counts: new Map() });
             expect(logps.reduce((sum, logp) => sum + Math.exp(logp), 0)).toBeCloseTo(1, 9);
             expect(next.permitted?.[next.ids.indexOf(id)] ?? true).toBe(true);
             walk.advance(id);
@@ -209,11 +209,11 @@ describe('a constraint', () => {
   it('is not admitted when no leaf satisfies it, or when the prompt began a turn that no allowed leaf has', () => {
     const { policy, promptIds } = bench(twoWays(0, 0));
     const number: Constraint = { kind: 'json', schema: { type: 'number' }, or_calls: false };
-    expect(policy.admits(promptIds, number)).toBe(false);
-    expect(policy.admits(promptIds, { kind: 'call', name: null })).toBe(false);
-    expect(policy.admits(promptIds, json)).toBe(true);
-    expect(policy.admits([...promptIds, ...vocabulary.encode('{"a": 1}').slice(0, 2)], json)).toBe(true);
-    expect(policy.admits([...promptIds, ...vocabulary.encode('No')], json)).toBe(false);
+    expect(policy.canSatisfy(promptIds, number)).toBe(false);
+    expect(policy.canSatisfy(promptIds, { kind: 'call', name: null })).toBe(false);
+    expect(policy.canSatisfy(promptIds, json)).toBe(true);
+    expect(policy.canSatisfy([...promptIds, ...vocabulary.encode('{"a": 1}').slice(0, 2)], json)).toBe(true);
+    expect(policy.canSatisfy([...promptIds, ...vocabulary.encode('No')], json)).toBe(false);
   });
 
   it('judges calls that a fault makes malformed as they would have been', () => {

@@ -43,8 +43,6 @@ describe('the control plane', () => {
     ['/v1/chat/completions', body, 'chatcmpl-'],
     ['/v1/completions', { prompt: [5, 6], max_tokens: 400, return_token_ids: true }, 'cmpl-'],
     ['/inference/v1/generate', { token_ids: [5, 6], sampling_params: {} }, 'generate-tokens-'],
-    ['/v1/messages', { model: 'floe-sim', max_tokens: 400, messages: [USER] }, 'chatcmpl-'],
-    ['/v1/responses', { input: 'Go.' }, 'resp_'],
   ] as const)('%s: a call is aborted by its id, with or without prefix, and by a pause', async (path, sent, prefix) => {
     const sim = await start({ scenarios: LONG, tokenDelayMs: 1 });
     for (const stop of [
@@ -205,8 +203,6 @@ describe('a strict server', () => {
     ['/inference/v1/generate', { token_ids: [1], sampling_params: {} }],
     ['/v1/chat/completions/render', body],
     ['/tokenize', { prompt: 'x' }],
-    ['/v1/messages', { model: 'floe-sim', max_tokens: 5, messages: [USER] }],
-    ['/v1/responses', { input: 'x' }],
   ])('%s: refuses a field that vLLM does not have, and takes those that it has', async (path, sent) => {
     const sim = await start({ strict: true });
     expect((await postJson(`${sim.url}${path}`, sent)).status).toBe(200);

@@ -2,12 +2,12 @@ import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { type GenerateEvent, SimEngine } from '../../src/sim/engine.ts';
 import { Ledger } from '../../src/sim/ledger.ts';
-import { Policy } from '../../src/sim/policy.ts';
+import { Policy } from '../../src/sim/policy/policy.ts';
+import { parseScenarios } from '../../src/sim/policy/scenario.ts';
+import { WeightStore } from '../../src/sim/policy/weights.ts';
 import { PrefixCache } from '../../src/sim/prefix-cache.ts';
 import { type GenerateCall, NO_FAULTS } from '../../src/sim/run.ts';
-import { parseScenarios } from '../../src/sim/scenario.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { WeightStore } from '../../src/sim/weights.ts';
 
 const vocabulary = bundledVocabulary();
 const scenarios = parseScenarios({ scenarios: [{ name: 'thinker', rules: [{ reply: [{ think: 20 }] }] }] }, 'test');
@@ -286,13 +286,13 @@ describe('the engine', () => {
   it('counts cached tokens in whole blocks per salt, never the whole prompt', () => {
     const { engine } = setup();
     const ids = Array.from({ length: 64 }, (_, i) => i);
-    expect(engine.cache.admit(ids, '')).toBe(0);
-    expect(engine.cache.admit(ids, '')).toBe(48);
-    expect(engine.cache.admit([...ids, 1, 2], '')).toBe(64);
-    expect(engine.cache.admit(ids, 'other')).toBe(0);
-    expect(engine.cache.admit([9, ...ids], '')).toBe(0);
+    expect(engine.cache.admit(ids, '').cachedTokens).toBe(0);
+    expect(engine.cache.admit(ids, '').cachedTokens).toBe(48);
+    expect(engine.cache.admit([...ids, 1, 2], '').cachedTokens).toBe(64);
+    expect(engine.cache.admit(ids, 'other').cachedTokens).toBe(0);
+    expect(engine.cache.admit([9, ...ids], '').cachedTokens).toBe(0);
     engine.cache.clear();
-    expect(engine.cache.admit(ids, '')).toBe(0);
+    expect(engine.cache.admit(ids, '').cachedTokens).toBe(0);
   });
 
   it('has no hit behind an evicted block', () => {
@@ -300,6 +300,6 @@ describe('the engine', () => {
     const ids = Array.from({ length: 64 }, (_, i) => i);
     cache.admit(ids, '');
     expect(cache.size).toBe(3);
-    expect(cache.admit(ids, '')).toBe(0);
+    expect(cache.admit(ids, '').cachedTokens).toBe(0);
   });
 });

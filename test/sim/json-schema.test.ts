@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type JsonSchema, satisfies } from '../../src/sim/json-schema.ts';
+import { type JsonSchema, satisfies } from '../../src/sim/policy/json-schema.ts';
 
 const step: JsonSchema = {
   type: 'object',

@@ -1,14 +1,15 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { ReplyParser } from '../../src/sim/chat-reply.ts';
-import { newOracle } from '../../src/sim/oracle.ts';
-import { Policy } from '../../src/sim/policy.ts';
-import { compileReply, NOISE } from '../../src/sim/reply.ts';
-import { type GenerateCall, NO_FAULTS, Run, type SamplingParams } from '../../src/sim/run.ts';
-import { loadScenarios, parseScenarios, type Scenario } from '../../src/sim/scenario.ts';
+import { newOracle } from '../../src/sim/policy/oracle.ts';
+import { Policy } from '../../src/sim/policy/policy.ts';
+import { loadScenarios, parseScenarios, type Scenario } from '../../src/sim/policy/scenario.ts';
+import { compileReply, NOISE } from '../../src/sim/policy/scripted-reply.ts';
+import { WeightStore } from '../../src/sim/policy/weights.ts';
+import { ReplyParser } from '../../src/sim/reply-parser.ts';
+import { type GenerateCall, NO_FAULTS, Run } from '../../src/sim/run.ts';
+import type { SamplingParams } from '../../src/sim/sampler.ts';
 import { renderChat, TEMPLATE_MODES, type TemplateMode } from '../../src/sim/template.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { WeightStore } from '../../src/sim/weights.ts';
 
 const vocabulary = bundledVocabulary();
 
@@ -213,7 +214,7 @@ describe('the policy', () => {
       );
     const plainNoise = [{ text: 'Look', noise: 3 }, { text: 'Stop' }];
     const probe = bench('append_only', thinks(plainNoise));
-    const walk = probe.policy.begin(probe.promptIds);
+    const walk = probe.policy.beginReply(probe.promptIds);
     for (const id of vocabulary.encode('<think>\nLook')) walk.advance(id);
     const [word = 0] = walk.next(probe.weights.current).ids;
     const ambiguous = [...plainNoise, { text: `Look${vocabulary.decode([word])}`, noise: 1 }];
@@ -299,7 +300,7 @@ describe('the policy', () => {
   it('has the same noise candidates in every version, with other probabilities', () => {
     const noisy = parseScenarios({ scenarios: [{ name: 'n', rules: [{ reply: [{ think: 1 }] }] }] }, 'test');
     const { policy, weights, promptIds } = bench('append_only', noisy);
-    const walk = policy.begin(promptIds);
+    const walk = policy.beginReply(promptIds);
     for (const id of vocabulary.encode('<think>\n')) walk.advance(id);
     const before = walk.next(weights.current);
     const after = walk.next(weights.update('v1'));

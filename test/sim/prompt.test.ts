@@ -1,11 +1,11 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type Conversation, readPrompt } from '../../src/sim/prompt.ts';
+import { type Conversation, parseConversation } from '../../src/sim/policy/conversation.ts';
 import { renderChat, type TemplateMessage } from '../../src/sim/template.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
-const read = (text: string): Conversation => readPrompt(vocabulary, vocabulary.encode(text));
+const read = (text: string): Conversation => parseConversation(vocabulary, vocabulary.encode(text));
 const message = (role: TemplateMessage['role'], text: string): TemplateMessage => ({
   role,
   text,
@@ -87,6 +87,6 @@ describe('reading a prompt', () => {
 
   it('reads a long turn without a header in linear time', () => {
     const ids = [vocabulary.special.imStart, ...new Array(200_000).fill(vocabulary.encode('word')[0])];
-    expect(readPrompt(vocabulary, ids).lastRole).toBe('user');
+    expect(parseConversation(vocabulary, ids).lastRole).toBe('user');
   });
 });

@@ -3,10 +3,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
-import { Policy } from '../../src/sim/policy.ts';
-import { loadScenarios, parseScenarios } from '../../src/sim/scenario.ts';
+import { Policy } from '../../src/sim/policy/policy.ts';
+import { loadScenarios, parseScenarios } from '../../src/sim/policy/scenario.ts';
+import { WeightStore } from '../../src/sim/policy/weights.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { WeightStore } from '../../src/sim/weights.ts';
 
 const withReply = (reply: unknown, name = 's'): unknown => ({ scenarios: [{ name, rules: [{ reply }] }] });
 
@@ -54,7 +54,7 @@ describe('a scenario file', () => {
 
   it.each([
     ['thinking after text', [{ text: 'a' }, { think: 3 }], /rules\.0\.reply\.1: thinking must be the first/],
-    ['text after a call', [{ call: { tool: 't' } }, { text: 'a' }], /rules\.0\.reply\.1: text after a call/],
+    ['text after a call', [{ call: { tool: 't' } }, { text: 'a' }], /rules\.0\.reply\.1: only calls and raw text may follow a call/],
     ['a call after raw text', [{ raw: 'a' }, { call: { tool: 't' } }], /rules\.0\.reply\.1: only raw text may follow/],
     ['thinking after raw text', [{ raw: 'a' }, { think: 3 }], /only raw text may follow/],
     [
@@ -62,7 +62,7 @@ describe('a scenario file', () => {
       Array.from({ length: 10 }, (_, i) => ({
         choice: { id: `c${i}`, options: [{ reply: [{ text: 'a' }] }, { reply: [{ text: 'b' }] }] },
       })),
-      /more than 512 ways/,
+      /more than 512 replies/,
     ],
   ])('refuses %s when the policy is made', (_, reply, words) => {
     const scenarios = parseScenarios(withReply(reply), 'f');

@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { parseCalls, respaced, separateReasoning } from '../../src/sim/sglang/reply-text.ts';
-import { TextStream } from '../../src/sim/sglang/text-stream.ts';
+import { parseCalls, pythonJson, ReplyTextStream, separateReasoning } from '../../src/sim/sglang/reply-text.ts';
 import { TEMPLATE_MODES } from '../../src/sim/template.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 import { ask, type ChatReply, chat, entryOf, promptOf, start, stream, tools, user } from './sglang-client.ts';
@@ -187,12 +186,12 @@ describe('reading calls from text', () => {
   }
 
   it('writes arguments anew without changing their value, keeping numbers and the order of keys', () => {
-    expect(respaced('{"10":1.0,"2":1e5,"a":"x\\u00e9\\/, : "}')).toBe('{"10": 1.0, "2": 1e5, "a": "xé/, : "}');
+    expect(pythonJson('{"10":1.0,"2":1e5,"a":"x\\u00e9\\/, : "}')).toBe('{"10": 1.0, "2": 1e5, "a": "xé/, : "}');
     fc.assert(
       fc.property(fc.jsonValue(), fc.constantFrom(undefined, 1, '\t'), (value, indent) => {
-        const written = respaced(JSON.stringify(value, null, indent));
+        const written = pythonJson(JSON.stringify(value, null, indent));
         expect(JSON.parse(written)).toEqual(JSON.parse(JSON.stringify(value)));
-        expect(written).toBe(respaced(JSON.stringify(value)));
+        expect(written).toBe(pythonJson(JSON.stringify(value)));
       }),
     );
   });
@@ -247,7 +246,7 @@ describe('reading a text as it comes', () => {
 type Shown = { reasoning: string; content: string; calls: { name: string; parameters: string }[] };
 
 function readInPieces(text: string, cuts: readonly number[], insideThinking: boolean): Shown {
-  const stream = new TextStream({ insideThinking, separateReasoning: true, tools: bash, newCallId: String });
+  const stream = new ReplyTextStream({ insideThinking, separateReasoning: true, tools: bash, newCallId: String });
   const shown: Shown = { reasoning: '', content: '', calls: [] };
   const places = [0, ...[...cuts].sort((a, b) => a - b), text.length];
   for (let i = 1; i < places.length; i++) {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { compileReply } from '../../src/sim/reply.ts';
-import { scenarioSchema } from '../../src/sim/scenario.ts';
+import { scenarioSchema } from '../../src/sim/policy/scenario.ts';
+import { compileReply } from '../../src/sim/policy/scripted-reply.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();

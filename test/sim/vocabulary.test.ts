@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { Tokenizer } from '@huggingface/tokenizers';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { noiseWords } from '../../src/sim/reply.ts';
+import { noiseWords } from '../../src/sim/policy/scripted-reply.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 import { tokenizerFile } from '../../tools/tokenizer/build.ts';
 

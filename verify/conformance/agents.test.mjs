@@ -3,7 +3,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { checkAgainstLedger } from '../../src/sim/index.ts';
 import { startTestStack } from '../../test/e2e/stack.ts';
 
 const HERE = dirname(fileURLToPath(import.meta.url));

@@ -9,8 +9,7 @@ import { createProxy } from '../../src/proxy/http/proxy.ts';
 import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
 import { attemptKey, indexSegment, readRecords } from '../../src/proxy/journal/journal-index.ts';
 import { engineSpecSchema, samplingSchema, taskEngineSchema, trajectorySchema } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
-import { startSim } from '../../src/sim/server.ts';
+import { checkAgainstLedger, startSim } from '../../src/sim/index.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import { SCENARIOS } from './scenarios.mjs';
 

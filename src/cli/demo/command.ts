@@ -5,7 +5,7 @@ import { FloeError } from '../../core/errors.ts';
 import { acquireLock } from '../../core/process-lock.ts';
 import { installHarness } from '../../harnesses/install/install.ts';
 import type { RuntimeBackend, SessionResult } from '../../schema/index.ts';
-import { checkAgainstLedger, type LedgerReport } from '../../sim/ledger-check.ts';
+import { checkAgainstLedger, type LedgerReport } from '../../sim/index.ts';
 import { type BackendChoice, chooseBackend, isolationWarning, probeBackends } from '../backend.ts';
 import { harnessDir } from '../home.ts';
 import { untilSignalled } from '../lifetime.ts';

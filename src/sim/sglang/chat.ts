@@ -1,35 +1,42 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { CallHead } from '../call-head.ts';
-import type { MessageDelta } from '../chat-reply.ts';
-import { failEarly } from '../early-fault.ts';
+import type { SimContext } from '../context.ts';
+import { applyEarlyFault } from '../fault-effects.ts';
 import type { Exchange } from '../http.ts';
-import type { SamplingParams } from '../run.ts';
-import type { FinishEvent } from '../sampled-call.ts';
-import { demandedForm, readsCalls } from '../vllm/form.ts';
-import { chatLogprobs } from '../vllm/wire.ts';
-import type { WireToken } from '../wire-choice.ts';
-import { callDeltas, chatPromptIds, readMessage } from './chat-message.ts';
-import { boundedNewTokens, earlyReplies } from './errors.ts';
-import { type IdRequests, idRequests } from './id-requests.ts';
+import { type ChatMessage, templateMessages } from '../messages.ts';
+import type { CallDelta, MessageDelta } from '../reply-parser.ts';
+import { parsesToolCalls, requestedConstraint } from '../requested-constraint.ts';
+import type { CallHead, FinishEvent } from '../sampled-call.ts';
+import type { SamplingParams } from '../sampler.ts';
+import { renderChat } from '../template.ts';
+import { chatLogprobs, type WireToken } from '../wire-choice.ts';
+import { boundedNewTokens, faultReplies } from './errors.ts';
 import { type ReplyStep, SglangReply } from './reply.ts';
-import { toolNames } from './reply-text.ts';
-import { type ChatRequest, cacheKey, chatRequestSchema, checkFields, checkIds, sglangHead } from './request.ts';
+import { parseCalls, ReplyTextStream, separateReasoning, toolNames } from './reply-text.ts';
+import {
+  type ChatRequest,
+  cacheSaltOf,
+  chatRequestSchema,
+  checkFields,
+  checkIds,
+  type RequestedIds,
+  readCallHead,
+  requestedIds,
+} from './request.ts';
 import { samplingParams } from './sampling.ts';
 import type { SglangState } from './state.ts';
-import { TextStream } from './text-stream.ts';
 
 /** POST /v1/chat/completions */
 export async function chatCompletions(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(chatRequestSchema, await exchange.body(), 'chat completion request');
-  const head = sglangHead(exchange, state, request);
+  const head = readCallHead(exchange, state, request);
   const stream = request.stream ?? false;
-  if (failEarly(exchange, head, stream, earlyReplies(exchange, state.context.config.maxModelLen))) return;
+  if (applyEarlyFault(exchange, head.plan, stream, faultReplies(exchange, state.context.config.maxModelLen))) return;
   checkFields(state, request, chatRequestSchema.shape);
   if ((request.top_logprobs ?? 0) > 0 && request.logprobs !== true) {
     throw new FloeError('engine_rejected', 'when using `top_logprobs`, `logprobs` must be set to true.');
   }
-  const ids = idRequests(exchange, state, request);
+  const ids = requestedIds(exchange, state, request);
   const task = newTask(state, request);
   await state.track(head.requestId, () => {
     const call = new ChatCall(exchange, state, request, head, { ...task, ids });
@@ -40,19 +47,19 @@ export async function chatCompletions(exchange: Exchange, state: SglangState): P
 type Task = {
   readonly promptIds: readonly number[];
   readonly params: SamplingParams;
-  readonly ids: IdRequests;
+  readonly ids: RequestedIds;
 };
 
 function newTask(state: SglangState, request: ChatRequest): Omit<Task, 'ids'> {
   const { engine, config } = state.context;
-  // Given ids are what is sampled from; the messages then only say how the reply is to be read.
-  const given = request.input_ids ?? null;
-  const promptIds = given === null ? chatPromptIds(state.context, request) : checkIds(state, given);
-  const asked = request.max_completion_tokens ?? request.max_tokens ?? null;
+  // When the request has prompt ids, they are sampled from, and the messages only determine how the reply is parsed.
+  const inputIds = request.input_ids ?? null;
+  const promptIds = inputIds === null ? chatPromptIds(state.context, request) : checkIds(state, inputIds);
+  const requestedTokens = request.max_completion_tokens ?? request.max_tokens ?? null;
   const params = samplingParams(request, config.generationConfig, {
-    maxTokens: boundedNewTokens(config.maxModelLen, promptIds.length, asked),
+    maxTokens: boundedNewTokens(config.maxModelLen, promptIds.length, requestedTokens),
     seed: request.seed ?? null,
-    constraint: demandedForm(request, engine.options.policy, promptIds),
+    constraint: requestedConstraint(request, engine.options.policy, promptIds),
   });
   return { promptIds, params };
 }
@@ -62,7 +69,7 @@ class ChatCall {
   private readonly exchange: Exchange;
   private readonly state: SglangState;
   private readonly request: ChatRequest;
-  private readonly ids: IdRequests;
+  private readonly ids: RequestedIds;
   private readonly sglangReply: SglangReply;
   private readonly newCallId: (index: number) => string;
 
@@ -72,7 +79,7 @@ class ChatCall {
     this.request = request;
     this.ids = task.ids;
     const repeat = head.plan.has('duplicate_call_ids');
-    this.newCallId = state.context.callIds.forReply(head.sessionId, repeat, 'call_');
+    this.newCallId = state.context.toolCallIds.forReply(head.sessionId, repeat, 'call_');
     this.sglangReply = new SglangReply(
       exchange,
       state,
@@ -81,7 +88,7 @@ class ChatCall {
         endpoint: exchange.url.pathname,
         promptForm: (request.input_ids ?? null) === null ? 'messages' : 'ids',
         stream: request.stream ?? false,
-        cacheSalt: cacheKey(request),
+        cacheSalt: cacheSaltOf(request),
         topCount: request.logprobs === true ? (request.top_logprobs ?? 0) : 0,
       },
       task,
@@ -104,10 +111,10 @@ class ChatCall {
   async stream(): Promise<void> {
     const { exchange, sglangReply, request } = this;
     const { call, choice } = sglangReply;
-    const text = new TextStream({
-      insideThinking: this.thinks,
+    const text = new ReplyTextStream({
+      insideThinking: this.promptOpensThinking,
       separateReasoning: request.separate_reasoning ?? true,
-      tools: readsCalls(request) ? toolNames(request.tools) : null,
+      tools: parsesToolCalls(request) ? toolNames(request.tools) : null,
       newCallId: this.newCallId,
     });
     const ids: number[] = [];
@@ -117,25 +124,25 @@ class ChatCall {
       if (!begun) await this.roleChunk();
       begun = true;
       const delta = text.push(step.text, step.finish !== null);
-      const swallowed = Object.keys(delta).length === 0;
-      const lost = choice.wire.losesIds(swallowed, step.finish !== null);
+      const isHidden = Object.keys(delta).length === 0;
+      const lost = choice.wire.losesIds(isHidden, step.finish !== null);
       if (!lost) ids.push(...(step.ids ?? []));
       await this.deltaChunks(delta, step, lost);
-      if (call.breaksStream(choice)) return;
-      if (step.finish !== null) await this.finishChunks(step.finish, ids, text.showedCalls);
+      if (call.breakStreamIfDue(choice)) return;
+      if (step.finish !== null) await this.finishChunks(step.finish, ids, text.hasShownCalls);
     }
     const usage = { ...this.envelope('chat.completion.chunk'), choices: [], usage: sglangReply.usage() };
     await call.endStream(...(request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
 
-  /** Whether the template has opened the thinking. Asked of the template alone, whatever the prompt's ids are. */
-  private get thinks(): boolean {
+  /** Whether the template opens a thinking block. SGLang derives this from the template, even when the request has prompt ids. */
+  private get promptOpensThinking(): boolean {
     return this.state.context.mode === 'open_think';
   }
 
   private body(text: string, ids: readonly number[] | null, wire: readonly WireToken[], finish: FinishEvent): object {
-    const { request, sglangReply, ids: wanted } = this;
-    const message = readMessage(request, text, this.thinks, this.newCallId);
+    const { request, sglangReply, ids: requested } = this;
+    const message = parseMessage(request, text, this.promptOpensThinking, this.newCallId);
     const meta = sglangReply.metaInfo({
       logprobs: request.logprobs === true ? wire : null,
       logprobCount: wire.length,
@@ -146,8 +153,8 @@ class ChatCall {
       routedFrom: this.routedFrom,
     });
     const stopped = sglangReply.finishReason(finish) ?? {};
-    // The parser of tool calls writes into the very object that meta_info shows.
-    const reason = message.called && finish.reason === 'stop' ? { type: 'tool_calls', matched: null } : stopped;
+    // SGLang's tool-call parser changes the finish reason in the object that meta_info contains as well.
+    const reason = message.hasCalls && finish.reason === 'stop' ? { type: 'tool_calls', matched: null } : stopped;
     const promptIds = sglangReply.promptIds;
     return {
       ...this.envelope('chat.completion'),
@@ -158,9 +165,9 @@ class ChatCall {
           logprobs: request.logprobs === true ? { content: this.logprobEntries(wire) } : null,
           finish_reason: reason.type,
           matched_stop: reason.matched ?? null,
-          ...(wanted.choicePrompt && promptIds !== undefined ? { prompt_token_ids: promptIds } : {}),
-          ...(wanted.choiceOutput && ids !== null ? { token_ids: ids } : {}),
-          ...(wanted.metaInfo ? { meta_info: { ...meta, finish_reason: { ...stopped, ...reason } } } : {}),
+          ...(requested.choicePrompt && promptIds !== undefined ? { prompt_token_ids: promptIds } : {}),
+          ...(requested.choiceOutput && ids !== null ? { token_ids: ids } : {}),
+          ...(requested.metaInfo ? { meta_info: { ...meta, finish_reason: { ...stopped, ...reason } } } : {}),
         },
       ],
       usage: sglangReply.usage(),
@@ -169,30 +176,31 @@ class ChatCall {
     };
   }
 
-  /** `sglext`; without anything to tell, there is none. */
+  /** The field `sglext`, left out when it would be empty. */
   private extension(ids: readonly number[] | null, finish: FinishEvent): object {
-    const { sglangReply, ids: wanted, routedFrom } = this;
+    const { sglangReply, ids: requested, routedFrom } = this;
     const promptIds = sglangReply.promptIds;
-    const inMeta = wanted.metaInfo;
+    const inMeta = requested.metaInfo;
     const fields = {
       ...(routedFrom === null || inMeta ? {} : sglangReply.routed(finish, routedFrom)),
-      ...(wanted.extensionInput && promptIds !== undefined ? { input_ids: promptIds } : {}),
-      ...(wanted.extensionOutput && ids !== null && promptIds !== undefined ? { output_ids: [ids] } : {}),
+      ...(requested.extensionInput && promptIds !== undefined ? { input_ids: promptIds } : {}),
+      ...(requested.extensionOutput && ids !== null && promptIds !== undefined ? { output_ids: [ids] } : {}),
     };
     return Object.keys(fields).length === 0 ? {} : { sglext: fields };
   }
 
+  /** First position of the routed experts to report; `null` when the request does not ask for them. */
   private get routedFrom(): number | null {
     return this.request.return_routed_experts === true ? (this.request.routed_experts_start_len ?? 0) : null;
   }
 
   private async roleChunk(): Promise<void> {
     const { promptIds } = this.sglangReply;
-    const told = this.ids.chunkPrompt && promptIds !== undefined ? { prompt_token_ids: promptIds } : {};
-    await this.chunk({ delta: { role: 'assistant', content: '' }, ...told });
+    const promptField = this.ids.chunkPrompt && promptIds !== undefined ? { prompt_token_ids: promptIds } : {};
+    await this.chunk({ delta: { role: 'assistant', content: '' }, ...promptField });
   }
 
-  /** Tokens without a text to show are told of only by servers that stream ids. */
+  /** Sends the chunks of one step. A step that shows no text is sent only by servers that stream ids. */
   private async deltaChunks(delta: MessageDelta, step: ReplyStep, lost: boolean): Promise<void> {
     const { reasoning, content, calls } = delta;
     const deltas: object[] = [
@@ -203,20 +211,20 @@ class ChatCall {
     if (deltas.length === 0 && !this.ids.chunkOutput) return;
     const hasLogprobs = this.request.logprobs === true && !lost;
     for (const [index, shown] of (deltas.length === 0 ? [{}] : deltas).entries()) {
-      const told = index > 0 ? [] : step.wire;
+      const logprobs = index > 0 ? [] : step.wire;
       await this.chunk({
         delta: shown,
-        logprobs: hasLogprobs && told.length > 0 ? { content: this.logprobEntries(told) } : null,
+        logprobs: hasLogprobs && logprobs.length > 0 ? { content: this.logprobEntries(logprobs) } : null,
         ...(this.ids.chunkOutput && !lost && index === 0 && step.ids !== undefined ? { token_ids: step.ids } : {}),
       });
     }
   }
 
-  private async finishChunks(finish: FinishEvent, ids: readonly number[], called: boolean): Promise<void> {
+  private async finishChunks(finish: FinishEvent, ids: readonly number[], hasCalls: boolean): Promise<void> {
     const reason = this.sglangReply.finishReason(finish) ?? {};
     await this.chunk({
       delta: {},
-      finish_reason: called && reason.type === 'stop' ? 'tool_calls' : reason.type,
+      finish_reason: hasCalls && reason.type === 'stop' ? 'tool_calls' : reason.type,
       matched_stop: reason.matched ?? null,
     });
     const extension = this.extension(ids, finish);
@@ -238,4 +246,67 @@ class ChatCall {
     const { rid, call } = this.sglangReply;
     return { id: rid, object, created: call.created, model: this.sglangReply.modelName(this.request.model) };
   }
+}
+
+/** The fields that a conversation is rendered from. */
+type RenderedFields = {
+  readonly messages: readonly ChatMessage[];
+  readonly tools?: readonly unknown[] | null | undefined;
+  readonly tool_choice?: ChatRequest['tool_choice'];
+  readonly continue_final_message?: boolean | null | undefined;
+};
+
+/**
+ * Renders and encodes a conversation's prompt, which ends with the opening of an assistant turn unless the last assistant message is to
+ * be continued. With `tool_choice: none`, the tools are left out.
+ */
+export function chatPromptIds({ vocabulary, config, mode }: SimContext, request: RenderedFields): number[] {
+  const continued = request.continue_final_message === true && request.messages.at(-1)?.role === 'assistant';
+  const text = renderChat(templateMessages(request.messages, { vision: config.vision, anyArguments: false }), {
+    mode,
+    tools: request.tool_choice === 'none' ? [] : (request.tools ?? []),
+    addGenerationPrompt: !continued,
+    continueFinalMessage: continued,
+  });
+  return vocabulary.encode(text);
+}
+
+/** The assistant message of a whole reply: thinking is separated first, then calls are parsed in the rest. */
+function parseMessage(
+  request: ChatRequest,
+  text: string,
+  insideThinking: boolean,
+  newCallId: (index: number) => string,
+): { readonly wire: object; readonly hasCalls: boolean } {
+  const separate = request.separate_reasoning ?? true;
+  const split = separate ? separateReasoning(text, insideThinking) : { reasoning: '', text };
+  const parsed = parsesToolCalls(request)
+    ? parseCalls(split.text, toolNames(request.tools))
+    : { text: split.text, calls: [] };
+  const calls = parsed.calls.map((call, index) => ({
+    id: newCallId(index),
+    index,
+    type: 'function',
+    function: { name: call.name, arguments: call.parameters },
+  }));
+  return {
+    wire: {
+      role: 'assistant',
+      content: parsed.text,
+      reasoning_content: split.reasoning === '' ? null : split.reasoning,
+      tool_calls: calls.length === 0 ? null : calls,
+    },
+    hasCalls: calls.length > 0,
+  };
+}
+
+/** One delta of a stream for each change to a call. */
+function callDeltas(deltas: readonly CallDelta[]): object[] {
+  return deltas.map((delta) => ({
+    tool_calls: [
+      'name' in delta
+        ? { index: delta.index, id: delta.id, type: 'function', function: { name: delta.name, arguments: '' } }
+        : { index: delta.index, id: null, type: 'function', function: { name: null, arguments: delta.argumentsText } },
+    ],
+  }));
 }

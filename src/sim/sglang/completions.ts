@@ -1,38 +1,38 @@
 import { parseAs } from '../../core/parse.ts';
-import { failEarly } from '../early-fault.ts';
+import { applyEarlyFault } from '../fault-effects.ts';
 import type { Exchange } from '../http.ts';
-import { tokenName } from '../vllm/wire.ts';
-import { type WireToken, wireLogprob } from '../wire-choice.ts';
-import { boundedNewTokens, earlyReplies } from './errors.ts';
+import { tokenName, type WireToken, wireLogprob } from '../wire-choice.ts';
+import { boundedNewTokens, faultReplies } from './errors.ts';
 import { SglangReply } from './reply.ts';
 import {
   type CompletionRequest,
-  cacheKey,
+  cacheSaltOf,
   checkFields,
   checkIds,
   completionRequestSchema,
-  isOfAge,
-  sglangHead,
+  isAtLeast,
+  readCallHead,
 } from './request.ts';
 import { samplingParams } from './sampling.ts';
 import type { SglangState } from './state.ts';
 
-/** The API's bound for a completion that asks for none. */
+/** Maximum reply length of a completion request that gives none. */
 const DEFAULT_MAX_TOKENS = 16;
 
 /** POST /v1/completions */
 export async function completions(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(completionRequestSchema, await exchange.body(), 'completion request');
-  const head = sglangHead(exchange, state, request);
+  const head = readCallHead(exchange, state, request);
   const stream = request.stream ?? false;
   const { config, vocabulary } = state.context;
-  if (failEarly(exchange, head, stream, earlyReplies(exchange, config.maxModelLen))) return;
+  if (applyEarlyFault(exchange, head.plan, stream, faultReplies(exchange, config.maxModelLen))) return;
   checkFields(state, request, completionRequestSchema.shape);
   const { prompt } = request;
   const promptIds = typeof prompt === 'string' ? vocabulary.encode(prompt) : checkIds(state, prompt);
-  const asked = request.max_tokens ?? Math.min(DEFAULT_MAX_TOKENS, Math.max(1, config.maxModelLen - promptIds.length));
+  const requestedTokens =
+    request.max_tokens ?? Math.min(DEFAULT_MAX_TOKENS, Math.max(1, config.maxModelLen - promptIds.length));
   const params = samplingParams(request, config.generationConfig, {
-    maxTokens: boundedNewTokens(config.maxModelLen, promptIds.length, asked),
+    maxTokens: boundedNewTokens(config.maxModelLen, promptIds.length, requestedTokens),
     seed: request.seed ?? null,
     constraint: null,
   });
@@ -41,7 +41,7 @@ export async function completions(exchange: Exchange, state: SglangState): Promi
     endpoint: exchange.url.pathname,
     promptForm: typeof prompt === 'string' ? ('text' as const) : ('ids' as const),
     stream,
-    cacheSalt: cacheKey(request),
+    cacheSalt: cacheSaltOf(request),
     topCount: request.logprobs ?? 0,
   };
   await state.track(head.requestId, () => {
@@ -51,6 +51,7 @@ export async function completions(exchange: Exchange, state: SglangState): Promi
   });
 }
 
+/** One completion call. */
 class CompletionCall {
   private readonly exchange: Exchange;
   private readonly state: SglangState;
@@ -81,8 +82,8 @@ class CompletionCall {
         logprobs: this.logprobLists(wire),
         finish_reason: reason.type,
         matched_stop: reason.matched ?? null,
-        ...this.told(ids),
-        ...this.toldPrompt(ids),
+        ...this.idField(ids),
+        ...this.promptIdField(ids),
       };
       return sglangReply.call.sendJson({
         ...this.envelope(),
@@ -107,31 +108,31 @@ class CompletionCall {
         logprobs: this.logprobLists(lost ? [] : step.wire),
         finish_reason: reason?.type ?? null,
         matched_stop: reason?.matched ?? null,
-        ...(lost ? {} : this.told(step.ids)),
-        ...(first ? this.toldPrompt(step.ids) : {}),
+        ...(lost ? {} : this.idField(step.ids)),
+        ...(first ? this.promptIdField(step.ids) : {}),
       };
       first = false;
       await exchange.event({ ...this.envelope(), choices: [shown] });
-      if (call.breaksStream(choice)) return;
+      if (call.breakStreamIfDue(choice)) return;
     }
     const usage = { ...this.envelope(), choices: [], usage: sglangReply.usage() };
     await call.endStream(...(request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
 
-  private told(ids: readonly number[] | undefined): object {
-    return this.tellsIds && ids !== undefined ? { token_ids: ids } : {};
+  private idField(ids: readonly number[] | undefined): object {
+    return this.reportsIds && ids !== undefined ? { token_ids: ids } : {};
   }
 
-  private toldPrompt(ids: readonly number[] | undefined): object {
-    return this.tellsIds && ids !== undefined ? { prompt_token_ids: this.sglangReply.promptIds } : {};
+  private promptIdField(ids: readonly number[] | undefined): object {
+    return this.reportsIds && ids !== undefined ? { prompt_token_ids: this.sglangReply.promptIds } : {};
   }
 
-  /** Here, unlike in chats, every server that knows the wish grants it in streams too. */
-  private get tellsIds(): boolean {
-    return this.request.return_token_ids === true && isOfAge(this.state, 'token_ids');
+  /** Unlike in chats, every release that knows `return_token_ids` supports it in streams as well. */
+  private get reportsIds(): boolean {
+    return this.request.return_token_ids === true && isAtLeast(this.state, 'token_ids');
   }
 
-  /** The old shape of parallel lists; null unless asked for. */
+  /** Logprobs in the older form of parallel lists; `null` when the request does not ask for them. */
   private logprobLists(wire: readonly WireToken[]): object | null {
     if ((this.request.logprobs ?? null) === null) return null;
     const { vocabulary, config } = this.state.context;
@@ -142,7 +143,7 @@ class CompletionCall {
       top_logprobs: wire.map(({ top }) =>
         Object.fromEntries(top.map((other) => [name(other.id), wireLogprob(other, config.logprobsMode)])),
       ),
-      // SGLang does not count it.
+      // SGLang does not compute text offsets.
       text_offset: wire.map(() => -1),
     };
   }

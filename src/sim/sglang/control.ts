@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { Exchange, RouteTable } from '../http.ts';
-import { MAX_LOGIT } from '../scenario.ts';
+import { MAX_LOGIT } from '../policy/scenario.ts';
 import { PAUSE_MODES, type SglangState } from './state.ts';
 
 const abortSchema = z.looseObject({ rid: z.string().nullish(), abort_all: z.boolean().nullish() });
@@ -16,7 +16,7 @@ const updateFields = {
   logits: z
     .record(z.string(), z.record(z.string(), z.array(z.number().min(-MAX_LOGIT).max(MAX_LOGIT))))
     .nullish()
-    .describe("the simulator's own: what the new weights change"),
+    .describe("the simulator's own field: the logits that the update changes"),
 };
 const diskSchema = z.looseObject({ model_path: z.string().min(1), load_format: z.string().nullish(), ...updateFields });
 const distributedSchema = z.looseObject({
@@ -28,11 +28,11 @@ const distributedSchema = z.looseObject({
 });
 type WeightUpdate = z.infer<z.ZodObject<typeof updateFields>>;
 
-/** Routes that pause, abort, and change weights. */
+/** The routes that pause generation, abort calls and update weights. */
 export function controlRoutes(state: SglangState): RouteTable {
   const { context } = state;
   const flush = (exchange: Exchange): void => {
-    if (state.busy) exchange.text(400, 'Flush cache failed: there are running or waiting requests.\n');
+    if (state.holdsCache) exchange.text(400, 'Flush cache failed: there are running or waiting requests.\n');
     else {
       context.engine.cache.clear();
       exchange.text(200, 'Cache flushed.\n');
@@ -40,8 +40,8 @@ export function controlRoutes(state: SglangState): RouteTable {
   };
   return {
     'POST /abort_request': async (exchange) => {
-      const { rid, abort_all: all } = parseAs(abortSchema, await exchange.body(), 'abort request');
-      if (all === true) context.engine.abort();
+      const { rid, abort_all: abortsAll } = parseAs(abortSchema, await exchange.body(), 'abort request');
+      if (abortsAll === true) context.engine.abort();
       else state.abort(rid ?? '');
       exchange.text(200, '');
     },
@@ -72,27 +72,31 @@ export function controlRoutes(state: SglangState): RouteTable {
   };
 }
 
-/** What cannot be done is a 400 that says so, and changes nothing. */
+/** Applies an update, or replies 400 with the reason when it is invalid; then nothing has changed. */
 async function updateWeights(exchange: Exchange, state: SglangState, update: WeightUpdate): Promise<void> {
   const { engine } = state.context;
   if (update.abort_all_requests === true) engine.abort();
   try {
-    const frozen = await state.exclusively(() => {
-      const calls = state.heldCalls;
-      putInEffect(state, update);
-      return calls;
+    const pausedCount = await state.exclusively(() => {
+      const count = state.pausedCallCount;
+      applyUpdate(state, update);
+      return count;
     });
-    exchange.json(200, { success: true, message: 'Succeeded to update model weights.', num_paused_requests: frozen });
+    exchange.json(200, {
+      success: true,
+      message: 'Succeeded to update model weights.',
+      num_paused_requests: pausedCount,
+    });
   } catch (reason) {
     if (!FloeError.is(reason)) throw reason;
     exchange.json(400, { success: false, message: reason.message, num_paused_requests: 0 });
   }
 }
 
-function putInEffect(state: SglangState, update: WeightUpdate): void {
+function applyUpdate(state: SglangState, update: WeightUpdate): void {
   const { weights, engine } = state.context;
-  const flushes = update.flush_cache ?? true;
-  if (flushes && state.busy) {
+  const flushesCache = update.flush_cache ?? true;
+  if (flushesCache && state.holdsCache) {
     throw new FloeError('conflict', 'Cache flush failed: paused requests hold it; pass flush_cache=false.');
   }
   const version = update.weight_version ?? null;
@@ -100,5 +104,5 @@ function putInEffect(state: SglangState, update: WeightUpdate): void {
   else if ((update.logits ?? null) !== null) {
     throw new FloeError('bad_request', 'logits: changed weights need a weight_version of their own');
   }
-  if (flushes) engine.cache.clear();
+  if (flushesCache) engine.cache.clear();
 }

@@ -1,26 +1,32 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { CallHead } from '../call-head.ts';
-import { failEarly } from '../early-fault.ts';
+import { applyEarlyFault } from '../fault-effects.ts';
 import type { Exchange } from '../http.ts';
-import type { SamplingParams } from '../run.ts';
-import type { FinishEvent } from '../sampled-call.ts';
+import type { CallHead, FinishEvent } from '../sampled-call.ts';
+import type { SamplingParams } from '../sampler.ts';
 import type { WireToken } from '../wire-choice.ts';
-import { boundedNewTokens, earlyReplies, nativeError } from './errors.ts';
+import { boundedNewTokens, faultReplies, nativeError } from './errors.ts';
 import { type LogprobTuple, SglangReply } from './reply.ts';
-import { cacheKey, checkFields, checkIds, type GenerateRequest, generateRequestSchema, sglangHead } from './request.ts';
-import { ENGINE_DEFAULTS, samplingParams, schemaConstraint } from './sampling.ts';
+import {
+  cacheSaltOf,
+  checkFields,
+  checkIds,
+  type GenerateRequest,
+  generateRequestSchema,
+  readCallHead,
+} from './request.ts';
+import { jsonSchemaConstraint, NO_SAMPLING_DEFAULTS, samplingParams } from './sampling.ts';
 import type { SglangState } from './state.ts';
 
-/** SGLang's bound for a request that gives none. */
+/** Maximum reply length of a request that gives none. */
 const DEFAULT_NEW_TOKENS = 128;
 
 /** POST /generate */
 export async function generate(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(generateRequestSchema, await exchange.body(), 'generate request');
-  const head = sglangHead(exchange, state, request);
+  const head = readCallHead(exchange, state, request);
   const stream = request.stream ?? false;
-  if (failEarly(exchange, head, stream, earlyReplies(exchange, state.context.config.maxModelLen))) return;
+  if (applyEarlyFault(exchange, head.plan, stream, faultReplies(exchange, state.context.config.maxModelLen))) return;
   checkFields(state, request, generateRequestSchema.shape);
   let begun = false;
   try {
@@ -31,7 +37,7 @@ export async function generate(exchange: Exchange, state: SglangState): Promise<
       return stream ? call.stream() : call.reply();
     });
   } catch (reason) {
-    // A stream has begun before the request is understood, so what is wrong with it is told within.
+    // SGLang starts a stream before it validates the request, so that errors are sent as events of the stream.
     if (!stream || begun || !FloeError.is(reason)) throw reason;
     exchange.beginStream();
     await exchange.event(nativeError(reason.message));
@@ -54,19 +60,19 @@ function newTask(state: SglangState, request: GenerateRequest): Task {
   if (hasText === hasIds) throw new FloeError('engine_rejected', 'Either text or input_ids should be provided.');
   const promptIds = hasIds ? checkIds(state, ids) : vocabulary.encode(text ?? '');
   const fields = request.sampling_params ?? {};
-  const asked =
+  const requestedTokens =
     fields.max_new_tokens ?? Math.min(DEFAULT_NEW_TOKENS, Math.max(1, config.maxModelLen - promptIds.length));
-  const params = samplingParams(fields, ENGINE_DEFAULTS, {
-    maxTokens: boundedNewTokens(config.maxModelLen, promptIds.length, asked),
+  const params = samplingParams(fields, NO_SAMPLING_DEFAULTS, {
+    maxTokens: boundedNewTokens(config.maxModelLen, promptIds.length, requestedTokens),
     seed: fields.sampling_seed ?? null,
-    constraint: schemaConstraint(fields.json_schema, engine.options.policy, promptIds),
+    constraint: jsonSchemaConstraint(fields.json_schema, engine.options.policy, promptIds),
   });
   return { promptIds, params, inputLogprobs: inputLogprobs(state, request, promptIds) };
 }
 
 /**
- * Tuples of the prompt from `logprob_start_len` on; the first token told of never has a logprob. A scripted policy has none for
- * a prompt, so more than that one is refused.
+ * Logprob tuples of prompt tokens from `logprob_start_len` on. The first of them never has a logprob; a scripted policy has none for
+ * the others, so a request for more than one is refused.
  */
 function inputLogprobs(state: SglangState, request: GenerateRequest, promptIds: readonly number[]): LogprobTuple[] {
   const start = request.logprob_start_len ?? -1;
@@ -99,7 +105,7 @@ class GenerateCall {
         endpoint: exchange.url.pathname,
         promptForm: (request.input_ids ?? null) === null ? 'text' : 'ids',
         stream: request.stream ?? false,
-        cacheSalt: cacheKey(request),
+        cacheSalt: cacheSaltOf(request),
         topCount: request.return_logprob === true ? (request.top_logprobs_num ?? 0) : 0,
       },
       task,
@@ -107,11 +113,11 @@ class GenerateCall {
   }
 
   async reply(): Promise<void> {
-    const so_far = new SoFar();
+    const progress = new ReplyProgress();
     for await (const step of this.sglangReply.steps()) {
-      so_far.add(step.text, step.ids, step.wire);
+      progress.add(step.text, step.ids, step.wire);
       if (step.finish !== null)
-        return this.sglangReply.call.sendJson(this.body(so_far, so_far.logprobs.length, step.finish));
+        return this.sglangReply.call.sendJson(this.body(progress, progress.logprobs.length, step.finish));
     }
   }
 
@@ -119,21 +125,21 @@ class GenerateCall {
     const { exchange, sglangReply } = this;
     const { choice, call } = sglangReply;
     const incremental = this.state.context.config.incrementalStreaming;
-    let shown = new SoFar();
+    let shown = new ReplyProgress();
     let logprobCount = 0;
     exchange.beginStream();
     for await (const step of sglangReply.steps()) {
       const lost = choice.wire.losesIds(step.text === '', step.finish !== null);
-      if (incremental) shown = new SoFar();
+      if (incremental) shown = new ReplyProgress();
       shown.add(step.text, lost ? [] : step.ids, lost ? [] : step.wire);
       logprobCount += lost ? 0 : step.wire.length;
       await exchange.event(this.body(shown, logprobCount, step.finish));
-      if (call.breaksStream(choice)) return;
+      if (call.breakStreamIfDue(choice)) return;
     }
     await call.endStream('[DONE]');
   }
 
-  private body(shown: SoFar, logprobCount: number, finish: FinishEvent | null): object {
+  private body(shown: ReplyProgress, logprobCount: number, finish: FinishEvent | null): object {
     const { request, sglangReply } = this;
     const promptIds = sglangReply.promptIds;
     return {
@@ -153,10 +159,10 @@ class GenerateCall {
   }
 }
 
-/** What a chunk shows: all of the reply so far, or the news alone. */
-class SoFar {
+/** The content of a chunk: the whole reply so far, or with incremental streaming only what is new. */
+class ReplyProgress {
   text = '';
-  /** Null: they are left out. */
+  /** `null` when a fault leaves ids out. */
   ids: number[] | null = [];
   readonly logprobs: WireToken[] = [];
 

@@ -1,27 +1,29 @@
 import { FloeError } from '../../core/errors.ts';
-import { rawField } from '../call-text.ts';
+import { type MessageDelta, parseJsonText, rawField } from '../reply-parser.ts';
 
-/** The parsers' names: those that the simulated model needs, and no others. */
+/** Names of the only parsers that the server has, those that the simulated model needs. */
 export const TOOL_CALL_PARSER = 'qwen25';
 export const REASONING_PARSER = 'qwen3';
 
-export const THINK_OPEN = '<think>';
-export const THINK_CLOSE = '</think>';
-export const CALL_OPEN = '<tool_call>\n';
-export const CALL_CLOSE = '\n</tool_call>';
+const THINK_OPEN = '<think>';
+const THINK_CLOSE = '</think>';
+const CALL_OPEN = '<tool_call>\n';
+const CALL_CLOSE = '\n</tool_call>';
 
-/** A call as the parser reads it: `parameters` is JSON text that has been written anew. */
-export type TextCall = { readonly name: string; readonly parameters: string };
+/** A parsed tool call; `parameters` is JSON text that was reformatted by {@link pythonJson}. */
+type TextCall = { readonly name: string; readonly parameters: string };
 
-/** Throws `engine_rejected` for a parser that this server does not have. */
+/** Throws `engine_rejected` for a parser that the server does not have. */
 export function checkParser(kind: 'tool_call_parser' | 'reasoning_parser', name: string): void {
-  const known = kind === 'tool_call_parser' ? TOOL_CALL_PARSER : REASONING_PARSER;
-  if (name !== known) throw new FloeError('engine_rejected', `Unsupported ${kind}: ${name}. It must be: ${known}`);
+  const supported = kind === 'tool_call_parser' ? TOOL_CALL_PARSER : REASONING_PARSER;
+  if (name !== supported) {
+    throw new FloeError('engine_rejected', `Unsupported ${kind}: ${name}. It must be: ${supported}`);
+  }
 }
 
 /**
- * Splits a whole reply into thinking and the rest, by its text alone. `forced`: the prompt opened the thinking, so the text
- * begins within it. Without an end, all of it is thinking.
+ * Splits the text of a whole reply into thinking and the rest. `forced`: the prompt opened the thinking block, so the text begins
+ * inside it. Without a closing delimiter, all of the text is thinking.
  */
 export function separateReasoning(
   text: string,
@@ -36,8 +38,8 @@ export function separateReasoning(
 }
 
 /**
- * Reads the calls of a whole reply, by its text alone: complete blocks that are JSON and name one of `tools`. What else there is
- * in or behind the first block is dropped, unless no call could be read at all: then the text is left as it is.
+ * Parses the calls in the text of a whole reply: complete blocks that are JSON and name one of `tools`. The returned text ends before
+ * the first block; when no block is a valid call, it is the whole text.
  */
 export function parseCalls(
   text: string,
@@ -50,30 +52,24 @@ export function parseCalls(
     const start = at + CALL_OPEN.length;
     const end = text.indexOf(CALL_CLOSE, start);
     if (end < 0) break;
-    const call = readCall(text.slice(start, end), tools);
+    const call = parseCall(text.slice(start, end), tools);
     if (call !== null) calls.push(call);
     at = text.indexOf(CALL_OPEN, end + CALL_CLOSE.length);
   }
   return calls.length === 0 ? { text, calls } : { text: text.slice(0, first).trim(), calls };
 }
 
-/** Null for text that is no JSON object, or names no tool of the request. */
-export function readCall(text: string, tools: ReadonlySet<string>): TextCall | null {
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    return null;
-  }
+/** Parses the text of one block; `null` when it is not a JSON object that names a tool of the request. */
+function parseCall(text: string, tools: ReadonlySet<string>): TextCall | null {
+  const value = parseJsonText(text);
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return null;
   const { name, parameters } = value as { readonly name?: unknown; readonly parameters?: unknown };
   if (typeof name !== 'string' || !tools.has(name)) return null;
-  const raw = rawField(text, isEmpty(parameters) ? 'arguments' : 'parameters');
-  return { name, parameters: respaced(raw ?? '{}') };
+  const raw = rawField(text, isFalsyInPython(parameters) ? 'arguments' : 'parameters');
+  return { name, parameters: pythonJson(raw ?? '{}') };
 }
 
-/** What Python counts as false. */
-function isEmpty(value: unknown): boolean {
+function isFalsyInPython(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) return !value;
   return Object.keys(value).length === 0;
 }
@@ -81,10 +77,10 @@ function isEmpty(value: unknown): boolean {
 const JSON_PARTS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 
 /**
- * Writes valid JSON text as Python's `json.dumps` does after reading it: a blank behind each comma and colon, no other white
- * space, escapes only where they must be. Numbers stay as they are written.
+ * Reformats valid JSON text as Python's `json.dumps` does: a space after each comma and colon, no other white space, and escapes only
+ * where they are required. Numbers stay as they are written.
  */
-export function respaced(text: string): string {
+export function pythonJson(text: string): string {
   const parts = text.match(JSON_PARTS) ?? [];
   return parts
     .map((part) => {
@@ -94,10 +90,147 @@ export function respaced(text: string): string {
     .join('');
 }
 
-/** Names of a request's tools. Entries that are no function with a name are left out. */
+/** Names of a request's tools. Entries that are not a function with a name are ignored. */
 export function toolNames(tools: readonly unknown[] | null | undefined): ReadonlySet<string> {
   const names = (tools ?? []).map(
     (tool) => (tool as { readonly function?: { readonly name?: unknown } })?.function?.name,
   );
   return new Set(names.filter((name) => typeof name === 'string'));
+}
+
+type TextStreamOptions = {
+  /** Whether the prompt opened the thinking block. */
+  readonly insideThinking: boolean;
+  /** Whether thinking is separated; when not, it stays in the content. */
+  readonly separateReasoning: boolean;
+  /** Names of the request's tools; `null` when calls are not parsed. */
+  readonly tools: ReadonlySet<string> | null;
+  readonly newCallId: (index: number) => string;
+};
+
+/** What one parsing step yields: a delta to show, `more` to take another step, or `wait` for more text. */
+type Step = MessageDelta | 'more' | 'wait';
+
+/**
+ * Parses a reply's text incrementally, by the same delimiters as whole replies. A call is shown when its block is complete, and nothing
+ * is taken back. Text after the first block is not shown; when no block was a valid call, all of it is shown as content at the end.
+ */
+export class ReplyTextStream {
+  private readonly options: TextStreamOptions;
+  private state: 'begin' | 'reasoning' | 'content' | 'calls';
+  /** Text that has not been assigned to a field yet. */
+  private buffer = '';
+  /** All text from the first block on, to be shown as content when the reply turns out to have no calls. */
+  private blocks = '';
+  private callCount = 0;
+
+  constructor(options: TextStreamOptions) {
+    this.options = options;
+    this.state = options.separateReasoning ? 'begin' : 'content';
+  }
+
+  get hasShownCalls(): boolean {
+    return this.callCount > 0;
+  }
+
+  /** Adds text and returns what a client is shown. `last`: the reply is complete. */
+  push(text: string, last: boolean): MessageDelta {
+    this.buffer += text;
+    if (this.state === 'calls') this.blocks += text;
+    const deltas: MessageDelta[] = [];
+    for (;;) {
+      const step = this.step(last);
+      if (step === 'wait') break;
+      if (step !== 'more') deltas.push(step);
+    }
+    return joinDeltas(deltas);
+  }
+
+  private step(last: boolean): Step {
+    switch (this.state) {
+      case 'begin':
+        return this.parseBegin(last);
+      case 'reasoning':
+        return this.showUpTo(THINK_CLOSE, last, 'reasoning');
+      case 'content':
+        return this.showUpTo(this.options.tools === null ? null : CALL_OPEN, last, 'content');
+      case 'calls':
+        return this.parseBlock(last);
+    }
+  }
+
+  private parseBegin(last: boolean): Step {
+    const opens = this.buffer.startsWith(THINK_OPEN);
+    if (!opens && !last && THINK_OPEN.startsWith(this.buffer)) return 'wait';
+    if (opens) this.buffer = this.buffer.slice(THINK_OPEN.length);
+    this.state = opens || this.options.insideThinking ? 'reasoning' : 'content';
+    return 'more';
+  }
+
+  /**
+   * Shows the buffer up to `delimiter`, which ends the state; text that may be the beginning of the delimiter waits. `null` for a
+   * state that lasts until the end.
+   */
+  private showUpTo(delimiter: string | null, last: boolean, field: 'reasoning' | 'content'): Step {
+    const index = delimiter === null ? -1 : this.buffer.indexOf(delimiter);
+    if (delimiter !== null && index >= 0) {
+      const shown = this.buffer.slice(0, index);
+      if (field === 'reasoning') {
+        this.buffer = this.buffer.slice(index + delimiter.length);
+        this.state = 'content';
+      } else {
+        this.buffer = this.buffer.slice(index);
+        this.blocks = this.buffer;
+        this.state = 'calls';
+      }
+      return { [field]: shown };
+    }
+    const end = this.buffer.length - (delimiter === null || last ? 0 : heldBackLength(this.buffer, delimiter));
+    if (end <= 0) return 'wait';
+    const shown = this.buffer.slice(0, end);
+    this.buffer = this.buffer.slice(end);
+    return { [field]: shown };
+  }
+
+  private parseBlock(last: boolean): Step {
+    const start = this.buffer.indexOf(CALL_OPEN);
+    const end = start < 0 ? -1 : this.buffer.indexOf(CALL_CLOSE, start + CALL_OPEN.length);
+    if (end >= 0) {
+      const call = parseCall(this.buffer.slice(start + CALL_OPEN.length, end), this.options.tools ?? new Set());
+      this.buffer = this.buffer.slice(end + CALL_CLOSE.length);
+      if (call === null) return 'more';
+      const index = this.callCount++;
+      const id = this.options.newCallId(index);
+      return {
+        calls: [
+          { index, id, name: call.name },
+          { index, argumentsText: call.parameters },
+        ],
+      };
+    }
+    if (!last || this.hasShownCalls || this.blocks === '') return 'wait';
+    const content = this.blocks;
+    this.blocks = '';
+    this.buffer = '';
+    return { content };
+  }
+}
+
+/** Length of the longest suffix of `text` that is a proper prefix of `delimiter`. */
+function heldBackLength(text: string, delimiter: string): number {
+  for (let length = Math.min(text.length, delimiter.length - 1); length > 0; length--) {
+    if (delimiter.startsWith(text.slice(text.length - length))) return length;
+  }
+  return 0;
+}
+
+function joinDeltas(deltas: readonly MessageDelta[]): MessageDelta {
+  const reasoning = deltas.map((delta) => delta.reasoning ?? '').join('');
+  const content = deltas.map((delta) => delta.content ?? '').join('');
+  const calls = deltas.flatMap((delta) => delta.calls ?? []);
+  return {
+    ...(reasoning === '' ? {} : { reasoning }),
+    ...(content === '' ? {} : { content }),
+    ...(calls.length === 0 ? {} : { calls }),
+  };
 }

@@ -1,38 +1,41 @@
 import type { Exchange } from '../http.ts';
 import { routedRows } from '../routed-experts.ts';
-import type { Alternative, SamplingParams } from '../run.ts';
-import { type CallShape, type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
+import type { Alternative } from '../run.ts';
+import { type CallOptions, type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
+import type { SamplingParams } from '../sampler.ts';
 import { type WireLogprob, type WireToken, wireLogprob } from '../wire-choice.ts';
 import type { SglangState } from './state.ts';
 
-/** `[logprob, id, text]`; the id is null only by a fault, the text unless it was asked for. */
+/** `[logprob, id, text]`. The id is `null` only by a fault; the text is `null` unless the request asks for it. */
 export type LogprobTuple = readonly [logprob: WireLogprob, id: number | null, text: string | null];
 
-/** One event of a reply. */
+/** One step of a reply that is being sampled. */
 export type ReplyStep = {
-  /** As told; undefined: the fault says to leave them out. */
+  /** Ids as sent; `undefined` when a fault leaves them out. */
   readonly ids: readonly number[] | undefined;
   readonly wire: readonly WireToken[];
   readonly text: string;
+  /** `null` except in the last step. */
   readonly finish: FinishEvent | null;
 };
 
-/** What `meta_info` is to hold beyond what it always does. */
-export type MetaInfoOptions = {
-  /** Logprobs to be listed, of tokens so far or of one chunk; null: none were asked for. */
+/** The optional content of `meta_info`. */
+type MetaInfoOptions = {
+  /** Logprobs to list, of all tokens so far or of one chunk; `null` when the request asks for none. */
   readonly logprobs: readonly WireToken[] | null;
-  /** How many logprobs there are so far. */
+  /** Number of logprobs of the reply so far. */
   readonly logprobCount: number;
+  /** Whether logprob tuples contain the token's text. */
   readonly withText: boolean;
   readonly topCount: number;
-  /** Tuples of the prompt. */
+  /** Logprob tuples of prompt tokens. */
   readonly inputLogprobs: readonly LogprobTuple[];
   readonly finish: FinishEvent | null;
-  /** First position that routed experts are told of; null: they were not asked for. */
+  /** First position of the routed experts to report; `null` when the request does not ask for them. */
   readonly routedFrom: number | null;
 };
 
-/** One reply being sampled for an SGLang route, and what the server knows of it. */
+/** One reply that is being sampled for an SGLang route, and the fields that all routes derive from it. */
 export class SglangReply {
   readonly call: SampledCall;
   readonly choice: SampledChoice;
@@ -45,13 +48,13 @@ export class SglangReply {
   constructor(
     exchange: Exchange,
     state: SglangState,
-    shape: CallShape,
+    options: CallOptions,
     task: { readonly promptIds: readonly number[]; readonly params: SamplingParams },
   ) {
     const { context } = state;
     this.state = state;
-    this.call = new SampledCall(exchange, context, shape);
-    this.choice = this.call.newChoice(task.promptIds, task.params, 0);
+    this.call = new SampledCall(exchange, context, options);
+    this.choice = this.call.addChoice(task.promptIds, task.params, 0);
     this.beganMs = context.clock.monotonicMs();
     this.retractedBefore = state.retractions;
     this.reasoning = context.mode === 'open_think' ? { tokens: 0, open: true } : null;
@@ -61,34 +64,35 @@ export class SglangReply {
     return this.call.head.requestId;
   }
 
-  /** Ids of the prompt as told; undefined: the fault says to leave them out. */
+  /** Prompt ids as sent; `undefined` when a fault leaves them out. */
   get promptIds(): readonly number[] | undefined {
     return this.choice.wire.promptIds(this.choice.promptIds);
   }
 
+  /** Samples the reply and updates the metrics. */
   async *steps(): AsyncGenerator<ReplyStep, void, undefined> {
     const { choice } = this;
     const { metrics, context } = this.state;
     for await (const event of this.call.events(choice)) {
       if (event.kind === 'start') {
         this.cachedTokens = event.cachedTokens;
-        metrics.started(choice.promptIds.length, event.cachedTokens);
+        metrics.countPrompt(choice.promptIds.length, event.cachedTokens);
         continue;
       }
       if (choice.sampled === event.tokens.length && event.tokens.length > 0) {
-        metrics.firstTokenAfter(context.clock.monotonicMs() - this.beganMs);
+        metrics.observeFirstToken(context.clock.monotonicMs() - this.beganMs);
       }
-      metrics.sampled(event.tokens.length);
+      metrics.countTokens(event.tokens.length);
       for (const { id } of event.tokens) this.countReasoning(id);
       const finish = event.kind === 'finish' ? event : null;
-      if (finish !== null) metrics.finished(finish.reason === 'abort');
+      if (finish !== null) metrics.countFinish(finish.reason === 'abort');
       const { ids, logprobs } = choice.wire.take(event.tokens);
       const text = event.pieces.map((piece) => piece.text).join('') + this.endText(finish);
       yield { ids, wire: logprobs, text, finish };
     }
   }
 
-  /** Null while the reply goes on. */
+  /** The `finish_reason` object; `null` while the reply continues. */
   finishReason(finish: FinishEvent | null): Record<string, unknown> | null {
     if (finish === null) return null;
     const { response_ids: ids } = finish.entry;
@@ -97,6 +101,7 @@ export class SglangReply {
     return { type: 'abort', message: 'The request was aborted.', status_code: null, err_type: null };
   }
 
+  /** The `meta_info` object. */
   metaInfo(options: MetaInfoOptions): Record<string, unknown> {
     const { finish, logprobs } = options;
     return {
@@ -114,35 +119,35 @@ export class SglangReply {
     };
   }
 
-  /** `metadata` of the OpenAI routes, and a part of `meta_info`. */
+  /** The policy versions: the `metadata` of the OpenAI routes, and a part of `meta_info`. */
   versions(finish: FinishEvent | null): object {
     const { weights, config } = this.state.context;
-    const version = finish?.spans.at(-1)?.version ?? weights.announced;
+    const version = finish?.spans.at(-1)?.version ?? weights.reportedVersion;
     return {
       weight_version: version,
       ...(config.reportVersions !== 'none' && finish !== null ? { weight_versions: finish.spans } : {}),
     };
   }
 
+  /** The usage object of the OpenAI routes. */
   usage(): object {
     const { prompt, completion, cached } = this.call.usage();
-    const { reportCachedTokens } = this.state.context.config;
     return {
       prompt_tokens: prompt,
       total_tokens: prompt + completion,
       completion_tokens: completion,
-      prompt_tokens_details: reportCachedTokens ? { cached_tokens: cached } : null,
+      prompt_tokens_details: { cached_tokens: cached },
       reasoning_tokens: this.reasoning?.tokens ?? 0,
     };
   }
 
-  /** The name in replies: the one that the request used, since a server answers to any, unless a fault says otherwise. */
-  modelName(asked: string | null | undefined): string {
-    const { identity, config } = this.state.context;
-    return identity.model === config.model ? (asked ?? 'default') : identity.model;
+  /** The model name in replies. SGLang accepts any name and repeats the request's, unless a fault changed the model. */
+  modelName(requested: string | null | undefined): string {
+    const { servedModel, config } = this.state.context;
+    return servedModel.name === config.model ? (requested ?? 'default') : servedModel.name;
   }
 
-  /** Base64 of int32 numbers, token by layer by rank, without a header. Nothing where the server does not record experts. */
+  /** Routed experts as base64 of int32 numbers in the order token, layer, rank; left out when the server does not record them. */
   routed(finish: FinishEvent, start: number): { readonly routed_experts?: string } {
     if (!this.state.context.config.routedExperts) return {};
     const { values } = routedRows(finish.entry, start);
@@ -153,7 +158,7 @@ export class SglangReply {
     return { routed_experts: data.toString('base64') };
   }
 
-  /** The end of turn has a text only when it is neither trimmed nor skipped. */
+  /** Text of the token that ended the turn, which is shown only when it is neither trimmed nor skipped. */
   private endText(finish: FinishEvent | null): string {
     const { includeStop, skipSpecial } = this.choice.params;
     const last = finish?.entry.response_ids.at(-1);
@@ -171,10 +176,10 @@ export class SglangReply {
   }
 
   private logprobFields(logprobs: readonly WireToken[], options: MetaInfoOptions): object {
-    const told = this.choice.wire.promptIds(this.choice.promptIds) !== undefined;
+    const hasIds = this.choice.wire.promptIds(this.choice.promptIds) !== undefined;
     const tuple = (id: number, logprob: WireLogprob): LogprobTuple => [
       logprob,
-      told ? id : null,
+      hasIds ? id : null,
       options.withText ? this.state.context.vocabulary.decode([id]) : null,
     ];
     const mode = this.state.context.config.logprobsMode;

@@ -1,19 +1,19 @@
-import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
-import type { CallHead } from '../call-head.ts';
 import type { SimConfig } from '../config.ts';
 import type { Exchange } from '../http.ts';
 import { messageSchema } from '../messages.ts';
-import { responseFormatSchema, toolChoiceSchema } from '../vllm/form.ts';
+import { responseFormatSchema, toolChoiceSchema } from '../requested-constraint.ts';
+import { type CallHead, newCallHead } from '../sampled-call.ts';
 import type { SglangState } from './state.ts';
 
-export type SglangAge = SimConfig['sglangAge'];
+type SglangAge = SimConfig['sglangAge'];
 
+/** Oldest first. */
 const AGES: readonly SglangAge[] = ['meta_info', 'token_ids', 'sglext', 'stream_ids'];
 
-/** Whether the server is of `age` or younger. */
-export function isOfAge(state: SglangState, age: SglangAge): boolean {
+/** Whether the simulated release is `age` or newer. */
+export function isAtLeast(state: SglangState, age: SglangAge): boolean {
   return AGES.indexOf(state.context.config.sglangAge) >= AGES.indexOf(age);
 }
 
@@ -36,8 +36,8 @@ const commonSampling = {
 };
 export type CommonSampling = { readonly [K in keyof typeof commonSampling]?: z.infer<(typeof commonSampling)[K]> };
 
-/** `sampling_params` of `/generate`. A name that the engine does not know is an error on every server. */
-export const nativeSamplingSchema = z.strictObject({
+/** `sampling_params` of `/generate`. An unknown name is an error, also on a server that is not strict. */
+const nativeSamplingSchema = z.strictObject({
   ...commonSampling,
   max_new_tokens: z.int().min(1).nullish(),
   sampling_seed: z.int().nullish(),
@@ -46,7 +46,7 @@ export const nativeSamplingSchema = z.strictObject({
   json_schema: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
 });
 
-/** What says whose call it is and what it may share the cache with. */
+/** Fields that identify the call and the cache entries that it may share. */
 const callFields = {
   rid: z.string().min(1).nullish(),
   session_id: z.string().nullish(),
@@ -83,7 +83,7 @@ const openAiFields = {
   user: z.string().nullish(),
 };
 
-/** What a conversation is rendered from. */
+/** The fields that a conversation is rendered from. */
 export const conversationFields = {
   messages: z.array(messageSchema).min(1),
   tools: z.array(z.unknown()).nullish(),
@@ -93,8 +93,8 @@ export const conversationFields = {
   reasoning_effort: z.union([z.string(), z.number()]).nullish(),
 };
 
-/** Requests for ids, and the age from which on a server knows them. */
-export const ID_FIELDS: Readonly<Record<string, SglangAge>> = {
+/** The request fields that ask for ids, and the oldest release that knows each. */
+const ID_FIELDS: Readonly<Record<string, SglangAge>> = {
   return_meta_info: 'meta_info',
   return_prompt_token_ids: 'meta_info',
   return_token_ids: 'token_ids',
@@ -129,7 +129,7 @@ export const completionRequestSchema = z.looseObject({
 });
 export type CompletionRequest = z.infer<typeof completionRequestSchema>;
 
-/** A scripted policy cannot obey these, so they are refused rather than ignored. */
+/** A scripted policy cannot honour these fields, so they are refused rather than ignored. */
 const UNSUPPORTED_FIELDS = [
   'echo',
   'logit_bias',
@@ -147,7 +147,7 @@ const UNSUPPORTED_FIELDS = [
   'return_entropy',
 ] as const;
 
-/** Fields that SGLang knows and that change nothing here. */
+/** Fields that SGLang knows and that have no effect here. */
 const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   ...UNSUPPORTED_FIELDS,
   'add_special_tokens',
@@ -170,8 +170,8 @@ const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Throws `engine_rejected` for a field that the simulator cannot honour and, when the server is strict, for one that a server of
- * its age does not know. `known` are the fields of the route's schema.
+ * Throws `engine_rejected` for a field that the simulator cannot honour and, when the server is strict, for a field that the
+ * simulated release does not know. `known` has the fields of the route's schema.
  */
 export function checkFields(state: SglangState, request: Readonly<Record<string, unknown>>, known: object): void {
   for (const field of UNSUPPORTED_FIELDS) {
@@ -184,40 +184,89 @@ export function checkFields(state: SglangState, request: Readonly<Record<string,
   for (const field of Object.keys(request)) {
     const age = ID_FIELDS[field];
     const isKnown = field in known || PASSIVE_FIELDS.has(field);
-    if (!isKnown || (age !== undefined && !isOfAge(state, age))) {
+    if (!isKnown || (age !== undefined && !isAtLeast(state, age))) {
       throw new FloeError('engine_rejected', `${field}: Extra inputs are not permitted`);
     }
   }
 }
 
+/** Where a chat reply reports token ids. */
+export type RequestedIds = {
+  /** In `meta_info`. */
+  readonly metaInfo: boolean;
+  /** Ids of the prompt and of the reply in the choice. */
+  readonly choicePrompt: boolean;
+  readonly choiceOutput: boolean;
+  /** In the reply's `sglext`; in a stream, in the second to last chunk. */
+  readonly extensionInput: boolean;
+  readonly extensionOutput: boolean;
+  /** In the choices of a stream's chunks. */
+  readonly chunkPrompt: boolean;
+  readonly chunkOutput: boolean;
+};
+
+/**
+ * Where the reply to `request` reports ids. Fields that the simulated release does not know are ignored. Throws `engine_rejected` for
+ * those that it knows but does not support in a stream.
+ */
+export function requestedIds(exchange: Exchange, state: SglangState, request: ChatRequest): RequestedIds {
+  const stream = request.stream ?? false;
+  const streamsIds = isAtLeast(state, 'stream_ids');
+  const metaInfo = request.return_meta_info === true;
+  const prompt = request.return_prompt_token_ids === true;
+  const output = request.return_token_ids === true && isAtLeast(state, 'token_ids');
+  if (stream) {
+    if (metaInfo) throw unsupportedInStreams('return_meta_info');
+    if (prompt && !streamsIds) throw unsupportedInStreams('return_prompt_token_ids');
+    if (output && !streamsIds) throw unsupportedInStreams('return_token_ids');
+  }
+  const extension = isAtLeast(state, 'sglext');
+  const isInExtension = (field: 'input' | 'output'): boolean =>
+    extension &&
+    (request[`return_${field}_ids_in_sglext`] === true || exchange.header(`x-sglext-return-${field}-ids`) === '1');
+  return {
+    metaInfo,
+    choicePrompt: prompt || output,
+    choiceOutput: output,
+    extensionInput: isInExtension('input'),
+    extensionOutput: isInExtension('output'),
+    chunkPrompt: stream && (prompt || output),
+    chunkOutput: stream && output,
+  };
+}
+
+function unsupportedInStreams(field: string): FloeError {
+  return new FloeError(
+    'engine_rejected',
+    `${field} is not supported with streaming. Please set stream=false when using ${field}=true.`,
+  );
+}
+
 type SessionFields = { readonly session_id?: string | null | undefined };
 
-/** Whose call it is: by the router's header, floe's own, or the body. */
-export function sessionOf(exchange: Exchange, request: SessionFields): string | null {
+/** The session id in the router's header, in floe's own header, or in the body; `null` when the caller named no session. */
+export function sessionIdOf(exchange: Exchange, request: SessionFields): string | null {
   return exchange.header('x-smg-routing-key') ?? exchange.header('x-session-id') ?? request.session_id ?? null;
 }
 
-/** Counts the call for the faults. No header names a call. */
-export function sglangHead(
+/** Counts the call for the fault injector. Unlike vLLM, SGLang takes the request id from the body only. */
+export function readCallHead(
   exchange: Exchange,
   { context }: SglangState,
   request: SessionFields & { readonly rid?: string | null | undefined },
 ): CallHead {
-  const sessionId = sessionOf(exchange, request);
-  const plan = context.faults.plan(sessionId);
-  if (plan.has('model_changed')) context.identity.changeModel();
-  return { requestId: request.rid ?? randomUUID().replaceAll('-', ''), sessionId, plan };
+  return newCallHead(context, request.rid ?? null, sessionIdOf(exchange, request));
 }
 
-/** Part of the prefix cache's key. */
-export function cacheKey(request: {
+/** The salt of the prefix cache: prompts share blocks only when both fields are equal. */
+export function cacheSaltOf(request: {
   cache_salt?: string | null | undefined;
   extra_key?: string | null | undefined;
 }): string {
   return JSON.stringify([request.cache_salt ?? '', request.extra_key ?? '']);
 }
 
-/** Throws `engine_rejected` for an id outside the vocabulary. */
+/** Returns `ids`. Throws `engine_rejected` for an id outside the vocabulary. */
 export function checkIds({ context }: SglangState, ids: readonly number[]): readonly number[] {
   const { vocabulary } = context;
   const unknown = ids.find((id) => !vocabulary.has(id));

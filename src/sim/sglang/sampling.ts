@@ -1,19 +1,20 @@
 import { FloeError } from '../../core/errors.ts';
 import type { SimConfig } from '../config.ts';
-import type { Constraint } from '../constraint.ts';
-import type { Policy } from '../policy.ts';
-import type { SamplingParams } from '../run.ts';
+import type { Constraint } from '../policy/constraint.ts';
+import type { Policy } from '../policy/policy.ts';
+import type { SamplingParams } from '../sampler.ts';
 import type { CommonSampling } from './request.ts';
 
-/** Nothing but what the engine itself says: what `/generate` begins from. */
-export const ENGINE_DEFAULTS: SimConfig['generationConfig'] = {};
+/** `/generate` ignores the model's generation config. */
+export const NO_SAMPLING_DEFAULTS: SimConfig['generationConfig'] = {};
 
-export type ReplyBounds = {
+type ReplyBounds = {
   readonly maxTokens: number;
   readonly seed: number | null;
   readonly constraint: Constraint | null;
 };
 
+/** The sampling parameters of a request; `defaults` replace parameters that it leaves out. */
 export function samplingParams(
   request: CommonSampling,
   defaults: SimConfig['generationConfig'],
@@ -40,10 +41,10 @@ export function samplingParams(
 }
 
 /**
- * The constraint that `json_schema` of `/generate` stands for. Throws `engine_rejected` for what is no schema, cannot be
- * checked, or that no reply fulfils.
+ * The constraint of `json_schema` in `/generate`; `null` without one. Throws `engine_rejected` for an invalid schema, and for one that
+ * no reply of the policy to this prompt satisfies.
  */
-export function schemaConstraint(
+export function jsonSchemaConstraint(
   schema: string | Readonly<Record<string, unknown>> | null | undefined,
   policy: Policy,
   promptIds: readonly number[],
@@ -54,8 +55,8 @@ export function schemaConstraint(
     schema: typeof schema === 'string' ? parsedSchema(schema) : schema,
     or_calls: false,
   };
-  if (policy.admits(promptIds, constraint)) return constraint;
-  throw new FloeError('engine_rejected', 'json_schema: the scenario has no reply that fulfils it');
+  if (policy.canSatisfy(promptIds, constraint)) return constraint;
+  throw new FloeError('engine_rejected', 'json_schema: no reply of the scenario satisfies it');
 }
 
 function parsedSchema(text: string): Readonly<Record<string, unknown>> {
@@ -63,7 +64,7 @@ function parsedSchema(text: string): Readonly<Record<string, unknown>> {
     const value: unknown = JSON.parse(text);
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Record<string, unknown>;
   } catch (cause) {
-    throw new FloeError('engine_rejected', `json_schema: is no JSON: ${(cause as Error).message}`, {}, cause);
+    throw new FloeError('engine_rejected', `json_schema: is not valid JSON: ${(cause as Error).message}`, {}, cause);
   }
-  throw new FloeError('engine_rejected', 'json_schema: is no JSON object');
+  throw new FloeError('engine_rejected', 'json_schema: is not a JSON object');
 }

@@ -1,23 +1,24 @@
 import { FloeError } from '../../core/errors.ts';
 import type { SimContext } from '../context.ts';
-import { SglangMetrics } from './metrics.ts';
+import { SglangMetrics } from '../metrics.ts';
 
 /**
- * How generation is paused. `abort` ends what runs; `retract` puts it back into the queue without its cache; `in_place`
- * freezes it with its cache.
+ * How running calls are paused: `abort` ends them, `retract` puts them back into the queue without their cache, `in_place` freezes them
+ * with their cache.
  */
 export const PAUSE_MODES = ['abort', 'retract', 'in_place'] as const;
-export type PauseMode = (typeof PAUSE_MODES)[number];
+type PauseMode = (typeof PAUSE_MODES)[number];
 
-/** What SGLang's routes share beyond the context of every face. */
+/** The state that SGLang's routes share in addition to the context of both APIs. */
 export class SglangState {
   readonly context: SimContext;
   readonly metrics: SglangMetrics;
-  private readonly live = new Set<string>();
+  /** Request ids of the calls in progress. */
+  private readonly inProgress = new Set<string>();
   private pausedBy: PauseMode | null = null;
-  private held: ReadonlySet<string> = new Set();
-  private timesRetracted = 0;
-  private updating = false;
+  private pausedCalls: ReadonlySet<string> = new Set();
+  private retractionCount = 0;
+  private isUpdating = false;
   private lastUpdate: Promise<unknown> = Promise.resolve();
 
   constructor(context: SimContext) {
@@ -25,75 +26,76 @@ export class SglangState {
     this.metrics = new SglangMetrics(context.config.model, context.engine);
   }
 
-  /** How often running calls have been put back into the queue. */
+  /** How often pauses have put running calls back into the queue. */
   get retractions(): number {
-    return this.timesRetracted;
+    return this.retractionCount;
   }
 
-  /** Calls that a pause holds in the middle of their replies. What came after the pause has not reached the engine. */
-  get heldCalls(): number {
-    return [...this.held].filter((rid) => this.live.has(rid)).length;
+  /** Number of calls that were in progress when the current pause began. Calls that arrive during it do not count. */
+  get pausedCallCount(): number {
+    return [...this.pausedCalls].filter((rid) => this.inProgress.has(rid)).length;
   }
 
-  /** Whether calls hold cache, so that it cannot be flushed. */
-  get busy(): boolean {
-    if (this.pausedBy === null) return !this.updating && this.live.size > 0;
-    return this.pausedBy === 'in_place' && this.heldCalls > 0;
+  /** Whether calls use the cache, so that it cannot be flushed. */
+  get holdsCache(): boolean {
+    if (this.pausedBy === null) return !this.isUpdating && this.inProgress.size > 0;
+    return this.pausedBy === 'in_place' && this.pausedCallCount > 0;
   }
 
-  /** Does `work` as the call `rid`. Throws `engine_rejected` when a call of this id is under way. */
+  /** Runs `work` as the call `rid`. Throws `engine_rejected` when a call with this id is in progress. */
   async track<T>(rid: string, work: () => Promise<T>): Promise<T> {
-    if (this.live.has(rid)) throw new FloeError('engine_rejected', `Duplicate request ID detected: ${rid}`);
-    this.live.add(rid);
+    if (this.inProgress.has(rid)) throw new FloeError('engine_rejected', `Duplicate request ID detected: ${rid}`);
+    this.inProgress.add(rid);
     try {
       return await work();
     } finally {
-      this.live.delete(rid);
+      this.inProgress.delete(rid);
     }
   }
 
-  /** Aborts every call whose id begins with `prefix`. An empty one matches nothing. */
+  /** Aborts every call whose id begins with `prefix`. An empty prefix matches none. */
   abort(prefix: string): void {
-    if (prefix !== '') this.context.engine.abort([...this.live].filter((rid) => rid.startsWith(prefix)));
+    if (prefix !== '') this.context.engine.abort([...this.inProgress].filter((rid) => rid.startsWith(prefix)));
   }
 
+  /** Pauses generation; resolves when the calls that `abort` ends have ended. */
   async pause(mode: PauseMode): Promise<void> {
     const { engine } = this.context;
-    if (this.pausedBy === null) this.held = new Set(this.live);
+    if (this.pausedBy === null) this.pausedCalls = new Set(this.inProgress);
     this.pausedBy = mode;
     if (mode === 'retract') {
-      this.timesRetracted++;
-      this.metrics.retractedAll(this.heldCalls);
+      this.retractionCount++;
+      this.metrics.countRetractions(this.pausedCallCount);
     }
     await engine.pause(mode === 'abort' ? 'abort' : 'keep');
   }
 
   resume(): void {
     this.pausedBy = null;
-    this.held = new Set();
-    if (!this.updating) this.context.engine.resume();
+    this.pausedCalls = new Set();
+    if (!this.isUpdating) this.context.engine.resume();
   }
 
   /**
-   * Does `work` while nothing is sampled: at once when paused, else when the calls under way have ended; others wait. One
-   * after the other.
+   * Runs `work` while nothing is sampled: immediately during a pause, else when the calls in progress have ended, while later calls
+   * wait. Concurrent requests run one after another.
    */
   exclusively<T>(work: () => T): Promise<T> {
-    const turn = this.lastUpdate.then(() => this.whileQuiet(work));
-    this.lastUpdate = turn.catch(() => {});
-    return turn;
+    const update = this.lastUpdate.then(() => this.whileIdle(work));
+    this.lastUpdate = update.catch(() => {});
+    return update;
   }
 
-  private async whileQuiet<T>(work: () => T): Promise<T> {
+  private async whileIdle<T>(work: () => T): Promise<T> {
     const { engine } = this.context;
     if (this.pausedBy !== null) return work();
-    this.updating = true;
+    this.isUpdating = true;
     try {
       await engine.pause('wait');
       return work();
     } finally {
-      this.updating = false;
-      // Someone may have paused meanwhile; then it stays so.
+      this.isUpdating = false;
+      // A pause that was requested during the update stays in effect.
       if (this.pausedBy === null) engine.resume();
     }
   }

@@ -1,17 +1,18 @@
 import { FloeError } from '../../core/errors.ts';
-import { ReplyParser } from '../chat-reply.ts';
+import type { SimContext } from '../context.ts';
 import { messageSchema, templateMessages } from '../messages.ts';
-import type { SamplingParams } from '../run.ts';
+import { ReplyParser } from '../reply-parser.ts';
+import { parsesToolCalls, requestedConstraint } from '../requested-constraint.ts';
+import type { SamplingParams } from '../sampler.ts';
 import { renderChat } from '../template.ts';
-import { boundedMaxTokens, checkModel, type VllmContext } from './context.ts';
-import { demandedForm, readsCalls } from './form.ts';
+import { boundedMaxTokens, checkModel } from './context.ts';
 import { type ChatRequest, refuseUnsupported, samplingParams, type TokenizeChatRequest } from './request.ts';
 
 /** What a chat request comes down to for the engine. */
 export type ChatTask = { readonly promptIds: readonly number[]; readonly params: SamplingParams };
 
 /** Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
-export function chatTask(context: VllmContext, request: ChatRequest): ChatTask {
+export function chatTask(context: SimContext, request: ChatRequest): ChatTask {
   checkModel(context, request.model);
   refuseUnsupported(request, 'chat');
   if ((request.top_logprobs ?? 0) > 0 && request.logprobs !== true) {
@@ -20,12 +21,12 @@ export function chatTask(context: VllmContext, request: ChatRequest): ChatTask {
   const promptIds = chatPromptIds(context, request);
   const asked = request.max_completion_tokens ?? request.max_tokens ?? null;
   const maxTokens = boundedMaxTokens(context.engine.options.maxModelLen, promptIds.length, asked);
-  const constraint = demandedForm(request, context.engine.options.policy, promptIds);
+  const constraint = requestedConstraint(request, context.engine.options.policy, promptIds);
   return { promptIds, params: samplingParams(request, context.config.generationConfig, maxTokens, constraint) };
 }
 
 /** Renders and encodes a chat request's prompt. */
-export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest): number[] {
+export function chatPromptIds(context: SimContext, request: TokenizeChatRequest): number[] {
   const continued = request.continue_final_message ?? false;
   const open = request.add_generation_prompt ?? true;
   if (continued && open) {
@@ -52,20 +53,20 @@ export function chatPromptIds(context: VllmContext, request: TokenizeChatRequest
 }
 
 /** Whether the prompt ends within thinking. */
-export function opensThinking(context: VllmContext, request: ChatRequest): boolean {
+export function promptOpensThinking(context: SimContext, request: ChatRequest): boolean {
   return context.mode === 'open_think' && (request.add_generation_prompt ?? true);
 }
 
 /** Reads the replies to a chat request, as the server's reasoning and tool parsers do. */
 export function chatParser(
-  context: VllmContext,
+  context: SimContext,
   request: ChatRequest,
   newCallId: (index: number) => string,
 ): ReplyParser {
   return new ReplyParser({
     special: context.vocabulary.special,
-    insideThinking: opensThinking(context, request),
-    parseCalls: readsCalls(request),
+    insideThinking: promptOpensThinking(context, request),
+    parseCalls: parsesToolCalls(request),
     newCallId,
   });
 }

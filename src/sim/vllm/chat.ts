@@ -1,39 +1,41 @@
-import { type CallHead, callHead } from '../call-head.ts';
-import type { MessageDelta, ReplyParser } from '../chat-reply.ts';
+import type { SimContext } from '../context.ts';
 import type { Exchange } from '../http.ts';
+import type { MessageDelta, ReplyParser } from '../reply-parser.ts';
+import { forcesToolCall } from '../requested-constraint.ts';
 import { routedNpy } from '../routed-experts.ts';
 import type { SampledToken } from '../run.ts';
-import { type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
-import type { WireToken } from '../wire-choice.ts';
-import { failAsVllm } from './call.ts';
-import { type ChatTask, chatParser, chatTask, opensThinking } from './chat-task.ts';
-import type { VllmContext } from './context.ts';
-import { forcesCalls } from './form.ts';
-import { wireDelta, wireMessage } from './message.ts';
+import { type CallHead, type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
+import { chatLogprobs, type WireToken } from '../wire-choice.ts';
+import { type ChatTask, chatParser, chatTask, promptOpensThinking } from './chat-task.ts';
+import { applyEarlyVllmFault, readCallHead } from './context.ts';
+import { ThinkingTokenCounter, wireDelta, wireMessage, wireUsage } from './reply-fields.ts';
 import { type ChatRequest, chatRequestSchema, parseRequest } from './request.ts';
-import { chatLogprobs, ThinkingCount, wireUsage } from './wire.ts';
 
 const CHAT_PATH = '/v1/chat/completions';
 
-function newCallIds(context: VllmContext, { sessionId, plan }: CallHead): (index: number) => string {
-  return context.callIds.forReply(sessionId, plan.has('duplicate_call_ids'));
+function newCallIds(context: SimContext, { sessionId, plan }: CallHead): (index: number) => string {
+  return context.toolCallIds.forReply(sessionId, plan.has('duplicate_call_ids'));
 }
 
 /** POST /v1/chat/completions */
-export async function chatCompletions(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function chatCompletions(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, chatRequestSchema, await exchange.body(), 'chat completion request');
-  const head = callHead(exchange, context, request);
-  if (failAsVllm(exchange, context, head, request.stream ?? false)) return;
+  const head = readCallHead(exchange, context, request);
+  if (applyEarlyVllmFault(exchange, context, head, request.stream ?? false)) return;
   const call = new ChatCall(exchange, context, request, head, chatTask(context, request));
   await (request.stream === true ? call.stream() : call.reply());
 }
 
-type ChoiceState = { readonly sampled: SampledChoice; readonly parser: ReplyParser; readonly thinking: ThinkingCount };
+type ChoiceState = {
+  readonly sampled: SampledChoice;
+  readonly parser: ReplyParser;
+  readonly thinking: ThinkingTokenCounter;
+};
 
 /** One chat call: its choices are sampled side by side. */
 class ChatCall {
   private readonly exchange: Exchange;
-  private readonly context: VllmContext;
+  private readonly context: SimContext;
   private readonly request: ChatRequest;
   private readonly promptIds: readonly number[];
   private readonly call: SampledCall;
@@ -41,7 +43,7 @@ class ChatCall {
   private readonly withIds: boolean;
   private readonly withLogprobs: boolean;
 
-  constructor(exchange: Exchange, context: VllmContext, request: ChatRequest, head: CallHead, task: ChatTask) {
+  constructor(exchange: Exchange, context: SimContext, request: ChatRequest, head: CallHead, task: ChatTask) {
     this.exchange = exchange;
     this.context = context;
     this.request = request;
@@ -60,9 +62,9 @@ class ChatCall {
       topCount: this.withLogprobs ? (request.top_logprobs ?? 0) : 0,
     });
     this.choices = Array.from({ length: request.n ?? 1 }, (_, index) => ({
-      sampled: this.call.newChoice(task.promptIds, task.params, index),
+      sampled: this.call.addChoice(task.promptIds, task.params, index),
       parser: chatParser(context, request, newCallIds(context, head)),
-      thinking: new ThinkingCount(context.vocabulary.special, opensThinking(context, request)),
+      thinking: new ThinkingTokenCounter(context.vocabulary.special, promptOpensThinking(context, request)),
     }));
   }
 
@@ -74,7 +76,7 @@ class ChatCall {
       service_tier: null,
       // The real one ends with a digest of the server's configuration.
       system_fingerprint: `vllm-${this.context.config.version}-00000000`,
-      usage: wireUsage(this.context, this.call.usage(), this.reasoning),
+      usage: wireUsage(this.call.usage(), this.reasoning),
       prompt_logprobs: null,
       prompt_token_ids: (this.withIds ? this.choices[0]?.sampled.wire.promptIds(this.promptIds) : null) ?? null,
       prompt_text: null,
@@ -90,7 +92,7 @@ class ChatCall {
     const usage = {
       ...this.envelope('chat.completion.chunk'),
       choices: [],
-      usage: wireUsage(this.context, this.call.usage(), this.reasoning),
+      usage: wireUsage(this.call.usage(), this.reasoning),
     };
     await this.call.endStream(...(this.request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
@@ -108,7 +110,7 @@ class ChatCall {
     for await (const event of this.call.events(sampled)) {
       if (event.kind === 'start') continue;
       parser.push(event.pieces);
-      thinking.take(event.tokens);
+      thinking.count(event.tokens);
       const wire = sampled.wire.take(event.tokens);
       named &&= wire.ids !== undefined;
       for (const id of wire.ids ?? []) ids.push(id);
@@ -118,7 +120,7 @@ class ChatCall {
     const { parsed } = parser;
     return {
       index: sampled.index,
-      message: wireMessage(this.request, parsed, forcesCalls(this.request)),
+      message: wireMessage(this.request, parsed, forcesToolCall(this.request)),
       logprobs: this.withLogprobs ? { content: logprobs } : null,
       routed_experts: null,
       ...this.finishFields(parsed.calls.length > 0, finish),
@@ -141,10 +143,10 @@ class ChatCall {
       }
       if (event.kind === 'start') continue;
       const delta = parser.push(event.pieces);
-      thinking.take(event.tokens);
-      const finishing = event.kind === 'finish' ? this.finishFields(parser.showedCalls, event) : null;
+      thinking.count(event.tokens);
+      const finishing = event.kind === 'finish' ? this.finishFields(parser.hasShownCalls, event) : null;
       await this.eventChunk(sampled, event.tokens, delta, finishing);
-      if (this.call.breaksStream(sampled)) return;
+      if (this.call.breakStreamIfDue(sampled)) return;
     }
   }
 
@@ -200,6 +202,6 @@ class ChatCall {
 
   private envelope(object: string): object {
     const { head, created } = this.call;
-    return { id: `chatcmpl-${head.requestId}`, object, created, model: this.context.identity.model };
+    return { id: `chatcmpl-${head.requestId}`, object, created, model: this.context.servedModel.name };
   }
 }

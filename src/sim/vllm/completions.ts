@@ -1,11 +1,11 @@
 import { FloeError } from '../../core/errors.ts';
-import { type CallHead, callHead } from '../call-head.ts';
+import type { SimContext } from '../context.ts';
 import type { Exchange } from '../http.ts';
 import { routedNpy } from '../routed-experts.ts';
-import { type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
-import { type WireToken, wireLogprob } from '../wire-choice.ts';
-import { failAsVllm } from './call.ts';
-import { boundedMaxTokens, checkModel, type VllmContext } from './context.ts';
+import { type CallHead, type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
+import { tokenName, type WireToken, wireLogprob } from '../wire-choice.ts';
+import { applyEarlyVllmFault, boundedMaxTokens, checkModel, readCallHead } from './context.ts';
+import { wireUsage } from './reply-fields.ts';
 import {
   type CompletionRequest,
   completionRequestSchema,
@@ -13,7 +13,6 @@ import {
   refuseUnsupported,
   samplingParams,
 } from './request.ts';
-import { tokenName, wireUsage } from './wire.ts';
 
 const COMPLETIONS_PATH = '/v1/completions';
 
@@ -21,16 +20,16 @@ const COMPLETIONS_PATH = '/v1/completions';
 const DEFAULT_MAX_TOKENS = 16;
 
 /** POST /v1/completions */
-export async function completions(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function completions(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, completionRequestSchema, await exchange.body(), 'completion request');
-  const head = callHead(exchange, context, request);
-  if (failAsVllm(exchange, context, head, request.stream ?? false)) return;
+  const head = readCallHead(exchange, context, request);
+  if (applyEarlyVllmFault(exchange, context, head, request.stream ?? false)) return;
   const call = new CompletionCall(exchange, context, request, head, completionPrompts(context, request));
   await (request.stream === true ? call.stream() : call.reply());
 }
 
 /** The prompts of a completion request as ids. Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
-export function completionPrompts(context: VllmContext, request: CompletionRequest): number[][] {
+export function completionPrompts(context: SimContext, request: CompletionRequest): number[][] {
   checkModel(context, request.model);
   refuseUnsupported(request, 'completions');
   if (request.echo === true) throw new FloeError('engine_rejected', 'echo is not supported by the simulated engine');
@@ -39,7 +38,7 @@ export function completionPrompts(context: VllmContext, request: CompletionReque
 
 /** Reply length in effect. */
 export function completionMaxTokens(
-  context: VllmContext,
+  context: SimContext,
   request: CompletionRequest,
   promptIds: readonly number[],
 ): number {
@@ -49,7 +48,7 @@ export function completionMaxTokens(
 }
 
 /** Prompts as ids. Throws `engine_rejected` for an id outside the vocabulary. */
-function promptLists(context: VllmContext, prompt: CompletionRequest['prompt']): number[][] {
+function promptLists(context: SimContext, prompt: CompletionRequest['prompt']): number[][] {
   const { vocabulary } = context;
   if (typeof prompt === 'string') return [vocabulary.encode(prompt)];
   const lists = (typeof prompt[0] === 'number' ? [prompt] : prompt) as (string | number[])[];
@@ -66,14 +65,14 @@ type ChoiceState = { readonly sampled: SampledChoice; textLength: number };
 /** One completion call: `n` choices per prompt, sampled side by side. */
 class CompletionCall {
   private readonly exchange: Exchange;
-  private readonly context: VllmContext;
+  private readonly context: SimContext;
   private readonly request: CompletionRequest;
   private readonly call: SampledCall;
   private readonly choices: ChoiceState[];
 
   constructor(
     exchange: Exchange,
-    context: VllmContext,
+    context: SimContext,
     request: CompletionRequest,
     head: CallHead,
     prompts: number[][],
@@ -96,7 +95,7 @@ class CompletionCall {
     });
     this.choices = tasks.flatMap(({ promptIds, params }) =>
       Array.from({ length: request.n ?? 1 }, (_, sample) => ({
-        sampled: this.call.newChoice(promptIds, params, sample),
+        sampled: this.call.addChoice(promptIds, params, sample),
         textLength: 0,
       })),
     );
@@ -104,13 +103,13 @@ class CompletionCall {
 
   async reply(): Promise<void> {
     const choices = await Promise.all(this.choices.map((choice) => this.wholeChoice(choice)));
-    this.call.sendJson({ ...this.envelope(), choices, usage: wireUsage(this.context, this.call.usage()) });
+    this.call.sendJson({ ...this.envelope(), choices, usage: wireUsage(this.call.usage()) });
   }
 
   async stream(): Promise<void> {
     this.exchange.beginStream();
     await Promise.all(this.choices.map((choice) => this.streamChoice(choice)));
-    const usage = { ...this.envelope(), choices: [], usage: wireUsage(this.context, this.call.usage()) };
+    const usage = { ...this.envelope(), choices: [], usage: wireUsage(this.call.usage()) };
     await this.call.endStream(...(this.request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
 
@@ -158,7 +157,7 @@ class CompletionCall {
         ...(withIds && first ? { prompt_token_ids: sampled.wire.promptIds(sampled.promptIds) } : {}),
       });
       first = false;
-      if (this.call.breaksStream(sampled)) return;
+      if (this.call.breakStreamIfDue(sampled)) return;
     }
   }
 
@@ -203,7 +202,7 @@ class CompletionCall {
 
   private envelope(): object {
     const { head, created } = this.call;
-    return { id: `cmpl-${head.requestId}`, object: 'text_completion', created, model: this.context.identity.model };
+    return { id: `cmpl-${head.requestId}`, object: 'text_completion', created, model: this.context.servedModel.name };
   }
 }
 

@@ -1,28 +1,48 @@
 import { FloeError } from '../../core/errors.ts';
 import type { SimContext } from '../context.ts';
+import { applyEarlyFault } from '../fault-effects.ts';
 import type { Exchange } from '../http.ts';
+import { type CallHead, newCallHead } from '../sampled-call.ts';
 
-/** What vLLM's routes share. */
-export type VllmContext = SimContext;
+/** The request fields that identify a call. */
+type CallIdentity = {
+  readonly request_id?: string | null | undefined;
+  readonly session_id?: string | null | undefined;
+};
 
-/** Refuses another model's name, as vLLM. */
-export function checkModel(context: VllmContext, model: string | null | undefined): void {
-  if (model !== undefined && model !== null && model !== '' && !context.identity.answersTo(model)) {
-    const known = `Valid aliases: ${context.identity.model}.`;
-    throw new FloeError('not_found', `The model \`${model}\` does not exist. ${known}`, { param: 'model' });
+/** Counts a call for the fault injector. The headers `X-Request-Id` and `X-Session-ID` take precedence over the body's fields. */
+export function readCallHead(exchange: Exchange, context: SimContext, request: CallIdentity): CallHead {
+  const requestId = exchange.header('x-request-id') ?? request.request_id ?? null;
+  return newCallHead(context, requestId, exchange.header('x-session-id') ?? request.session_id ?? null);
+}
+
+/** Applies the faults that replace the whole reply, in vLLM's words; see {@link applyEarlyFault}. */
+export function applyEarlyVllmFault(exchange: Exchange, context: SimContext, head: CallHead, stream: boolean): boolean {
+  const { maxModelLen } = context.engine.options;
+  return applyEarlyFault(exchange, head.plan, stream, {
+    errorBody: vllmError,
+    replyContextOverflow: () => replyVllmError(exchange, contextOverflow(maxModelLen, maxModelLen + 1)),
+  });
+}
+
+/** Throws `not_found`, as vLLM does, when a request names another model. */
+export function checkModel(context: SimContext, model: string | null | undefined): void {
+  if (model !== undefined && model !== null && model !== '' && !context.servedModel.accepts(model)) {
+    const aliases = `Valid aliases: ${context.servedModel.name}.`;
+    throw new FloeError('not_found', `The model \`${model}\` does not exist. ${aliases}`, { param: 'model' });
   }
 }
 
-/** vLLM's error object. `param` names the field that is to blame, where vLLM does. */
+/** vLLM's error object. `param` names the invalid field; `null` where vLLM names none. */
 export function vllmError(message: string, status: number, param: string | null = null, type?: string): object {
-  const usual = status === 404 ? 'NotFoundError' : status < 500 ? 'BadRequestError' : 'InternalServerError';
-  return { error: { message, type: type ?? usual, param, code: status } };
+  const defaultType = status === 404 ? 'NotFoundError' : status < 500 ? 'BadRequestError' : 'InternalServerError';
+  return { error: { message, type: type ?? defaultType, param, code: status } };
 }
 
-/** How a number beyond its bounds is worded in a schema's issue. */
+/** Matches a schema's message about a number outside its range. */
 const OUT_OF_RANGE = /^Too (small|big): expected (number|int)/;
 
-/** Every 4xx that is no 404 is a 400 in vLLM. */
+/** Sends an error as vLLM does: invalid requests (422) are a 400, and `param` names the invalid field. */
 export function replyVllmError(exchange: Exchange, error: FloeError): void {
   const status = error.status === 422 ? 400 : error.status;
   const { param, issues } = error.details;
@@ -34,13 +54,13 @@ export function replyVllmError(exchange: Exchange, error: FloeError): void {
     exchange.json(status, vllmError(error.message, status, named, shape === null ? undefined : 'Bad Request'));
     return;
   }
-  // Numbers out of their range are looked at by vLLM itself, what has the wrong type by its reader of requests.
-  const ranged = OUT_OF_RANGE.test(issue.message);
-  const field = ranged ? (issue.path.split('.').at(-1) ?? null) : `body.${issue.path}`;
-  exchange.json(status, vllmError(error.message, status, field, ranged ? undefined : 'Bad Request'));
+  // vLLM itself checks the ranges of numbers and names the bare field; its request parser checks types and names the path in the body.
+  const isOutOfRange = OUT_OF_RANGE.test(issue.message);
+  const field = isOutOfRange ? (issue.path.split('.').at(-1) ?? null) : `body.${issue.path}`;
+  exchange.json(status, vllmError(error.message, status, field, isOutOfRange ? undefined : 'Bad Request'));
 }
 
-/** vLLM's refusal of a prompt that leaves no room for a reply. */
+/** vLLM's error for a prompt that fills the whole context. */
 export function contextOverflow(maxModelLen: number, promptTokens: number): FloeError {
   return new FloeError(
     'engine_rejected',
@@ -50,17 +70,17 @@ export function contextOverflow(maxModelLen: number, promptTokens: number): Floe
 }
 
 /**
- * Bounds a reply by the context length: a bound beyond the room behind the prompt is lowered to it. Throws `engine_rejected` with
- * vLLM's words when the prompt alone, or `asked` alone, does not fit.
+ * The maximum reply length in tokens: `requested`, limited to the context length that the prompt leaves; `null` requests all of it.
+ * Throws `engine_rejected` in vLLM's words when the prompt alone, or `requested` alone, exceeds the context length.
  */
-export function boundedMaxTokens(maxModelLen: number, promptTokens: number, asked: number | null): number {
+export function boundedMaxTokens(maxModelLen: number, promptTokens: number, requested: number | null): number {
   if (promptTokens >= maxModelLen) throw contextOverflow(maxModelLen, promptTokens);
-  if (asked !== null && asked > maxModelLen) {
+  if (requested !== null && requested > maxModelLen) {
     throw new FloeError(
       'engine_rejected',
-      `max_tokens=${asked} cannot be greater than max_model_len=${maxModelLen}. Please request fewer output tokens. (parameter=max_tokens, value=${asked})`,
+      `max_tokens=${requested} cannot be greater than max_model_len=${maxModelLen}. Please request fewer output tokens. (parameter=max_tokens, value=${requested})`,
       { param: 'max_tokens' },
     );
   }
-  return Math.min(asked ?? maxModelLen, maxModelLen - promptTokens);
+  return Math.min(requested ?? maxModelLen, maxModelLen - promptTokens);
 }

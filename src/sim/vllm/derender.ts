@@ -1,14 +1,15 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
+import type { SimContext } from '../context.ts';
 import type { Exchange } from '../http.ts';
+import { forcesToolCall } from '../requested-constraint.ts';
 import { VisibleText } from '../visible-text.ts';
+import { tokenName } from '../wire-choice.ts';
 import { chatParser } from './chat-task.ts';
-import { checkModel, type VllmContext, vllmError } from './context.ts';
-import { forcesCalls } from './form.ts';
-import { wireMessage } from './message.ts';
+import { checkModel, vllmError } from './context.ts';
+import { wireMessage } from './reply-fields.ts';
 import { type ChatRequest, chatRequestSchema, parseRequest } from './request.ts';
-import { tokenName } from './wire.ts';
 
 const idsSchema = z.array(z.int().min(0));
 
@@ -51,7 +52,7 @@ const derenderSchema = z.looseObject({
  * POST /v1/chat/completions/derender: a chat completion made of sampled ids, by the server's own parsers. With
  * `derenderEnd: kept` it shows, as vLLM's does, what the coupled route hides: the id that ended the turn and a stop string.
  */
-export async function derenderChat(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function derenderChat(exchange: Exchange, context: SimContext): Promise<void> {
   const body = await exchange.body();
   if (typeof body === 'object' && body !== null && 'stream' in body && body.stream === true) {
     exchange.json(501, vllmError('Streaming derender is not supported by the simulated engine.', 501));
@@ -74,7 +75,7 @@ export async function derenderChat(exchange: Exchange, context: VllmContext): Pr
     id: response.request_id ?? '',
     object: 'chat.completion',
     created: Math.floor(context.clock.nowMs() / 1000),
-    model: context.identity.model,
+    model: context.servedModel.name,
     choices,
     usage: { prompt_tokens: prompt, total_tokens: prompt + completion, completion_tokens: completion },
     prompt_logprobs: null,
@@ -82,19 +83,19 @@ export async function derenderChat(exchange: Exchange, context: VllmContext): Pr
   });
 }
 
-function derendered(exchange: Exchange, context: VllmContext, chat: ChatRequest, choice: GeneratedChoice): object {
+function derendered(exchange: Exchange, context: SimContext, chat: ChatRequest, choice: GeneratedChoice): object {
   const ids = choice.token_ids ?? [];
   if (ids.length === 0) {
     throw new FloeError('engine_rejected', `choice ${choice.index} has empty or null token_ids`);
   }
   const unknown = ids.find((id) => !context.vocabulary.has(id));
   if (unknown !== undefined) throw new FloeError('engine_rejected', `Token id ${unknown} is out of vocabulary`);
-  const parser = chatParser(context, chat, context.callIds.forReply(exchange.header('x-session-id'), false));
+  const parser = chatParser(context, chat, context.toolCallIds.forReply(exchange.header('x-session-id'), false));
   const { text, stopped } = visible(context, chat, choice, ids);
   parser.push(text.finish());
   return {
     index: choice.index,
-    message: wireMessage(chat, parser.parsed, forcesCalls(chat)),
+    message: wireMessage(chat, parser.parsed, forcesToolCall(chat)),
     logprobs: choice.logprobs?.content ? { content: choice.logprobs.content.map(resolver(context)) } : null,
     // Passed on as it came: a call in the message does not make it `tool_calls`.
     finish_reason: choice.finish_reason ?? null,
@@ -103,7 +104,7 @@ function derendered(exchange: Exchange, context: VllmContext, chat: ChatRequest,
 }
 
 function visible(
-  context: VllmContext,
+  context: SimContext,
   chat: ChatRequest,
   choice: GeneratedChoice,
   ids: readonly number[],
@@ -131,7 +132,7 @@ type Candidate = {
 };
 
 /** Turns entries with ids into those with text. */
-function resolver({ vocabulary }: VllmContext): (entry: z.infer<typeof logprobSchema>) => object {
+function resolver({ vocabulary }: SimContext): (entry: z.infer<typeof logprobSchema>) => object {
   const resolved = ({ token_id: given, token, logprob }: Candidate): object => {
     const id = given ?? Number(token?.slice('token_id:'.length));
     if (!vocabulary.has(id)) throw new FloeError('engine_rejected', `logprobs: token id ${id} is out of vocabulary`);

@@ -1,12 +1,12 @@
 import { FloeError } from '../../core/errors.ts';
-import { type CallHead, callHead } from '../call-head.ts';
+import type { SimContext } from '../context.ts';
 import type { Exchange } from '../http.ts';
+import { generateConstraint } from '../requested-constraint.ts';
 import { routedNpy, routedObject } from '../routed-experts.ts';
-import { type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
-import type { WireToken } from '../wire-choice.ts';
-import { failAsVllm } from './call.ts';
-import { checkModel, type VllmContext } from './context.ts';
-import { generateForm } from './form.ts';
+import { type CallHead, type FinishEvent, SampledCall, type SampledChoice } from '../sampled-call.ts';
+import { chatLogprobs, type WireToken } from '../wire-choice.ts';
+import { applyEarlyVllmFault, checkModel, readCallHead } from './context.ts';
+import { generateLogprobs, wireUsage } from './reply-fields.ts';
 import {
   type GenerateRequest,
   generateRequestSchema,
@@ -16,25 +16,24 @@ import {
   refuseUnsupported,
   samplingParams,
 } from './request.ts';
-import { chatLogprobs, generateLogprobs, wireUsage } from './wire.ts';
 
 export const GENERATE_PATH = '/inference/v1/generate';
 
 /** POST /inference/v1/generate: prompted with token ids, answers in token ids. */
-export async function generateTokens(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function generateTokens(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, generateRequestSchema, await exchange.body(), 'generate request');
   if (context.config.strict) {
     refuseUnknown(generateRequestSchema.shape.sampling_params.shape, request.sampling_params);
   }
-  const head = callHead(exchange, context, request);
-  if (failAsVllm(exchange, context, head, request.stream ?? false)) return;
+  const head = readCallHead(exchange, context, request);
+  if (applyEarlyVllmFault(exchange, context, head, request.stream ?? false)) return;
   refuse(context, request);
   const call = new GenerateTokensCall(exchange, context, request, head);
   await (request.stream === true ? call.stream() : call.reply());
 }
 
 /** Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
-function refuse(context: VllmContext, request: GenerateRequest): void {
+function refuse(context: SimContext, request: GenerateRequest): void {
   checkModel(context, request.model);
   refusePriority(request.priority);
   refuseUnsupported(request.sampling_params, 'chat');
@@ -55,12 +54,12 @@ function refuse(context: VllmContext, request: GenerateRequest): void {
 /** One call: `n` choices of one prompt, sampled side by side. */
 class GenerateTokensCall {
   private readonly exchange: Exchange;
-  private readonly context: VllmContext;
+  private readonly context: SimContext;
   private readonly request: GenerateRequest;
   private readonly call: SampledCall;
   private readonly choices: readonly SampledChoice[];
 
-  constructor(exchange: Exchange, context: VllmContext, request: GenerateRequest, head: CallHead) {
+  constructor(exchange: Exchange, context: SimContext, request: GenerateRequest, head: CallHead) {
     this.exchange = exchange;
     this.context = context;
     this.request = request;
@@ -75,25 +74,25 @@ class GenerateTokensCall {
     });
     const { maxModelLen, policy } = context.engine.options;
     const room = maxModelLen - promptIds.length;
-    const form = generateForm(asked.structured_outputs, policy, promptIds);
+    const form = generateConstraint(asked.structured_outputs, policy, promptIds);
     // A bound beyond the context's end is no error here: the reply is cut there.
     const maxTokens = Math.min(asked.max_tokens ?? room, room);
     const defaults = context.config.generationConfig;
     // Stop strings are looked for in text, which there is none of without detokenizing.
     const stop = asked.detokenize === false ? [] : asked.stop;
     const params = samplingParams({ ...asked, stop }, defaults, maxTokens, form);
-    this.choices = Array.from({ length: asked.n ?? 1 }, (_, index) => this.call.newChoice(promptIds, params, index));
+    this.choices = Array.from({ length: asked.n ?? 1 }, (_, index) => this.call.addChoice(promptIds, params, index));
   }
 
   async reply(): Promise<void> {
     const choices = await Promise.all(this.choices.map((choice) => this.wholeChoice(choice)));
     this.call.sendJson({
       request_id: this.requestId,
-      model: this.context.identity.model,
+      model: this.context.servedModel.name,
       created: this.call.created,
       output_mode: this.request.output_mode,
       choices,
-      usage: wireUsage(this.context, this.call.usage()),
+      usage: wireUsage(this.call.usage()),
       prompt_logprobs: null,
       prompt_token_id_logprobs: null,
       prompt_token_ids: null,
@@ -108,7 +107,7 @@ class GenerateTokensCall {
   async stream(): Promise<void> {
     this.exchange.beginStream();
     await Promise.all(this.choices.map((choice) => this.streamChoice(choice)));
-    const usage = { ...this.chunkHead, choices: [], usage: wireUsage(this.context, this.call.usage()) };
+    const usage = { ...this.chunkHead, choices: [], usage: wireUsage(this.call.usage()) };
     await this.call.endStream(...(this.request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
 
@@ -148,7 +147,7 @@ class GenerateTokensCall {
         ...(first ? this.promptFields() : {}),
       });
       first = false;
-      if (this.call.breaksStream(choice)) return;
+      if (this.call.breakStreamIfDue(choice)) return;
     }
   }
 

@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
+import type { SimContext } from '../context.ts';
 import type { Exchange } from '../http.ts';
-import type { SamplingParams } from '../run.ts';
+import { renderConstraint } from '../requested-constraint.ts';
+import type { SamplingParams } from '../sampler.ts';
 import { chatTask } from './chat-task.ts';
 import { completionMaxTokens, completionPrompts } from './completions.ts';
-import type { VllmContext } from './context.ts';
-import { renderedForm } from './form.ts';
 import {
   type ChatRequest,
   type CompletionRequest,
@@ -13,21 +13,21 @@ import {
   parseRequest,
   samplingParams,
 } from './request.ts';
-import { toldIds } from './tokenize.ts';
+import { reportedIds } from './tokenize.ts';
 
 /** What vLLM's engine is to tell: all of a reply at its end, or what is new. */
 const WHOLE = 2;
 const STREAMED = 1;
 
 /** POST /v1/chat/completions/render: what the chat request would be as one for token generation. */
-export async function renderChatRequest(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function renderChatRequest(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, chatRequestSchema, await exchange.body(), 'chat completion request');
   const { promptIds, params } = chatTask(context, request);
   const { thinkOpen, thinkClose } = context.vocabulary.special;
   const logprobs = request.logprobs === true ? (request.top_logprobs ?? 0) : null;
   exchange.json(200, {
     request_id: newId('chatcmpl'),
-    token_ids: toldIds(exchange, context, promptIds),
+    token_ids: reportedIds(exchange, context, promptIds),
     sampling_params: wireParams(request, params, logprobs),
     ...generateFields(request),
     reasoning_ended: promptIds.lastIndexOf(thinkClose) > promptIds.lastIndexOf(thinkOpen),
@@ -41,14 +41,14 @@ export async function renderChatRequest(exchange: Exchange, context: VllmContext
 }
 
 /** POST /v1/completions/render: one request per prompt. */
-export async function renderCompletionRequest(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function renderCompletionRequest(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, completionRequestSchema, await exchange.body(), 'completion request');
   const rendered = completionPrompts(context, request).map((promptIds) => {
     const maxTokens = completionMaxTokens(context, request, promptIds);
     const params = samplingParams(request, context.config.generationConfig, maxTokens, null);
     return {
       request_id: newId('cmpl'),
-      token_ids: toldIds(exchange, context, promptIds),
+      token_ids: reportedIds(exchange, context, promptIds),
       sampling_params: wireParams(request, params, request.logprobs ?? null),
       ...generateFields(request),
     };
@@ -79,7 +79,7 @@ function wireParams(request: ChatRequest | CompletionRequest, params: SamplingPa
     ...(logprobs === null ? {} : { logprobs }),
     skip_special_tokens: params.skipSpecial,
     ...(params.includeStop ? { include_stop_str_in_output: true } : {}),
-    ...(params.constraint === null ? {} : { structured_outputs: renderedForm(params.constraint) }),
+    ...(params.constraint === null ? {} : { structured_outputs: renderConstraint(params.constraint) }),
     ...(request.routed_experts_prompt_start
       ? { routed_experts_prompt_start: request.routed_experts_prompt_start }
       : {}),

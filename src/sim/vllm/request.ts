@@ -2,11 +2,11 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { SimConfig } from '../config.ts';
-import type { Constraint } from '../constraint.ts';
+import type { SimContext } from '../context.ts';
 import { anyRoleMessageSchema } from '../messages.ts';
-import type { SamplingParams } from '../run.ts';
-import type { VllmContext } from './context.ts';
-import { responseFormatSchema, structuredOutputsSchema, toolChoiceSchema } from './form.ts';
+import type { Constraint } from '../policy/constraint.ts';
+import { responseFormatSchema, structuredOutputsSchema, toolChoiceSchema } from '../requested-constraint.ts';
+import type { SamplingParams } from '../sampler.ts';
 
 /** A scripted policy cannot obey these, so they are refused rather than ignored. */
 const UNSUPPORTED_FIELDS = [
@@ -156,7 +156,7 @@ export type CompletionRequest = z.infer<typeof completionRequestSchema>;
 
 /** Parses a body; a strict server refuses fields that it does not know, naming the first. Throws `schema_violation` or `engine_rejected`. */
 export function parseRequest<Shape extends z.ZodRawShape, Config extends z.core.$ZodObjectConfig>(
-  context: VllmContext,
+  context: SimContext,
   schema: z.ZodObject<Shape, Config>,
   body: unknown,
   what: string,

@@ -1,37 +1,70 @@
 import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
+import type { SimContext } from '../context.ts';
 import type { RouteTable } from '../http.ts';
 import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
-import { type VllmContext, vllmError } from './context.ts';
-import { controlRoutes } from './control.ts';
+import { vllmError } from './context.ts';
+import { controlRoutes, withoutPrefix } from './control.ts';
 import { derenderChat } from './derender.ts';
-import { devRoutes, withoutPrefix } from './dev.ts';
 import { GENERATE_PATH, generateTokens } from './generate.ts';
-import { anthropicMessages, countMessageTokens } from './messages.ts';
 import { renderChatRequest, renderCompletionRequest } from './render.ts';
-import { openaiResponses } from './responses.ts';
 import { detokenize, tokenize } from './tokenize.ts';
 
 const abortSchema = z.object({ request_ids: z.array(z.string()) });
 
-/** Everything that the simulated vLLM server answers. */
-export function vllmRoutes(context: VllmContext): RouteTable {
+/** The routes of the simulated vLLM server. */
+export function vllmRoutes(context: SimContext): RouteTable {
   return {
-    ...controlRoutes(context),
-    ...(context.config.devMode ? devRoutes(context) : {}),
-    ...(context.config.scaleOut ? scaleOutRoutes(context) : refusing(scaleOutRoutes(context))),
+    ...infoRoutes(context),
+    ...(context.config.devMode ? controlRoutes(context) : {}),
+    ...(context.config.scaleOut ? scaleOutRoutes(context) : refusedRoutes(scaleOutRoutes(context))),
     'POST /v1/chat/completions': (exchange) => chatCompletions(exchange, context),
     'POST /v1/completions': (exchange) => completions(exchange, context),
-    'POST /v1/messages': (exchange) => anthropicMessages(exchange, context),
-    'POST /v1/messages/count_tokens': (exchange) => countMessageTokens(exchange, context),
-    'POST /v1/responses': (exchange) => openaiResponses(exchange, context),
     'POST /tokenize': (exchange) => tokenize(exchange, context),
     'POST /detokenize': (exchange) => detokenize(exchange, context),
   };
 }
 
-function scaleOutRoutes(context: VllmContext): RouteTable {
+/** The routes that describe the server. */
+function infoRoutes(context: SimContext): RouteTable {
+  const { engine } = context;
+  return {
+    'GET /health': (exchange) => exchange.text(200, ''),
+    'GET /ping': (exchange) => exchange.text(200, ''),
+    'GET /load': (exchange) => exchange.json(200, { server_load: engine.running + engine.waiting }),
+    'GET /version': (exchange) => exchange.json(200, { version: context.config.version }),
+    'GET /metrics': async (exchange) =>
+      exchange.text(200, await context.metrics.text(), { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' }),
+    'GET /v1/models': (exchange) =>
+      exchange.json(200, {
+        object: 'list',
+        data: [
+          {
+            id: context.servedModel.name,
+            object: 'model',
+            created: Math.floor(context.startedMs / 1000),
+            owned_by: 'floe',
+            root: context.servedModel.name,
+            parent: null,
+            max_model_len: engine.options.maxModelLen,
+            permission: [modelPermission(context)],
+          },
+        ],
+      }),
+  };
+}
+
+/** An obsolete field of OpenAI's list of models, which vLLM still sends. */
+function modelPermission({ startedMs }: SimContext): object {
+  const may = { allow_sampling: true, allow_logprobs: true, allow_view: true, allow_search_indices: false };
+  return {
+    ...{ id: 'modelperm-sim', object: 'model_permission', created: Math.floor(startedMs / 1000), ...may },
+    ...{ allow_create_engine: false, allow_fine_tuning: false, organization: '*', group: null, is_blocking: false },
+  };
+}
+
+function scaleOutRoutes(context: SimContext): RouteTable {
   return {
     [`POST ${GENERATE_PATH}`]: (exchange) => generateTokens(exchange, context),
     'POST /v1/chat/completions/render': (exchange) => renderChatRequest(exchange, context),
@@ -45,8 +78,8 @@ function scaleOutRoutes(context: VllmContext): RouteTable {
   };
 }
 
-/** Without --enable-scale-out the addresses exist, and nobody may use them. */
-function refusing(routes: RouteTable): RouteTable {
+/** Without --enable-scale-out, vLLM has these routes but refuses every call. */
+function refusedRoutes(routes: RouteTable): RouteTable {
   const message = 'Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.';
   const refusal = vllmError(message, 403, null, 'PermissionDeniedError');
   return Object.fromEntries(Object.keys(routes).map((route) => [route, (exchange) => exchange.json(403, refusal)]));

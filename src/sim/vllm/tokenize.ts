@@ -1,9 +1,10 @@
 import { z } from 'zod';
 import { parseAs } from '../../core/parse.ts';
+import type { SimContext } from '../context.ts';
 import type { Exchange } from '../http.ts';
 import { shiftedIds } from '../wire-choice.ts';
 import { chatPromptIds } from './chat-task.ts';
-import { checkModel, type VllmContext } from './context.ts';
+import { checkModel } from './context.ts';
 import { parseRequest, tokenizeChatSchema } from './request.ts';
 
 const tokenizePromptSchema = z.looseObject({
@@ -15,7 +16,7 @@ const tokenizePromptSchema = z.looseObject({
 const detokenizeSchema = z.object({ model: z.string().nullish(), tokens: z.array(z.int().min(0)) });
 
 /** POST /tokenize: a plain prompt, or messages through the chat template. */
-export async function tokenize(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function tokenize(exchange: Exchange, context: SimContext): Promise<void> {
   const body = await exchange.body();
   const isChat = typeof body === 'object' && body !== null && 'messages' in body;
   let ids: number[];
@@ -34,19 +35,19 @@ export async function tokenize(exchange: Exchange, context: VllmContext): Promis
   exchange.json(200, {
     count: ids.length,
     max_model_len: context.engine.options.maxModelLen,
-    tokens: toldIds(exchange, context, ids),
+    tokens: reportedIds(exchange, context, ids),
     token_strs: asStrings ? ids.map((id) => context.vocabulary.decode([id])) : null,
   });
 }
 
 /** Ids as the server tells them, which a fault may make those of another tokenizer. */
-export function toldIds(exchange: Exchange, context: VllmContext, ids: readonly number[]): readonly number[] {
+export function reportedIds(exchange: Exchange, context: SimContext, ids: readonly number[]): readonly number[] {
   const plan = context.faults.plan(exchange.header('x-session-id'), 'tokenizing');
   return plan.has('tokenizer_mismatch') ? shiftedIds(context.vocabulary, ids) : ids;
 }
 
 /** POST /detokenize: ids that the vocabulary does not have have no text. */
-export async function detokenize(exchange: Exchange, context: VllmContext): Promise<void> {
+export async function detokenize(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseAs(detokenizeSchema, await exchange.body(), 'detokenize request');
   checkModel(context, request.model);
   exchange.json(200, { prompt: context.vocabulary.decode(request.tokens.filter((id) => context.vocabulary.has(id))) });

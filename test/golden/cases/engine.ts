@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { FaultKind } from '../../../src/sim/faults.ts';
+import type { FaultKind } from '../../../src/sim/index.ts';
 import { assistant, results, user } from '../session.ts';
 import { ask, expectAllTrained, type GoldenCase, START } from './scene.ts';
 

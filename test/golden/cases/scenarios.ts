@@ -1,4 +1,4 @@
-import { type Scenario, type ScenarioInput, scenarioSchema } from '../../../src/sim/scenario.ts';
+import { type Scenario, type ScenarioInput, scenarioSchema } from '../../../src/sim/index.ts';
 
 /** What a text of several scripts and bytes a character looks like. */
 export const MULTI_BYTE = 'Größe: 漢字, naïve café, 🙂🚀 👩‍👩‍👧 done.';

@@ -1,7 +1,7 @@
 import { expect } from 'vitest';
 import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
 import type { Audit, LinkKind, TaskEngine, Trajectory } from '../../../src/schema/index.ts';
-import type { SimOptions } from '../../../src/sim/server.ts';
+import type { SimOptions } from '../../../src/sim/index.ts';
 import type { Mode } from '../modes.ts';
 import { assistant, type Golden, type GoldenSession, type Judged, results, user } from '../session.ts';
 import type { Ask, Said, Speaker, Turn } from '../speakers.ts';

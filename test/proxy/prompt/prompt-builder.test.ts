@@ -4,7 +4,7 @@ import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
 import { callIdOf, callNamed } from '../../../src/proxy/prompt/call-ids.ts';
 import { isChecked } from '../../../src/proxy/prompt/suffix-renderer.ts';
 import type { AssistantMessage, ChatMessage, ChatTool } from '../../../src/schema/index.ts';
-import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import { bundledVocabulary } from '../../../src/sim/index.ts';
 import type { Completion } from '../../../src/tokens/completion.ts';
 import { called, idsOf, renderIds, type Said, TemplatePool, textOf } from '../template-pool.ts';
 import { recordedIds, result, resultsOf, TokenSession, user } from '../token-session.ts';

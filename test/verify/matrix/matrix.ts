@@ -1,5 +1,5 @@
 import { readdir } from 'node:fs/promises';
-import type { RuleCondition, ScenarioInput, Segment } from '../../../src/sim/scenario.ts';
+import type { RuleCondition, ScenarioInput, Segment } from '../../../src/sim/index.ts';
 
 export type Call = { readonly tool: string; readonly arguments: Readonly<Record<string, unknown>> };
 

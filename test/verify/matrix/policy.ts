@@ -1,8 +1,12 @@
-import { Policy } from '../../../src/sim/policy.ts';
-import { readPrompt } from '../../../src/sim/prompt.ts';
-import { parseScenarios, type ScenarioInput } from '../../../src/sim/scenario.ts';
-import { renderChat, type TemplateMessage } from '../../../src/sim/template.ts';
-import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import {
+  bundledVocabulary,
+  Policy,
+  parseConversation,
+  parseScenarios,
+  renderChat,
+  type ScenarioInput,
+  type TemplateMessage,
+} from '../../../src/sim/index.ts';
 
 const vocabulary = bundledVocabulary();
 
@@ -28,7 +32,7 @@ export function policyOfScenarios(scenarios: readonly ScenarioInput[]): { ask(as
         tools: tools.map((name) => ({ type: 'function', function: { name, description: `"name": ${name}x` } })),
         addGenerationPrompt: true,
       });
-      const { scenario, rule } = policy.select(readPrompt(vocabulary, vocabulary.encode(text)));
+      const { scenario, rule } = policy.select(parseConversation(vocabulary, vocabulary.encode(text)));
       return `${scenario.name}/${rule}`;
     },
   };

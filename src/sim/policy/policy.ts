@@ -1,6 +1,7 @@
+import type { TemplateMode } from '../template.ts';
+import type { Vocabulary } from '../vocabulary.ts';
 import { allowedLeaves, type Constraint } from './constraint.ts';
-import { type Conversation, readPrompt } from './prompt.ts';
-import { compileReply, NOISE, noiseDistribution, noiseWords, type Reply } from './reply.ts';
+import { type Conversation, parseConversation } from './conversation.ts';
 import {
   type CountCondition,
   DEFAULT_SCENARIO,
@@ -8,32 +9,31 @@ import {
   type Scenario,
   type TextCondition,
 } from './scenario.ts';
-import type { TemplateMode } from './template.ts';
-import type { Vocabulary } from './vocabulary.ts';
+import { compileReply, NOISE, noiseDistribution, noiseWords, type ScriptedReply } from './scripted-reply.ts';
 import { logSumExp, type Weights } from './weights.ts';
 
-/** Where a reply stands: the possible next tokens and the logarithms of their true probabilities; all others have 0. */
+/** The possible next tokens of a reply and their true log-probabilities; every other token has probability 0. */
 export type NextToken = {
   readonly ids: readonly number[];
   readonly logps: readonly number[];
-  /** Which of them a constraint lets through, at least one; without it, all. */
+  /** For each of `ids`, whether a constraint permits it; at least one is permitted. Left out when all are. */
   readonly permitted?: readonly boolean[];
 };
 
 const CERTAIN: readonly number[] = [0];
 
 /**
- * The scripted agent. A request selects one rule by its prompt alone; the rule's reply is a distribution over token
- * sequences, and each next token is drawn from its true conditional distribution given all tokens before it.
+ * The scripted policy that replaces a model. A request's prompt alone selects one rule; the rule's reply is a distribution over token
+ * sequences, and each next token is drawn from the true conditional distribution given all tokens before it.
  */
 export class Policy {
   readonly scenarios: readonly Scenario[];
   private readonly vocabulary: Vocabulary;
   private readonly mode: TemplateMode;
   private readonly words: readonly number[];
-  private readonly replies = new Map<string, Reply>();
+  private readonly replies = new Map<string, ScriptedReply>();
 
-  /** Compiles every reply, so that a scenario that cannot be compiled fails here. Throws `schema_violation`. */
+  /** Compiles every reply, so that an invalid scenario is reported here. Throws `schema_violation`. */
   constructor(vocabulary: Vocabulary, scenarios: readonly Scenario[], mode: TemplateMode) {
     this.vocabulary = vocabulary;
     this.mode = mode;
@@ -47,11 +47,11 @@ export class Policy {
   }
 
   /**
-   * The reply's beginning for a prompt. `malformed` writes tool calls that are no JSON; a constraint judges them as they
-   * would have been. A `constraint` that no leaf satisfies leaves nothing to write: ask {@link admits} first.
+   * Begins the reply to a prompt. With `malformed`, tool calls are not valid JSON; a constraint judges them as if they were. When no
+   * leaf satisfies `constraint`, nothing can be sampled: check {@link canSatisfy} first.
    */
-  begin(promptIds: ArrayLike<number>, malformed = false, constraint: Constraint | null = null): ReplyWalk {
-    const conversation = readPrompt(this.vocabulary, promptIds);
+  beginReply(promptIds: ArrayLike<number>, malformed = false, constraint: Constraint | null = null): ReplyWalk {
+    const conversation = parseConversation(this.vocabulary, promptIds);
     const { scenario, rule } = this.select(conversation);
     const allowed =
       constraint === null ? null : allowedLeaves(this.vocabulary, this.reply(scenario, rule, false), constraint);
@@ -61,8 +61,8 @@ export class Policy {
   }
 
   /** Whether the reply to a prompt can satisfy `constraint`. Throws `engine_rejected` for an unusable schema. */
-  admits(promptIds: ArrayLike<number>, constraint: Constraint): boolean {
-    return this.begin(promptIds, false, constraint).canGoOn;
+  canSatisfy(promptIds: ArrayLike<number>, constraint: Constraint): boolean {
+    return this.beginReply(promptIds, false, constraint).canContinue;
   }
 
   /** The scenario and rule that answer a conversation. */
@@ -75,7 +75,7 @@ export class Policy {
     return { scenario: DEFAULT_SCENARIO, rule: 0 };
   }
 
-  private reply(scenario: Scenario, rule: number, malformed: boolean): Reply {
+  private reply(scenario: Scenario, rule: number, malformed: boolean): ScriptedReply {
     const key = `${scenario.name}/${rule}/${malformed}`;
     let reply = this.replies.get(key);
     if (reply === undefined) {
@@ -110,25 +110,25 @@ function ruleHolds(when: RuleCondition, conversation: Conversation): boolean {
 }
 
 /**
- * One reply in the making. Holds the leaves that agree with the tokens so far and the logarithm of each one's joint
- * probability with those tokens; the next token's probability is the share of the leaves that go on with it. Leaves
- * that a constraint forbids count in the probabilities, but a token that only they go on with is not permitted.
+ * The state of one reply. Holds the leaves that agree with the tokens so far, each with the log of its joint probability with those
+ * tokens; a next token's probability is the share of the leaves that continue with it. Leaves that a constraint forbids count in the
+ * probabilities, but a token that only they continue with is not permitted.
  */
 export class ReplyWalk {
-  readonly reply: Reply;
+  readonly reply: ScriptedReply;
   private readonly words: readonly number[];
   private readonly vocabulary: Vocabulary;
-  /** Tokens of the turn so far, those that the prompt began it with included. */
+  /** Tokens of the turn so far, including those in the prompt. */
   private readonly turn: number[] = [];
   private live: { readonly leaf: number; logWeight: number }[];
-  /** Weights that `logWeight` was computed with. */
+  /** The weights that `logWeight` was computed with; `null` before the first computation. */
   private weights: Weights | null = null;
   private readonly scripted: boolean;
-  /** By leaf; null: no constraint. */
+  /** For each leaf, whether the constraint allows it; `null` without a constraint. */
   private readonly allowed: readonly boolean[] | null;
 
   constructor(
-    reply: Reply,
+    reply: ScriptedReply,
     words: readonly number[],
     vocabulary: Vocabulary,
     allowed: readonly boolean[] | null = null,
@@ -141,12 +141,12 @@ export class ReplyWalk {
     this.scripted = reply.leaves.length > 0;
   }
 
-  /** Whether a leaf that may be written agrees with the turn so far. */
-  get canGoOn(): boolean {
+  /** Whether an allowed leaf agrees with the turn so far. */
+  get canContinue(): boolean {
     return this.live.some(({ leaf }) => this.allowed?.[leaf] ?? true);
   }
 
-  /** Distribution of the next token under `weights`. A finished turn goes on with end-of-text. */
+  /** Distribution of the next token under `weights`. A finished turn continues with end-of-text. */
   next(weights: Weights): NextToken {
     const only = this.live.length === 1 ? this.live[0] : undefined;
     if (only !== undefined) {
@@ -154,11 +154,11 @@ export class ReplyWalk {
       return symbol === NOISE ? this.noise(this.turn.length, weights) : { ids: [symbol], logps: CERTAIN };
     }
     if (this.live.length === 0) return { ids: [this.offScript()], logps: CERTAIN };
-    if (this.weights !== weights) this.weigh(weights);
+    if (this.weights !== weights) this.recomputeLogWeights(weights);
     return this.mixture(weights);
   }
 
-  /** Takes `id` as the next token, whether or not the policy could have written it. */
+  /** Adds `id` as the next token, whether or not the policy could have written it. */
   advance(id: number): void {
     const position = this.turn.length;
     const weights = this.weights;
@@ -166,7 +166,7 @@ export class ReplyWalk {
     this.live = this.live.filter((entry) => {
       const symbol = this.symbol(entry.leaf, position);
       if (symbol !== NOISE) return symbol === id;
-      // Which ids are candidates does not depend on the weights; without weights the joint is computed when asked for.
+      // The candidates do not depend on the weights. Without weights, next() computes the joint probabilities when it needs them.
       noise ??= this.noise(position, weights ?? NO_WEIGHTS);
       const index = noise.ids.indexOf(id);
       if (index >= 0) entry.logWeight += noise.logps[index] as number;
@@ -183,14 +183,14 @@ export class ReplyWalk {
     return noiseDistribution(this.words, this.reply, position, this.turn[position - 1] ?? -1, weights);
   }
 
-  /** A turn that the prompt began in words that no leaf has: the model ends it. */
+  /** The token after a turn that no leaf agrees with, because the prompt began it differently: the end of the turn. */
   private offScript(): number {
     const { imEnd, endOfText } = this.vocabulary.special;
     return this.scripted && this.turn.at(-1) !== imEnd && this.turn.at(-1) !== endOfText ? imEnd : endOfText;
   }
 
-  /** Joint log-probabilities of the live leaves and the turn so far, anew under `weights`. */
-  private weigh(weights: Weights): void {
+  /** Recomputes the joint log-probabilities of the live leaves and the turn so far under `weights`. */
+  private recomputeLogWeights(weights: Weights): void {
     for (const entry of this.live) {
       const leaf = this.reply.leaves[entry.leaf];
       let logWeight = 0;
@@ -208,32 +208,33 @@ export class ReplyWalk {
     this.weights = weights;
   }
 
+  /** Distribution of the next token over several live leaves. */
   private mixture(weights: Weights): NextToken {
     const position = this.turn.length;
-    const shares = new Map<number, number[]>();
-    const share = (id: number, logWeight: number): void => {
-      const known = shares.get(id);
-      if (known === undefined) shares.set(id, [logWeight]);
-      else known.push(logWeight);
+    const logWeightsOf = new Map<number, number[]>();
+    const addShare = (id: number, logWeight: number): void => {
+      const logWeights = logWeightsOf.get(id);
+      if (logWeights === undefined) logWeightsOf.set(id, [logWeight]);
+      else logWeights.push(logWeight);
     };
     let noise: NextToken | undefined;
     for (const { leaf, logWeight } of this.live) {
       const symbol = this.symbol(leaf, position);
       if (symbol !== NOISE) {
-        share(symbol, logWeight);
+        addShare(symbol, logWeight);
         continue;
       }
       noise ??= this.noise(position, weights);
-      for (const [index, id] of noise.ids.entries()) share(id, logWeight + (noise.logps[index] as number));
+      for (const [index, id] of noise.ids.entries()) addShare(id, logWeight + (noise.logps[index] as number));
     }
-    const ids = [...shares.keys()];
+    const ids = [...logWeightsOf.keys()];
     if (ids.length === 1) return { ids, logps: CERTAIN };
     const total = logSumExp(this.live.map(({ logWeight }) => logWeight));
-    const logps = ids.map((id) => logSumExp(shares.get(id) ?? []) - total);
+    const logps = ids.map((id) => logSumExp(logWeightsOf.get(id) ?? []) - total);
     return this.allowed === null ? { ids, logps } : { ids, logps, permitted: this.permitted(ids, noise) };
   }
 
-  /** Which of `ids` a leaf that may be written goes on with. `noise` is what a noise token could be here. */
+  /** For each of `ids`, whether an allowed leaf continues with it. `noise` is the distribution of a noise token at this position. */
   private permitted(ids: readonly number[], noise: NextToken | undefined): readonly boolean[] {
     const position = this.turn.length;
     const reachable = new Set<number>();
@@ -247,5 +248,5 @@ export class ReplyWalk {
   }
 }
 
-/** Stands in where only the candidates of a noise token matter. */
+/** Weights for computing the candidates of a noise token, which do not depend on the weights. */
 const NO_WEIGHTS: Weights = { version: '', logits: {}, noiseSalt: 0 };

@@ -1,54 +1,55 @@
-import { FloeError } from '../core/errors.ts';
-import type { VersionSpan } from '../schema/index.ts';
-import { hashText } from './random.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { VersionSpan } from '../../schema/index.ts';
+import { hashText } from '../random.ts';
 import type { Scenario, Segment } from './scenario.ts';
 
-/** Logits of every choice point: scenario name -> choice id -> one number per option. */
+/** Logits of every choice, keyed by scenario name and choice id, with one number per option. */
 export type LogitTable = Readonly<Record<string, Readonly<Record<string, readonly number[]>>>>;
 
 /** One set of weights of the simulated policy. Immutable. */
 export type Weights = {
   readonly version: string;
   readonly logits: LogitTable;
-  /** Shifts the logits of noise, so that every version assigns its own probabilities there too. */
+  /** Varies the logits of noise tokens, so that each version assigns different probabilities to them as well. */
   readonly noiseSalt: number;
 };
 
-/** All weights that the server ever had, and which are in effect. */
+/** All weights that the server has ever had, and the ones in effect. */
 export class WeightStore {
   private readonly versions = new Map<string, Weights>();
-  /** By the name of a version that was put in effect without a word: the name that the server goes on telling. */
-  private readonly told = new Map<string, string>();
+  /** For each version that took effect unannounced, the version that the server continues to report. */
+  private readonly reportedAs = new Map<string, string>();
   private active: Weights;
 
-  /** Takes the logits that the scenarios state as the first version. */
+  /** The first version has the logits stated in the scenarios. */
   constructor(scenarios: readonly Scenario[], version: string) {
     this.active = { version, logits: statedLogits(scenarios), noiseSalt: hashText(version) };
     this.versions.set(version, this.active);
   }
 
+  /** The weights in effect. */
   get current(): Weights {
     return this.active;
   }
 
-  /** What the server says is in effect. Another name than that of {@link current} only after {@link swap}. */
-  get announced(): string {
-    return this.told.get(this.active.version) ?? this.active.version;
+  /** The version that the server reports. It differs from that of {@link current} only after {@link swapUnannounced}. */
+  get reportedVersion(): string {
+    return this.reportedAs.get(this.active.version) ?? this.active.version;
   }
 
-  /** Spans as the server tells them. */
-  announcedSpans(spans: readonly VersionSpan[]): VersionSpan[] {
-    const told: VersionSpan[] = [];
+  /** Converts version spans to those that the server reports. */
+  reportedSpans(spans: readonly VersionSpan[]): VersionSpan[] {
+    const reported: VersionSpan[] = [];
     for (const { version, start, end } of spans) {
-      const name = version === null ? null : (this.told.get(version) ?? version);
-      const last = told.at(-1);
+      const name = version === null ? null : (this.reportedAs.get(version) ?? version);
+      const last = reported.at(-1);
       if (last !== undefined && last.version === name) last.end = end;
-      else told.push({ version: name, start, end });
+      else reported.push({ version: name, start, end });
     }
-    return told;
+    return reported;
   }
 
-  /** Throws `not_found` for a version that was never in effect. */
+  /** The weights of a version. Throws `not_found` for one that was never in effect. */
   get(version: string): Weights {
     const weights = this.versions.get(version);
     if (weights === undefined) throw new FloeError('not_found', `weights version ${version} was never in effect`);
@@ -56,9 +57,9 @@ export class WeightStore {
   }
 
   /**
-   * Puts a version in effect: the current logits with `overrides`. A known name without overrides goes back to that
-   * version. Throws `conflict` when a known name comes with other logits (a version means one set of weights), and
-   * `schema_violation` when an override names no choice or has the wrong number of logits.
+   * Puts a version in effect: the reported version's logits with `overrides`. A known version without overrides is restored. Throws
+   * `conflict` when a known version is given other logits (a version names one set of weights), and `schema_violation` when an
+   * override names an unknown choice or has the wrong number of logits.
    */
   update(version: string, overrides?: LogitTable): Weights {
     const known = this.versions.get(version);
@@ -66,7 +67,7 @@ export class WeightStore {
       this.active = known;
       return known;
     }
-    const logits = overridden(this.get(this.announced).logits, overrides ?? {});
+    const logits = overridden(this.get(this.reportedVersion).logits, overrides ?? {});
     if (known !== undefined && JSON.stringify(known.logits) !== JSON.stringify(logits)) {
       throw new FloeError('conflict', `weights version ${version} exists with other logits; use a new name`);
     }
@@ -76,23 +77,23 @@ export class WeightStore {
   }
 
   /**
-   * Puts other weights in effect while the server goes on telling the version before: with `overrides`, or with every logit
-   * negated. Throws `schema_violation` as {@link update}.
+   * Puts other weights in effect while the server continues to report the earlier version: the current logits with `overrides`, or
+   * without these with every logit negated. Throws `schema_violation` as {@link update}.
    */
-  swap(overrides?: LogitTable): Weights {
-    const { announced } = this;
-    const version = `${announced} (unannounced ${this.told.size + 1})`;
+  swapUnannounced(overrides?: LogitTable): Weights {
+    const { reportedVersion } = this;
+    const version = `${reportedVersion} (unannounced ${this.reportedAs.size + 1})`;
     const logits =
       overrides === undefined
         ? mapLogits(this.active.logits, (logit) => -logit)
         : overridden(this.active.logits, overrides);
     this.active = { version, logits, noiseSalt: hashText(version) };
     this.versions.set(version, this.active);
-    this.told.set(version, announced);
+    this.reportedAs.set(version, reportedVersion);
     return this.active;
   }
 
-  /** Names the current weights anew without changing any probability. */
+  /** Renames the current weights without changing any probability. Throws `conflict` when the name is in use. */
   relabel(version: string): Weights {
     if (version === this.active.version) return this.active;
     if (this.versions.has(version)) throw new FloeError('conflict', `weights version ${version} exists already`);
@@ -102,7 +103,7 @@ export class WeightStore {
   }
 }
 
-/** The logits written in the scenarios. Throws `schema_violation` when one choice id has different options in two places. */
+/** The logits stated in the scenarios. Throws `schema_violation` for a repeated scenario name, or a choice id with two sets of logits. */
 function statedLogits(scenarios: readonly Scenario[]): LogitTable {
   const table: Record<string, Record<string, readonly number[]>> = {};
   for (const scenario of scenarios) {
@@ -146,7 +147,7 @@ function overridden(base: LogitTable, overrides: LogitTable): LogitTable {
     for (const [choice, logits] of Object.entries(choices)) {
       const known = table[scenario]?.[choice];
       const path = `logits.${scenario}.${choice}`;
-      if (known === undefined) throw new FloeError('schema_violation', `${path}: there is no such choice`);
+      if (known === undefined) throw new FloeError('schema_violation', `${path}: no scenario has this choice`);
       if (logits.length !== known.length) {
         throw new FloeError(
           'schema_violation',

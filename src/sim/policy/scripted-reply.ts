@@ -1,38 +1,38 @@
-import { FloeError } from '../core/errors.ts';
-import { hashNumbers, hashText, uniform } from './random.ts';
+import { FloeError } from '../../core/errors.ts';
+import { hashNumbers, hashText, uniform } from '../random.ts';
+import { type TemplateMode, THINK_PREFIX, thinkBlock, toolCallText } from '../template.ts';
+import type { Vocabulary } from '../vocabulary.ts';
 import type { Scenario, Segment } from './scenario.ts';
-import { type TemplateMode, THINK_PREFIX, thinkBlock, toolCallText } from './template.ts';
-import type { Vocabulary } from './vocabulary.ts';
 import type { Weights } from './weights.ts';
 
-/** Leaves that one turn may have: the product of the options of all its choices. Each costs a pass per token. */
+/** Upper bound on the leaves of one turn, the product of the options of all its choices. Every leaf costs time per token. */
 const MAX_LEAVES = 512;
 
-/** Candidates of a noise token. */
-export const NOISE_CANDIDATES = 16;
+/** Number of candidates of a noise token. */
+const NOISE_CANDIDATES = 16;
 
-/** Spread of a noise token's logits over its candidates: gives probabilities from about 1 to 20 percent. */
+/** Range of a noise token's logits over its candidates; gives probabilities from about 1 to 20 percent. */
 const NOISE_SPREAD = 3;
 
-/** How far two versions differ at a noise token, small beside the spread: importance ratios stay near 1. */
+/** Range by which two policy versions differ at a noise token. Small compared with the spread, so that importance ratios stay near 1. */
 const NOISE_SHIFT = 0.4;
 
-/** Shortest noise word in characters, blank included, so that noise looks like words. */
+/** Minimum length of a noise word in characters, including the leading space, so that noise consists of real words. */
 const MIN_NOISE_CHARS = 4;
 
-/** In a leaf's symbols, a noise token; every other symbol is the token id itself. */
+/** Marks a noise token among a leaf's symbols; every other symbol is a token id. */
 export const NOISE = -1;
 
-/** One complete way to write an assistant turn. */
+/** One complete assistant turn that a rule can write. */
 export type Leaf = {
-  /** Token ids, or {@link NOISE}. The last is the turn's end. */
+  /** Token ids, or {@link NOISE}. The last one ends the turn. */
   readonly symbols: Int32Array;
-  /** The options taken, in order. */
+  /** The option selected at each choice, in order. */
   readonly picks: readonly { readonly choice: string; readonly option: number }[];
 };
 
-/** All ways to write one turn. */
-export type Reply = {
+/** All turns that one rule can write. */
+export type ScriptedReply = {
   readonly scenario: string;
   readonly rule: number;
   readonly leaves: readonly Leaf[];
@@ -48,9 +48,9 @@ type Draft = {
 };
 
 /**
- * Writes out every leaf of a rule's reply and encodes each as a whole turn, so that token boundaries are those that
- * the template would give. `malformed` leaves out the last brace of each tool call.
- * Throws `schema_violation` for more than {@link MAX_LEAVES} leaves, or thinking that is not at the beginning.
+ * Expands a rule's reply into its leaves and encodes each as a whole turn, so that token boundaries are those that the template
+ * gives. `malformed` leaves out the last brace of each tool call. Throws `schema_violation` for more than {@link MAX_LEAVES} leaves
+ * and for segments in an order that the template could not reproduce, such as thinking after text.
  */
 export function compileReply(
   vocabulary: Vocabulary,
@@ -58,10 +58,10 @@ export function compileReply(
   rule: number,
   mode: TemplateMode,
   malformed = false,
-): Reply {
+): ScriptedReply {
   const path = `scenario ${scenario.name}: rules.${rule}.reply`;
   const { reply: segments = [], spelling = 'merged', end = '<|im_end|>' } = scenario.rules[rule] ?? {};
-  const encode = spelling === 'merged' ? (text: string) => vocabulary.encode(text) : lettersOf(vocabulary);
+  const encode = spelling === 'merged' ? (text: string) => vocabulary.encode(text) : letterEncoder(vocabulary);
   const { imEnd, endOfText } = vocabulary.special;
   const endId = end === '<|im_end|>' ? imEnd : endOfText;
   const drafts = expand(segments, [{ think: null, text: '', calls: [], raw: '', picks: [] }], path);
@@ -77,7 +77,7 @@ function expand(segments: readonly Segment[], drafts: readonly Draft[], path: st
   for (const [index, segment] of segments.entries()) {
     current = current.flatMap((draft) => extend(draft, segment, `${path}.${index}`));
     if (current.length > MAX_LEAVES) {
-      throw new FloeError('schema_violation', `${path}: has more than ${MAX_LEAVES} ways to be written`);
+      throw new FloeError('schema_violation', `${path}: expands to more than ${MAX_LEAVES} replies`);
     }
   }
   return current;
@@ -89,13 +89,16 @@ function extend(draft: Draft, segment: Segment, path: string): readonly Draft[] 
   }
   if (segment.think !== undefined) {
     if (draft.think !== null || draft.text !== '' || draft.calls.length > 0) {
-      throw new FloeError('schema_violation', `${path}: thinking must be the first thing of a reply`);
+      throw new FloeError('schema_violation', `${path}: thinking must be the first segment of a reply`);
     }
     return [{ ...draft, think: segment.think }];
   }
   if (segment.text !== undefined) {
     if (draft.calls.length > 0) {
-      throw new FloeError('schema_violation', `${path}: text after a call would be lost in the conversation`);
+      throw new FloeError(
+        'schema_violation',
+        `${path}: only calls and raw text may follow a call; the conversation would lose text after it`,
+      );
     }
     return [{ ...draft, text: draft.text + segment.text }];
   }
@@ -111,7 +114,7 @@ function extend(draft: Draft, segment: Segment, path: string): readonly Draft[] 
   );
 }
 
-/** The turn's symbols but for its end. With `open_think` the prompt already holds the opening, so the rest is encoded by itself. */
+/** The turn's symbols without the end of turn. With `open_think` the prompt already has the opening, so the rest is encoded separately. */
 function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed: boolean): number[] {
   const symbols: number[] = [];
   const think = draft.think ?? (mode === 'open_think' ? { text: '', noise: 0 } : null);
@@ -125,7 +128,7 @@ function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed
       head = block.slice(THINK_PREFIX.length);
     }
     if (think.noise > 0) {
-      // A noise word begins with a blank and is followed by a newline, so it neither merges with what is before nor after.
+      // A noise word begins with a space and is followed by a newline, so that it merges neither with the text before nor after it.
       symbols.push(...encode(block.slice(block.length - head.length, textEnd)));
       for (let i = 0; i < think.noise; i++) symbols.push(NOISE);
       head = block.slice(textEnd);
@@ -137,8 +140,8 @@ function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed
 
 type Encode = (text: string) => readonly number[];
 
-/** Delimiters stay what they are; every other character is encoded by itself. */
-function lettersOf(vocabulary: Vocabulary): Encode {
+/** An encoder that encodes every character separately; delimiters stay single ids. */
+function letterEncoder(vocabulary: Vocabulary): Encode {
   return (text) =>
     text
       .split(/(<\/?(?:think|tool_call)>)/)
@@ -153,7 +156,7 @@ function body({ text, calls, raw }: Draft, malformed: boolean): string {
   return before + written.join('\n') + raw;
 }
 
-/** Words that are one token each and stay so beside each other, in id order. */
+/** Ids of the words that are one token each, also next to each other, in ascending order. */
 export function noiseWords(vocabulary: Vocabulary): readonly number[] {
   const words: number[] = [];
   for (let id = 0; id < vocabulary.size; id++) {
@@ -166,12 +169,12 @@ export function noiseWords(vocabulary: Vocabulary): readonly number[] {
 }
 
 /**
- * Distribution of the noise token at `position` of a turn after `previous`: candidate ids, the same for all versions,
- * and the logarithms of their probabilities under `weights`.
+ * Distribution of the noise token at `position` of a turn that follows the token `previous`: the candidate ids, which are the same for
+ * all policy versions, and their log-probabilities under `weights`.
  */
 export function noiseDistribution(
   words: readonly number[],
-  reply: Reply,
+  reply: ScriptedReply,
   position: number,
   previous: number,
   weights: Weights,

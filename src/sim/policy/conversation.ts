@@ -1,26 +1,28 @@
-import { IMAGE_PATTERN } from './image.ts';
-import type { Vocabulary } from './vocabulary.ts';
+import { IMAGE_PATTERN } from '../messages.ts';
+import type { Vocabulary } from '../vocabulary.ts';
 
-/** What the policy knows of a request. It is read from the prompt's ids alone, as a model would. */
+/** The conversation in a prompt. It is parsed from the prompt's ids alone, which is all that a model gets. */
 export type Conversation = {
   readonly system: string;
   readonly firstUser: string;
   readonly lastUser: string;
   readonly lastRole: 'system' | 'user' | 'tool' | 'assistant';
+  /** `null` when there is none. */
   readonly lastToolResult: string | null;
-  /** Closed assistant turns. */
+  /** Number of complete assistant turns. */
   readonly assistantTurns: number;
+  /** Names of the tools that the system turn offers. */
   readonly tools: readonly string[];
-  /** Image placeholders in user and tool turns. */
+  /** Number of images in user and tool turns. */
   readonly images: number;
-  /** Ids of the assistant turn that the prompt leaves open, after its header; the reply goes on from there. */
+  /** Ids after the header of the assistant turn that the prompt leaves open; the reply continues them. */
   readonly openTurn: readonly number[];
 };
 
 type Turn = { readonly role: string; readonly ids: readonly number[]; readonly closed: boolean };
 
-/** Reads a prompt. Ids without any turn delimiter count as one user message. */
-export function readPrompt(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Conversation {
+/** Parses a prompt. Ids without any turn delimiter count as one user message. */
+export function parseConversation(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Conversation {
   const turns = splitTurns(vocabulary, promptIds);
   let system = '';
   let firstUser: string | null = null;
@@ -57,7 +59,7 @@ export function readPrompt(vocabulary: Vocabulary, promptIds: ArrayLike<number>)
     lastToolResult,
     assistantTurns,
     tools: toolNames(system),
-    // Only asked for by conditions on images: it decodes the whole conversation.
+    // A getter, because counting decodes the whole conversation and only conditions on images need the number.
     get images() {
       return countImages(vocabulary, turns);
     },
@@ -72,7 +74,7 @@ function splitTurns(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Turn[
   for (let i = 0; i <= promptIds.length; i++) {
     const id = promptIds[i];
     if (start >= 0 && (id === undefined || id === imStart || id === imEnd)) {
-      turns.push(readTurn(vocabulary, Array.prototype.slice.call(promptIds, start, i), id === imEnd));
+      turns.push(parseTurn(vocabulary, Array.prototype.slice.call(promptIds, start, i), id === imEnd));
       start = -1;
     }
     if (id === imStart) start = i + 1;
@@ -84,19 +86,20 @@ function splitTurns(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Turn[
 const NEWLINE = 0x0a;
 
 /**
- * The header is the role's name and a newline; a tool's output may have put a delimiter anywhere, so either may be
- * missing. A token that holds more than the newline is split, as encoding the header by itself would.
+ * Splits the header, which is the role's name and a newline, from the turn's ids. Either may be missing, because delimiters in a
+ * tool's output can begin a turn anywhere. A token that contains more than the newline is split, as if the header had been encoded
+ * separately.
  */
-function readTurn(vocabulary: Vocabulary, ids: number[], closed: boolean): Turn {
+function parseTurn(vocabulary: Vocabulary, ids: number[], closed: boolean): Turn {
   const end = ids.findIndex((id) => vocabulary.bytes(id).includes(NEWLINE));
   if (end < 0) return { role: vocabulary.decode(ids), ids: [], closed };
   const head = vocabulary.decode(ids.slice(0, end + 1));
   const newline = head.indexOf('\n');
-  const spilled = head.slice(newline + 1);
+  const afterNewline = head.slice(newline + 1);
   const rest = ids.slice(end + 1);
   return {
     role: head.slice(0, newline),
-    ids: spilled === '' ? rest : [...vocabulary.encode(spilled), ...rest],
+    ids: afterNewline === '' ? rest : [...vocabulary.encode(afterNewline), ...rest],
     closed,
   };
 }
@@ -116,7 +119,7 @@ function countImages(vocabulary: Vocabulary, turns: readonly Turn[]): number {
   return count;
 }
 
-/** Of the last block: the template writes the definitions behind the system text, which may have a block of its own. */
+/** Names in the last `<tools>` block: the template writes the definitions after the system text, which may contain such a block as well. */
 function toolNames(system: string): string[] {
   const start = system.lastIndexOf('<tools>\n');
   const end = system.indexOf('\n</tools>', start);

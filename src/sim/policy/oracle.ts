@@ -1,22 +1,22 @@
-import { FloeError } from '../core/errors.ts';
-import type { VersionSpan } from '../schema/index.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { VersionSpan } from '../../schema/index.ts';
+import type { SamplerParams } from '../sampler.ts';
+import type { TemplateMode } from '../template.ts';
+import type { Vocabulary } from '../vocabulary.ts';
 import { allowedLeaves, type Constraint } from './constraint.ts';
+import { parseConversation } from './conversation.ts';
 import { Policy } from './policy.ts';
-import { readPrompt } from './prompt.ts';
-import { compileReply, type Leaf, NOISE, noiseDistribution, noiseWords, type Reply } from './reply.ts';
-import type { SamplerParams } from './sampler.ts';
 import type { Scenario } from './scenario.ts';
-import type { TemplateMode } from './template.ts';
-import type { Vocabulary } from './vocabulary.ts';
+import { compileReply, type Leaf, NOISE, noiseDistribution, noiseWords, type ScriptedReply } from './scripted-reply.ts';
 import type { WeightStore, Weights } from './weights.ts';
 
-/** Log-probabilities of each response id: in the policy itself, and in the distribution that it was drawn from. */
+/** Log-probabilities of each response id in the policy itself (`raw`) and in the distribution that it was drawn from (`processed`). */
 export type OracleLogprobs = { readonly raw: number[]; readonly processed: number[] };
 
 /**
- * Recomputes what a reply's logprobs must be from prompt ids, response ids and versions alone. `version` is one name, or
- * the spans of a reply that several versions sampled. -Infinity for a token that the policy cannot have sampled.
- * Throws `not_found` for a version that was never in effect and `bad_request` for spans that do not cover the response.
+ * Recomputes the logprobs that a reply must have from its prompt ids, response ids, policy versions and sampling parameters alone.
+ * `version` is one version, or the spans of a reply that several versions sampled. A token that the policy cannot have sampled has
+ * -Infinity. `malformedCalls` is for replies with the fault `malformed_tool_call`. Throws `not_found` for a version that was never in effect and `bad_request` for spans that do not cover the response.
  */
 export type Oracle = (
   promptIds: ArrayLike<number>,
@@ -26,7 +26,7 @@ export type Oracle = (
   options?: { readonly malformedCalls?: boolean },
 ) => OracleLogprobs;
 
-export type OracleParts = {
+type OracleParts = {
   readonly vocabulary: Vocabulary;
   readonly scenarios: readonly Scenario[];
   readonly mode: TemplateMode;
@@ -34,15 +34,15 @@ export type OracleParts = {
 };
 
 /**
- * The oracle shares with the engine how a rule is selected and its leaves are encoded. The arithmetic is its own: plain
- * probabilities, every leaf at every position, sums from the start; no walk, no log space, no cutting short.
+ * Creates an oracle. It shares with the engine the selection of a rule and the encoding of its leaves, but no arithmetic: it computes
+ * plain probabilities of every leaf at every position from the start, without the engine's incremental state, log space or shortcuts.
  */
 export function newOracle(parts: OracleParts): Oracle {
   const { vocabulary, mode, weights } = parts;
   const policy = new Policy(vocabulary, parts.scenarios, mode);
   const words = noiseWords(vocabulary);
   return (promptIds, responseIds, version, params, options = {}) => {
-    const conversation = readPrompt(vocabulary, promptIds);
+    const conversation = parseConversation(vocabulary, promptIds);
     const { scenario, rule } = policy.select(conversation);
     const reply = compileReply(vocabulary, scenario, rule, mode, options.malformedCalls ?? false);
     const { constraint = null } = params;
@@ -66,8 +66,8 @@ export function newOracle(parts: OracleParts): Oracle {
       const distribution = joint.next(turn, position);
       const id = turn[position] as number;
       raw.push(Math.log(distribution.get(id) ?? 0));
-      const open = allowed === null ? distribution : joint.only(distribution, allowed, turn, position);
-      const drawn = reshape(open, params, Array.from(promptIds), turn.slice(first, position));
+      const permitted = allowed === null ? distribution : joint.permitted(distribution, allowed, turn, position);
+      const drawn = reshape(permitted, params, Array.from(promptIds), turn.slice(first, position));
       processed.push(Math.log(drawn.get(id) ?? 0));
     }
     return { raw, processed };
@@ -85,16 +85,16 @@ function versionLookup(version: string | readonly VersionSpan[], length: number)
   };
 }
 
-/** Joint probabilities of every leaf and a growing turn, under one version. */
+/** Joint probabilities of every leaf and a growing turn under one policy version. */
 class Joint {
-  private readonly reply: Reply;
+  private readonly reply: ScriptedReply;
   private readonly weights: Weights;
   private readonly words: readonly number[];
   private readonly vocabulary: Vocabulary;
   private readonly probabilities: number[];
   private done = 0;
 
-  constructor(reply: Reply, weights: Weights, words: readonly number[], vocabulary: Vocabulary) {
+  constructor(reply: ScriptedReply, weights: Weights, words: readonly number[], vocabulary: Vocabulary) {
     this.reply = reply;
     this.weights = weights;
     this.words = words;
@@ -109,7 +109,7 @@ class Joint {
         const likelihood = this.emission(leaf, turn, this.done).get(turn[this.done] as number) ?? 0;
         this.probabilities[index] = (this.probabilities[index] as number) * likelihood;
       }
-      // Scaling keeps long products away from underflow; only ratios are used.
+      // Scaling prevents underflow of long products; only the ratios matter.
       const scale = this.probabilities.reduce((sum, probability) => sum + probability, 0);
       if (scale > 0)
         for (const index of this.probabilities.keys())
@@ -132,21 +132,21 @@ class Joint {
     return next;
   }
 
-  /** What is left of `distribution` when tokens that no allowed leaf goes on with are struck out. */
-  only(
+  /** `distribution` without the tokens that no allowed leaf continues with. */
+  permitted(
     distribution: ReadonlyMap<number, number>,
     allowed: readonly boolean[],
     turn: readonly number[],
     position: number,
   ): Map<number, number> {
-    const goesOn = (id: number): boolean =>
+    const isPermitted = (id: number): boolean =>
       this.reply.leaves.some(
         (leaf, index) =>
           allowed[index] === true &&
           (this.probabilities[index] as number) > 0 &&
           this.emission(leaf, turn, position).has(id),
       );
-    return new Map([...distribution].filter(([id]) => goesOn(id)));
+    return new Map([...distribution].filter(([id]) => isPermitted(id)));
   }
 
   private emission(leaf: Leaf, turn: readonly number[], position: number): Map<number, number> {
@@ -164,7 +164,7 @@ function prior(leaf: Leaf, scenario: string, weights: Weights): number {
   }, 1);
 }
 
-/** The distribution after penalties, temperature and the three cuts, in vLLM's order. */
+/** The distribution after penalties, temperature, min_p, top_k and top_p, in vLLM's order. */
 function reshape(
   distribution: ReadonlyMap<number, number>,
   params: SamplerParams,

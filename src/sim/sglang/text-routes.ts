@@ -3,9 +3,9 @@ import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 import type { Exchange } from '../http.ts';
 import { shiftedIds } from '../wire-choice.ts';
-import { chatPromptIds } from './chat-message.ts';
+import { chatPromptIds } from './chat.ts';
 import { checkParser, parseCalls, separateReasoning, toolNames } from './reply-text.ts';
-import { checkFields, checkIds, conversationFields, sessionOf } from './request.ts';
+import { checkFields, checkIds, conversationFields, sessionIdOf } from './request.ts';
 import type { SglangState } from './state.ts';
 
 const tokenizeSchema = z.looseObject({
@@ -30,7 +30,7 @@ const parseCallSchema = z.looseObject({
 
 const separateSchema = z.looseObject({ text: z.string(), reasoning_parser: z.string() });
 
-/** POST /tokenize and /v1/tokenize: a plain prompt, or a conversation as a chat completion renders it. */
+/** POST /tokenize and /v1/tokenize: the ids of a plain prompt, or of a conversation as a chat completion renders it. */
 export async function tokenize(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(tokenizeSchema, await exchange.body(), 'tokenize request');
   checkFields(state, request, tokenizeSchema.shape);
@@ -42,12 +42,12 @@ export async function tokenize(exchange: Exchange, state: SglangState): Promise<
     throw new FloeError('engine_rejected', "Exactly one of 'prompt' or 'messages' must be provided.");
   }
   const ids = hasMessages ? chatPromptIds(state.context, { ...request, messages }) : vocabulary.encode(prompt ?? '');
-  const plan = faults.plan(sessionOf(exchange, request), 'tokenizing');
-  const told = plan.has('tokenizer_mismatch') ? shiftedIds(vocabulary, ids) : ids;
-  exchange.json(200, { tokens: told, count: told.length, max_model_len: config.maxModelLen });
+  const plan = faults.plan(sessionIdOf(exchange, request), 'tokenizing');
+  const reported = plan.has('tokenizer_mismatch') ? shiftedIds(vocabulary, ids) : ids;
+  exchange.json(200, { tokens: reported, count: reported.length, max_model_len: config.maxModelLen });
 }
 
-/** POST /detokenize and /v1/detokenize. Special tokens are left out unless the request says otherwise. */
+/** POST /detokenize and /v1/detokenize. Turn delimiters are left out unless the request asks for them. */
 export async function detokenize(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(detokenizeSchema, await exchange.body(), 'detokenize request');
   checkFields(state, request, detokenizeSchema.shape);
@@ -67,7 +67,7 @@ export async function parseFunctionCall(exchange: Exchange): Promise<void> {
   });
 }
 
-/** POST /separate_reasoning. It is not told what the prompt ended in: thinking that the prompt opened must be opened in the text. */
+/** POST /separate_reasoning. The route does not know the prompt, so thinking that the prompt opened is recognised only when the text opens it. */
 export async function separateReasoningRoute(exchange: Exchange): Promise<void> {
   const request = parseAs(separateSchema, await exchange.body(), 'parse request');
   checkParser('reasoning_parser', request.reasoning_parser);

@@ -1,10 +1,10 @@
 import { readFile } from 'node:fs/promises';
 import { parse as parseYaml } from 'yaml';
 import { z } from 'zod';
-import { FloeError } from '../core/errors.ts';
-import { parseAs } from '../core/parse.ts';
+import { FloeError } from '../../core/errors.ts';
+import { parseAs } from '../../core/parse.ts';
 
-/** A condition on text: every part given must hold. */
+/** A condition on text. Every part that is given must hold. */
 const textConditionSchema = z
   .strictObject({
     contains: z.string().min(1).optional(),
@@ -17,32 +17,34 @@ const textConditionSchema = z
   .refine(({ contains, regex }) => contains !== undefined || regex !== undefined, 'needs `contains` or `regex`');
 export type TextCondition = z.infer<typeof textConditionSchema>;
 
-/** A number alone means exactly that many. */
+/** A condition on a count. A plain number means exactly that many. */
 const countConditionSchema = z.preprocess(
   (value) => (typeof value === 'number' ? { min: value, max: value } : value),
   z.strictObject({ min: z.int().min(0).optional(), max: z.int().min(0).optional() }),
 );
 export type CountCondition = z.infer<typeof countConditionSchema>;
 
-/** Evaluated on the conversation of one request; all that are given must hold. */
+/** Conditions on the conversation of one request. All that are given must hold. */
 const ruleConditionSchema = z.strictObject({
-  assistant_turns: countConditionSchema.optional().describe('earlier assistant turns: a number, or min and max'),
+  assistant_turns: countConditionSchema
+    .optional()
+    .describe('number of earlier assistant turns: a number, or min and max'),
   last_role: z.enum(['system', 'user', 'tool', 'assistant']).optional(),
-  last_user: textConditionSchema.optional().describe('text of the last user message that is no tool result'),
+  last_user: textConditionSchema.optional().describe('text of the last user message that is not a tool result'),
   last_tool_result: textConditionSchema.optional(),
-  system: textConditionSchema.optional().describe('text of the system turn, tool definitions included'),
-  tools: z.array(z.string()).optional().describe('names that must all be among the tools offered'),
-  images: countConditionSchema.optional().describe('images in the conversation: a number, or min and max'),
+  system: textConditionSchema.optional().describe('text of the system turn, including tool definitions'),
+  tools: z.array(z.string()).optional().describe('names that must all be among the tools of the request'),
+  images: countConditionSchema.optional().describe('number of images in the conversation: a number, or min and max'),
 });
 export type RuleCondition = z.infer<typeof ruleConditionSchema>;
 
-/** Logits beyond this give probabilities that a 64-bit float rounds to 0 or 1. */
+/** Upper bound on the absolute value of a logit. Larger ones give probabilities that a 64-bit float rounds to 0 or 1. */
 export const MAX_LOGIT = 30;
 
-/** Longer thinking than any context window of the simulator. */
+/** Upper bound on noise tokens, larger than any context window of the simulator. */
 const MAX_NOISE_TOKENS = 100_000;
 
-/** A number alone means that much noise. */
+/** A thinking block. A plain number is a number of noise tokens. */
 const thinkSchema = z.preprocess(
   (value) => (typeof value === 'number' ? { noise: value } : value),
   z.strictObject({
@@ -51,7 +53,7 @@ const thinkSchema = z.preprocess(
       .refine((text) => text === text.trim(), 'must not begin or end with white space')
       .refine(hasNoDelimiter, 'must not contain a delimiter token')
       .default(''),
-    noise: z.int().min(0).max(MAX_NOISE_TOKENS).default(0).describe('noise tokens after the text'),
+    noise: z.int().min(0).max(MAX_NOISE_TOKENS).default(0).describe('number of noise tokens after the text'),
   }),
 );
 
@@ -74,7 +76,7 @@ const choiceSchema = z.strictObject({
     .min(2),
 });
 
-/** One part of a reply. One object with five optional keys, not a union, so that errors name the field inside. */
+/** One part of a reply. It is an object with optional keys, not a union, so that errors name the invalid field. */
 const segmentSchema = z
   .strictObject({
     think: thinkSchema.optional(),
@@ -85,7 +87,7 @@ const segmentSchema = z
       .min(1)
       .refine(hasNoTurnDelimiter, 'must not contain a turn delimiter')
       .optional()
-      .describe('written as it is, also behind calls; only further raw text may follow'),
+      .describe('written unchanged, also after calls; only further raw text may follow'),
     choice: choiceSchema.optional(),
   })
   .refine(hasOnePart, 'needs exactly one of `think`, `text`, `call`, `raw`, `choice`');
@@ -97,27 +99,32 @@ const ruleSchema = z.strictObject({
   spelling: z
     .enum(['merged', 'letters'])
     .default('merged')
-    .describe('letters: the policy writes letter by letter, so that encoding its text again gives other ids'),
+    .describe('letters: the policy samples one letter per token, so that re-encoding its text gives other ids'),
   end: z
     .enum(['<|im_end|>', '<|endoftext|>'])
     .default('<|im_end|>')
     .describe('the token that ends the turn; the template always closes it with <|im_end|>'),
 });
-export type Rule = z.infer<typeof ruleSchema>;
 
+/** A named list of rules that scripts the policy for the tasks that it matches. */
 export const scenarioSchema = z.strictObject({
   name: z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/, 'must be letters, digits, ".", "_", "-"'),
-  match: textConditionSchema.optional().describe('on the first user message; without it every request matches'),
-  rules: z.array(ruleSchema).min(1).describe('the first whose conditions hold gives the reply'),
+  match: textConditionSchema
+    .optional()
+    .describe('condition on the first user message; without it every request matches'),
+  rules: z.array(ruleSchema).min(1).describe('the first rule whose conditions hold gives the reply'),
 });
+/** A scenario with defaults applied. */
 export type Scenario = z.infer<typeof scenarioSchema>;
+/** A scenario as written in a file or a test. */
 export type ScenarioInput = z.input<typeof scenarioSchema>;
 
 export const scenarioListSchema = z.array(scenarioSchema);
 
+/** The content of a scenario file. */
 export const scenarioFileSchema = z.strictObject({ scenarios: scenarioListSchema.min(1) });
 
-/** Answers whatever no scenario covers, so that any client gets a reply. Its choice gives the reply real logprobs. */
+/** Answers the requests that no other scenario covers, so that every client gets a reply. Its choice gives the reply non-trivial logprobs. */
 export const DEFAULT_SCENARIO: Scenario = {
   name: 'default',
   rules: [
@@ -142,14 +149,17 @@ export const DEFAULT_SCENARIO: Scenario = {
 };
 
 /**
- * Checks one parsed scenario file. Throws `schema_violation` naming the path of each wrong field.
- * `source` names the file in messages.
+ * Validates the parsed content of one scenario file. `source` names the file in error messages. Throws `schema_violation` with the
+ * path of each invalid field.
  */
 export function parseScenarios(value: unknown, source: string): Scenario[] {
   return parseAs(scenarioFileSchema, value, source).scenarios;
 }
 
-/** Reads YAML or JSON scenario files in order. Throws `bad_request` (unreadable or no YAML) or `schema_violation`. */
+/**
+ * Reads scenario files (YAML or JSON) and returns their scenarios in order. Throws `bad_request` for a file that cannot be read or is
+ * not valid YAML, and `schema_violation` for an invalid scenario.
+ */
 export async function loadScenarios(paths: readonly string[]): Promise<Scenario[]> {
   const scenarios: Scenario[] = [];
   for (const path of paths) {

@@ -1,19 +1,19 @@
 import { z } from 'zod';
-import { FloeError } from '../../core/errors.ts';
-import type { Constraint } from '../constraint.ts';
-import type { JsonSchema } from '../json-schema.ts';
-import type { Policy } from '../policy.ts';
+import { FloeError } from '../core/errors.ts';
+import type { Constraint } from './policy/constraint.ts';
+import type { JsonSchema } from './policy/json-schema.ts';
+import type { Policy } from './policy/policy.ts';
 
-const schemaSchema = z.union([z.boolean(), z.record(z.string(), z.unknown())]);
+const jsonSchemaSchema = z.union([z.boolean(), z.record(z.string(), z.unknown())]);
 
 export const responseFormatSchema = z.looseObject({
   type: z.string(),
   json_schema: z
-    .looseObject({ name: z.string(), schema: schemaSchema.nullish(), strict: z.boolean().nullish() })
+    .looseObject({ name: z.string(), schema: jsonSchemaSchema.nullish(), strict: z.boolean().nullish() })
     .nullish(),
 });
 
-/** vLLM takes a schema as an object or as its text. */
+/** vLLM accepts a schema as an object or as JSON text. */
 export const structuredOutputsSchema = z.looseObject({
   json: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
   json_object: z.boolean().nullish(),
@@ -24,88 +24,93 @@ export const toolChoiceSchema = z.union([
   z.looseObject({ type: z.literal('function'), function: z.looseObject({ name: z.string() }) }),
 ]);
 
-/** The fields of a chat request that bear on the reply's form. */
-export type FormRequest = {
+/** The fields of a chat request that constrain the form of the reply. */
+export type ConstraintFields = {
   readonly tools?: readonly unknown[] | null | undefined;
   readonly tool_choice?: z.infer<typeof toolChoiceSchema> | null | undefined;
   readonly response_format?: z.infer<typeof responseFormatSchema> | null | undefined;
   readonly structured_outputs?: z.infer<typeof structuredOutputsSchema> | null | undefined;
 };
 
-export type StructuredOutputs = z.infer<typeof structuredOutputsSchema> | null | undefined;
+type StructuredOutputs = z.infer<typeof structuredOutputsSchema> | null | undefined;
 
 const constraintSchema: z.ZodType<Constraint> = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('json'), schema: schemaSchema, or_calls: z.boolean() }),
+  z.strictObject({ kind: z.literal('json'), schema: jsonSchemaSchema, or_calls: z.boolean() }),
   z.strictObject({ kind: z.literal('call'), name: z.string().nullable() }),
 ]);
 
 const ANY_OBJECT: JsonSchema = { type: 'object' };
 
-/** A constraint and the field of the request that asked for it. */
+/** A constraint and the request field that demands it. */
 type Demand = { readonly constraint: Constraint; readonly field: string };
 
 /**
- * What the request demands of the reply's form, if the policy can fulfil it for this prompt. As in vLLM, a forced tool
- * call outweighs a format, and with tools to choose from a reply of calls alone satisfies a format.
- * Throws `engine_rejected` naming the field for a demand that is malformed, unsupported, or that no reply fulfils.
+ * The constraint that a chat request puts on the reply; `null` when it puts none. As in vLLM, a forced tool call takes precedence over
+ * a format, and when the request offers tools a reply of tool calls alone satisfies a format. Throws `engine_rejected`, naming the
+ * field, for a constraint that is malformed, unsupported, or that no reply of the policy to this prompt satisfies.
  */
-export function demandedForm(request: FormRequest, policy: Policy, promptIds: readonly number[]): Constraint | null {
-  return fulfillable(callDemand(request) ?? formatDemand(request), policy, promptIds);
+export function requestedConstraint(
+  request: ConstraintFields,
+  policy: Policy,
+  promptIds: readonly number[],
+): Constraint | null {
+  return ensureSatisfiable(callDemand(request) ?? formatDemand(request), policy, promptIds);
 }
 
-/** A constraint as token generation takes it: rendered here, understood here, and nowhere else. */
-export function renderedForm(constraint: Constraint | null): object | null {
+/** The constraint as `structured_outputs` of token generation, in a form that only the simulator understands. */
+export function renderConstraint(constraint: Constraint | null): object | null {
   return constraint === null ? null : { structural_tag: JSON.stringify(constraint) };
 }
 
-/** As {@link demandedForm}, of a request for token generation. */
-export function generateForm(
+/** The same as {@link requestedConstraint} for a request for token generation. */
+export function generateConstraint(
   outputs: StructuredOutputs,
   policy: Policy,
   promptIds: readonly number[],
 ): Constraint | null {
   const { structural_tag: tag, ...rest } = outputs ?? {};
   if (tag === undefined || tag === null) {
-    return fulfillable(formatDemand({ structured_outputs: rest }), policy, promptIds);
+    return ensureSatisfiable(formatDemand({ structured_outputs: rest }), policy, promptIds);
   }
   const parsed = constraintSchema.safeParse(typeof tag === 'string' ? parsedJson(tag) : null);
-  if (!parsed.success) throw refusal('structured_outputs', 'only a structural_tag rendered here is supported');
-  return fulfillable({ constraint: parsed.data, field: 'structured_outputs' }, policy, promptIds);
+  if (!parsed.success)
+    throw refusal('structured_outputs', 'only a structural_tag that this server rendered is supported');
+  return ensureSatisfiable({ constraint: parsed.data, field: 'structured_outputs' }, policy, promptIds);
 }
 
-function fulfillable(demand: Demand | null, policy: Policy, promptIds: readonly number[]): Constraint | null {
+function ensureSatisfiable(demand: Demand | null, policy: Policy, promptIds: readonly number[]): Constraint | null {
   if (demand === null) return null;
-  let admitted: boolean;
+  let canSatisfy: boolean;
   try {
-    admitted = policy.admits(promptIds, demand.constraint);
+    canSatisfy = policy.canSatisfy(promptIds, demand.constraint);
   } catch (error) {
     if (FloeError.is(error) && error.code === 'engine_rejected') throw refusal(demand.field, error.message, error);
     throw error;
   }
-  if (!admitted) throw refusal(demand.field, 'the scenario has no reply that fulfils it');
+  if (!canSatisfy) throw refusal(demand.field, 'no reply of the scenario satisfies it');
   return demand.constraint;
 }
 
-function refusal(field: string, what: string, cause?: unknown): FloeError {
-  return new FloeError('engine_rejected', `${field}: ${what}`, { param: field }, cause);
+function refusal(field: string, message: string, cause?: unknown): FloeError {
+  return new FloeError('engine_rejected', `${field}: ${message}`, { param: field }, cause);
 }
 
-/** Whether tool calls are looked for in the reply. */
-export function readsCalls({ tools, tool_choice: choice }: FormRequest): boolean {
+/** Whether the server parses tool calls in the reply. */
+export function parsesToolCalls({ tools, tool_choice: choice }: ConstraintFields): boolean {
   return (tools ?? []).length > 0 && choice !== 'none';
 }
 
-/** Whether the request leaves the model no choice but to call. */
-export function forcesCalls({ tool_choice: choice }: FormRequest): boolean {
+/** Whether the request forces the model to call a tool. */
+export function forcesToolCall({ tool_choice: choice }: ConstraintFields): boolean {
   return choice === 'required' || typeof choice === 'object';
 }
 
-function callDemand({ tools, tool_choice: choice }: FormRequest): Demand | null {
+function callDemand({ tools, tool_choice: choice }: ConstraintFields): Demand | null {
   const field = 'tool_choice';
   if (choice === undefined || choice === null || choice === 'none') return null;
   if (typeof choice === 'string' && choice !== 'auto' && choice !== 'required') {
-    const known = 'Only named tools, "none", "auto" or "required" are supported.';
-    throw refusal(field, `Invalid value for \`tool_choice\`: ${choice}! ${known}`);
+    const supported = 'Only named tools, "none", "auto" or "required" are supported.';
+    throw refusal(field, `Invalid value for \`tool_choice\`: ${choice}! ${supported}`);
   }
   if (tools === undefined || tools === null) throw refusal(field, 'When using `tool_choice`, `tools` must be set.');
   if (choice === 'auto' || tools.length === 0) return null;
@@ -124,10 +129,10 @@ function toolName(tool: unknown): string | null {
   return parsed.success ? parsed.data.function.name : null;
 }
 
-function formatDemand(request: FormRequest): Demand | null {
+function formatDemand(request: ConstraintFields): Demand | null {
   const { response_format: format, structured_outputs: outputs } = request;
   const demand = (field: string, schema: JsonSchema): Demand => ({
-    constraint: { kind: 'json', schema, or_calls: readsCalls(request) },
+    constraint: { kind: 'json', schema, or_calls: parsesToolCalls(request) },
     field,
   });
   switch (format?.type) {
@@ -152,7 +157,7 @@ function formatDemand(request: FormRequest): Demand | null {
   return demand('structured_outputs', typeof outputs.json === 'string' ? parsedSchema(outputs.json) : outputs.json);
 }
 
-/** What a scripted reply can be judged by, and the settings of a grammar compiler, which change nothing here. */
+/** The supported keys of `structured_outputs`, and settings of grammar compilers, which have no effect here. */
 const STRUCTURED_KEYS: ReadonlySet<string> = new Set([
   'json',
   'json_object',
@@ -163,8 +168,8 @@ const STRUCTURED_KEYS: ReadonlySet<string> = new Set([
 ]);
 
 function parsedSchema(text: string): JsonSchema {
-  const parsed = schemaSchema.safeParse(parsedJson(text));
-  if (!parsed.success) throw refusal('structured_outputs', 'json is no JSON schema');
+  const parsed = jsonSchemaSchema.safeParse(parsedJson(text));
+  if (!parsed.success) throw refusal('structured_outputs', 'json is not a JSON schema');
   return parsed.data;
 }
 
@@ -172,6 +177,6 @@ function parsedJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (cause) {
-    throw refusal('structured_outputs', `json is no JSON: ${(cause as Error).message}`, cause);
+    throw refusal('structured_outputs', `json is not valid JSON: ${(cause as Error).message}`, cause);
   }
 }

@@ -1,0 +1,80 @@
+import type { Fault, FaultPlan } from './faults.ts';
+import type { Exchange } from './http.ts';
+import type { CallFaults } from './run.ts';
+
+/** How one API words the replies of injected failures. */
+export type FaultReplies = {
+  /** The error object for `message` with HTTP `status`. */
+  errorBody(message: string, status: number): object;
+  /** Refuses the call as a prompt that exceeds the context length. */
+  replyContextOverflow(exchange: Exchange): void;
+};
+
+/**
+ * Applies the faults that replace the whole reply. Returns `true` when it sent such a reply or reset the connection; then the caller
+ * samples nothing. For `chunk_split` it only prepares the exchange.
+ */
+export function applyEarlyFault(
+  exchange: Exchange,
+  plan: FaultPlan,
+  stream: boolean,
+  { errorBody, replyContextOverflow }: FaultReplies,
+): boolean {
+  if (plan.has('chunk_split')) exchange.splitWrites();
+  if (plan.has('reset_before')) {
+    exchange.reset();
+  } else if (plan.has('http_400_context')) {
+    replyContextOverflow(exchange);
+  } else if (plan.has('http_429')) {
+    exchange.json(429, errorBody('Too many requests (injected).', 429), { 'retry-after': '1' });
+  } else if (plan.has('http_500')) {
+    exchange.json(500, errorBody('Internal server error (injected).', 500));
+  } else if (plan.has('http_503')) {
+    exchange.json(503, errorBody('Service unavailable (injected).', 503));
+  } else if (plan.has('error_body_200')) {
+    const error = errorBody('The engine has died (injected).', 500);
+    if (!stream) exchange.json(200, error);
+    else {
+      exchange.beginStream();
+      exchange.response.end(`data: ${JSON.stringify(error)}\n\ndata: [DONE]\n\n`);
+    }
+  } else if (plan.has('garbage')) {
+    if (!stream) exchange.text(200, '<html>upstream', { 'content-type': 'application/json' });
+    else {
+      exchange.beginStream();
+      exchange.response.end('data: {"id": "chatcmpl-\n\n');
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/** The faults of a call that the engine itself applies while it samples. */
+export function engineFaults({ hits }: FaultPlan): CallFaults {
+  const lengthOf = (kind: Fault['kind']): number | null =>
+    hits.find((fault) => fault.kind === kind)?.after_tokens ?? null;
+  return {
+    names: hits.map(({ kind }) => kind),
+    malformedCalls: hits.some(({ kind }) => kind === 'malformed_tool_call'),
+    abortAt: lengthOf('abort'),
+    stallAt: lengthOf('stall'),
+    swapAt: lengthOf('version_changed'),
+    slowFactor: hits.find(({ kind }) => kind === 'slow')?.factor ?? 1,
+  };
+}
+
+/** A fault that resets the connection in the middle of a reply. */
+export type ConnectionBreak = {
+  /** Reply length in tokens at which the connection is reset. */
+  readonly atTokens: number;
+  /** How many later connections are refused, because the server has crashed; `null` when it stays up. */
+  readonly downCalls: number | null;
+};
+
+/** The connection break that a call's faults demand; `null` when they demand none. */
+export function connectionBreak({ hits }: FaultPlan): ConnectionBreak | null {
+  const fault = hits.find(({ kind }) => kind === 'dies_mid_stream' || kind === 'reset_mid');
+  if (fault === undefined) return null;
+  return { atTokens: fault.after_tokens, downCalls: fault.kind === 'reset_mid' ? null : fault.down_calls };
+}
