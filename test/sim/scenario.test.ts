@@ -54,7 +54,11 @@ describe('a scenario file', () => {
 
   it.each([
     ['thinking after text', [{ text: 'a' }, { think: 3 }], /rules\.0\.reply\.1: thinking must be the first/],
-    ['text after a call', [{ call: { tool: 't' } }, { text: 'a' }], /rules\.0\.reply\.1: only calls and raw text may follow a call/],
+    [
+      'text after a call',
+      [{ call: { tool: 't' } }, { text: 'a' }],
+      /rules\.0\.reply\.1: only calls and raw text may follow a call/,
+    ],
     ['a call after raw text', [{ raw: 'a' }, { call: { tool: 't' } }], /rules\.0\.reply\.1: only raw text may follow/],
     ['thinking after raw text', [{ raw: 'a' }, { think: 3 }], /only raw text may follow/],
     [
