@@ -1,40 +1,48 @@
-import { FloeError } from '../core/errors.ts';
+import { onAbort } from '../core/abort.ts';
 import type { RolloutContext } from './context.ts';
 import { removeDrainedNodes } from './nodes/nodes.ts';
+import { sweepRetention } from './retention.ts';
 import { sweepDeadlines } from './sessions/cancel.ts';
-import { sweepExpired } from './sessions/claim.ts';
+import { sweepExpired } from './sessions/retry.ts';
+import { postponeWhileUnavailable } from './watched-store.ts';
 
-/** What every server looks after from time to time; several may do so at once. */
+/** Handles expired leases, passed deadlines and drained nodes once. Several servers on one store may do so concurrently. */
 export async function sweepOnce(context: RolloutContext): Promise<void> {
   await sweepExpired(context);
   await sweepDeadlines(context);
   await removeDrainedNodes(context);
 }
 
-/** Runs until the server closes. */
-export async function sweepForever(context: RolloutContext): Promise<void> {
+/** Sweeps every `sweep_seconds` until the server closes. */
+export async function runSweeps(context: RolloutContext): Promise<void> {
   while (!context.closing.aborted) {
-    try {
-      await sweepOnce(context);
-    } catch (thrown) {
-      // The store may be full or busy for a while; leases are swept when it is back.
-      if (!FloeError.is(thrown) || thrown.code !== 'store_unavailable') throw thrown;
-      context.log.error({ err: thrown }, 'the store is unavailable; expired leases wait');
-    }
+    await postponeWhileUnavailable(context.log, 'expired leases wait', () => sweepOnce(context));
     await pause(context, context.config.sweep_seconds * 1000);
   }
 }
 
-/** Resolves after `ms`, or as soon as the server closes. */
-export function pause(context: RolloutContext, ms: number): Promise<void> {
+/**
+ * Removes old tasks and blobs every `retention_sweep_seconds` until the server closes. The first sweep runs one interval after
+ * the start, so that a server that was started with wrong settings and stopped soon after has removed nothing.
+ */
+export async function runRetention(context: RolloutContext): Promise<void> {
+  for (;;) {
+    await pause(context, context.config.retention_sweep_seconds * 1000);
+    if (context.closing.aborted) return;
+    await postponeWhileUnavailable(context.log, 'old tasks and blobs are kept', () => sweepRetention(context));
+  }
+}
+
+/** Resolves after `ms` milliseconds, or as soon as the server closes. */
+function pause({ clock, closing }: RolloutContext, ms: number): Promise<void> {
   return new Promise((resolve) => {
+    let release = (): void => {};
     const end = (): void => {
       cancelTimer();
-      context.closing.removeEventListener('abort', end);
+      release();
       resolve();
     };
-    const cancelTimer = context.clock.schedule(ms, end);
-    context.closing.addEventListener('abort', end, { once: true });
-    if (context.closing.aborted) end();
+    const cancelTimer = clock.schedule(ms, end);
+    release = onAbort(closing, end);
   });
 }

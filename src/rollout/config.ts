@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { GIB } from '../core/bytes.ts';
 import { idSchema } from '../schema/index.ts';
 
 const listenerSchema = z.strictObject({
@@ -6,7 +7,7 @@ const listenerSchema = z.strictObject({
   port: z.int().min(0).max(65_535).default(0).describe('0: any free port'),
 });
 
-/** Files in PEM; read again when they change. */
+/** Files in PEM format. They are re-read when they change. */
 export const tlsFilesSchema = z.strictObject({
   cert: z.string().min(1).describe('certificate chain'),
   key: z.string().min(1).describe('private key'),
@@ -15,25 +16,28 @@ export const tlsFilesSchema = z.strictObject({
     .min(1)
     .nullable()
     .default(null)
-    .describe('authorities that may have signed the certificate that every node must show; null: none is asked for'),
+    .describe(
+      'certificate authorities; every node must present a certificate signed by one of them. null: no client certificate is required',
+    ),
 });
 export type TlsFiles = z.infer<typeof tlsFilesSchema>;
 
 /**
- * `admin`: everything. `trainer`: tasks, results, engines. `node`: what gateway nodes call. `viewer`: looking only.
+ * `admin` may make every call, `trainer` those about tasks, results and engines, `node` those of gateway nodes, and `viewer` only
+ * calls that change nothing.
  */
 export const roleSchema = z.enum(['admin', 'trainer', 'node', 'viewer']);
 export type Role = z.infer<typeof roleSchema>;
 
-/** As Standard Webhooks has it: the key in base64 after a prefix. 24 bytes are the least that it allows. */
+/** A secret in the format of Standard Webhooks: a prefix and the key in base64. The standard requires at least 24 bytes. */
 const callbackSecretSchema = z
   .string()
   .regex(
     /^whsec_(?:[A-Za-z0-9+/]{4}){8,}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/,
-    'must be whsec_ and at least 24 bytes in base64, as `echo whsec_$(openssl rand -base64 32)` makes one',
+    'must be whsec_ followed by at least 24 bytes in base64; create one with `echo whsec_$(openssl rand -base64 32)`',
   );
 
-/** What may be configured of a rollout server. All of it but secrets is shown by `GET /rollout/status`. */
+/** The configuration of a rollout server. `GET /rollout/status` shows all of it except secrets. */
 export const rolloutConfigSchema = z.strictObject({
   host: z.string().min(1).default('127.0.0.1'),
   port: z.int().min(0).max(65_535).default(8080).describe('0: any free port'),
@@ -46,102 +50,138 @@ export const rolloutConfigSchema = z.strictObject({
   tokens: z
     .array(z.strictObject({ token: z.string().min(1), role: roleSchema }))
     .default([])
-    .describe('further tokens, which may do what their role may'),
+    .describe('additional tokens, each with the permissions of its role'),
   tls: tlsFilesSchema.nullable().default(null).describe('null: plain HTTP'),
   node_listener: listenerSchema
     .nullable()
     .default(null)
-    .describe('where nodes call; the main listener then takes none of their calls'),
+    .describe('separate listener for nodes; the main listener then refuses their calls'),
   admin_listener: listenerSchema
     .nullable()
     .default(null)
-    .describe('where metrics are; the main listener then has none'),
-  max_connections: z.int().min(1).default(4096).describe('of one listener; more are closed at once'),
-  max_connections_per_address: z.int().min(1).default(1024).describe('of one client address; more are closed at once'),
-  headers_timeout_seconds: z.number().gt(0).default(10).describe('for the head of a request'),
-  body_idle_seconds: z.number().gt(0).default(30).describe('a request whose body stands still for this long is ended'),
+    .describe('separate listener for metrics; the main listener then has none'),
+  max_connections: z.int().min(1).default(4096).describe('per listener; further connections are closed immediately'),
+  max_connections_per_address: z
+    .int()
+    .min(1)
+    .default(1024)
+    .describe('per client address; further connections are closed immediately'),
+  headers_timeout_seconds: z.number().gt(0).default(10).describe('time limit for the head of a request'),
+  body_idle_seconds: z
+    .number()
+    .gt(0)
+    .default(30)
+    .describe('a request whose body makes no progress for this long is ended'),
   max_delivering_mb: z
     .int()
     .min(1)
     .default(1024)
-    .describe('results that are arriving at once, MiB; nodes deliver what is more a little later'),
-  submits_per_second: z.number().gt(0).default(5000).describe('per token, or per address without one'),
-  reads_per_second: z.number().gt(0).default(5000).describe('the same, for all else that is not a call of a node'),
-  rate_burst_seconds: z.number().gt(0).default(5).describe('so much of its rate may be called for at once'),
+    .describe(
+      'total size in MiB of results that may be arriving concurrently; nodes retry further ones a little later',
+    ),
+  submits_per_second: z
+    .number()
+    .gt(0)
+    .default(5000)
+    .describe('submitted tasks per token, or per client address where there are no tokens'),
+  reads_per_second: z.number().gt(0).default(5000).describe('the same limit for all other calls except those of nodes'),
+  rate_burst_seconds: z.number().gt(0).default(5).describe('size of a burst, in seconds of the rate'),
   lease_seconds: z
     .number()
     .gt(0)
     .max(3600)
     .default(30)
-    .describe('a session whose node is silent for this long is redone'),
-  sweep_seconds: z.number().gt(0).max(60).default(1).describe('how often expired leases are looked for'),
+    .describe('a session whose node is silent for this long is taken back and retried'),
+  sweep_seconds: z.number().gt(0).max(60).default(1).describe('interval between checks for expired leases'),
   node_timeout_seconds: z.number().gt(0).default(30).describe('a node silent for this long is shown as unhealthy'),
-  retry_backoff_seconds: z.number().min(0).default(1).describe('before the second attempt; doubles with each'),
-  retry_backoff_max_seconds: z.number().min(0).default(60).describe('most that it doubles to'),
+  retry_backoff_seconds: z
+    .number()
+    .min(0)
+    .default(1)
+    .describe('pause before the second attempt; doubles with each further attempt'),
+  retry_backoff_max_seconds: z.number().min(0).default(60).describe('longest pause'),
   avoid_node_seconds: z
     .number()
     .min(0)
     .default(30)
-    .describe('another node comes first for a session that this one failed'),
+    .describe('for this long, other nodes are preferred for a session that failed on a node'),
   queue_order: z
     .enum(['fifo', 'longest_first'])
     .default('fifo')
-    .describe("among a trainer's sessions of one priority; longest_first: by the durations seen so far"),
+    .describe(
+      "order of a trainer's sessions with equal priority; longest_first: longest expected duration first, according to the durations seen so far",
+    ),
   trainer_weights: z
     .record(idSchema, z.number().gt(0))
     .default({})
-    .describe('shares of the nodes while several trainers wait; 1 where none is named'),
+    .describe('relative shares of the nodes while several trainers have waiting sessions; default 1 each'),
   max_uncollected_results: z
     .int()
     .min(1)
     .default(100_000)
-    .describe('a trainer with so many results that it has not collected gets no further sessions run'),
+    .describe('no further sessions of a trainer are started while it has this many uncollected results'),
   max_uncollected_bytes: z
     .int()
     .min(1)
-    .default(64 * 1024 ** 3)
-    .describe('the same, by the size of the results'),
-  tombstone_seconds: z.number().gt(0).default(300).describe('how long a cancelled unknown task id is refused'),
-  callback_timeout_seconds: z.number().gt(0).default(30).describe('for one try to be answered'),
-  callback_backoff_seconds: z.number().gt(0).default(1).describe('before the second try; doubles with each'),
-  callback_backoff_max_seconds: z.number().gt(0).default(300).describe('most that it doubles to'),
-  callback_parallel: z.int().min(1).max(1000).default(32).describe('callbacks under way at once'),
+    .default(64 * GIB)
+    .describe('the same limit, on the total size of the results'),
+  tombstone_seconds: z
+    .number()
+    .gt(0)
+    .default(300)
+    .describe('how long a task id that was cancelled before it was submitted is refused'),
+  callback_timeout_seconds: z.number().gt(0).default(30).describe('time limit for the trainer to answer one attempt'),
+  callback_backoff_seconds: z
+    .number()
+    .gt(0)
+    .default(1)
+    .describe('pause before the second attempt; doubles with each further attempt'),
+  callback_backoff_max_seconds: z.number().gt(0).default(300).describe('longest pause'),
+  callback_parallel: z.int().min(1).max(1000).default(32).describe('largest number of concurrent callbacks'),
   callback_claim_seconds: z
     .number()
     .gt(0)
     .default(15)
-    .describe('a callback whose server is silent for this long is tried by another server'),
+    .describe('a callback whose server is silent for this long is delivered by another server'),
   callback_secrets: z
     .array(callbackSecretSchema)
     .max(8)
     .default([])
-    .describe('callbacks are signed with each of these; none: not signed'),
+    .describe('callbacks are signed with each of these secrets; without any they are not signed'),
   callback_hosts: z
     .array(z.string().min(1))
     .nullable()
     .default(null)
-    .describe('host names that callbacks may go to; null: loopback when the server listens there, else any other'),
+    .describe(
+      'host names that callbacks may be sent to; null: only loopback when the server listens on loopback, else everything but loopback',
+    ),
   retain_tasks_hours: z
     .number()
     .gt(0)
     .nullable()
     .default(null)
-    .describe('a task that ended and was collected is removed after so many hours of service; null: kept'),
-  retention_sweep_seconds: z
+    .describe(
+      'a task that ended and was collected is removed after this many hours of service time; null: kept indefinitely',
+    ),
+  retention_sweep_seconds: z.number().gt(0).default(600).describe('interval between removals of old tasks and blobs'),
+  event_heartbeat_seconds: z
     .number()
     .gt(0)
-    .default(600)
-    .describe('how often tasks and blobs that may go are looked for'),
-  event_heartbeat_seconds: z.number().gt(0).default(15).describe('between signs of life on an event stream'),
-  shutdown_grace_seconds: z.number().min(0).default(5).describe('for requests in progress when the server closes'),
+    .default(15)
+    .describe('interval between heartbeat comments on an event stream'),
+  shutdown_grace_seconds: z
+    .number()
+    .min(0)
+    .default(5)
+    .describe('time limit for requests in progress when the server closes'),
 });
 export type RolloutConfig = z.infer<typeof rolloutConfigSchema>;
 export type RolloutConfigInput = z.input<typeof rolloutConfigSchema>;
 
-type Shown = Record<string, string | number | boolean | null>;
+type ShownConfig = Record<string, string | number | boolean | null>;
 
-/** The configuration as anybody may see it: no secret, and nothing nested. */
-export function shownConfig(config: RolloutConfig): Shown {
+/** The configuration as `GET /rollout/status` shows it: without secrets, and without nested values. */
+export function shownConfig(config: RolloutConfig): ShownConfig {
   const {
     token,
     tokens,
@@ -153,7 +193,7 @@ export function shownConfig(config: RolloutConfig): Shown {
     trainer_weights,
     ...plain
   } = config;
-  const place = (listener: z.infer<typeof listenerSchema> | null): string | null =>
+  const addressOf = (listener: z.infer<typeof listenerSchema> | null): string | null =>
     listener === null ? null : `${listener.host}:${listener.port}`;
   return {
     ...plain,
@@ -165,7 +205,7 @@ export function shownConfig(config: RolloutConfig): Shown {
     tokens: (token === null ? 0 : 1) + tokens.length,
     tls: tls !== null,
     client_certificates: tls?.client_ca != null,
-    node_listener: place(node_listener),
-    admin_listener: place(admin_listener),
+    node_listener: addressOf(node_listener),
+    admin_listener: addressOf(admin_listener),
   };
 }

@@ -2,15 +2,16 @@ import { setMaxListeners } from 'node:events';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { newId } from '../core/ids.ts';
+import { type RandomSource, systemRandom } from '../core/random.ts';
 import { passThroughTracer, type Tracer } from '../core/tracing.ts';
 import type { TaskRequest } from '../schema/index.ts';
 import type { BlobStore, Store } from '../store/index.ts';
-import { sweepForever, sweepOnce } from './background.ts';
+import { runRetention, runSweeps, sweepOnce } from './background.ts';
 import { CallbackDelivery } from './callbacks/delivery.ts';
 import { type CallbackTransport, httpTransport } from './callbacks/transport.ts';
 import type { RolloutConfig } from './config.ts';
-import { followAnnouncements, type RolloutContext, type RolloutLog } from './context.ts';
-import { EventBus } from './event-bus.ts';
+import type { RolloutContext, RolloutLog } from './context.ts';
+import { EventBus } from './events.ts';
 import type { RouteName } from './http/api.ts';
 import { engineHandlers } from './http/engine-handlers.ts';
 import type { Handlers } from './http/handler.ts';
@@ -18,43 +19,47 @@ import { nodeHandlers } from './http/node-handlers.ts';
 import { type MetricsRegistry, serviceHandlers } from './http/service-handlers.ts';
 import { sessionHandlers } from './http/session-handlers.ts';
 import { taskHandlers } from './http/task-handlers.ts';
-import { retainForever } from './retention.ts';
 import { ServiceTime } from './service-time.ts';
-import { endCancelled, endCancelledForever } from './sessions/cancel.ts';
+import { endCancelled, runCancellations } from './sessions/cancel.ts';
 import { Scheduling } from './sessions/scheduling.ts';
 import { Counters } from './status/counters.ts';
+import { followAnnouncements } from './transaction.ts';
 import { Wakeups } from './wakeups.ts';
 import { WatchedStore } from './watched-store.ts';
 
+/** What the control plane needs from the program that starts it. */
 export type RolloutDeps = {
   readonly store: Store;
   readonly blobs: BlobStore;
   readonly clock: Clock;
-  /** Simulations give their own, to be repeatable. */
-  readonly random?: () => number;
+  /** Default: the system's. Simulations pass a seeded source, to be repeatable. */
+  readonly random?: RandomSource;
+  /** Default: random ids. Simulations pass a counter. */
   readonly newId?: (prefix: string) => string;
-  /** Throws a FloeError when a task names a harness, builder or evaluator that does not exist or configures it wrongly. */
+  /** Throws a FloeError when a task names a harness, builder or evaluator that does not exist or gives it a wrong configuration. */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
+  /** Default: `/metrics` answers `not_found`. */
   readonly metricsRegistry?: MetricsRegistry;
   /** Default: HTTP. */
   readonly callbackTransport?: CallbackTransport;
+  /** Default: no log. */
   readonly log?: RolloutLog;
-  /** Default: traces are handed on, and nothing is recorded. */
+  /** Default: trace contexts are passed through, and no span is recorded. */
   readonly tracer?: Tracer;
 };
 
 /** The rollout server without its listeners. */
 export type ControlPlane = {
   readonly context: RolloutContext;
-  /** What is called over HTTP. */
+  /** The handlers of the HTTP routes. */
   readonly handlers: Handlers<RouteName>;
-  /** Starts the background work. Resolves when that has ended after `close`; rejects when it fails by a defect. */
+  /** Runs the background work. Resolves once it has ended after `close`; rejects when a defect makes it fail. */
   run(): Promise<void>;
-  /** Takes back leases that ran out, and ends what is cancelled or past its deadline; done all the time while it runs. */
+  /** Runs one round of the sweeps: expired leases, deadlines, drained nodes, cancelled sessions. `run` does this regularly. */
   sweep(): Promise<void>;
-  /** Ends held calls and the background work; new calls are the caller's to refuse. */
+  /** Ends held calls and the background work. Refusing new calls is up to the caller. */
   close(): void;
-  /** After `close`, when all calls have been answered. */
+  /** Stores the service time. Called after `close`, once all calls have been answered. */
   finish(): Promise<void>;
 };
 
@@ -63,7 +68,7 @@ const SILENT: RolloutLog = { info: () => {}, warn: () => {}, error: () => {} };
 /** Throws `store_unavailable`. */
 export async function createControlPlane(config: RolloutConfig, deps: RolloutDeps): Promise<ControlPlane> {
   const closing = new AbortController();
-  // Every held request listens to it, which is no leak.
+  // Every held request listens to this signal; Node would warn of a leak at the eleventh.
   setMaxListeners(0, closing.signal);
   const counters = new Counters();
   const store = new WatchedStore(deps.store, counters);
@@ -72,7 +77,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
     store,
     blobs: deps.blobs,
     clock: deps.clock,
-    random: deps.random ?? Math.random,
+    random: deps.random ?? systemRandom,
     newId: deps.newId ?? ((prefix) => newId(prefix, deps.clock)),
     counters,
     time: await ServiceTime.start(deps.clock, store),
@@ -99,8 +104,7 @@ export async function createControlPlane(config: RolloutConfig, deps: RolloutDep
         deps.callbackTransport ?? httpTransport(config),
         deps.tracer ?? passThroughTracer,
       );
-      const endless = [sweepForever(context), retainForever(context), endCancelledForever(context)];
-      await Promise.all([callbacks.run(), ...endless]);
+      await Promise.all([callbacks.run(), runSweeps(context), runRetention(context), runCancellations(context)]);
     },
     sweep: async () => {
       await sweepOnce(context);

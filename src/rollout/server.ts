@@ -9,27 +9,27 @@ import { Listeners, type ListenerUrls } from './http/listeners.ts';
 import { StatusBoard } from './status/status.ts';
 
 export type RolloutServer = {
-  /** The main listener: for routes of other parts (a dashboard, say) and for tests that need no socket. */
+  /** The main listener's application, for additional routes (a dashboard) and for tests that need no socket. */
   readonly app: FastifyInstance;
-  /** Starts the listeners and the background work. Throws `setup_failed` when an address cannot be had. */
+  /** Starts the listeners and the background work. Throws `setup_failed` when an address cannot be listened on. */
   listen(): Promise<ListenerUrls>;
-  /** Takes back leases that ran out, and ends what is cancelled or past its deadline; done every `sweep_seconds` while listening. */
+  /** Takes back expired leases, and ends sessions that are cancelled or past their deadline. Runs every `sweep_seconds` while listening. */
   sweep(): Promise<void>;
-  /** What `GET /rollout/status` tells. */
+  /** The body of `GET /rollout/status`. */
   status(): Promise<RolloutStatus>;
-  /** Calls `listener` with what has been committed; returns the end of the subscription. */
+  /** Calls `listener` with every committed event. Returns a function that ends the subscription. */
   subscribe(listener: (event: RolloutEvent) => void): () => void;
-  /** Answers held requests, waits for the others up to the grace time, and stops. The store stays open: its owner closes it. */
+  /** Answers held requests, waits up to `shutdown_grace_seconds` for the others, and stops. The store stays open: its owner closes it. */
   close(): Promise<void>;
 };
 
 /**
- * The control plane over a store. Everything that it has acknowledged is in the store: it may be killed at any moment and
- * started again. Throws `schema_violation` for a wrong configuration and `setup_failed` for an unsafe one.
+ * Creates the rollout server over a store. Everything that it acknowledges is in the store before, so it may be killed at any
+ * moment and restarted. Throws `schema_violation` for a wrong configuration, and `setup_failed` for an unsafe one.
  */
 export async function createRolloutServer(input: RolloutConfigInput, deps: RolloutDeps): Promise<RolloutServer> {
   const config = parseAs(rolloutConfigSchema, input, 'rollout config');
-  refuseOpenDoors(config);
+  refuseUnprotectedHosts(config);
   const plane = await createControlPlane(config, deps);
   const { context } = plane;
   const board = new StatusBoard(context);
@@ -38,7 +38,9 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
   let closed: Promise<void> | null = null;
   const stop = async (): Promise<void> => {
     plane.close();
-    const cancelTimer = context.clock.schedule(config.shutdown_grace_seconds * 1000, () => listeners.abandon());
+    const cancelTimer = context.clock.schedule(config.shutdown_grace_seconds * 1000, () =>
+      listeners.closeConnections(),
+    );
     await listeners.close();
     cancelTimer();
     await background;
@@ -61,9 +63,12 @@ export async function createRolloutServer(input: RolloutConfigInput, deps: Rollo
   };
 }
 
-function refuseOpenDoors(config: RolloutConfig): void {
+/** Throws `setup_failed` when the control API would be reachable from other machines without a token. */
+function refuseUnprotectedHosts(config: RolloutConfig): void {
   if (config.token !== null || config.tokens.length > 0) return;
-  for (const { host } of [config, config.node_listener, config.admin_listener].filter((place) => place !== null)) {
+  for (const { host } of [config, config.node_listener, config.admin_listener].filter(
+    (listener) => listener !== null,
+  )) {
     if (isLoopbackHost(host)) continue;
     throw new FloeError(
       'setup_failed',

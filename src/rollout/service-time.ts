@@ -1,30 +1,32 @@
 import type { Clock } from '../core/clock.ts';
 import type { Store, StoreTables } from '../store/index.ts';
 
-/** How often the time is looked at while nobody asks for it. */
+/** Interval at which the clock is read while no operation reads it. */
 const TICK_MS = 500;
-/** Of a longer gap between two looks this much counts: the process stood still, and could not have heard a heartbeat. */
+/** Most time that one reading can add. A longer gap means that the process was suspended and could not receive heartbeats. */
 const MAX_STEP_MS = 2 * TICK_MS;
 
 /**
- * Time for leases and backoffs: milliseconds that the service has been running, carried over restarts in the store. It
- * follows the monotonic clock, so a jump of the wall clock ends no lease. It stands still while no server runs, and while the
- * only one is stopped or its machine sleeps: a restart or a pause leaves each lease the time that it had left. Servers on
- * one store follow the one that is furthest.
+ * The time by which leases and back-offs run: milliseconds that the service has been running, kept in the store over restarts. It
+ * follows the monotonic clock, so a jump of the wall clock ends no lease. It does not advance while no server runs, nor while the
+ * only one is suspended: after a restart or a pause each lease has the time that it had left. Servers that share a store follow
+ * the one that is furthest ahead.
  */
 export class ServiceTime {
   private readonly clock: Clock;
   private readonly store: Store;
   private currentMs = 0;
-  private lookedMs: number;
+  /** Reading of the monotonic clock at the latest call of `nowMs`. */
+  private readMs: number;
   private cancelTick = (): void => {};
 
   private constructor(clock: Clock, store: Store) {
     this.clock = clock;
     this.store = store;
-    this.lookedMs = clock.monotonicMs();
+    this.readMs = clock.monotonicMs();
   }
 
+  /** Continues from the stored time. Throws `store_unavailable`. */
   static async start(clock: Clock, store: Store): Promise<ServiceTime> {
     const time = new ServiceTime(clock, store);
     await time.persist();
@@ -34,31 +36,31 @@ export class ServiceTime {
 
   nowMs(): number {
     const monotonicMs = this.clock.monotonicMs();
-    this.currentMs += Math.min(monotonicMs - this.lookedMs, MAX_STEP_MS);
-    this.lookedMs = monotonicMs;
+    this.currentMs += Math.min(monotonicMs - this.readMs, MAX_STEP_MS);
+    this.readMs = monotonicMs;
     return this.currentMs;
   }
 
-  /** Stores the current time; follows another server on the same store that is ahead. */
+  /** Stores the current time, and catches up with another server on the same store that is ahead. */
   async persist(): Promise<void> {
-    this.follow(await this.store.transaction((tables) => tables.serviceTime.advance(this.nowMs())));
+    this.catchUp(await this.store.transaction((tables) => tables.serviceTime.advance(this.nowMs())));
   }
 
   /**
-   * The current time, no earlier than what any server on this store had stored. Leases are given and renewed by it: one that
-   * a server which lags behind gave would have run out already for the others.
+   * The current time, no earlier than the latest time that any server on this store has stored. Leases are granted and renewed
+   * according to it: the other servers would see a lease that was granted by a lagging clock as expired.
    */
   async sharedNowMs(tables: StoreTables): Promise<number> {
-    this.follow(await tables.serviceTime.get());
+    this.catchUp(await tables.serviceTime.get());
     return this.nowMs();
   }
 
-  /** Time stands still from now on. */
+  /** Stops the regular reading of the clock. */
   stop(): void {
     this.cancelTick();
   }
 
-  private follow(storedMs: number): void {
+  private catchUp(storedMs: number): void {
     this.currentMs = Math.max(this.nowMs(), storedMs);
   }
 

@@ -1,16 +1,24 @@
+import { onAbort } from '../core/abort.ts';
 import type { Clock } from '../core/clock.ts';
 
-/** What a held request may be waiting for. */
-export type Topic = 'queue' | 'results' | 'callbacks' | 'cancelled' | 'engines' | `node:${string}` | `room:${string}`;
+/** An event for which a held request may wait. `capacity:…` is woken when a node that held its full capacity has delivered. */
+export type Topic =
+  | 'queue'
+  | 'results'
+  | 'callbacks'
+  | 'cancelled'
+  | 'engines'
+  | `node:${string}`
+  | `capacity:${string}`;
 
-/** A held request looks again after this long even unasked: a change may come from another server on the same store. */
-const LOOK_AGAIN_MS = 1_000;
+/** A held request checks after this long even when no topic was woken, because another server's announcement may have been lost. */
+const POLL_INTERVAL_MS = 1_000;
 
-/** Wakes requests that are being held open. */
+/** Wakes the requests that the server holds open. */
 export class Wakeups {
   private readonly clock: Clock;
   private readonly waiters = new Map<Topic, Set<() => void>>();
-  /** Wakes everything, for good: the server is closing. */
+  /** Wakes every request once, because the server is closing. */
   private readonly closing: AbortSignal;
 
   constructor(clock: Clock, closing: AbortSignal) {
@@ -19,59 +27,60 @@ export class Wakeups {
   }
 
   wake(topic: Topic): void {
-    const set = this.waiters.get(topic);
+    const waiters = this.waiters.get(topic);
     this.waiters.delete(topic);
-    for (const waiter of set ?? []) waiter();
+    for (const waiter of waiters ?? []) waiter();
   }
 
   /**
-   * Calls `look` until it finds something, each time that `topic`, or one of several, is woken and once a second. Resolves to undefined when
-   * `waitMs` is over, the client is gone or the server is closing.
+   * Calls `check` until it returns a value other than `undefined`: immediately, each time that one of the topics is woken, and
+   * once a second. Resolves to `undefined` when `waitMs` has passed, `disconnected` has aborted or the server is closing.
    */
   async poll<T>(
     topic: Topic | readonly Topic[],
     waitMs: number,
-    gone: AbortSignal,
-    look: () => Promise<T | undefined>,
+    disconnected: AbortSignal,
+    check: () => Promise<T | undefined>,
   ): Promise<T | undefined> {
     const deadlineMs = this.clock.monotonicMs() + waitMs;
     for (;;) {
-      // Waits before it looks, so that no change between the two is missed.
-      const woken = this.arm(typeof topic === 'string' ? [topic] : topic, gone);
+      // The waiter is registered before the check, so that a change between the two is not missed.
+      const wait = this.arm(typeof topic === 'string' ? [topic] : topic, disconnected);
       try {
-        const found = await look();
+        const value = await check();
         const leftMs = deadlineMs - this.clock.monotonicMs();
-        if (found !== undefined || leftMs <= 0 || gone.aborted || this.closing.aborted) return found;
-        await woken.after(Math.min(leftMs, LOOK_AGAIN_MS));
+        if (value !== undefined || leftMs <= 0 || disconnected.aborted || this.closing.aborted) return value;
+        await wait.atMost(Math.min(leftMs, POLL_INTERVAL_MS));
       } finally {
-        woken.disarm();
+        wait.disarm();
       }
     }
   }
 
-  private arm(topics: readonly Topic[], gone: AbortSignal): { after(ms: number): Promise<void>; disarm(): void } {
+  private arm(
+    topics: readonly Topic[],
+    disconnected: AbortSignal,
+  ): { atMost(ms: number): Promise<void>; disarm(): void } {
     let wake = (): void => {};
     const woken = new Promise<void>((resolve) => {
       wake = resolve;
     });
     for (const topic of topics) this.waiters.set(topic, (this.waiters.get(topic) ?? new Set()).add(wake));
-    gone.addEventListener('abort', wake, { once: true });
-    this.closing.addEventListener('abort', wake, { once: true });
+    const releases = [onAbort(disconnected, wake), onAbort(this.closing, wake)];
     let cancelTimer = (): void => {};
     return {
-      after: (ms) => {
+      atMost: (ms) => {
         cancelTimer = this.clock.schedule(ms, wake);
         return woken;
       },
       disarm: () => {
         cancelTimer();
         for (const topic of topics) {
-          const set = this.waiters.get(topic);
-          set?.delete(wake);
-          if (set?.size === 0) this.waiters.delete(topic);
+          const waiters = this.waiters.get(topic);
+          waiters?.delete(wake);
+          if (waiters?.size === 0) this.waiters.delete(topic);
         }
-        gone.removeEventListener('abort', wake);
-        this.closing.removeEventListener('abort', wake);
+        for (const release of releases) release();
       },
     };
   }

@@ -2,7 +2,7 @@ import { FloeError } from '../core/errors.ts';
 import type { Store, StoreTables } from '../store/index.ts';
 import type { Counters } from './status/counters.ts';
 
-/** The store, and whether it works: what it refuses is counted, and the status tells of it until it takes something again. */
+/** The store, with its failures counted and the latest one kept for the status until a transaction succeeds. */
 export class WatchedStore implements Store {
   private readonly inner: Store;
   private readonly counters: Counters;
@@ -13,7 +13,7 @@ export class WatchedStore implements Store {
     this.counters = counters;
   }
 
-  /** What the store said when it refused the latest transaction; null: it took it. */
+  /** The error message with which the store refused the latest transaction; `null` when the latest one succeeded. */
   get failure(): string | null {
     return this.latestFailure;
   }
@@ -24,7 +24,7 @@ export class WatchedStore implements Store {
     return value;
   }
 
-  /** That it can be read does not say that it can be written. */
+  /** Does not clear `failure`: a store that can be read may still refuse writes. */
   read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
     return this.watch(this.inner.read(work));
   }
@@ -45,11 +45,33 @@ export class WatchedStore implements Store {
     try {
       return await running;
     } catch (thrown) {
-      if (FloeError.is(thrown) && thrown.code === 'store_unavailable') {
+      if (isStoreUnavailable(thrown)) {
         this.latestFailure = thrown.message;
         this.counters.add('store_failures');
       }
       throw thrown;
     }
+  }
+}
+
+export function isStoreUnavailable(thrown: unknown): thrown is FloeError {
+  return FloeError.is(thrown) && thrown.code === 'store_unavailable';
+}
+
+/**
+ * Runs one round of background work. When the store is unavailable, logs that `postponed` waits and resolves to `undefined`: the
+ * rows are still in the store, and the caller's next round finds them. Throws every other error.
+ */
+export async function postponeWhileUnavailable<T>(
+  log: { error(fields: object, message: string): void },
+  postponed: string,
+  work: () => Promise<T>,
+): Promise<T | undefined> {
+  try {
+    return await work();
+  } catch (thrown) {
+    if (!isStoreUnavailable(thrown)) throw thrown;
+    log.error({ err: thrown }, `the store is unavailable; ${postponed} until it is back`);
+    return undefined;
   }
 }

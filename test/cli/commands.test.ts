@@ -122,7 +122,9 @@ describe('the floe command', () => {
     try {
       await client.addEngine({ base_url: other.url, kind: 'sglang', engine_id: 'other' });
       const moved = ['engines', 'add', other.url, '--id', 'other', '--kind', 'sglang', '--pool', 'c'];
-      expect((await floe(...moved)).stderr).toContain('is registered otherwise; replace or remove it');
+      expect((await floe(...moved)).stderr).toContain(
+        'is already registered with other settings; replace or remove it',
+      );
       expect(await floe(...moved, '--replace')).toMatchObject({ code: 0, stderr: '' });
       const { engines } = await client.engines();
       expect(engines.find(({ engine_id }) => engine_id === 'other')).toMatchObject({ pool: 'c' });

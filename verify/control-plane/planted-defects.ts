@@ -33,14 +33,14 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'a requeued session keeps its old epoch',
-    file: 'src/rollout/sessions/end.js',
+    file: 'src/rollout/sessions/retry.js',
     edits: [['epoch: row.epoch + 1,\n        node_id', 'epoch: row.epoch,\n        node_id']],
   },
   {
     name: 'a result with an old epoch is accepted',
     file: 'src/rollout/sessions/deliver.js',
     edits: [
-      ['const fits = row.epoch === summary.epoch && row.node_id === nodeId &&', 'const fits ='],
+      ['const isOpenHere = row.epoch === summary.epoch && row.node_id === nodeId &&', 'const isOpenHere ='],
       ['if (row.epoch !== summary.epoch || row.node_id !== nodeId) {', 'if (false) {'],
       ['if (row.attempt !== summary.attempt)', 'if (false)'],
     ],
@@ -58,8 +58,8 @@ export const DEFECTS: readonly Defect[] = [
     file: 'src/rollout/tasks/groups.js',
     edits: [
       [
-        'const leased = row.lease_expires_ms !== null;\n',
-        "const leased = row.lease_expires_ms !== null;\n        if (row.status === 'RUNNING') continue;\n",
+        'const isLeased = row.lease_expires_ms !== null;\n',
+        "const isLeased = row.lease_expires_ms !== null;\n        if (row.status === 'RUNNING') continue;\n",
       ],
     ],
   },
@@ -70,13 +70,13 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'expired leases are never requeued',
-    file: 'src/rollout/sessions/claim.js',
-    edits: [['if (found > 0)', 'if (false)']],
+    file: 'src/rollout/sessions/retry.js',
+    edits: [['if (count > 0)', 'if (false)']],
   },
   {
     name: 'a new process of a node does not requeue the sessions of the old one',
     file: 'src/rollout/nodes/registration.js',
-    edits: [['await takeBackFrom(context, tables, effects, nodeId, known);', '']],
+    edits: [['await takeBackSessionsOf(transaction, nodeId, known);', '']],
   },
   {
     name: 'an older process of a node is still served',
@@ -100,12 +100,12 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'an infrastructure failure has reward 0',
-    file: 'src/rollout/sessions/summary.js',
+    file: 'src/rollout/sessions/end.js',
     edits: [['OUTCOMES[summary.outcome].evaluated ? summary.reward : null', 'summary.reward ?? 0']],
   },
   {
     name: 'every ended session counts as usable',
-    file: 'src/rollout/sessions/closings.js',
+    file: 'src/rollout/sessions/end.js',
     edits: [['usable: unusable === null ? 1 : 0', 'usable: 1']],
   },
   {
@@ -175,12 +175,12 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'each try of a callback has another idempotency key',
-    file: 'src/rollout/callbacks/signature.js',
+    file: 'src/rollout/callbacks/payload.js',
     edits: [['return `floe-task-${row.task_id}`;', 'return `floe-task-${row.task_id}-${row.tries}`;']],
   },
   {
     name: 'a change wakes no waiting request',
-    file: 'src/rollout/context.js',
+    file: 'src/rollout/transaction.js',
     edits: [['context.wakeups.wake(topic);', ';']],
   },
   {
@@ -190,8 +190,8 @@ export const DEFECTS: readonly Defect[] = [
   },
   {
     name: 'partial results are acknowledged and not stored',
-    file: 'src/rollout/sessions/partials.js',
-    edits: [['await tables.results.addDelivery({', 'void ({']],
+    file: 'src/rollout/sessions/deliver.js',
+    edits: [['await tables.results.addDelivery(', 'void (']],
   },
 ];
 

@@ -102,7 +102,7 @@ export class SimServer {
     const { plane, world } = this;
     if (plane === null || plane.context.closing.aborted) throw new FloeError('not_ready', 'the server is closing');
     try {
-      const call = { ...asked, gone, request: REQUEST, reply: REPLY };
+      const call = { ...asked, disconnected: gone, request: REQUEST, reply: REPLY };
       return await readAnswer(await (plane.handlers[name] as Handler<RouteSpec>)(call as unknown as Call<RouteSpec>));
     } catch (thrown) {
       if (FloeError.is(thrown) && thrown.code !== 'internal') throw thrown;

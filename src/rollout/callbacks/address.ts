@@ -8,8 +8,8 @@ LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4');
 LOOPBACK.addAddress('::1', 'ipv6');
 
 /**
- * Never a trainer: link-local addresses (most cloud metadata services live there), multicast, "this host", and the metadata
- * services that have other addresses (Alibaba, Oracle, Azure, AWS).
+ * Addresses that no trainer has: link-local ones (most cloud metadata services), multicast, "this host", and the metadata services
+ * with other addresses (Alibaba, Oracle, Azure, AWS).
  */
 const FORBIDDEN = new BlockList();
 FORBIDDEN.addSubnet('0.0.0.0', 8, 'ipv4');
@@ -27,12 +27,12 @@ export function isLoopbackAddress(address: string): boolean {
   return inList(LOOPBACK, address);
 }
 
-/** Whether a listener on this host name can be reached from this machine only. */
+/** Whether a listener on this host name can be reached only from this machine. */
 export function isLoopbackHost(host: string): boolean {
   return host === 'localhost' || (isIP(host) !== 0 && isLoopbackAddress(host));
 }
 
-/** Throws `schema_violation` when the configuration does not let callbacks go to this URL. Names are resolved at delivery. */
+/** Throws `schema_violation` when the configuration does not allow callbacks to this URL. Names are resolved only at delivery. */
 export function checkCallbackUrl(config: RolloutConfig, callbackUrl: string): void {
   const url = new URL(callbackUrl);
   const host = url.hostname.replace(/^\[|\]$/g, '');
@@ -51,7 +51,7 @@ export function checkCallbackUrl(config: RolloutConfig, callbackUrl: string): vo
     refuse(`host ${host} is not loopback; name it in callback_hosts to allow it`);
   }
   if (!isLoopbackHost(config.host) && host === 'localhost') {
-    refuse(`host ${host} is this server's own machine; name it in callback_hosts to allow it`);
+    refuse(`host ${host} is the machine of this server; name it in callback_hosts to allow it`);
   }
   if (isIP(host) !== 0) {
     const reason = addressRefusal(config, host);
@@ -60,8 +60,8 @@ export function checkCallbackUrl(config: RolloutConfig, callbackUrl: string): vo
 }
 
 /**
- * A DNS lookup that fails on addresses that callbacks may not go to. The connection uses the very addresses that were checked,
- * so a name that resolves to something else the next time gains nothing.
+ * A DNS lookup that fails when a name resolves to an address that callbacks may not be sent to. The connection uses the addresses
+ * that were checked, so a name that resolves to another address at the next lookup cannot bypass the check.
  */
 export function checkedLookup(config: RolloutConfig, lookupName: typeof resolve = resolve): LookupFunction {
   return (hostname, options, done) => {
@@ -79,6 +79,7 @@ export function checkedLookup(config: RolloutConfig, lookupName: typeof resolve 
   };
 }
 
+/** Why callbacks may not be sent to an address; `null` when they may. */
 function addressRefusal(config: RolloutConfig, given: string): string | null {
   const address = ipv4Within(given) ?? given;
   if (inList(FORBIDDEN, address)) return `${given} is a link-local, metadata, multicast or unspecified address`;
@@ -87,17 +88,17 @@ function addressRefusal(config: RolloutConfig, given: string): string | null {
   if (isLoopbackHost(config.host)) {
     return loopback ? null : `${given} is not loopback; name its host in callback_hosts to allow it`;
   }
-  return loopback ? `${given} is this server's own machine; name its host in callback_hosts to allow it` : null;
+  return loopback ? `${given} is the machine of this server; name its host in callback_hosts to allow it` : null;
 }
 
 function inList(list: BlockList, address: string): boolean {
   return list.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4');
 }
 
-/** The IPv4 address that a network translates an IPv6 one to: mapped, compatible, 6to4 or NAT64. */
+/** The IPv4 address that is embedded in an IPv6 address (mapped, compatible, 6to4 or NAT64); `null` when there is none. */
 function ipv4Within(address: string): string | null {
   if (isIP(address) !== 6) return null;
-  // The URL parser writes every form of an address in one way, without dots.
+  // The URL parser normalises every notation of an address to one without dots.
   const [head = '', tail] = new URL(`http://[${address.split('%')[0]}]`).hostname.slice(1, -1).split('::');
   const before = head === '' ? [] : head.split(':');
   const after = tail === undefined || tail === '' ? [] : tail.split(':');
@@ -105,7 +106,7 @@ function ipv4Within(address: string): string | null {
   const prefix = groups.slice(0, 6).join(':');
   if (groups[0] === '2002') return dotted(groups[1], groups[2]);
   const embedding = ['0:0:0:0:0:0', '0:0:0:0:0:ffff', '64:ff9b:0:0:0:0'].includes(prefix);
-  // `::` and `::1` are IPv6 addresses of their own.
+  // `::` and `::1` are proper IPv6 addresses.
   return embedding && !(prefix === '0:0:0:0:0:0' && groups[6] === '0') ? dotted(groups[6], groups[7]) : null;
 }
 

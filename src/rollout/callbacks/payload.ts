@@ -1,17 +1,23 @@
+import { createHash, createHmac } from 'node:crypto';
+import { FloeError } from '../../core/errors.ts';
 import type { TaskRequest, UnusableReason } from '../../schema/index.ts';
-import type { BlobStore, ResultWithSummary, TaskRow } from '../../store/index.ts';
+import type { BlobStore, CallbackRow, ResultWithSummary, TaskRow } from '../../store/index.ts';
 import { resultListBytes, resultListLength, sessionResultLength } from '../sessions/result-json.ts';
 import { groupReport } from '../tasks/groups.ts';
 
-/** A TaskResult as JSON, which can be read more than once and comes in pieces of one trajectory at most. */
+const SECRET_PREFIX = 'whsec_';
+
+/** A TaskResult as JSON. It can be read more than once, and comes in chunks that are no larger than one trajectory. */
 export type CallbackBody = {
+  /** In bytes. */
   readonly length: number;
   bytes(blobs: BlobStore): AsyncGenerator<Buffer>;
 };
 
 /**
- * `results` reads those of the ended task from the first: they do not change any more, so the body is the same for every try.
- * They are read once here and once for every reading of the body, and never held all at once.
+ * The body of a task's callback. `results` iterates over the results of the ended task from the first one; they no longer change, so
+ * the body is the same in every attempt. They are read once here and once each time that the body is read, and never held in memory
+ * together.
  */
 export async function callbackBody(
   task: TaskRow,
@@ -19,7 +25,7 @@ export async function callbackBody(
   results: () => AsyncIterable<ResultWithSummary>,
 ): Promise<CallbackBody> {
   const { callback_results: kind } = JSON.parse(task.request) as Pick<TaskRequest, 'callback_results'>;
-  const rows = kind === 'summary' ? () => withoutTokens(results()) : results;
+  const rows = kind === 'summary' ? () => withoutTrajectories(results()) : results;
   const paths: string[] = [];
   const lengths: number[] = [];
   for await (const row of rows()) {
@@ -36,6 +42,43 @@ export async function callbackBody(
   };
 }
 
-async function* withoutTokens(rows: AsyncIterable<ResultWithSummary>): AsyncGenerator<ResultWithSummary> {
+async function* withoutTrajectories(rows: AsyncIterable<ResultWithSummary>): AsyncGenerator<ResultWithSummary> {
   for await (const row of rows) yield { ...row, trajectory_ref: null, trajectory_bytes: 0 };
+}
+
+/** The value of the `idempotency-key` header. It is the same in every attempt, so that a trainer can recognise repeats. */
+export function idempotencyKey(row: Pick<CallbackRow, 'task_id'>): string {
+  return `floe-task-${row.task_id}`;
+}
+
+/**
+ * The value of the `webhook-id` header, the same in every attempt. It contains no full stop, because full stops separate the signed
+ * parts. A task id may contain one, so the id is a hash.
+ */
+export function messageId(task: Pick<TaskRow, 'task_id' | 'created_at'>): string {
+  const digest = createHash('sha256').update(`${task.task_id}\n${task.created_at}`).digest('hex');
+  return `msg_${digest.slice(0, 32)}`;
+}
+
+/**
+ * The headers of a signed callback according to Standard Webhooks (https://www.standardwebhooks.com): HMAC-SHA256 over
+ * `id.timestamp.body`, one signature for each secret. Reads `body` to its end without keeping it. Without secrets there is no
+ * signature, and `body` is not read.
+ */
+export async function signatureHeaders(
+  secrets: readonly string[],
+  id: string,
+  unixSeconds: number,
+  body: AsyncIterable<Buffer>,
+): Promise<Record<string, string>> {
+  const headers = { 'webhook-id': id, 'webhook-timestamp': String(unixSeconds) };
+  if (secrets.length === 0) return headers;
+  const macs = secrets.map((secret) => createHmac('sha256', keyOf(secret)).update(`${id}.${unixSeconds}.`));
+  for await (const bytes of body) for (const mac of macs) mac.update(bytes);
+  return { ...headers, 'webhook-signature': macs.map((mac) => `v1,${mac.digest('base64')}`).join(' ') };
+}
+
+function keyOf(secret: string): Buffer {
+  if (!secret.startsWith(SECRET_PREFIX)) throw new FloeError('setup_failed', 'a callback secret begins with whsec_');
+  return Buffer.from(secret.slice(SECRET_PREFIX.length), 'base64');
 }

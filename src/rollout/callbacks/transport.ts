@@ -1,34 +1,35 @@
 import { Readable } from 'node:stream';
 import { Agent, request } from 'undici';
+import { KIB } from '../../core/bytes.ts';
 import type { RolloutConfig } from '../config.ts';
 import { checkedLookup } from './address.ts';
 
-/** The rest of an answer that is read, so that the trainer's connection ends in order; its status says all that is asked. */
-const ANSWER_LIMIT_BYTES = 16 * 1024;
+/** Most bytes of the trainer's answer that are read, so that the connection can be closed in order. Only the status is used. */
+const ANSWER_LIMIT_BYTES = 16 * KIB;
 
 export type CallbackPost = {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
-  /** May be larger than memory; is read once. */
+  /** May be larger than memory. It is read once. */
   readonly body: AsyncIterable<Buffer>;
-  /** Ends the post; it then rejects. */
+  /** Aborts the request, which then rejects. */
   readonly signal: AbortSignal;
 };
 
 /**
- * How callbacks reach trainers. A simulation gives its own, which must answer or reject for every post, and may be asked for
- * several at a time.
+ * Sends callbacks to trainers. Simulations pass their own implementation, which must answer or reject every post and may be called
+ * concurrently.
  */
 export interface CallbackTransport {
-  /** Resolves to the status of the answer, whose body nobody sees. Follows no redirect. Rejects when there was no answer. */
+  /** Resolves to the status code of the answer. Its body is dropped, and redirects are not followed. Rejects without an answer. */
   post(callback: CallbackPost): Promise<number>;
-  /** Ends what is under way. */
+  /** Aborts the requests in progress. */
   close(): Promise<void>;
 }
 
-/** Over HTTP, to addresses that the configuration allows: each is checked after its name was resolved, and is the one connected to. */
+/** Sends callbacks over HTTP to addresses that the configuration allows. The address is checked after the name was resolved. */
 export function httpTransport(config: RolloutConfig): CallbackTransport {
-  // Timeouts are the caller's; undici's own would end a slow upload.
+  // The caller sets the deadline. undici's default timeouts would end a slow upload.
   const agent = new Agent({ connect: { lookup: checkedLookup(config) }, headersTimeout: 0, bodyTimeout: 0 });
   return {
     async post({ url, headers, body, signal }) {
@@ -39,7 +40,7 @@ export function httpTransport(config: RolloutConfig): CallbackTransport {
         headers,
         body: Readable.from(body, { objectMode: false }),
       });
-      // The status has arrived, so an answer that breaks off or does not end changes nothing.
+      // The status has arrived, so a body that breaks off or does not end changes nothing.
       await reply.body.dump({ limit: ANSWER_LIMIT_BYTES }).catch(() => {});
       return reply.statusCode;
     },

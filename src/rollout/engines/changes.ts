@@ -1,97 +1,65 @@
 import { isDeepStrictEqual } from 'node:util';
 import { isoNow } from '../../core/clock.ts';
-import { FloeError } from '../../core/errors.ts';
 import { engineIdOf } from '../../core/ids.ts';
-import type {
-  EngineChange,
-  EngineInfo,
-  EngineSpec,
-  EnginesStatus,
-  EngineView,
-  Heartbeat,
-  PauseMode,
-} from '../../schema/index.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { EngineChange, EngineSpec, PauseMode } from '../../schema/index.ts';
 import type { EngineStateRow, NodeRow, StoreTables } from '../../store/index.ts';
-import { change, type Effects, type RolloutContext } from '../context.ts';
+import type { RolloutContext } from '../context.ts';
 import { isHealthy } from '../nodes/nodes.ts';
-import { engineDirectory, removedOf } from './directory.ts';
+import { runTransaction } from '../transaction.ts';
+import { removedIds, reportedEngines } from './directory.ts';
 
-/** What a node told of its engines in its latest heartbeat. */
-type Told = NonNullable<Heartbeat['engines']>;
-
-/** A change that is in the store; nodes carry it out when they hear of it. */
+/** A change that is stored. Nodes apply it when they receive the new directory with a heartbeat. */
 export type CommittedChange = { readonly revision: number; readonly engineIds: readonly string[] };
 
-/** Every engine that is registered or that a node has, and where it can be used. */
-export async function enginesStatus(context: RolloutContext): Promise<EnginesStatus> {
-  return context.store.read(async (tables) => {
-    const directory = await engineDirectory(tables);
-    const nodes = (await tables.nodes.list()).filter((row) => isHealthy(context, row));
-    const views = new Map<string, EngineView>();
-    for (const spec of directory.engines) {
-      const { engine_id = '', kind, base_url, pool } = spec;
-      views.set(engine_id, { engine_id, source: 'registered', kind, base_url, pool, nodes: [] });
-    }
-    for (const row of nodes) {
-      const told = toldBy(row);
-      for (const info of told?.info ?? []) {
-        const { engine_id, kind, base_url, pool } = info;
-        if (!views.has(engine_id)) views.set(engine_id, { engine_id, source: 'node', kind, base_url, pool, nodes: [] });
-      }
-      for (const view of views.values()) {
-        const onNode = engineOnNode(row.node_id, view, told, directory.revision);
-        if (onNode !== null) view.nodes.push(onNode);
-      }
-    }
-    return { ...directory, engines: [...views.values()] };
-  });
-}
-
 /**
- * Registers an engine at every node. The same spec again changes nothing. Throws `conflict` when the id is that of another spec,
- * unless that is to be replaced.
+ * Registers an engine at every node. Registering the same spec once more changes nothing. Throws `conflict` when another spec has
+ * the same id, unless `replace` is set.
  */
 export async function registerEngine(
   context: RolloutContext,
-  asked: EngineSpec,
+  requested: EngineSpec,
   replace = false,
 ): Promise<CommittedChange> {
-  const spec = { ...asked, engine_id: asked.engine_id ?? engineIdOf(asked.base_url) };
+  const spec = { ...requested, engine_id: requested.engine_id ?? engineIdOf(requested.base_url) };
   const { engine_id } = spec;
   return changeEngines(context, async (tables, state) => {
     const known = (await tables.engines.list()).find((row) => row.engine_id === engine_id);
     if (known !== undefined) {
       if (isDeepStrictEqual(JSON.parse(known.spec), spec)) return { revision: state.revision, engineIds: [engine_id] };
       if (!replace) {
-        const message = `engine ${engine_id} is registered otherwise; replace or remove it, or choose another engine_id`;
+        const message = `engine ${engine_id} is already registered with other settings; replace or remove it, or choose another engine_id`;
         throw new FloeError('conflict', message, { engine_id });
       }
     }
     await tables.engines.put({ engine_id, spec: JSON.stringify(spec), registered_at: isoNow(context.clock) });
-    const removed = removedOf(state).filter((id) => id !== engine_id);
+    const removed = removedIds(state).filter((id) => id !== engine_id);
     const { revision } = await tables.engines.advance({ removed: JSON.stringify(removed) });
     return { revision, engineIds: [engine_id] };
   });
 }
 
-/** Removes one engine, or all when `engineId` is null; those of the nodes' own as well. Throws `not_found` for an id that nobody has. */
+/**
+ * Removes one engine, or all of them when `engineId` is `null`, including those from the nodes' own configuration. Throws `not_found`
+ * for an id that is neither registered nor reported by a node.
+ */
 export async function removeEngines(context: RolloutContext, engineId: string | null): Promise<CommittedChange> {
   return changeEngines(context, async (tables, state) => {
     const registered = (await tables.engines.list()).map((row) => row.engine_id);
-    const onNodes = (await tables.nodes.list()).flatMap((row) => toldBy(row)?.info ?? []).map((info) => info.engine_id);
-    const known = [...new Set([...registered, ...onNodes])];
-    const gone = engineId === null ? known : known.filter((id) => id === engineId);
-    if (engineId !== null && gone.length === 0) {
+    const infos = (await tables.nodes.list()).flatMap((row) => reportedEngines(row)?.info ?? []);
+    const known = [...new Set([...registered, ...infos.map((info) => info.engine_id)])];
+    const removing = engineId === null ? known : known.filter((id) => id === engineId);
+    if (engineId !== null && removing.length === 0) {
       throw new FloeError('not_found', `there is no engine ${engineId}`, { engine_id: engineId });
     }
-    for (const id of gone) await tables.engines.remove(id);
-    const removed = new Set([...removedOf(state), ...gone]);
+    for (const id of removing) await tables.engines.remove(id);
+    const removed = new Set([...removedIds(state), ...removing]);
     const { revision } = await tables.engines.advance({ removed: JSON.stringify([...removed]) });
-    return { revision, engineIds: gone };
+    return { revision, engineIds: removing };
   });
 }
 
-/** Closes every pool for new calls. Pausing again changes how. */
+/** Closes every pool for new calls. When the engines are already paused, this changes the mode. */
 export async function pauseEngines(
   context: RolloutContext,
   mode: PauseMode,
@@ -104,28 +72,31 @@ export async function resumeEngines(context: RolloutContext): Promise<CommittedC
   return advance(context, { paused: null });
 }
 
-/** Names the weights that engines sample with from now on, where they do not tell themselves. */
+/** Names the weights with which engines sample from now on. Used for engines that do not report a version themselves. */
 export async function setPolicyVersion(context: RolloutContext, version: string): Promise<CommittedChange> {
   return advance(context, { policy_version: version });
 }
 
-/** Waits up to `waitMs` for every healthy node to carry the change out, and says which have. */
-export async function settled(
+/**
+ * Waits up to `waitMs` until every healthy node has applied a change, and returns which nodes have. Returns earlier when
+ * `disconnected` aborts.
+ */
+export async function waitUntilApplied(
   context: RolloutContext,
   { revision, engineIds }: CommittedChange,
   waitMs: number,
-  gone: AbortSignal,
+  disconnected: AbortSignal,
 ): Promise<EngineChange> {
   let latest: EngineChange = { revision, engine_ids: [...engineIds], done: [], pending: [], problems: [] };
-  await context.wakeups.poll('engines', waitMs, gone, async () => {
+  await context.wakeups.poll('engines', waitMs, disconnected, async () => {
     const rows = await context.store.read((tables) => tables.nodes.list());
     const nodes = rows.filter((row) => isHealthy(context, row));
-    const has = (row: NodeRow): boolean => (toldBy(row)?.revision ?? -1) >= revision;
-    const done = nodes.filter(has);
+    const hasApplied = (row: NodeRow): boolean => (reportedEngines(row)?.revision ?? -1) >= revision;
+    const done = nodes.filter(hasApplied);
     latest = {
       ...latest,
       done: done.map((row) => row.node_id),
-      pending: nodes.filter((row) => !has(row)).map((row) => row.node_id),
+      pending: nodes.filter((row) => !hasApplied(row)).map((row) => row.node_id),
       problems: done.flatMap((row) => problemsOf(row, engineIds)),
     };
     return latest.pending.length === 0 ? latest : undefined;
@@ -143,38 +114,21 @@ async function advance(
   });
 }
 
-/** One change follows the other, and every node hears of it at once. */
+/** Runs changes one after another, and wakes the held heartbeat of every node after each. */
 async function changeEngines(
   context: RolloutContext,
   work: (tables: StoreTables, state: EngineStateRow) => Promise<CommittedChange>,
 ): Promise<CommittedChange> {
-  return change(context, async (tables, effects: Effects) => {
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
     const committed = await work(tables, await tables.engines.lock());
-    for (const row of await tables.nodes.list()) effects.topics.add(`node:${row.node_id}`);
+    for (const row of await tables.nodes.list()) transaction.wake(`node:${row.node_id}`);
     return committed;
   });
 }
 
 function problemsOf(row: NodeRow, engineIds: readonly string[]): EngineChange['problems'] {
-  const problems = toldBy(row)?.problems ?? [];
-  const named = problems.filter(({ engine_id }) => engineIds.length === 0 || engineIds.includes(engine_id));
-  return named.map((problem) => ({ node_id: row.node_id, ...problem }));
-}
-
-function engineOnNode(
-  nodeId: string,
-  view: EngineView,
-  told: Told | null,
-  revision: number,
-): EngineView['nodes'][number] | null {
-  const info: EngineInfo | null = told?.info.find((one) => one.engine_id === view.engine_id) ?? null;
-  const problem = told?.problems.find((one) => one.engine_id === view.engine_id)?.message ?? null;
-  if (info === null && view.source === 'node') return null;
-  const state = problem !== null ? 'failed' : info === null || (told?.revision ?? -1) < revision ? 'pending' : 'ready';
-  return { node_id: nodeId, state, problem, info };
-}
-
-/** What a node told of its engines in its latest heartbeat; null: nothing yet. */
-export function toldBy(row: NodeRow): Told | null {
-  return row.engines === null ? null : (JSON.parse(row.engines) as Told);
+  const problems = reportedEngines(row)?.problems ?? [];
+  const relevant = problems.filter(({ engine_id }) => engineIds.length === 0 || engineIds.includes(engine_id));
+  return relevant.map((problem) => ({ node_id: row.node_id, ...problem }));
 }

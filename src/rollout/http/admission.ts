@@ -1,15 +1,24 @@
+import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import type { TLSSocket } from 'node:tls';
+import { LRUCache } from 'lru-cache';
+import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import type { Role, RolloutConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
 import { API, type RouteSpec } from './api.ts';
 import { refuseAmbiguous, refuseForeignPages } from './guard.ts';
-import { RateLimit } from './rate-limit.ts';
-import { type Caller, checkRole, tokenCheck } from './tokens.ts';
+
+/** Number of callers whose request rate is tracked. A caller that is dropped starts with a full bucket. */
+const MAX_CALLERS = 10_000;
+
+/** The caller of a request. `key` distinguishes callers for the rate limits, and contains no part of a token. */
+export type Caller = { readonly role: Role; readonly key: string };
 
 /**
- * Decides by the head of a request whether it is served, and tells who calls; null where anybody may. Throws `bad_request`,
- * `unauthorized`, `forbidden` or `overloaded`. The route is undefined where none fits: a stranger is not told which there are.
+ * Returns a function that decides from the head of a request whether it is served. That function returns the caller, or `null` for a
+ * route that needs no token, and throws `bad_request`, `unauthorized`, `forbidden` or `overloaded`. `route` is `undefined` when no
+ * route matches: even then a token is required, so that a client without one cannot find out which routes exist.
  */
 export function admission(
   context: RolloutContext,
@@ -22,9 +31,9 @@ export function admission(
     config.submits_per_second * config.rate_burst_seconds,
   );
   const others = new RateLimit(clock, config.reads_per_second, config.reads_per_second * config.rate_burst_seconds);
-  const isTokenless = config.token === null && config.tokens.length === 0;
+  const hasNoTokens = config.token === null && config.tokens.length === 0;
 
-  const identified = (request: IncomingMessage): Caller => {
+  const authenticate = (request: IncomingMessage): Caller => {
     try {
       return identify(request.headers.authorization, request.socket.remoteAddress ?? '');
     } catch (thrown) {
@@ -32,9 +41,9 @@ export function admission(
       throw thrown;
     }
   };
-  const authorized = (request: IncomingMessage, caller: Caller, route: RouteSpec): void => {
+  const authorize = (request: IncomingMessage, caller: Caller, route: RouteSpec): void => {
     try {
-      if (isTokenless) refuseForeignPages(request);
+      if (hasNoTokens) refuseForeignPages(request);
       checkRole(caller, route);
       if (config.tls?.client_ca != null && isForNodes(route)) refuseUncertified(request);
     } catch (thrown) {
@@ -45,26 +54,99 @@ export function admission(
   return (request, route) => {
     refuseAmbiguous(request);
     if (route?.open === true) return null;
-    const caller = identified(request);
+    const caller = authenticate(request);
     if (route === undefined) return caller;
-    authorized(request, caller, route);
+    authorize(request, caller, route);
     if (isForNodes(route)) return caller;
     const limit = route === API.submitTask ? submits : others;
-    const seconds = limit.take(caller.key);
-    if (seconds === 0) return caller;
+    const waitSeconds = limit.take(caller.key);
+    if (waitSeconds === 0) return caller;
     counters.add('rate_limited');
-    throw new FloeError('overloaded', 'more calls than this server takes from one caller; wait and repeat', {
-      retry_after_seconds: Math.ceil(seconds),
+    throw new FloeError('overloaded', 'this caller exceeds its request rate; wait and retry', {
+      retry_after_seconds: Math.ceil(waitSeconds),
     });
   };
 }
 
-/** Calls that only nodes make. They hold sessions, which a refused heartbeat would cost them. */
+/** Whether only nodes make this call. Such calls have no rate limit, because a refused heartbeat could cost a node its leases. */
 function isForNodes(route: RouteSpec): boolean {
   return route.faces?.every((face) => face === 'node') === true;
 }
 
 function refuseUncertified(request: IncomingMessage): void {
   if ((request.socket as TLSSocket).authorized === true) return;
-  throw new FloeError('forbidden', 'a node must show a certificate that the client authorities of this server signed');
+  throw new FloeError(
+    'forbidden',
+    'a node must present a certificate signed by one of the client authorities of this server',
+  );
+}
+
+/** Identifies the caller by the header `Authorization: Bearer`, or by its address where there are no tokens. Throws `unauthorized`. */
+export type TokenCheck = (authorization: string | undefined, address: string) => Caller;
+
+/**
+ * Compares digests of equal length, so that the time taken reveals nothing about a token. Without any configured token every caller
+ * is an admin.
+ */
+export function tokenCheck(config: Pick<RolloutConfig, 'token' | 'tokens'>): TokenCheck {
+  const admin = config.token === null ? [] : [{ token: config.token, role: 'admin' as const }];
+  const known = [...admin, ...config.tokens].map(({ token, role }, index) => ({
+    digest: sha256(token),
+    caller: { role, key: `token ${index}` },
+  }));
+  if (known.length === 0) return (_, address) => ({ role: 'admin', key: `address ${address}` });
+  return (authorization) => {
+    const given = /^bearer +(\S+) *$/i.exec(authorization ?? '')?.[1];
+    const digest = sha256(given ?? '');
+    // Compares with every token even after a match, so that the time does not depend on which one matches.
+    const [match] = known.filter((one) => timingSafeEqual(one.digest, digest));
+    if (given === undefined || match === undefined) {
+      throw new FloeError('unauthorized', 'send the control token as `Authorization: Bearer <token>`');
+    }
+    return match.caller;
+  };
+}
+
+/** Throws `forbidden` unless the caller's role may make the call. */
+export function checkRole(caller: Caller, route: Pick<RouteSpec, 'method' | 'path' | 'roles'>): void {
+  if (caller.role === 'admin' || route.roles.includes(caller.role)) return;
+  const roles = [...route.roles, 'admin'].join(' or ');
+  throw new FloeError(
+    'forbidden',
+    `${route.method} ${route.path} requires a token of ${roles}, not of ${caller.role}`,
+    {
+      role: caller.role,
+    },
+  );
+}
+
+function sha256(text: string): Buffer {
+  return createHash('sha256').update(text).digest();
+}
+
+type Bucket = { readonly tokens: number; readonly atMs: number };
+
+/** A token bucket for each caller: `perSecond` requests on average, and up to `burst` of them together. */
+export class RateLimit {
+  private readonly clock: Clock;
+  private readonly perSecond: number;
+  private readonly burst: number;
+  private readonly buckets = new LRUCache<string, Bucket>({ max: MAX_CALLERS });
+
+  constructor(clock: Clock, perSecond: number, burst: number) {
+    this.clock = clock;
+    this.perSecond = perSecond;
+    this.burst = Math.max(1, burst);
+  }
+
+  /** Takes one request from the caller's bucket and returns 0, or returns the seconds until the caller may retry. */
+  take(caller: string): number {
+    const nowMs = this.clock.monotonicMs();
+    const bucket = this.buckets.get(caller) ?? { tokens: this.burst, atMs: nowMs };
+    const refilled = bucket.tokens + ((nowMs - bucket.atMs) / 1000) * this.perSecond;
+    const tokens = Math.min(this.burst, refilled);
+    const isAllowed = tokens >= 1;
+    this.buckets.set(caller, { tokens: isAllowed ? tokens - 1 : tokens, atMs: nowMs });
+    return isAllowed ? 0 : (1 - tokens) / this.perSecond;
+  }
 }

@@ -30,29 +30,29 @@ import {
 } from '../../schema/index.ts';
 import type { Role } from '../config.ts';
 
-/** One call of the control API. openapi.json is generated from these, and the routes are registered from them. */
+/** One call of the control API. The routes are registered from this table, and openapi.json is generated from it. */
 export type RouteSpec = {
   readonly method: 'GET' | 'POST' | 'DELETE';
-  /** `:id` is the only parameter there is. */
+  /** `:id` is the only path parameter. */
   readonly path: string;
   readonly summary: string;
   readonly query?: z.ZodObject;
   readonly body?: z.ZodType;
-  /** The body is opaque bytes of this type. */
+  /** Media type of a body that is passed on as bytes; `undefined` for a JSON body or none. */
   readonly rawBody?: string;
   readonly bodyLimitBytes?: number;
   readonly reply: z.ZodType;
   /** Media types of the reply; default: JSON. */
   readonly media?: readonly string[];
-  /** Answered without a token. */
+  /** Whether the route needs no token. */
   readonly open?: boolean;
-  /** Who may call it beside an admin. */
+  /** The roles that may call it, in addition to `admin`. */
   readonly roles: readonly Role[];
-  /** Listeners that have it; default: the main one. One that is not configured is part of the main one. */
+  /** The faces that serve the route; default: `main`. The main listener also serves the faces without a separate listener. */
   readonly faces?: readonly Face[];
 };
 
-/** `main`: trainers and people. `node`: gateway nodes. `admin`: metrics. */
+/** A group of routes with its own listener, if one is configured: `main` for trainers and operators, `node` for nodes, `admin` for metrics. */
 export type Face = 'main' | 'node' | 'admin';
 
 const READERS = ['viewer', 'trainer'] as const;
@@ -61,7 +61,7 @@ const NODES = ['node'] as const;
 const NODE_FACE = ['node'] as const;
 const EVERY_FACE = ['main', 'node', 'admin'] as const;
 
-/** Holding a request for longer gains nothing and runs into the timeouts of middle boxes. */
+/** Holding a request for longer has no advantage, and proxies between client and server may time it out. */
 const MAX_WAIT_SECONDS = 60;
 
 const digits = (min: number, max: number) =>
@@ -73,7 +73,7 @@ const digits = (min: number, max: number) =>
 
 const count = (min: number, max: number, fallback: number) => digits(min, max).default(fallback);
 
-/** A node hears of a change at once, and an engine that answers is probed within this time. */
+/** A node receives a change immediately, and probes an engine that responds within this time. */
 const ENGINE_WAIT_SECONDS = 15;
 
 const seconds = z
@@ -84,7 +84,7 @@ const seconds = z
 
 const waitSeconds = seconds.default(0);
 
-/** Held until every node has carried the change out. */
+/** The reply is held until every node has applied the change. */
 const engineWait = z.strictObject({ wait: seconds.default(ENGINE_WAIT_SECONDS) });
 
 const serverReply = engineChangeSchema.extend({ status: z.literal('ok') });
@@ -94,7 +94,7 @@ const flag = z
   .default('false')
   .transform((text) => text === 'true' || text === '1');
 
-/** Parts are those of the result, or of the attempt that is named. */
+/** Without `attempt` the part of the session's result is returned. */
 const ofAttempt = z.strictObject({ attempt: digits(1, 1000).optional() });
 
 const statusReply = z.object({ status: z.string() });
@@ -104,7 +104,8 @@ export const API = {
     method: 'POST',
     roles: TRAINERS,
     path: '/rollout/task/submit',
-    summary: 'Submit a task. The same body again, by task_id or idempotency_key, gets the first reply.',
+    summary:
+      'Submit a task. A repeat of the same body, with the same task_id or idempotency_key, gets the first reply.',
     body: taskRequestSchema,
     reply: submitReplySchema,
   },
@@ -112,7 +113,7 @@ export const API = {
     method: 'GET',
     roles: READERS,
     path: '/rollout/task/:id',
-    summary: 'State of a task and its finished sessions; `results=full` adds their token data.',
+    summary: 'The state of a task and its finished sessions; `results=full` adds their token data.',
     query: z.strictObject({ results: z.enum(['summary', 'full']).default('summary') }),
     reply: taskStatusSchema,
   },
@@ -121,7 +122,7 @@ export const API = {
     roles: TRAINERS,
     path: '/rollout/task/:id',
     summary:
-      'Cancel a task. With `register_if_missing` an unknown id is refused should it be submitted later. The reply lists its first 1000 results at most.',
+      'Cancel a task. With `register_if_missing`, an unknown id is refused if it is submitted later. The reply lists at most the first 1000 results.',
     query: z.strictObject({ register_if_missing: flag }),
     reply: taskStatusSchema,
   },
@@ -130,12 +131,14 @@ export const API = {
     roles: READERS,
     path: '/rollout/results',
     summary:
-      'Finished sessions after a cursor, in order; `wait` holds the request until there is one. What is up to `after` counts as collected.',
+      'Finished sessions after a cursor, in order; `wait` holds the request until there is one. Results up to `after` count as collected.',
     query: z.strictObject({
-      after: digits(0, Number.MAX_SAFE_INTEGER).optional().describe('default: where the consumer was, else 0'),
-      trainer: idSchema.optional().describe('results of its tasks only'),
-      consumer: idSchema.optional().describe('a name under which the server remembers how far it was read'),
-      peek: flag.describe('only look: nothing counts as collected'),
+      after: digits(0, Number.MAX_SAFE_INTEGER).optional().describe("default: the consumer's cursor, or else 0"),
+      trainer: idSchema.optional().describe('only results of this trainer'),
+      consumer: idSchema
+        .optional()
+        .describe('a name under which the server stores the cursor up to which results were read'),
+      peek: flag.describe('no result counts as collected, and no cursor is stored'),
       limit: count(1, 1000, 100),
       wait: waitSeconds,
     }),
@@ -146,14 +149,14 @@ export const API = {
     method: 'GET',
     roles: READERS,
     path: '/rollout/status',
-    summary: 'What runs, and every limit with its current value.',
+    summary: 'The state of the service, and every limit with its current value.',
     reply: rolloutStatusSchema,
   },
   listTasks: {
     method: 'GET',
     roles: READERS,
     path: '/tasks',
-    summary: 'Tasks, newest first.',
+    summary: 'The tasks, newest first.',
     query: z.strictObject({ status: taskStateSchema.optional(), limit: count(1, 1000, 200) }),
     reply: z.object({ tasks: z.array(taskSummarySchema) }),
   },
@@ -161,28 +164,28 @@ export const API = {
     method: 'GET',
     roles: READERS,
     path: '/tasks/:id/sessions',
-    summary: 'The sessions of a task, by sample index.',
+    summary: 'The sessions of a task, ordered by sample index.',
     reply: z.object({ task_id: z.string(), sessions: z.array(sessionViewSchema) }),
   },
   getSession: {
     method: 'GET',
     roles: READERS,
     path: '/sessions/:id',
-    summary: 'One session, while it runs and after.',
+    summary: 'One session, while it runs and after it has ended.',
     reply: sessionViewSchema,
   },
   cancelSession: {
     method: 'DELETE',
     roles: TRAINERS,
     path: '/sessions/:id',
-    summary: 'Cancel one session; one that has ended stays as it is.',
+    summary: 'Cancel one session. A session that has ended stays as it is.',
     reply: sessionViewSchema,
   },
   listAttempts: {
     method: 'GET',
     roles: READERS,
     path: '/sessions/:id/attempts',
-    summary: 'What nodes have delivered of each attempt at a session, the remains of one that was cut off included.',
+    summary: 'The deliveries of each attempt at a session, including partial results of attempts that did not finish.',
     reply: z.object({ session_id: z.string(), attempts: z.array(attemptViewSchema) }),
   },
   getTrajectory: {
@@ -206,7 +209,7 @@ export const API = {
     roles: READERS,
     path: '/sessions/:id/artifacts',
     query: ofAttempt,
-    summary: 'What the agent of a finished session left behind, as one compressed tar archive.',
+    summary: 'The artifacts of a finished session, as one compressed tar archive.',
     reply: z.string().meta({ format: 'binary' }),
     media: ['application/gzip'],
   },
@@ -215,7 +218,7 @@ export const API = {
     roles: NODES,
     faces: NODE_FACE,
     path: '/nodes/register',
-    summary: 'A gateway node joins, or joins again.',
+    summary: 'Register a gateway node. A node may register repeatedly.',
     body: nodeRegistrationSchema,
     reply: nodeInfoSchema,
   },
@@ -224,7 +227,7 @@ export const API = {
     roles: NODES,
     faces: NODE_FACE,
     path: '/nodes/:id/heartbeat',
-    summary: 'Renews the leases of the listed sessions; held until there is something to stop.',
+    summary: 'Renew the leases of the listed sessions; held until there is a session to stop.',
     body: heartbeatSchema,
     reply: heartbeatReplySchema,
   },
@@ -233,7 +236,7 @@ export const API = {
     roles: NODES,
     faces: NODE_FACE,
     path: '/nodes/:id/lease',
-    summary: 'A node takes up to `slots` sessions; held until there is one.',
+    summary: 'Lease up to `slots` sessions to a node; held until there is one.',
     body: leaseRequestSchema,
     reply: leaseReplySchema,
   },
@@ -242,7 +245,8 @@ export const API = {
     roles: NODES,
     faces: NODE_FACE,
     path: '/nodes/:id/results',
-    summary: 'A node delivers a session: an envelope of SessionSummary, `trajectory`, `completions` and `artifacts`.',
+    summary:
+      'Deliver the result of a session: an envelope of SessionSummary, `trajectory`, `completions` and `artifacts`.',
     rawBody: ENVELOPE_TYPE,
     bodyLimitBytes: RESULT_LIMIT_BYTES,
     reply: deliveryReplySchema,
@@ -253,7 +257,7 @@ export const API = {
     faces: NODE_FACE,
     path: '/nodes/:id/partials',
     summary:
-      'A node hands in what is left of an attempt that was cut off, in the same envelope. It changes no session.',
+      'Deliver the partial result of an attempt that did not finish, in the same envelope. It changes no session.',
     rawBody: ENVELOPE_TYPE,
     bodyLimitBytes: RESULT_LIMIT_BYTES,
     reply: partialReplySchema,
@@ -271,7 +275,7 @@ export const API = {
     roles: NODES,
     faces: ['node', 'main'],
     path: '/nodes/:id',
-    summary: 'Drain a node: it gets no more sessions and is forgotten once it is gone.',
+    summary: 'Drain a node: it gets no more sessions, and is removed once it is silent and holds none.',
     reply: nodeInfoSchema,
   },
   listEngines: {
@@ -285,8 +289,8 @@ export const API = {
     method: 'POST',
     roles: TRAINERS,
     path: '/engines',
-    summary: 'Register an engine at every node; `wait` holds the reply until they have tried it.',
-    query: engineWait.extend({ replace: flag.describe('it takes the place of another that has its id') }),
+    summary: 'Register an engine at every node; `wait` holds the reply until the nodes have probed it.',
+    query: engineWait.extend({ replace: flag.describe('replace an engine that has the same id') }),
     body: engineSpecSchema,
     reply: engineChangeSchema,
   },
@@ -294,7 +298,7 @@ export const API = {
     method: 'DELETE',
     roles: TRAINERS,
     path: '/engines',
-    summary: 'Remove all engines. No call reaches one of them on the nodes that the reply lists as `done`.',
+    summary: 'Remove all engines. The nodes that the reply lists as `done` make no more calls to them.',
     query: engineWait,
     reply: engineChangeSchema,
   },
@@ -302,7 +306,7 @@ export const API = {
     method: 'DELETE',
     roles: TRAINERS,
     path: '/engines/:id',
-    summary: 'Remove one engine. Calls that it is answering end by themselves.',
+    summary: 'Remove one engine. Calls in progress are completed.',
     query: engineWait,
     reply: engineChangeSchema,
   },
@@ -310,7 +314,8 @@ export const API = {
     method: 'POST',
     roles: TRAINERS,
     path: '/engines/pause',
-    summary: 'Before a weight update: new calls wait or are refused, those under way are kept or broken off.',
+    summary:
+      'Pause the engines before a weight update: new calls wait or are refused, and calls in progress are kept or aborted.',
     query: engineWait,
     body: pauseRequestSchema,
     reply: engineChangeSchema,
@@ -319,7 +324,7 @@ export const API = {
     method: 'POST',
     roles: TRAINERS,
     path: '/engines/resume',
-    summary: 'After it: held calls go on, and replies that were broken off are continued.',
+    summary: 'Resume the engines after a weight update: waiting calls proceed, and aborted replies are continued.',
     query: engineWait,
     reply: engineChangeSchema,
   },
@@ -327,7 +332,8 @@ export const API = {
     method: 'POST',
     roles: TRAINERS,
     path: '/engines/version',
-    summary: 'Name the weights that engines sample with from now on, where they do not tell themselves.',
+    summary:
+      'Name the weights with which engines sample from now on, for engines that do not report a version themselves.',
     query: engineWait,
     body: versionRequestSchema,
     reply: engineChangeSchema,
@@ -351,7 +357,7 @@ export const API = {
     method: 'GET',
     roles: READERS,
     path: '/events',
-    summary: 'Server-sent events: what is created, moves and finishes from now on.',
+    summary: 'Server-sent events about tasks and sessions from now on.',
     reply: rolloutEventSchema,
     media: ['text/event-stream'],
   },
@@ -369,7 +375,7 @@ export const API = {
     roles: READERS,
     faces: EVERY_FACE,
     path: '/ready',
-    summary: 'The store answers and requests are taken.',
+    summary: 'The store works and requests are accepted.',
     reply: statusReply,
     open: true,
   },
@@ -377,7 +383,7 @@ export const API = {
     method: 'GET',
     roles: READERS,
     path: '/openapi.json',
-    summary: 'This description.',
+    summary: 'This OpenAPI document.',
     reply: z.looseObject({}),
   },
   metrics: {

@@ -1,72 +1,72 @@
 import type { IncomingMessage } from 'node:http';
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify';
+import { KIB, MIB } from '../../core/bytes.ts';
 import { ENVELOPE_TYPE } from '../../core/envelope.ts';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs, parseJson } from '../../core/parse.ts';
 import type { TlsMaterial } from '../../core/tls-files.ts';
 import { idSchema } from '../../schema/index.ts';
 import type { RolloutContext } from '../context.ts';
-import { admission } from './admission.ts';
+import { admission, type Caller } from './admission.ts';
 import { API, type Face, type RouteName, type RouteSpec } from './api.ts';
-import { hasBody, watchBody } from './body-watch.ts';
-import { DeliveryBudget } from './delivery-budget.ts';
-import { refuseConnection, sendFailure } from './failures.ts';
+import { refuseConnection, sendError } from './error-replies.ts';
 import type { Call, Handler, Handlers } from './handler.ts';
-import type { Caller } from './tokens.ts';
+import { DeliveryBudget, hasBody, watchBody } from './request-bodies.ts';
 
-/** Enough for a task with its files; results have a limit of their own. */
-const BODY_LIMIT_BYTES = 8 * 1024 * 1024;
-/** A heartbeat of the largest node has a quarter of it; a body of as many empty objects takes 0.1 s to parse. */
+/** Large enough for a task with its files. Results have a separate limit. */
+const BODY_LIMIT_BYTES = 8 * MIB;
+/** Four times as many as in a heartbeat of the largest node. A body of this many empty objects takes 0.1 s to parse. */
 const MAX_JSON_VALUES = 200_000;
-/** All headers of a request together; clients of this API send less than one KiB. */
-const HEADER_LIMIT_BYTES = 16 * 1024;
-/** How often Node looks for connections that have taken too long. */
+/** For all headers of a request together. Clients of this API send less than one KiB. */
+const HEADER_LIMIT_BYTES = 16 * KIB;
+/** Interval at which Node checks for connections whose request takes too long. */
 const CONNECTION_CHECK_MS = 1_000;
-/** A TLS handshake takes three messages. */
+/** Generous, because a TLS handshake takes only three messages. */
 const HANDSHAKE_TIMEOUT_MS = 10_000;
-/** Longer than the usual poll interval, so that clients keep their connection. */
+/** Longer than the usual poll interval of clients, so that they can reuse their connection. */
 const KEEP_ALIVE_MS = 65_000;
-/** Ids have at most 128 characters; longer parameters never match anything. */
+/** Ids have at most 128 characters. fastify answers longer parameters with 404. */
 const MAX_PARAM_LENGTH = 256;
 
 const MAIN: readonly Face[] = ['main'];
 
 export type AppOptions = {
   readonly handlers: Handlers<RouteName>;
-  /** The routes that this listener has. */
+  /** The faces whose routes this listener serves. */
   readonly faces: ReadonlySet<Face>;
-  /** Null: plain HTTP. */
+  /** `null` for plain HTTP. */
   readonly tls: TlsMaterial | null;
 };
 
-/** The HTTP face of the control plane: one route for each row of the table, errors in one shape, callers checked. */
+/** Builds the HTTP application of one listener: a route for each row of the table, errors in one format, and a check of every caller. */
 export function buildApp(context: RolloutContext, options: AppOptions): FastifyInstance {
   const { log, config } = context;
   const app = fastifyFor(context, options);
   app.removeAllContentTypeParsers();
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (_, body, done) => done(null, body));
-  app.setErrorHandler((error, request, reply) => sendFailure(error, request, reply, log));
+  app.setErrorHandler((error, request, reply) => sendError(error, request, reply, log));
 
   const callers = new WeakMap<FastifyRequest, Caller>();
   const admit = admission(context);
-  const deliveries = new DeliveryBudget(config.max_delivering_mb * 1024 * 1024, context.counters);
+  const deliveries = new DeliveryBudget(config.max_delivering_mb * MIB, context.counters);
   app.addHook('onRequest', async (request, reply) => {
     const route = specOf(request);
     const caller = admit(request.raw, route);
     if (caller !== null) callers.set(request, caller);
-    if (route?.rawBody === ENVELOPE_TYPE) reply.raw.once('close', deliveries.take(request.raw));
+    if (route?.rawBody === ENVELOPE_TYPE) reply.raw.once('close', deliveries.reserve(request.raw));
   });
-  const watched = new WeakMap<FastifyRequest, () => void>();
+  const bodyWatches = new WeakMap<FastifyRequest, () => void>();
   app.addHook('preParsing', async (request, reply) => {
     if (!hasBody(request.raw)) return;
-    const cutOff = (): void => refuseConnection(request.raw.socket, 408, 'the body of the request came too slowly');
-    const endWatch = watchBody(request.raw, context.clock, config.body_idle_seconds * 1000, cutOff);
-    watched.set(request, endWatch);
+    const refuse = (): void => refuseConnection(request.raw.socket, 408, 'the body of the request arrived too slowly');
+    const endWatch = watchBody(request.raw, context.clock, config.body_idle_seconds * 1000, refuse);
+    bodyWatches.set(request, endWatch);
     reply.raw.once('close', endWatch);
   });
-  app.addHook('preValidation', async (request) => watched.get(request)?.());
+  app.addHook('preValidation', async (request) => bodyWatches.get(request)?.());
   app.addHook('onSend', async (_, reply) => {
-    // A request that was held until now came before fastify knew; its connection would stay open until the grace time ends.
+    // fastify closes the connections of requests that arrive after the close began. The connection of a held request would
+    // otherwise stay open until the grace time ends.
     if (context.closing.aborted) reply.header('connection', 'close');
   });
   for (const [name, route] of routesOf(options.faces)) {
@@ -82,26 +82,26 @@ function fastifyFor({ config, log }: RolloutContext, { tls }: AppOptions): Fasti
     headersTimeout: config.headers_timeout_seconds * 1000,
     connectionsCheckingInterval: CONNECTION_CHECK_MS,
   };
-  // Nodes have to show a certificate, people and trainers need not: the route decides.
+  // The route decides whether a certificate is required, because nodes must present one and other clients need not.
   const client = tls?.ca === undefined ? {} : { requestCert: true, rejectUnauthorized: false };
   const https = { ...http, ...tls, ...client, handshakeTimeout: HANDSHAKE_TIMEOUT_MS };
   return Fastify({
     ...(tls === null ? { http } : { https }),
     bodyLimit: BODY_LIMIT_BYTES,
-    // The head has a time limit, and a body must come forward: how long a whole request takes depends on its size.
+    // The head has a time limit and a body must make progress. The duration of a whole request depends on its size.
     requestTimeout: 0,
     keepAliveTimeout: KEEP_ALIVE_MS,
     exposeHeadRoutes: false,
     routerOptions: { maxParamLength: MAX_PARAM_LENGTH },
-    frameworkErrors: (error, request, reply) => sendFailure(error, request, reply as FastifyReply, log),
-    clientErrorHandler: (error, socket) => refuseUnreadable(error, socket),
+    frameworkErrors: (error, request, reply) => sendError(error, request, reply as FastifyReply, log),
+    clientErrorHandler: (error, socket) => refuseMalformed(error, socket),
   }) as FastifyInstance;
 }
 
-/** Bytes that are not HTTP, or that do not come. */
-function refuseUnreadable(error: Error & { code?: string }, socket: IncomingMessage['socket']): void {
+/** Answers a connection whose bytes are not HTTP, or that sends no complete head in time. */
+function refuseMalformed(error: Error & { code?: string }, socket: IncomingMessage['socket']): void {
   if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') {
-    refuseConnection(socket, 408, 'the head of the request came too slowly');
+    refuseConnection(socket, 408, 'the head of the request arrived too slowly');
   } else if (error.code === 'HPE_HEADER_OVERFLOW') {
     refuseConnection(socket, 431, `the headers have more than ${HEADER_LIMIT_BYTES} bytes`);
   } else refuseConnection(socket, 400, 'the request is not well-formed HTTP');
@@ -132,7 +132,7 @@ function addRoute(
   });
 }
 
-/** Undefined where no route fits. */
+/** `undefined` when no route matches. */
 function specOf(request: FastifyRequest): RouteSpec | undefined {
   return (request.routeOptions.config as { route?: RouteSpec } | undefined)?.route;
 }
@@ -151,7 +151,7 @@ function callOf(
     query: query as Call<RouteSpec>['query'],
     body: bodyOf(route, request) as Call<RouteSpec>['body'],
     role: caller?.role ?? null,
-    gone: goneSignal(reply),
+    disconnected: disconnectSignal(reply),
     request,
     reply,
   };
@@ -167,10 +167,11 @@ function bodyOf(route: RouteSpec, request: FastifyRequest): unknown {
   return route.body === undefined ? undefined : parseAs(route.body, parseJson(bytes, MAX_JSON_VALUES), 'body');
 }
 
-function goneSignal(reply: FastifyReply): AbortSignal {
+/** A signal that aborts when the client closes the connection before the reply is complete. */
+function disconnectSignal(reply: FastifyReply): AbortSignal {
   const controller = new AbortController();
   reply.raw.once('close', () => {
-    if (!reply.raw.writableFinished) controller.abort(new FloeError('bad_request', 'the client hung up'));
+    if (!reply.raw.writableFinished) controller.abort(new FloeError('bad_request', 'the client closed the connection'));
   });
   return controller.signal;
 }
@@ -179,20 +180,20 @@ function isStream(value: unknown): boolean {
   return typeof value === 'object' && value !== null && 'pipe' in value;
 }
 
-/** Tells a wrong method, and a wrong listener, from a wrong path. */
+/** Throws `method_not_allowed` for a wrong method, and `not_found` otherwise, which names the right listener if there is one. */
 function refuseUnknown(request: FastifyRequest, reply: FastifyReply, faces: ReadonlySet<Face>): never {
   const path = request.url.split('?')[0] ?? '';
-  const fits = (route: RouteSpec): boolean =>
+  const matches = (route: RouteSpec): boolean =>
     new RegExp(`^${route.path.replaceAll('.', '\\.').replace(':id', '[^/]+')}$`).test(path);
   const methods = routesOf(faces)
-    .filter(([, route]) => fits(route))
+    .filter(([, route]) => matches(route))
     .map(([, route]) => route.method);
   if (methods.length === 0) {
-    const elsewhere = Object.values<RouteSpec>(API).find((route) => route.method === request.method && fits(route));
+    const elsewhere = Object.values<RouteSpec>(API).find((route) => route.method === request.method && matches(route));
     const where = elsewhere === undefined ? '' : ` here; it is on the ${(elsewhere.faces ?? MAIN)[0]} listener`;
     throw new FloeError('not_found', `there is no ${request.method} ${path}${where}`);
   }
   const allow = [...new Set(methods)].join(', ');
   reply.header('allow', allow);
-  throw new FloeError('method_not_allowed', `${path} takes ${allow}, not ${request.method}`);
+  throw new FloeError('method_not_allowed', `${path} accepts ${allow}, not ${request.method}`);
 }

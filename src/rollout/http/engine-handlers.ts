@@ -4,20 +4,20 @@ import { engineSpecSchema } from '../../schema/index.ts';
 import type { RolloutContext } from '../context.ts';
 import {
   type CommittedChange,
-  enginesStatus,
   pauseEngines,
   registerEngine,
   removeEngines,
   resumeEngines,
   setPolicyVersion,
-  settled,
+  waitUntilApplied,
 } from '../engines/changes.ts';
+import { enginesStatus } from '../engines/directory.ts';
 import type { Handlers } from './handler.ts';
 
-/** ProRL Agent's callers do not say how long they wait. */
+/** How long ProRL Agent's routes wait, because their callers cannot specify it. */
 const PRORL_WAIT_SECONDS = 30;
 
-/** What trainers call to say where their policy is served. */
+/** The routes with which trainers manage the engines that serve their policy. */
 export function engineHandlers(
   context: RolloutContext,
 ): Handlers<
@@ -31,32 +31,34 @@ export function engineHandlers(
   | 'addLlmServer'
   | 'clearLlmServer'
 > {
-  const done = (committed: CommittedChange, waitSeconds: number, gone: AbortSignal): Promise<EngineChange> =>
-    settled(context, committed, waitSeconds * 1000, gone);
+  const apply = (committed: CommittedChange, waitSeconds: number, disconnected: AbortSignal): Promise<EngineChange> =>
+    waitUntilApplied(context, committed, waitSeconds * 1000, disconnected);
   return {
     listEngines: () => enginesStatus(context),
-    addEngine: async ({ body, query, gone }) =>
-      done(await registerEngine(context, body, query.replace), query.wait, gone),
-    removeEngine: async ({ id, query, gone }) => done(await removeEngines(context, id), query.wait, gone),
-    clearEngines: async ({ query, gone }) => done(await removeEngines(context, null), query.wait, gone),
-    pauseEngines: async ({ body, query, gone }) =>
-      done(await pauseEngines(context, body.mode, body.while_paused), query.wait, gone),
-    resumeEngines: async ({ query, gone }) => done(await resumeEngines(context), query.wait, gone),
-    setEngineVersion: async ({ body, query, gone }) =>
-      done(await setPolicyVersion(context, body.version), query.wait, gone),
-    addLlmServer: async ({ body, gone }) => {
+    addEngine: async ({ body, query, disconnected }) =>
+      apply(await registerEngine(context, body, query.replace), query.wait, disconnected),
+    removeEngine: async ({ id, query, disconnected }) =>
+      apply(await removeEngines(context, id), query.wait, disconnected),
+    clearEngines: async ({ query, disconnected }) =>
+      apply(await removeEngines(context, null), query.wait, disconnected),
+    pauseEngines: async ({ body, query, disconnected }) =>
+      apply(await pauseEngines(context, body.mode, body.while_paused), query.wait, disconnected),
+    resumeEngines: async ({ query, disconnected }) => apply(await resumeEngines(context), query.wait, disconnected),
+    setEngineVersion: async ({ body, query, disconnected }) =>
+      apply(await setPolicyVersion(context, body.version), query.wait, disconnected),
+    addLlmServer: async ({ body, disconnected }) => {
       const spec = parseAs(engineSpecSchema, { base_url: baseUrlOf(body.address) }, 'address');
-      const change = await done(await registerEngine(context, spec), PRORL_WAIT_SECONDS, gone);
+      const change = await apply(await registerEngine(context, spec), PRORL_WAIT_SECONDS, disconnected);
       return { status: 'ok', address: body.address, ...change };
     },
-    clearLlmServer: async ({ gone }) => {
-      const change = await done(await removeEngines(context, null), PRORL_WAIT_SECONDS, gone);
+    clearLlmServer: async ({ disconnected }) => {
+      const change = await apply(await removeEngines(context, null), PRORL_WAIT_SECONDS, disconnected);
       return { status: 'ok', ...change };
     },
   };
 }
 
-/** `host:port` or a URL, as ProRL Agent takes either, without the `/v1` of an OpenAI client's base URL. */
+/** Accepts `host:port` or a URL, like ProRL Agent, and removes the `/v1` of an OpenAI client's base URL. */
 function baseUrlOf(address: string): string {
   const url = /^[a-z]+:\/\//i.test(address) ? address : `http://${address}`;
   return url.replace(/\/+$/, '').replace(/\/v1$/, '');

@@ -2,17 +2,27 @@ import type { IncomingMessage } from 'node:http';
 import { FloeError } from '../../core/errors.ts';
 import { isLoopbackHost } from '../callbacks/address.ts';
 
-/** Clients of this API send about ten. Node accepts some two thousand. */
+/** Clients of this API send about ten headers. Node would accept about two thousand. */
 const MAX_HEADERS = 100;
 
-/** Said twice, each of these lets two parties on the way read a request differently. */
-const ONCE = new Set(['host', 'authorization', 'content-length', 'content-type', 'transfer-encoding', 'expect']);
+/** Headers that must not be repeated, because a proxy and this server could each use another one of the values. */
+const SINGLE_HEADERS = new Set([
+  'host',
+  'authorization',
+  'content-length',
+  'content-type',
+  'transfer-encoding',
+  'expect',
+]);
 
 const HOST = /^(?:\[[0-9a-f:.]+\]|[\w.~-]+)(?::\d{1,5})?$/i;
-/** What may be in a request target unescaped, and a little more that some clients leave as it is. */
+/** Visible ASCII. This includes a few characters that should be escaped and that some clients send as they are. */
 const TARGET = /^\/[\x21-\x7e]*$/;
 
-/** Refuses what Node's parser lets through although two parties on the way could read it differently. */
+/**
+ * Refuses requests that Node's parser accepts although a proxy on the way could interpret them differently. Throws `bad_request` or
+ * `upgrade_required`.
+ */
 export function refuseAmbiguous(request: IncomingMessage): void {
   const { rawHeaders, url = '', headers } = request;
   if (rawHeaders.length / 2 > MAX_HEADERS) {
@@ -21,26 +31,28 @@ export function refuseAmbiguous(request: IncomingMessage): void {
   const seen = new Set<string>();
   for (let i = 0; i < rawHeaders.length; i += 2) {
     const name = rawHeaders[i]?.toLowerCase() ?? '';
-    if (ONCE.has(name) && seen.has(name)) throw new FloeError('bad_request', `the request has more than one ${name}`);
+    if (SINGLE_HEADERS.has(name) && seen.has(name))
+      throw new FloeError('bad_request', `the request has more than one ${name}`);
     seen.add(name);
   }
   if (headers.host !== undefined && !HOST.test(headers.host)) {
     throw new FloeError('bad_request', 'the Host header is not a host name and port');
   }
-  if (request.httpVersionMajor !== 1) throw new FloeError('bad_request', 'only HTTP/1.0 and HTTP/1.1 are spoken here');
+  if (request.httpVersionMajor !== 1)
+    throw new FloeError('bad_request', 'this server supports only HTTP/1.0 and HTTP/1.1');
   if (headers.upgrade !== undefined) {
     throw new FloeError(
       'upgrade_required',
-      'only plain HTTP/1.1 is spoken here; repeat the request without the upgrade',
+      'this server supports only plain HTTP/1.1; repeat the request without the upgrade',
     );
   }
   if (!TARGET.test(url)) throw new FloeError('bad_request', 'the request target must be a path in ASCII');
-  refuseOddPath(url.split('?')[0] ?? '');
+  refuseAmbiguousPath(url.split('?')[0] ?? '');
 }
 
-/** A path that means another one after it was decoded, or cut off, by somebody else. */
-function refuseOddPath(path: string): void {
-  // Nearly every path; an error is made for the others only, since its stack costs more than all else here.
+/** Refuses a path that a proxy could decode, normalise or truncate to another one. */
+function refuseAmbiguousPath(path: string): void {
+  // Nearly every path returns here. The error is created only for the others, because recording its stack is expensive.
   if (!/[%\\]|\/\.\.?(?:\/|$)/.test(path)) return;
   const refusal = new FloeError('bad_request', 'the path must have no . or .. segment, no NUL and no broken escape');
   let decoded: string;
@@ -54,8 +66,8 @@ function refuseOddPath(path: string): void {
 }
 
 /**
- * Refuses requests that a web page made a browser send: with a foreign Origin, or to a foreign name that was bound to
- * loopback. Needed where no token keeps them out.
+ * Refuses requests that a web page made a browser send: those with a foreign Origin, and those to a foreign host name that resolves
+ * to loopback. Needed where no token protects the server. Throws `forbidden`.
  */
 export function refuseForeignPages(request: IncomingMessage): void {
   const { host, origin } = request.headers;
@@ -65,7 +77,7 @@ export function refuseForeignPages(request: IncomingMessage): void {
     if (bare !== '' && !isLoopbackHost(bare)) {
       throw new FloeError(
         'forbidden',
-        `without a token only pages and clients of this machine are served, not ${bare}`,
+        `without a token this server answers only pages and clients of its own machine, not ${bare}`,
       );
     }
   }

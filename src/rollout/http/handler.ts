@@ -10,20 +10,20 @@ type BodyOf<R> = R extends { readonly body: infer B extends z.ZodType }
     ? Buffer
     : undefined;
 
-/** A checked request. `id` is empty where the path has none. */
+/** A request that was checked against its route. `id` is empty when the path has none. */
 export type Call<R extends RouteSpec> = {
   readonly id: string;
   readonly query: QueryOf<R>;
   readonly body: BodyOf<R>;
-  /** Of the caller; null where anybody may call. */
+  /** The caller's role; `null` for a route that needs no token. */
   readonly role: Role | null;
-  /** Aborts when the client hangs up before it was answered. */
-  readonly gone: AbortSignal;
+  /** Aborts when the client closes the connection before it was answered. */
+  readonly disconnected: AbortSignal;
   readonly request: FastifyRequest;
   readonly reply: FastifyReply;
 };
 
-/** Returns what is sent: an object is serialised, a Buffer or stream goes out as it is. May throw a FloeError. */
+/** Returns the body of the reply: an object is serialised as JSON, a string, Buffer or stream is sent unchanged. May throw a FloeError. */
 export type Handler<R extends RouteSpec> = (call: Call<R>) => unknown;
 
 export type Handlers<Names extends RouteName> = { readonly [Name in Names]: Handler<Api[Name]> };

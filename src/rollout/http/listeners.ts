@@ -2,47 +2,47 @@ import type { AddressInfo, Server, Socket } from 'node:net';
 import type { Server as TlsServer } from 'node:tls';
 import type { FastifyInstance } from 'fastify';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import { readTls, type TlsFiles, type TlsMaterial, watchTls } from '../../core/tls-files.ts';
+import { watchTls, readTls, type TlsFiles, type TlsMaterial } from '../../core/tls-files.ts';
 import type { RolloutConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
 import type { Face, RouteName } from './api.ts';
 import { buildApp } from './app.ts';
 import type { Handlers } from './handler.ts';
 
-/** Where the control API is; null: part of `url`. */
+/** The base URLs of the control API. `nodeUrl` and `adminUrl` are `null` when `url` serves their routes. */
 export type ListenerUrls = { readonly url: string; readonly nodeUrl: string | null; readonly adminUrl: string | null };
 
 type Listener = { readonly app: FastifyInstance; readonly host: string; readonly port: number };
 
-/** The listeners of a server: the main one, and those for nodes and for metrics where they have places of their own. */
+/** The listeners of a server: the main one, and those for nodes and for metrics when they are configured separately. */
 export class Listeners {
   readonly main: Listener;
   private readonly node: Listener | null;
   private readonly admin: Listener | null;
   private readonly context: RolloutContext;
-  private endFollowing = (): void => {};
+  private stopFollowing = (): void => {};
 
-  /** Throws `setup_failed` for certificate files that cannot be used. */
+  /** Throws `setup_failed` when the certificate files cannot be used. */
   constructor(context: RolloutContext, handlers: Handlers<RouteName>) {
     const { config } = context;
     const files = tlsFiles(config);
     const tls = files === null ? null : readTls(files);
     const faces: Face[] = ['main'];
-    const open = (place: { host: string; port: number } | null, face: Face): Listener | null => {
-      if (place !== null) return { ...place, app: buildApp(context, { handlers, faces: new Set([face]), tls }) };
+    const create = (address: { host: string; port: number } | null, face: Face): Listener | null => {
+      if (address !== null) return { ...address, app: buildApp(context, { handlers, faces: new Set([face]), tls }) };
       faces.push(face);
       return null;
     };
     this.context = context;
-    this.node = open(config.node_listener, 'node');
-    this.admin = open(config.admin_listener, 'admin');
+    this.node = create(config.node_listener, 'node');
+    this.admin = create(config.admin_listener, 'admin');
     const app = buildApp(context, { handlers, faces: new Set(faces), tls });
     this.main = { app, host: config.host, port: config.port };
     for (const listener of this.all()) this.limitConnections(listener.app.server);
-    if (files !== null) this.follow(files);
+    if (files !== null) this.followCertificate(files);
   }
 
-  /** Throws `setup_failed` when an address cannot be had; then none is listened on. */
+  /** Starts all listeners. Throws `setup_failed` when one address cannot be listened on; then all of them are closed. */
   async listen(): Promise<ListenerUrls> {
     try {
       return {
@@ -56,14 +56,14 @@ export class Listeners {
     }
   }
 
-  /** Waits for requests in progress. */
+  /** Refuses new connections and waits for the requests in progress. */
   async close(): Promise<void> {
-    this.endFollowing();
+    this.stopFollowing();
     await Promise.all(this.all().map(({ app }) => app.close()));
   }
 
-  /** Ends requests in progress. */
-  abandon(): void {
+  /** Closes all connections, which ends the requests in progress. */
+  closeConnections(): void {
     for (const { app } of this.all()) app.server.closeAllConnections();
   }
 
@@ -83,18 +83,18 @@ export class Listeners {
     return `${this.context.config.tls === null ? 'http' : 'https'}://${shown}:${address.port}`;
   }
 
-  private follow(files: TlsFiles): void {
+  private followCertificate(files: TlsFiles): void {
     const { clock, log } = this.context;
     const apply = (material: TlsMaterial): void => {
       for (const { app } of this.all()) (app.server as unknown as TlsServer).setSecureContext(material);
-      log.info({ ...files }, 'the certificate was read again; new connections have it');
+      log.info({ ...files }, 'the certificate was reloaded; new connections use it');
     };
-    this.endFollowing = watchTls(files, clock, apply, (error) =>
-      log.error({ error: error.message }, 'the changed certificate cannot be used; the one before it stays'),
+    this.stopFollowing = watchTls(files, clock, apply, (error) =>
+      log.error({ error: error.message }, 'the changed certificate cannot be used; the previous one stays in use'),
     );
   }
 
-  /** One client that opens connections without end must not lock the others out. */
+  /** Limits the connections in total and per client address, so that one client cannot use up all of them. */
   private limitConnections(server: Server): void {
     const { config, counters } = this.context;
     const perAddress = new Map<string, number>();

@@ -1,32 +1,31 @@
 import type { HeartbeatReply } from '../../schema/index.ts';
 import type { RolloutContext } from '../context.ts';
-import { lookForStops, recordHeartbeat } from '../nodes/heartbeats.ts';
-import { drainNode, listNodes, oneNode } from '../nodes/nodes.ts';
+import { findStops, recordHeartbeat } from '../nodes/heartbeats.ts';
+import { drainNode, listNodes, readNode } from '../nodes/nodes.ts';
 import { asOwner, registerNode } from '../nodes/registration.ts';
-import { type Claim, claimSessions, returnLeases } from '../sessions/claim.ts';
-import { deliverResult } from '../sessions/deliver.ts';
-import { keepPartial } from '../sessions/partials.ts';
+import { type ClaimedSession, claimSessions, returnLeases } from '../sessions/claim.ts';
+import { deliverPartial, deliverResult } from '../sessions/deliver.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
-/** A heartbeat is held for at most this share of a lease, so that the next one comes well before the lease runs out. */
+/** Largest share of a lease for which a heartbeat is held, so that the next one arrives well before the lease expires. */
 const HOLD_SHARE_OF_LEASE = 1 / 3;
 
-/** Stands for "draining" among the stops that a node was told. */
+/** Represents the `draining` flag among the stops that were sent to a node. */
 const DRAIN_KEY = 'draining';
 
 /**
- * What this server remembers of nodes. It only paces them: another server that does not know of it answers a heartbeat once too
- * early, or lets a lease wait until it looks again.
+ * What this server remembers of its nodes in memory, only to decide how long it holds their requests. After a node has switched to
+ * another server, that one may answer a heartbeat too early once, or a lease request only at its next poll.
  */
 class NodePacing {
-  /** What a node was told in the latest reply. */
-  readonly told = new Map<string, ReadonlySet<string>>();
-  /** Nodes that asked for sessions while they held all that they may. */
+  /** The stops in the latest heartbeat reply of each node. */
+  readonly sentStops = new Map<string, ReadonlySet<string>>();
+  /** Nodes whose latest lease request found that they hold as many sessions as they may. */
   readonly full = new Set<string>();
 }
 
-/** What gateway nodes call. */
+/** The routes for gateway nodes. */
 export function nodeHandlers(
   context: RolloutContext,
 ): Handlers<
@@ -35,48 +34,48 @@ export function nodeHandlers(
   const pacing = new NodePacing();
   return {
     registerNode: ({ body }) => {
-      pacing.told.delete(body.node_id);
+      pacing.sentStops.delete(body.node_id);
       return registerNode(context, body);
     },
     heartbeat: (call) => asOwner(context, call.id, call.body.instance, () => heartbeat(context, pacing, call)),
     lease: (call) => asOwner(context, call.id, call.body.instance, () => lease(context, pacing, call)),
     deliverResult: async ({ id, body }) => {
       const reply = await deliverResult(context, id, body);
-      if (pacing.full.delete(id)) context.wakeups.wake(`room:${id}`);
+      if (pacing.full.delete(id)) context.wakeups.wake(`capacity:${id}`);
       return reply;
     },
-    deliverPartial: ({ id, body }) => keepPartial(context, id, body),
+    deliverPartial: ({ id, body }) => deliverPartial(context, id, body),
     listNodes: async () => ({ nodes: await listNodes(context) }),
-    getNode: ({ id }) => oneNode(context, id),
+    getNode: ({ id }) => readNode(context, id),
     drainNode: async ({ id }) => {
       const info = await drainNode(context, id);
-      if (!info.healthy) pacing.told.delete(id);
+      if (!info.healthy) pacing.sentStops.delete(id);
       return info;
     },
   };
 }
 
 /**
- * Answers at once when there is something that the node was not told before. What it was told and still lists is repeated
- * with every reply but does not cut the wait short: it is busy ending it.
+ * Answers immediately when there is a stop that was not in the latest reply, or a new engine directory; otherwise holds the request.
+ * A stop that was sent before is repeated in every reply but does not end the wait, because the node is still carrying it out.
  */
 async function heartbeat(
   context: RolloutContext,
-  { told }: NodePacing,
-  { id, body, gone }: Call<Api['heartbeat']>,
+  { sentStops }: NodePacing,
+  { id, body, disconnected }: Call<Api['heartbeat']>,
 ): Promise<HeartbeatReply> {
-  const before = told.get(id) ?? new Set<string>();
-  const isNews = (reply: HeartbeatReply): boolean =>
+  const before = sentStops.get(id) ?? new Set<string>();
+  const hasNews = (reply: HeartbeatReply): boolean =>
     reply.engines !== null || keysOf(reply).some((key) => !before.has(key));
   let latest = await recordHeartbeat(context, id, body);
   const holdSeconds = Math.min(body.wait_seconds, context.config.lease_seconds * HOLD_SHARE_OF_LEASE);
-  if (holdSeconds > 0 && !isNews(latest)) {
-    await context.wakeups.poll(`node:${id}`, holdSeconds * 1000, gone, async () => {
-      latest = await lookForStops(context, id, body);
-      return isNews(latest) ? latest : undefined;
+  if (holdSeconds > 0 && !hasNews(latest)) {
+    await context.wakeups.poll(`node:${id}`, holdSeconds * 1000, disconnected, async () => {
+      latest = await findStops(context, id, body);
+      return hasNews(latest) ? latest : undefined;
     });
   }
-  if (!gone.aborted) told.set(id, new Set(keysOf(latest)));
+  if (!disconnected.aborted) sentStops.set(id, new Set(keysOf(latest)));
   return latest;
 }
 
@@ -88,19 +87,20 @@ function keysOf(reply: HeartbeatReply): string[] {
 async function lease(
   context: RolloutContext,
   { full }: NodePacing,
-  { id, body, gone, reply }: Call<Api['lease']>,
+  { id, body, disconnected, reply }: Call<Api['lease']>,
 ): Promise<string> {
-  const look = async (): Promise<Claim['claimed'] | undefined> => {
-    // A request that nobody waits for any more must not take work with it.
-    if (gone.aborted || context.closing.aborted) return undefined;
-    const claim = await claimSessions(context, id, body.instance, body.slots);
-    if (claim.full) full.add(id);
+  const claimOnce = async (): Promise<readonly ClaimedSession[] | undefined> => {
+    // A request whose client has closed the connection must not claim sessions.
+    if (disconnected.aborted || context.closing.aborted) return undefined;
+    const claim = await claimSessions(context, { nodeId: id, instance: body.instance, slots: body.slots });
+    if (claim.isFull) full.add(id);
     return claim.claimed.length > 0 ? claim.claimed : undefined;
   };
-  const claimed = (await context.wakeups.poll(['queue', `room:${id}`], body.wait_seconds * 1000, gone, look)) ?? [];
-  if (gone.aborted && claimed.length > 0) await returnLeases(context, claimed);
+  const topics = ['queue', `capacity:${id}`] as const;
+  const claimed = (await context.wakeups.poll(topics, body.wait_seconds * 1000, disconnected, claimOnce)) ?? [];
+  if (disconnected.aborted && claimed.length > 0) await returnLeases(context, claimed);
   reply.type('application/json');
-  // The task goes out as the text that is stored: parsing it here only to write it again would cost the most.
+  // The task is sent as the stored text. Parsing and serialising it would be the most expensive part of this call.
   const leases = claimed.map(({ lease: one, taskJson }) => `${JSON.stringify(one).slice(0, -1)},"task":${taskJson}}`);
   return `{"leases":[${leases.join(',')}]}`;
 }

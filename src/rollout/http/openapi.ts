@@ -41,7 +41,7 @@ function operation(name: string, route: RouteSpec, registry: Registry): JsonObje
     responses: {
       200: { description: 'OK', content: Object.fromEntries(media.map((type) => [type, { schema: reply }])) },
       default: {
-        description: 'Refused; the codes are listed in errors.md.',
+        description: 'The request was refused; errors.md lists the codes.',
         content: { 'application/json': { schema: jsonSchema(schemas.errorReplySchema, registry, 'output') } },
       },
     },
@@ -81,10 +81,10 @@ function componentName(exported: string): string {
   return name.charAt(0).toUpperCase() + name.slice(1);
 }
 
-/** A reference where the schema has a name, else the schema itself. */
+/** A reference when the schema is a named component, otherwise the schema itself. */
 function jsonSchema(schema: z.ZodType, registry: Registry, io: 'input' | 'output'): unknown {
-  const named = registry.get(schema);
-  if (named !== undefined) return { $ref: `#/components/schemas/${named.id}` };
+  const component = registry.get(schema);
+  if (component !== undefined) return { $ref: `#/components/schemas/${component.id}` };
   const { $schema: _, ...inline } = z.toJSONSchema(schema, { io, unrepresentable: 'any' });
   return inline;
 }

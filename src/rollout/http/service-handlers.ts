@@ -1,13 +1,16 @@
 import type { FastifyReply } from 'fastify';
+import { onAbort } from '../../core/abort.ts';
+import { KIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { RolloutContext } from '../context.ts';
-import { EventFeed } from '../event-feed.ts';
+import { EventFeed } from '../events.ts';
 import type { Handlers } from './handler.ts';
 import { openApi } from './openapi.ts';
 
-/** Events of a burst are written together: one write for each would cost more than all else. */
-const WRITE_CHARS = 64 * 1024;
-const READY_EVERY_MS = 1_000;
+/** Length up to which the events of a burst are joined, because one write for each would be too expensive. */
+const WRITE_CHARS = 64 * KIB;
+/** Time for which one check of the store answers all requests for `/ready`. */
+const READY_CACHE_MS = 1_000;
 
 /** The part of a prom-client Registry that is needed. */
 export interface MetricsRegistry {
@@ -15,19 +18,19 @@ export interface MetricsRegistry {
   metrics(): Promise<string>;
 }
 
-/** What operators and dashboards call. */
+/** The routes for operators and dashboards. */
 export function serviceHandlers(
   context: RolloutContext,
   metricsRegistry: MetricsRegistry | null,
 ): Handlers<'events' | 'health' | 'ready' | 'openapi' | 'metrics'> {
   const feed = new EventFeed(context.events);
-  const ready = sharedLook(context);
+  const checkStore = cachedStoreCheck(context);
   return {
     events: ({ reply }) => streamEvents(context, feed, reply),
     health: () => ({ status: 'ok' }),
     ready: async () => {
       if (context.closing.aborted) throw new FloeError('not_ready', 'the server is shutting down');
-      await ready();
+      await checkStore();
       return { status: 'ready' };
     },
     openapi: () => openApi(),
@@ -39,17 +42,20 @@ export function serviceHandlers(
   };
 }
 
-/** Whether the store takes transactions. Anybody may ask, as often as they like: one look serves all who ask within a second. */
-function sharedLook({ store, clock }: RolloutContext): () => Promise<unknown> {
-  let look: Promise<unknown> | null = null;
-  let againMs = 0;
+/**
+ * Returns a function that rejects when the store accepts no transactions. The route needs no token, so one check per second serves all
+ * requests, however many arrive.
+ */
+function cachedStoreCheck({ store, clock }: RolloutContext): () => Promise<unknown> {
+  let check: Promise<unknown> | null = null;
+  let expiresMs = 0;
   return () => {
     const nowMs = clock.monotonicMs();
-    if (look === null || nowMs >= againMs) {
-      againMs = nowMs + READY_EVERY_MS;
-      look = store.transaction((tables) => tables.results.newestCursor());
+    if (check === null || nowMs >= expiresMs) {
+      expiresMs = nowMs + READY_CACHE_MS;
+      check = store.transaction((tables) => tables.results.newestCursor());
     }
-    return look;
+    return check;
   };
 }
 
@@ -59,12 +65,12 @@ function streamEvents(context: RolloutContext, feed: EventFeed, reply: FastifyRe
   raw.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store', 'x-accel-buffering': 'no' });
   let next = feed.end;
   const drop = (): void => {
-    context.log.warn({ missed_from: next }, 'dropped an event stream whose client reads too slowly');
+    context.log.warn({ missed_from: next }, 'closed an event stream because its client reads too slowly');
     raw.destroy();
   };
   const pump = (): void => {
     if (feed.at(next) === null && !raw.destroyed) drop();
-    // Goes on with the `drain` of the connection once the client has read what is on its way.
+    // When the client reads slowly, the connection's `drain` event continues this once its buffer is empty.
     while (!raw.writableNeedDrain && !raw.destroyed) {
       let batch = '';
       for (let text = feed.at(next); text && batch.length < WRITE_CHARS; text = feed.at(++next)) batch += text;
@@ -80,16 +86,16 @@ function streamEvents(context: RolloutContext, feed: EventFeed, reply: FastifyRe
     });
   };
   const unsubscribe = feed.subscribe(pump);
+  let release = (): void => {};
   const end = (): void => {
     unsubscribe();
     cancelTimer();
-    context.closing.removeEventListener('abort', end);
+    release();
     raw.end();
   };
   raw.on('drain', pump);
   raw.once('close', end);
-  context.closing.addEventListener('abort', end, { once: true });
   raw.write(': connected\n\n');
   heartbeat();
-  if (context.closing.aborted) end();
+  release = onAbort(context.closing, end);
 }

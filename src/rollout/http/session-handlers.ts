@@ -1,11 +1,11 @@
 import { Readable } from 'node:stream';
 import type { RolloutContext } from '../context.ts';
-import { cancelOneSession } from '../sessions/cancel.ts';
+import { cancelSession } from '../sessions/cancel.ts';
 import { jsonListBytes } from '../sessions/result-json.ts';
-import { attemptsOf, knownTask, oneSession, sessionBlob, sessionTexts } from '../sessions/views.ts';
+import { checkTaskExists, readAttempts, readPart, readSession, sessionViewTexts } from '../sessions/views.ts';
 import type { Handlers } from './handler.ts';
 
-/** Looking into one session, while it runs and after. */
+/** The routes about single sessions, while they run and after they have ended. */
 export function sessionHandlers(
   context: RolloutContext,
 ): Handlers<
@@ -13,28 +13,29 @@ export function sessionHandlers(
 > {
   return {
     listSessions: async ({ id, reply }) => {
-      await knownTask(context, id);
+      await checkTaskExists(context, id);
       reply.type('application/json');
-      const bytes = jsonListBytes(`{"task_id":${JSON.stringify(id)},"sessions":`, sessionTexts(context, id), '}');
+      const bytes = jsonListBytes(`{"task_id":${JSON.stringify(id)},"sessions":`, sessionViewTexts(context, id), '}');
       return Readable.from(bytes, { objectMode: false });
     },
-    getSession: ({ id }) => oneSession(context, id),
-    cancelSession: ({ id }) => cancelOneSession(context, id),
-    listAttempts: async ({ id }) => ({ session_id: id, attempts: await attemptsOf(context, id) }),
+    getSession: ({ id }) => readSession(context, id),
+    cancelSession: ({ id }) => cancelSession(context, id),
+    listAttempts: async ({ id }) => ({ session_id: id, attempts: await readAttempts(context, id) }),
     getTrajectory: async ({ id, query, reply }) => {
-      const bytes = await sessionBlob(context, id, 'trajectory', query.attempt);
+      const bytes = await readPart(context, id, 'trajectory', query.attempt);
       reply.type('application/json');
       return bytes;
     },
     getCompletions: async ({ id, query, reply }) => {
-      const bytes = await sessionBlob(context, id, 'completions', query.attempt);
-      const json = bytes[0] === 0x7b || bytes[0] === 0x5b;
-      reply.type(json ? 'application/json' : 'application/octet-stream');
+      const bytes = await readPart(context, id, 'completions', query.attempt);
+      // The first byte of JSON is a brace or a bracket; the binary codec begins with another byte.
+      const isJson = bytes[0] === 0x7b || bytes[0] === 0x5b;
+      reply.type(isJson ? 'application/json' : 'application/octet-stream');
       return bytes;
     },
     getArtifacts: async ({ id, query, reply }) => {
-      const bytes = await sessionBlob(context, id, 'artifacts', query.attempt);
-      // Ids are held to an alphabet that needs no quoting.
+      const bytes = await readPart(context, id, 'artifacts', query.attempt);
+      // Ids consist of characters that need no quoting in a header.
       reply.type('application/gzip').header('content-disposition', `attachment; filename="${id}.tar.gz"`);
       return bytes;
     },

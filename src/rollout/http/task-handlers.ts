@@ -4,17 +4,25 @@ import { FloeError } from '../../core/errors.ts';
 import { formatTraceparent, parseTraceparent } from '../../core/tracing.ts';
 import type { TaskStatus } from '../../schema/index.ts';
 import type { ResultWithSummary } from '../../store/index.ts';
-import { change, type RolloutContext } from '../context.ts';
+import type { RolloutContext } from '../context.ts';
 import { cancelTask } from '../sessions/cancel.ts';
 import { jsonListBytes, resultLines, resultListBytes } from '../sessions/result-json.ts';
 import { readResults } from '../sessions/results.ts';
 import { StatusBoard } from '../status/status.ts';
 import { submitTask } from '../tasks/submit.ts';
-import { cancelReply, type LoadedTask, loadTask, taskResults, taskSummary, unknownCancelled } from '../tasks/views.ts';
+import {
+  cancelledBeforeSubmit,
+  cancelReply,
+  type LoadedTask,
+  loadTask,
+  taskResults,
+  taskSummary,
+} from '../tasks/views.ts';
+import { runTransaction } from '../transaction.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
-/** What trainers call. */
+/** The routes with which trainers submit and cancel tasks and read results. */
 export function taskHandlers(
   context: RolloutContext,
 ): Handlers<'submitTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {
@@ -26,7 +34,7 @@ export function taskHandlers(
       const loaded = await loadTask(context, id);
       const before = `${JSON.stringify(loaded.head).slice(0, -1)},"results":`;
       const collects = query.results === 'full' && role !== 'viewer';
-      const rows = collects ? collecting(context, loaded) : taskResults(context, loaded);
+      const rows = collects ? collectingResults(context, loaded) : resultsOf(context, loaded);
       reply.type('application/json');
       return streamOf(
         query.results === 'full'
@@ -36,7 +44,7 @@ export function taskHandlers(
     },
     cancelTask: async ({ id, query }): Promise<TaskStatus> => {
       const task = await cancelTask(context, id, query.register_if_missing);
-      return task === null ? unknownCancelled(id) : cancelReply(context, id);
+      return task === null ? cancelledBeforeSubmit(id) : cancelReply(context, id);
     },
     listTasks: async ({ query }) => {
       const rows = await context.store.read((tables) =>
@@ -49,7 +57,7 @@ export function taskHandlers(
   };
 }
 
-/** One that cannot be read is no reason to refuse a task: the trace begins here then. */
+/** The trace context of a request; `null` when there is none or when it is malformed, so that the trace begins at this server. */
 function traceparentOf({ headers }: FastifyRequest): string | null {
   const { traceparent } = headers;
   const context = typeof traceparent === 'string' ? parseTraceparent(traceparent) : null;
@@ -60,27 +68,40 @@ async function resultsPage(context: RolloutContext, call: Call<Api['getResults']
   const { wait, ...query } = call.query;
   const mayCollect = call.role !== 'viewer';
   if (!mayCollect && query.consumer !== undefined) {
-    throw new FloeError('forbidden', 'a viewer only looks: it reads results without a consumer', { role: call.role });
+    throw new FloeError(
+      'forbidden',
+      'a viewer cannot use a consumer, because reading with one marks results as collected',
+      { role: call.role },
+    );
   }
   const peek = query.peek || !mayCollect;
-  const { rows, next } = await readResults(context, { ...query, peek, waitMs: wait * 1000, gone: call.gone });
-  const lines = (call.request.headers.accept ?? '').includes('application/x-ndjson');
-  call.reply.header('x-next-cursor', String(next)).type(lines ? 'application/x-ndjson' : 'application/json');
+  const { rows, next } = await readResults(context, {
+    ...query,
+    peek,
+    waitMs: wait * 1000,
+    disconnected: call.disconnected,
+  });
+  const wantsLines = (call.request.headers.accept ?? '').includes('application/x-ndjson');
+  call.reply.header('x-next-cursor', String(next)).type(wantsLines ? 'application/x-ndjson' : 'application/json');
   return streamOf(
-    lines
+    wantsLines
       ? resultLines(rows, context.blobs)
       : resultListBytes('{"results":', rows, `,"next_cursor":${next}}`, context.blobs),
   );
 }
 
-/** Once a reader has had all the results of a task that has ended, they count as collected. */
-async function* collecting(context: RolloutContext, loaded: LoadedTask): AsyncGenerator<ResultWithSummary> {
-  yield* taskResults(context, loaded);
+function resultsOf(context: RolloutContext, { head, upToCursor }: LoadedTask): AsyncGenerator<ResultWithSummary> {
+  return taskResults(context, head.task_id, upToCursor);
+}
+
+/** The results of a task. They count as collected once the reader has received all of them and the task has ended. */
+async function* collectingResults(context: RolloutContext, loaded: LoadedTask): AsyncGenerator<ResultWithSummary> {
+  yield* resultsOf(context, loaded);
   const { task_id: taskId, total_sessions: total, completed_sessions: ended } = loaded.head;
   if (ended < total) return;
-  await change(context, async (tables, effects) => {
-    await tables.results.collectTask(taskId);
-    effects.topics.add('queue');
+  await runTransaction(context, async (transaction) => {
+    await transaction.tables.results.collectTask(taskId);
+    transaction.wake('queue');
   });
 }
 

@@ -1,10 +1,11 @@
 import { FloeError } from '../../core/errors.ts';
 import type { NodeInfo, NodeRegistration, NodeStageMetrics } from '../../schema/index.ts';
 import type { NodeRow, StoreTables } from '../../store/index.ts';
-import { change, type RolloutContext } from '../context.ts';
+import type { RolloutContext } from '../context.ts';
+import { runTransaction } from '../transaction.ts';
 
-/** The field that tells the processes of a node id apart. */
-const TAKEN_OVER = 'instance';
+/** The field that distinguishes the processes of one node id. Named in the error when a process has lost its id. */
+const FENCED_FIELD = 'instance';
 
 export async function listNodes(context: RolloutContext): Promise<NodeInfo[]> {
   return context.store.read(async (tables) => {
@@ -13,60 +14,62 @@ export async function listNodes(context: RolloutContext): Promise<NodeInfo[]> {
   });
 }
 
-export async function oneNode(context: RolloutContext, nodeId: string): Promise<NodeInfo> {
+/** Throws `not_found`. */
+export async function readNode(context: RolloutContext, nodeId: string): Promise<NodeInfo> {
   return context.store.read(async (tables) => {
-    const row = known(await tables.nodes.get(nodeId), nodeId);
+    const row = registered(await tables.nodes.get(nodeId), nodeId);
     return nodeInfo(context, row, await tables.sessions.countHeldBy(nodeId));
   });
 }
 
-/** Takes a node out of service: it gets no more sessions. It is forgotten once it is silent and holds none. */
+/** Drains a node: it gets no more sessions, and is removed once it is silent and holds none. Throws `not_found`. */
 export async function drainNode(context: RolloutContext, nodeId: string): Promise<NodeInfo> {
-  return change(context, async (tables, effects) => {
-    const row = { ...known(await tables.nodes.lock(nodeId), nodeId), draining: 1 };
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
+    const row = { ...registered(await tables.nodes.lock(nodeId), nodeId), draining: 1 };
     const info = nodeInfo(context, row, await tables.sessions.countHeldBy(nodeId));
     if (!info.healthy && info.leased_sessions === 0) await tables.nodes.remove(nodeId);
     else await tables.nodes.update(nodeId, { draining: 1 });
-    effects.topics.add(`node:${nodeId}`);
+    transaction.wake(`node:${nodeId}`);
     return info;
   });
 }
 
-/** Forgets drained nodes that have gone silent and hold no session. */
+/** Removes drained nodes that are silent and hold no session. */
 export async function removeDrainedNodes(context: RolloutContext): Promise<void> {
-  const gone = (row: NodeRow): boolean => row.draining === 1 && !isHealthy(context, row);
-  const found = (await context.store.read((tables) => tables.nodes.list())).filter(gone);
-  for (const { node_id: nodeId } of found) {
+  const isDone = (row: NodeRow): boolean => row.draining === 1 && !isHealthy(context, row);
+  const done = (await context.store.read((tables) => tables.nodes.list())).filter(isDone);
+  for (const { node_id: nodeId } of done) {
     await context.store.transaction(async (tables) => {
       const row = await tables.nodes.lock(nodeId);
-      if (row === undefined || !gone(row) || (await tables.sessions.countHeldBy(nodeId)) > 0) return;
+      if (row === undefined || !isDone(row) || (await tables.sessions.countHeldBy(nodeId)) > 0) return;
       await tables.nodes.remove(nodeId);
     });
   }
 }
 
 /**
- * Locks the node for the process that calls. Throws `not_found` for an unknown node, and `conflict` when another process has
- * registered with its id since.
+ * Locks the node for the process that makes a call. Throws `not_found` for an unknown node, and `conflict` when another process has
+ * taken the node id over.
  */
 export async function ownNode(tables: StoreTables, nodeId: string, instance: string): Promise<NodeRow> {
-  return checkOwn(await tables.nodes.lock(nodeId), nodeId, instance);
+  return checkOwner(await tables.nodes.lock(nodeId), nodeId, instance);
 }
 
 /** Throws as {@link ownNode}. */
-export function checkOwn(row: NodeRow | undefined, nodeId: string, instance: string): NodeRow {
-  const node = known(row, nodeId);
+export function checkOwner(row: NodeRow | undefined, nodeId: string, instance: string): NodeRow {
+  const node = registered(row, nodeId);
   if (node.instance === instance) return node;
-  const message = `instance: another process registered as node ${nodeId} after this one, which must stop; give each node an id of its own`;
-  throw new FloeError('conflict', message, { field: TAKEN_OVER, node_id: nodeId });
+  const message = `instance: another process registered as node ${nodeId} after this one, so this one must stop; if both are to run, give each its own node id`;
+  throw new FloeError('conflict', message, { field: FENCED_FIELD, node_id: nodeId });
 }
 
-/** Whether a call was refused because another process holds the node. */
+/** Whether a call was refused because another process holds the node id. */
 export function isFenced(thrown: unknown): boolean {
-  return FloeError.is(thrown) && thrown.code === 'conflict' && thrown.details.field === TAKEN_OVER;
+  return FloeError.is(thrown) && thrown.code === 'conflict' && thrown.details.field === FENCED_FIELD;
 }
 
-function known(row: NodeRow | undefined, nodeId: string): NodeRow {
+function registered(row: NodeRow | undefined, nodeId: string): NodeRow {
   if (row === undefined) throw new FloeError('not_found', `node ${nodeId} is not registered`, { node_id: nodeId });
   return row;
 }
@@ -85,12 +88,12 @@ export function nodeInfo(context: RolloutContext, row: NodeRow, leasedSessions: 
   };
 }
 
-/** Whether the node would take a session. */
-export function takesSessions(context: RolloutContext, row: NodeRow): boolean {
+/** Whether the node would accept a session now. */
+export function canTakeSessions(context: RolloutContext, row: NodeRow): boolean {
   return row.draining === 0 && row.refuses === null && isHealthy(context, row);
 }
 
-/** Whether the node has been heard of lately. */
+/** Whether the node has sent a heartbeat within `node_timeout_seconds`. */
 export function isHealthy(context: RolloutContext, row: NodeRow): boolean {
   return context.time.nowMs() - row.last_seen_ms <= context.config.node_timeout_seconds * 1000;
 }

@@ -1,8 +1,9 @@
 import { isoNow } from '../../core/clock.ts';
 import type { NodeInfo, NodeRegistration, NodeStageMetrics } from '../../schema/index.ts';
-import type { NodeRow, StoreTables } from '../../store/index.ts';
-import { change, type RolloutContext } from '../context.ts';
-import { takeBackFrom } from '../sessions/claim.ts';
+import type { NodeRow } from '../../store/index.ts';
+import type { RolloutContext } from '../context.ts';
+import { takeBackSessionsOf } from '../sessions/retry.ts';
+import { runTransaction, type Transaction } from '../transaction.ts';
 import { isFenced, nodeInfo } from './nodes.ts';
 
 const IDLE: NodeStageMetrics = {
@@ -13,57 +14,35 @@ const IDLE: NodeStageMetrics = {
   postrun_inflight: 0,
 };
 
-/** Processes that would take an id over and are remembered; of more the oldest are not. */
+/** Most processes whose registrations are kept while they wait to take a node id over. The oldest are dropped. */
 const MAX_CLAIMS = 8;
 
 /**
- * Adds a node. The same process again keeps what it holds. Another process takes the id over with its next call, see
- * {@link takeOver}: a registration alone may be one that a dead process sent and that was under way for long.
+ * Registers a node. A repeat by the same process keeps its sessions. Another process takes the node id over only with its next call
+ * (see {@link takeOver}), because a registration by itself may have been sent by a process that died while it was in transit.
  */
 export async function registerNode(context: RolloutContext, registration: NodeRegistration): Promise<NodeInfo> {
   const { node_id: nodeId, instance } = registration;
-  return change(context, async (tables) => {
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
     const before = await tables.nodes.lock(nodeId);
-    const held = await tables.sessions.countHeldBy(nodeId);
+    const leasedSessions = await tables.sessions.countHeldBy(nodeId);
     if (before !== undefined && before.instance !== instance) {
       const claims = [...claimsOf(before).filter((claim) => claim.instance !== instance), registration];
       const row = { ...before, claims: JSON.stringify(claims.slice(-MAX_CLAIMS)) };
       await tables.nodes.put(row);
-      return nodeInfo(context, row, held);
+      return nodeInfo(context, row, leasedSessions);
     }
-    const row = await rowOf(context, tables, registration, before);
+    const row = await rowOf(transaction, registration, before);
     await tables.nodes.put(row);
-    return nodeInfo(context, row, held);
+    return nodeInfo(context, row, leasedSessions);
   });
 }
 
 /**
- * Gives a node's id to a process that has registered with it, when that is no older than the one that has it: the sessions that
- * the other one held go back to the queue at once, and its later calls are refused. Returns whether the process has the id.
+ * Runs a call of a node's process. When the call is refused because another process holds the node id, the caller takes the id over
+ * if it may, and the call is repeated. Otherwise the refusal is counted and thrown.
  */
-export async function takeOver(context: RolloutContext, nodeId: string, instance: string): Promise<boolean> {
-  const known = await context.store.read((tables) => tables.sessions.lockHeldBy(nodeId));
-  return change(context, async (tables, effects) => {
-    const before = await tables.nodes.lock(nodeId);
-    if (before === undefined || before.instance === instance) return before !== undefined;
-    const claims = claimsOf(before);
-    const index = claims.findIndex((claim) => claim.instance === instance);
-    const registration = claims[index];
-    if (registration === undefined) return false;
-    const later = claims.slice(index + 1);
-    const row = await rowOf(context, tables, registration, before);
-    const takeovers = before.takeovers + 1;
-    await tables.nodes.put({ ...row, takeovers, claims: later.length === 0 ? null : JSON.stringify(later) });
-    effects.counted.push('takeovers');
-    await takeBackFrom(context, tables, effects, nodeId, known);
-    // The older process may have calls held open; it is told at once.
-    effects.topics.add(`node:${nodeId}`);
-    effects.topics.add(`room:${nodeId}`);
-    return true;
-  });
-}
-
-/** Runs a call of a node's process, which may be the first of one that takes the id over. Counts those of processes that lost it. */
 export async function asOwner<T>(
   context: RolloutContext,
   nodeId: string,
@@ -80,14 +59,40 @@ export async function asOwner<T>(
   }
 }
 
+/**
+ * Gives a node id to a process that has registered with it and is no older than the present owner. The sessions of the present owner
+ * return to the queue, and its later calls are refused. Returns whether the process has the id.
+ */
+async function takeOver(context: RolloutContext, nodeId: string, instance: string): Promise<boolean> {
+  const known = await context.store.read((tables) => tables.sessions.lockHeldBy(nodeId));
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
+    const before = await tables.nodes.lock(nodeId);
+    if (before === undefined || before.instance === instance) return before !== undefined;
+    const claims = claimsOf(before);
+    const index = claims.findIndex((claim) => claim.instance === instance);
+    const registration = claims[index];
+    if (registration === undefined) return false;
+    const later = claims.slice(index + 1);
+    const row = await rowOf(transaction, registration, before);
+    const takeovers = before.takeovers + 1;
+    await tables.nodes.put({ ...row, takeovers, claims: later.length === 0 ? null : JSON.stringify(later) });
+    transaction.count('takeovers');
+    await takeBackSessionsOf(transaction, nodeId, known);
+    // Calls of the older process may be held open. Waking them refuses them immediately.
+    transaction.wake(`node:${nodeId}`);
+    transaction.wake(`capacity:${nodeId}`);
+    return true;
+  });
+}
+
 function claimsOf(row: NodeRow): NodeRegistration[] {
   return row.claims === null ? [] : (JSON.parse(row.claims) as NodeRegistration[]);
 }
 
-/** A node that has just registered, and takes work again. */
+/** The row of a node that has just registered. It is no longer draining and refuses no sessions. */
 async function rowOf(
-  context: RolloutContext,
-  tables: StoreTables,
+  { context, tables }: Transaction,
   registration: NodeRegistration,
   before: NodeRow | undefined,
 ): Promise<NodeRow> {

@@ -1,29 +1,31 @@
-import { FloeError } from '../../core/errors.ts';
 import { isTerminal } from '../../core/session-state.ts';
 import type { SessionView } from '../../schema/index.ts';
-import type { StoreTables, TaskRow } from '../../store/index.ts';
-import { change, type Effects, type RolloutContext } from '../context.ts';
+import type { TaskRow } from '../../store/index.ts';
+import type { RolloutContext } from '../context.ts';
 import { cancelBatch, cancelRows } from '../tasks/groups.ts';
-import { unknownTask } from '../tasks/submit.ts';
+import { unknownTask } from '../tasks/views.ts';
+import { runTransaction, type Transaction } from '../transaction.ts';
+import { postponeWhileUnavailable } from '../watched-store.ts';
 import { sessionView, unknownSession } from './views.ts';
 
-/** Tasks looked at in one go. There are seldom more; the next look finds the others. */
-const TASKS_AT_ONCE = 50;
-/** How long a wake-up is waited for before the store is looked at unasked. */
-const LOOK_AGAIN_MS = 1_000;
+/** Tasks read by one query. There are seldom more; the next query returns the others. */
+const TASK_BATCH = 50;
+/** Interval at which the store is checked for cancelled tasks when nothing wakes the loop. */
+const POLL_INTERVAL_MS = 1_000;
 
 /**
- * Cancels a task: from now on no session of it succeeds or is handed out. Those that are leased end first; a batch ends here,
- * what remains of a large task is ended by {@link endCancelled}. A task that is already done stays as it is. An unknown id
- * throws `not_found`, unless `registerIfMissing`: then a later submit of that id is refused for a while, and the reply is
- * null.
+ * Cancels a task: from now on none of its sessions is handed out or succeeds. Leased sessions are ended first. One batch is ended
+ * here, and {@link endCancelled} ends the rest of a large task. A task that has already ended stays as it is. An unknown id throws
+ * `not_found`, unless `registerIfMissing` is set: then submits with that id are refused for `tombstone_seconds`, and the result is
+ * `null`.
  */
 export async function cancelTask(
   context: RolloutContext,
   taskId: string,
   registerIfMissing: boolean,
 ): Promise<TaskRow | null> {
-  return change(context, async (tables, effects) => {
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
     const task = await tables.tasks.lock(taskId);
     if (task === undefined) {
       if (!registerIfMissing) throw unknownTask(taskId);
@@ -31,79 +33,74 @@ export async function cancelTask(
       return null;
     }
     if (task.status !== 'running') return task;
-    // Without the deadline the sessions are not told that it had passed.
-    await markCancelled(context, tables, effects, { ...task, deadline_ms: null });
+    // The deadline is cleared so that the sessions do not report a passed deadline as the reason.
+    await markCancelled(transaction, { ...task, deadline_ms: null });
     return (await tables.tasks.get(taskId)) ?? task;
   });
 }
 
-/** Cancels what has not ended by its `deadline_seconds`. */
+/** Cancels the tasks that have not ended within their `deadline_seconds`. */
 export async function sweepDeadlines(context: RolloutContext): Promise<void> {
   const nowMs = context.time.nowMs();
-  const overdue = await context.store.read((tables) => tables.tasks.overdue(nowMs, TASKS_AT_ONCE));
+  const overdue = await context.store.read((tables) => tables.tasks.overdue(nowMs, TASK_BATCH));
   for (const { task_id: taskId } of overdue) {
-    await change(context, async (tables, effects) => {
-      const task = await tables.tasks.lock(taskId);
+    await runTransaction(context, async (transaction) => {
+      const task = await transaction.tables.tasks.lock(taskId);
       if (task?.status !== 'running' || task.deadline_ms === null || task.deadline_ms > nowMs) return;
-      effects.counted.push('deadlines');
-      await markCancelled(context, tables, effects, task);
+      transaction.count('deadlines');
+      await markCancelled(transaction, task);
     });
   }
 }
 
-async function markCancelled(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  task: TaskRow,
-): Promise<void> {
-  await tables.tasks.update(task.task_id, { status: 'cancelled', deadline_ms: task.deadline_ms });
-  await cancelBatch(context, tables, effects, { ...task, status: 'cancelled' });
+async function markCancelled(transaction: Transaction, task: TaskRow): Promise<void> {
+  await transaction.tables.tasks.update(task.task_id, { status: 'cancelled', deadline_ms: task.deadline_ms });
+  await cancelBatch(transaction, { ...task, status: 'cancelled' });
 }
 
 /**
- * Ends the sessions that are left of cancelled and early-stopped tasks, a batch in each transaction, so that everything else
- * goes on beside it. What a server that died has left is found here too.
+ * Ends the open sessions of cancelled and early-stopped tasks, one batch per transaction, so that other transactions run in
+ * between. This includes sessions that a server left open when it died.
  */
 export async function endCancelled(context: RolloutContext): Promise<void> {
   for (;;) {
-    const tasks = await context.store.read((tables) => tables.tasks.unfinishedCancelled(TASKS_AT_ONCE));
+    const tasks = await context.store.read((tables) => tables.tasks.unfinishedCancelled(TASK_BATCH));
     let ended = 0;
     for (const { task_id: taskId } of tasks) {
       if (context.closing.aborted) return;
-      ended += await change(context, async (tables, effects) => {
-        const task = await tables.tasks.lock(taskId);
-        return task?.status === 'cancelled' ? cancelBatch(context, tables, effects, task) : 0;
+      ended += await runTransaction(context, async (transaction) => {
+        const task = await transaction.tables.tasks.lock(taskId);
+        return task?.status === 'cancelled' ? cancelBatch(transaction, task) : 0;
       });
     }
     if (ended === 0) return;
   }
 }
 
-/** Runs {@link endCancelled} whenever there is something to end, until the server closes. */
-export async function endCancelledForever(context: RolloutContext): Promise<void> {
+/** Runs {@link endCancelled} whenever a task was cancelled, and once a second, until the server closes. */
+export async function runCancellations(context: RolloutContext): Promise<void> {
   while (!context.closing.aborted) {
-    await context.wakeups.poll('cancelled', LOOK_AGAIN_MS, context.closing, async () => {
-      await endCancelled(context).catch((thrown: unknown) => {
-        // The store may be full or busy for a while; it is looked at again.
-        if (!FloeError.is(thrown) || thrown.code !== 'store_unavailable') throw thrown;
-        context.log.error({ err: thrown }, 'the store is unavailable; cancelled sessions wait');
-      });
-      return undefined;
-    });
+    await context.wakeups.poll('cancelled', POLL_INTERVAL_MS, context.closing, () =>
+      postponeWhileUnavailable(context.log, 'cancelled sessions wait', async () => {
+        await endCancelled(context);
+        return undefined;
+      }),
+    );
   }
 }
 
-/** Cancels one session; one that has ended stays as it is. */
-export async function cancelOneSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
-  return change(context, async (tables, effects) => {
-    const named = await tables.sessions.get(sessionId);
-    if (named === undefined) throw unknownSession(sessionId);
-    const task = await tables.tasks.lock(named.task_id);
+/** Cancels one session. A session that has ended stays as it is. Throws `not_found`. */
+export async function cancelSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
+    // Read without a lock first, because the task must be locked before its session.
+    const session = await tables.sessions.get(sessionId);
+    if (session === undefined) throw unknownSession(sessionId);
+    const task = await tables.tasks.lock(session.task_id);
     const row = await tables.sessions.lock(sessionId);
     if (task === undefined || row === undefined) throw unknownSession(sessionId);
     if (isTerminal(row.status)) return sessionView(row);
-    await cancelRows(context, tables, effects, task, [row], null);
+    await cancelRows(transaction, task, [row], null);
     return sessionView((await tables.sessions.get(sessionId)) ?? row);
   });
 }

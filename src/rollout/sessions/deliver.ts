@@ -1,21 +1,27 @@
+import { settleAll } from '../../core/promises.ts';
+import { KIB } from '../../core/bytes.ts';
 import { isoNow } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import { settleAll } from '../../core/promises.ts';
 import { isTerminal } from '../../core/session-state.ts';
-import type { DeliveryReply, SessionSummary } from '../../schema/index.ts';
+import type { DeliveryReply, PartialReply, SessionSummary } from '../../schema/index.ts';
 import type { DeliveryRow, ResultBlobs, SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
-import { change, type Effects, type RolloutContext } from '../context.ts';
-import { requestIn } from '../tasks/groups.ts';
-import { digestOf, readDelivery, storeParts, violation } from './delivery-envelope.ts';
+import type { RolloutContext } from '../context.ts';
+import { endSession, requestOf } from '../tasks/groups.ts';
+import { runTransaction, type Transaction } from '../transaction.ts';
+import { type DecodedDelivery, decodeDelivery, digestOf, storeParts, violation } from './delivery-envelope.ts';
 import { observeDuration } from './durations.ts';
-import { endSession, giveUp, requeue } from './end.ts';
-import { nextAttempt, wasHandedBack } from './retry.ts';
-import { judged } from './summary.ts';
+import { applyPolicy } from './end.ts';
+import { giveUpSession, nextAttempt, requeueSession, wasHandedBack } from './retry.ts';
+import { unknownSession } from './views.ts';
 
-/** Results up to this size are stored before it is known whether they are wanted: few are not, and looking costs as much as storing. */
-const UNCHECKED_BYTES = 256 * 1024;
+/**
+ * Size up to which a result's parts are stored before the result is checked against the session. Few results are refused, and the
+ * check costs as much as storing this much.
+ */
+const UNCHECKED_BYTES = 256 * KIB;
 
-type Delivery = {
+/** A delivery whose parts are durable. */
+type StoredDelivery = {
   readonly nodeId: string;
   readonly summary: SessionSummary;
   readonly digest: string;
@@ -23,26 +29,23 @@ type Delivery = {
 };
 
 /**
- * Takes a session's result from the node that holds its lease. Blobs are durable before rows, rows before the reply. The
- * same delivery again is acknowledged again; anything else that does not fit the lease throws `stale_epoch`, `cancelled`
- * or `conflict` and changes nothing.
+ * Accepts a session's result from the node that holds its lease. Blobs are durable before rows, and rows before the reply. A repeat
+ * of the same delivery is acknowledged like the first one. Any other delivery that does not match the lease throws `stale_epoch`,
+ * `cancelled` or `conflict` and changes nothing.
  */
 export async function deliverResult(context: RolloutContext, nodeId: string, body: Buffer): Promise<DeliveryReply> {
-  const delivered = readDelivery(nodeId, body);
-  const { summary } = delivered;
+  const decoded = decodeDelivery(nodeId, body);
+  const { summary } = decoded;
   try {
-    // Refuses before anything large is written; the same checks hold again in the transaction that decides.
-    if (body.length > UNCHECKED_BYTES) await checkFirst(context, nodeId, summary);
-    const blobs = await storeParts(context, delivered);
-    const delivery = { nodeId, summary, digest: digestOf(delivered.header, blobs), blobs };
-    return await change(context, async (tables, effects) => {
-      const [task, row] = await settleAll([
-        tables.tasks.lock(summary.task_id),
-        tables.sessions.lock(summary.session_id),
-      ]);
+    // Refuses before anything large is written. The transaction below repeats the checks and decides.
+    if (body.length > UNCHECKED_BYTES) await checkBeforeStoring(context, nodeId, summary);
+    const delivery = await store(context, decoded);
+    return await runTransaction(context, async (transaction) => {
+      const { tables } = transaction;
+      const [task, row] = await settleAll([tables.tasks.lock(summary.task_id), tables.sessions.lock(summary.session_id)]);
       const checked = await check(tables, nodeId, summary, row, task, delivery.digest);
       if (checked.kind === 'repeated') return checked.reply;
-      return accept(context, tables, effects, checked, delivery);
+      return accept(transaction, checked, delivery);
     });
   } catch (thrown) {
     countRefusal(context, thrown);
@@ -50,7 +53,12 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
   }
 }
 
-function checkFirst(context: RolloutContext, nodeId: string, summary: SessionSummary): Promise<Checked> {
+async function store(context: RolloutContext, decoded: DecodedDelivery): Promise<StoredDelivery> {
+  const blobs = await storeParts(context, decoded);
+  return { nodeId: decoded.nodeId, summary: decoded.summary, digest: digestOf(decoded.header, blobs), blobs };
+}
+
+function checkBeforeStoring(context: RolloutContext, nodeId: string, summary: SessionSummary): Promise<Checked> {
   return context.store.read(async (tables) => {
     const row = await tables.sessions.get(summary.session_id);
     return check(tables, nodeId, summary, row, await tables.tasks.get(summary.task_id), null);
@@ -64,51 +72,62 @@ function countRefusal(context: RolloutContext, thrown: unknown): void {
 }
 
 async function accept(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
+  transaction: Transaction,
   { row, task }: { readonly row: SessionRow; readonly task: TaskRow },
-  delivery: Delivery,
+  delivery: StoredDelivery,
 ): Promise<DeliveryReply> {
-  const { blobs } = delivery;
-  const request = requestIn(task);
-  const summary = judged(delivery.summary, request);
-  // Only a trainer cancels; a node that reports it gave the session up, which is a failure of the infrastructure.
-  const givenUp = summary.outcome === 'cancelled';
+  const { context, tables } = transaction;
+  const request = requestOf(task);
+  const summary = applyPolicy(delivery.summary, request);
+  // Only a trainer cancels. A node that reports `cancelled` gave the session up, which is an infrastructure failure.
+  const wasGivenUp = summary.outcome === 'cancelled';
   const next = wasHandedBack(summary)
     ? { attempt: row.attempt + 1, maxAttempts: row.max_attempts + 1, delayMs: 0 }
-    : await nextAttempt(context, tables, effects, row, givenUp ? 'infra_error' : summary.outcome, request);
-  const added = tables.results.addDelivery({
-    session_id: row.session_id,
-    epoch: row.epoch,
-    kind: next === null ? 'result' : 'retried',
-    digest: delivery.digest,
-    summary: JSON.stringify(summary),
-    trajectory_ref: blobs.trajectory?.ref ?? null,
-    completions_ref: blobs.completions?.ref ?? null,
-    artifacts_ref: blobs.artifacts?.ref ?? null,
-    delivered_at: isoNow(context.clock),
-  });
+    : await nextAttempt(transaction, row, wasGivenUp ? 'infra_error' : summary.outcome, request);
+  const kind = next === null ? 'result' : 'retried';
+  const added = tables.results.addDelivery(deliveryRow(context, row.epoch, kind, { ...delivery, summary }));
   const reply = { session_id: row.session_id, duplicate: false };
   if (next !== null) {
-    await settleAll([added, requeue(context, tables, effects, row, next)]);
+    await settleAll([added, requeueSession(transaction, row, next)]);
     return { ...reply, requeued: true, cursor: null };
   }
-  const ended = givenUp
-    ? giveUp(context, tables, effects, row, 'infra_error', {
+  const ended = wasGivenUp
+    ? giveUpSession(transaction, row, 'infra_error', {
         code: 'peer_unreachable',
         message: `node ${delivery.nodeId} gave the session up in attempt ${row.attempt}, the last one`,
         stage: row.status,
         details: { node_id: delivery.nodeId },
       })
-    : endSession(context, tables, effects, row, { summary, blobs, hasEvaluator: request.evaluator !== null });
-  const [, cursor] = await settleAll([added, ended, observeDuration(context, tables, request, summary)]);
+    : endSession(transaction, row, { summary, blobs: delivery.blobs, hasEvaluator: request.evaluator !== null });
+  const [, cursor] = await settleAll([added, ended, observeDuration(transaction, request, summary)]);
   return { ...reply, requeued: false, cursor };
+}
+
+function deliveryRow(
+  context: RolloutContext,
+  epoch: number,
+  kind: DeliveryRow['kind'],
+  { summary, digest, blobs }: StoredDelivery,
+): DeliveryRow {
+  return {
+    session_id: summary.session_id,
+    epoch,
+    kind,
+    digest,
+    summary: JSON.stringify(summary),
+    trajectory_ref: blobs.trajectory?.ref ?? null,
+    completions_ref: blobs.completions?.ref ?? null,
+    artifacts_ref: blobs.artifacts?.ref ?? null,
+    delivered_at: isoNow(context.clock),
+  };
 }
 
 type Checked = { kind: 'repeated'; reply: DeliveryReply } | { kind: 'new'; row: SessionRow; task: TaskRow };
 
-/** Throws unless the delivery fits the lease. Without a `digest`, any earlier delivery of this epoch is taken for the same. */
+/**
+ * Checks a delivery against the session's lease, and throws unless it may be accepted or is a repeat. When `digest` is `null`, every
+ * earlier delivery of the epoch counts as the same one.
+ */
 async function check(
   tables: StoreTables,
   nodeId: string,
@@ -118,14 +137,12 @@ async function check(
   digest: string | null,
 ): Promise<Checked> {
   const id = summary.session_id;
-  if (row === undefined) throw new FloeError('not_found', `session ${id} is not known`, { session_id: id });
-  for (const field of ['task_id', 'sample_index'] as const) {
-    if (row[field] !== summary[field]) throw violation(field, `is ${row[field]} for session ${id}`);
-  }
-  if (task === undefined) throw new Error(`a session names task ${row.task_id}, which is not stored`);
-  const fits = row.epoch === summary.epoch && row.node_id === nodeId && !isTerminal(row.status);
-  // An epoch that is still open has had no result.
-  const earlier = fits ? undefined : await tables.results.delivery(id, summary.epoch);
+  if (row === undefined) throw unknownSession(id);
+  checkIdentity(row, summary);
+  if (task === undefined) throw new Error(`session ${id} names task ${row.task_id}, which is not stored`);
+  const isOpenHere = row.epoch === summary.epoch && row.node_id === nodeId && !isTerminal(row.status);
+  // An epoch that is still open has had no result, so there is no earlier delivery to read.
+  const earlier = isOpenHere ? undefined : await tables.results.delivery(id, summary.epoch);
   if (earlier !== undefined && earlier.kind !== 'partial' && (digest === null || earlier.digest === digest))
     return { kind: 'repeated', reply: await repeatedReply(tables, row, earlier) };
   if (row.status === 'CANCELLED' || (!isTerminal(row.status) && task.status !== 'running')) {
@@ -138,13 +155,65 @@ async function check(
       current_epoch: row.epoch,
     });
   }
-  if (!fits) throw new FloeError('conflict', `session ${id} has a different result already`, { session_id: id });
+  if (!isOpenHere) {
+    throw new FloeError('conflict', `session ${id} already has a different result`, { session_id: id });
+  }
   if (row.attempt !== summary.attempt) throw violation('attempt', `is ${row.attempt} for epoch ${row.epoch}`);
   return { kind: 'new', row, task };
+}
+
+function checkIdentity(row: SessionRow, summary: SessionSummary): void {
+  for (const field of ['task_id', 'sample_index'] as const) {
+    if (row[field] !== summary[field]) throw violation(field, `is ${row[field]} for session ${row.session_id}`);
+  }
 }
 
 async function repeatedReply(tables: StoreTables, row: SessionRow, earlier: DeliveryRow): Promise<DeliveryReply> {
   const requeued = earlier.kind === 'retried';
   const result = requeued ? undefined : await tables.results.ofSession(row.session_id);
   return { session_id: row.session_id, duplicate: true, requeued, cursor: result?.cursor ?? null };
+}
+
+/**
+ * Stores the partial result of an attempt that lost its lease or whose process died. It never changes the session, is never trained
+ * on and never among the results. An attempt that has already delivered keeps its first delivery. If the attempt turns out to be
+ * alive, its result replaces the partial one. Throws `not_found` for a session or attempt that never existed, and
+ * `schema_violation`.
+ */
+export async function deliverPartial(context: RolloutContext, nodeId: string, body: Buffer): Promise<PartialReply> {
+  const decoded = decodeDelivery(nodeId, body);
+  const { summary } = decoded;
+  const reply = { session_id: summary.session_id };
+  // Refuses before anything is written. The transaction below repeats the checks and decides.
+  const isKnown = await context.store.read((tables) => hasDelivery(tables, summary, 'get'));
+  if (isKnown) return { ...reply, duplicate: true };
+  const delivery = await store(context, decoded);
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
+    if (await hasDelivery(tables, summary, 'lock')) return { ...reply, duplicate: true };
+    const unusable: SessionSummary = { ...summary, unusable: summary.outcome };
+    await tables.results.addDelivery(
+      deliveryRow(context, summary.epoch, 'partial', { ...delivery, summary: unusable }),
+    );
+    transaction.count('partials_kept');
+    return { ...reply, duplicate: false };
+  });
+}
+
+async function hasDelivery(tables: StoreTables, summary: SessionSummary, read: 'get' | 'lock'): Promise<boolean> {
+  const { session_id: id, epoch } = summary;
+  const row = await tables.sessions[read](id);
+  if (row === undefined) throw unknownSession(id);
+  checkIdentity(row, summary);
+  if (!hasExisted(row, summary)) {
+    const message = `session ${id} never had attempt ${summary.attempt} with epoch ${epoch}`;
+    throw new FloeError('not_found', message, { session_id: id, epoch, current_epoch: row.epoch });
+  }
+  return (await tables.results.delivery(id, epoch)) !== undefined;
+}
+
+/** Epochs count up by one, so every earlier one was a lease. The current one is a lease only once a node has claimed it. */
+function hasExisted(row: SessionRow, { epoch, attempt }: SessionSummary): boolean {
+  if (epoch < 1 || attempt < 1 || attempt > row.attempt) return false;
+  return epoch < row.epoch || (epoch === row.epoch && row.node_id !== null && attempt === row.attempt);
 }

@@ -13,61 +13,65 @@ const JSON_NULL = Buffer.from('null');
 /** The first bytes of every gzip stream. */
 const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
 
-/** What a node handed in for one attempt, checked in itself but not against the session. */
-export type DeliveredParts = {
+/** The decoded body of a delivery. It is consistent in itself, but has not been checked against the session. */
+export type DecodedDelivery = {
   readonly nodeId: string;
   readonly summary: SessionSummary;
-  /** As it came, for the digest. */
+  /** The header as it was sent, for the digest. */
   readonly header: unknown;
   readonly parts: ReadonlyMap<string, Buffer>;
 };
 
 /** Decodes and checks the body of a delivery. Throws `malformed_json` or `schema_violation`. */
-export function readDelivery(nodeId: string, body: Buffer): DeliveredParts {
+export function decodeDelivery(nodeId: string, body: Buffer): DecodedDelivery {
   const { header, parts } = decodeEnvelope(body);
   const summary = { ...parseAs(sessionSummarySchema, header, 'result header'), node_id: nodeId };
-  checkConsistent(summary);
+  checkStatus(summary);
   for (const [name, bytes] of parts) checkPart(name, bytes);
   checkArtifacts(summary, parts.get('artifacts'));
   return { nodeId, summary, header, parts };
 }
 
-/** Resolves when the parts are durable. */
-export async function storeParts(context: RolloutContext, { parts }: DeliveredParts): Promise<ResultBlobs> {
+/** Stores the parts as blobs. Resolves when they are durable. Throws `store_unavailable`. */
+export async function storeParts(context: RolloutContext, { parts }: DecodedDelivery): Promise<ResultBlobs> {
   const [trajectory = null, completions = null, artifacts = null] = await Promise.all(
     PART_NAMES.map((name) => putPart(context, parts.get(name))),
   );
   return { trajectory, completions, artifacts };
 }
 
-/** Equal for equal deliveries. The blobs' names are hashes of the parts, which need not be read once more for this. */
+/**
+ * A digest that is equal for equal deliveries. It covers the header and the names of the blobs, which are hashes of the parts, so
+ * the parts are not read once more.
+ */
 export function digestOf(header: unknown, blobs: ResultBlobs): string {
-  const parts = [header, blobs.trajectory?.ref ?? null, blobs.completions?.ref ?? null];
-  // A delivery that was accepted before there were artifacts keeps the digest that it was stored with.
-  if (blobs.artifacts !== null) parts.push(blobs.artifacts.ref);
+  const parts = [header, blobs.trajectory?.ref ?? null, blobs.completions?.ref ?? null, blobs.artifacts?.ref ?? null];
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
 }
 
-/** A field of a delivery that is not what it must be. */
+/** The error for a field of a delivery that has an invalid value. */
 export function violation(path: string, message: string): FloeError {
   return new FloeError('schema_violation', `result: ${path}: ${message}`, { issues: [{ path, message }] });
 }
 
-function checkConsistent(summary: SessionSummary): void {
+function checkStatus(summary: SessionSummary): void {
   const expected = OUTCOMES[summary.outcome].status;
   if (summary.status !== expected) throw violation('status', `must be ${expected} for outcome ${summary.outcome}`);
 }
 
-/** What the summary says of the artifacts is what everyone else is told of them. */
+/** The summary must describe the archive correctly, because trainers see only the summary. */
 function checkArtifacts(summary: SessionSummary, archive: Buffer | undefined): void {
   const bytes = archive?.length ?? 0;
-  const said = summary.artifacts?.bytes ?? 0;
-  if (said !== bytes) throw violation('artifacts.bytes', `is ${said}, but the part has ${bytes}`);
+  const reported = summary.artifacts?.bytes ?? 0;
+  if (reported !== bytes) throw violation('artifacts.bytes', `is ${reported}, but the part has ${bytes}`);
   if (archive !== undefined && !archive.subarray(0, GZIP_MAGIC.length).equals(GZIP_MAGIC))
     throw violation('parts.artifacts', 'must be compressed with gzip');
 }
 
-/** The trajectory is handed on inside larger JSON, one result a line, without being parsed here. Completions are opaque. */
+/**
+ * Checks that a trajectory can be inserted into larger JSON, one result per line, without being parsed here. Completions and
+ * artifacts are opaque.
+ */
 function checkPart(name: string, bytes: Buffer): void {
   if (!PART_NAMES.some((known) => known === name)) throw violation(`parts.${name}`, 'is not a part of a result');
   if (name !== 'trajectory' || isJsonNull(bytes)) return;

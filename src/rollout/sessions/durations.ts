@@ -1,9 +1,11 @@
 import { createHash } from 'node:crypto';
 import type { SessionSummary, TaskRequest } from '../../schema/index.ts';
-import type { StoreTables } from '../../store/index.ts';
-import type { RolloutContext } from '../context.ts';
+import type { Transaction } from '../transaction.ts';
 
-/** Sessions of one key are expected to take equally long: the trainer's own, else one of instruction and harness. */
+/**
+ * The key under which durations are averaged: sessions with the same key are expected to take equally long. It is the trainer's
+ * own `duration_key`, or else a hash of harness and instruction.
+ */
 export function durationKeyOf(task: Pick<TaskRequest, 'duration_key' | 'instruction' | 'agent'>): string {
   if (task.duration_key !== null) return `given:${task.duration_key}`;
   const made = JSON.stringify([task.agent.harness, task.instruction]);
@@ -11,19 +13,19 @@ export function durationKeyOf(task: Pick<TaskRequest, 'duration_key' | 'instruct
 }
 
 /**
- * How long a session of the task is expected to be in INIT, RUNNING and evaluation, ms. One whose key is not known is taken for an
- * average one: it is neither put last nor tried first. 0 where nothing is known, and where the order does not depend on it.
+ * How long a session of the task is expected to spend in INIT, RUNNING and evaluation together, in milliseconds. A task with an
+ * unknown key gets the overall mean, so that it goes neither first nor last. 0 when no duration is known, and when the queue is
+ * first in, first out, where durations are not used.
  */
-export async function expectedMs(context: RolloutContext, tables: StoreTables, task: TaskRequest): Promise<number> {
+export async function expectedMs({ context, tables }: Transaction, task: TaskRequest): Promise<number> {
   if (context.config.queue_order === 'fifo') return 0;
   const key = durationKeyOf(task);
   return (await tables.durations.means([key])).get(key) ?? (await context.scheduling.overallMeanMs(tables)) ?? 0;
 }
 
-/** Learns from a session that ended with an outcome of its own; one that was cut short says nothing of how long they take. */
+/** Adds a session's duration to the means. Only a completed session counts: one that was cut short ended too early. */
 export async function observeDuration(
-  context: RolloutContext,
-  tables: StoreTables,
+  { context, tables }: Transaction,
   task: TaskRequest,
   { status, timing }: Pick<SessionSummary, 'status' | 'timing'>,
 ): Promise<void> {

@@ -1,106 +1,83 @@
-import { isoNow } from '../../core/clock.ts';
 import { settleAll } from '../../core/promises.ts';
+import { isoNow } from '../../core/clock.ts';
+import { OUTCOMES, policyOf, unusableReason } from '../../core/outcomes.ts';
 import { transition } from '../../core/session-state.ts';
-import type { Outcome, SessionError } from '../../schema/index.ts';
-import type { SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
-import type { Effects, RolloutContext } from '../context.ts';
-import { cancelReason, cancelRows, countEnded, requestIn } from '../tasks/groups.ts';
-import { closeSession, countsOf, type Ending, NO_BLOBS } from './closings.ts';
-import { type NextAttempt, nextAttempt } from './retry.ts';
-import { serverSummary } from './summary.ts';
+import { sessionSummary } from '../../core/session-summary.ts';
+import type { Outcome, SessionError, SessionSummary, TaskRequest } from '../../schema/index.ts';
+import type { EndedCounts, ResultBlobs, SessionRow } from '../../store/index.ts';
+import type { Transaction } from '../transaction.ts';
+
+export const NO_BLOBS: ResultBlobs = { trajectory: null, completions: null, artifacts: null };
+
+/** The final state of one session. */
+export type Ending = {
+  readonly summary: SessionSummary;
+  readonly blobs: ResultBlobs;
+  /** The epoch with which the session ends, raised so that a late result of the last lease is refused. Default: unchanged. */
+  readonly epoch?: number;
+  /** True while the session's node must still be notified to stop it. */
+  readonly cancelRequested?: boolean;
+};
 
 /**
- * Ends a session for good: result cursor, counters of its task, what follows from them and, with the last session, the
- * task itself. The caller holds the task's lock, then the session's.
+ * Makes one session terminal and appends its result, whose cursor it resolves to. The counters of the task are not raised here:
+ * see `countEnded`. The caller holds the session's lock.
  */
-export async function endSession(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  row: SessionRow,
-  ending: Ending & { readonly hasEvaluator: boolean },
-): Promise<number> {
-  const counts = countsOf(ending.summary, ending.hasEvaluator);
-  const [cursor] = await settleAll([
-    closeSession(context, tables, effects, row, ending),
-    countEnded(context, tables, effects, row.task_id, counts, counts.usable === 1 ? null : row),
-  ]);
+export async function closeSession(transaction: Transaction, row: SessionRow, ending: Ending): Promise<number> {
+  const { context, tables } = transaction;
+  const { summary } = ending;
+  const ended = {
+    status: transition(row.status, summary.status),
+    turns: summary.agent?.turns ?? row.turns,
+    sampled_tokens: summary.audit?.tokens.sampled ?? row.sampled_tokens,
+  };
+  const appended = tables.results.append(row, ending.blobs);
+  const updated = tables.sessions.update(row.session_id, {
+    ...ended,
+    epoch: ending.epoch ?? row.epoch,
+    lease_expires_ms: null,
+    cancel_requested: ending.cancelRequested === true ? 1 : 0,
+    unusable: summary.unusable,
+    summary: JSON.stringify(summary),
+    updated_at: isoNow(context.clock),
+  });
+  transaction.sessionChanged({ ...row, ...ended }, summary);
+  transaction.wake('results');
+  const [cursor] = await settleAll([appended, updated]);
   return cursor;
 }
 
-/**
- * An attempt ended without a word: its node fell silent. The session is tried again at once, on another node if there is
- * one, or ends as `infra_error` when its attempts are used up. The caller holds the session's lock; where it can, the task's
- * before that.
- */
-export async function loseAttempt(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  row: SessionRow,
-  error: SessionError,
-): Promise<void> {
-  const task = await lockTaskOf(tables, row);
-  if (task.status !== 'running') {
-    await cancelRows(context, tables, effects, task, [row], cancelReason(task));
-    return;
-  }
-  const next = await nextAttempt(context, tables, effects, row, 'infra_error', requestIn(task));
-  // The time that the lease took to run out was delay enough.
-  if (next !== null) await requeue(context, tables, effects, row, { ...next, delayMs: 0 });
-  else await giveUp(context, tables, effects, row, 'infra_error', error);
-}
-
-/** Ends a session without a result because of the infrastructure. The caller holds the locks as for {@link endSession}. */
-export async function giveUp(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  row: SessionRow,
-  outcome: Outcome,
-  error: SessionError,
-): Promise<number> {
-  const task = requestIn(await lockTaskOf(tables, row));
-  return endSession(context, tables, effects, row, {
-    summary: serverSummary(row, task, outcome, error),
-    blobs: NO_BLOBS,
-    epoch: row.epoch + 1,
-    hasEvaluator: task.evaluator !== null,
-  });
-}
-
-/** Puts a session back into the queue under the next epoch. */
-export async function requeue(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  row: SessionRow,
-  next: NextAttempt,
-): Promise<void> {
-  const nowMs = context.time.nowMs();
-  const { avoidNode = null } = next;
-  const patch = {
-    status: transition(row.status, 'QUEUED'),
-    attempt: next.attempt,
-    max_attempts: next.maxAttempts ?? row.max_attempts,
-    epoch: row.epoch + 1,
-    node_id: null,
-    lease_expires_ms: null,
-    avoid_node: avoidNode,
-    avoid_until_ms: avoidNode === null ? 0 : nowMs + next.delayMs + context.config.avoid_node_seconds * 1000,
-    not_before_ms: nowMs + next.delayMs,
-    queued_since_ms: nowMs,
-    turns: 0,
-    sampled_tokens: 0,
-    updated_at: isoNow(context.clock),
+/** The amounts that a finished session adds to the counters of its task. */
+export function countsOf(summary: SessionSummary, hasEvaluator: boolean): EndedCounts {
+  const { reward, policy, unusable } = summary;
+  return {
+    sessions: 1,
+    rewardSum: reward ?? 0,
+    rewardCount: reward === null ? 0 : 1,
+    usable: unusable === null ? 1 : 0,
+    // Where rewards are computed, a sample without one cannot be part of their mean.
+    inBaseline: policy.in_baseline && (reward !== null || !hasEvaluator) ? 1 : 0,
   };
-  await tables.sessions.update(row.session_id, patch);
-  effects.sessionChanged({ ...row, ...patch });
-  effects.topics.add('queue');
 }
 
-async function lockTaskOf(tables: StoreTables, row: SessionRow): Promise<TaskRow> {
-  const task = await tables.tasks.lock(row.task_id);
-  if (task === undefined) throw new Error(`a session names task ${row.task_id}, which is not stored`);
-  return task;
+/**
+ * The summary that is stored for a delivered one. The policy and whether the sample is usable follow from the task, whatever the
+ * node reported, and the reward is `null` where the outcome allows no evaluation: an infrastructure failure never has a reward of 0.
+ */
+export function applyPolicy(summary: SessionSummary, task: TaskRequest): SessionSummary {
+  const policy = policyOf(summary.outcome, task.outcome_policy);
+  const reward = OUTCOMES[summary.outcome].evaluated ? summary.reward : null;
+  const kept = { ...summary, policy, reward };
+  return { ...kept, unusable: unusableReason(kept, task.evaluator !== null) };
+}
+
+/** The summary of a session that the server ends without a result of a node: cancelled, or given up. Its reward is `null`, never 0. */
+export function serverSummary(
+  row: SessionRow,
+  task: TaskRequest,
+  outcome: Outcome,
+  error: SessionError | null,
+): SessionSummary {
+  const summary = sessionSummary(row, outcome, { node_id: row.node_id, error, metadata: task.metadata });
+  return applyPolicy(summary, task);
 }

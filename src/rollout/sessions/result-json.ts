@@ -1,10 +1,11 @@
+import { KIB } from '../../core/bytes.ts';
 import type { BlobStore, ResultWithSummary } from '../../store/index.ts';
 
 const CLOSE = Buffer.from('}');
 const NULL = Buffer.from('null');
 
-/** Small texts go out together: a write for each would cost more than they do. */
-const PIECE_CHARS = 64 * 1024;
+/** Length up to which short texts are joined before they are sent, because one write for each would cost more than the texts. */
+const CHUNK_CHARS = 64 * KIB;
 
 type StoredResult = Pick<ResultWithSummary, 'summary' | 'cursor' | 'trajectory_ref' | 'trajectory_bytes'>;
 
@@ -13,16 +14,16 @@ function head(row: StoredResult): Buffer {
   return Buffer.from(`${row.summary.slice(0, -1)},"cursor":${row.cursor},"trajectory":`);
 }
 
-/** One SessionResult as JSON on one line. The trajectory's bytes are put in as they were delivered. */
+/** One SessionResult as JSON on one line. The trajectory's bytes are inserted as they were delivered. */
 export async function* sessionResultBytes(row: StoredResult, blobs: BlobStore): AsyncGenerator<Buffer> {
-  // Read before the first byte goes out: a blob that cannot be read then fails the request instead of cutting it off.
+  // Read before the first byte is sent, so that an unreadable blob fails the request instead of truncating the reply.
   const trajectory = row.trajectory_ref === null ? NULL : await blobs.get(row.trajectory_ref);
   yield head(row);
   yield trajectory;
   yield CLOSE;
 }
 
-/** The length of {@link sessionResultBytes}, known without reading the trajectory. */
+/** The length of {@link sessionResultBytes} in bytes, computed without reading the trajectory. */
 export function sessionResultLength(row: StoredResult): number {
   return head(row).length + (row.trajectory_ref === null ? NULL.length : row.trajectory_bytes) + CLOSE.length;
 }
@@ -34,44 +35,44 @@ export async function* resultListBytes(
   after: string,
   blobs: BlobStore,
 ): AsyncGenerator<Buffer> {
-  let lead = `${before}[`;
+  let separator = `${before}[`;
   for await (const row of rows) {
     for await (const bytes of sessionResultBytes(row, blobs)) {
-      if (lead !== '') yield Buffer.from(lead);
-      lead = '';
+      if (separator !== '') yield Buffer.from(separator);
+      separator = '';
       yield bytes;
     }
-    lead = ',';
+    separator = ',';
   }
-  yield Buffer.from(lead === ',' ? `]${after}` : `${lead}]${after}`);
+  yield Buffer.from(separator === ',' ? `]${after}` : `${separator}]${after}`);
 }
 
-/** Texts of JSON as a JSON array between `before` and `after`, in pieces of some size. */
+/** A JSON array of the given JSON texts between `before` and `after`, in chunks of about {@link CHUNK_CHARS} characters. */
 export async function* jsonListBytes(
   before: string,
   texts: AsyncIterable<string>,
   after: string,
 ): AsyncGenerator<Buffer> {
-  let piece = `${before}[`;
+  let chunk = `${before}[`;
   let comma = '';
   for await (const text of texts) {
-    piece += comma + text;
+    chunk += comma + text;
     comma = ',';
-    if (piece.length < PIECE_CHARS) continue;
-    yield Buffer.from(piece);
-    piece = '';
+    if (chunk.length < CHUNK_CHARS) continue;
+    yield Buffer.from(chunk);
+    chunk = '';
   }
-  yield Buffer.from(`${piece}]${after}`);
+  yield Buffer.from(`${chunk}]${after}`);
 }
 
-/** The length of {@link resultListBytes} with results of these lengths. */
+/** The length of {@link resultListBytes} in bytes, for results with these lengths. */
 export function resultListLength(before: string, lengths: readonly number[], after: string): number {
   const results = lengths.reduce((sum, length) => sum + length, 0);
   const commas = Math.max(0, lengths.length - 1);
   return Buffer.byteLength(before) + Buffer.byteLength(after) + results + commas + '[]'.length;
 }
 
-/** One SessionResult per line. */
+/** One SessionResult per line, as `application/x-ndjson`. */
 export async function* resultLines(rows: readonly StoredResult[], blobs: BlobStore): AsyncGenerator<Buffer> {
   for (const row of rows) {
     yield* sessionResultBytes(row, blobs);

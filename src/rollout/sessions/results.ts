@@ -1,59 +1,63 @@
 import { FloeError } from '../../core/errors.ts';
 import type { ConsumerRow, ResultWithSummary, StoreTables } from '../../store/index.ts';
-import { change, type RolloutContext } from '../context.ts';
+import type { RolloutContext } from '../context.ts';
+import { runTransaction } from '../transaction.ts';
 
 export type ResultsRequest = {
-  /** The reader has handled everything up to this cursor. Absent: from where the consumer was, else from the first. */
+  /** The reader has handled every result up to this cursor. Default: the consumer's stored cursor, or else 0. */
   readonly after?: number | undefined;
   readonly limit: number;
+  /** How long to wait for a result when there is none, in milliseconds. */
   readonly waitMs: number;
+  /** Default: the consumer's trainer, or else all trainers. */
   readonly trainer?: string | undefined;
   readonly consumer?: string | undefined;
-  /** Only looks: nothing counts as read. */
+  /** When true, no result counts as collected and no cursor is stored. */
   readonly peek: boolean;
-  /** Aborts when nobody waits for the answer any more. */
-  readonly gone: AbortSignal;
+  /** Aborts when the client has closed the connection. */
+  readonly disconnected: AbortSignal;
 };
 
-export type ResultsRead = { readonly rows: readonly ResultWithSummary[]; readonly next: number };
+/** A page of results, and the cursor with which to request the next page. */
+export type ResultsPage = { readonly rows: readonly ResultWithSummary[]; readonly next: number };
 
 type Position = { readonly after: number; readonly trainer: string | null };
 
 /**
- * Finished sessions after a cursor. That a reader asks for what is after a cursor says that it has what is up to it: this is
- * stored, durably and for all servers, before anything is answered. Throws `schema_violation` for a cursor that was never
- * given out, and `conflict` for a consumer that reads the results of another trainer.
+ * The finished sessions after a cursor. Requesting the results after a cursor acknowledges those up to it: the acknowledgement is
+ * stored, durably and for all servers, before the reply. Throws `schema_violation` for a cursor that was never assigned, and
+ * `conflict` for a consumer that reads the results of another trainer.
  */
-export async function readResults(context: RolloutContext, request: ResultsRequest): Promise<ResultsRead> {
+export async function readResults(context: RolloutContext, request: ResultsRequest): Promise<ResultsPage> {
   const { after, trainer } = await acknowledge(context, request);
-  const found = await context.wakeups.poll('results', request.waitMs, request.gone, async () => {
+  const page = await context.wakeups.poll('results', request.waitMs, request.disconnected, async () => {
     const rows = await context.store.read((tables) => tables.results.page(after, request.limit, trainer));
     return rows.length > 0 ? rows : undefined;
   });
-  const rows = found ?? [];
+  const rows = page ?? [];
   return { rows, next: rows.at(-1)?.cursor ?? after };
 }
 
 async function acknowledge(context: RolloutContext, request: ResultsRequest): Promise<Position> {
-  const found = await context.store.read(async (tables) => {
-    const consumer = request.consumer === undefined ? undefined : await tables.results.consumer(request.consumer);
-    const position = positionOf(request, consumer);
-    await refuseUnknownCursor(tables, position.after, consumer);
-    return { position, consumer };
+  const { position, consumer } = await context.store.read(async (tables) => {
+    const known = request.consumer === undefined ? undefined : await tables.results.consumer(request.consumer);
+    const start = positionOf(request, known);
+    await refuseUnknownCursor(tables, start.after, known);
+    return { position: start, consumer: known };
   });
-  const { position, consumer } = found;
-  const isNews = request.consumer === undefined ? position.after > 0 : position.after > (consumer?.cursor ?? -1);
-  if (request.peek || !isNews) return position;
-  return change(context, async (tables, effects) => {
+  const isNew = request.consumer === undefined ? position.after > 0 : position.after > (consumer?.cursor ?? -1);
+  if (request.peek || !isNew) return position;
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
     let { trainer } = position;
     if (request.consumer !== undefined) {
       const read = { consumer: request.consumer, trainer, cursor: position.after };
-      // Another reader may have made the consumer meanwhile, for another trainer.
+      // A concurrent request may have created the consumer for another trainer, so it is checked once more.
       trainer = positionOf(request, await tables.results.putConsumer(read)).trainer;
     }
     if (position.after > 0) await tables.results.collect(trainer, position.after);
-    // Collected results may let sessions of this trainer go out again.
-    effects.topics.add('queue');
+    // A trainer that was held back because of uncollected results may now get sessions.
+    transaction.wake('queue');
     return { ...position, trainer };
   });
 }
@@ -62,8 +66,8 @@ function positionOf(request: ResultsRequest, consumer: ConsumerRow | undefined):
   const { trainer } = request;
   if (consumer === undefined) return { after: request.after ?? 0, trainer: trainer ?? null };
   if (trainer !== undefined && trainer !== consumer.trainer) {
-    const whose = consumer.trainer === null ? 'all trainers' : `trainer ${consumer.trainer}`;
-    throw new FloeError('conflict', `consumer ${consumer.consumer} reads the results of ${whose}, not of ${trainer}`, {
+    const scope = consumer.trainer === null ? 'all trainers' : `trainer ${consumer.trainer}`;
+    throw new FloeError('conflict', `consumer ${consumer.consumer} reads the results of ${scope}, not of ${trainer}`, {
       consumer: consumer.consumer,
       trainer: consumer.trainer,
     });
@@ -71,16 +75,16 @@ function positionOf(request: ResultsRequest, consumer: ConsumerRow | undefined):
   return { after: request.after ?? consumer.cursor, trainer: consumer.trainer };
 }
 
-/** A cursor that this store never gave out belongs to another one; waiting for it would wait for ever. */
+/** Refuses a cursor that this store never assigned. It belongs to another store, and waiting for results after it would never end. */
 async function refuseUnknownCursor(
   tables: StoreTables,
   after: number,
   consumer: ConsumerRow | undefined,
 ): Promise<void> {
   if (after <= (consumer?.cursor ?? 0)) return;
-  // That of a result that is kept no longer was given out too.
-  const newest = await tables.results.lastCursor();
-  if (after <= newest) return;
-  const message = `is ${after}, but the newest cursor of this server is ${newest}`;
+  // This includes the cursors of results that have been removed since.
+  const last = await tables.results.lastCursor();
+  if (after <= last) return;
+  const message = `is ${after}, but the newest cursor of this server is ${last}`;
   throw new FloeError('schema_violation', `query: after: ${message}`, { issues: [{ path: 'after', message }] });
 }

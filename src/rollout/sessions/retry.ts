@@ -1,66 +1,201 @@
+import { backoffMs } from '../../core/backoff.ts';
+import { isoNow } from '../../core/clock.ts';
 import { OUTCOMES, retriesAfter } from '../../core/outcomes.ts';
-import type { Outcome, SessionSummary, TaskRequest } from '../../schema/index.ts';
-import type { SessionRow, StoreTables } from '../../store/index.ts';
-import type { Effects, RolloutContext } from '../context.ts';
-import { takesSessions } from '../nodes/nodes.ts';
+import { transition } from '../../core/session-state.ts';
+import type { Outcome, SessionError, SessionSummary, TaskRequest } from '../../schema/index.ts';
+import type { SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
+import type { RolloutContext } from '../context.ts';
+import { canTakeSessions } from '../nodes/nodes.ts';
+import { cancelReason, cancelRows, endSession, requestOf } from '../tasks/groups.ts';
+import { runTransaction, type Transaction } from '../transaction.ts';
+import { NO_BLOBS, serverSummary } from './end.ts';
 
-/** How a session goes back to the queue. */
+/** Expired leases that one transaction takes back, so that the loss of a large node does not block every other transaction. */
+const SWEEP_BATCH = 200;
+
+/** The error code with which a node that shuts down in order returns its sessions. */
+const HANDED_BACK = 'not_ready';
+
+/** The attempt with which a session returns to the queue. */
 export type NextAttempt = {
   readonly attempt: number;
+  /** Time in milliseconds before which no node gets the session. */
   readonly delayMs: number;
+  /** Default: unchanged. */
   readonly maxAttempts?: number;
-  /** Another node comes first for a while. */
+  /** A node that gets the session only after `avoid_node_seconds`, so that other nodes come first; `null` when all are equal. */
   readonly avoidNode?: string | null;
 };
 
-/** The error code of a node that shuts down in order and hands its sessions back. */
-const HANDED_BACK = 'not_ready';
-
-/** A node that shuts down hands its sessions back. That says nothing of them, so it costs them no try. */
+/** Whether a node returned the session because it shuts down. That is no failure of the session and does not use up an attempt. */
 export function wasHandedBack(summary: SessionSummary): boolean {
   return summary.outcome === 'infra_error' && summary.error?.code === HANDED_BACK;
 }
 
-/** The attempt that follows one that ended with `outcome`; null: the session ends with it. */
+/** The attempt that follows one that ended with `outcome`; `null` when the session ends with that outcome. */
 export async function nextAttempt(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
+  transaction: Transaction,
   row: SessionRow,
   outcome: Outcome,
   task: TaskRequest,
 ): Promise<NextAttempt | null> {
+  const { context, tables } = transaction;
   const limit = retriesAfter(outcome, task.outcome_policy);
   if (limit === 0) return null;
-  const left =
+  const isLeft =
     row.attempt < row.max_attempts &&
-    (limit === Number.POSITIVE_INFINITY || (await endedBefore(tables, row, outcome)) < limit);
-  effects.counted.push(left ? 'retries' : 'given_up');
-  if (!left) return null;
+    (limit === Number.POSITIVE_INFINITY || (await countEndedWith(tables, row, outcome)) < limit);
+  transaction.count(isLeft ? 'retries' : 'given_up');
+  if (!isLeft) return null;
   const attempt = row.attempt + 1;
-  const avoidNode = OUTCOMES[outcome].retried ? await nodeToAvoid(context, tables, row) : null;
+  const avoidNode = OUTCOMES[outcome].retried ? await nodeToAvoid(transaction, row) : null;
   return { attempt, delayMs: retryDelayMs(context, attempt), avoidNode };
 }
 
-/** How many earlier attempts ended with `outcome`. One that was cut off has told nothing, and counts as `infra_error`. */
-async function endedBefore(tables: StoreTables, row: SessionRow, outcome: Outcome): Promise<number> {
-  const told = (await tables.results.deliveriesOf(row.session_id))
+/** How many earlier attempts ended with `outcome`. An attempt that lost its lease has delivered nothing and counts as `infra_error`. */
+async function countEndedWith(tables: StoreTables, row: SessionRow, outcome: Outcome): Promise<number> {
+  const delivered = (await tables.results.deliveriesOf(row.session_id))
     .filter((delivery) => delivery.kind === 'retried')
     .map((delivery) => JSON.parse(delivery.summary) as SessionSummary);
-  const cutOff = outcome === 'infra_error' ? row.attempt - 1 - told.length : 0;
-  return cutOff + told.filter((summary) => summary.outcome === outcome && !wasHandedBack(summary)).length;
+  const lost = outcome === 'infra_error' ? row.attempt - 1 - delivered.length : 0;
+  return lost + delivered.filter((summary) => summary.outcome === outcome && !wasHandedBack(summary)).length;
 }
 
-/** The node that failed the session, when there is another one that could take it. */
-async function nodeToAvoid(context: RolloutContext, tables: StoreTables, row: SessionRow): Promise<string | null> {
+/** The node on which the session failed; `null` when no other node could take the session. */
+async function nodeToAvoid({ context, tables }: Transaction, row: SessionRow): Promise<string | null> {
   const others = (await tables.nodes.list()).filter(
-    (node) => node.node_id !== row.node_id && takesSessions(context, node),
+    (node) => node.node_id !== row.node_id && canTakeSessions(context, node),
   );
   return others.length > 0 ? row.node_id : null;
 }
 
-/** Delay before an attempt: doubles with each, up to the configured maximum. */
-function retryDelayMs(context: RolloutContext, nextAttempt: number): number {
-  const { retry_backoff_seconds: base, retry_backoff_max_seconds: max } = context.config;
-  return Math.min(max, base * 2 ** (nextAttempt - 2)) * 1000;
+/** Delay in milliseconds before attempt number `attempt`, which is 2 or more. */
+function retryDelayMs({ config }: RolloutContext, attempt: number): number {
+  const backoff = { baseMs: config.retry_backoff_seconds * 1000, maxMs: config.retry_backoff_max_seconds * 1000 };
+  return backoffMs(backoff, attempt - 1);
+}
+
+/** Returns a session to the queue under the next epoch. The caller holds the session's lock. */
+export async function requeueSession(transaction: Transaction, row: SessionRow, next: NextAttempt): Promise<void> {
+  const { context, tables } = transaction;
+  const nowMs = context.time.nowMs();
+  const { avoidNode = null } = next;
+  const patch = {
+    status: transition(row.status, 'QUEUED'),
+    attempt: next.attempt,
+    max_attempts: next.maxAttempts ?? row.max_attempts,
+    epoch: row.epoch + 1,
+    node_id: null,
+    lease_expires_ms: null,
+    avoid_node: avoidNode,
+    avoid_until_ms: avoidNode === null ? 0 : nowMs + next.delayMs + context.config.avoid_node_seconds * 1000,
+    not_before_ms: nowMs + next.delayMs,
+    queued_since_ms: nowMs,
+    turns: 0,
+    sampled_tokens: 0,
+    updated_at: isoNow(context.clock),
+  };
+  await tables.sessions.update(row.session_id, patch);
+  transaction.sessionChanged({ ...row, ...patch });
+  transaction.wake('queue');
+}
+
+/** Ends a session without a result, because of the infrastructure. Locks the task; the caller holds the session's lock. */
+export async function giveUpSession(
+  transaction: Transaction,
+  row: SessionRow,
+  outcome: Outcome,
+  error: SessionError,
+): Promise<number> {
+  const task = requestOf(await lockTaskOf(transaction.tables, row));
+  return endSession(transaction, row, {
+    summary: serverSummary(row, task, outcome, error),
+    blobs: NO_BLOBS,
+    epoch: row.epoch + 1,
+    hasEvaluator: task.evaluator !== null,
+  });
+}
+
+/**
+ * Takes back the leases that have expired. Each session is retried, or ends as `infra_error` when its attempts are used up. Several
+ * servers may do so concurrently: the second one finds nothing left to take back.
+ */
+export async function sweepExpired(context: RolloutContext): Promise<void> {
+  // A server whose service time lags catches up before it decides which leases have expired.
+  await context.time.persist();
+  for (let count = SWEEP_BATCH; count === SWEEP_BATCH; ) {
+    const expired = await context.store.read((tables) =>
+      tables.sessions.lockExpired(context.time.nowMs(), SWEEP_BATCH),
+    );
+    count = expired.length;
+    if (count > 0) await runTransaction(context, (transaction) => takeBackExpired(transaction, expired));
+  }
+  await context.store.transaction((tables) => tables.tombstones.removeExpired(context.time.nowMs()));
+}
+
+async function takeBackExpired(transaction: Transaction, expired: readonly SessionRow[]): Promise<void> {
+  const { context, tables } = transaction;
+  const nowMs = context.time.nowMs();
+  await lockTasks(tables, expired);
+  for (const row of await tables.sessions.lockMany(expired.map((one) => one.session_id))) {
+    if (row.lease_expires_ms === null || row.lease_expires_ms > nowMs) continue;
+    if (row.node_id !== null) transaction.wake(`node:${row.node_id}`);
+    transaction.count('leases_expired');
+    const reason = `node ${row.node_id} was silent for ${context.config.lease_seconds} s`;
+    await loseAttempt(transaction, row, lostError(row, reason));
+  }
+}
+
+/**
+ * Takes back every session that a node id holds, because a new process has taken the id over. `known` are the sessions that it
+ * held just before the transaction, so that their tasks can be locked first.
+ */
+export async function takeBackSessionsOf(
+  transaction: Transaction,
+  nodeId: string,
+  known: readonly SessionRow[],
+): Promise<void> {
+  const { tables } = transaction;
+  await lockTasks(tables, known);
+  for (const row of await tables.sessions.lockHeldBy(nodeId)) {
+    await loseAttempt(transaction, row, lostError(row, `another process took over node ${nodeId}`));
+  }
+}
+
+/**
+ * Ends an attempt from which no result will be accepted any more. The session is retried immediately, on another node if there is
+ * one, or ends as `infra_error` when its attempts are used up. The caller holds the session's lock and, where it can, took the
+ * task's lock before that.
+ */
+async function loseAttempt(transaction: Transaction, row: SessionRow, error: SessionError): Promise<void> {
+  const task = await lockTaskOf(transaction.tables, row);
+  if (task.status !== 'running') {
+    await cancelRows(transaction, task, [row], cancelReason(task));
+    return;
+  }
+  const next = await nextAttempt(transaction, row, 'infra_error', requestOf(task));
+  // The time until the lease expired was delay enough.
+  if (next !== null) await requeueSession(transaction, row, { ...next, delayMs: 0 });
+  else await giveUpSession(transaction, row, 'infra_error', error);
+}
+
+/** Locks the tasks of sessions, ordered by id like everywhere else, so that two transactions cannot wait for each other. */
+async function lockTasks(tables: StoreTables, rows: readonly SessionRow[]): Promise<void> {
+  for (const taskId of [...new Set(rows.map((row) => row.task_id))].sort()) await tables.tasks.lock(taskId);
+}
+
+async function lockTaskOf(tables: StoreTables, row: SessionRow): Promise<TaskRow> {
+  const task = await tables.tasks.lock(row.task_id);
+  if (task === undefined) throw new Error(`session ${row.session_id} names task ${row.task_id}, which is not stored`);
+  return task;
+}
+
+/** The error with which a session ends when the lost attempt was its last one. */
+function lostError(row: SessionRow, reason: string): SessionError {
+  return {
+    code: 'peer_unreachable',
+    message: `${reason} in attempt ${row.attempt}, the last one`,
+    stage: row.status,
+    details: { node_id: row.node_id, attempts: row.attempt },
+  };
 }

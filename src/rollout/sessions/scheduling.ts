@@ -4,16 +4,16 @@ import type { SessionRow, StoreTables, TrainerLoad } from '../../store/index.ts'
 import type { RolloutConfig } from '../config.ts';
 import { StageMeans } from './stage-means.ts';
 
-/** What trainers have under way is looked at this often: a limit holds to within what ends in a second. */
-const LOOK_EVERY_MS = 1_000;
-/** A look that takes long, because much is uncollected, comes less often: it may cost a twentieth of the time. */
-const LOOK_SHARE = 20;
+/** Interval at which the loads of the trainers are read. A trainer may exceed its limit by what ends within this time. */
+const LOADS_INTERVAL_MS = 1_000;
+/** Reading the loads takes long while much is uncollected. Then it is done less often, so that it takes at most 1/20 of the time. */
+const LOADS_TIME_FACTOR = 20;
 
-/** The mean of all durations is over as many rows as there are keys. */
-const MEAN_EVERY_MS = 10_000;
+/** Interval at which the mean of all durations is read. It is computed over one row for each duration key. */
+const MEAN_INTERVAL_MS = 10_000;
 
-/** Whom a claim is for, and what of it all trainers have in common. */
-export type Ask = {
+/** The part of a node's claim that is the same for every trainer. */
+export type NodeClaim = {
   readonly nodeId: string;
   readonly slots: number;
   readonly nowMs: number;
@@ -21,20 +21,20 @@ export type Ask = {
   readonly updatedAt: string;
 };
 
-/** Why no session of a trainer is handed out, and the limit that says so. */
-export type HeldBack = { readonly limit: string; readonly why: string };
+/** Why no session of a trainer is handed out: the configured limit, and the reason as a sentence. */
+export type HoldBack = { readonly limit: string; readonly why: string };
 
-/** What a claim got. `heldBack`: there would have been more, but its trainer does not collect. */
-export type Taken = { readonly rows: readonly SessionRow[]; readonly heldBack: boolean };
+/** The claimed sessions. `isHeldBack` is true when there would have been more, but their trainer does not collect its results. */
+export type ScheduledClaim = { readonly rows: readonly SessionRow[]; readonly isHeldBack: boolean };
 
-/** Decides whose sessions a node gets. It remembers estimates only: several servers on one store need not agree on them. */
+/** Decides which trainer's sessions a node gets. It keeps only estimates, so servers that share a store need not agree on them. */
 export class Scheduling {
   private readonly config: RolloutConfig;
   private readonly clock: Clock;
   private loads = new Map<string, TrainerLoad>();
-  private lookAgainMs = Number.NEGATIVE_INFINITY;
+  private nextLoadsMs = Number.NEGATIVE_INFINITY;
   private meanMs: number | null = null;
-  private meanAgainMs = Number.NEGATIVE_INFINITY;
+  private nextMeanMs = Number.NEGATIVE_INFINITY;
   readonly stages = new StageMeans();
 
   constructor(config: RolloutConfig, clock: Clock) {
@@ -42,30 +42,30 @@ export class Scheduling {
     this.clock = clock;
   }
 
-  /** Claims up to `slots` sessions, shared fairly among the trainers whose sessions wait. */
-  async take(tables: StoreTables, ask: Ask): Promise<Taken> {
-    const waiting = await tables.sessions.waitingTrainers(ask.nowMs);
-    if (waiting.length === 0) return { rows: [], heldBack: false };
-    await this.look(tables);
-    let trainers = waiting.filter((trainer) => this.heldBack(this.loadOf(trainer)) === null);
-    const heldBack = trainers.length < waiting.length;
+  /** Claims up to `slots` sessions, shared fairly among the trainers that have waiting sessions. */
+  async claim(tables: StoreTables, claim: NodeClaim): Promise<ScheduledClaim> {
+    const waiting = await tables.sessions.waitingTrainers(claim.nowMs);
+    if (waiting.length === 0) return { rows: [], isHeldBack: false };
+    await this.refreshLoads(tables);
+    let trainers = waiting.filter((trainer) => this.holdBack(this.loadOf(trainer)) === null);
+    const isHeldBack = trainers.length < waiting.length;
     const rows: SessionRow[] = [];
-    while (rows.length < ask.slots && trainers.length > 0) {
-      const dry = new Set<string>();
-      for (const [trainer, share] of this.shares(ask.slots - rows.length, trainers)) {
-        const taken = await this.takeFrom(tables, trainer, { ...ask, slots: share });
-        this.addLive(trainer, taken.length);
-        rows.push(...taken);
-        if (taken.length < share) dry.add(trainer);
+    while (rows.length < claim.slots && trainers.length > 0) {
+      const exhausted = new Set<string>();
+      for (const [trainer, share] of this.shares(claim.slots - rows.length, trainers)) {
+        const claimed = await this.claimFrom(tables, trainer, { ...claim, slots: share });
+        this.addLive(trainer, claimed.length);
+        rows.push(...claimed);
+        if (claimed.length < share) exhausted.add(trainer);
       }
-      // What one of them had no sessions for goes to the others.
-      trainers = trainers.filter((trainer) => !dry.has(trainer));
+      // Slots for which a trainer had too few sessions go to the other trainers.
+      trainers = trainers.filter((trainer) => !exhausted.has(trainer));
     }
-    return { rows, heldBack: heldBack && rows.length < ask.slots };
+    return { rows, isHeldBack: isHeldBack && rows.length < claim.slots };
   }
 
-  /** Null: its sessions are handed out. */
-  heldBack(load: TrainerLoad): HeldBack | null {
+  /** Why a trainer's sessions are not handed out; `null` when they are. */
+  holdBack(load: TrainerLoad): HoldBack | null {
     for (const what of ['uncollected_results', 'uncollected_bytes'] as const) {
       const limit = `max_${what}` as const;
       const most = this.config[limit];
@@ -74,19 +74,19 @@ export class Scheduling {
     return null;
   }
 
-  /** Over all keys of durations, which changes slowly: it is looked up now and then. */
+  /** The mean duration over all keys in milliseconds; `null` when no session has ended yet. It changes slowly and is cached. */
   async overallMeanMs(tables: StoreTables): Promise<number | null> {
     const nowMs = this.clock.monotonicMs();
-    if (nowMs >= this.meanAgainMs) {
-      this.meanAgainMs = nowMs + MEAN_EVERY_MS;
+    if (nowMs >= this.nextMeanMs) {
+      this.nextMeanMs = nowMs + MEAN_INTERVAL_MS;
       this.meanMs = await tables.durations.overallMean();
     }
     return this.meanMs;
   }
 
-  private async takeFrom(tables: StoreTables, trainer: string, ask: Ask): Promise<SessionRow[]> {
+  private async claimFrom(tables: StoreTables, trainer: string, claim: NodeClaim): Promise<SessionRow[]> {
     const { queue_order: order } = this.config;
-    const { slots: limit, ...rest } = ask;
+    const { slots: limit, ...rest } = claim;
     if (order === 'fifo') return tables.sessions.claim({ ...rest, limit, trainer, order });
     const first = await tables.sessions.claim({ ...rest, limit, trainer, order: 'overdue' });
     if (first.length === limit) return first;
@@ -108,20 +108,20 @@ export class Scheduling {
     return this.loads.get(trainer) ?? { trainer, queued: 0, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
   }
 
-  /** Until the next look. Should the transaction fail, the trainer is thought to have a little more than it has. */
+  /** Counts claimed sessions until the loads are next read. When the transaction fails, the estimate is a little too high until then. */
   private addLive(trainer: string, count: number): void {
     const load = this.loadOf(trainer);
     this.loads.set(trainer, { ...load, live: load.live + count });
   }
 
-  private async look(tables: StoreTables): Promise<void> {
+  private async refreshLoads(tables: StoreTables): Promise<void> {
     const startedMs = this.clock.monotonicMs();
-    if (startedMs < this.lookAgainMs) return;
-    // Others that claim meanwhile go by what is known.
-    this.lookAgainMs = startedMs + LOOK_EVERY_MS;
+    if (startedMs < this.nextLoadsMs) return;
+    // Set before the read, so that concurrent claims use the known loads and do not read them too.
+    this.nextLoadsMs = startedMs + LOADS_INTERVAL_MS;
     const loads = await tables.sessions.loads();
     this.loads = new Map(loads.map((load) => [load.trainer, load]));
     const endedMs = this.clock.monotonicMs();
-    this.lookAgainMs = endedMs + Math.max(LOOK_EVERY_MS, LOOK_SHARE * (endedMs - startedMs));
+    this.nextLoadsMs = endedMs + Math.max(LOADS_INTERVAL_MS, LOADS_TIME_FACTOR * (endedMs - startedMs));
   }
 }

@@ -1,20 +1,20 @@
 import type { StageMeans as Means, SessionTiming } from '../../schema/index.ts';
 
-/** A session counts at least this much: with a new policy the means follow within a few hundred sessions. */
-const LEAST_WEIGHT = 0.01;
+/** Smallest weight of one session in the means, so that they follow a new policy within a few hundred sessions. */
+const MIN_WEIGHT = 0.01;
 
 const STAGES = ['init_ms', 'running_ms', 'postrun_ms'] as const;
 
-/** How long sessions that this server took are in each stage, to size pools by. */
+/** The mean time that sessions delivered to this server spent in each stage, from which pool sizes are suggested. */
 export class StageMeans {
   private samples = 0;
   private readonly means = new Map<(typeof STAGES)[number], number>();
 
-  /** Takes in a session that went through all stages; of others nothing is learned. */
+  /** Adds a session that went through all stages. Others are ignored. */
   observe(timing: SessionTiming): void {
     if (STAGES.some((stage) => timing[stage] === null)) return;
     this.samples++;
-    const weight = Math.max(1 / this.samples, LEAST_WEIGHT);
+    const weight = Math.max(1 / this.samples, MIN_WEIGHT);
     for (const stage of STAGES) {
       const ms = timing[stage] ?? 0;
       const mean = this.means.get(stage) ?? ms;
@@ -22,6 +22,7 @@ export class StageMeans {
     }
   }
 
+  /** The means in milliseconds; `null` before the first session. */
   current(): Means {
     const of = (stage: (typeof STAGES)[number]): number | null => this.means.get(stage) ?? null;
     return {

@@ -2,13 +2,13 @@ import { FloeError } from '../../core/errors.ts';
 import type { AttemptView, SessionSummary, SessionView } from '../../schema/index.ts';
 import type { DeliveryRow, SessionRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
-import { unknownTask } from '../tasks/submit.ts';
+import { unknownTask } from '../tasks/views.ts';
 
 const PARTS = ['trajectory', 'completions', 'artifacts'] as const;
 
 export type PartName = (typeof PARTS)[number];
 
-/** Sessions read in one go: a task may have 100,000 of them. */
+/** Sessions read by one query, because a task may have 100,000 of them. */
 const PAGE_SESSIONS = 200;
 
 type ViewWithoutSummary = Omit<SessionView, 'summary'>;
@@ -34,8 +34,8 @@ export function sessionView(row: SessionRow): SessionView {
   return { ...withoutSummary(row), summary };
 }
 
-/** The SessionView of every session of a task as JSON, by sample index. */
-export async function* sessionTexts(context: RolloutContext, taskId: string): AsyncGenerator<string> {
+/** The SessionView of every session of a task as JSON text, ordered by sample index. */
+export async function* sessionViewTexts(context: RolloutContext, taskId: string): AsyncGenerator<string> {
   for (let after = -1; ; ) {
     const rows = await context.store.read((tables) => tables.sessions.ofTask(taskId, { after, limit: PAGE_SESSIONS }));
     for (const row of rows) yield `${JSON.stringify(withoutSummary(row)).slice(0, -1)},"summary":${row.summary}}`;
@@ -46,17 +46,18 @@ export async function* sessionTexts(context: RolloutContext, taskId: string): As
 }
 
 /** Throws `not_found` for a task that does not exist. */
-export async function knownTask(context: RolloutContext, taskId: string): Promise<void> {
+export async function checkTaskExists(context: RolloutContext, taskId: string): Promise<void> {
   const task = await context.store.read((tables) => tables.tasks.get(taskId));
   if (task === undefined) throw unknownTask(taskId);
 }
 
-export async function oneSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
+/** Throws `not_found`. */
+export async function readSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
   return sessionView(await context.store.read((tables) => knownSession(tables, sessionId)));
 }
 
-/** What nodes have told of a session's attempts, oldest first. */
-export async function attemptsOf(context: RolloutContext, sessionId: string): Promise<AttemptView[]> {
+/** The deliveries of a session's attempts, oldest first. Throws `not_found`. */
+export async function readAttempts(context: RolloutContext, sessionId: string): Promise<AttemptView[]> {
   const deliveries = await context.store.read(async (tables) => {
     await knownSession(tables, sessionId);
     return tables.results.deliveriesOf(sessionId);
@@ -75,47 +76,48 @@ export async function attemptsOf(context: RolloutContext, sessionId: string): Pr
 }
 
 /**
- * The bytes of a finished session as its node delivered them, or, with `attempt`, of one of its attempts. Throws `not_found`
- * when there are none.
+ * One part of a finished session's result, as its node delivered it, or with `attempt` the part of that attempt. Throws
+ * `not_found` when the session does not exist or has no such part.
  */
-export async function sessionBlob(
+export async function readPart(
   context: RolloutContext,
   sessionId: string,
-  what: PartName,
+  part: PartName,
   attempt: number | undefined,
 ): Promise<Buffer> {
   const { row, ref } = await context.store.read(async (tables) => ({
     row: await knownSession(tables, sessionId),
     ref:
       attempt === undefined
-        ? (await tables.results.ofSession(sessionId))?.[`${what}_ref`]
-        : attemptPart(await tables.results.deliveriesOf(sessionId), attempt, what),
+        ? (await tables.results.ofSession(sessionId))?.[`${part}_ref`]
+        : attemptPart(await tables.results.deliveriesOf(sessionId), attempt, part),
   }));
   if (ref !== null && ref !== undefined) return context.blobs.get(ref);
-  throw withoutPart(row, what, attempt);
+  throw missingPart(row, part, attempt);
 }
 
-/** Of deliveries of one attempt (it may have been handed out again under a new epoch) the newest that has the part. */
-function attemptPart(deliveries: readonly DeliveryRow[], attempt: number, what: PartName): string | null {
-  const having = deliveries.filter(
+/** The blob of an attempt's part; `null` when it has none. An attempt that was leased twice has several deliveries; the newest counts. */
+function attemptPart(deliveries: readonly DeliveryRow[], attempt: number, part: PartName): string | null {
+  const withPart = deliveries.filter(
     (delivery) =>
-      delivery[`${what}_ref`] !== null && (JSON.parse(delivery.summary) as SessionSummary).attempt === attempt,
+      delivery[`${part}_ref`] !== null && (JSON.parse(delivery.summary) as SessionSummary).attempt === attempt,
   );
-  return having.at(-1)?.[`${what}_ref`] ?? null;
+  return withPart.at(-1)?.[`${part}_ref`] ?? null;
 }
 
-function withoutPart(row: SessionRow, what: PartName, attempt: number | undefined): FloeError {
+function missingPart(row: SessionRow, part: PartName, attempt: number | undefined): FloeError {
   const id = row.session_id;
   if (attempt !== undefined) {
-    const message = `attempt ${attempt} of session ${id} has left no ${what}`;
+    const message = `attempt ${attempt} of session ${id} has no ${part}`;
     return new FloeError('not_found', message, { session_id: id, attempt });
   }
-  const reason = what === 'artifacts' ? whyWithoutArtifacts(row) : null;
-  const message = `session ${id} is ${row.status} and has no ${what}${reason === null ? '' : `: ${reason}`}`;
+  const reason = part === 'artifacts' ? artifactsOmission(row) : null;
+  const message = `session ${id} is ${row.status} and has no ${part}${reason === null ? '' : `: ${reason}`}`;
   return new FloeError('not_found', message, { session_id: id, status: row.status, reason });
 }
 
-function whyWithoutArtifacts(row: SessionRow): string | null {
+/** Why the node kept no artifacts; `null` when it gave no reason. */
+function artifactsOmission(row: SessionRow): string | null {
   if (row.summary === null) return null;
   return (JSON.parse(row.summary) as SessionSummary).artifacts?.omitted ?? null;
 }

@@ -1,7 +1,7 @@
-import type { Heartbeat, NodeInfo, NodeStageMetrics, RolloutStatus } from '../../schema/index.ts';
+import type { Heartbeat, NodeInfo, NodeStageMetrics, RolloutStatus, StageMeans } from '../../schema/index.ts';
 
-/** What of a node's stages and engines a verdict needs. */
-export type WorkingNode = Pick<
+/** The fields of a node from which the bottleneck is determined. */
+export type NodeFacts = Pick<
   NodeInfo,
   | 'node_id'
   | 'healthy'
@@ -13,70 +13,72 @@ export type WorkingNode = Pick<
   | 'max_postrun_workers'
 > & { readonly engines: Heartbeat['engines'] };
 
-/** What is known of the service at one moment. */
-export type Facts = {
-  /** What the store said when it refused the latest transaction; null: it works. */
+/** The state of the service at one moment. */
+export type ServiceFacts = {
+  /** The error message with which the store refused the latest transaction; `null` when it works. */
   readonly storeFailure: string | null;
-  /** Sessions in the queue. */
+  /** Number of sessions in the queue. */
   readonly queued: number;
-  /** Sessions that nodes hold. */
+  /** Number of sessions that nodes hold. */
   readonly live: number;
-  /** Trainers with a session that may be handed out now. */
+  /** The trainers that have a queued session whose back-off is over. `heldBack` is the reason why it is not handed out, or `null`. */
   readonly waiting: readonly { readonly trainer: string; readonly heldBack: string | null }[];
-  readonly nodes: readonly WorkingNode[];
+  readonly nodes: readonly NodeFacts[];
   readonly enginesPaused: boolean;
   readonly undeliveredCallbacks: number;
 };
 
-type Verdict = NonNullable<RolloutStatus['bottleneck']>;
+type Bottleneck = NonNullable<RolloutStatus['bottleneck']>;
 
 /**
- * Names the one thing that limits throughput now: what has work before it and no room. Of several, the one that is furthest
- * down the line, since those before it only wait for it. Null: nothing waits.
+ * Determines what limits the throughput now: the stage that has waiting work and no free capacity. Of several, it is the last one in
+ * the pipeline, because the stages before it only wait for it. `null` when nothing waits.
  */
-export function bottleneckOf(facts: Facts): Verdict | null {
+export function bottleneckOf(facts: ServiceFacts): Bottleneck | null {
   if (facts.storeFailure !== null) {
     return {
       name: 'store',
       why: `the store refuses transactions: ${facts.storeFailure}`,
-      remedy: 'give it disk space, write permission or its database server back; service resumes by itself',
+      remedy:
+        'give the store disk space or write permission, or start its database server; the service then resumes by itself',
     };
   }
-  if (facts.queued === 0 && facts.live === 0) return callbacks(facts);
+  if (facts.queued === 0 && facts.live === 0) return pendingCallbacks(facts);
   const working = facts.nodes.filter((node) => node.healthy && !node.draining && node.refuses === null);
-  if (working.length === 0) return facts.queued === 0 ? null : noNodes(facts);
+  if (working.length === 0) return facts.queued === 0 ? null : missingNodes(facts);
   return (
     unusableEngines(facts, working) ??
-    postrun(working) ??
-    heldBack(facts) ??
+    fullPostrun(working) ??
+    heldBackTrainer(facts) ??
     busyStage(facts, working) ??
-    backoff(facts)
+    retryBackoff(facts)
   );
 }
 
-function callbacks({ undeliveredCallbacks: count }: Facts): Verdict | null {
+function pendingCallbacks({ undeliveredCallbacks: count }: ServiceFacts): Bottleneck | null {
   if (count === 0) return null;
   return {
     name: 'callbacks',
     why: `all sessions have ended, but ${count} callbacks are not acknowledged`,
-    remedy: 'see why the trainer does not answer its callback_url with 2xx; the results can be read meanwhile',
+    remedy:
+      'check why the trainer does not answer its callback_url with 2xx; the results can be read with GET /rollout/results meanwhile',
   };
 }
 
-function noNodes({ nodes, queued }: Facts): Verdict {
+function missingNodes({ nodes, queued }: ServiceFacts): Bottleneck {
   const refusing = nodes.find((node) => node.healthy && !node.draining && node.refuses !== null);
   if (refusing !== undefined) {
     return {
       name: 'nodes',
-      why: `${queued} sessions wait and node ${refusing.node_id} takes none: ${refusing.refuses}`,
-      remedy: 'put that right on the node, which goes on by itself, or start other nodes',
+      why: `${queued} sessions wait and node ${refusing.node_id} accepts none: ${refusing.refuses}`,
+      remedy: 'solve that on the node, which then resumes by itself, or start other nodes',
     };
   }
   const draining = nodes.filter((node) => node.draining).length;
   const why =
     nodes.length === 0
       ? 'no node is registered'
-      : `of ${nodes.length} nodes ${draining} drain and the others are silent`;
+      : `of ${nodes.length} nodes ${draining} are draining and the others are silent`;
   return {
     name: 'nodes',
     why: `${queued} sessions wait and ${why}`,
@@ -84,7 +86,7 @@ function noNodes({ nodes, queued }: Facts): Verdict {
   };
 }
 
-function unusableEngines({ enginesPaused }: Facts, working: readonly WorkingNode[]): Verdict | null {
+function unusableEngines({ enginesPaused }: ServiceFacts, working: readonly NodeFacts[]): Bottleneck | null {
   if (enginesPaused) {
     return {
       name: 'engines',
@@ -92,13 +94,13 @@ function unusableEngines({ enginesPaused }: Facts, working: readonly WorkingNode
       remedy: 'resume them when the weights are in place: POST /engines/resume',
     };
   }
-  const told = working.flatMap((node) => node.engines ?? []);
-  // A node that has told nothing yet may have engines of its own.
-  if (told.length < working.length) return null;
-  const engines = told.flatMap((one) => one.info);
+  const reports = working.flatMap((node) => node.engines ?? []);
+  // A node that has sent no report yet may have engines in its configuration.
+  if (reports.length < working.length) return null;
+  const engines = reports.flatMap((report) => report.info);
   if (engines.some((engine) => engine.healthy)) return null;
-  const problem = told.flatMap((one) => one.problems)[0]?.message;
-  const why = engines.length === 0 ? 'no node has an engine' : `none of the ${engines.length} engines answers`;
+  const problem = reports.flatMap((report) => report.problems)[0]?.message;
+  const why = engines.length === 0 ? 'no node has an engine' : `none of the ${engines.length} engines responds`;
   return {
     name: 'engines',
     why: problem === undefined ? why : `${why}: ${problem}`,
@@ -106,29 +108,29 @@ function unusableEngines({ enginesPaused }: Facts, working: readonly WorkingNode
   };
 }
 
-function postrun(working: readonly WorkingNode[]): Verdict | null {
+function fullPostrun(working: readonly NodeFacts[]): Bottleneck | null {
   const size = total(working, 'max_postrun_workers');
   const waiting = inStage(working, 'postrun_queue_depth');
-  // Fewer than one round ahead of the workers is how a busy stage looks.
+  // A busy stage also has a short queue. Only a queue of one session or more per worker shows that it is too small.
   if (waiting < size) return null;
   return {
     name: 'postrun_pool',
-    why: `${waiting} sessions have run and wait for one of ${size} POSTRUN workers, which evaluate`,
+    why: `${waiting} sessions have run and wait for one of the ${size} POSTRUN workers, which evaluate them`,
     remedy: 'raise --postrun of floe gateway (max_postrun_workers), or add nodes',
   };
 }
 
-function heldBack({ waiting }: Facts): Verdict | null {
+function heldBackTrainer({ waiting }: ServiceFacts): Bottleneck | null {
   const [first] = waiting;
   if (first === undefined || waiting.some((one) => one.heldBack === null)) return null;
   return {
     name: 'trainer',
     why: `trainer ${first.trainer} is held back: ${first.heldBack}`,
-    remedy: 'collect the results (GET /rollout/results, or acknowledge callbacks), or raise the limit',
+    remedy: 'collect the results (GET /rollout/results, or acknowledge the callbacks), or raise the limit',
   };
 }
 
-function busyStage({ queued }: Facts, working: readonly WorkingNode[]): Verdict | null {
+function busyStage({ queued }: ServiceFacts, working: readonly NodeFacts[]): Bottleneck | null {
   const run = total(working, 'max_run_workers');
   const inits = total(working, 'max_init_workers');
   const ahead = queued + inStage(working, 'init_inflight') + inStage(working, 'ready_depth');
@@ -136,7 +138,7 @@ function busyStage({ queued }: Facts, working: readonly WorkingNode[]): Verdict 
     return (
       busyEngines(working) ?? {
         name: 'run_pool',
-        why: `all ${run} RUN workers are busy and ${ahead} sessions are before them, while the engines take more calls`,
+        why: `all ${run} RUN workers are busy and ${ahead} sessions wait for them, while the engines have free capacity`,
         remedy: 'raise --run of floe gateway (max_run_workers), or add nodes',
       }
     );
@@ -146,39 +148,73 @@ function busyStage({ queued }: Facts, working: readonly WorkingNode[]): Verdict 
       name: 'init_pool',
       why: `all ${inits} INIT workers are starting runtimes while RUN workers are free and ${queued} sessions wait`,
       remedy:
-        'raise --init of floe gateway (max_init_workers), or make runtimes start faster (prepared images, fewer prepare actions)',
+        'raise --init of floe gateway (max_init_workers), or make the runtimes start faster (prepared images, fewer prepare actions)',
     };
   }
   return null;
 }
 
-function busyEngines(working: readonly WorkingNode[]): Verdict | null {
+function busyEngines(working: readonly NodeFacts[]): Bottleneck | null {
   const engines = working.flatMap((node) => node.engines?.info ?? []).filter((engine) => engine.healthy);
   const full = engines.filter((engine) => engine.inflight >= (engine.max_concurrency ?? Number.POSITIVE_INFINITY));
   if (engines.length === 0 || full.length < engines.length) return null;
   return {
     name: 'engines',
-    why: `every one of ${engines.length} engines has as many calls under way as its max_concurrency allows`,
-    remedy: 'add engines, or raise max_concurrency where they have room',
+    why: `each of the ${engines.length} engines has as many calls in progress as its max_concurrency allows`,
+    remedy: 'add engines, or raise max_concurrency of engines that have free capacity',
   };
 }
 
-function backoff({ queued, waiting }: Facts): Verdict | null {
+function retryBackoff({ queued, waiting }: ServiceFacts): Bottleneck | null {
   if (queued === 0 || waiting.length > 0) return null;
   return {
     name: 'retry_backoff',
-    why: `all ${queued} queued sessions sit out the pause after a failure of the infrastructure`,
-    remedy: 'see why attempts fail (counters.retries, the errors of sessions); retry_backoff_seconds sets the pause',
+    why: `all ${queued} queued sessions wait for the end of the back-off after an infrastructure failure`,
+    remedy:
+      'check why attempts fail (counters.retries, the errors of the sessions); retry_backoff_seconds sets the back-off',
   };
 }
 
 function total(
-  nodes: readonly WorkingNode[],
+  nodes: readonly NodeFacts[],
   setting: 'max_init_workers' | 'max_run_workers' | 'max_postrun_workers',
 ): number {
   return nodes.reduce((sum, node) => sum + node[setting], 0);
 }
 
-function inStage(nodes: readonly WorkingNode[], metric: keyof NodeStageMetrics): number {
+function inStage(nodes: readonly NodeFacts[], metric: keyof NodeStageMetrics): number {
   return nodes.reduce((sum, node) => sum + node.metrics[metric], 0);
+}
+
+type PoolHint = RolloutStatus['hints'][number];
+
+/** Number of sessions below which the means are too uncertain for hints. */
+const MIN_SAMPLES = 20;
+
+/**
+ * The pools that are too small for the RUN workers of their node. A stage keeps up when the ratio of its workers to the RUN workers is
+ * at least the ratio of their mean durations. Only nodes with dispatch policy `pipeline` have separate pools.
+ */
+export function poolHints(nodes: readonly NodeInfo[], { samples, ...means }: StageMeans): PoolHint[] {
+  const { running_ms: runMs } = means;
+  if (samples < MIN_SAMPLES || runMs === null || runMs <= 0) return [];
+  const stages = [
+    { setting: 'max_init_workers', stage: 'INIT', ms: means.init_ms ?? 0 },
+    { setting: 'max_postrun_workers', stage: 'POSTRUN', ms: means.postrun_ms ?? 0 },
+  ] as const;
+  return nodes
+    .filter((node) => node.dispatch_policy === 'pipeline')
+    .flatMap((node) =>
+      stages.flatMap(({ setting, stage, ms }): PoolHint[] => {
+        const suggested = Math.ceil((node.max_run_workers * ms) / runMs);
+        const value = node[setting];
+        if (value >= suggested) return [];
+        const why = `${node.max_run_workers} RUN workers with ${seconds(runMs)} per session need ${suggested} workers in ${stage}, where a session takes ${seconds(ms)}`;
+        return [{ node_id: node.node_id, setting, value, suggested, why }];
+      }),
+    );
+}
+
+function seconds(ms: number): string {
+  return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 0)} s`;
 }

@@ -1,32 +1,31 @@
-import { FloeError } from '../../core/errors.ts';
 import type { NodeInfo, RolloutStatus, SessionStatus } from '../../schema/index.ts';
 import { sessionStatusSchema } from '../../schema/index.ts';
 import type { NodeRow, StoreTables, TrainerLoad } from '../../store/index.ts';
 import { shownConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
-import { toldBy } from '../engines/changes.ts';
+import { reportedEngines } from '../engines/directory.ts';
 import { nodeInfo } from '../nodes/nodes.ts';
-import { bottleneckOf, type Facts } from './bottleneck.ts';
-import { poolHints } from './pool-hints.ts';
+import { isStoreUnavailable } from '../watched-store.ts';
+import { bottleneckOf, poolHints, type ServiceFacts } from './bottleneck.ts';
 
-type Read = Awaited<ReturnType<typeof readAll>>;
+type Snapshot = Awaited<ReturnType<typeof readSnapshot>>;
 
-/** Before the first look that the store allowed. */
-const NOTHING: Read = {
+/** Shown until the store can be read for the first time. */
+const EMPTY: Snapshot = {
   tasks: new Map(),
   sessions: new Map(),
   undelivered: 0,
   loads: [],
   waiting: [],
-  rows: [],
-  held: new Map(),
+  nodeRows: [],
+  leasedByNode: new Map(),
   paused: false,
 };
 
-/** `GET /rollout/status`. While the store fails it goes on with what was read last, and says so. */
+/** Serves `GET /rollout/status`. While the store fails it shows the latest snapshot, and names the store as the bottleneck. */
 export class StatusBoard {
   private readonly context: RolloutContext;
-  private latest: Read = NOTHING;
+  private latest: Snapshot = EMPTY;
 
   constructor(context: RolloutContext) {
     this.context = context;
@@ -36,92 +35,95 @@ export class StatusBoard {
     const { context } = this;
     let failure = context.store.failure;
     try {
-      this.latest = await context.store.read((tables) => readAll(tables, context.time.nowMs()));
+      this.latest = await context.store.read((tables) => readSnapshot(tables, context.time.nowMs()));
     } catch (thrown) {
-      if (!FloeError.is(thrown) || thrown.code !== 'store_unavailable') throw thrown;
+      if (!isStoreUnavailable(thrown)) throw thrown;
       failure = thrown.message;
     }
     return statusOf(context, this.latest, failure);
   }
 }
 
-async function readAll(tables: StoreTables, nowMs: number) {
+async function readSnapshot(tables: StoreTables, nowMs: number) {
   return {
     tasks: await tables.tasks.countByStatus(),
     sessions: await tables.sessions.countByStatus(),
     undelivered: await tables.callbacks.countUndelivered(),
     loads: await tables.sessions.loads(),
     waiting: await tables.sessions.waitingTrainers(nowMs),
-    rows: await tables.nodes.list(),
-    held: await tables.sessions.leasedByNode(),
+    nodeRows: await tables.nodes.list(),
+    leasedByNode: await tables.sessions.leasedByNode(),
     paused: (await tables.engines.state()).paused !== null,
   };
 }
 
-function statusOf(context: RolloutContext, read: Read, storeFailure: string | null): RolloutStatus {
-  const nodes = read.rows.map((row) => nodeInfo(context, row, read.held.get(row.node_id) ?? 0));
-  const trainers = read.loads.map((load) => ({ ...load, held_back: context.scheduling.heldBack(load)?.why ?? null }));
+function statusOf(context: RolloutContext, snapshot: Snapshot, storeFailure: string | null): RolloutStatus {
+  const nodes = snapshot.nodeRows.map((row) => nodeInfo(context, row, snapshot.leasedByNode.get(row.node_id) ?? 0));
+  const trainers = snapshot.loads.map((load) => ({
+    ...load,
+    held_back: context.scheduling.holdBack(load)?.why ?? null,
+  }));
   const stages = context.scheduling.stages.current();
   return {
     tasks: {
-      running: read.tasks.get('running') ?? 0,
-      completed: read.tasks.get('completed') ?? 0,
-      cancelled: read.tasks.get('cancelled') ?? 0,
+      running: snapshot.tasks.get('running') ?? 0,
+      completed: snapshot.tasks.get('completed') ?? 0,
+      cancelled: snapshot.tasks.get('cancelled') ?? 0,
     },
     sessions: Object.fromEntries(
-      sessionStatusSchema.options.map((status) => [status, read.sessions.get(status) ?? 0]),
+      sessionStatusSchema.options.map((status) => [status, snapshot.sessions.get(status) ?? 0]),
     ) as Record<SessionStatus, number>,
     nodes,
-    undelivered_callbacks: read.undelivered,
+    undelivered_callbacks: snapshot.undelivered,
     limits: shownConfig(context.config),
     holding_back: [
-      ...read.loads.flatMap((load) => heldByCollecting(context, load)),
+      ...snapshot.loads.flatMap((load) => heldByCollecting(context, load)),
       ...nodes.flatMap(heldByNode),
-      ...heldByCallbacks(read),
+      ...heldByCallbacks(snapshot),
     ],
     trainers,
     counters: context.counters.all(),
     stages,
     hints: poolHints(nodes, stages),
-    bottleneck: bottleneckOf(factsOf(read, nodes, trainers, storeFailure)),
+    bottleneck: bottleneckOf(factsOf(snapshot, nodes, trainers, storeFailure)),
   };
 }
 
 function factsOf(
-  read: Read,
+  snapshot: Snapshot,
   nodes: readonly NodeInfo[],
   trainers: RolloutStatus['trainers'],
   storeFailure: string | null,
-): Facts {
+): ServiceFacts {
   const sum = (field: 'queued' | 'live'): number => trainers.reduce((all, trainer) => all + trainer[field], 0);
-  const rows = new Map(read.rows.map((row): [string, NodeRow] => [row.node_id, row]));
+  const rows = new Map(snapshot.nodeRows.map((row): [string, NodeRow] => [row.node_id, row]));
   return {
     storeFailure,
     queued: sum('queued'),
     live: sum('live'),
     waiting: trainers
-      .filter(({ trainer }) => read.waiting.includes(trainer))
+      .filter(({ trainer }) => snapshot.waiting.includes(trainer))
       .map(({ trainer, held_back: heldBack }) => ({ trainer, heldBack })),
     nodes: nodes.map((node) => {
       const row = rows.get(node.node_id);
-      return { ...node, engines: row === undefined ? null : toldBy(row) };
+      return { ...node, engines: row === undefined ? null : reportedEngines(row) };
     }),
-    enginesPaused: read.paused,
-    undeliveredCallbacks: read.undelivered,
+    enginesPaused: snapshot.paused,
+    undeliveredCallbacks: snapshot.undelivered,
   };
 }
 
-type Held = RolloutStatus['holding_back'][number];
+type HoldingBack = RolloutStatus['holding_back'][number];
 
-function heldByCollecting({ scheduling }: RolloutContext, load: TrainerLoad): Held[] {
-  const limit = scheduling.heldBack(load)?.limit;
+function heldByCollecting({ scheduling }: RolloutContext, load: TrainerLoad): HoldingBack[] {
+  const limit = scheduling.holdBack(load)?.limit;
   if (limit === undefined || load.queued === 0) return [];
   return [{ limit, where: `trainer ${load.trainer}`, count: load.queued, what: 'queued sessions' }];
 }
 
-function heldByNode({ node_id, metrics, ...sizes }: NodeInfo): Held[] {
+function heldByNode({ node_id, metrics, ...sizes }: NodeInfo): HoldingBack[] {
   const where = `node ${node_id}`;
-  const held: Held[] = [];
+  const held: HoldingBack[] = [];
   if (metrics.run_inflight >= sizes.max_run_workers && metrics.ready_depth > 0) {
     held.push({ limit: 'max_run_workers', where, count: metrics.ready_depth, what: 'sessions in READY' });
   }
@@ -136,7 +138,7 @@ function heldByNode({ node_id, metrics, ...sizes }: NodeInfo): Held[] {
   return held;
 }
 
-function heldByCallbacks({ undelivered }: Read): Held[] {
+function heldByCallbacks({ undelivered }: Snapshot): HoldingBack[] {
   if (undelivered === 0) return [];
   return [{ limit: 'callback_backoff_seconds', where: 'server', count: undelivered, what: 'callbacks' }];
 }

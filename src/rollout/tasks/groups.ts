@@ -1,68 +1,79 @@
+import { settleAll } from '../../core/promises.ts';
 import { isoNow } from '../../core/clock.ts';
 import type { GroupReport, SessionError, TaskRequest, TaskState, UnusableReason } from '../../schema/index.ts';
-import type { EndedCounts, SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
-import type { Effects, RolloutContext } from '../context.ts';
-import { closeSession, NO_BLOBS } from '../sessions/closings.ts';
-import { serverSummary } from '../sessions/summary.ts';
+import type { EndedCounts, SessionRow, TaskRow } from '../../store/index.ts';
+import { closeSession, countsOf, type Ending, NO_BLOBS, serverSummary } from '../sessions/end.ts';
+import type { Transaction } from '../transaction.ts';
 
-/** Sessions cancelled by one transaction: about 30 ms of work, so that nothing else waits for long. */
-export const CANCEL_BATCH = 200;
+/** Sessions cancelled by one transaction. This takes about 30 ms, so other transactions do not wait for long. */
+const CANCEL_BATCH = 200;
 
-const NOTHING_GAINED: EndedCounts = { sessions: 0, rewardSum: 0, rewardCount: 0, usable: 0, inBaseline: 0 };
+const NO_COUNTS: EndedCounts = { sessions: 0, rewardSum: 0, rewardCount: 0, usable: 0, inBaseline: 0 };
 
-/** The stored request. It was parsed before it was stored, so this does not check it again. */
-export function requestIn(task: Pick<TaskRow, 'request'>): TaskRequest {
+/** The stored request of a task. It was checked before it was stored, so it is only parsed here. */
+export function requestOf(task: Pick<TaskRow, 'request'>): TaskRequest {
   return JSON.parse(task.request) as TaskRequest;
 }
 
 /**
- * Raises the counters of a task whose sessions have just ended, and draws the consequences in the same transaction: the
- * rest is cancelled when there are enough usable samples, `replace` gets a fresh sample in its place while refills are
- * left, and the task ends with its last session. The caller holds the task's lock.
+ * Ends a session: appends its result, whose cursor it resolves to, raises the counters of its task, and applies the consequences for
+ * the group as {@link countEnded} does. The caller holds the lock of the task, then that of the session.
  */
-export async function countEnded(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
+export async function endSession(
+  transaction: Transaction,
+  row: SessionRow,
+  ending: Ending & { readonly hasEvaluator: boolean },
+): Promise<number> {
+  const counts = countsOf(ending.summary, ending.hasEvaluator);
+  const [cursor] = await settleAll([
+    closeSession(transaction, row, ending),
+    countEnded(transaction, row.task_id, counts, counts.usable === 1 ? null : row),
+  ]);
+  return cursor;
+}
+
+/**
+ * Raises the counters of a task whose sessions have just ended, and applies the consequences in the same transaction: once there are
+ * enough usable samples the open sessions are cancelled, the unusable session `replace` is replaced by a new sample while refills
+ * are left, and the task ends with its last session. The caller holds the task's lock.
+ */
+async function countEnded(
+  transaction: Transaction,
   taskId: string,
   added: EndedCounts,
   replace: SessionRow | null = null,
 ): Promise<void> {
+  const { tables } = transaction;
   const task = await tables.tasks.addEnded(taskId, added);
   const open = task.total_sessions - task.completed_sessions;
-  if (task.status === 'running' && open > 0 && hasEnough(task)) {
+  if (task.status === 'running' && open > 0 && hasEnoughUsable(task)) {
     await tables.tasks.update(taskId, { status: 'cancelled', early_stopped: 1 });
-    effects.counted.push('early_stops');
-    await cancelBatch(context, tables, effects, { ...task, status: 'cancelled', early_stopped: 1 });
-  } else if (task.status === 'running' && replace !== null && task.refills_left > 0 && !hasEnough(task)) {
-    await refill(context, tables, effects, task, replace);
+    transaction.count('early_stops');
+    await cancelBatch(transaction, { ...task, status: 'cancelled', early_stopped: 1 });
+  } else if (task.status === 'running' && replace !== null && task.refills_left > 0 && !hasEnoughUsable(task)) {
+    await addRefill(transaction, task, replace);
   } else if (open === 0) {
-    await finishTask(context, tables, effects, task);
+    await finishTask(transaction, task);
   }
 }
 
-/** Whether the trainer has asked for no more usable samples than there are. */
-function hasEnough(task: TaskRow): boolean {
-  const least = requestIn(task).early_stop_min_usable_sessions;
+/** Whether the task has as many usable samples as its early stop requires. */
+function hasEnoughUsable(task: TaskRow): boolean {
+  const least = requestOf(task).early_stop_min_usable_sessions;
   return least !== null && task.usable_sessions >= least;
 }
 
-async function refill(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  task: TaskRow,
-  replaced: SessionRow,
-): Promise<void> {
+async function addRefill(transaction: Transaction, task: TaskRow, replaced: SessionRow): Promise<void> {
+  const { context, tables } = transaction;
   const nowMs = context.time.nowMs();
-  // Sample indexes are given out in order, and the task's lock is held: the next one is free.
+  // Sample indexes are assigned in order and the task is locked, so this one is free.
   const session = { session_id: context.newId('ses'), sample_index: task.total_sessions };
   await tables.sessions.insert(
     {
       task_id: task.task_id,
       trainer: task.trainer,
       priority: replaced.priority,
-      max_attempts: requestIn(task).max_attempts,
+      max_attempts: requestOf(task).max_attempts,
       not_before_ms: nowMs,
       queued_since_ms: nowMs,
       expected_ms: replaced.expected_ms,
@@ -75,76 +86,65 @@ async function refill(
     refilled: task.refilled + 1,
     refills_left: task.refills_left - 1,
   });
-  const fresh = { status: 'QUEUED', attempt: 1, epoch: 1, node_id: null, turns: 0, sampled_tokens: 0 } as const;
-  effects.sessionChanged({ ...replaced, ...session, ...fresh });
-  effects.counted.push('refills');
-  effects.topics.add('queue');
+  const initial = { status: 'QUEUED', attempt: 1, epoch: 1, node_id: null, turns: 0, sampled_tokens: 0 } as const;
+  transaction.sessionChanged({ ...replaced, ...session, ...initial });
+  transaction.count('refills');
+  transaction.wake('queue');
 }
 
 /**
- * Cancels a batch of a cancelled task's open sessions, leased ones first. They are terminal at once; nodes are told with
- * their next heartbeat. What is left, because there is more or because another transaction holds it, ends with a later batch.
- * Returns how many there were. The caller holds the task's lock.
+ * Cancels one batch of a cancelled task's open sessions, leased ones first, and returns how many there were. They are terminal
+ * immediately; nodes learn of it with their next heartbeat. Sessions that are left over, because there are more or because another
+ * transaction holds them, are ended by a later batch. The caller holds the task's lock.
  */
-export async function cancelBatch(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  task: TaskRow,
-): Promise<number> {
-  const rows = await tables.sessions.lockOpen(task.task_id, CANCEL_BATCH);
-  await cancelRows(context, tables, effects, task, rows, cancelReason(task));
-  if (task.completed_sessions + rows.length < task.total_sessions) effects.topics.add('cancelled');
+export async function cancelBatch(transaction: Transaction, task: TaskRow): Promise<number> {
+  const rows = await transaction.tables.sessions.lockOpen(task.task_id, CANCEL_BATCH);
+  await cancelRows(transaction, task, rows, cancelReason(task));
+  if (task.completed_sessions + rows.length < task.total_sessions) transaction.wake('cancelled');
   return rows.length;
 }
 
-/** Cancels open sessions of one task. The caller holds the task's lock, and the sessions'. */
+/** Cancels open sessions of one task. The caller holds the task's lock, and those of the sessions. */
 export async function cancelRows(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
+  transaction: Transaction,
   task: TaskRow,
   rows: readonly SessionRow[],
   reason: SessionError | null,
 ): Promise<void> {
-  const request = requestIn(task);
+  const request = requestOf(task);
   for (const row of rows) {
-    const leased = row.lease_expires_ms !== null;
-    await closeSession(context, tables, effects, row, {
+    const isLeased = row.lease_expires_ms !== null;
+    await closeSession(transaction, row, {
       summary: serverSummary(row, request, 'cancelled', reason),
       blobs: NO_BLOBS,
-      cancelRequested: leased,
+      cancelRequested: isLeased,
     });
-    if (leased && row.node_id !== null) effects.topics.add(`node:${row.node_id}`);
+    if (isLeased && row.node_id !== null) transaction.wake(`node:${row.node_id}`);
   }
   if (rows.length === 0) return;
-  await countEnded(context, tables, effects, task.task_id, { ...NOTHING_GAINED, sessions: rows.length });
+  await countEnded(transaction, task.task_id, { ...NO_COUNTS, sessions: rows.length });
 }
 
-/** What the sessions of a cancelled task are told; null: a trainer cancelled it. */
+/** The error that the sessions of a cancelled task report; `null` when a trainer cancelled the task. */
 export function cancelReason(task: TaskRow): SessionError | null {
   const error = { stage: null, details: {} };
   if (task.early_stopped === 1) {
     const message = `the task had enough usable samples (${task.usable_sessions}) before this one ended`;
     return { ...error, code: 'cancelled', message };
   }
-  // A trainer's cancel takes the deadline away.
+  // When a trainer cancels a task, its deadline is cleared.
   if (task.deadline_ms === null) return null;
-  const message = `the task had not ended within its deadline_seconds (${requestIn(task).deadline_seconds})`;
+  const message = `the task had not ended within its deadline_seconds (${requestOf(task).deadline_seconds})`;
   return { ...error, code: 'deadline_exceeded', message };
 }
 
-async function finishTask(
-  context: RolloutContext,
-  tables: StoreTables,
-  effects: Effects,
-  task: TaskRow,
-): Promise<void> {
-  // An early stop cancels the rest, but the task has reached what it was for.
+async function finishTask(transaction: Transaction, task: TaskRow): Promise<void> {
+  const { context, tables } = transaction;
+  // An early stop cancels the open sessions, but the task has what it was submitted for, so it counts as completed.
   const status: TaskState = task.status === 'running' || task.early_stopped === 1 ? 'completed' : 'cancelled';
   await tables.tasks.update(task.task_id, { status, ended_ms: context.time.nowMs() });
   const group = groupReport(task, await tables.sessions.unusable(task.task_id));
-  effects.events.push({ type: 'task.completed', task_id: task.task_id, status, group });
+  transaction.publish({ type: 'task.completed', task_id: task.task_id, status, group });
   if (task.callback_url === null) return;
   await tables.callbacks.insert({
     task_id: task.task_id,
@@ -154,10 +154,10 @@ async function finishTask(
     last_error: null,
     delivered_at: null,
   });
-  effects.topics.add('callbacks');
+  transaction.wake('callbacks');
 }
 
-/** What a trainer can use of a task's samples, and why not the others. */
+/** How many of a task's samples a trainer can use, and why it cannot use the others. */
 export function groupReport(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>): GroupReport {
   return {
     requested: task.total_sessions - task.refilled,

@@ -1,27 +1,31 @@
 import { createHash } from 'node:crypto';
+import { canonicalJson } from '../../core/canonical-json.ts';
 import { isoNow } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { SubmitReply, TaskRequest, TaskState } from '../../schema/index.ts';
+import type { SubmitReply, TaskRequest } from '../../schema/index.ts';
 import type { StoreTables, TaskRow } from '../../store/index.ts';
 import { checkCallbackUrl } from '../callbacks/address.ts';
-import { change, type RolloutContext } from '../context.ts';
+import type { RolloutContext } from '../context.ts';
 import { expectedMs } from '../sessions/durations.ts';
+import { runTransaction } from '../transaction.ts';
+import { shownState } from './views.ts';
 
 /**
- * Stores a task and queues its sessions. The same request again, by `task_id` or `idempotency_key`, is answered with the
- * first reply; a different one under either throws `conflict`.
+ * Stores a task and queues its sessions. A repeat of the same request, with the same `task_id` or `idempotency_key`, gets the first
+ * reply; a different request with either of them throws `conflict`.
  */
 export async function submitTask(context: RolloutContext, request: TaskRequest): Promise<SubmitReply> {
   checkEarlyStop(request);
   if (request.callback_url !== null) checkCallbackUrl(context.config, request.callback_url);
   await context.validateTask(request);
-  // A repeat is part of another trace perhaps, and the same request all the same.
-  const { traceparent: _, ...asked } = request;
-  const digest = createHash('sha256').update(canonicalJson(asked)).digest('hex');
-  return change(context, async (tables, effects) => {
+  // A repeat may be part of another trace and is still the same request.
+  const { traceparent: _, ...untraced } = request;
+  const digest = createHash('sha256').update(canonicalJson(untraced)).digest('hex');
+  return runTransaction(context, async (transaction) => {
+    const { tables } = transaction;
     await tables.tasks.reserve(request.task_id ?? null, request.idempotency_key ?? null);
     const known = await findTask(tables, request);
-    if (known !== undefined) return repeatedSubmit(tables, known, digest);
+    if (known !== undefined) return repeatedReply(tables, known, digest);
     const nowMs = context.time.nowMs();
     const taskId = request.task_id ?? context.newId('task');
     if (await tables.tombstones.has(taskId, nowMs)) {
@@ -58,7 +62,7 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
       {
         task_id: taskId,
         trainer: request.trainer,
-        expected_ms: await expectedMs(context, tables, request),
+        expected_ms: await expectedMs(transaction, request),
         priority: request.dispatch_priority,
         max_attempts: request.max_attempts,
         not_before_ms: nowMs,
@@ -67,8 +71,8 @@ export async function submitTask(context: RolloutContext, request: TaskRequest):
       },
       sessions,
     );
-    effects.events.push({ type: 'task.created', task_id: taskId, total_sessions: request.num_samples });
-    effects.topics.add('queue');
+    transaction.publish({ type: 'task.created', task_id: taskId, total_sessions: request.num_samples });
+    transaction.wake('queue');
     return {
       task_id: taskId,
       status: 'running' as const,
@@ -91,31 +95,14 @@ async function findTask(tables: StoreTables, request: TaskRequest): Promise<Task
   return tables.tasks.findByKey(request.idempotency_key);
 }
 
-async function repeatedSubmit(tables: StoreTables, known: TaskRow, digest: string): Promise<SubmitReply> {
+async function repeatedReply(tables: StoreTables, known: TaskRow, digest: string): Promise<SubmitReply> {
   if (known.digest !== digest) {
     throw new FloeError('conflict', `task ${known.task_id} was submitted with a different body`, {
       task_id: known.task_id,
     });
   }
-  // Refills come after the samples that were asked for, and were not in the first reply.
-  const asked = known.total_sessions - known.refilled;
-  const sessionIds = (await tables.sessions.idsOfTask(known.task_id)).slice(0, asked);
+  // Refills have the highest sample indexes. They were not part of the first reply.
+  const submitted = known.total_sessions - known.refilled;
+  const sessionIds = (await tables.sessions.idsOfTask(known.task_id)).slice(0, submitted);
   return { task_id: known.task_id, status: shownState(known), session_ids: sessionIds, duplicate: true };
-}
-
-/** What the world is told: an early stop still ends the rest of its sessions, and leaves a completed task. */
-export function shownState(task: TaskRow): TaskState {
-  return task.early_stopped === 1 && task.ended_ms === null ? 'running' : task.status;
-}
-
-export function unknownTask(taskId: string): FloeError {
-  return new FloeError('not_found', `task ${taskId} is not known`, { task_id: taskId });
-}
-
-/** JSON with sorted keys, so that the order in which a client writes fields does not matter. */
-function canonicalJson(value: unknown): string {
-  return JSON.stringify(value, (_, inner: unknown) => {
-    if (typeof inner !== 'object' || inner === null || Array.isArray(inner)) return inner;
-    return Object.fromEntries(Object.entries(inner).sort(([a], [b]) => (a < b ? -1 : 1)));
-  });
 }

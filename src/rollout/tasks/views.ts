@@ -1,18 +1,18 @@
-import type { SessionSummary, TaskStatus, TaskSummary, UnusableReason } from '../../schema/index.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { SessionSummary, TaskState, TaskStatus, TaskSummary, UnusableReason } from '../../schema/index.ts';
 import type { ResultWithSummary, TaskRow } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { groupReport } from './groups.ts';
-import { shownState, unknownTask } from './submit.ts';
 
-/** Results read in one go: a task may have 100,000 of them. */
+/** Results read by one query, because a task may have 100,000 of them. */
 const PAGE_RESULTS = 200;
-/** Of a task's finished sessions, what the reply to a cancel lists. */
+/** Most results that the reply to a cancellation lists. */
 const CANCEL_REPLY_RESULTS = 1000;
 
-/** A task as it is at one moment, but for its results. */
+/** The state of a task at one moment, without its results. */
 export type LoadedTask = {
   readonly head: Omit<TaskStatus, 'results'>;
-  /** The newest result of that moment. */
+  /** The newest result cursor at that moment. */
   readonly upToCursor: number;
 };
 
@@ -36,21 +36,27 @@ function taskHead(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>):
   };
 }
 
-/** The results of a task in the order in which they were finished. */
+/** The task state that clients see. While an early stop is still ending sessions, the task counts as running; then as completed. */
+export function shownState(task: TaskRow): TaskState {
+  return task.early_stopped === 1 && task.ended_ms === null ? 'running' : task.status;
+}
+
+/** The results of a task up to a cursor, in the order in which the sessions ended. */
 export async function* taskResults(
   context: RolloutContext,
-  { head, upToCursor }: { readonly head: { readonly task_id: string }; readonly upToCursor: number },
+  taskId: string,
+  upToCursor: number,
 ): AsyncGenerator<ResultWithSummary> {
   for (let after = 0; after < upToCursor; ) {
     const page = { after, limit: PAGE_RESULTS };
-    const rows = await context.store.read((tables) => tables.results.ofTask(head.task_id, page));
+    const rows = await context.store.read((tables) => tables.results.ofTask(taskId, page));
     yield* rows.filter((row) => row.cursor <= upToCursor);
     if (rows.length < PAGE_RESULTS) return;
     after = rows.at(-1)?.cursor ?? upToCursor;
   }
 }
 
-/** What a cancel is answered with: of a large task, only the first of its results. */
+/** The reply to a cancellation. Of a large task it lists only the first results. Throws `not_found`. */
 export async function cancelReply(context: RolloutContext, taskId: string): Promise<TaskStatus> {
   return context.store.read(async (tables) => {
     const task = await tables.tasks.get(taskId);
@@ -62,7 +68,7 @@ export async function cancelReply(context: RolloutContext, taskId: string): Prom
 }
 
 /** The status of a task that was cancelled before it was submitted. */
-export function unknownCancelled(taskId: string): TaskStatus {
+export function cancelledBeforeSubmit(taskId: string): TaskStatus {
   const group = { requested: 0, usable: 0, in_baseline: 0, unusable: {}, open: 0, refilled: 0, early_stopped: false };
   return { task_id: taskId, status: 'cancelled', total_sessions: 0, completed_sessions: 0, group, results: [] };
 }
@@ -77,4 +83,8 @@ export function taskSummary(task: TaskRow): TaskSummary {
     completed_sessions: task.completed_sessions,
     mean_reward: task.reward_count === 0 ? null : task.reward_sum / task.reward_count,
   };
+}
+
+export function unknownTask(taskId: string): FloeError {
+  return new FloeError('not_found', `task ${taskId} is not known`, { task_id: taskId });
 }

@@ -439,7 +439,7 @@ describe('where callbacks may go', () => {
     );
     expect(await resolve(local, '10.0.0.1')).toMatch(/not loopback/);
     expect(await resolve(open, '169.254.169.254')).toMatch(/link-local/);
-    expect(await resolve(open, 'localhost')).toMatch(/own machine/);
+    expect(await resolve(open, 'localhost')).toMatch(/machine of this server/);
   });
 
   test('a name that is bound anew to the metadata service is not connected to', async () => {
@@ -456,7 +456,7 @@ describe('where callbacks may go', () => {
     expect(seen).toEqual([
       [{ address: '10.0.0.7', family: 4 }],
       expect.stringMatching(/link-local/),
-      expect.stringMatching(/own machine/),
+      expect.stringMatching(/machine of this server/),
       expect.stringMatching(/link-local/),
       'trainer.example has no address',
     ]);

@@ -89,7 +89,7 @@ test('a client that does not read is dropped and the others go on', async () => 
     otherServer.announce(JSON.stringify({ events, topics: [] }));
     await reading.until(last.task_id);
   }
-  expect(warnings).toEqual(['dropped an event stream whose client reads too slowly']);
+  expect(warnings).toEqual(['closed an event stream because its client reads too slowly']);
   stuck.socket.resume();
   await closed;
   reading.socket.destroy();

@@ -5,7 +5,7 @@ import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ENVELOPE_TYPE } from '../../../src/core/envelope.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
-import { watchBody } from '../../../src/rollout/http/body-watch.ts';
+import { watchBody } from '../../../src/rollout/http/request-bodies.ts';
 import type { RolloutConfigInput } from '../../../src/rollout/index.ts';
 import type { RolloutStatus } from '../../../src/schema/index.ts';
 import { METRICS, REGISTRATION, type Running, summaryOf, task, Workbench } from '../workbench.ts';

@@ -83,7 +83,7 @@ test('a new process takes over: what the older one held is queued at once, and i
       status: 409,
       body: { error: { code: 'conflict', details: { field: 'instance' } } },
     });
-    expect(refused.body.error.message).toContain('give each node an id of its own');
+    expect(refused.body.error.message).toContain('give each its own node id');
   }
   expect((await newer.leases(5)).map((lease) => lease.epoch)).toEqual([2, 2]);
   expect((await status()).counters).toMatchObject({ takeovers: 1, stale_processes: 2, retries: 2, stale_results: 1 });

@@ -1,21 +1,20 @@
 import { describe, expect, test } from 'vitest';
 import { StageMeans } from '../../../src/rollout/sessions/stage-means.ts';
-import { bottleneckOf, type Facts, type WorkingNode } from '../../../src/rollout/status/bottleneck.ts';
-import { poolHints } from '../../../src/rollout/status/pool-hints.ts';
+import { bottleneckOf, type NodeFacts, poolHints, type ServiceFacts } from '../../../src/rollout/status/bottleneck.ts';
 import type { EngineInfo, NodeInfo, NodeStageMetrics } from '../../../src/schema/index.ts';
 import { METRICS, REGISTRATION, summaryOf } from '../workbench.ts';
 
 const engine = (fields: Partial<EngineInfo> = {}): EngineInfo =>
   ({ engine_id: 'e1', healthy: true, inflight: 0, max_concurrency: 8, ...fields }) as EngineInfo;
 
-const reported = (...info: EngineInfo[]): NonNullable<WorkingNode['engines']> => ({
+const reported = (...info: EngineInfo[]): NonNullable<NodeFacts['engines']> => ({
   revision: 0,
   heard: 0,
   info,
   problems: [],
 });
 
-function node(metrics: Partial<NodeStageMetrics> = {}, fields: Partial<WorkingNode> = {}): WorkingNode {
+function node(metrics: Partial<NodeStageMetrics> = {}, fields: Partial<NodeFacts> = {}): NodeFacts {
   return {
     ...REGISTRATION,
     node_id: 'n1',
@@ -29,7 +28,7 @@ function node(metrics: Partial<NodeStageMetrics> = {}, fields: Partial<WorkingNo
 }
 
 /** 9 sessions wait and a node has room for them. */
-function facts(fields: Partial<Facts> = {}): Facts {
+function facts(fields: Partial<ServiceFacts> = {}): ServiceFacts {
   return {
     storeFailure: null,
     queued: 9,
@@ -45,7 +44,7 @@ function facts(fields: Partial<Facts> = {}): Facts {
 const BUSY_RUN = { run_inflight: 4, ready_depth: 2, init_inflight: 4 };
 
 describe('the bottleneck is', () => {
-  const cases: [string, Partial<Facts>, string | null, RegExp][] = [
+  const cases: [string, Partial<ServiceFacts>, string | null, RegExp][] = [
     ['nothing while nodes have room', {}, null, /./],
     ['nothing when no work is there', { queued: 0, live: 0 }, null, /./],
     [
@@ -59,21 +58,21 @@ describe('the bottleneck is', () => {
       'nodes that are silent or drain',
       { nodes: [node({}, { healthy: false }), node({}, { draining: true })] },
       'nodes',
-      /of 2 nodes 1 drain/,
+      /of 2 nodes 1 are draining/,
     ],
     ['paused engines', { enginesPaused: true, queued: 0 }, 'engines', /paused/],
     [
       'nodes that take nothing for now',
       { nodes: [node({}, { refuses: 'its disk is full' }), node({}, { healthy: false })] },
       'nodes',
-      /node n1 takes none: its disk is full/,
+      /node n1 accepts none: its disk is full/,
     ],
     ['no engine at all', { nodes: [node({}, { engines: reported() })] }, 'engines', /no node has an engine/],
     [
       'engines of which none answers',
       { nodes: [node(BUSY_RUN, { engines: reported(engine({ healthy: false })) })] },
       'engines',
-      /none of the 1 engines answers/,
+      /none of the 1 engines responds/,
     ],
     [
       'engines that take no further calls',

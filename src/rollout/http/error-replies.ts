@@ -4,7 +4,7 @@ import { FloeError } from '../../core/errors.ts';
 import type { ErrorReply } from '../../schema/index.ts';
 import type { RolloutLog } from '../context.ts';
 
-/** Seconds after which a client that was told to come back may do so. */
+/** Default of the `retry-after` header. */
 const RETRY_AFTER_SECONDS = 1;
 
 export function errorBody(error: FloeError): ErrorReply {
@@ -13,11 +13,14 @@ export function errorBody(error: FloeError): ErrorReply {
   };
 }
 
-/** Answers with the error's status and body. What was not raised on purpose is logged and shown as `internal` without its text. */
-export function sendFailure(thrown: unknown, request: FastifyRequest, reply: FastifyReply, log: RolloutLog): void {
-  const error = FloeError.is(thrown) ? thrown : fromFramework(thrown);
+/** Answers with the error's status and body. An unexpected error is logged, and answered as `internal` without its text. */
+export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply, log: RolloutLog): void {
+  const error = FloeError.is(thrown) ? thrown : errorFromFastify(thrown);
   if (error.code === 'internal') {
-    log.error({ err: thrown, method: request.method, route: request.routeOptions.url ?? null }, 'a request failed');
+    log.error(
+      { err: thrown, method: request.method, route: request.routeOptions.url ?? null },
+      'a request failed because of a defect',
+    );
   }
   if (error.status === 401) reply.header('www-authenticate', 'Bearer');
   if (error.status === 429 || error.status === 503) {
@@ -30,8 +33,8 @@ export function sendFailure(thrown: unknown, request: FastifyRequest, reply: Fas
     .send(JSON.stringify(errorBody(error)));
 }
 
-/** fastify marks what the client did wrong with a status of 4xx. */
-function fromFramework(thrown: unknown): FloeError {
+/** fastify gives its own errors a status code: 4xx for a mistake of the client, 503 while it closes. */
+function errorFromFastify(thrown: unknown): FloeError {
   const fields =
     typeof thrown === 'object' && thrown !== null ? (thrown as { statusCode?: unknown; message?: unknown }) : {};
   const message = typeof fields.message === 'string' ? fields.message : 'malformed request';
@@ -43,15 +46,16 @@ function fromFramework(thrown: unknown): FloeError {
   return new FloeError('internal', 'a defect in floe; see the log of the server', {}, thrown);
 }
 
+/** The part of a socket that is needed. */
 type Refusable = { readonly writable: boolean; end(text: string): unknown; destroy(): unknown };
 
-/** Answers where there is no request to answer, or not all of one, and closes the connection. */
+/** Answers a connection that has not sent a complete request, and closes it. */
 export function refuseConnection(socket: Refusable, status: 400 | 408 | 431, message: string): void {
   if (!socket.writable) {
     socket.destroy();
     return;
   }
-  // What came too slowly once may come in time the next time.
+  // A slow request may succeed when it is retried, so it gets a retryable code.
   const code = status === 408 ? 'deadline_exceeded' : 'bad_request';
   const body = JSON.stringify(errorBody(new FloeError(code, message)));
   const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\ncontent-type: application/json`;

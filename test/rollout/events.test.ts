@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest';
-import { EventBus } from '../../src/rollout/event-bus.ts';
-import { EventFeed } from '../../src/rollout/event-feed.ts';
+import { EventBus, EventFeed } from '../../src/rollout/events.ts';
 
 test('events keep their numbers while the oldest are forgotten to stay within the limit', () => {
   const bus = new EventBus();

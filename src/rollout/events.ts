@@ -1,0 +1,72 @@
+import { MIB } from '../core/bytes.ts';
+import type { RolloutEvent } from '../schema/index.ts';
+
+/** Passes committed events to its listeners, in the order of their commits. A listener must not throw. */
+export class EventBus {
+  private readonly listeners = new Set<(event: RolloutEvent) => void>();
+
+  /** Calls `listener` with every event from now on. Returns a function that ends the subscription. */
+  subscribe(listener: (event: RolloutEvent) => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  publish(event: RolloutEvent): void {
+    for (const listener of this.listeners) listener(event);
+  }
+}
+
+/** Size of the event texts that are kept for slow clients, shared by all of them. A burst such as the cancellation of a large task is smaller. */
+const DEFAULT_LIMIT_BYTES = 16 * MIB;
+
+/**
+ * The newest events as server-sent-event text, numbered from 0. Every client reads from this one buffer at its own pace, so a
+ * slow or stuck client costs no additional memory.
+ */
+export class EventFeed {
+  private readonly limitBytes: number;
+  private texts: string[] = [];
+  private firstNumber = 0;
+  private bytes = 0;
+  private readonly listeners = new Set<() => void>();
+
+  constructor(bus: EventBus, limitBytes = DEFAULT_LIMIT_BYTES) {
+    this.limitBytes = limitBytes;
+    bus.subscribe((event) => this.append(event));
+  }
+
+  /** The number that the next event will have. */
+  get end(): number {
+    return this.firstNumber + this.texts.length;
+  }
+
+  /** The text of the event with that number; `null` when it is no longer kept, `undefined` when it has not happened yet. */
+  at(number: number): string | null | undefined {
+    return number < this.firstNumber ? null : this.texts[number - this.firstNumber];
+  }
+
+  /** Calls `listener` after each event. Returns a function that ends the subscription. */
+  subscribe(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  private append(event: RolloutEvent): void {
+    const text = `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`;
+    this.texts.push(text);
+    this.bytes += text.length;
+    if (this.bytes > this.limitBytes) this.dropOldest();
+    for (const listener of this.listeners) listener();
+  }
+
+  /** Drops half of the buffer in one step, because dropping single events would copy the rest of the array each time. */
+  private dropOldest(): void {
+    let count = 0;
+    while (this.bytes > this.limitBytes / 2 && count < this.texts.length) {
+      this.bytes -= this.texts[count]?.length ?? 0;
+      count++;
+    }
+    this.texts = this.texts.slice(count);
+    this.firstNumber += count;
+  }
+}
