@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { isoNow } from '../../core/clock.ts';
-import { engineIdOf } from '../../core/ids.ts';
 import { FloeError } from '../../core/errors.ts';
+import { engineIdOf } from '../../core/ids.ts';
 import type { EngineChange, EngineSpec, PauseMode } from '../../schema/index.ts';
 import type { EngineStateRow, NodeRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';

@@ -2,7 +2,7 @@ import type { AddressInfo, Server, Socket } from 'node:net';
 import type { Server as TlsServer } from 'node:tls';
 import type { FastifyInstance } from 'fastify';
 import { asFloeError, FloeError } from '../../core/errors.ts';
-import { watchTls, readTls, type TlsFiles, type TlsMaterial } from '../../core/tls-files.ts';
+import { readTls, type TlsFiles, type TlsMaterial, watchTls } from '../../core/tls-files.ts';
 import type { RolloutConfig } from '../config.ts';
 import type { RolloutContext } from '../context.ts';
 import type { Face, RouteName } from './api.ts';

@@ -1,7 +1,7 @@
-import { settleAll } from '../../core/promises.ts';
 import { KIB } from '../../core/bytes.ts';
 import { isoNow } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import { settleAll } from '../../core/promises.ts';
 import { isTerminal } from '../../core/session-state.ts';
 import type { DeliveryReply, PartialReply, SessionSummary } from '../../schema/index.ts';
 import type { DeliveryRow, ResultBlobs, SessionRow, StoreTables, TaskRow } from '../../store/index.ts';
@@ -42,7 +42,10 @@ export async function deliverResult(context: RolloutContext, nodeId: string, bod
     const delivery = await store(context, decoded);
     return await runTransaction(context, async (transaction) => {
       const { tables } = transaction;
-      const [task, row] = await settleAll([tables.tasks.lock(summary.task_id), tables.sessions.lock(summary.session_id)]);
+      const [task, row] = await settleAll([
+        tables.tasks.lock(summary.task_id),
+        tables.sessions.lock(summary.session_id),
+      ]);
       const checked = await check(tables, nodeId, summary, row, task, delivery.digest);
       if (checked.kind === 'repeated') return checked.reply;
       return accept(transaction, checked, delivery);

@@ -1,6 +1,6 @@
-import { settleAll } from '../../core/promises.ts';
 import { isoNow } from '../../core/clock.ts';
 import { OUTCOMES, policyOf, unusableReason } from '../../core/outcomes.ts';
+import { settleAll } from '../../core/promises.ts';
 import { transition } from '../../core/session-state.ts';
 import { sessionSummary } from '../../core/session-summary.ts';
 import type { Outcome, SessionError, SessionSummary, TaskRequest } from '../../schema/index.ts';

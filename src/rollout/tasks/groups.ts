@@ -1,5 +1,5 @@
-import { settleAll } from '../../core/promises.ts';
 import { isoNow } from '../../core/clock.ts';
+import { settleAll } from '../../core/promises.ts';
 import type { GroupReport, SessionError, TaskRequest, TaskState, UnusableReason } from '../../schema/index.ts';
 import type { EndedCounts, SessionRow, TaskRow } from '../../store/index.ts';
 import { closeSession, countsOf, type Ending, NO_BLOBS, serverSummary } from '../sessions/end.ts';
