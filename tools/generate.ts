@@ -11,7 +11,7 @@ import { configurationPage } from '../src/cli/config-file.ts';
 import { ERROR_TABLE } from '../src/core/errors.ts';
 import { packageRoot } from '../src/core/package-root.ts';
 import { clusterReference } from '../src/deployment/reference.ts';
-import { createGatewayMetrics } from '../src/observe/metrics.ts';
+import { createGatewayMetrics } from '../src/observe/gateway-metrics.ts';
 import { ServerMetrics } from '../src/observe/server-metrics.ts';
 import { openApi } from '../src/rollout/index.ts';
 import { COUNTERS } from '../src/rollout/status/counters.ts';

@@ -67,7 +67,7 @@ async function openServer(
       metricsRegistry: metrics,
       validateTask: createTaskCheck(harnessRegistry(), evaluatorRegistry(), customBuilders),
     });
-    metrics.follow(server);
+    metrics.observe(server);
     const urls = await server.listen();
     return {
       ...urls,

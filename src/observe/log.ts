@@ -2,7 +2,7 @@ import { type DestinationStream, type Logger, pino } from 'pino';
 
 export type { Logger };
 
-/** Names under which secrets are held anywhere in floe. */
+/** Names of fields that may hold a secret anywhere in floe. */
 const SECRET_KEYS: ReadonlySet<string> = new Set([
   'token',
   'tokens',
@@ -14,22 +14,22 @@ const SECRET_KEYS: ReadonlySet<string> = new Set([
   'callback_secrets',
 ]);
 const CENSOR = '[redacted]';
-/** Deeper than anything that is logged. */
+/** Deeper than any object that floe logs. */
 const MAX_DEPTH = 4;
 
 /**
- * Structured log lines on stderr, one per state change. Keys that could hold a secret are redacted by name; prompt text
- * is never logged. With `destination`, lines go there.
+ * Creates a logger that writes JSON lines to `destination`, by default stderr. Fields that could hold a secret are redacted by name;
+ * prompt text is never logged.
  */
 export function createLogger(name: string, level: string, destination?: DestinationStream): Logger {
   return pino(
     {
       name,
       level,
-      // pino's own redaction tries every path on every line, which costs several times as much as the line.
+      // pino's own redaction tries every path on every line, which costs several times as much as writing the line.
       formatters: { log: redacted },
       serializers: {
-        // What a child logger adds to its lines goes through these alone; it adds no objects.
+        // Fields of child loggers pass only through these serializers; none of them is an object.
         ...Object.fromEntries([...SECRET_KEYS].map((key) => [key, () => CENSOR])),
         err: (error: Error) => redacted(pino.stdSerializers.err(error)),
       },
@@ -41,7 +41,7 @@ export function createLogger(name: string, level: string, destination?: Destinat
 
 export const silentLogger: Logger = pino({ level: 'silent' });
 
-/** The object itself where it holds no secret, else a copy without. */
+/** Returns `fields` itself when it holds no secret, and otherwise a copy with secrets replaced. */
 function redacted<T extends object>(fields: T, depth = MAX_DEPTH): T {
   let copy: Record<string, unknown> | null = null;
   for (const [key, value] of Object.entries(fields)) {
@@ -54,7 +54,7 @@ function redacted<T extends object>(fields: T, depth = MAX_DEPTH): T {
 }
 
 function redactedValue(value: unknown, depth: number): unknown {
-  // An error is made readable by its serializer, and redacted there.
+  // Errors are serialized and redacted by their own serializer.
   if (depth === 0 || typeof value !== 'object' || value === null || value instanceof Error) return value;
   return redacted(value, depth);
 }

@@ -1,22 +1,22 @@
 import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client';
 import { nodeState, type RolloutEvent, type RolloutStatus } from '../schema/index.ts';
 
-/** Of trainers with a name of their own in labels; the rest is added up as `other`, so that names cannot blow metrics up. */
+/** At most this many trainers get a label value of their own; the rest are summed as `other`, so that trainer names cannot multiply series without limit. */
 const MAX_TRAINERS = 50;
 
-/** What is measured: a rollout server. */
-export type MeasuredServer = {
+/** The part of a rollout server that its metrics are computed from. */
+type MeasuredServer = {
   status(): Promise<RolloutStatus>;
   subscribe(listener: (event: RolloutEvent) => void): () => void;
 };
 
-/** The rollout server's metric set, computed from its status when it is scraped. Labels are bounded: never an id of a session or task. */
+/** The rollout server's metrics, computed from its status at each scrape. Label values are bounded: they never hold the id of a session or task. */
 export class ServerMetrics {
   readonly registry = new Registry();
   private readonly registers = [this.registry];
   private readonly outcomes = new Counter({
     name: 'floe_server_sessions_ended_total',
-    help: 'Sessions that ended, by outcome, as this server has seen',
+    help: 'Sessions that ended, by outcome, as seen by this server process',
     labelNames: ['outcome'],
     registers: this.registers,
   });
@@ -26,18 +26,23 @@ export class ServerMetrics {
     'trainer',
     'state',
   ]);
-  private readonly uncollected = this.gauge('uncollected_results', 'Results that their trainer has not collected', [
+  private readonly uncollected = this.gauge('uncollected_results', 'Results that their trainer has not collected yet', [
     'trainer',
   ]);
-  private readonly uncollectedBytes = this.gauge('uncollected_bytes', 'Bytes of those results', ['trainer']);
-  private readonly nodes = this.gauge('nodes', 'Nodes: healthy, refusing, draining or silent', ['state']);
-  private readonly slots = this.gauge('stage_slots', 'Slots of the stage pools of all healthy nodes: used and size', [
-    'stage',
-    'state',
-  ]);
-  private readonly callbacks = this.gauge('undelivered_callbacks', 'Callbacks that are not acknowledged', []);
-  private readonly holding = this.gauge('holding_back', 'Work that waits for a limit now', ['limit']);
-  private readonly bottleneck = this.gauge('bottleneck', '1 for what holds the most work back now', ['name']);
+  private readonly uncollectedBytes = this.gauge(
+    'uncollected_bytes',
+    'Bytes of the results that their trainer has not collected yet',
+    ['trainer'],
+  );
+  private readonly nodes = this.gauge('nodes', 'Nodes by state: healthy, refusing, draining or silent', ['state']);
+  private readonly slots = this.gauge(
+    'stage_slots',
+    'Slots of the stage pools of all healthy nodes by state: used and size',
+    ['stage', 'state'],
+  );
+  private readonly callbacks = this.gauge('undelivered_callbacks', 'Callbacks that are not acknowledged yet', []);
+  private readonly holding = this.gauge('holding_back', 'Sessions that wait because of a limit, by limit', ['limit']);
+  private readonly bottleneck = this.gauge('bottleneck', '1 for the limit that delays the most sessions now', ['name']);
   private readonly counters = new Map<string, Counter>();
   private server: MeasuredServer | null = null;
 
@@ -49,8 +54,8 @@ export class ServerMetrics {
     return this.registry.contentType;
   }
 
-  /** Measures this server from now on. */
-  follow(server: MeasuredServer): void {
+  /** Computes the metrics from `server` from now on. */
+  observe(server: MeasuredServer): void {
     this.server = server;
     server.subscribe((event) => {
       if (event.type === 'session.state_changed' && event.outcome !== null)
@@ -59,24 +64,24 @@ export class ServerMetrics {
   }
 
   async metrics(): Promise<string> {
-    if (this.server !== null) this.take(await this.server.status());
+    if (this.server !== null) this.update(await this.server.status());
     return this.registry.metrics();
   }
 
-  private take(status: RolloutStatus): void {
+  private update(status: RolloutStatus): void {
     set(this.sessions, 'status', status.sessions);
     set(this.tasks, 'status', status.tasks);
-    this.takeTrainers(status.trainers);
-    this.takeNodes(status.nodes);
+    this.updateTrainers(status.trainers);
+    this.updateNodes(status.nodes);
     this.callbacks.set(status.undelivered_callbacks);
     this.holding.reset();
     for (const { limit, count } of status.holding_back) this.holding.inc({ limit }, count);
     this.bottleneck.reset();
     if (status.bottleneck !== null) this.bottleneck.set({ name: status.bottleneck.name }, 1);
-    for (const [name, value] of Object.entries(status.counters)) this.count(name, value);
+    for (const [name, value] of Object.entries(status.counters)) this.updateCounter(name, value);
   }
 
-  private takeTrainers(trainers: RolloutStatus['trainers']): void {
+  private updateTrainers(trainers: RolloutStatus['trainers']): void {
     for (const gauge of [this.trainers, this.uncollected, this.uncollectedBytes]) gauge.reset();
     for (const [i, one] of trainers.entries()) {
       const trainer = i < MAX_TRAINERS ? one.trainer : 'other';
@@ -87,7 +92,7 @@ export class ServerMetrics {
     }
   }
 
-  private takeNodes(nodes: RolloutStatus['nodes']): void {
+  private updateNodes(nodes: RolloutStatus['nodes']): void {
     this.nodes.reset();
     this.slots.reset();
     for (const node of nodes) {
@@ -107,7 +112,7 @@ export class ServerMetrics {
     }
   }
 
-  private count(name: string, value: number): void {
+  private updateCounter(name: string, value: number): void {
     const known = this.counters.get(name);
     const counter =
       known ??

@@ -1,39 +1,54 @@
 import { request } from 'undici';
+import { abortAfter } from '../core/abort.ts';
 import type { Clock } from '../core/clock.ts';
 import { asFloeError } from '../core/errors.ts';
-import type { SpanAttributes } from '../core/tracing.ts';
+import type { SpanAttributes, SpanKind } from '../core/tracing.ts';
 import type { Logger } from './log.ts';
-import { otlpRequest } from './otlp.ts';
-import type { FinishedSpan } from './recording-tracer.ts';
 
-/** A collector wants few large requests; people who look at a trace do not want to wait. */
-const EXPORT_EVERY_MS = 2_000;
+/** A collector handles few large requests best, but a person who opens a trace should not wait long for its last spans. */
+const EXPORT_INTERVAL_MS = 2_000;
 const BATCH_SPANS = 512;
-/** Beyond this a collector is away for long; memory is worth more than its spans. About 4 MB. */
-const MAX_WAITING_SPANS = 8_192;
-/** A process that closes waits for it. */
-const TIMEOUT_MS = 5_000;
+/** About 4 MB. When more spans wait the collector has been unreachable for long, and memory matters more than its spans. */
+const MAX_QUEUED_SPANS = 8_192;
+/** A closing process waits this long for its last batch. */
+const EXPORT_TIMEOUT_MS = 5_000;
+
+/** A span that has ended. Times are Unix milliseconds. */
+export type FinishedSpan = {
+  readonly traceId: string;
+  readonly spanId: string;
+  /** `null` at the top of a trace. */
+  readonly parentSpanId: string | null;
+  readonly name: string;
+  readonly kind: SpanKind;
+  readonly startMs: number;
+  readonly endMs: number;
+  readonly attributes: SpanAttributes;
+  /** The message of the failure; `null` after success. */
+  readonly error: string | null;
+};
 
 export type SpanExporterOptions = {
-  /** Where spans go: the whole address, path included. */
+  /** The collector's whole address, path included. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
-  /** Which process they are of. */
+  /** Attributes of the process that the spans come from. */
   readonly resource: SpanAttributes;
   readonly clock: Clock;
   readonly log: Logger;
 };
 
 /**
- * Sends spans to an OpenTelemetry collector, some at a time. A batch that the collector does not take is tried again with the
- * next ones, as long as there is room; what there is no room for is dropped and counted, since work never waits for its traces.
+ * Sends spans in batches to an OpenTelemetry collector. A batch that the collector rejects is sent once more with the next ones, as long
+ * as the queue has capacity. Spans beyond that are dropped and counted, because sessions never wait for their traces. The reasons
+ * not to use OpenTelemetry's SDK, with figures, are in docs/decisions/0017-spans-without-the-sdk.md.
  */
 export class SpanExporter {
   private readonly options: SpanExporterOptions;
-  private waiting: FinishedSpan[] = [];
+  private queue: FinishedSpan[] = [];
   private sending: Promise<void> | null = null;
   private cancelTimer: (() => void) | null = null;
-  /** The last try failed. */
+  /** Whether the last export failed. */
   private failing = false;
   private dropped = 0;
   private closed = false;
@@ -48,26 +63,26 @@ export class SpanExporter {
   }
 
   add(span: FinishedSpan): void {
-    if (this.closed || this.waiting.length >= MAX_WAITING_SPANS) {
+    if (this.closed || this.queue.length >= MAX_QUEUED_SPANS) {
       this.dropped++;
       return;
     }
-    this.waiting.push(span);
-    if (this.waiting.length >= BATCH_SPANS && !this.failing) this.sendSoon(0);
-    else this.cancelTimer ??= this.options.clock.schedule(EXPORT_EVERY_MS, () => this.send());
+    this.queue.push(span);
+    if (this.queue.length >= BATCH_SPANS && !this.failing) this.scheduleSend(0);
+    else this.cancelTimer ??= this.options.clock.schedule(EXPORT_INTERVAL_MS, () => this.send());
   }
 
-  /** Sends what waits, once, and takes no more. */
+  /** Sends the queue once and accepts no more spans. */
   async close(): Promise<void> {
     this.closed = true;
     this.cancelTimer?.();
     await this.sending;
-    await this.sendAll();
-    this.dropped += this.waiting.length;
-    this.waiting = [];
+    await this.sendQueue();
+    this.dropped += this.queue.length;
+    this.queue = [];
   }
 
-  private sendSoon(delayMs: number): void {
+  private scheduleSend(delayMs: number): void {
     if (this.sending !== null) return;
     this.cancelTimer?.();
     this.cancelTimer = this.options.clock.schedule(delayMs, () => this.send());
@@ -75,58 +90,111 @@ export class SpanExporter {
 
   private send(): void {
     this.cancelTimer = null;
-    this.sending ??= this.sendAll().finally(() => {
+    this.sending ??= this.sendQueue().finally(() => {
       this.sending = null;
-      if (this.waiting.length > 0 && !this.closed) this.sendSoon(EXPORT_EVERY_MS);
+      if (this.queue.length > 0 && !this.closed) this.scheduleSend(EXPORT_INTERVAL_MS);
     });
   }
 
-  private async sendAll(): Promise<void> {
-    while (this.waiting.length > 0) {
-      const batch = this.waiting.splice(0, BATCH_SPANS);
-      const refused = await this.post(batch);
-      this.tellHealth(refused);
-      if (refused === null) continue;
-      this.keep(batch);
+  private async sendQueue(): Promise<void> {
+    while (this.queue.length > 0) {
+      const batch = this.queue.splice(0, BATCH_SPANS);
+      const problem = await this.post(batch);
+      this.logChange(problem);
+      if (problem === null) continue;
+      this.requeue(batch);
       return;
     }
   }
 
-  /** Once for each change, not with every try. */
-  private tellHealth(problem: string | null): void {
+  /** Logs when exports begin to fail and when they succeed once more, not every try. */
+  private logChange(problem: string | null): void {
     const { log } = this.options;
-    // What else an address may hold is nobody's business.
+    // The rest of the address may hold secrets.
     const url = new URL(this.options.url).origin;
-    if (problem !== null && !this.failing) log.warn({ url, error: problem }, 'the trace collector takes no spans');
-    if (problem === null && this.failing)
-      log.info({ url, dropped: this.dropped }, 'the trace collector takes spans again');
+    if (problem !== null && !this.failing) {
+      log.warn({ url, error: problem }, 'the trace collector does not accept spans; they wait in memory');
+    }
+    if (problem === null && this.failing) {
+      log.info({ url, dropped: this.dropped }, 'the trace collector accepts spans again');
+    }
     this.failing = problem !== null;
   }
 
-  private keep(batch: FinishedSpan[]): void {
-    const room = MAX_WAITING_SPANS - this.waiting.length;
-    this.dropped += Math.max(0, batch.length - room);
-    this.waiting = [...batch.slice(0, room), ...this.waiting];
+  private requeue(batch: FinishedSpan[]): void {
+    const capacity = MAX_QUEUED_SPANS - this.queue.length;
+    this.dropped += Math.max(0, batch.length - capacity);
+    this.queue = [...batch.slice(0, capacity), ...this.queue];
   }
 
-  /** Null when the collector has the batch; otherwise why not. */
+  /** Returns why the collector did not accept the batch; `null` when it did. */
   private async post(batch: readonly FinishedSpan[]): Promise<string | null> {
     const { url, headers, resource, clock } = this.options;
-    const deadline = new AbortController();
-    const cancel = clock.schedule(TIMEOUT_MS, () => deadline.abort(new Error(`no answer within ${TIMEOUT_MS} ms`)));
+    const limited = abortAfter(clock, EXPORT_TIMEOUT_MS, () => new Error(`no reply within ${EXPORT_TIMEOUT_MS} ms`));
     try {
       const reply = await request(url, {
         method: 'POST',
         headers: { ...headers, 'content-type': 'application/json' },
-        body: JSON.stringify(otlpRequest(resource, batch)),
-        signal: deadline.signal,
+        body: JSON.stringify(exportRequest(resource, batch)),
+        signal: limited.signal,
       });
       await reply.body.dump();
-      return reply.statusCode >= 200 && reply.statusCode < 300 ? null : `it answered with status ${reply.statusCode}`;
+      return reply.statusCode >= 200 && reply.statusCode < 300 ? null : `it replied with status ${reply.statusCode}`;
     } catch (thrown) {
       return asFloeError(thrown, 'peer_unreachable').message;
     } finally {
-      cancel();
+      limited.release();
     }
   }
+}
+
+/** Values of OTLP's `SpanKind`. */
+const OTLP_KINDS = { internal: 1, client: 3 } as const;
+/** OTLP's `STATUS_CODE_ERROR`. */
+const OTLP_STATUS_ERROR = 2;
+
+const NANOS_PER_MS = 1_000_000n;
+
+/** An `ExportTraceServiceRequest` of OTLP 1.x in its JSON form. `resource` describes the process that the spans come from. */
+function exportRequest(resource: SpanAttributes, spans: readonly FinishedSpan[]): object {
+  return {
+    resourceSpans: [
+      {
+        resource: { attributes: keyValues(resource) },
+        scopeSpans: [{ scope: { name: 'floe' }, spans: spans.map(otlpSpan) }],
+      },
+    ],
+  };
+}
+
+function otlpSpan(span: FinishedSpan): object {
+  return {
+    traceId: span.traceId,
+    spanId: span.spanId,
+    ...(span.parentSpanId === null ? {} : { parentSpanId: span.parentSpanId }),
+    name: span.name,
+    kind: OTLP_KINDS[span.kind],
+    startTimeUnixNano: nanos(span.startMs),
+    endTimeUnixNano: nanos(span.endMs),
+    attributes: keyValues(span.attributes),
+    ...(span.error === null ? {} : { status: { code: OTLP_STATUS_ERROR, message: span.error } }),
+  };
+}
+
+/** 64-bit integers are strings in OTLP's JSON, because a number above 2^53 would lose its last digits. */
+function nanos(ms: number): string {
+  const whole = Math.floor(ms);
+  return String(BigInt(whole) * NANOS_PER_MS + BigInt(Math.floor((ms - whole) * Number(NANOS_PER_MS))));
+}
+
+function keyValues(attributes: SpanAttributes): object[] {
+  return Object.entries(attributes).flatMap(([key, value]) =>
+    value === null ? [] : [{ key, value: anyValue(value) }],
+  );
+}
+
+function anyValue(value: string | number | boolean): object {
+  if (typeof value === 'string') return { stringValue: value };
+  if (typeof value === 'boolean') return { boolValue: value };
+  return Number.isSafeInteger(value) ? { intValue: String(value) } : { doubleValue: value };
 }

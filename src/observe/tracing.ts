@@ -1,13 +1,25 @@
+import { randomBytes } from 'node:crypto';
 import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import { passThroughTracer, type SpanAttributes, type Tracer } from '../core/tracing.ts';
+import {
+  formatTraceparent,
+  parseTraceparent,
+  passThroughSpan,
+  passThroughTracer,
+  type Span,
+  type SpanAttributes,
+  type SpanKind,
+  type SpanOrigin,
+  type TraceContext,
+  type Tracer,
+  traceIdOf,
+} from '../core/tracing.ts';
 import type { Logger } from './log.ts';
-import { recordingTracer } from './recording-tracer.ts';
-import { SpanExporter } from './span-exporter.ts';
+import { type FinishedSpan, SpanExporter } from './span-exporter.ts';
 
 export type Tracing = {
   readonly tracer: Tracer;
-  /** Sends what has ended. */
+  /** Sends the spans that have ended. */
   close(): Promise<void>;
 };
 
@@ -16,9 +28,9 @@ type Environment = Readonly<Record<string, string | undefined>>;
 const NO_TRACING: Tracing = { tracer: passThroughTracer, close: async () => {} };
 
 /**
- * Traces as OpenTelemetry's environment variables ask for: with `OTEL_EXPORTER_OTLP_ENDPOINT`, or the same for traces alone, spans
- * go to that collector; without, nothing is recorded, and traces are only handed on. `service` is the name of this process unless
- * `OTEL_SERVICE_NAME` gives another. Throws `setup_failed` for an address or a header that cannot be used.
+ * Sets up tracing from OpenTelemetry's environment variables. With `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`
+ * spans are sent to that collector; without, no span is recorded and traceparents are only passed through. `OTEL_SERVICE_NAME`
+ * overrides `service`, the name of this process. Throws `setup_failed` for an invalid address or header.
  */
 export function tracingFromEnvironment(
   environment: Environment,
@@ -26,17 +38,18 @@ export function tracingFromEnvironment(
   attributes: SpanAttributes,
   { clock, log }: { readonly clock: Clock; readonly log: Logger },
 ): Tracing {
-  const url = addressIn(environment);
+  const url = collectorUrl(environment);
   if (url === null) return NO_TRACING;
   const resource = { 'service.name': environment.OTEL_SERVICE_NAME || service, ...attributes };
-  const exporter = new SpanExporter({ url, headers: headersIn(environment), resource, clock, log });
+  const exporter = new SpanExporter({ url, headers: collectorHeaders(environment), resource, clock, log });
   return {
     tracer: recordingTracer(clock, (span) => exporter.add(span)),
     close: () => exporter.close(),
   };
 }
 
-function addressIn(environment: Environment): string | null {
+/** The address that spans are sent to; `null` when none is configured. */
+function collectorUrl(environment: Environment): string | null {
   for (const [name, path] of [
     ['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', ''],
     ['OTEL_EXPORTER_OTLP_ENDPOINT', '/v1/traces'],
@@ -52,27 +65,94 @@ function addressIn(environment: Environment): string | null {
   return null;
 }
 
-/** `name=value` with commas between, values percent-encoded. */
-function headersIn(environment: Environment): Record<string, string> {
+/** Parses comma-separated `name=value` pairs whose values are percent-encoded. */
+function collectorHeaders(environment: Environment): Record<string, string> {
   const name = 'OTEL_EXPORTER_OTLP_HEADERS';
   const entries = (environment[name] ?? '').split(',').filter((entry) => entry.trim() !== '');
   return Object.fromEntries(
     entries.map((entry) => {
       const at = entry.indexOf('=');
       const key = entry.slice(0, at).trim().toLowerCase();
-      // The values may be secrets, so they are not shown.
+      // The entry is not shown, because its value may be a secret.
       if (at < 1 || !/^[!#$%&'*+.^_`|~0-9a-z-]+$/.test(key)) {
         throw new FloeError('setup_failed', `${name}: every entry must be name=value`);
       }
-      return [key, valueIn(name, entry.slice(at + 1).trim())];
+      return [key, decodeValue(name, entry.slice(at + 1).trim())];
     }),
   );
 }
 
-function valueIn(name: string, text: string): string {
+function decodeValue(name: string, text: string): string {
   try {
     return decodeURIComponent(text);
   } catch (cause) {
     throw new FloeError('setup_failed', `${name}: a value is not percent-encoded`, {}, cause);
+  }
+}
+
+/** Receives every span that ends. Must not throw. */
+type SpanSink = (span: FinishedSpan) => void;
+
+/** An error message is cut to the length that a person reads in a list of spans. */
+const MAX_ERROR_CHARS = 1_000;
+
+/** Records all spans except those of traces that their submitter marked as not sampled. */
+export function recordingTracer(clock: Clock, sink: SpanSink): Tracer {
+  return {
+    start(name: string, { parent, id }: SpanOrigin, attributes: SpanAttributes, kind: SpanKind = 'internal'): Span {
+      const parentContext = parent === null ? null : parseTraceparent(parent);
+      if (parentContext !== null && !parentContext.sampled) return passThroughSpan(parent);
+      const offsetMs = clock.nowMs() - clock.monotonicMs();
+      const nowMs = (): number => offsetMs + clock.monotonicMs();
+      const traceId = parentContext?.traceId ?? traceIdOf(id);
+      return new RecordedSpan(
+        nowMs,
+        sink,
+        { traceId, parentSpanId: parentContext?.spanId ?? null, name, kind },
+        attributes,
+      );
+    },
+  };
+}
+
+type SpanNames = Pick<FinishedSpan, 'traceId' | 'parentSpanId' | 'name' | 'kind'>;
+
+class RecordedSpan implements Span {
+  readonly traceparent: string;
+  private readonly context: TraceContext;
+  private readonly nowMs: () => number;
+  private readonly sink: SpanSink;
+  private readonly names: SpanNames;
+  private readonly startMs: number;
+  private attributes: SpanAttributes;
+  private ended = false;
+
+  /** `nowMs` returns Unix time that does not jump within one tree of spans, even when the wall clock does. */
+  constructor(nowMs: () => number, sink: SpanSink, names: SpanNames, attributes: SpanAttributes) {
+    this.nowMs = nowMs;
+    this.sink = sink;
+    this.names = names;
+    this.attributes = attributes;
+    this.startMs = nowMs();
+    this.context = { traceId: names.traceId, spanId: randomBytes(8).toString('hex'), sampled: true };
+    this.traceparent = formatTraceparent(this.context);
+  }
+
+  child(name: string, attributes: SpanAttributes = {}, kind: SpanKind = 'internal'): Span {
+    const { traceId, spanId } = this.context;
+    return new RecordedSpan(this.nowMs, this.sink, { traceId, parentSpanId: spanId, name, kind }, attributes);
+  }
+
+  set(attributes: SpanAttributes): void {
+    this.attributes = { ...this.attributes, ...attributes };
+  }
+
+  end(error: string | null = null): void {
+    if (this.ended) return;
+    this.ended = true;
+    const { names, startMs, attributes } = this;
+    const { spanId } = this.context;
+    const message = error === null ? null : error.slice(0, MAX_ERROR_CHARS);
+    this.sink({ ...names, spanId, startMs, endMs: this.nowMs(), attributes, error: message });
   }
 }

@@ -22,26 +22,26 @@ export type Export = {
   };
 };
 
-/** An OpenTelemetry collector's HTTP end: answers with the given statuses in turn, then with 200. */
+/** The HTTP endpoint of an OpenTelemetry collector: replies with the given statuses in turn, then with 200. */
 export class Collector {
   readonly exports: Export[] = [];
   readonly url: string;
   private readonly server: Server;
-  private told: () => void = () => {};
+  private notify: () => void = () => {};
 
   private constructor(server: Server) {
     this.server = server;
     this.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   }
 
-  static async start(answers: number[] = []): Promise<Collector> {
+  static async start(statuses: number[] = []): Promise<Collector> {
     const server = createServer(async (request, response) => {
       const chunks: Buffer[] = [];
       for await (const chunk of request) chunks.push(chunk as Buffer);
       const body = JSON.parse(Buffer.concat(chunks).toString());
       collector.exports.push({ headers: request.headers, path: request.url ?? '', body });
-      response.writeHead(answers.shift() ?? 200, { 'content-type': 'application/json' }).end('{}');
-      collector.told();
+      response.writeHead(statuses.shift() ?? 200, { 'content-type': 'application/json' }).end('{}');
+      collector.notify();
     }).listen(0, '127.0.0.1');
     await once(server, 'listening');
     const collector = new Collector(server);
@@ -54,11 +54,11 @@ export class Collector {
     );
   }
 
-  /** Resolves when what has arrived fits. */
-  async until(fits: (spans: CollectedSpan[]) => boolean): Promise<CollectedSpan[]> {
-    while (!fits(this.spans)) {
+  /** Resolves to all received spans once `isComplete` accepts them. */
+  async until(isComplete: (spans: CollectedSpan[]) => boolean): Promise<CollectedSpan[]> {
+    while (!isComplete(this.spans)) {
       await new Promise<void>((resolve) => {
-        this.told = resolve;
+        this.notify = resolve;
       });
     }
     return this.spans;
@@ -71,7 +71,7 @@ export class Collector {
   }
 }
 
-/** A span's attributes as one object; integers, which arrive as text, as numbers. */
+/** A span's attributes as one object. Integers, which OTLP sends as strings, become numbers. */
 export function attributesOf({ attributes }: { attributes: Attribute[] }): Record<string, unknown> {
   return Object.fromEntries(
     attributes.map(({ key, value }) => [key, 'intValue' in value ? Number(value.intValue) : Object.values(value)[0]]),

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { createGatewayMetrics } from '../../src/observe/metrics.ts';
+import { createGatewayMetrics } from '../../src/observe/gateway-metrics.ts';
 import { ServerMetrics } from '../../src/observe/server-metrics.ts';
 import { COUNTERS } from '../../src/rollout/status/counters.ts';
 
@@ -32,20 +32,20 @@ function series(): Map<string, Known> {
       }
     }
   }
-  // These come with the first look at a server's status.
+  // These series appear once the status has been read.
   for (const name of Object.keys(COUNTERS)) found.set(`floe_server_${name}_total`, { labels: new Set() });
   return found;
 }
 
 const NAME = /\b(?:floe|nodejs|process)_[a-z0-9_]+/g;
-/** What Prometheus adds to every series. */
+/** Labels that Prometheus adds to every series. */
 const TARGET_LABELS = ['job', 'instance'];
 
 describe('the dashboard', () => {
   const known = series();
   const expressions = shown.flatMap(({ title, targets = [] }) => targets.map(({ expr }) => ({ title, expr })));
 
-  it('asks for nothing that neither servers nor nodes have', () => {
+  it('queries only series that servers or nodes export', () => {
     expect(expressions.length).toBeGreaterThan(40);
     for (const { title, expr } of expressions) {
       const names = expr.match(NAME) ?? [];
@@ -54,7 +54,7 @@ describe('the dashboard', () => {
     }
   });
 
-  it('groups and selects by labels that the series have', () => {
+  it('groups and filters only by labels that the series have', () => {
     for (const { title, expr } of expressions) {
       const labels = new Set((expr.match(NAME) ?? []).flatMap((name) => [...(known.get(name)?.labels ?? [])]));
       for (const label of TARGET_LABELS) labels.add(label);
@@ -65,7 +65,7 @@ describe('the dashboard', () => {
     }
   });
 
-  it('shows every series of floe, so that none is measured for nobody', () => {
+  it('shows every series of floe', () => {
     const text = expressions.map(({ expr }) => expr).join('\n');
     const bases = [...known.keys()]
       .filter((name) => name.startsWith('floe_'))
@@ -74,7 +74,7 @@ describe('the dashboard', () => {
     expect(unseen).toEqual([]);
   });
 
-  it('has panels with ids and titles of their own that do not lie on each other', () => {
+  it('has panels with unique ids and titles that do not overlap', () => {
     expect(dashboard.schemaVersion).toBeGreaterThanOrEqual(39);
     expect(new Set(dashboard.panels.map(({ id }) => id)).size).toBe(dashboard.panels.length);
     expect(new Set(shown.map(({ title }) => title)).size).toBe(shown.length);

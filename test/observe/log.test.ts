@@ -9,8 +9,8 @@ function logged(write: (log: ReturnType<typeof createLogger>) => void): Record<s
   return JSON.parse(String(lines.read()));
 }
 
-describe('a log line', () => {
-  it('shows no secret, in fields, lists, errors or what a child logger adds', () => {
+describe('createLogger', () => {
+  it('redacts secrets in fields, lists, errors and fields of child loggers', () => {
     const line = logged((log) =>
       log.child({ token: 'hidden', node_id: 'n' }).info(
         {
@@ -35,7 +35,7 @@ describe('a log line', () => {
     });
   });
 
-  it('leaves what the caller gave as it was', () => {
+  it('does not change the object that the caller logs', () => {
     const fields = { inner: { token: 'hidden' } };
     logged((log) => log.info(fields, 'message'));
     expect(fields).toEqual({ inner: { token: 'hidden' } });

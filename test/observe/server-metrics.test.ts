@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { ServerMetrics } from '../../src/observe/server-metrics.ts';
 import { COUNTERS } from '../../src/rollout/status/counters.ts';
 import { type Running, summaryOf, task, Workbench } from '../rollout/workbench.ts';
@@ -11,7 +11,7 @@ beforeEach(async () => {
   bench = await Workbench.create();
   metrics = new ServerMetrics();
   running = await bench.server({}, { metricsRegistry: metrics });
-  metrics.follow(running.server);
+  metrics.observe(running.server);
 });
 afterEach(() => bench.dispose());
 
@@ -23,24 +23,26 @@ async function scraped(): Promise<Map<string, number>> {
   );
 }
 
-test('metrics show what is queued, live, ended and counted, and go along with it', async () => {
-  const client = await running.client();
-  const node = await running.node();
-  await client.submit(task({ num_samples: 3, trainer: 'alice' }));
-  const [lease] = await node.lease({ slots: 1, wait_seconds: 0 });
-  if (lease === undefined) throw new Error('no lease');
-  const before = await scraped();
-  expect(before.get('floe_server_sessions{status="QUEUED"}')).toBe(2);
-  expect(before.get('floe_server_trainer_sessions{trainer="alice",state="live"}')).toBe(1);
-  expect(before.get('floe_server_nodes{state="healthy"}')).toBe(1);
-  await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null, artifacts: null });
-  const after = await scraped();
-  expect(after.get('floe_server_sessions{status="COMPLETED"}')).toBe(1);
-  expect(after.get('floe_server_sessions_ended_total{outcome="completed"}')).toBe(1);
-  expect(after.get('floe_server_uncollected_results{trainer="alice"}')).toBe(1);
-});
+describe('ServerMetrics', () => {
+  it('follows sessions, trainers, nodes and results from scrape to scrape', async () => {
+    const client = await running.client();
+    const node = await running.node();
+    await client.submit(task({ num_samples: 3, trainer: 'alice' }));
+    const [lease] = await node.lease({ slots: 1, wait_seconds: 0 });
+    if (lease === undefined) throw new Error('no lease');
+    const before = await scraped();
+    expect(before.get('floe_server_sessions{status="QUEUED"}')).toBe(2);
+    expect(before.get('floe_server_trainer_sessions{trainer="alice",state="live"}')).toBe(1);
+    expect(before.get('floe_server_nodes{state="healthy"}')).toBe(1);
+    await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null, artifacts: null });
+    const after = await scraped();
+    expect(after.get('floe_server_sessions{status="COMPLETED"}')).toBe(1);
+    expect(after.get('floe_server_sessions_ended_total{outcome="completed"}')).toBe(1);
+    expect(after.get('floe_server_uncollected_results{trainer="alice"}')).toBe(1);
+  });
 
-test('every counter of the status is a metric', async () => {
-  const all = await scraped();
-  for (const name of Object.keys(COUNTERS)) expect(all.get(`floe_server_${name}_total`), name).toBeTypeOf('number');
+  it('exports every counter of the status', async () => {
+    const all = await scraped();
+    for (const name of Object.keys(COUNTERS)) expect(all.get(`floe_server_${name}_total`), name).toBeTypeOf('number');
+  });
 });

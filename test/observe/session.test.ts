@@ -15,7 +15,7 @@ const shell = (custom_shell: string, rest: Partial<TaskRequestInput> = {}): Task
   ...rest,
 });
 
-describe('a session that is watched', () => {
+describe('a traced session', () => {
   let stack: TestStack;
   let collector: Collector;
   beforeAll(async () => {
@@ -34,7 +34,7 @@ describe('a session that is watched', () => {
     await collector.stop();
   });
 
-  it('is one trace from the submitter to its model calls', async () => {
+  it('forms one trace from the submitter to its model calls', async () => {
     const traceparent = `00-${TRACE}-${SUBMITTER}-01`;
     const [result] = await stack.run(shell(oneCall('hello'), { traceparent, policy_version: 'v7' }));
     const all = await collector.until((spans) => spans.some(({ name }) => name === 'session_attempt'));
@@ -83,7 +83,7 @@ describe('a session that is watched', () => {
     }
   });
 
-  it('leaves no spans where the submitter does not sample, and its own trace where there is none', async () => {
+  it('records no span when the submitter does not sample, and forms a trace of its own when the submitter has none', async () => {
     const unsampled = 'e'.repeat(32);
     await stack.run(shell(oneCall('hello'), { traceparent: `00-${unsampled}-${SUBMITTER}-00` }));
     const [result] = await stack.run(shell(oneCall('hello')));
@@ -93,7 +93,7 @@ describe('a session that is watched', () => {
     expect(attempts.filter(({ traceId }) => traceId === unsampled)).toEqual([]);
   });
 
-  it('shows in the metrics of its node', async () => {
+  it('is counted in the metrics of its node', async () => {
     await stack.run(shell('sleep 600', { budgets: { agent: 0.3 } }));
     const read = async () => (await fetch(`${stack.node.controlUrl}/metrics`)).text();
     await expect

@@ -9,8 +9,8 @@ import { createEnginePool, type EnginePool } from '../../engines/pool.ts';
 import { evaluatorRegistry } from '../../evaluators/registry.ts';
 import { harnessInstallDir } from '../../harnesses/install/install.ts';
 import { harnessRegistry } from '../../harnesses/registry.ts';
+import { createGatewayMetrics, type GatewayMetrics } from '../../observe/gateway-metrics.ts';
 import type { Logger } from '../../observe/log.ts';
-import { createGatewayMetrics, type GatewayMetrics } from '../../observe/metrics.ts';
 import { createProxy, type ModelProxy } from '../../proxy/http/proxy.ts';
 import { CaptureJournal, type CompletionJournal } from '../../proxy/journal/journal.ts';
 import { HELPER_NAME, labelOf, type Owner } from '../../runtimes/processes/owner.ts';
@@ -99,7 +99,7 @@ async function assemble(
   cleanups.push(() => engines.close());
   const metrics = createGatewayMetrics();
   const { calls } = metrics;
-  const journal = await CaptureJournal.open(state.journal, { clock, onSync: calls.synced });
+  const journal = await CaptureJournal.open(state.journal, { clock, onSync: calls.recordSync });
   cleanups.push(() => journal.close());
   const records = await AttemptRecords.open(state.attempts);
   const disk = new DiskWatch(config.state_dir);
@@ -108,7 +108,7 @@ async function assemble(
     journal: fenced(journal, disk, () => agent),
     clock,
     notice,
-    observer: calls.called,
+    observer: calls.recordCall,
   });
   await proxy.listen(config.proxy);
   cleanups.push(() => proxy.close());
@@ -125,7 +125,7 @@ async function assemble(
     allowLocal: config.allow_local,
     uploadRoots: config.upload_roots,
     startLimits: new StartLimits(config.start_limits),
-    observer: { clock, started: calls.started, killed: calls.killed },
+    observer: { clock, started: calls.recordStart, killed: calls.recordKill },
   });
   const pools = new StagePools(config.pools, config.dispatch_policy);
   const harnesses = harnessRegistry();

@@ -9,9 +9,10 @@ import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
 import { StagePools } from '../../../src/gateway/node/stage-pools.ts';
 import type { Attempt } from '../../../src/gateway/session/attempt.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
+import { createGatewayMetrics } from '../../../src/observe/gateway-metrics.ts';
 import { createLogger, silentLogger } from '../../../src/observe/log.ts';
-import { createGatewayMetrics } from '../../../src/observe/metrics.ts';
-import { type FinishedSpan, recordingTracer } from '../../../src/observe/recording-tracer.ts';
+import type { FinishedSpan } from '../../../src/observe/span-exporter.ts';
+import { recordingTracer } from '../../../src/observe/tracing.ts';
 import { type Lease, leaseSchema } from '../../../src/schema/index.ts';
 import { bench, settle, untilAborted } from '../bench.ts';
 

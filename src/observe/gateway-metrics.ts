@@ -1,0 +1,269 @@
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import type { SessionSummary } from '../schema/index.ts';
+
+/** From a stage of a few milliseconds (no-op harness) to one of hours (a long agent run). */
+const STAGE_SECONDS = [0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3600, 14_400];
+/** A session has one trace when its harness only appends, and more with sub-agents or rewritten histories. */
+const TRACE_COUNTS = [0, 1, 2, 3, 5, 10, 20, 50, 100];
+/** One version per session with a synchronous trainer; more when weights were updated while it ran. */
+const VERSION_COUNTS = [0, 1, 2, 3, 4, 6, 8, 16];
+
+/** From a stub engine's immediate reply to one of many thousand tokens. */
+const CALL_SECONDS = [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900];
+/** The proxy adds a fraction of a millisecond unless a call waits or a prompt is rendered. */
+const ADDED_SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30];
+/** A sync of a good disk takes tens of microseconds, of a failing one seconds. */
+const SYNC_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5];
+/** A namespace starts in milliseconds; an image that must be fetched first takes minutes. */
+const START_SECONDS = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300];
+const MS_PER_SECOND = 1000;
+
+/** A model call that has ended. */
+type MeasuredCall = {
+  readonly dialect: string;
+  /** `null` when no engine replied. */
+  readonly engineId: string | null;
+  /** `ok`, or the code of the error that the call ended with. */
+  readonly code: string;
+  readonly totalMs: number;
+  /** Time of the engine call that replied; `null` when none did. */
+  readonly engineMs: number | null;
+};
+
+/** Metrics of model calls, the capture journal and sandboxes. */
+class CallMetrics {
+  private readonly requests: Counter<'dialect' | 'engine' | 'code'>;
+  private readonly seconds: Histogram<'dialect' | 'engine'>;
+  private readonly added: Histogram<'dialect'>;
+  private readonly syncs: Histogram;
+  private readonly journal: Gauge;
+  private readonly starts: Histogram<'runtime'>;
+  private readonly kills: Counter<'runtime' | 'reason'>;
+
+  constructor(registry: Registry) {
+    const registers = [registry];
+    this.requests = new Counter({
+      name: 'floe_llm_requests_total',
+      help: 'Model calls that ended, by `ok` or error code; engine `none` when no engine replied',
+      labelNames: ['dialect', 'engine', 'code'],
+      registers,
+    });
+    this.seconds = new Histogram({
+      name: 'floe_llm_seconds',
+      help: 'Time of an answered model call in the proxy, from the request until its completion is durable',
+      labelNames: ['dialect', 'engine'],
+      buckets: CALL_SECONDS,
+      registers,
+    });
+    this.added = new Histogram({
+      name: 'floe_llm_added_seconds',
+      help: 'The part of floe_llm_seconds outside the engine call that replied: waiting, rendering, capture, journal',
+      labelNames: ['dialect'],
+      buckets: ADDED_SECONDS,
+      registers,
+    });
+    this.syncs = new Histogram({
+      name: 'floe_journal_sync_seconds',
+      help: 'Time to write a batch of completions to disk and sync it',
+      buckets: SYNC_SECONDS,
+      registers,
+    });
+    this.journal = new Gauge({
+      name: 'floe_journal_bytes',
+      help: 'Size of the capture journal of this process: segments that hold completions of undelivered sessions',
+      registers,
+    });
+    this.starts = new Histogram({
+      name: 'floe_sandbox_start_seconds',
+      help: 'Time to start a sandbox, without preparation and without waiting for a start slot',
+      labelNames: ['runtime'],
+      buckets: START_SECONDS,
+      registers,
+    });
+    this.kills = new Counter({
+      name: 'floe_sandbox_kills_total',
+      help: 'Commands that floe killed: over the memory or process limit, past a deadline, or no longer needed',
+      labelNames: ['runtime', 'reason'],
+      registers,
+    });
+  }
+
+  /** Called for every model call, so it must stay cheap. */
+  readonly recordCall = ({ dialect, engineId, code, totalMs, engineMs }: MeasuredCall): void => {
+    const engine = engineId ?? 'none';
+    this.requests.inc({ dialect, engine, code });
+    if (engineMs === null) return;
+    this.seconds.observe({ dialect, engine }, totalMs / MS_PER_SECOND);
+    this.added.observe({ dialect }, Math.max(0, totalMs - engineMs) / MS_PER_SECOND);
+  };
+
+  readonly recordSync = (tookMs: number): void => this.syncs.observe(tookMs / MS_PER_SECOND);
+
+  readonly recordStart = (runtime: string, tookMs: number): void =>
+    this.starts.observe({ runtime }, tookMs / MS_PER_SECOND);
+
+  readonly recordKill = (runtime: string, reason: string): void => this.kills.inc({ runtime, reason });
+
+  setJournalBytes(bytes: number): void {
+    this.journal.set(bytes);
+  }
+}
+
+export type GatewayMetrics = {
+  readonly registry: Registry;
+  readonly calls: CallMetrics;
+  readonly sessions: Counter<'outcome'>;
+  readonly stageSeconds: Histogram<'stage'>;
+  readonly queueWait: Histogram<'stage'>;
+  readonly traces: Histogram;
+  readonly versions: Histogram;
+  readonly stageSlots: Gauge<'stage' | 'state'>;
+  readonly runtimeStarts: Gauge<'backend' | 'state'>;
+  readonly tokens: Counter<TokenSource | 'kind'>;
+  readonly links: Counter<TokenSource | 'link'>;
+  readonly drift: Counter<TokenSource | 'drift'>;
+  readonly excluded: Counter<TokenSource | 'reason'>;
+  readonly leaked: Counter<'when'>;
+  readonly recovered: Counter<'outcome'>;
+  readonly damaged: Counter;
+};
+
+/** Labels that say where tokens come from. */
+type TokenSource = 'harness' | 'dialect' | 'engine';
+const TOKEN_SOURCE: readonly TokenSource[] = ['harness', 'dialect', 'engine'];
+
+/** A session's audit for one dialect and engine. `exact` counts tokens trained in the context that they were sampled in. */
+type AuditTally = {
+  readonly dialect: string;
+  readonly engineId: string;
+  readonly sampled: number;
+  readonly trained: number;
+  readonly exact: number;
+  readonly excluded: Readonly<Record<string, number>>;
+  readonly links: Readonly<Record<string, number>>;
+  readonly drift: Readonly<Record<string, number>>;
+};
+
+/** Creates the gateway's metrics. Label values are bounded: they never hold the id of a session, a task or a key. */
+export function createGatewayMetrics(): GatewayMetrics {
+  const registry = new Registry();
+  collectDefaultMetrics({ register: registry });
+  const registers = [registry];
+  return {
+    registry,
+    calls: new CallMetrics(registry),
+    sessions: new Counter({
+      name: 'floe_sessions_total',
+      help: 'Sessions that ended on this node, by outcome',
+      labelNames: ['outcome'],
+      registers,
+    }),
+    stageSeconds: new Histogram({
+      name: 'floe_stage_seconds',
+      help: 'Active time of one session in one stage',
+      labelNames: ['stage'],
+      buckets: STAGE_SECONDS,
+      registers,
+    }),
+    queueWait: new Histogram({
+      name: 'floe_queue_wait_seconds',
+      help: 'Time that one session waited for a worker: queued at the server, in READY, or before POSTRUN',
+      labelNames: ['stage'],
+      buckets: STAGE_SECONDS,
+      registers,
+    }),
+    traces: new Histogram({
+      name: 'floe_traces_per_session',
+      help: 'Traces that the builder made from one session',
+      buckets: TRACE_COUNTS,
+      registers,
+    }),
+    versions: new Histogram({
+      name: 'floe_staleness_versions',
+      help: 'Policy versions that sampled the tokens of one session',
+      buckets: VERSION_COUNTS,
+      registers,
+    }),
+    stageSlots: new Gauge({
+      name: 'floe_stage_slots',
+      help: 'Slots of each stage pool by state: used, size, waiting',
+      labelNames: ['stage', 'state'],
+      registers,
+    }),
+    runtimeStarts: new Gauge({
+      name: 'floe_runtime_starts',
+      help: 'Sandboxes that are starting or waiting for a start slot, by runtime',
+      labelNames: ['backend', 'state'],
+      registers,
+    }),
+    tokens: new Counter({
+      name: 'floe_tokens_total',
+      help: 'Tokens of finished sessions by kind: sampled, trained, and exact (trained in the context that they were sampled in)',
+      labelNames: [...TOKEN_SOURCE, 'kind'],
+      registers,
+    }),
+    links: new Counter({
+      name: 'floe_completion_links_total',
+      help: 'Completions by how they continue an earlier one',
+      labelNames: [...TOKEN_SOURCE, 'link'],
+      registers,
+    }),
+    drift: new Counter({
+      name: 'floe_completion_drift_total',
+      help: 'Completions whose prompt renders the previous assistant turn differently from how it was sampled, by cause',
+      labelNames: [...TOKEN_SOURCE, 'drift'],
+      registers,
+    }),
+    excluded: new Counter({
+      name: 'floe_tokens_excluded_total',
+      help: 'Sampled tokens that are not trained, by reason',
+      labelNames: [...TOKEN_SOURCE, 'reason'],
+      registers,
+    }),
+    leaked: new Counter({
+      name: 'floe_sandbox_leaked_total',
+      help: 'Sandbox remainders that had to be removed: at the start, after a dead gateway, or while running',
+      labelNames: ['when'],
+      registers,
+    }),
+    recovered: new Counter({
+      name: 'floe_attempts_recovered_total',
+      help: 'Attempts of dead gateways whose partial results were delivered to the server or rejected by it',
+      labelNames: ['outcome'],
+      registers,
+    }),
+    damaged: new Counter({
+      name: 'floe_journal_damaged_records_total',
+      help: 'Damaged records of dead gateways; their files are kept in the quarantine directory',
+      registers,
+    }),
+  };
+}
+
+/** Counts a delivered session. `tallies` holds its audit for each dialect and engine, `versions` how many policy versions sampled it. */
+export function recordSession(
+  metrics: GatewayMetrics,
+  harness: string,
+  summary: SessionSummary,
+  tallies: readonly AuditTally[],
+  versions: number,
+): void {
+  const { timing } = summary;
+  metrics.sessions.inc({ outcome: summary.outcome });
+  const stages = { init: timing.init_ms, running: timing.running_ms, eval: timing.eval_ms, postrun: timing.postrun_ms };
+  for (const [stage, ms] of Object.entries(stages))
+    if (ms !== null) metrics.stageSeconds.observe({ stage }, ms / MS_PER_SECOND);
+  const waits = { queued: timing.queued_ms, ready: timing.ready_ms, postrun: timing.postrun_queue_ms };
+  for (const [stage, ms] of Object.entries(waits))
+    if (ms !== null) metrics.queueWait.observe({ stage }, ms / MS_PER_SECOND);
+  metrics.traces.observe(summary.trace_count);
+  metrics.versions.observe(versions);
+  for (const { dialect, engineId, sampled, trained, exact, links, drift, excluded } of tallies) {
+    const source = { harness, dialect, engine: engineId };
+    for (const [kind, count] of Object.entries({ sampled, trained, exact }))
+      metrics.tokens.inc({ ...source, kind }, count);
+    for (const [link, count] of Object.entries(links)) metrics.links.inc({ ...source, link }, count);
+    for (const [name, count] of Object.entries(drift)) metrics.drift.inc({ ...source, drift: name }, count);
+    for (const [reason, count] of Object.entries(excluded)) metrics.excluded.inc({ ...source, reason }, count);
+  }
+}
