@@ -3,8 +3,8 @@ import { encodeEnvelope } from '../../src/core/envelope.ts';
 import { asFloeError, FloeError } from '../../src/core/errors.ts';
 import { NodeAgent, type NodeCalls } from '../../src/gateway/node/node-agent.ts';
 import { StagePools } from '../../src/gateway/node/stage-pools.ts';
-import { type Logger, silentLogger } from '../../src/observe/log.ts';
 import { createGatewayMetrics } from '../../src/observe/gateway-metrics.ts';
+import { type Logger, silentLogger } from '../../src/observe/log.ts';
 import type { RouteName } from '../../src/rollout/http/api.ts';
 import type {
   DeliveryReply,

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
@@ -82,8 +82,8 @@ describe('a state directory', () => {
     const other = await sandbox('ses_2-1-agent', owner);
     await mkdir(join(first.sessions, 'local-77', 'ses_1-1-agent'), { recursive: true });
     await writeFile(join(first.sockets, 'x.sock'), '');
-    // As after kill -9: the lock is of a process that is gone.
-    await writeFile(join(stateDir, 'gateway.lock'), '999999999 1');
+    // As after kill -9: the lock names a process that no longer exists.
+    await writeFile(join(stateDir, 'gateway.lock'), `999999999 1 an-earlier-boot ${hostname()}`);
     const second = await takeStateDir(stateDir, systemClock);
     expect(second.ownerId).toBe(first.ownerId);
     expect(second.reaped).toMatchObject({ cgroups: 0, mounts: 0, directories: 1, sockets: 1, survivors: [] });
