@@ -25,3 +25,8 @@ export async function undoAll(steps: (() => Promise<unknown>)[]): Promise<void> 
   }
   if (failures.length > 0) throw failures[0];
 }
+
+/** Resolves in the next turn of the event loop, so that pending I/O is handled between two parts of a long computation. */
+export function nextEventLoopTurn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

@@ -1,7 +1,7 @@
-import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
 import { onAbort, raceAbort } from '../core/abort.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
+import { nextEventLoopTurn } from '../core/promises.ts';
 import { Semaphore } from '../core/semaphore.ts';
 import type { FinishReason, VersionSpan } from '../schema/index.ts';
 import type { Ledger, LedgerEntry } from './ledger.ts';
@@ -236,7 +236,10 @@ export class SimEngine {
   }
 }
 
-/** The times at which the tokens of one reply are due. After a late timer, all tokens that are overdue are sampled, so that rates hold on a busy machine. */
+/**
+ * The times at which the tokens of one reply are due. After a late timer, all tokens that are overdue are sampled, so that rates hold
+ * on a busy machine.
+ */
 class Pace {
   readonly tokenMs: number;
   private readonly clock: Clock;

@@ -1,9 +1,9 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
-import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
 import { MIB } from '../core/bytes.ts';
 import { FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
+import { nextEventLoopTurn } from '../core/promises.ts';
 
 /** Upper bound on a request body. A prompt of a million ids is about 7 MB of JSON. */
 const MAX_BODY_BYTES = 64 * MIB;

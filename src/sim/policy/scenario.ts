@@ -122,9 +122,9 @@ export type ScenarioInput = z.input<typeof scenarioSchema>;
 export const scenarioListSchema = z.array(scenarioSchema);
 
 /** The content of a scenario file. */
-export const scenarioFileSchema = z.strictObject({ scenarios: scenarioListSchema.min(1) });
+const scenarioFileSchema = z.strictObject({ scenarios: scenarioListSchema.min(1) });
 
-/** Answers the requests that no other scenario covers, so that every client gets a reply. Its choice gives the reply non-trivial logprobs. */
+/** Answers the requests that no other scenario covers. Its choice gives the reply non-trivial logprobs. */
 export const DEFAULT_SCENARIO: Scenario = {
   name: 'default',
   rules: [

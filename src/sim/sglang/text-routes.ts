@@ -67,7 +67,7 @@ export async function parseFunctionCall(exchange: Exchange): Promise<void> {
   });
 }
 
-/** POST /separate_reasoning. The route does not know the prompt, so thinking that the prompt opened is recognised only when the text opens it. */
+/** POST /separate_reasoning. The route does not know the prompt, so it recognises thinking only when the text itself opens it. */
 export async function separateReasoningRoute(exchange: Exchange): Promise<void> {
   const request = parseAs(separateSchema, await exchange.body(), 'parse request');
   checkParser('reasoning_parser', request.reasoning_parser);

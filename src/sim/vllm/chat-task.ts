@@ -8,10 +8,10 @@ import { renderChat } from '../template.ts';
 import { boundedMaxTokens, checkModel } from './context.ts';
 import { type ChatRequest, refuseUnsupported, samplingParams, type TokenizeChatRequest } from './request.ts';
 
-/** What a chat request comes down to for the engine. */
+/** The prompt and the sampling parameters of a chat request. */
 export type ChatTask = { readonly promptIds: readonly number[]; readonly params: SamplingParams };
 
-/** Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
+/** Validates a chat request and converts it for the engine. Throws `engine_rejected` or `not_found` where vLLM refuses the request. */
 export function chatTask(context: SimContext, request: ChatRequest): ChatTask {
   checkModel(context, request.model);
   refuseUnsupported(request, 'chat');
@@ -19,17 +19,17 @@ export function chatTask(context: SimContext, request: ChatRequest): ChatTask {
     throw new FloeError('engine_rejected', 'when using `top_logprobs`, `logprobs` must be set to true.');
   }
   const promptIds = chatPromptIds(context, request);
-  const asked = request.max_completion_tokens ?? request.max_tokens ?? null;
-  const maxTokens = boundedMaxTokens(context.engine.options.maxModelLen, promptIds.length, asked);
+  const requestedTokens = request.max_completion_tokens ?? request.max_tokens ?? null;
+  const maxTokens = boundedMaxTokens(context.engine.options.maxModelLen, promptIds.length, requestedTokens);
   const constraint = requestedConstraint(request, context.engine.options.policy, promptIds);
   return { promptIds, params: samplingParams(request, context.config.generationConfig, maxTokens, constraint) };
 }
 
-/** Renders and encodes a chat request's prompt. */
+/** Renders and encodes a chat request's prompt. Throws `engine_rejected` where vLLM refuses to render it. */
 export function chatPromptIds(context: SimContext, request: TokenizeChatRequest): number[] {
-  const continued = request.continue_final_message ?? false;
-  const open = request.add_generation_prompt ?? true;
-  if (continued && open) {
+  const continueFinalMessage = request.continue_final_message ?? false;
+  const addGenerationPrompt = request.add_generation_prompt ?? true;
+  if (continueFinalMessage && addGenerationPrompt) {
     throw new FloeError(
       'engine_rejected',
       'Cannot set both `continue_final_message` and `add_generation_prompt` to True.',
@@ -41,23 +41,23 @@ export function chatPromptIds(context: SimContext, request: TokenizeChatRequest)
       'Cannot apply chat template to an empty conversation. Provide at least one message.',
     );
   }
-  // A template passes over roles that it does not know.
-  const known = request.messages.flatMap((message) => messageSchema.safeParse(message).data ?? []);
-  const text = renderChat(templateMessages(known, { vision: context.config.vision, anyArguments: true }), {
+  // Templates skip messages whose role they do not know.
+  const messages = request.messages.flatMap((message) => messageSchema.safeParse(message).data ?? []);
+  const text = renderChat(templateMessages(messages, { vision: context.config.vision, anyArguments: true }), {
     mode: context.mode,
     tools: request.tools ?? [],
-    addGenerationPrompt: open,
-    continueFinalMessage: continued,
+    addGenerationPrompt,
+    continueFinalMessage,
   });
   return context.vocabulary.encode(text);
 }
 
-/** Whether the prompt ends within thinking. */
+/** Whether the prompt ends inside a thinking block. */
 export function promptOpensThinking(context: SimContext, request: ChatRequest): boolean {
   return context.mode === 'open_think' && (request.add_generation_prompt ?? true);
 }
 
-/** Reads the replies to a chat request, as the server's reasoning and tool parsers do. */
+/** The parser of replies to a chat request, which combines vLLM's reasoning and tool parsers. */
 export function chatParser(
   context: SimContext,
   request: ChatRequest,

@@ -32,7 +32,7 @@ type ChoiceState = {
   readonly thinking: ThinkingTokenCounter;
 };
 
-/** One chat call: its choices are sampled side by side. */
+/** One chat call, whose choices are sampled concurrently. */
 class ChatCall {
   private readonly exchange: Exchange;
   private readonly context: SimContext;
@@ -48,10 +48,10 @@ class ChatCall {
     this.context = context;
     this.request = request;
     this.promptIds = task.promptIds;
-    // With a reasoning parser, a request that hides reasoning gets neither ids nor logprobs: they would reveal it.
-    const reveals = request.include_reasoning ?? true;
-    this.withIds = (request.return_token_ids ?? false) && reveals;
-    this.withLogprobs = (request.logprobs ?? false) && reveals;
+    // With a reasoning parser, a request that hides reasoning gets neither ids nor logprobs, which would reveal it.
+    const showsReasoning = request.include_reasoning ?? true;
+    this.withIds = (request.return_token_ids ?? false) && showsReasoning;
+    this.withLogprobs = (request.logprobs ?? false) && showsReasoning;
     this.call = new SampledCall(exchange, context, {
       head,
       endpoint: CHAT_PATH,
@@ -74,9 +74,9 @@ class ChatCall {
       ...this.envelope('chat.completion'),
       choices,
       service_tier: null,
-      // The real one ends with a digest of the server's configuration.
+      // A real server ends the fingerprint with a digest of its configuration.
       system_fingerprint: `vllm-${this.context.config.version}-00000000`,
-      usage: wireUsage(this.call.usage(), this.reasoning),
+      usage: wireUsage(this.call.usage(), this.thinkingTokens),
       prompt_logprobs: null,
       prompt_token_ids: (this.withIds ? this.choices[0]?.sampled.wire.promptIds(this.promptIds) : null) ?? null,
       prompt_text: null,
@@ -92,27 +92,27 @@ class ChatCall {
     const usage = {
       ...this.envelope('chat.completion.chunk'),
       choices: [],
-      usage: wireUsage(this.call.usage(), this.reasoning),
+      usage: wireUsage(this.call.usage(), this.thinkingTokens),
     };
     await this.call.endStream(...(this.request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
 
-  /** Tokens of thinking, of all choices. */
-  private get reasoning(): number {
+  /** Number of thinking tokens over all choices. */
+  private get thinkingTokens(): number {
     return this.choices.reduce((sum, { thinking }) => sum + thinking.tokens, 0);
   }
 
   private async wholeChoice({ sampled, parser, thinking }: ChoiceState): Promise<object> {
     const ids: number[] = [];
     const logprobs: object[] = [];
-    let named = true;
+    let hasIds = true;
     let finish: FinishEvent | null = null;
     for await (const event of this.call.events(sampled)) {
       if (event.kind === 'start') continue;
       parser.push(event.pieces);
       thinking.count(event.tokens);
       const wire = sampled.wire.take(event.tokens);
-      named &&= wire.ids !== undefined;
+      hasIds &&= wire.ids !== undefined;
       for (const id of wire.ids ?? []) ids.push(id);
       if (this.withLogprobs) logprobs.push(...this.logprobEntries(wire.logprobs));
       if (event.kind === 'finish') finish = event;
@@ -124,7 +124,7 @@ class ChatCall {
       logprobs: this.withLogprobs ? { content: logprobs } : null,
       routed_experts: null,
       ...this.finishFields(parsed.calls.length > 0, finish),
-      token_ids: this.withIds && named ? ids : null,
+      token_ids: this.withIds && hasIds ? ids : null,
     };
   }
 
@@ -151,8 +151,8 @@ class ChatCall {
   }
 
   /**
-   * One chunk per event. Its ids and logprobs go with it even when the parser shows no text of them; the finish goes
-   * with the last ids.
+   * Sends the chunk of one event, which contains its ids and logprobs even when the parser shows no text for them. The last chunk has
+   * the finish reason together with the last ids.
    */
   private async eventChunk(
     { index, wire: choice }: SampledChoice,
@@ -161,9 +161,9 @@ class ChatCall {
     finishing: object | null,
   ): Promise<void> {
     const wire = choice.take(tokens);
-    const swallowed = Object.keys(delta).length === 0;
-    const lost = choice.losesIds(swallowed, finishing !== null);
-    if (swallowed && finishing === null && (lost || (!this.withIds && !this.withLogprobs))) return;
+    const isHidden = Object.keys(delta).length === 0;
+    const lost = choice.losesIds(isHidden, finishing !== null);
+    if (isHidden && finishing === null && (lost || (!this.withIds && !this.withLogprobs))) return;
     await this.chunk(index, {
       delta: wireDelta(this.request, delta),
       logprobs: this.withLogprobs && !lost ? { content: this.logprobEntries(wire.logprobs) } : null,
@@ -177,12 +177,12 @@ class ChatCall {
     await this.exchange.event({ ...this.envelope('chat.completion.chunk'), choices: [body], ...top });
   }
 
-  /** `called` is whether the client has seen tool calls, which the two ways of reading may judge differently. */
-  private finishFields(called: boolean, finish: FinishEvent | null): object {
+  /** `hasCalls` is whether the client was shown tool calls, which can differ between a whole reply and a stream. */
+  private finishFields(hasCalls: boolean, finish: FinishEvent | null): object {
     const reason = finish?.reason ?? 'abort';
     const { reportVersions, routedExperts } = this.context.config;
     return {
-      finish_reason: called && reason === 'stop' ? 'tool_calls' : reason,
+      finish_reason: hasCalls && reason === 'stop' ? 'tool_calls' : reason,
       stop_reason: finish?.stop ?? null,
       ...(reportVersions === 'all' ? { weight_versions: finish?.spans ?? [] } : {}),
       ...(routedExperts && finish !== null

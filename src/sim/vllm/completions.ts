@@ -16,7 +16,7 @@ import {
 
 const COMPLETIONS_PATH = '/v1/completions';
 
-/** vLLM's bound for a completion that asks for none. */
+/** Maximum reply length of a completion request that gives none. */
 const DEFAULT_MAX_TOKENS = 16;
 
 /** POST /v1/completions */
@@ -28,7 +28,7 @@ export async function completions(exchange: Exchange, context: SimContext): Prom
   await (request.stream === true ? call.stream() : call.reply());
 }
 
-/** The prompts of a completion request as ids. Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
+/** Validates a completion request and returns its prompts as ids. Throws `engine_rejected` or `not_found` where vLLM refuses it. */
 export function completionPrompts(context: SimContext, request: CompletionRequest): number[][] {
   checkModel(context, request.model);
   refuseUnsupported(request, 'completions');
@@ -36,18 +36,18 @@ export function completionPrompts(context: SimContext, request: CompletionReques
   return promptLists(context, request.prompt);
 }
 
-/** Reply length in effect. */
+/** The maximum reply length in effect for a prompt of a completion request. */
 export function completionMaxTokens(
   context: SimContext,
   request: CompletionRequest,
   promptIds: readonly number[],
 ): number {
   const { maxModelLen } = context.engine.options;
-  const room = Math.max(1, maxModelLen - promptIds.length);
-  return boundedMaxTokens(maxModelLen, promptIds.length, request.max_tokens ?? Math.min(DEFAULT_MAX_TOKENS, room));
+  const remaining = Math.max(1, maxModelLen - promptIds.length);
+  return boundedMaxTokens(maxModelLen, promptIds.length, request.max_tokens ?? Math.min(DEFAULT_MAX_TOKENS, remaining));
 }
 
-/** Prompts as ids. Throws `engine_rejected` for an id outside the vocabulary. */
+/** The request's prompts as ids. Throws `engine_rejected` for an id outside the vocabulary. */
 function promptLists(context: SimContext, prompt: CompletionRequest['prompt']): number[][] {
   const { vocabulary } = context;
   if (typeof prompt === 'string') return [vocabulary.encode(prompt)];
@@ -62,7 +62,7 @@ function promptLists(context: SimContext, prompt: CompletionRequest['prompt']): 
 
 type ChoiceState = { readonly sampled: SampledChoice; textLength: number };
 
-/** One completion call: `n` choices per prompt, sampled side by side. */
+/** One completion call: `n` choices per prompt, sampled concurrently. */
 class CompletionCall {
   private readonly exchange: Exchange;
   private readonly context: SimContext;
@@ -117,7 +117,7 @@ class CompletionCall {
     const { sampled } = choice;
     const ids: number[] = [];
     const logprobs: WireToken[] = [];
-    let named = true;
+    let hasIds = true;
     let text = '';
     let finish: FinishEvent | null = null;
     for await (const event of this.call.events(sampled)) {
@@ -125,11 +125,11 @@ class CompletionCall {
       text += event.pieces.map((piece) => piece.text).join('');
       if (event.kind === 'finish') finish = event;
       const wire = sampled.wire.take(event.tokens);
-      named &&= wire.ids !== undefined;
+      hasIds &&= wire.ids !== undefined;
       for (const id of wire.ids ?? []) ids.push(id);
       logprobs.push(...wire.logprobs);
     }
-    const withIds = this.request.return_token_ids === true && named;
+    const withIds = this.request.return_token_ids === true && hasIds;
     return {
       index: sampled.index,
       text,
@@ -177,7 +177,7 @@ class CompletionCall {
     };
   }
 
-  /** The old completions shape: parallel lists. Null unless asked for. */
+  /** Logprobs in the older form of parallel lists; `null` when the request does not ask for them. */
   private logprobsObject(choice: ChoiceState, wire: readonly WireToken[]): object | null {
     if (this.request.logprobs === undefined || this.request.logprobs === null) return null;
     const { vocabulary, config } = this.context;

@@ -61,7 +61,7 @@ export function replyVllmError(exchange: Exchange, error: FloeError): void {
 }
 
 /** vLLM's error for a prompt that fills the whole context. */
-export function contextOverflow(maxModelLen: number, promptTokens: number): FloeError {
+function contextOverflow(maxModelLen: number, promptTokens: number): FloeError {
   return new FloeError(
     'engine_rejected',
     `This model's maximum context length is ${maxModelLen} tokens. However, your prompt contains at least ${promptTokens} input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=${promptTokens})`,

@@ -162,7 +162,10 @@ class Sleep {
     this.missing = new Set(MEMORY_PARTS);
   }
 
-  /** Restores the named parts, or all when none is named; sampling resumes when none is missing. Throws `bad_request` for an unknown part. */
+  /**
+   * Restores the named parts, or all when none is named. Sampling resumes when no part is missing. Throws `bad_request` for an unknown
+   * part.
+   */
   wake(parts: readonly string[]): void {
     const unknown = parts.find((part) => !MEMORY_PARTS.some((known) => known === part));
     if (unknown !== undefined) {

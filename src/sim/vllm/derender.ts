@@ -49,8 +49,8 @@ const derenderSchema = z.looseObject({
 });
 
 /**
- * POST /v1/chat/completions/derender: a chat completion made of sampled ids, by the server's own parsers. With
- * `derenderEnd: kept` it shows, as vLLM's does, what the coupled route hides: the id that ended the turn and a stop string.
+ * POST /v1/chat/completions/derender: converts sampled ids to a chat completion with the server's own parsers. With
+ * `derenderEnd: kept` the text shows, as vLLM's does, the token that ended the turn and a stop string, which the chat route hides.
  */
 export async function derenderChat(exchange: Exchange, context: SimContext): Promise<void> {
   const body = await exchange.body();
@@ -68,7 +68,7 @@ export async function derenderChat(exchange: Exchange, context: SimContext): Pro
   }
   const chat = parseRequest(context, chatRequestSchema, request.chat_request, 'chat_request');
   const { generate_response: response } = request;
-  const choices = response.choices.map((choice) => derendered(exchange, context, chat, choice));
+  const choices = response.choices.map((choice) => derenderChoice(exchange, context, chat, choice));
   const prompt = request.prompt_tokens ?? 0;
   const completion = response.choices.reduce((sum, { token_ids: ids }) => sum + (ids?.length ?? 0), 0);
   exchange.json(200, {
@@ -83,7 +83,7 @@ export async function derenderChat(exchange: Exchange, context: SimContext): Pro
   });
 }
 
-function derendered(exchange: Exchange, context: SimContext, chat: ChatRequest, choice: GeneratedChoice): object {
+function derenderChoice(exchange: Exchange, context: SimContext, chat: ChatRequest, choice: GeneratedChoice): object {
   const ids = choice.token_ids ?? [];
   if (ids.length === 0) {
     throw new FloeError('engine_rejected', `choice ${choice.index} has empty or null token_ids`);
@@ -91,38 +91,39 @@ function derendered(exchange: Exchange, context: SimContext, chat: ChatRequest, 
   const unknown = ids.find((id) => !context.vocabulary.has(id));
   if (unknown !== undefined) throw new FloeError('engine_rejected', `Token id ${unknown} is out of vocabulary`);
   const parser = chatParser(context, chat, context.toolCallIds.forReply(exchange.header('x-session-id'), false));
-  const { text, stopped } = visible(context, chat, choice, ids);
+  const { text, stopReason } = visibleText(context, chat, choice, ids);
   parser.push(text.finish());
   return {
     index: choice.index,
     message: wireMessage(chat, parser.parsed, forcesToolCall(chat)),
-    logprobs: choice.logprobs?.content ? { content: choice.logprobs.content.map(resolver(context)) } : null,
-    // Passed on as it came: a call in the message does not make it `tool_calls`.
+    logprobs: choice.logprobs?.content ? { content: choice.logprobs.content.map(logprobResolver(context)) } : null,
+    // Copied from the request: a call in the message does not change it to `tool_calls`.
     finish_reason: choice.finish_reason ?? null,
-    stop_reason: stopped,
+    stop_reason: stopReason,
   };
 }
 
-function visible(
+/** The choice's text, and the stop string or stop token id that ended it when `derenderEnd` is `hidden`; `null` otherwise. */
+function visibleText(
   context: SimContext,
   chat: ChatRequest,
   choice: GeneratedChoice,
   ids: readonly number[],
-): { readonly text: VisibleText; readonly stopped: number | string | null } {
+): { readonly text: VisibleText; readonly stopReason: number | string | null } {
   const { vocabulary, config } = context;
-  const hides = config.derenderEnd === 'hidden' && choice.finish_reason === 'stop';
+  const hidesEnd = config.derenderEnd === 'hidden' && choice.finish_reason === 'stop';
   const includeStop = chat.include_stop_str_in_output ?? false;
-  const asked = chat.stop ?? [];
-  const stop = hides ? [asked].flat().filter((part) => part !== '') : [];
+  const stopStrings = [chat.stop ?? []].flat().filter((part) => part !== '');
+  const stop = hidesEnd ? stopStrings : [];
   const text = new VisibleText(vocabulary, { stop, includeStop, skipSpecial: false });
   const last = ids.at(-1) as number;
   const { imEnd, endOfText } = vocabulary.special;
-  const byId = (chat.stop_token_ids ?? []).includes(last);
-  const ended = hides && (byId || last === imEnd || last === endOfText);
-  for (const id of ended && !(byId && includeStop) ? ids.slice(0, -1) : ids) {
+  const isStopToken = (chat.stop_token_ids ?? []).includes(last);
+  const dropsLast = hidesEnd && (isStopToken || last === imEnd || last === endOfText);
+  for (const id of dropsLast && !(isStopToken && includeStop) ? ids.slice(0, -1) : ids) {
     if (text.stop === null) text.push(id);
   }
-  return { text, stopped: text.stop ?? (hides && byId ? last : null) };
+  return { text, stopReason: text.stop ?? (hidesEnd && isStopToken ? last : null) };
 }
 
 type Candidate = {
@@ -131,8 +132,8 @@ type Candidate = {
   readonly logprob: number;
 };
 
-/** Turns entries with ids into those with text. */
-function resolver({ vocabulary }: SimContext): (entry: z.infer<typeof logprobSchema>) => object {
+/** Returns a function that converts logprob entries with ids to entries with the tokens' text. */
+function logprobResolver({ vocabulary }: SimContext): (entry: z.infer<typeof logprobSchema>) => object {
   const resolved = ({ token_id: given, token, logprob }: Candidate): object => {
     const id = given ?? Number(token?.slice('token_id:'.length));
     if (!vocabulary.has(id)) throw new FloeError('engine_rejected', `logprobs: token id ${id} is out of vocabulary`);

@@ -19,7 +19,7 @@ import {
 
 export const GENERATE_PATH = '/inference/v1/generate';
 
-/** POST /inference/v1/generate: prompted with token ids, answers in token ids. */
+/** POST /inference/v1/generate: takes token ids as the prompt and replies with token ids. */
 export async function generateTokens(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, generateRequestSchema, await exchange.body(), 'generate request');
   if (context.config.strict) {
@@ -27,13 +27,13 @@ export async function generateTokens(exchange: Exchange, context: SimContext): P
   }
   const head = readCallHead(exchange, context, request);
   if (applyEarlyVllmFault(exchange, context, head, request.stream ?? false)) return;
-  refuse(context, request);
+  validate(context, request);
   const call = new GenerateTokensCall(exchange, context, request, head);
   await (request.stream === true ? call.stream() : call.reply());
 }
 
-/** Throws `engine_rejected` or `not_found`, as vLLM refuses the request. */
-function refuse(context: SimContext, request: GenerateRequest): void {
+/** Throws `engine_rejected` or `not_found` where vLLM refuses the request. */
+function validate(context: SimContext, request: GenerateRequest): void {
   checkModel(context, request.model);
   refusePriority(request.priority);
   refuseUnsupported(request.sampling_params, 'chat');
@@ -51,7 +51,7 @@ function refuse(context: SimContext, request: GenerateRequest): void {
   }
 }
 
-/** One call: `n` choices of one prompt, sampled side by side. */
+/** One call: `n` choices of one prompt, sampled concurrently. */
 class GenerateTokensCall {
   private readonly exchange: Exchange;
   private readonly context: SimContext;
@@ -63,25 +63,25 @@ class GenerateTokensCall {
     this.exchange = exchange;
     this.context = context;
     this.request = request;
-    const { token_ids: promptIds, sampling_params: asked } = request;
+    const { token_ids: promptIds, sampling_params: sampling } = request;
     this.call = new SampledCall(exchange, context, {
       head,
       endpoint: GENERATE_PATH,
       promptForm: 'ids',
       stream: request.stream ?? false,
       cacheSalt: request.cache_salt,
-      topCount: asked.logprobs ?? 0,
+      topCount: sampling.logprobs ?? 0,
     });
     const { maxModelLen, policy } = context.engine.options;
-    const room = maxModelLen - promptIds.length;
-    const form = generateConstraint(asked.structured_outputs, policy, promptIds);
-    // A bound beyond the context's end is no error here: the reply is cut there.
-    const maxTokens = Math.min(asked.max_tokens ?? room, room);
+    const remaining = maxModelLen - promptIds.length;
+    const constraint = generateConstraint(sampling.structured_outputs, policy, promptIds);
+    // Unlike on the chat route, a bound that exceeds the context length is not an error; the reply ends there.
+    const maxTokens = Math.min(sampling.max_tokens ?? remaining, remaining);
     const defaults = context.config.generationConfig;
-    // Stop strings are looked for in text, which there is none of without detokenizing.
-    const stop = asked.detokenize === false ? [] : asked.stop;
-    const params = samplingParams({ ...asked, stop }, defaults, maxTokens, form);
-    this.choices = Array.from({ length: asked.n ?? 1 }, (_, index) => this.call.addChoice(promptIds, params, index));
+    // Without detokenizing there is no text in which stop strings could occur.
+    const stop = sampling.detokenize === false ? [] : sampling.stop;
+    const params = samplingParams({ ...sampling, stop }, defaults, maxTokens, constraint);
+    this.choices = Array.from({ length: sampling.n ?? 1 }, (_, index) => this.call.addChoice(promptIds, params, index));
   }
 
   async reply(): Promise<void> {
@@ -114,30 +114,30 @@ class GenerateTokensCall {
   private async wholeChoice(choice: SampledChoice): Promise<object> {
     const ids: number[] = [];
     const logprobs: WireToken[] = [];
-    let named = true;
+    let hasIds = true;
     let text = '';
     let finish: FinishEvent | null = null;
     for await (const event of this.call.events(choice)) {
       if (event.kind === 'start') continue;
       text += event.pieces.map((piece) => piece.text).join('');
       const wire = choice.wire.take(event.tokens);
-      named &&= wire.ids !== undefined;
+      hasIds &&= wire.ids !== undefined;
       for (const id of wire.ids ?? []) ids.push(id);
       logprobs.push(...wire.logprobs);
       if (event.kind === 'finish') finish = event;
     }
-    return this.choiceFields(choice, { ids: named ? ids : null, logprobs, text, finish });
+    return this.choiceFields(choice, { ids: hasIds ? ids : null, logprobs, text, finish });
   }
 
-  /** In `tokens` mode an event without ids is sent only for its finish. */
+  /** In `tokens` mode, an event without ids is sent only when it has the finish reason. */
   private async streamChoice(choice: SampledChoice): Promise<void> {
     let first = true;
     for await (const event of this.call.events(choice)) {
       if (event.kind === 'start') continue;
       const finish = event.kind === 'finish' ? event : null;
       const text = event.pieces.map((piece) => piece.text).join('');
-      const silent = this.request.output_mode === 'tokens' || text === '';
-      if (event.tokens.length === 0 && finish === null && silent) continue;
+      const hasNoText = this.request.output_mode === 'tokens' || text === '';
+      if (event.tokens.length === 0 && finish === null && hasNoText) continue;
       const wire = choice.wire.take(event.tokens);
       const lost = choice.wire.losesIds(text === '', finish !== null);
       const ids = lost ? null : (wire.ids ?? null);

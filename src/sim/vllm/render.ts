@@ -15,11 +15,11 @@ import {
 } from './request.ts';
 import { reportedIds } from './tokenize.ts';
 
-/** What vLLM's engine is to tell: all of a reply at its end, or what is new. */
-const WHOLE = 2;
-const STREAMED = 1;
+/** Values of vLLM's `output_kind`: only the final output, or the new tokens of each step. */
+const FINAL_ONLY = 2;
+const DELTA = 1;
 
-/** POST /v1/chat/completions/render: what the chat request would be as one for token generation. */
+/** POST /v1/chat/completions/render: converts a chat request to the equivalent request for token generation. */
 export async function renderChatRequest(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, chatRequestSchema, await exchange.body(), 'chat completion request');
   const { promptIds, params } = chatTask(context, request);
@@ -40,7 +40,7 @@ export async function renderChatRequest(exchange: Exchange, context: SimContext)
   });
 }
 
-/** POST /v1/completions/render: one request per prompt. */
+/** POST /v1/completions/render: converts a completion request to one request for token generation per prompt. */
 export async function renderCompletionRequest(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, completionRequestSchema, await exchange.body(), 'completion request');
   const rendered = completionPrompts(context, request).map((promptIds) => {
@@ -60,7 +60,7 @@ function newId(prefix: string): string {
   return `${prefix}-${randomUUID().replaceAll('-', '')}`;
 }
 
-/** Those of the engine's own defaults are left out. */
+/** The sampling parameters as sent. Parameters that have the engine's default are left out. */
 function wireParams(request: ChatRequest | CompletionRequest, params: SamplingParams, logprobs: number | null): object {
   return {
     ...((request.n ?? 1) === 1 ? {} : { n: request.n }),
@@ -84,7 +84,7 @@ function wireParams(request: ChatRequest | CompletionRequest, params: SamplingPa
       ? { routed_experts_prompt_start: request.routed_experts_prompt_start }
       : {}),
     bad_words: [],
-    output_kind: request.stream === true ? STREAMED : WHOLE,
+    output_kind: request.stream === true ? DELTA : FINAL_ONLY,
     skip_clone: true,
     skip_reading_prefix_cache: false,
   };

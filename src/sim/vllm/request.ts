@@ -8,7 +8,7 @@ import type { Constraint } from '../policy/constraint.ts';
 import { responseFormatSchema, structuredOutputsSchema, toolChoiceSchema } from '../requested-constraint.ts';
 import type { SamplingParams } from '../sampler.ts';
 
-/** A scripted policy cannot obey these, so they are refused rather than ignored. */
+/** A scripted policy cannot honour these fields, so they are refused rather than ignored. */
 const UNSUPPORTED_FIELDS = [
   'logit_bias',
   'allowed_token_ids',
@@ -22,7 +22,7 @@ const UNSUPPORTED_FIELDS = [
   'use_beam_search',
 ] as const;
 
-/** Fields that vLLM knows and that change nothing here; what is no field of its own is refused by a strict server. */
+/** Fields that vLLM knows and that have no effect here. A strict server refuses fields that vLLM does not know. */
 const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   ...UNSUPPORTED_FIELDS,
   'add_special_tokens',
@@ -60,7 +60,7 @@ const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   'vllm_xargs',
 ]);
 
-/** What only a chat's replies can be constrained by. */
+/** Fields that are supported on the chat route only. */
 const CHAT_ONLY_FIELDS = ['response_format', 'structured_outputs'] as const;
 
 const samplingFields = {
@@ -120,7 +120,7 @@ export const chatRequestSchema = z.looseObject({
 });
 export type ChatRequest = z.infer<typeof chatRequestSchema>;
 
-/** Names within `sampling_params` are those of the engine's sampling parameters. */
+/** Fields in `sampling_params` have the names of vLLM's engine parameters. */
 export const generateRequestSchema = z.looseObject({
   request_id: z.string().min(1).nullish(),
   session_id: z.string().nullish(),
@@ -154,7 +154,7 @@ export const completionRequestSchema = z.looseObject({
 });
 export type CompletionRequest = z.infer<typeof completionRequestSchema>;
 
-/** Parses a body; a strict server refuses fields that it does not know, naming the first. Throws `schema_violation` or `engine_rejected`. */
+/** Validates a body. Throws `schema_violation`, and on a strict server `engine_rejected` naming the first unknown field. */
 export function parseRequest<Shape extends z.ZodRawShape, Config extends z.core.$ZodObjectConfig>(
   context: SimContext,
   schema: z.ZodObject<Shape, Config>,
@@ -166,7 +166,7 @@ export function parseRequest<Shape extends z.ZodRawShape, Config extends z.core.
   return request;
 }
 
-/** Throws `engine_rejected` naming the first field that neither `shape` nor vLLM has. */
+/** Throws `engine_rejected` naming the first field that is neither in `shape` nor known to vLLM. */
 export function refuseUnknown(shape: Readonly<Record<string, unknown>>, body: unknown): void {
   const unknown = Object.keys(body as object).find((key) => !(key in shape) && !PASSIVE_FIELDS.has(key));
   if (unknown !== undefined) {
@@ -187,7 +187,7 @@ export function refuseUnsupported(request: Readonly<Record<string, unknown>>, ro
   }
 }
 
-/** Scheduling is first come, first served. Throws `engine_rejected`, as vLLM does then. */
+/** Throws `engine_rejected` for a priority other than 0, as vLLM does without priority scheduling. */
 export function refusePriority(priority: unknown): void {
   if (typeof priority === 'number' && priority !== 0) {
     throw new FloeError(
@@ -200,6 +200,7 @@ export function refusePriority(priority: unknown): void {
 
 type SamplingRequest = { readonly [K in keyof typeof samplingFields]?: z.infer<(typeof samplingFields)[K]> };
 
+/** The sampling parameters of a request; `defaults` replace parameters that it leaves out. Throws `engine_rejected`. */
 export function samplingParams(
   request: SamplingRequest,
   defaults: SimConfig['generationConfig'],

@@ -15,38 +15,38 @@ const tokenizePromptSchema = z.looseObject({
 
 const detokenizeSchema = z.object({ model: z.string().nullish(), tokens: z.array(z.int().min(0)) });
 
-/** POST /tokenize: a plain prompt, or messages through the chat template. */
+/** POST /tokenize: the ids of a plain prompt, or of messages rendered by the chat template. */
 export async function tokenize(exchange: Exchange, context: SimContext): Promise<void> {
   const body = await exchange.body();
   const isChat = typeof body === 'object' && body !== null && 'messages' in body;
   let ids: number[];
-  let asStrings: boolean;
+  let withStrings: boolean;
   if (isChat) {
     const request = parseRequest(context, tokenizeChatSchema, body, 'tokenize request');
     checkModel(context, request.model);
     ids = chatPromptIds(context, request);
-    asStrings = request.return_token_strs ?? false;
+    withStrings = request.return_token_strs ?? false;
   } else {
     const request = parseRequest(context, tokenizePromptSchema, body, 'tokenize request');
     checkModel(context, request.model);
     ids = context.vocabulary.encode(request.prompt);
-    asStrings = request.return_token_strs ?? false;
+    withStrings = request.return_token_strs ?? false;
   }
   exchange.json(200, {
     count: ids.length,
     max_model_len: context.engine.options.maxModelLen,
     tokens: reportedIds(exchange, context, ids),
-    token_strs: asStrings ? ids.map((id) => context.vocabulary.decode([id])) : null,
+    token_strs: withStrings ? ids.map((id) => context.vocabulary.decode([id])) : null,
   });
 }
 
-/** Ids as the server tells them, which a fault may make those of another tokenizer. */
+/** The ids that the server reports, which are those of another tokenizer under the fault `tokenizer_mismatch`. */
 export function reportedIds(exchange: Exchange, context: SimContext, ids: readonly number[]): readonly number[] {
   const plan = context.faults.plan(exchange.header('x-session-id'), 'tokenizing');
   return plan.has('tokenizer_mismatch') ? shiftedIds(context.vocabulary, ids) : ids;
 }
 
-/** POST /detokenize: ids that the vocabulary does not have have no text. */
+/** POST /detokenize: the text of token ids. Ids outside the vocabulary are skipped. */
 export async function detokenize(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseAs(detokenizeSchema, await exchange.body(), 'detokenize request');
   checkModel(context, request.model);
