@@ -7,7 +7,7 @@ import type {
   ChatTool,
   DialectName,
   FinishReason,
-  SamplingAsked,
+  RequestedSampling,
   ToolChoice,
   Usage,
 } from '../schema/index.ts';
@@ -73,7 +73,7 @@ export type CanonicalRequest = {
   readonly toolForms: ReadonlyMap<string, ToolForm>;
   readonly toolChoice: ToolChoice | null;
   readonly parallelToolCalls: boolean | null;
-  readonly samplingAsked: SamplingAsked;
+  readonly samplingAsked: RequestedSampling;
   readonly stream: boolean;
   /** Gemini without `alt=sse`: the stream is one JSON array. */
   readonly streamAsArray?: true;

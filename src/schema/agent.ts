@@ -5,7 +5,7 @@ import { environmentSchema } from './runtime.ts';
 
 const mcpName = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/, 'must be letters, digits, "_", "-"');
 
-/** A tool server that the harness talks to; `stdio` ones are started by the harness, inside the sandbox. */
+/** A tool server for the harness. The harness starts `stdio` servers itself, inside the sandbox. */
 export const mcpServerSchema = z.discriminatedUnion('transport', [
   z.strictObject({
     name: mcpName,
@@ -23,7 +23,7 @@ export const mcpServerSchema = z.discriminatedUnion('transport', [
 ]);
 export type McpServer = z.infer<typeof mcpServerSchema>;
 
-/** A folder of instructions that the harness may read: `SKILL.md` with a name and a description, and what it refers to. */
+/** A folder of instructions that the harness may read: `SKILL.md`, which has a name and a description, and the files that it refers to. */
 export const skillSchema = z.strictObject({
   name: z.string().regex(/^[a-z0-9][a-z0-9-]{0,63}$/, 'must be lower-case letters, digits, "-"'),
   files: z
@@ -35,7 +35,7 @@ export const skillSchema = z.strictObject({
       z.string(),
     )
     .refine((files) => 'SKILL.md' in files, 'needs a SKILL.md')
-    .describe('text by path'),
+    .describe('content of each file by its path'),
 });
 export type Skill = z.infer<typeof skillSchema>;
 
@@ -43,26 +43,26 @@ export const agentSpecSchema = z.strictObject({
   harness: z.string().min(1),
   dialect: dialectNameSchema
     .optional()
-    .describe('what the harness speaks to the policy; default: the first that it can'),
+    .describe('wire format in which the harness calls the policy; default: the first one that the harness supports'),
   model_name: z
     .string()
     .min(1)
     .refine((name) => !name.includes('\0'), 'must not contain a NUL byte')
     .default('policy')
-    .describe('the name that the harness is told; the engine gets its own'),
+    .describe('model name that the harness is configured with; calls to the engine carry the name of its own model'),
   model_aliases: z
     .array(z.string().min(1))
     .default([])
-    .describe('further model names that reach the policy; `*` for any. Other names are refused'),
+    .describe('further model names that are routed to the policy, `*` for any; calls with other names are rejected'),
   env: environmentSchema.default({}),
-  settings: metadataSchema.default({}).describe("the harness adapter's own settings, checked by it"),
-  system_prompt: z.string().min(1).optional().describe("added to the harness's own system prompt"),
+  settings: metadataSchema.default({}).describe('settings of the harness adapter, which validates them'),
+  system_prompt: z.string().min(1).optional().describe("appended to the harness's own system prompt"),
   max_turns: z
     .int()
     .min(1)
     .optional()
     .describe(
-      'model calls of the main agent; the next one ends the session as `truncated_turns`. All calls together: 256, or 32 times as many',
+      'most model calls of the main agent; one more ends the session as `truncated_turns`. calls of any kind together are then limited to 256, or to 32 times this number if that is more',
     ),
   mcp_servers: z.array(mcpServerSchema).default([]),
   skills: z.array(skillSchema).default([]),
@@ -70,11 +70,11 @@ export const agentSpecSchema = z.strictObject({
     .string()
     .min(1)
     .optional()
-    .describe("directory of skill folders on the node's host, below one of its upload roots"),
+    .describe("directory of skill folders on the node's host, below one of the node's upload roots"),
   custom_shell: z
     .string()
     .refine((command) => !command.includes('\0'), 'must not contain a NUL byte')
     .optional()
-    .describe('the command of the `shell` harness'),
+    .describe('command that the `shell` harness runs'),
 });
 export type AgentSpec = z.infer<typeof agentSpecSchema>;

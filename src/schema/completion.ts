@@ -8,7 +8,7 @@ import {
 } from './chat.ts';
 import { captureModeSchema, logprobsModeSchema, thinkingRetentionSchema } from './engine.ts';
 import { idSchema, timestampSchema } from './identifiers.ts';
-import { samplingAskedSchema, samplingSchema } from './sampling.ts';
+import { requestedSamplingSchema, samplingSchema } from './sampling.ts';
 import { driftClassSchema, linkKindSchema, routedExpertsSchema, versionSpanSchema } from './trajectory.ts';
 
 export const callKindSchema = z.enum(['main', 'subagent', 'compaction', 'title', 'routing', 'memory', 'probe']);
@@ -39,13 +39,15 @@ export type RenderReason = z.infer<typeof renderReasonSchema>;
 /** How a call was prompted and what its log-probabilities mean. */
 export const captureSchema = z.object({
   mode: captureModeSchema,
-  logprobs_mode: logprobsModeSchema.nullable().describe('null: there are none'),
+  logprobs_mode: logprobsModeSchema.nullable().describe('null when there are no log-probabilities'),
   thinking_retention: thinkingRetentionSchema,
   spliced_onto: z
     .string()
     .nullable()
-    .describe('the completion whose prompt and response, as recorded, the prompt begins with'),
-  rendered_because: renderReasonSchema.nullable().describe('null where the prompt was spliced'),
+    .describe(
+      'id of the completion whose recorded prompt and response ids the prompt begins with; null when it was rendered',
+    ),
+  rendered_because: renderReasonSchema.nullable().describe('null when the prompt was spliced'),
 });
 export type Capture = z.infer<typeof captureSchema>;
 
@@ -58,18 +60,18 @@ export const completionFields = {
     completionId: z.string(),
     sessionId: idSchema,
     attempt: z.int(),
-    index: z.int().describe('arrival order within the attempt'),
+    index: z.int().describe('order of arrival within the attempt'),
   },
   origin: {
     dialect: dialectNameSchema,
     callKind: callKindSchema,
-    thread: z.string().describe("the harness's own agent thread; `main` when it names none"),
+    thread: z.string().describe('agent thread that the harness names; `main` when it names none'),
   },
   reply: {
     message: assistantMessageSchema,
     engineCallIds: z
       .array(z.string())
-      .describe("the engine's own ids of the message's tool calls; harnesses get ids of floe's"),
+      .describe("the engine's ids of the message's tool calls; harnesses receive ids that floe makes"),
     finishReason: finishReasonSchema,
     stop: stopCauseSchema.nullable(),
     engineId: z.string(),
@@ -79,9 +81,9 @@ export const completionFields = {
   timings: { engineMs: z.number(), totalMs: z.number() },
   marks: { abandoned: z.boolean(), auxiliary: z.boolean(), undelivered: z.boolean() },
   sampling: {
-    samplingAsked: samplingAskedSchema,
+    samplingAsked: requestedSamplingSchema,
     sampling: samplingSchema,
-    adjusted: z.array(z.string()).describe('what the proxy dropped or changed'),
+    adjusted: z.array(z.string()).describe('request fields that the proxy dropped or changed'),
   },
 } as const;
 
@@ -101,25 +103,25 @@ function snakeCased<Fields extends z.ZodRawShape>(fields: Fields): SnakeCased<Fi
   return Object.fromEntries(renamed) as SnakeCased<Fields>;
 }
 
-/** One captured model call, as served and stored: prompt ids and messages are deltas to an earlier completion. */
+/** One captured model call as the API returns it. Prompt ids and messages are deltas to an earlier completion, `base`. */
 export const completionRecordSchema = z.object({
   ...snakeCased(completionFields.names),
   timestamp: timestampSchema,
   ...snakeCased(completionFields.origin),
   request: z.object({
-    base: z.string().nullable().describe('completion whose request messages this one repeats'),
-    keep: z.int().describe('how many of its messages are repeated'),
-    messages: z.array(chatMessageSchema).describe('the messages after those'),
-    tools: z.array(chatToolSchema).nullable().describe('null: the same as those of `base`'),
+    base: z.string().nullable().describe('id of the completion whose first request messages this one repeats'),
+    keep: z.int().describe('how many messages of `base` are repeated'),
+    messages: z.array(chatMessageSchema).describe('the messages after the repeated ones'),
+    tools: z.array(chatToolSchema).nullable().describe('null when they are the same as those of `base`'),
     ...snakeCased(completionFields.sampling),
   }),
   prompt: z.object({
     base: z.string().nullable(),
-    keep: z.int().describe('how many ids of the prompt + response of `base` are repeated'),
+    keep: z.int().describe('how many ids of prompt and response of `base` are repeated'),
     ids: z.array(z.int()),
   }),
   link: linkKindSchema,
-  drift: driftClassSchema.nullable().describe('only of a rerendered link'),
+  drift: driftClassSchema.nullable().describe('null unless the link is `rerendered`'),
   capture: captureSchema,
   response_ids: z.array(z.int()),
   response_logprobs: z.array(z.number()),

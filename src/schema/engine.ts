@@ -1,107 +1,121 @@
 import { z } from 'zod';
 import { idSchema } from './identifiers.ts';
 
-/** `openai`: any OpenAI-compatible API, for evaluation and data generation; it tells no token ids. */
+/** `openai` is any OpenAI-compatible API, for evaluation and data generation; such engines return no token ids. */
 export const engineKindSchema = z.enum(['vllm', 'sglang', 'llama_cpp', 'openai']);
 export type EngineKind = z.infer<typeof engineKindSchema>;
 
-/** What a log-probability means: of the model's own distribution, or of the one that was sampled from (temperature, top_p, …). */
+/** Which distribution log-probabilities belong to: the model's own (`raw`), or the one sampled from after temperature, top_p and so on (`processed`). */
 export const logprobsModeSchema = z.enum(['raw', 'processed']);
 export type LogprobsMode = z.infer<typeof logprobsModeSchema>;
 
-/** What a task asks for. `auto`: `tokens` where every engine of the pool can, else `chat`. */
+/** How a task wants its engines prompted. `auto` is `tokens` when every engine of the pool supports it, and `chat` otherwise. */
 export const engineModeSchema = z.enum(['auto', 'tokens', 'chat']);
 export type EngineMode = z.infer<typeof engineModeSchema>;
 
 /**
- * How a completion was captured. `tokens`: the engine was given token ids; `chat`: it rendered messages and told the ids;
- * `text`: it told no ids, so that there is nothing to train on.
+ * How a completion was captured. `tokens`: the engine was prompted with token ids; `chat`: the engine rendered messages and returned the
+ * ids; `text`: the engine returned no ids, so the completion cannot be trained on.
  */
 export const captureModeSchema = z.enum(['tokens', 'chat', 'text']);
 export type CaptureMode = z.infer<typeof captureModeSchema>;
 
 /**
- * Thinking of earlier turns in a spliced prompt. `template`: as the model's own template has it: where that drops thinking, the
- * prompt is rendered anew. `tool_cycle`: kept until the next user message, then as the template. `all`: always kept.
+ * Whether a prompt keeps the thinking of earlier turns. `template`: as the model's own template does; where that drops thinking, the
+ * prompt is rendered from messages instead of being spliced. `tool_cycle`: kept until the next user message, then as the template does.
+ * `all`: always kept.
  */
 export const thinkingRetentionSchema = z.enum(['template', 'tool_cycle', 'all']);
 export type ThinkingRetention = z.infer<typeof thinkingRetentionSchema>;
 
-/** What a provider allows. `max_concurrency` of the engine limits calls at a time. */
+/** Rate limits of a provider. How many calls may run concurrently is the engine's `max_concurrency`. */
 export const engineLimitsSchema = z.strictObject({
   requests_per_minute: z.int().min(1).nullable().default(null),
-  tokens_per_minute: z.int().min(1).nullable().default(null).describe('of prompts and replies together'),
+  tokens_per_minute: z.int().min(1).nullable().default(null).describe('tokens of prompts and replies together'),
 });
 export type EngineLimits = z.infer<typeof engineLimitsSchema>;
 
 /** An inference server that sessions may use. */
 export const engineSpecSchema = z.strictObject({
-  engine_id: idSchema.optional().describe('default: derived from the URL'),
+  engine_id: idSchema.optional().describe('default: derived from host, port and path of the URL'),
   kind: engineKindSchema.default('vllm'),
   base_url: z
     .url({ protocol: /^https?$/ })
     .refine((url) => !/^https?:\/\/[^/?#]*@/i.test(url), 'must not hold a user name or password: give an api_key')
-    .describe('without /v1'),
-  pool: idSchema
-    .default('default')
-    .describe('engines of one pool serve one policy; a task names the pool that it uses'),
-  model: z.string().nullable().default(null).describe("null: the server's first model"),
-  api_key: z.string().min(1).nullable().default(null).describe('sent as a bearer token; shown nowhere'),
+    .describe('address of the server without /v1'),
+  pool: idSchema.default('default').describe('engines of one pool serve one policy; a task selects its pool'),
+  model: z
+    .string()
+    .nullable()
+    .default(null)
+    .describe('name of the model; null selects the first model that the server lists'),
+  api_key: z.string().min(1).nullable().default(null).describe('sent as a bearer token; never shown or logged'),
   logprobs_mode: logprobsModeSchema
     .default('processed')
-    .describe('what its logprobs mean; an engine that can be asked overrides it, vLLM cannot'),
+    .describe(
+      'distribution of its log-probabilities; an engine that reports its own setting overrides this (vLLM does not report it)',
+    ),
   stream: z
     .enum(['auto', 'off'])
     .default('auto')
-    .describe('auto: replies that a harness wants streamed are relayed as they come; off: they arrive whole'),
-  max_concurrency: z.int().min(1).nullable().default(null).describe('calls at a time; more wait. null: any number'),
+    .describe(
+      'auto: replies to streaming requests are relayed as the engine samples them; off: harnesses receive them whole',
+    ),
+  max_concurrency: z
+    .int()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('concurrent calls; further calls wait. null for no limit'),
   limits: engineLimitsSchema
     .nullable()
     .default(null)
     .describe(
-      'what a provider allows per minute; calls wait for it, and a Retry-After of a 429 holds all of them back',
+      'rate limits of the provider; calls wait until they are within the limits, and the Retry-After of a 429 delays all calls',
     ),
   tool_parser: z
     .string()
     .min(1)
     .nullable()
     .default(null)
-    .describe('name of the tool-call parser where calls are parsed apart from sampling; null: as the server says'),
-  reasoning_parser: z.string().min(1).nullable().default(null).describe('the same for thinking'),
+    .describe(
+      'tool-call parser to use where calls are parsed separately from sampling; null: the one that the server reports',
+    ),
+  reasoning_parser: z.string().min(1).nullable().default(null).describe('parser for thinking, as tool_parser'),
 });
 export type EngineSpec = z.infer<typeof engineSpecSchema>;
 export type EngineSpecInput = z.input<typeof engineSpecSchema>;
 
 const boundarySchema = z.enum(['kept', 'dropped', 'unknown']);
 
-/** What the chat template of an engine does, learned by rendering a few messages when it was registered. */
+/** Properties of an engine's chat template, learned by rendering a few messages when the engine was registered. */
 export const templateFactsSchema = z.object({
   close_ids: z
     .array(z.int())
-    .describe('ids that close an assistant turn; empty: unknown, so that no turn can be spliced'),
+    .describe('token ids that close an assistant turn; empty when unknown, and then no prompt is spliced'),
   tail_render: z
     .boolean()
-    .describe('new messages come out the same behind the last turn alone as behind the whole conversation'),
+    .describe('whether new messages render the same after the last turn alone as after the whole conversation'),
   thinking: z
     .object({ tool_results: boundarySchema, user_message: boundarySchema })
-    .describe("what becomes of the last turn's thinking when tool results or a user message follow"),
-  fingerprint: z.string().nullable().describe('of tokenizer and template; engines of one pool have the same'),
+    .describe('whether the template keeps the thinking of the last turn when tool results or a user message follow'),
+  fingerprint: z.string().nullable().describe('digest of tokenizer and template, the same for all engines of a pool'),
 });
 export type TemplateFacts = z.infer<typeof templateFactsSchema>;
 
-/** What a server can do, found out by asking it when it was registered. */
+/** What a server supports, probed when the engine was registered. */
 export const engineCapabilitiesSchema = z.object({
-  token_ids: z.boolean().describe('replies carry token ids and log-probabilities'),
+  token_ids: z.boolean().describe('whether replies carry token ids and log-probabilities'),
   token_input: z
     .enum(['none', 'generate', 'input_ids', 'completion'])
     .describe(
-      'how a prompt can be given as ids: an own endpoint, a field of chat completions, text completions; none: not at all',
+      'how the engine accepts a prompt as token ids: its own generate endpoint, a field of chat completions, text completions, or not at all',
     ),
-  version_spans: z.boolean().describe('replies tell which weights sampled which tokens'),
+  version_spans: z.boolean().describe('whether replies state which weights sampled which tokens'),
   pause: z.boolean(),
   abort: z.boolean(),
   cache_salt: z.boolean(),
-  notes: z.array(z.string()).describe('what was found, in words'),
+  notes: z.array(z.string()).describe('findings of the probe, as sentences'),
   template: templateFactsSchema,
 });
 export type EngineCapabilities = z.infer<typeof engineCapabilitiesSchema>;
@@ -114,41 +128,48 @@ export const engineInfoSchema = z.object({
   model: z.string(),
   server_version: z.string().nullable(),
   max_model_len: z.int().nullable(),
-  logprobs_mode: logprobsModeSchema.nullable().describe('null: it gives no logprobs'),
+  logprobs_mode: logprobsModeSchema.nullable().describe('null when the engine returns no log-probabilities'),
   policy_version: z.string().nullable(),
   healthy: z.boolean(),
-  streaming: z.boolean().describe('whether replies are relayed as they come; ends when a stream has lost token ids'),
+  streaming: z
+    .boolean()
+    .describe('whether replies are relayed while they are sampled; turned off once a stream has lost token ids'),
   inflight: z.int(),
   max_concurrency: z.int().nullable(),
-  held_back_ms: z.number().optional().describe('until its limits let a call begin; absent: it has none'),
+  held_back_ms: z
+    .number()
+    .optional()
+    .describe('milliseconds until its rate limits admit the next call; absent when it has no limits'),
   capabilities: engineCapabilitiesSchema,
 });
 export type EngineInfo = z.infer<typeof engineInfoSchema>;
 
-/** How a pool picks the engine of a session's next call. */
+/** How a pool selects the engine for the next call of a session. */
 export const enginePolicySchema = z.enum(['least_in_flight', 'assignment_count', 'consistent_hash']);
 export type EnginePolicy = z.infer<typeof enginePolicySchema>;
 
-/** `prefer_local`: a session goes to an engine of the node's own host while one has capacity. `none`: nearness only decides between equals. */
+/** `prefer_local`: sessions use an engine on the node's own host while one has capacity. `none`: locality only breaks ties. */
 export const engineLocalitySchema = z.enum(['prefer_local', 'none']);
 export type EngineLocality = z.infer<typeof engineLocalitySchema>;
 
-/** `keep`: replies under way are frozen and go on after the resume; `abort`: they end, and are continued after it where the engine takes ids. */
+/** What a pause does to replies in progress. `keep`: they are frozen and continue after the resume. `abort`: they end, and after the resume continue where the engine accepts token ids. */
 export const pauseModeSchema = z.enum(['keep', 'abort']);
 export type PauseMode = z.infer<typeof pauseModeSchema>;
 
-/** What holds for all engines of a rollout service. `revision` grows with every change. */
+/** The engines of a rollout service and their common state. `revision` increases with every change. */
 export const engineDirectorySchema = z.object({
   revision: z.int().min(0),
   engines: z.array(engineSpecSchema),
-  removed: z.array(idSchema).describe('engines that no node may use, one of its own configuration included'),
+  removed: z.array(idSchema).describe('engines that no node may use, even when its own configuration names them'),
   paused: pauseModeSchema.nullable(),
-  while_paused: z.enum(['hold', 'reject']).describe('what a call meets meanwhile: it waits, or 429 with Retry-After'),
+  while_paused: z
+    .enum(['hold', 'reject'])
+    .describe('whether calls during a pause wait or are rejected with 429 and Retry-After'),
   policy_version: z.string().nullable(),
 });
 export type EngineDirectory = z.infer<typeof engineDirectorySchema>;
 
-/** `task.engine` */
+/** The `engine` field of a task. */
 export const taskEngineSchema = z.strictObject({
   pool: idSchema.default('default'),
   mode: engineModeSchema.default('auto'),
@@ -156,18 +177,18 @@ export const taskEngineSchema = z.strictObject({
 });
 export type TaskEngine = z.infer<typeof taskEngineSchema>;
 
-/** An engine on one node. `pending`: the node has yet to carry out the latest change. */
+/** An engine as seen by one node. `pending`: the node has not applied the latest change yet. */
 export const engineOnNodeSchema = z.object({
   node_id: idSchema,
   state: z.enum(['ready', 'pending', 'failed']),
-  problem: z.string().nullable().describe('why the node cannot use it; it is tried again'),
+  problem: z.string().nullable().describe('why the node cannot use the engine; the node retries'),
   info: engineInfoSchema.nullable(),
 });
 
 /** A row of `GET /engines`. */
 export const engineViewSchema = z.object({
   engine_id: idSchema,
-  source: z.enum(['registered', 'node']).describe("node: from the node's own configuration"),
+  source: z.enum(['registered', 'node']).describe('node: configured on the node itself; registered: through the API'),
   kind: engineKindSchema,
   base_url: z.string(),
   pool: idSchema,
@@ -175,32 +196,32 @@ export const engineViewSchema = z.object({
 });
 export type EngineView = z.infer<typeof engineViewSchema>;
 
-/** `GET /engines` */
+/** The reply of `GET /engines`. */
 export const enginesStatusSchema = engineDirectorySchema.omit({ engines: true }).extend({
   engines: z.array(engineViewSchema),
 });
 export type EnginesStatus = z.infer<typeof enginesStatusSchema>;
 
-/** What became of a change: carried out by the nodes in `done`, on its way to those in `pending`. */
+/** The progress of a change: the nodes in `done` have applied it, those in `pending` have not yet. */
 export const engineChangeSchema = z.object({
   revision: z.int(),
-  engine_ids: z.array(idSchema).describe('engines that were added or removed; all for the other changes'),
+  engine_ids: z.array(idSchema).describe('engines that were added or removed; all engines for other changes'),
   done: z.array(idSchema),
-  pending: z.array(idSchema).describe('healthy nodes that have not carried it out within the wait'),
+  pending: z.array(idSchema).describe('healthy nodes that did not apply the change within the wait'),
   problems: z.array(z.object({ node_id: idSchema, engine_id: z.string(), message: z.string() })),
 });
 export type EngineChange = z.infer<typeof engineChangeSchema>;
 
-/** `POST /engines/pause` */
+/** The body of `POST /engines/pause`. */
 export const pauseRequestSchema = z.strictObject({
   mode: pauseModeSchema.default('keep'),
   while_paused: z.enum(['hold', 'reject']).default('hold'),
 });
 
-/** `POST /engines/version` */
+/** The body of `POST /engines/version`. */
 export const versionRequestSchema = z.strictObject({ version: z.string().min(1).max(256) });
 
-/** `POST /add_llm_server`, as ProRL Agent has it. */
+/** The body of `POST /add_llm_server`, compatible with ProRL Agent. */
 export const addServerSchema = z.object({
   address: z.string().min(1).max(2048).describe('host:port or URL, with or without /v1'),
 });

@@ -1,8 +1,8 @@
 import { z } from 'zod';
 
 /**
- * Ids that clients choose become parts of file names and URLs, so they are held to one safe alphabet:
- * 1 to 128 of letters, digits, `.`, `_`, `-`, starting with a letter or digit.
+ * Ids that clients choose become parts of file names and URLs, so they are restricted to a safe alphabet: 1 to 128 letters, digits,
+ * `.`, `_` or `-`, starting with a letter or digit.
  */
 export const idSchema = z
   .string()
@@ -11,14 +11,14 @@ export const idSchema = z
     'must be 1 to 128 of letters, digits, ".", "_", "-", starting with a letter or digit',
   );
 
-/** ISO-8601 UTC time stamp. */
+/** An ISO 8601 timestamp in UTC. */
 export const timestampSchema = z.iso.datetime();
 
-/** Free-form JSON object that floe stores and returns but never reads. */
+/** A JSON object that floe stores and returns without interpreting it. */
 export const metadataSchema = z.record(z.string(), z.unknown());
 
-/** What every store holds in an integer column. */
+/** The largest value of an integer column in every supported database. */
 const MAX_COUNT = 2 ** 31 - 1;
 
-/** A number of things, or of a try, from 0. */
+/** A count or an ordinal number, starting at 0. */
 export const countSchema = z.int().min(0).max(MAX_COUNT);

@@ -132,9 +132,9 @@ export {
   runtimeSpecSchema,
 } from './runtime.ts';
 export {
+  type RequestedSampling,
+  requestedSamplingSchema,
   type Sampling,
-  type SamplingAsked,
-  samplingAskedSchema,
   samplingSchema,
 } from './sampling.ts';
 export {

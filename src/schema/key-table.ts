@@ -15,8 +15,8 @@ type JsonSchema = {
 };
 
 /**
- * The keys of a file as a table in Markdown: path, shape, default and meaning. `[]` stands for each entry of a list, `*` for any
- * name.
+ * Documents the keys of a configuration file as the lines of a Markdown table: path, type, default and meaning. In a path `[]` means each
+ * entry of a list and `*` any name.
  */
 export function keyTable(schema: z.ZodType): string[] {
   const json = z.toJSONSchema(schema, { io: 'input', unrepresentable: 'any' }) as JsonSchema;
@@ -27,9 +27,9 @@ function rows(schema: JsonSchema, path: string): string[] {
   const required = schema.required ?? [];
   return Object.entries(schema.properties ?? {}).flatMap(([name, property]) => {
     const key = path === '' ? name : `${path}.${name}`;
-    const own = required.includes(name) && property.default === undefined ? 'required' : defaultOf(property);
-    const cells = [`\`${key}\``, shapeOf(property), own, property.description ?? ''];
-    // The same in every job; told once.
+    const byDefault = required.includes(name) && property.default === undefined ? 'required' : defaultOf(property);
+    const cells = [`\`${key}\``, shapeOf(property), byDefault, property.description ?? ''];
+    // `job` has the same keys everywhere, and the reference documents them once.
     return [`| ${cells.map(cell).join(' | ')} |`, ...(name === 'job' ? [] : below(property, key))];
   });
 }

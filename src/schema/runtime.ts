@@ -1,9 +1,9 @@
 import { z } from 'zod';
 
-/** Linux starts no program with a longer string among its arguments and variables: 128 KiB, with the name, `=` and a NUL byte. */
+/** Linux limits each argument or variable of a program to 128 KiB, including the name, `=` and a NUL byte. */
 const MAX_VARIABLE_BYTES = 128 * 1024 - 256;
 
-/** Environment of a command. What could not be written in a shell, or is too long, would fail only when the command starts. */
+/** Environment variables of a command. Invalid names and overlong values are rejected here, because otherwise the command would fail at its start. */
 export const environmentSchema = z.record(
   z.string().regex(/^[A-Za-z_][A-Za-z0-9_]{0,250}$/, 'must be the name of an environment variable'),
   z
@@ -23,7 +23,7 @@ const retries = {
   retry_backoff_seconds: z.number().min(0).max(60).default(0.5),
 };
 
-/** One step of preparing a runtime. Targets are paths in the sandbox; relative ones are below the workdir. */
+/** One step of preparing a runtime. Targets are paths in the sandbox; relative paths are below the workdir. */
 export const prepareActionSchema = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('write_file'),
@@ -53,24 +53,26 @@ export type PrepareAction = z.infer<typeof prepareActionSchema>;
 
 /** The sandbox that a session runs in. */
 export const runtimeSpecSchema = z.strictObject({
-  backend: runtimeBackendSchema.optional().describe("default: the node's own default"),
+  backend: runtimeBackendSchema.optional().describe("sandbox implementation; default: the node's setting"),
   image: z
     .string()
     .nullable()
     .default(null)
-    .describe("bubblewrap: a root file system directory on the node's host; null takes the host's /usr, read-only"),
+    .describe(
+      "bubblewrap: directory on the node's host to use as the root file system; null uses the host's /usr, read-only",
+    ),
   workdir: z
     .string()
     .regex(/^\/(?!\.\.?(\/|$))[^\0]+$/, 'must be an absolute path below the root')
     .refine((path) => !path.split('/').includes('..'), 'must not contain ..')
     .default('/work')
-    .describe('where the harness starts; ignored by the local backend'),
+    .describe('working directory of the harness; ignored by the local backend'),
   prepare: z.array(prepareActionSchema).default([]),
   eval_prepare: z
     .array(prepareActionSchema)
     .nullable()
     .default(null)
-    .describe("replaces `prepare` for the evaluator's fresh runtime; null: `prepare` again"),
+    .describe("prepare actions for the evaluator's fresh runtime; null uses `prepare`"),
   env: environmentSchema.default({}),
   network: z.enum(['none', 'host']).default('none'),
   memory_mb: z.int().min(16).default(4096),
@@ -78,6 +80,10 @@ export const runtimeSpecSchema = z.strictObject({
   storage_mb: z.int().min(1).default(1024),
   max_processes: z.int().min(1).default(512),
   max_file_mb: z.int().min(1).default(512),
-  max_output_mb: z.number().gt(0).default(16).describe('kept of one command; the rest is counted and dropped'),
+  max_output_mb: z
+    .number()
+    .gt(0)
+    .default(16)
+    .describe('MiB of output that are kept of one command; the rest is counted and dropped'),
 });
 export type RuntimeSpec = z.infer<typeof runtimeSpecSchema>;

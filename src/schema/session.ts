@@ -40,7 +40,7 @@ export const outcomePolicySchema = z.object({
 });
 export type OutcomePolicy = z.infer<typeof outcomePolicySchema>;
 
-/** Milliseconds; null where the session never got there. Queue and READY time do not count against the budget. */
+/** Durations in milliseconds; null for a stage that the session never reached. Time in queues and in READY does not count against the budget. */
 export const sessionTimingSchema = z.object({
   queued_ms: z.number().nullable(),
   init_ms: z.number().nullable(),
@@ -50,7 +50,7 @@ export const sessionTimingSchema = z.object({
   build_ms: z.number().nullable(),
   eval_ms: z.number().nullable(),
   postrun_ms: z.number().nullable(),
-  total_ms: z.number().describe('from the lease to the result'),
+  total_ms: z.number().describe('from lease to result'),
 });
 export type SessionTiming = z.infer<typeof sessionTimingSchema>;
 
@@ -62,31 +62,34 @@ export const sessionErrorSchema = z.object({
 });
 export type SessionError = z.infer<typeof sessionErrorSchema>;
 
-/** A sandboxed command's report, kept so that a failed run can be understood afterwards. */
+/** How the harness process ended, kept so that a failed run can be diagnosed later. */
 export const agentReportSchema = z.object({
   exit_code: z.int().nullable(),
-  turns: countSchema.describe('model calls that were answered'),
+  turns: countSchema.describe('model calls that received a reply'),
   stdout_tail: z.string(),
   stderr_tail: z.string(),
   isolation: z.enum(['sandboxed', 'none']),
 });
 export type AgentReport = z.infer<typeof agentReportSchema>;
 
-/** The archive of what the agent left behind; null for a session: it left nothing, or nothing was to be kept. */
+/** The archive of the files that the agent left. A session has none (`null`) when there were no files or the task keeps none. */
 export const artifactsReportSchema = z.object({
-  bytes: z.int().min(0).describe('of the archive; 0: there is none'),
-  omitted: z.string().nullable().describe('what the archive lacks and why, or why there is none'),
+  bytes: z.int().min(0).describe('size of the archive; 0 when there is no archive'),
+  omitted: z
+    .string()
+    .nullable()
+    .describe('which files the archive lacks and why, or why there is no archive; null when it is complete'),
 });
 export type ArtifactsReport = z.infer<typeof artifactsReportSchema>;
 
-/** Why a finished sample is of no use to a trainer: its outcome, or what it lacks. */
+/** Why a finished sample cannot be trained on: its outcome, or what it lacks. */
 export const unusableReasonSchema = z.union([outcomeSchema, z.enum(['no_reward', 'no_tokens'])]);
 export type UnusableReason = z.infer<typeof unusableReasonSchema>;
 
-/** So large that no sum of rewards leaves the range of a double. */
+/** Sums of rewards up to this size stay well within the range of a double. */
 const MAX_REWARD = 1e15;
 
-/** Everything about a finished session except its token data: small, and what rows, lists and logs hold. */
+/** A finished session without its token data: small enough for database rows, lists and logs. */
 export const sessionSummarySchema = z.object({
   session_id: idSchema,
   task_id: idSchema,
@@ -101,7 +104,7 @@ export const sessionSummarySchema = z.object({
     .min(-MAX_REWARD)
     .max(MAX_REWARD)
     .nullable()
-    .describe('null: could not be computed, which is not 0'),
+    .describe('null when it could not be computed, which is not the same as 0'),
   reward_details: metadataSchema,
   trace_count: countSchema,
   trainable_tokens: countSchema,
@@ -112,11 +115,10 @@ export const sessionSummarySchema = z.object({
   artifacts: artifactsReportSchema.nullable().default(null),
   node_id: z.string().nullable(),
   error: sessionErrorSchema.nullable(),
-  /** Set by the server when the session ends; a node leaves it out. */
   unusable: unusableReasonSchema
     .nullable()
     .default(null)
-    .describe('why the sample is of no use to a trainer; null: it is usable'),
+    .describe('why the sample cannot be trained on; null when it can. Set by the server when the session ends'),
   metadata: metadataSchema,
 });
 export type SessionSummary = z.infer<typeof sessionSummarySchema>;
@@ -127,7 +129,7 @@ export const sessionResultSchema = sessionSummarySchema.extend({
 });
 export type SessionResult = z.infer<typeof sessionResultSchema>;
 
-/** One sample of a task, as listed. */
+/** One sample of a task, as in lists of sessions. */
 export const sessionViewSchema = z.object({
   session_id: idSchema,
   task_id: idSchema,
@@ -136,23 +138,25 @@ export const sessionViewSchema = z.object({
   attempt: z.int(),
   epoch: z.int(),
   node_id: z.string().nullable(),
-  turns: z.int().describe('model calls answered so far'),
+  turns: z.int().describe('model calls that have received a reply so far'),
   sampled_tokens: z.int(),
   created_at: timestampSchema,
   updated_at: timestampSchema,
-  summary: sessionSummarySchema.nullable().describe('once the session is terminal'),
+  summary: sessionSummarySchema.nullable().describe('null until the session is in a terminal state'),
 });
 export type SessionView = z.infer<typeof sessionViewSchema>;
 
-/** One attempt at a session that a node has told of: the one that ended it, one that led to a retry, or the remains of one that was cut off. */
+/** One delivered attempt at a session: the one that ended it, one that led to a retry, or the partial result of an interrupted one. */
 export const attemptViewSchema = z.object({
   attempt: z.int(),
   epoch: z.int(),
   kind: z
     .enum(['result', 'retried', 'partial'])
-    .describe('partial: the node died or lost the lease; what it had recorded is kept but never trained'),
+    .describe('partial: the node died or lost the lease; its records are kept but never trained on'),
   delivered_at: timestampSchema,
   summary: sessionSummarySchema,
-  parts: z.array(z.enum(['trajectory', 'completions', 'artifacts'])).describe('what can be fetched with ?attempt='),
+  parts: z
+    .array(z.enum(['trajectory', 'completions', 'artifacts']))
+    .describe('parts that can be fetched with ?attempt='),
 });
 export type AttemptView = z.infer<typeof attemptViewSchema>;

@@ -4,19 +4,19 @@ import { nodeInfoSchema } from './node.ts';
 import { sessionResultSchema, sessionStatusSchema, sessionSummarySchema, unusableReasonSchema } from './session.ts';
 import { taskStateSchema } from './task.ts';
 
-/** What a trainer can use of a task's samples, and why not the others. */
+/** How many samples of a task a trainer can use, and why it cannot use the others. */
 export const groupReportSchema = z.object({
   requested: z.int().describe('num_samples'),
-  usable: z.int().describe('ended, to be trained, with tokens and, where there is an evaluator, a reward'),
-  in_baseline: z.int().describe('ended and counting in the reward baseline'),
-  unusable: z.partialRecord(unusableReasonSchema, z.int()).describe('ended without use, by reason'),
+  usable: z.int().describe('ended with policy `train`, trainable tokens and, when the task has an evaluator, a reward'),
+  in_baseline: z.int().describe('ended and counted in the reward baseline'),
+  unusable: z.partialRecord(unusableReasonSchema, z.int()).describe('ended but not usable, by reason'),
   open: z.int().describe('not ended yet'),
-  refilled: z.int().describe('samples that were added in place of unusable ones'),
+  refilled: z.int().describe('samples that were added to replace unusable ones'),
   early_stopped: z.boolean(),
 });
 export type GroupReport = z.infer<typeof groupReportSchema>;
 
-/** `GET /rollout/task/{id}`. Token data comes only with `?results=full`. */
+/** The reply of `GET /rollout/task/{id}`. It has token data only with `?results=full`. */
 export const taskStatusSchema = z.object({
   task_id: idSchema,
   status: taskStateSchema,
@@ -27,35 +27,35 @@ export const taskStatusSchema = z.object({
 });
 export type TaskStatus = z.infer<typeof taskStatusSchema>;
 
-/** The callback body. */
+/** The body of a callback. */
 export const taskResultSchema = z.object({
   task_id: idSchema,
   status: taskStateSchema,
   callback_results: z
     .enum(['full', 'summary'])
-    .describe('summary: every trajectory is null here, and can be fetched where result_paths say'),
+    .describe('summary: every trajectory is null here and can be fetched from result_paths'),
   group: groupReportSchema,
   results: z.array(sessionResultSchema),
-  result_paths: z.array(z.string()).describe('where each result can be fetched again'),
+  result_paths: z.array(z.string()).describe('API paths from which each result can be fetched'),
 });
 export type TaskResult = z.infer<typeof taskResultSchema>;
 
 export const resultsPageSchema = z.object({
   results: z.array(sessionResultSchema),
-  next_cursor: z.int().describe('pass as `after` to go on'),
+  next_cursor: z.int().describe('pass as `after` to get the next page'),
 });
 export type ResultsPage = z.infer<typeof resultsPageSchema>;
 
-/** How long sessions are in each stage on average; null: none has been seen. */
+/** Mean time of sessions in each stage, in milliseconds; null when no session has been measured. */
 export const stageMeansSchema = z.object({
   samples: z.int(),
   init_ms: z.number().nullable(),
   running_ms: z.number().nullable(),
-  postrun_ms: z.number().nullable().describe('evaluation included'),
+  postrun_ms: z.number().nullable().describe('includes the evaluation'),
 });
 export type StageMeans = z.infer<typeof stageMeansSchema>;
 
-/** `GET /rollout/status`: what runs, and every limit with its current value. */
+/** The reply of `GET /rollout/status`: running work, and every limit with its current value. */
 export const rolloutStatusSchema = z.object({
   tasks: z.object({ running: z.int(), completed: z.int(), cancelled: z.int() }),
   sessions: z.record(sessionStatusSchema, z.int()),
@@ -64,7 +64,7 @@ export const rolloutStatusSchema = z.object({
   limits: z.record(z.string(), z.union([z.number(), z.string(), z.boolean(), z.null()])),
   holding_back: z
     .array(z.object({ limit: z.string(), where: z.string(), count: z.int(), what: z.string() }))
-    .describe('limits that work waits for now'),
+    .describe('limits that work waits for at present'),
   trainers: z.array(
     z.object({
       trainer: z.string(),
@@ -72,22 +72,29 @@ export const rolloutStatusSchema = z.object({
       live: z.int(),
       uncollected_results: z.int(),
       uncollected_bytes: z.int(),
-      held_back: z.string().nullable().describe('why its sessions are not handed out although nodes ask'),
+      held_back: z
+        .string()
+        .nullable()
+        .describe('why its sessions are not leased although nodes request work; null when they are'),
     }),
   ),
-  counters: z.record(z.string(), z.int()).describe('since the server started: what limits and fences have refused'),
-  stages: stageMeansSchema.describe('of the sessions that this server took'),
+  counters: z
+    .record(z.string(), z.int())
+    .describe('requests and results that limits and fences rejected since the server started'),
+  stages: stageMeansSchema.describe('over the results that this server received'),
   hints: z
     .array(z.object({ node_id: idSchema, setting: z.string(), value: z.int(), suggested: z.int(), why: z.string() }))
-    .describe('pools that are too small for the RUN workers of their node, by the measured means'),
+    .describe(
+      'stage pools that are too small to keep the RUN workers of their node busy, according to the measured means',
+    ),
   bottleneck: z
     .object({ name: z.string(), why: z.string(), remedy: z.string() })
     .nullable()
-    .describe('what holds the most work back now; null: nothing waits'),
+    .describe('the limit that delays the most work at present; null when no work waits'),
 });
 export type RolloutStatus = z.infer<typeof rolloutStatusSchema>;
 
-/** One line of `GET /events`. */
+/** One event of `GET /events`. */
 export const rolloutEventSchema = z.discriminatedUnion('type', [
   z.object({ type: z.literal('task.created'), task_id: idSchema, total_sessions: z.int() }),
   z.object({

@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { chatMessageSchema, chatToolSchema } from './chat.ts';
 import { metadataSchema } from './identifiers.ts';
 
-/** Positions `start` (inclusive) to `end` (exclusive) were sampled by weights `version`; null: the engine did not tell. */
+/** Positions `start` (inclusive) to `end` (exclusive) were sampled by policy version `version`; null when the engine did not report it. */
 export const versionSpanSchema = z.object({
   version: z.string().nullable(),
   start: z.int().min(0),
@@ -13,14 +13,14 @@ export type VersionSpan = z.infer<typeof versionSpanSchema>;
 export const linkKindSchema = z.enum(['exact', 'rerendered', 'fork', 'root']);
 export type LinkKind = z.infer<typeof linkKindSchema>;
 
-/** Why the assistant turn of a `rerendered` link is not as it was sampled. */
+/** Why the assistant turn of a `rerendered` link has other token ids than were sampled. */
 export const driftClassSchema = z.enum(['retokenized', 'reserialized', 'reasoning_dropped', 'rewritten']);
 export type DriftClass = z.infer<typeof driftClassSchema>;
 
 /**
- * Which experts of a mixture-of-experts model each token went through: `shape` is [rows, layers, experts per token], `data` the
- * rows in C order, little-endian, base64. The rows begin with that of position `start`, counted over prompt and response;
- * the last token of all has none, since nothing was sampled after it.
+ * The experts of a mixture-of-experts model that each token was routed to. `shape` is [rows, layers, experts per token]; `data` holds the
+ * rows in C order, little-endian, as base64. The first row is that of position `start`, counted over prompt and response. The last token
+ * has no row, because no token was sampled after it.
  */
 export const routedExpertsSchema = z.object({
   dtype: z.enum(['uint8', 'uint16', 'int32']),
@@ -30,26 +30,28 @@ export const routedExpertsSchema = z.object({
 });
 export type RoutedExpertsRecord = z.infer<typeof routedExpertsSchema>;
 
-/** One trainable token sequence. All arrays over the response have one length. */
+/** One trainable token sequence. All arrays over the response have the same length. */
 export const traceSchema = z.object({
   trace_id: z.string(),
   prompt_ids: z.array(z.int()),
   response_ids: z.array(z.int()),
-  loss_mask: z.array(z.int().min(0).max(1)).describe('1: sampled by the policy and trained in this trace'),
+  loss_mask: z
+    .array(z.int().min(0).max(1))
+    .describe('1 where the policy sampled the token and it is trained in this trace, else 0'),
   response_logprobs: z.array(z.number()).describe('0 where loss_mask is 0'),
-  version_spans: z.array(versionSpanSchema).describe('over response positions with loss_mask 1'),
+  version_spans: z.array(versionSpanSchema).describe('spans over the response positions with loss_mask 1'),
   prompt_messages: z.array(chatMessageSchema),
   response_messages: z.array(chatMessageSchema),
   tools: z.array(chatToolSchema),
-  routed_experts: routedExpertsSchema.nullable().describe('null: the engine did not tell'),
+  routed_experts: routedExpertsSchema.nullable().describe('null when the engine did not report them'),
   finish_reason: z.string().nullable(),
   reward: z.number().nullable(),
-  completion_ids: z.array(z.string()).describe('in chain order'),
+  completion_ids: z.array(z.string()).describe('ids of the completions in this trace, in order'),
   metadata: metadataSchema,
 });
 export type Trace = z.infer<typeof traceSchema>;
 
-/** Conservation: every sampled token is trained once or excluded with a reason. */
+/** Proof that every sampled token is trained exactly once or excluded with a reason. */
 export const auditSchema = z.object({
   tokens: z.object({
     sampled: z.int(),
@@ -62,11 +64,13 @@ export const auditSchema = z.object({
     excluded: z.record(z.string(), z.int()),
   }),
   links: z.record(linkKindSchema, z.int()),
-  drift: z.partialRecord(driftClassSchema, z.int()).describe('of the `rerendered` links'),
+  drift: z.partialRecord(driftClassSchema, z.int()).describe('causes of the `rerendered` links'),
   exact_context_share: z
     .number()
     .nullable()
-    .describe('share of trained tokens whose context in the trace is the one they were sampled in; null without any'),
+    .describe(
+      'share of trained tokens whose context in the trace equals the one they were sampled in; null when no token is trained',
+    ),
 });
 export type Audit = z.infer<typeof auditSchema>;
 

@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { AssistantMessage, ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
+import type { AssistantMessage, ChatTool, RequestedSampling, ResponseFormat, ToolChoice } from '../../schema/index.ts';
 import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
@@ -130,7 +130,7 @@ function responseFormatOf(request: WireRequest, conversation: Conversation): Res
   return { type: 'json_schema', json_schema: { name: 'response', schema: format.data.schema } };
 }
 
-function samplingOf(request: WireRequest, responseFormat: ResponseFormat | undefined): SamplingAsked {
+function samplingOf(request: WireRequest, responseFormat: ResponseFormat | undefined): RequestedSampling {
   const { temperature, top_p, top_k, max_tokens, stop_sequences } = request;
   return {
     ...(temperature == null ? {} : { temperature }),

@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
+import type { ChatTool, RequestedSampling, ResponseFormat, ToolChoice } from '../../schema/index.ts';
 import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
@@ -158,7 +158,7 @@ function toolChoiceOf(
   }
 }
 
-function samplingOf(settings: WireGeneration, conversation: Conversation): SamplingAsked {
+function samplingOf(settings: WireGeneration, conversation: Conversation): RequestedSampling {
   const { temperature, topP, topK, maxOutputTokens, stopSequences, seed } = settings;
   const format = formatOf(settings, conversation);
   return {

@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { ChatTool, ResponseFormat, SamplingAsked, ToolChoice } from '../../schema/index.ts';
+import type { ChatTool, RequestedSampling, ResponseFormat, ToolChoice } from '../../schema/index.ts';
 import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import { customFunction } from '../custom-tool.ts';
@@ -130,7 +130,7 @@ function formatOf(request: WireRequest, conversation: Conversation): ResponseFor
   return { type: 'json_schema', json_schema: named };
 }
 
-function samplingOf(request: WireRequest, responseFormat: ResponseFormat | undefined): SamplingAsked {
+function samplingOf(request: WireRequest, responseFormat: ResponseFormat | undefined): RequestedSampling {
   const maxTokens = request.max_completion_tokens ?? request.max_tokens;
   const stop = typeof request.stop === 'string' ? [request.stop] : request.stop;
   return {

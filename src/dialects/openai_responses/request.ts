@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
-import type { AssistantMessage, SamplingAsked } from '../../schema/index.ts';
+import type { AssistantMessage, RequestedSampling } from '../../schema/index.ts';
 import { labelCall } from '../call-kinds/label.ts';
 import { Conversation } from '../conversation.ts';
 import type { CallContext, CanonicalRequest } from '../dialect.ts';
@@ -115,7 +115,7 @@ function noteIgnored(request: WireRequest, conversation: Conversation): void {
   if (request.truncation === 'auto') conversation.note('truncation ignored');
 }
 
-function samplingOf({ temperature, top_p, max_output_tokens, text }: WireRequest): SamplingAsked {
+function samplingOf({ temperature, top_p, max_output_tokens, text }: WireRequest): RequestedSampling {
   return {
     ...(temperature == null ? {} : { temperature }),
     ...(top_p == null ? {} : { top_p }),
@@ -124,7 +124,7 @@ function samplingOf({ temperature, top_p, max_output_tokens, text }: WireRequest
   };
 }
 
-function formatOf(format: NonNullable<WireRequest['text']>['format']): Pick<SamplingAsked, 'response_format'> {
+function formatOf(format: NonNullable<WireRequest['text']>['format']): Pick<RequestedSampling, 'response_format'> {
   if (format === null || format === undefined || format.type === 'text') return {};
   if (format.type === 'json_object') return { response_format: { type: 'json_object' } };
   const { name, schema, strict } = format;
