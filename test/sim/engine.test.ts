@@ -11,7 +11,7 @@ import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
 const scenarios = parseScenarios({ scenarios: [{ name: 'thinker', rules: [{ reply: [{ think: 20 }] }] }] }, 'test');
-/** Thinking, its delimiters and newlines, and the turn's end. */
+/** Number of tokens of thinking with its delimiters and newlines, and of the end of turn. */
 const REPLY_TOKENS = 26;
 const TOKEN_MS = 10;
 
@@ -74,7 +74,7 @@ function call(requestId: string, more: Partial<GenerateCall> = {}): GenerateCall
   };
 }
 
-/** Reads events until `until` says stop or the reply has ended, moving virtual time whenever nothing else can happen. */
+/** Reads events until `until` returns true or the reply has ended, advancing virtual time whenever nothing else can happen. */
 class Reader {
   readonly events: GenerateEvent[] = [];
   private readonly generator: AsyncGenerator<GenerateEvent, void, undefined>;
@@ -94,7 +94,7 @@ class Reader {
     return last?.kind === 'finish' ? last : undefined;
   }
 
-  /** One event; time moves by one token's delay so that it can come. */
+  /** Reads one event after advancing time by one token's delay. */
   async next(): Promise<void> {
     const step = this.generator.next();
     this.clock.advance(TOKEN_MS);
@@ -102,7 +102,7 @@ class Reader {
     if (value !== undefined) this.events.push(value);
   }
 
-  /** One event that must come by itself. */
+  /** Reads one event that must be available without advancing time. */
   async nextWithoutTime(): Promise<void> {
     const { value } = await this.generator.next();
     if (value !== undefined) this.events.push(value);
@@ -116,19 +116,19 @@ class Reader {
     await this.generator.return();
   }
 
-  /** The next event, without waiting for it. */
+  /** Starts to read the next event without waiting for it. */
   pending(): Promise<void> {
     return this.nextWithoutTime();
   }
 }
 
-/** Lets everything happen that needs no time. */
+/** Resolves when everything that needs no virtual time has happened. */
 async function settled(): Promise<void> {
   for (let i = 0; i < 10; i++) await new Promise((resolve) => setImmediate(resolve));
 }
 
 describe('the engine', () => {
-  it('samples one token per delay and hands the ledger entry out with the finish', async () => {
+  it('samples one token per delay and yields the ledger entry with the finish', async () => {
     const { engine, clock, ledger } = setup();
     const reader = new Reader(engine, clock, call('a'));
     await reader.toTokens(Number.POSITIVE_INFINITY);
@@ -139,7 +139,7 @@ describe('the engine', () => {
     expect(engine.running).toBe(0);
   });
 
-  it('makes calls beyond the slots wait, first come first served', async () => {
+  it('queues calls beyond the number of slots in order of arrival', async () => {
     const { engine, clock } = setup({ maxNumSeqs: 1 });
     const first = new Reader(engine, clock, call('a'));
     const second = new Reader(engine, clock, call('b'));
@@ -174,7 +174,7 @@ describe('the engine', () => {
     expect(engine.running).toBe(0);
   });
 
-  it('aborts when its reader leaves or its signal fires, and the ledger knows', async () => {
+  it('aborts a call and records that in the ledger when its reader leaves or its signal aborts', async () => {
     const { engine, clock, ledger } = setup();
     const leaver = new Reader(engine, clock, call('a'));
     await leaver.toTokens(4);
@@ -191,7 +191,7 @@ describe('the engine', () => {
     expect(engine.running).toBe(0);
   });
 
-  it('samples the later tokens of a running reply with new weights', async () => {
+  it('samples the later tokens of a running reply with updated weights', async () => {
     const { engine, clock, weights } = setup();
     const reader = new Reader(engine, clock, call('a'));
     await reader.toTokens(9);
@@ -203,7 +203,7 @@ describe('the engine', () => {
     ]);
   });
 
-  it('keeps running calls frozen in a kept pause', async () => {
+  it('freezes running calls during a pause with mode keep', async () => {
     const { engine, clock } = setup();
     const reader = new Reader(engine, clock, call('a'));
     await reader.toTokens(3);
@@ -220,7 +220,7 @@ describe('the engine', () => {
     expect(reader.finish?.reason).toBe('stop');
   });
 
-  it('aborts running calls in an abort pause and holds new ones until it resumes', async () => {
+  it('aborts running calls and holds new ones during a pause with mode abort', async () => {
     const { engine, clock } = setup();
     const reader = new Reader(engine, clock, call('a'));
     await reader.toTokens(3);
@@ -240,7 +240,7 @@ describe('the engine', () => {
     await late.leave();
   });
 
-  it('lets running calls end in a waiting pause', async () => {
+  it('lets running calls finish in a pause with mode wait', async () => {
     const { engine, clock } = setup();
     const reader = new Reader(engine, clock, call('a'));
     await reader.toTokens(3);
@@ -256,7 +256,7 @@ describe('the engine', () => {
     expect(engine.paused).toBe(true);
   });
 
-  it('lets a waiting pause free calls that an earlier pause froze', async () => {
+  it('lets frozen calls finish when a pause with mode wait follows one with mode keep', async () => {
     const { engine, clock } = setup();
     const reader = new Reader(engine, clock, call('a'));
     await reader.toTokens(3);
@@ -267,7 +267,7 @@ describe('the engine', () => {
     expect(reader.finish?.reason).toBe('stop');
   });
 
-  it('gives other work its turn between bursts when tokens cost no time', async () => {
+  it('yields to the event loop between bursts when tokens have no delay', async () => {
     const { engine, clock } = setup({ tokenDelayMs: 0 });
     const request = call('a', { eventTokens: 1 });
     const reader = new Reader(engine, clock, request);
@@ -283,7 +283,7 @@ describe('the engine', () => {
     expect(turns).toBeGreaterThan(REPLY_TOKENS / 2);
   });
 
-  it('counts cached tokens in whole blocks per salt, never the whole prompt', () => {
+  it('counts cached tokens in whole blocks per salt but never the whole prompt', () => {
     const { engine } = setup();
     const ids = Array.from({ length: 64 }, (_, i) => i);
     expect(engine.cache.admit(ids, '').cachedTokens).toBe(0);
@@ -295,7 +295,7 @@ describe('the engine', () => {
     expect(engine.cache.admit(ids, '').cachedTokens).toBe(0);
   });
 
-  it('has no hit behind an evicted block', () => {
+  it('counts no cached block after an evicted one', () => {
     const cache = new PrefixCache(3);
     const ids = Array.from({ length: 64 }, (_, i) => i);
     cache.admit(ids, '');

@@ -44,7 +44,7 @@ describe('a fault', () => {
     ['http_429', 429],
     ['http_500', 500],
     ['http_503', 503],
-  ] as const)('%s answers %i before the first byte and samples nothing', async (kind, status) => {
+  ] as const)('%s replies %i before the first byte and samples nothing', async (kind, status) => {
     const sim = await start([{ kind }]);
     for (const stream of [false, true]) {
       const response = await send(sim, { stream });
@@ -55,14 +55,14 @@ describe('a fault', () => {
     expect(sim.ledger.total).toBe(0);
   });
 
-  it('reset_before breaks the connection before a reply', async () => {
+  it('reset_before resets the connection before a reply', async () => {
     const sim = await start([{ kind: 'reset_before' }]);
     await expect(send(sim)).rejects.toThrow('fetch failed');
     await expect(send(sim, { stream: true })).rejects.toThrow('fetch failed');
     expect(sim.ledger.total).toBe(0);
   });
 
-  it('reset_mid breaks the connection within the reply; a stream is aborted there', async () => {
+  it('reset_mid resets the connection in the middle of the reply, which aborts a stream', async () => {
     const sim = await start([{ kind: 'reset_mid', after_tokens: 4 }]);
     const stream = await send(sim, { stream: true });
     expect(stream.status).toBe(200);
@@ -74,7 +74,7 @@ describe('a fault', () => {
     await expect(plain.text()).rejects.toThrow();
   });
 
-  it('stall stops after some tokens until the client gives up', async () => {
+  it('stall sends nothing more after some tokens until the client disconnects', async () => {
     const sim = await start([{ kind: 'stall', after_tokens: 5 }]);
     const controller = new AbortController();
     const response = await send(sim, { stream: true }, controller.signal);
@@ -102,7 +102,7 @@ describe('a fault', () => {
     expect(text).not.toContain('token_ids');
   });
 
-  it('logprobs_length sends one logprob less than ids', async () => {
+  it('logprobs_length sends one logprob fewer than ids', async () => {
     const sim = await start([{ kind: 'logprobs_length' }]);
     const plain = (await reply(sim)).choices[0];
     expect(plain?.logprobs?.content.length).toBe((plain?.token_ids?.length ?? 0) - 1);
@@ -110,7 +110,7 @@ describe('a fault', () => {
     expect(whole.logprobs?.content.length).toBe((whole.token_ids?.length ?? 0) - 1);
   });
 
-  it('logprob_nan writes the word NaN, which is no JSON; logprob_null a null', async () => {
+  it('logprob_nan sends the invalid JSON NaN, and logprob_null sends null', async () => {
     const nan = await start([{ kind: 'logprob_nan' }]);
     for (const stream of [false, true]) expect(await (await send(nan, { stream })).text()).toContain('"logprob":NaN');
     const none = await start([{ kind: 'logprob_null' }]);
@@ -124,7 +124,7 @@ describe('a fault', () => {
     expect(assembled(await streamed(sim)).logprobs?.content[0]?.logprob).toBe(0.5);
   });
 
-  it('usage_mismatch tells more tokens than were sent', async () => {
+  it('usage_mismatch reports more tokens than were sent', async () => {
     const sim = await start([{ kind: 'usage_mismatch' }]);
     const plain = await reply(sim);
     expect(plain.usage?.completion_tokens).toBe((plain.choices[0]?.token_ids?.length ?? 0) + 3);
@@ -132,7 +132,7 @@ describe('a fault', () => {
     expect(chunks.at(-1)?.usage?.completion_tokens).toBe((assembled(chunks).token_ids?.length ?? 0) + 3);
   });
 
-  it('foreign_ids sends the ids of an earlier call, as many as were sampled', async () => {
+  it('foreign_ids sends as many ids of an earlier call as were sampled', async () => {
     const sim = await start([{ kind: 'foreign_ids', on_calls: [2, 3] }]);
     await send(sim, { messages: [{ role: 'user', content: 'Another prompt.' }], seed: 9 }).then((done) => done.text());
     const [other] = sim.ledger.entries();
@@ -151,13 +151,13 @@ describe('a fault', () => {
     expect(sim.ledger.total).toBe(0);
   });
 
-  it('garbage sends what is no JSON', async () => {
+  it('garbage sends a body that is not valid JSON', async () => {
     const sim = await start([{ kind: 'garbage' }]);
     await expect(reply(sim)).rejects.toThrow(SyntaxError);
     await expect(streamed(sim)).rejects.toThrow(SyntaxError);
   });
 
-  it('malformed_tool_call samples a call that is no JSON, which stays in the content', async () => {
+  it('malformed_tool_call samples a call that is not valid JSON and stays in the content', async () => {
     const sim = await start([{ kind: 'malformed_tool_call' }]);
     const choice = (await reply(sim)).choices[0];
     expect(choice?.message).not.toHaveProperty('tool_calls');
@@ -167,18 +167,18 @@ describe('a fault', () => {
     expect(choice?.finish_reason).toBe('stop');
     const [entry] = sim.ledger.entries();
     expect(choice?.token_ids).toEqual(entry?.response_ids);
-    const wanted = sim.oracle(
+    const expected = sim.oracle(
       entry?.prompt_ids ?? [],
       entry?.response_ids ?? [],
       'v0',
       entry?.params ?? (undefined as never),
       { malformedCalls: true },
     );
-    for (const [index, raw] of wanted.raw.entries())
+    for (const [index, raw] of expected.raw.entries())
       expect(raw).toBeCloseTo(entry?.raw_logprobs[index] ?? Number.NaN, 9);
   });
 
-  it('abort ends the reply early with finish reason abort', async () => {
+  it('abort ends the reply early with the finish reason abort', async () => {
     const sim = await start([{ kind: 'abort', after_tokens: 3 }]);
     const choice = (await reply(sim)).choices[0];
     expect(choice?.finish_reason).toBe('abort');
@@ -187,8 +187,8 @@ describe('a fault', () => {
   });
 });
 
-describe('a fault of the stream', () => {
-  it('stream_lost_ids loses the ids of chunks whose text the parser swallowed', async () => {
+describe('a fault of streams', () => {
+  it('stream_lost_ids removes the ids of chunks whose text the parser does not show', async () => {
     const sim = await start([{ kind: 'stream_lost_ids' }]);
     const chunks = await streamed(sim);
     const [entry] = sim.ledger.entries();
@@ -196,14 +196,14 @@ describe('a fault of the stream', () => {
     expect(chunks.at(-1)?.usage?.completion_tokens).toBe(entry?.response_ids.length);
     expect(sent.length).toBeLessThan(entry?.response_ids.length ?? 0);
     expect(assembled(chunks).logprobs?.content.length).toBe(sent.length);
-    // What is lost are the delimiters and what stands in a call before its arguments.
+    // The removed ids are those of delimiters and of the beginning of a call before its arguments.
     expect(vocabulary.decode(sent)).not.toContain('<think>');
     expect(assembled(chunks).message.tool_calls[0]?.function.arguments).toBe('{"command":"ls"}');
     expect(entry?.faults).toEqual(['stream_lost_ids']);
     expect((await reply(sim)).choices[0]?.token_ids).toEqual(entry?.response_ids);
   });
 
-  it('stream_lost_ids loses the last ids when nothing was swallowed', async () => {
+  it('stream_lost_ids removes the last ids when the parser shows all text', async () => {
     const sim = await startSim({ faults: [{ kind: 'stream_lost_ids' }] });
     running.push(sim);
     const whole = assembled(await streamed(sim));
@@ -214,7 +214,7 @@ describe('a fault of the stream', () => {
     expect(assembled(events(await cut.text())).token_ids?.length).toBe(2);
   });
 
-  it('chunk_split breaks the bytes within lines and characters, and changes nothing else', async () => {
+  it('chunk_split splits the bytes inside lines and characters and changes nothing else', async () => {
     const emoji = [{ name: 's', rules: [{ reply: [{ text: 'Größe 😀 ✓' }] }] }];
     const sim = await startSim({ scenarios: emoji, faults: [{ kind: 'chunk_split', on_calls: [2] }] });
     running.push(sim);
@@ -227,12 +227,12 @@ describe('a fault of the stream', () => {
     expect(same(Buffer.concat(pieces).toString())).toHaveLength((same(whole.toString()) as unknown[]).length);
     for (const index of [0, 1]) expect(byChoice(Buffer.concat(pieces), index)).toEqual(byChoice(whole, index));
     expect(pieces.filter((piece) => piece.toString() === 'da').length).toBe(events(whole.toString()).length + 1);
-    // A piece that begins within a character is no text by itself.
+    // A part that begins inside a character is not valid UTF-8.
     expect(pieces.filter((piece) => ((piece[0] ?? 0) & 0xc0) === 0x80).length).toBeGreaterThan(4);
   });
 });
 
-/** The chunks of a reply's body as they were framed on the wire. */
+/** The chunks of a reply's body as they were framed by HTTP. */
 async function rawPieces(sim: SimServer, path: string, request: object): Promise<Buffer[]> {
   const text = JSON.stringify(request);
   const socket = connect(Number(new URL(sim.url).port), '127.0.0.1');
@@ -252,22 +252,22 @@ async function rawPieces(sim: SimServer, path: string, request: object): Promise
   }
 }
 
-describe('a fault of the parts around', () => {
+describe('a fault of call ids and prompts', () => {
   it("duplicate_call_ids repeats the ids of the session's previous reply", async () => {
     const sim = await start([{ kind: 'duplicate_call_ids', on_calls: [3, 4, 5] }]);
-    const ask = async (session: string, stream = false): Promise<string | undefined> => {
+    const send = async (session: string, stream = false): Promise<string | undefined> => {
       const response = await post(`${sim.url}/v1/chat/completions`, { ...body, stream }, { 'x-session-id': session });
       const choice = stream ? assembled(events(await response.text())) : ((await response.json()) as Chunk).choices[0];
       return choice?.message.tool_calls[0]?.id;
     };
-    const first = await ask('a');
-    const other = await ask('b');
+    const first = await send('a');
+    const other = await send('b');
     expect(first).toMatch(/^chatcmpl-tool-[0-9a-f]{32}$/);
     expect(other).not.toBe(first);
-    expect(await ask('a')).toBe(first);
-    expect(await ask('a', true)).toBe(first);
-    expect(await ask('new')).not.toBe(first);
-    expect(await ask('a')).not.toBe(first);
+    expect(await send('a')).toBe(first);
+    expect(await send('a', true)).toBe(first);
+    expect(await send('new')).not.toBe(first);
+    expect(await send('a')).not.toBe(first);
     expect(sim.ledger.entries().map((entry) => entry.faults)).toEqual([
       [],
       [],
@@ -278,7 +278,7 @@ describe('a fault of the parts around', () => {
     ]);
   });
 
-  it("http_400_context refuses in vLLM's words for an overlong prompt, and samples nothing", async () => {
+  it('http_400_context refuses the call as an overlong prompt and samples nothing', async () => {
     const sim = await start([{ kind: 'http_400_context' }]);
     for (const path of ['/v1/chat/completions', '/v1/completions']) {
       const response = await post(`${sim.url}${path}`, path.includes('chat') ? body : { prompt: 'x' });
@@ -293,7 +293,7 @@ describe('a fault of the parts around', () => {
   });
 });
 
-describe('the choice of calls', () => {
+describe('the calls that a fault hits', () => {
   const statuses = async (sim: SimServer, count: number, headers: Record<string, string> = {}): Promise<number[]> => {
     const seen: number[] = [];
     for (let i = 0; i < count; i++) {
@@ -304,7 +304,7 @@ describe('the choice of calls', () => {
     return seen;
   };
 
-  it('can be by number, by how often, and by session', async () => {
+  it('are selected by number, by count and by session', async () => {
     const sim = await start([{ kind: 'http_500', on_calls: [2, 4] }]);
     expect(await statuses(sim, 4)).toEqual([200, 500, 200, 500]);
     sim.setFaults([{ kind: 'http_503', times: 2 }]);
@@ -314,7 +314,7 @@ describe('the choice of calls', () => {
     expect(await statuses(sim, 1, { 'x-session-id': 'bad' })).toEqual([429]);
   });
 
-  it('can be by probability, the same for the same seed', async () => {
+  it('are selected by probability, equally for the same seed', async () => {
     const faults: FaultInput[] = [{ kind: 'http_500', probability: 0.4 }];
     const first = await statuses(await start(faults), 60);
     expect(await statuses(await start(faults), 60)).toEqual(first);
@@ -323,7 +323,7 @@ describe('the choice of calls', () => {
     expect(hit).toBeLessThan(36);
   });
 
-  it('can be set, read and cleared over HTTP, and refuses unknown kinds', async () => {
+  it('are set, read and cleared over HTTP, which refuses unknown kinds', async () => {
     const sim = await start([]);
     const url = `${sim.url}/__sim/faults`;
     expect((await post(url, { faults: [{ kind: 'http_500' }] })).status).toBe(200);

@@ -55,7 +55,7 @@ function trace(changes: Partial<Trace> = {}): Trace {
   };
 }
 
-describe('a reply that was broken off and gone on with', () => {
+describe('an aborted reply that a second call continues', () => {
   const begun = { ...entry('a', [1, 2], [3]), finish_reason: 'abort' as const, aborted_at: 1 };
   const rest = entry('a', [1, 2, 3], [4]);
   const whole = trace({
@@ -72,7 +72,7 @@ describe('a reply that was broken off and gone on with', () => {
     expect(found([begun, rest])).toEqual([]);
   });
 
-  it('is none when it goes on from somewhere else', () => {
+  it('is not joined when the second call has another prompt', () => {
     expect(found([begun, entry('a', [1, 2], [4])])).toContain('invented');
     expect(found([{ ...begun, aborted_at: null }, rest])).toContain('invented');
   });
@@ -85,17 +85,17 @@ const check = (traces: Trace[], trained = 4): string[] =>
   checkAgainstLedger([sessionOf(traces, trained)], ledger, 'processed').mismatches.map((mismatch) => mismatch.what);
 
 describe('checkAgainstLedger', () => {
-  it('accepts a chain that equals the ledger, and counts its exact context', () => {
+  it('accepts a chain that equals the ledger and counts the tokens with exact context', () => {
     const report = checkAgainstLedger([sessionOf([trace()], 4)], ledger, 'processed');
     expect(report).toMatchObject({ mismatches: [], traces: 1, trainable_tokens: 4, exact_context_tokens: 4 });
   });
 
-  it('sees that a merged turn was sampled in another context', () => {
+  it('does not count a merged turn that was sampled in another context', () => {
     const report = checkAgainstLedger([sessionOf([trace({ prompt_ids: [1, 9] })], 4)], ledger, 'processed');
     expect(report).toMatchObject({ mismatches: [], trainable_tokens: 4, exact_context_tokens: 0 });
   });
 
-  it('counts tokens of no version where they are allowed, and still compares those of one', () => {
+  it('counts tokens without a version where they are allowed and compares all others', () => {
     const versions = (second: string | null) => [
       { version: null, start: 0, end: 2 },
       { version: second, start: 3, end: 5 },
@@ -119,8 +119,8 @@ describe('checkAgainstLedger', () => {
     ['a wrong version', [trace({ version_spans: [{ version: 'v2', start: 0, end: 5 }] })], 4, 'version'],
     ['an unknown completion', [trace({ completion_ids: ['a', 'z'] })], 4, 'unknown completion'],
     ['a token trained twice', [trace(), trace()], 8, 'trained twice'],
-    ['tokens nobody sampled', [trace({ completion_ids: ['a'] })], 4, 'invented'],
-    ['an audit that says otherwise', [trace()], 5, 'audit'],
+    ['tokens that were not sampled', [trace({ completion_ids: ['a'] })], 4, 'invented'],
+    ['an audit with another count', [trace()], 5, 'audit'],
   ])('reports %s', (_, traces, trained, what) => {
     expect(check(traces, trained)).toContain(what);
   });

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { LedgerEntry } from '../../src/sim/index.ts';
 import { expertsOf, ROUTED_LAYERS, ROUTED_TOP_K } from '../../src/sim/routed-experts.ts';
-import { postJson, simStarter, TOOLS, USER } from './running.ts';
+import { postJson, simStarter, TOOLS, USER } from './sim-client.ts';
 import { assembled, type Choice, type Chunk, events, post } from './sse.ts';
 
 const start = simStarter({ scaleOut: true, routedExperts: true });
@@ -30,25 +30,25 @@ function expected(entry: LedgerEntry | undefined, from: number): number[] {
 }
 
 describe('routed experts', () => {
-  it('are two different ones per token and layer, others elsewhere', () => {
-    const seen = new Set<string>();
+  it('are two different ones per token and layer and differ between positions', () => {
+    const observed = new Set<string>();
     for (let position = 0; position < 50; position++) {
       for (let layer = 0; layer < ROUTED_LAYERS; layer++) {
         const experts = expertsOf(position, 7, layer);
         expect(new Set(experts).size).toBe(ROUTED_TOP_K);
         expect(experts.every((expert) => expert >= 0 && expert < 64)).toBe(true);
-        seen.add(experts.join());
+        observed.add(experts.join());
       }
     }
-    expect(seen.size).toBeGreaterThan(80);
+    expect(observed.size).toBeGreaterThan(80);
   });
 
-  it.each([0, 11])('come with a chat as an array file, from prompt row %i on, streamed or not', async (first) => {
+  it.each([0, 11])('are sent with a chat as an .npy file from prompt row %i on, streamed or not', async (first) => {
     const sim = await start();
-    const asked = { ...body, routed_experts_prompt_start: first };
-    const plain = (await postJson<Chunk>(`${sim.url}/v1/chat/completions`, asked)).body.choices[0] as Routed;
+    const request = { ...body, routed_experts_prompt_start: first };
+    const plain = (await postJson<Chunk>(`${sim.url}/v1/chat/completions`, request)).body.choices[0] as Routed;
     const streamed = assembled(
-      events(await (await post(`${sim.url}/v1/chat/completions`, { ...asked, stream: true })).text()),
+      events(await (await post(`${sim.url}/v1/chat/completions`, { ...request, stream: true })).text()),
     ) as unknown as Routed;
     const [entry] = sim.ledger.entries();
     const wanted = expected(entry, first);
@@ -57,20 +57,20 @@ describe('routed experts', () => {
     expect(streamed.routed_experts).toBe(plain.routed_experts);
   });
 
-  it('come with token generation in either form, and not unless set', async () => {
-    const asked = { token_ids: [4, 5, 6], sampling_params: { routed_experts_prompt_start: 2, seed: 1 } };
+  it('are sent with token generation in either form, only when enabled', async () => {
+    const request = { token_ids: [4, 5, 6], sampling_params: { routed_experts_prompt_start: 2, seed: 1 } };
     const path = '/inference/v1/generate';
     const npy = await start();
-    const file = await postJson<{ choices: { routed_experts: string }[] }>(`${npy.url}${path}`, asked);
+    const file = await postJson<{ choices: { routed_experts: string }[] }>(`${npy.url}${path}`, request);
     const wanted = expected(npy.ledger.entries()[0], 2);
     expect(readNpy(file.body.choices[0]?.routed_experts ?? '').values).toEqual(wanted);
     const object = await start({ routedExpertsForm: 'object' });
-    const bare = await postJson<{ choices: { routed_experts: RoutedObject }[] }>(`${object.url}${path}`, asked);
+    const bare = await postJson<{ choices: { routed_experts: RoutedObject }[] }>(`${object.url}${path}`, request);
     const experts = bare.body.choices[0]?.routed_experts;
     expect(experts).toMatchObject({ shape: [wanted.length / 4, 2, 2], start: 2, dtype: 'uint8' });
     expect([...Buffer.from(experts?.data ?? '', 'base64')]).toEqual(wanted);
     const off = await start({ routedExperts: false });
-    const none = await postJson<{ choices: object[] }>(`${off.url}${path}`, asked);
+    const none = await postJson<{ choices: object[] }>(`${off.url}${path}`, request);
     expect(none.body.choices[0]).toMatchObject({ routed_experts: null });
     const chat = await postJson<Chunk>(`${off.url}/v1/chat/completions`, body);
     expect(chat.body.choices[0]).toMatchObject({ routed_experts: null });

@@ -11,7 +11,7 @@ import { assembled, type Chunk, events, post } from './sse.ts';
 const vocabulary = bundledVocabulary();
 const tools = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object' } } }];
 const user = { role: 'user', content: 'Please repair the failing test.' };
-const asked = { messages: [user], tools, return_token_ids: true, logprobs: true, seed: 5 };
+const request = { messages: [user], tools, return_token_ids: true, logprobs: true, seed: 5 };
 
 const running: SimServer[] = [];
 async function start(options: SimOptions = {}): Promise<SimServer> {
@@ -40,9 +40,13 @@ async function chatStream(sim: SimServer, body: object): Promise<Chunk[]> {
 }
 
 describe('chat completions', () => {
-  it('sends what the ledger holds, at the places where vLLM has it', async () => {
+  it('sends the content of the ledger in the fields where vLLM has it', async () => {
     const sim = await start();
-    const reply = await chat(sim, { ...asked, top_logprobs: 2 }, { 'x-request-id': 'call-1', 'x-session-id': 'ses-1' });
+    const reply = await chat(
+      sim,
+      { ...request, top_logprobs: 2 },
+      { 'x-request-id': 'call-1', 'x-session-id': 'ses-1' },
+    );
     const [entry] = sim.ledger.entries({ requestId: 'call-1' });
     const choice = reply.choices[0];
     expect(entry).toBeDefined();
@@ -64,7 +68,7 @@ describe('chat completions', () => {
         created_cache_tokens: 16 * Math.floor((entry?.prompt_ids.length ?? 0) / 16),
         multimodal_tokens: null,
       },
-      // Two newlines beside 24 words.
+      // 24 words and two newlines.
       completion_tokens_details: { reasoning_tokens: 26 },
     });
     for (const { logprob, top_logprobs: top } of choice?.logprobs?.content ?? []) {
@@ -80,7 +84,7 @@ describe('chat completions', () => {
     it(`${templateMode}: streams the ids, logprobs and message that the plain reply has`, async () => {
       const sim = await start({ templateMode });
       for (const seed of [1, 2, 3]) {
-        const body = { ...asked, seed, stream_options: { include_usage: true } };
+        const body = { ...request, seed, stream_options: { include_usage: true } };
         const plain = await chat(sim, body);
         for (const interval of [1, 7]) {
           const chunks = await chatStream(sim, { ...body, stream_interval: interval });
@@ -90,7 +94,7 @@ describe('chat completions', () => {
           expect(whole.logprobs).toEqual(plain.choices[0]?.logprobs);
           expect(whole.finish_reason).toBe(plain.choices[0]?.finish_reason);
           expect(whole.weight_versions).toEqual(plain.choices[0]?.weight_versions);
-          // A stream shows the white space before a call before it can know of the call.
+          // A stream shows white space before it knows that a call follows.
           const content = whole.message.content?.trim() === '' ? null : whole.message.content;
           expect(content).toBe(plain.choices[0]?.message.content);
           expect(whole.message.reasoning).toBe(plain.choices[0]?.message.reasoning);
@@ -105,12 +109,12 @@ describe('chat completions', () => {
       }
     });
 
-    it(`${templateMode}: an echoed turn and its tool result extend the ids sampled`, async () => {
+    it(`${templateMode}: extends the sampled ids when a turn is echoed with its tool result`, async () => {
       const sim = await start({ templateMode });
-      const first = await chat(sim, asked);
+      const first = await chat(sim, request);
       const message = first.choices[0]?.message;
       const result = { role: 'tool', tool_call_id: message?.tool_calls[0]?.id, content: 'FAILED' };
-      const second = await chat(sim, { ...asked, messages: [user, message, result] });
+      const second = await chat(sim, { ...request, messages: [user, message, result] });
       const so_far = [...(first.prompt_token_ids ?? []), ...(first.choices[0]?.token_ids ?? [])];
       expect(second.prompt_token_ids?.slice(0, so_far.length)).toEqual(so_far);
       expect(second.choices[0]?.message.tool_calls[0]?.function.arguments).toMatch(/^\{"command":"sed /);
@@ -120,8 +124,8 @@ describe('chat completions', () => {
 
   it('samples n choices, each with its own ledger entry', async () => {
     const sim = await start();
-    const reply = await chat(sim, { ...asked, n: 3 }, { 'x-request-id': 'many' });
-    const streamed = await chatStream(sim, { ...asked, n: 3 });
+    const reply = await chat(sim, { ...request, n: 3 }, { 'x-request-id': 'many' });
+    const streamed = await chatStream(sim, { ...request, n: 3 });
     const entries = sim.ledger.entries({ requestId: 'many' }).sort((a, b) => a.choice - b.choice);
     expect(reply.choices.map(({ token_ids }) => token_ids)).toEqual(entries.map(({ response_ids }) => response_ids));
     expect([0, 1, 2].map((index) => assembled(streamed, index).token_ids)).toEqual(
@@ -130,15 +134,15 @@ describe('chat completions', () => {
     expect(new Set(entries.map(({ response_ids }) => response_ids.join())).size).toBe(3);
   });
 
-  it('reports raw logprobs when told to', async () => {
+  it('reports raw logprobs in the raw_logprobs mode', async () => {
     const sim = await start({ logprobsMode: 'raw_logprobs' });
-    const reply = await chat(sim, { ...asked, temperature: 0.5 });
+    const reply = await chat(sim, { ...request, temperature: 0.5 });
     const [entry] = sim.ledger.entries();
     expect(reply.choices[0]?.logprobs?.content.map(({ logprob }) => logprob)).toEqual(entry?.raw_logprobs);
     expect(entry?.raw_logprobs).not.toEqual(entry?.processed_logprobs);
   });
 
-  it('takes defaults that the request leaves out from the generation config', async () => {
+  it('uses the generation config for parameters that the request leaves out', async () => {
     const sim = await start({ generationConfig: { temperature: 0.6, top_k: 20 } });
     await chat(sim, { messages: [user] });
     await chat(sim, { messages: [user], temperature: 1, top_k: 0 });
@@ -148,23 +152,23 @@ describe('chat completions', () => {
     ]);
   });
 
-  it('cuts at max_tokens, in the middle of a call too', async () => {
+  it('cuts the reply at max_tokens, also in the middle of a call', async () => {
     const sim = await start();
-    const whole = await chat(sim, asked);
+    const whole = await chat(sim, request);
     const ids = whole.choices[0]?.token_ids ?? [];
     const inCall = ids.indexOf(vocabulary.special.toolCallOpen) + 4;
-    const cut = await chat(sim, { ...asked, max_tokens: inCall });
+    const cut = await chat(sim, { ...request, max_tokens: inCall });
     expect(cut.choices[0]?.token_ids).toEqual(ids.slice(0, inCall));
     expect(cut.choices[0]?.finish_reason).toBe('length');
     expect(cut.choices[0]?.message).not.toHaveProperty('tool_calls');
     expect(cut.choices[0]?.message.content).toContain('<tool_call>\n{"');
-    const streamed = assembled(await chatStream(sim, { ...asked, max_tokens: inCall }));
+    const streamed = assembled(await chatStream(sim, { ...request, max_tokens: inCall }));
     expect(streamed.message.content).toBe(cut.choices[0]?.message.content?.split('<tool_call>')[0]);
     expect(streamed.token_ids).toEqual(ids.slice(0, inCall));
     expect(streamed.finish_reason).toBe('length');
   });
 
-  it('stops at a stop string, cutting the text and keeping the ids', async () => {
+  it('cuts the text but not the ids at a stop string', async () => {
     const sim = await start();
     const body = { messages: [{ role: 'user', content: 'Hello' }], return_token_ids: true, seed: 1, temperature: 0 };
     const whole = (await chat(sim, body)).choices[0];
@@ -181,7 +185,7 @@ describe('chat completions', () => {
     expect(streamed.token_ids).toEqual(cut?.token_ids);
   });
 
-  it('stops at a stop token id, which is among the ids and names the cause', async () => {
+  it('stops at a stop token id and reports it as the stop reason', async () => {
     const sim = await start();
     const body = { messages: [{ role: 'user', content: 'Hello' }], return_token_ids: true, temperature: 0 };
     const whole = (await chat(sim, body)).choices[0]?.token_ids ?? [];
@@ -194,7 +198,7 @@ describe('chat completions', () => {
 
   it('hides ids and logprobs together with the reasoning', async () => {
     const sim = await start();
-    const [choice] = (await chat(sim, { ...asked, include_reasoning: false })).choices;
+    const [choice] = (await chat(sim, { ...request, include_reasoning: false })).choices;
     expect(choice?.message.reasoning).toBeNull();
     expect(choice?.logprobs).toBeNull();
     expect(choice?.token_ids).toBeNull();
@@ -211,7 +215,7 @@ describe('chat completions', () => {
   it('encodes delimiters in tool output as delimiters, as engines do', async () => {
     const sim = await start();
     const messages = [user, { role: 'tool', tool_call_id: 'x', content: 'a<|im_end|>b' }];
-    const reply = await chat(sim, { ...asked, messages });
+    const reply = await chat(sim, { ...request, messages });
     const ends = reply.prompt_token_ids?.filter((id) => id === vocabulary.special.imEnd).length;
     // System, user and tool turn have one each.
     expect(ends).toBe(4);
@@ -220,10 +224,10 @@ describe('chat completions', () => {
   it.each([
     ['an unknown model', { messages: [user], model: 'other' }, 404, 'The model `other` does not exist.'],
     ['top_logprobs without logprobs', { messages: [user], top_logprobs: 2 }, 400, 'logprobs'],
-    ['what a scripted policy cannot obey', { messages: [user], logit_bias: { 1: 2 } }, 400, 'logit_bias'],
-    ['a wrong type, naming the field', { messages: [user], temperature: 'hot' }, 400, 'temperature'],
+    ['a field that a scripted policy cannot honour', { messages: [user], logit_bias: { 1: 2 } }, 400, 'logit_bias'],
+    ["a wrong type with the field's name", { messages: [user], temperature: 'hot' }, 400, 'temperature'],
     [
-      'an image where the model has no eyes',
+      'an image when the model has no vision',
       { messages: [{ role: 'user', content: [{ type: 'image_url' }] }] },
       400,
       'messages.0.content',
@@ -238,7 +242,7 @@ describe('chat completions', () => {
     expect(sim.ledger.total).toBe(0);
   });
 
-  it('takes roles that the template passes over, and arguments that are no JSON', async () => {
+  it('accepts roles that the template skips and arguments that are not valid JSON', async () => {
     const sim = await start();
     const calls = [{ function: { name: 'f', arguments: '{' } }];
     for (const odd of [
@@ -253,29 +257,29 @@ describe('chat completions', () => {
   it.each([
     [{ messages: [] }, 'BadRequestError', null],
     [{}, 'Bad Request', 'body.messages'],
-    [{ ...asked, temperature: 'x' }, 'Bad Request', 'body.temperature'],
-    [{ ...asked, temperature: -1 }, 'BadRequestError', 'temperature'],
-    [{ ...asked, max_tokens: 0 }, 'BadRequestError', 'max_tokens'],
-    [{ ...asked, max_tokens: 1e6 }, 'BadRequestError', 'max_tokens'],
-    [{ ...asked, stop: [''] }, 'BadRequestError', null],
-    [{ ...asked, model: 'no' }, 'NotFoundError', 'model'],
-  ])('names what is wrong where vLLM does: %j', async (body, type, param) => {
+    [{ ...request, temperature: 'x' }, 'Bad Request', 'body.temperature'],
+    [{ ...request, temperature: -1 }, 'BadRequestError', 'temperature'],
+    [{ ...request, max_tokens: 0 }, 'BadRequestError', 'max_tokens'],
+    [{ ...request, max_tokens: 1e6 }, 'BadRequestError', 'max_tokens'],
+    [{ ...request, stop: [''] }, 'BadRequestError', null],
+    [{ ...request, model: 'no' }, 'NotFoundError', 'model'],
+  ])('names the invalid field as vLLM does: %j', async (body, type, param) => {
     const sim = await start();
     const { error } = (await (await post(`${sim.url}/v1/chat/completions`, body)).json()) as Chunk;
     expect(error).toMatchObject({ type, param });
   });
 
-  it('tells versions in token generation alone, unless set to', async () => {
+  it('reports versions only in token generation unless set otherwise', async () => {
     const sim = await start({ reportVersions: 'generate', scaleOut: true });
-    const told = async (path: string, body: object): Promise<unknown> =>
+    const reported = async (path: string, body: object): Promise<unknown> =>
       ((await (await post(`${sim.url}${path}`, body)).json()) as Chunk).choices[0]?.weight_versions;
-    expect(await told('/v1/chat/completions', asked)).toBeUndefined();
-    expect(await told('/v1/completions', { prompt: 'hi' })).toBeUndefined();
-    const spans = await told('/inference/v1/generate', { token_ids: [5], sampling_params: {} });
+    expect(await reported('/v1/chat/completions', request)).toBeUndefined();
+    expect(await reported('/v1/completions', { prompt: 'hi' })).toBeUndefined();
+    const spans = await reported('/inference/v1/generate', { token_ids: [5], sampling_params: {} });
     expect(spans).toMatchObject([{ version: 'v0', start: 0 }]);
   });
 
-  it("refuses overlong prompts and bounds in vLLM's words", async () => {
+  it("refuses overlong prompts and reply lengths in vLLM's words", async () => {
     const sim = await start({ maxModelLen: 64 });
     const refused = async (body: object): Promise<string | undefined> => {
       const response = await post(`${sim.url}/v1/chat/completions`, body);
@@ -296,9 +300,9 @@ describe('chat completions', () => {
 });
 
 describe('completions', () => {
-  it('takes ids and gives what chat gives for the same prompt', async () => {
+  it('gives the same reply as chat for the same prompt ids', async () => {
     const sim = await start();
-    const viaChat = await chat(sim, { ...asked, max_tokens: 200 });
+    const viaChat = await chat(sim, { ...request, max_tokens: 200 });
     const body = { prompt: viaChat.prompt_token_ids, max_tokens: 200, seed: 5, return_token_ids: true, logprobs: 0 };
     const response = await post(`${sim.url}/v1/completions`, body);
     const reply = (await response.json()) as Chunk;
@@ -314,7 +318,7 @@ describe('completions', () => {
     expect(streamed[0]?.choices[0]?.prompt_token_ids).toEqual(viaChat.prompt_token_ids);
   });
 
-  it('stops after 16 tokens when no bound is given, and refuses unknown ids', async () => {
+  it('stops after 16 tokens without max_tokens and refuses unknown ids', async () => {
     const sim = await start();
     const prompt = '<|im_start|>user\nthe failing test<|im_end|>\n<|im_start|>assistant\n';
     const scenarios = [{ name: 's', rules: [{ reply: [{ think: 100 }] }] }];
@@ -325,7 +329,7 @@ describe('completions', () => {
     expect((await post(`${sim.url}/v1/completions`, { prompt: [1, 999_999] })).status).toBe(400);
   });
 
-  it('answers a list of prompts in order', async () => {
+  it('replies to a list of prompts in order', async () => {
     const sim = await start();
     const prompt = [vocabulary.encode('one'), vocabulary.encode('two more')];
     const reply = (await (
@@ -342,9 +346,9 @@ describe('completions', () => {
 });
 
 describe('the other routes', () => {
-  it('tokenizes messages to exactly the ids that a call is prompted with', async () => {
+  it("tokenizes messages to the ids of a call's prompt", async () => {
     const sim = await start({ templateMode: 'open_think' });
-    const reply = await chat(sim, asked);
+    const reply = await chat(sim, request);
     const tokenized = await (await post(`${sim.url}/tokenize`, { messages: [user], tools })).json();
     expect(tokenized).toEqual({
       count: reply.prompt_token_ids?.length,
@@ -363,9 +367,9 @@ describe('the other routes', () => {
     expect(again.token_strs.join('')).toBe(prompt);
   });
 
-  it('lists the model with its context length, and its metrics under vLLM names', async () => {
+  it("lists the model with its context length and exports metrics under vLLM's names", async () => {
     const sim = await start({ maxModelLen: 1000 });
-    await chat(sim, asked);
+    await chat(sim, request);
     const models = (await (await fetch(`${sim.url}/v1/models`)).json()) as {
       data: { id: string; max_model_len: number }[];
     };
@@ -382,13 +386,13 @@ describe('the other routes', () => {
     expect(await (await fetch(`${other.url}/version`)).json()).toEqual({ version: '0.9.1' });
   });
 
-  it('answers unknown routes with 404 and wrong methods with 405', async () => {
+  it('replies 404 to unknown routes and 405 to wrong methods', async () => {
     const sim = await start();
     expect((await fetch(`${sim.url}/v1/nothing`)).status).toBe(404);
     expect((await fetch(`${sim.url}/v1/chat/completions`)).status).toBe(405);
   });
 
-  it('updates weights over HTTP, and says why not', async () => {
+  it('updates weights over HTTP and gives the reason of a refusal', async () => {
     const sim = await start();
     const info = async (): Promise<unknown> => (await fetch(`${sim.url}/weight_info`)).json();
     expect(await info()).toEqual({ weight_version: 'v0' });
@@ -398,15 +402,15 @@ describe('the other routes', () => {
     expect((await post(`${sim.url}/update_weights`, { version: 'v1', logits: {} })).status).toBe(200);
     expect((await post(`${sim.url}/update_weights`, { version: 'v2', logits: { x: { y: [1] } } })).status).toBe(400);
     expect((await post(`${sim.url}/update_weight_version`, { new_version: 'v3' })).status).toBe(200);
-    expect((await chat(sim, asked)).choices[0]?.weight_versions?.[0]?.version).toBe('v3');
+    expect((await chat(sim, request)).choices[0]?.weight_versions?.[0]?.version).toBe('v3');
     const current = (await (await fetch(`${sim.url}/__sim/weights`)).json()) as { logits: unknown };
     expect(current.logits).toMatchObject(logits);
   });
 
-  it('samples the rest of a running reply with weights updated over HTTP, and says so in spans', async () => {
+  it('samples the rest of a running reply with weights updated over HTTP and reports it in spans', async () => {
     const clock = new VirtualClock();
     const sim = await start({ clock, tokenDelayMs: 10 });
-    const response = await post(`${sim.url}/v1/chat/completions`, { ...asked, stream: true });
+    const response = await post(`${sim.url}/v1/chat/completions`, { ...request, stream: true });
     let text = '';
     let ended = false;
     const read = (async () => {
@@ -436,24 +440,24 @@ describe('the other routes', () => {
     expect(spans[0]?.end).toBeGreaterThanOrEqual(8);
     expect(whole.weight_versions).toEqual(spans);
     expect(whole.token_ids).toEqual(entry?.response_ids);
-    const wanted = sim.oracle(
+    const expected = sim.oracle(
       entry?.prompt_ids ?? [],
       entry?.response_ids ?? [],
       spans,
       entry?.params ?? (undefined as never),
     );
-    for (const [index, raw] of wanted.raw.entries())
+    for (const [index, raw] of expected.raw.entries())
       expect(raw).toBeCloseTo(entry?.raw_logprobs[index] ?? Number.NaN, 9);
   });
 
-  it('aborts a call whose client went away, streaming or not', async () => {
+  it('aborts a call whose client disconnects, streaming or not', async () => {
     const clock = new VirtualClock();
     const sim = await start({ clock, tokenDelayMs: 10 });
     for (const stream of [true, false]) {
       const controller = new AbortController();
       const call = fetch(`${sim.url}/v1/chat/completions`, {
         method: 'POST',
-        body: JSON.stringify({ ...asked, stream }),
+        body: JSON.stringify({ ...request, stream }),
         signal: controller.signal,
       }).then((response) => response.text());
       while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
@@ -470,7 +474,7 @@ describe('the other routes', () => {
     const paused = async (): Promise<unknown> => (await fetch(`${sim.url}/is_paused`)).json();
     expect(await (await post(`${sim.url}/pause?mode=keep`, {})).json()).toEqual({ status: 'paused' });
     expect(await paused()).toEqual({ is_paused: true });
-    const held = chat(sim, asked, { 'x-request-id': 'held' });
+    const held = chat(sim, request, { 'x-request-id': 'held' });
     while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
     const aborted = await post(`${sim.url}/abort_requests`, { request_ids: ['chatcmpl-held'] });
     expect(await aborted.json()).toEqual({ status: 'aborted', aborted: 1 });
@@ -480,7 +484,7 @@ describe('the other routes', () => {
     expect((await post(`${sim.url}/pause?mode=sideways`, {})).status).toBe(400);
   });
 
-  it('refuses settings and scenarios that are wrong, naming the field', async () => {
+  it("refuses invalid settings and scenarios with the field's name", async () => {
     await expect(startSim({ maxNumSeqs: 0 })).rejects.toThrow(/maxNumSeqs/);
     await expect(startSim({ scenarios: [{ name: 's', rules: [] }] })).rejects.toThrow(/scenarios\.0\.rules/);
     await expect(startSim({ nosuch: 1 } as never)).rejects.toThrow(/nosuch/);
@@ -488,10 +492,10 @@ describe('the other routes', () => {
     await expect(startSim({ port: Number(new URL(sim.url).port) })).rejects.toThrow(/cannot listen/);
   });
 
-  it('serves the ledger, and writes every entry to its file', async () => {
+  it('serves the ledger and writes every entry to its file', async () => {
     const path = join(await mkdtemp(join(tmpdir(), 'floe-sim-')), 'deep', 'ledger.jsonl');
     const sim = await start({ ledgerFile: path, ledgerLimit: 2 });
-    for (const id of ['a', 'b', 'c']) await chat(sim, asked, { 'x-request-id': id, 'x-session-id': `of-${id}` });
+    for (const id of ['a', 'b', 'c']) await chat(sim, request, { 'x-request-id': id, 'x-session-id': `of-${id}` });
     const served = async (query: string): Promise<{ total: number; entries: { request_id: string }[] }> =>
       (await (await fetch(`${sim.url}/__sim/ledger${query}`)).json()) as never;
     expect((await served('')).entries.map((entry) => entry.request_id)).toEqual(['b', 'c']);

@@ -7,7 +7,7 @@ export function events(text: string): Chunk[] {
     .map((data) => JSON.parse(data));
 }
 
-/** What the tests read of a reply, streamed or not. */
+/** The fields of a choice that tests read, streamed or not. */
 export type Choice = {
   index: number;
   text: string;
@@ -52,7 +52,7 @@ export async function post(url: string, body: unknown, headers: Record<string, s
 
 type CallPart = { index?: number; id?: string; type?: string; function: { name?: string; arguments?: string } };
 
-/** Tool calls put together from their pieces: the first piece of a call has its id and name. */
+/** Assembles tool calls from their parts; the first part of a call has its id and name. */
 function joinedCalls(parts: readonly CallPart[]): Message['tool_calls'] {
   const calls: Message['tool_calls'] = [];
   for (const { index = 0, id, type, function: piece } of parts) {
@@ -60,14 +60,14 @@ function joinedCalls(parts: readonly CallPart[]): Message['tool_calls'] {
     if (known !== undefined) known.function.arguments += piece.arguments ?? '';
     else {
       if (id === undefined || type !== 'function' || piece.name === undefined)
-        throw new Error('a call begins nameless');
+        throw new Error('the first part of a call has no name');
       calls[index] = { index, id, type, function: { name: piece.name, arguments: piece.arguments ?? '' } };
     }
   }
   return calls;
 }
 
-/** One choice of a stream put together as a client does. */
+/** Assembles one choice from a stream, as a client does. */
 export function assembled(chunks: readonly Chunk[], index = 0): Choice & { promptIds: number[] | undefined } {
   const parts = chunks.flatMap(({ choices }) => choices.filter((choice) => choice.index === index));
   const last = parts.at(-1);

@@ -29,7 +29,7 @@ const words = fc.array(fc.constantFrom('ab', 'a', 'b', 'ba', ' ', '\u{1F980}', '
 });
 
 describe('visible text', () => {
-  it('adds up to the decoded text, whole characters at a time', () => {
+  it('adds up to the decoded text in whole characters', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary', maxLength: 40 }), (text) => {
         const { texts } = released(vocabulary.encode(text));
@@ -39,7 +39,7 @@ describe('visible text', () => {
     );
   });
 
-  it('ends exactly before the first stop string, and never takes back what it released', () => {
+  it('ends exactly before the first stop string and never takes back released text', () => {
     fc.assert(
       fc.property(
         words,
@@ -52,7 +52,7 @@ describe('visible text', () => {
             expect(found).toBeNull();
             expect(texts.join('')).toBe(text);
           } else if (found !== null) {
-            // Of several stop strings, the one that is complete first wins; before it there is no complete one.
+            // Of several stop strings, the one that is complete first ends the text.
             const visible = texts.join('');
             expect(text.startsWith(visible + found)).toBe(true);
             for (const one of stop) expect(visible.includes(one)).toBe(false);
@@ -64,13 +64,13 @@ describe('visible text', () => {
     );
   });
 
-  it('keeps the stop string when told to', () => {
+  it('keeps the stop string with includeStop', () => {
     expect(released(vocabulary.encode('one two three'), { stop: ['two'], includeStop: true }).texts.join('')).toBe(
       'one two',
     );
   });
 
-  it('shows turn delimiters only when told to', () => {
+  it('shows turn delimiters only without skipSpecial', () => {
     const ids = vocabulary.encode('a<|im_end|>b<think>');
     expect(released(ids).texts.join('')).toBe('ab<think>');
     expect(released(ids, { skipSpecial: false }).texts.join('')).toBe('a<|im_end|>b<think>');

@@ -32,7 +32,7 @@ const chatty = fc
   .map((parts) => parts.join(''));
 
 describe('the vocabulary', () => {
-  it('gives back any text, delimiters included', () => {
+  it('decodes any encoded text to itself, including delimiters', () => {
     fc.assert(
       fc.property(chatty, (text) => {
         expect(vocabulary.decode(vocabulary.encode(text))).toBe(text);
@@ -41,7 +41,7 @@ describe('the vocabulary', () => {
     );
   });
 
-  it('encodes stretch by stretch exactly as the reference encodes the whole', () => {
+  it('encodes section by section exactly as the reference encodes the whole text', () => {
     fc.assert(
       fc.property(chatty, (text) => {
         expect(vocabulary.encode(text)).toEqual(reference.encode(text, { add_special_tokens: false }).ids);
@@ -50,7 +50,7 @@ describe('the vocabulary', () => {
     );
   });
 
-  it('has delimiters as single ids, of which turn delimiters are hidden', () => {
+  it('encodes delimiters as single ids and hides turn delimiters', () => {
     const { special } = vocabulary;
     expect(vocabulary.encode('<|im_start|><think></think><|im_end|>')).toEqual([
       special.imStart,
@@ -63,7 +63,7 @@ describe('the vocabulary', () => {
     );
   });
 
-  it('splits characters over tokens and moves boundaries, as real vocabularies do', () => {
+  it('splits characters over tokens and moves boundaries as real vocabularies do', () => {
     expect(vocabulary.encode('\u{1F980}').length).toBeGreaterThan(1);
     const whole = vocabulary.encode('{"path":"src/main.ts"}');
     const halves = [...vocabulary.encode('{"path":"sr'), ...vocabulary.encode('c/main.ts"}')];
@@ -75,7 +75,7 @@ describe('the vocabulary', () => {
     expect(() => vocabulary.decode([vocabulary.size])).toThrow(/out of vocabulary/);
   });
 
-  it('has noise words that stay themselves in any order', () => {
+  it('keeps noise words as single tokens in any order', () => {
     const words = noiseWords(vocabulary);
     expect(words.length).toBeGreaterThan(500);
     fc.assert(

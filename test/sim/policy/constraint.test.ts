@@ -1,16 +1,16 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { Constraint } from '../../src/sim/policy/constraint.ts';
-import { satisfies } from '../../src/sim/policy/json-schema.ts';
-import { newOracle } from '../../src/sim/policy/oracle.ts';
-import { Policy } from '../../src/sim/policy/policy.ts';
-import { parseScenarios } from '../../src/sim/policy/scenario.ts';
-import { WeightStore } from '../../src/sim/policy/weights.ts';
-import { ReplyParser } from '../../src/sim/reply-parser.ts';
-import { NO_FAULTS, Run } from '../../src/sim/run.ts';
-import { processLogprobs, type SamplingParams } from '../../src/sim/sampler.ts';
-import { renderChat, TEMPLATE_MODES, type TemplateMode } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import type { Constraint } from '../../../src/sim/policy/constraint.ts';
+import { satisfies } from '../../../src/sim/policy/json-schema.ts';
+import { newOracle } from '../../../src/sim/policy/oracle.ts';
+import { Policy } from '../../../src/sim/policy/policy.ts';
+import { parseScenarios } from '../../../src/sim/policy/scenario.ts';
+import { WeightStore } from '../../../src/sim/policy/weights.ts';
+import { ReplyParser } from '../../../src/sim/reply-parser.ts';
+import { NO_FAULTS, Run } from '../../../src/sim/run.ts';
+import { processLogprobs, type SamplingParams } from '../../../src/sim/sampler.ts';
+import { renderChat, TEMPLATE_MODES, type TemplateMode } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
 
@@ -101,7 +101,7 @@ const ending = fc.constantFrom<unknown[][]>(
   [{ call: { tool: 'bash', arguments: {} } }, { call: { tool: 'read', arguments: {} } }],
   [{ raw: '<tool_call>\n{"name": "bash", "argu' }],
 );
-/** Logits are apart from each other, since the two arithmetics may round a tie differently, and cuts then differ. */
+/** All logits differ, because engine and oracle may round a tie differently and then cut off different tokens. */
 const options = (part: fc.Arbitrary<unknown[]>) =>
   fc
     .array(fc.record({ logit: fc.integer({ min: -8, max: 8 }), reply: part }), { minLength: 2, maxLength: 5 })
@@ -121,7 +121,7 @@ const constraints = fc.constantFrom<Constraint>(
 );
 
 describe('a constraint', () => {
-  it('gives the logprobs that the oracle computes, whose probabilities sum to one, and only replies that satisfy it', () => {
+  it('gives only replies that satisfy it, with the logprobs that the oracle computes and probabilities that sum to one', () => {
     let admitted = 0;
     fc.assert(
       fc.property(
@@ -136,10 +136,10 @@ describe('a constraint', () => {
           admitted++;
           const run = sample({ ...params, seed, constraint });
           const ids = run.tokens.map(({ id }) => id);
-          const wanted = oracle(promptIds, ids, 'v0', { ...params, constraint });
+          const expected = oracle(promptIds, ids, 'v0', { ...params, constraint });
           for (const [index, token] of run.tokens.entries()) {
-            expect(Math.abs(token.raw - (wanted.raw[index] as number))).toBeLessThan(1e-9);
-            expect(Math.abs(token.processed - (wanted.processed[index] as number))).toBeLessThan(1e-9);
+            expect(Math.abs(token.raw - (expected.raw[index] as number))).toBeLessThan(1e-9);
+            expect(Math.abs(token.processed - (expected.processed[index] as number))).toBeLessThan(1e-9);
           }
           const walk = policy.beginReply(promptIds, false, constraint);
           for (const id of ids) {
@@ -176,7 +176,7 @@ describe('a constraint', () => {
   ];
   const json: Constraint = { kind: 'json', schema: true, or_calls: false };
 
-  it('masks only tokens that no allowed leaf goes on with, and keeps the policy’s own probability as the raw one', () => {
+  it('masks only tokens that no allowed leaf continues with, and keeps the policy’s own probability as the raw one', () => {
     const { sample } = bench(twoWays(0, 0));
     const { tokens } = sample({ seed: 1, constraint: json });
     const total = tokens.reduce((sum, { raw }) => sum + raw, 0);
@@ -186,7 +186,7 @@ describe('a constraint', () => {
     expect(tokens[0]?.raw).toBeCloseTo(Math.log(2 / 3), 9);
   });
 
-  it('forces even the least likely reply, at full probability', () => {
+  it('forces even the least likely reply with probability one', () => {
     const { sample, oracle, promptIds } = bench(twoWays(-30, 30));
     const run = sample({ seed: 1, topP: 0.5, topK: 1, minP: 0.4, constraint: json });
     const ids = run.tokens.map(({ id }) => id);
@@ -197,7 +197,7 @@ describe('a constraint', () => {
     );
   });
 
-  it('shows no masked token among the alternatives, and leaves a reply without a constraint as it was', () => {
+  it('leaves masked tokens out of the alternatives', () => {
     const { sample } = bench(twoWays(0, 0));
     const masked = sample({ seed: 1, constraint: json });
     const free = sample({ seed: 1 });
@@ -206,7 +206,7 @@ describe('a constraint', () => {
     expect(free.tokens[0]?.processed).toBe(free.tokens[0]?.raw);
   });
 
-  it('is not admitted when no leaf satisfies it, or when the prompt began a turn that no allowed leaf has', () => {
+  it('cannot be satisfied when no allowed leaf agrees with the turn that the prompt began', () => {
     const { policy, promptIds } = bench(twoWays(0, 0));
     const number: Constraint = { kind: 'json', schema: { type: 'number' }, or_calls: false };
     expect(policy.canSatisfy(promptIds, number)).toBe(false);
@@ -216,7 +216,7 @@ describe('a constraint', () => {
     expect(policy.canSatisfy([...promptIds, ...vocabulary.encode('No')], json)).toBe(false);
   });
 
-  it('judges calls that a fault makes malformed as they would have been', () => {
+  it('judges calls that a fault makes malformed as if they were valid', () => {
     const { sample, oracle, promptIds } = bench([
       {
         choice: {
@@ -229,7 +229,7 @@ describe('a constraint', () => {
     const run = sample({ seed: 1, constraint }, true);
     const ids = run.tokens.map(({ id }) => id);
     expect(vocabulary.decode(ids)).toContain('"arguments": {}\n</tool_call>');
-    const wanted = oracle(promptIds, ids, 'v0', { ...plain, constraint }, { malformedCalls: true });
-    expect(run.tokens.map(({ processed: logp }) => logp)).toEqual(wanted.processed);
+    const expected = oracle(promptIds, ids, 'v0', { ...plain, constraint }, { malformedCalls: true });
+    expect(run.tokens.map(({ processed: logp }) => logp)).toEqual(expected.processed);
   });
 });

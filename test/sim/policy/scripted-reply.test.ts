@@ -1,7 +1,7 @@
-import { describe, expect, test } from 'vitest';
-import { scenarioSchema } from '../../src/sim/policy/scenario.ts';
-import { compileReply } from '../../src/sim/policy/scripted-reply.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { describe, expect, it } from 'vitest';
+import { scenarioSchema } from '../../../src/sim/policy/scenario.ts';
+import { compileReply } from '../../../src/sim/policy/scripted-reply.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
 const TEXT = 'return the value é 🙂';
@@ -14,8 +14,8 @@ function symbolsOf(rule: object): number[] {
   return [...(compileReply(vocabulary, scenario, 0, 'append_only').leaves[0]?.symbols ?? [])];
 }
 
-describe('how a scenario says that its text is written', () => {
-  test('letters give the same text in other ids, with delimiters whole', () => {
+describe('the spelling and end of a rule', () => {
+  it('gives the same text with other ids and whole delimiters when spelled in letters', () => {
     const merged = symbolsOf({});
     const letters = symbolsOf({ spelling: 'letters' });
     expect(vocabulary.decode(letters)).toBe(vocabulary.decode(merged));
@@ -24,7 +24,7 @@ describe('how a scenario says that its text is written', () => {
     expect(vocabulary.encode(vocabulary.decode(letters.slice(0, -1)))).toEqual(merged.slice(0, -1));
   });
 
-  test('a turn may end in another token than the one that the template closes it with', () => {
+  it("ends a turn with another token than the template's", () => {
     const { imEnd, endOfText } = vocabulary.special;
     expect(symbolsOf({}).at(-1)).toBe(imEnd);
     expect(symbolsOf({ end: '<|endoftext|>' }).at(-1)).toBe(endOfText);

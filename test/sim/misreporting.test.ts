@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { postJson, simStarter, TOOLS, USER } from './running.ts';
+import { postJson, simStarter, TOOLS, USER } from './sim-client.ts';
 import { assembled, type Chunk, events, post } from './sse.ts';
 
 const vocabulary = bundledVocabulary();
@@ -11,8 +11,8 @@ const body = { messages: [USER], tools: TOOLS, seed: 5, logprobs: true, return_t
 const chat = (url: string, more: object = {}, headers?: Record<string, string>) =>
   postJson<Chunk>(`${url}/v1/chat/completions`, { ...body, ...more }, headers);
 
-describe('an engine that lies', () => {
-  it('model_changed: names another model from then on, and answers to the old name', async () => {
+describe('an engine that misreports', () => {
+  it('model_changed: reports another model from then on and accepts the old name', async () => {
     const sim = await start({ faults: [{ kind: 'model_changed', on_calls: [2] }] });
     expect((await chat(sim.url)).body.model).toBe('floe-sim');
     const models = async () =>
@@ -26,7 +26,7 @@ describe('an engine that lies', () => {
   });
 
   for (const stream of [false, true]) {
-    it(`version_changed: tells the old weights ${stream ? 'in a stream ' : ''}while others sample, from within a reply`, async () => {
+    it(`version_changed: reports the old weights ${stream ? 'in a stream ' : ''}while other weights sample the rest of a reply`, async () => {
       const sim = await start({ faults: [{ kind: 'version_changed', on_calls: [1], after_tokens: 5 }] });
       const response = await post(`${sim.url}/v1/chat/completions`, { ...body, stream });
       const choice = stream ? assembled(events(await response.text())) : ((await response.json()) as Chunk).choices[0];
@@ -42,12 +42,12 @@ describe('an engine that lies', () => {
         { version: secret, start: 5, end: length },
       ]);
       expect(secret).not.toBe('v0');
-      // The ledger alone has it right: under the version that was told, the logprobs do not add up.
+      // Only the ledger has the truth: the logprobs do not match those of the reported version.
       const truth = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
       const lie = sim.oracle(entry.prompt_ids, entry.response_ids, 'v0', entry.params);
-      const told = choice?.logprobs?.content.map(({ logprob }) => logprob) ?? [];
-      for (const [i, logprob] of told.entries()) expect(logprob).toBeCloseTo(truth.processed[i] ?? Number.NaN, 9);
-      expect(told.some((logprob, i) => Math.abs(logprob - (lie.processed[i] ?? 0)) > 1e-6)).toBe(true);
+      const reported = choice?.logprobs?.content.map(({ logprob }) => logprob) ?? [];
+      for (const [i, logprob] of reported.entries()) expect(logprob).toBeCloseTo(truth.processed[i] ?? Number.NaN, 9);
+      expect(reported.some((logprob, i) => Math.abs(logprob - (lie.processed[i] ?? 0)) > 1e-6)).toBe(true);
       expect((await chat(sim.url)).body.choices[0]?.weight_versions).toMatchObject([{ version: 'v0' }]);
       sim.updateWeights('v1');
       expect((await chat(sim.url)).body.choices[0]?.weight_versions).toMatchObject([{ version: 'v1' }]);
@@ -55,7 +55,7 @@ describe('an engine that lies', () => {
     });
   }
 
-  it('tokenizer_mismatch: renders and tokenizes to ids of another vocabulary, counted apart from generation', async () => {
+  it('tokenizer_mismatch: renders and tokenizes to ids of another vocabulary, counted separately from generation', async () => {
     const sim = await start({
       faults: [
         { kind: 'tokenizer_mismatch', on_calls: [2] },
@@ -73,25 +73,25 @@ describe('an engine that lies', () => {
     expect(rendered.body.token_ids).toEqual(direct.body.prompt_token_ids?.map((id) => (id + 1) % vocabulary.size));
   });
 
-  it('off_by_one_logprobs: each entry stands one place late, in as many as there are ids', async () => {
+  it('off_by_one_logprobs: sends each entry one position late and as many entries as ids', async () => {
     const sim = await start({ faults: [{ kind: 'off_by_one_logprobs' }] });
     for (const stream of [false, true]) {
-      const asked = { ...body, return_tokens_as_token_ids: true, stream };
-      const response = await post(`${sim.url}/v1/chat/completions`, asked);
+      const request = { ...body, return_tokens_as_token_ids: true, stream };
+      const response = await post(`${sim.url}/v1/chat/completions`, request);
       const choice = stream ? assembled(events(await response.text())) : ((await response.json()) as Chunk).choices[0];
       const entry = sim.ledger.entries().at(-1);
-      const told = choice?.logprobs?.content ?? [];
+      const reported = choice?.logprobs?.content ?? [];
       expect(choice?.token_ids).toEqual(entry?.response_ids);
-      expect(told).toHaveLength(entry?.response_ids.length ?? 0);
-      expect(told.slice(1).map(({ logprob }) => logprob)).toEqual(entry?.processed_logprobs.slice(0, -1));
-      expect(told.slice(1).map(({ token }) => token)).toEqual(
+      expect(reported).toHaveLength(entry?.response_ids.length ?? 0);
+      expect(reported.slice(1).map(({ logprob }) => logprob)).toEqual(entry?.processed_logprobs.slice(0, -1));
+      expect(reported.slice(1).map(({ token }) => token)).toEqual(
         entry?.response_ids.slice(0, -1).map((id) => `token_id:${id}`),
       );
-      expect(told[0]?.token).not.toBe(`token_id:${entry?.response_ids[0]}`);
+      expect(reported[0]?.token).not.toBe(`token_id:${entry?.response_ids[0]}`);
     }
   });
 
-  it('echo_other_prompt: the prompt told differs in one id, on every route that tells one', async () => {
+  it('echo_other_prompt: changes one id of the reported prompt on every route that reports it', async () => {
     const sim = await start({ faults: [{ kind: 'echo_other_prompt' }] });
     const prompt = vocabulary.encode('some words to go on with');
     const ids = { token_ids: prompt, sampling_params: { max_tokens: 2 }, return_token_ids: true };
@@ -109,7 +109,7 @@ describe('an engine that lies', () => {
     expect(sim.ledger.entries().map((entry) => entry.prompt_ids)).toContainEqual(prompt);
   });
 
-  it('dies_mid_stream: ends every call, refuses some connections, and comes back without its cache', async () => {
+  it('dies_mid_stream: ends every call, refuses some connections and restarts without its cache', async () => {
     const long = [{ name: 'long', rules: [{ reply: [{ think: 400 }] }] }];
     const sim = await start({
       scenarios: long,
@@ -128,7 +128,7 @@ describe('an engine that lies', () => {
     expect(sim.ledger.entries().map((entry) => entry.finish_reason)).toEqual(['abort', 'abort', 'length']);
   });
 
-  it('dies_mid_stream: a reply that is not streamed breaks off too', async () => {
+  it('dies_mid_stream: cuts a reply that is not streamed as well', async () => {
     const sim = await start({ faults: [{ kind: 'dies_mid_stream', times: 1, down_calls: 1 }] });
     const response = await post(`${sim.url}/inference/v1/generate`, { token_ids: [1], sampling_params: {} });
     await expect(response.text()).rejects.toThrow();
@@ -162,12 +162,12 @@ describe('an engine that lies', () => {
       const sim = await start();
       await chat(sim.url);
       sim.setFaults([{ kind }]);
-      const asked = { token_ids: [1, 2], sampling_params: { logprobs: 0, seed: 1 }, return_token_ids: true };
+      const request = { token_ids: [1, 2], sampling_params: { logprobs: 0, seed: 1 }, return_token_ids: true };
       const { status, body: reply } = await postJson<{
         prompt_token_ids?: number[];
         choices: { token_ids: number[] | null; logprobs: { content: { logprob: number }[] } }[];
         usage: { completion_tokens: number };
-      }>(`${sim.url}/inference/v1/generate`, asked);
+      }>(`${sim.url}/inference/v1/generate`, request);
       const entry = sim.ledger.entries().at(-1);
       const truth = entry?.response_ids ?? [];
       const choice = reply.choices?.[0];

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type Conversation, parseConversation } from '../../src/sim/policy/conversation.ts';
-import { renderChat, type TemplateMessage } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { type Conversation, parseConversation } from '../../../src/sim/policy/conversation.ts';
+import { renderChat, type TemplateMessage } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
 const read = (text: string): Conversation => parseConversation(vocabulary, vocabulary.encode(text));
@@ -13,15 +13,15 @@ const message = (role: TemplateMessage['role'], text: string): TemplateMessage =
   toolCalls: [],
 });
 
-describe('reading a prompt', () => {
-  it('takes the tools that were offered, not what the system text says of tools', () => {
+describe('parsing a prompt', () => {
+  it('finds the tools that were offered, not tools that the system text mentions', () => {
     const messages = [message('system', 'Mind:\n<tools>\n{"name": "ghost"}\n</tools>'), message('user', 'Go')];
     const tools = [{ type: 'function', function: { name: 'bash' } }];
     const text = renderChat(messages, { mode: 'open_think', tools, addGenerationPrompt: true });
     expect(read(text).tools).toEqual(['bash']);
   });
 
-  it('finds what rules ask for', () => {
+  it('finds everything that conditions of rules need', () => {
     const messages = [
       message('system', 'Be brief.'),
       message('user', 'First\nwish'),
@@ -49,21 +49,21 @@ describe('reading a prompt', () => {
     expect(read(text.split('<|im_start|>user\nSecond')[0] ?? '').lastRole).toBe('assistant');
   });
 
-  it('takes ids without turns as one user message', () => {
+  it('treats ids without turns as one user message', () => {
     expect(read('Once upon a time')).toMatchObject({ firstUser: 'Once upon a time', lastRole: 'user', openTurn: [] });
   });
 
-  it('counts a turn that was cut and never closed as an earlier turn', () => {
+  it('counts a turn that was cut and not closed as an earlier turn', () => {
     const text = '<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\ncut<|im_start|>user\nb<|im_end|>\n';
     expect(read(text)).toMatchObject({ assistantTurns: 1, lastUser: 'b', openTurn: [] });
   });
 
-  it('splits a token that holds more than the newline of the header', () => {
+  it('splits a token that contains more than the newline of the header', () => {
     expect(vocabulary.encode('assistant\n\nx').length).toBe(vocabulary.encode('assistant\nx').length);
     expect(read('<|im_start|>assistant\n\nx').openTurn).toEqual(vocabulary.encode('\nx'));
   });
 
-  it('reads any mess of delimiters without failing', () => {
+  it('parses delimiters in any order without an error', () => {
     const part = fc.constantFrom(
       '<|im_start|>',
       '<|im_end|>',
@@ -85,7 +85,7 @@ describe('reading a prompt', () => {
     );
   });
 
-  it('reads a long turn without a header in linear time', () => {
+  it('parses a long turn without a header in linear time', () => {
     const ids = [vocabulary.special.imStart, ...new Array(200_000).fill(vocabulary.encode('word')[0])];
     expect(parseConversation(vocabulary, ids).lastRole).toBe('user');
   });

@@ -1,7 +1,7 @@
 import { afterEach } from 'vitest';
 import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
 
-/** A caller that thinks, then calls a tool; after its result it says what it saw. */
+/** A scenario that thinks and calls a tool, and after the tool's result replies with text. */
 export const CALLER = {
   name: 'caller',
   rules: [
@@ -32,7 +32,7 @@ export const CALLER = {
 export const TOOLS = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object' } } }];
 export const USER = { role: 'user', content: 'Go.' };
 
-/** Starts simulated engines that end with the test. */
+/** Returns a function that starts simulated engines; they are closed after the test. */
 export function simStarter(defaults: SimOptions = {}): (options?: SimOptions) => Promise<SimServer> {
   const running: SimServer[] = [];
   afterEach(async () => {
@@ -45,7 +45,7 @@ export function simStarter(defaults: SimOptions = {}): (options?: SimOptions) =>
   };
 }
 
-/** Posts JSON and reads JSON, whatever the status. */
+/** Posts JSON and returns the parsed reply of any status. */
 export async function postJson<T>(
   url: string,
   body: unknown,

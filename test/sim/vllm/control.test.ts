@@ -1,18 +1,18 @@
 import { describe, expect, it } from 'vitest';
-import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import type { SimServer } from '../../src/sim/index.ts';
-import { postJson, simStarter, TOOLS, USER } from './running.ts';
-import { type Chunk, events, post } from './sse.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { SimServer } from '../../../src/sim/index.ts';
+import { postJson, simStarter, TOOLS, USER } from '../sim-client.ts';
+import { type Chunk, events, post } from '../sse.ts';
 
 const start = simStarter({ scaleOut: true, reportVersions: 'all' });
 const LONG = [{ name: 'long', rules: [{ reply: [{ think: 500 }] }] }];
 const body = { messages: [USER], tools: TOOLS, seed: 5, return_token_ids: true };
 
-const tell = (sim: SimServer, path: string, sent: object = {}) =>
+const postTo = (sim: SimServer, path: string, sent: object = {}) =>
   postJson<Record<string, unknown> & { error?: { message: string } }>(`${sim.url}${path}`, sent);
-const ask = async (sim: SimServer, path: string): Promise<unknown> => (await fetch(`${sim.url}${path}`)).json();
+const getFrom = async (sim: SimServer, path: string): Promise<unknown> => (await fetch(`${sim.url}${path}`)).json();
 
-/** The first event of a stream has come, so that the call has a slot. */
+/** Waits for the first event of a stream, after which the call has a slot. */
 async function begun(response: Response): Promise<() => Promise<string>> {
   const reader = response.body?.getReader();
   const first = await reader?.read();
@@ -27,10 +27,10 @@ async function begun(response: Response): Promise<() => Promise<string>> {
 }
 
 describe('the control plane', () => {
-  it('is there in development mode only', async () => {
+  it('exists in development mode only', async () => {
     const sim = await start({ devMode: false });
     for (const path of ['/pause', '/resume', '/sleep', '/wake_up', '/update_weights', '/abort_requests']) {
-      expect((await tell(sim, path)).status).toBe(404);
+      expect((await postTo(sim, path)).status).toBe(404);
     }
     for (const path of ['/is_paused', '/is_sleeping', '/weight_info']) {
       expect((await fetch(`${sim.url}${path}`)).status).toBe(404);
@@ -43,13 +43,13 @@ describe('the control plane', () => {
     ['/v1/chat/completions', body, 'chatcmpl-'],
     ['/v1/completions', { prompt: [5, 6], max_tokens: 400, return_token_ids: true }, 'cmpl-'],
     ['/inference/v1/generate', { token_ids: [5, 6], sampling_params: {} }, 'generate-tokens-'],
-  ] as const)('%s: a call is aborted by its id, with or without prefix, and by a pause', async (path, sent, prefix) => {
+  ] as const)('%s: aborts a call by its id with or without prefix, and by a pause', async (path, sent, prefix) => {
     const sim = await start({ scenarios: LONG, tokenDelayMs: 1 });
     for (const stop of [
-      () => tell(sim, '/abort_requests', { request_ids: ['other', 'one'] }),
-      () => tell(sim, '/abort_requests', { request_ids: [`${prefix}one`] }),
-      () => tell(sim, '/abort_requests'),
-      () => tell(sim, '/pause?mode=abort'),
+      () => postTo(sim, '/abort_requests', { request_ids: ['other', 'one'] }),
+      () => postTo(sim, '/abort_requests', { request_ids: [`${prefix}one`] }),
+      () => postTo(sim, '/abort_requests'),
+      () => postTo(sim, '/pause?mode=abort'),
     ]) {
       const sampled = sim.ledger.total;
       const call = postJson<{ choices?: { finish_reason: string; token_ids?: number[] }[] }>(
@@ -75,10 +75,10 @@ describe('the control plane', () => {
         expect(reply.choices[0]?.token_ids).toEqual(entry?.response_ids);
       }
     }
-    expect(await ask(sim, '/is_paused')).toEqual({ is_paused: true });
+    expect(await getFrom(sim, '/is_paused')).toEqual({ is_paused: true });
   });
 
-  it('pauses with the cache cleared unless told to keep it or to freeze', async () => {
+  it('clears the cache in a pause unless clear_cache is false or the mode is keep', async () => {
     const sim = await start();
     await post(`${sim.url}/v1/chat/completions`, body);
     const size = sim.engine.cache.size;
@@ -88,22 +88,22 @@ describe('the control plane', () => {
       ['mode=abort&clear_cache=false', size],
       ['mode=wait', 0],
     ] as const) {
-      expect((await tell(sim, `/pause?${query}`)).body).toEqual({ status: 'paused' });
+      expect((await postTo(sim, `/pause?${query}`)).body).toEqual({ status: 'paused' });
       expect(sim.engine.cache.size).toBe(left);
-      expect((await tell(sim, '/resume')).body).toEqual({ status: 'resumed' });
+      expect((await postTo(sim, '/resume')).body).toEqual({ status: 'resumed' });
     }
     for (const query of ['mode=hard', 'clear_cache=maybe']) {
-      expect((await tell(sim, `/pause?${query}`)).status).toBe(400);
+      expect((await postTo(sim, `/pause?${query}`)).status).toBe(400);
     }
-    expect(await ask(sim, '/is_paused')).toEqual({ is_paused: false });
+    expect(await getFrom(sim, '/is_paused')).toEqual({ is_paused: false });
   });
 
-  it('keeps a reply over a pause, and samples its rest with the weights that came meanwhile', async () => {
+  it('keeps a reply during a pause and samples its rest with weights updated meanwhile', async () => {
     const sim = await start({ scenarios: LONG, tokenDelayMs: 1 });
     const rest = await begun(await post(`${sim.url}/v1/chat/completions`, { ...body, max_tokens: 60, stream: true }));
-    await tell(sim, '/pause?mode=keep&clear_cache=false');
-    await tell(sim, '/update_weights', { version: 'v1' });
-    await tell(sim, '/resume');
+    await postTo(sim, '/pause?mode=keep&clear_cache=false');
+    await postTo(sim, '/update_weights', { version: 'v1' });
+    await postTo(sim, '/resume');
     const parts = (events(await rest()) as Chunk[]).flatMap(({ choices }) => choices);
     const entry = sim.ledger.entries()[0];
     expect(entry?.version_spans.at(-1)).toMatchObject({ version: 'v1', end: 60 });
@@ -111,88 +111,88 @@ describe('the control plane', () => {
     expect(parts.flatMap(({ token_ids }) => token_ids ?? [])).toEqual(entry?.response_ids);
   });
 
-  it('sleeps without its cache, and wakes part by part', async () => {
+  it('loses its cache in sleep and wakes part by part', async () => {
     const sim = await start();
     await post(`${sim.url}/v1/chat/completions`, body);
-    expect((await tell(sim, '/sleep?level=1')).status).toBe(200);
-    expect(await ask(sim, '/is_sleeping')).toEqual({ is_sleeping: true });
+    expect((await postTo(sim, '/sleep?level=1')).status).toBe(200);
+    expect(await getFrom(sim, '/is_sleeping')).toEqual({ is_sleeping: true });
     expect(sim.engine.cache.size).toBe(0);
     const waiting = post(`${sim.url}/v1/chat/completions`, body);
-    expect((await tell(sim, '/resume')).status).toBe(200);
-    await tell(sim, '/wake_up?tags=weights');
-    expect(await ask(sim, '/is_sleeping')).toEqual({ is_sleeping: true });
+    expect((await postTo(sim, '/resume')).status).toBe(200);
+    await postTo(sim, '/wake_up?tags=weights');
+    expect(await getFrom(sim, '/is_sleeping')).toEqual({ is_sleeping: true });
     expect(sim.engine.paused).toBe(true);
-    expect((await tell(sim, '/wake_up?tags=gpu')).status).toBe(400);
-    await tell(sim, '/wake_up?tags=kv_cache');
-    expect(await ask(sim, '/is_sleeping')).toEqual({ is_sleeping: false });
+    expect((await postTo(sim, '/wake_up?tags=gpu')).status).toBe(400);
+    await postTo(sim, '/wake_up?tags=kv_cache');
+    expect(await getFrom(sim, '/is_sleeping')).toEqual({ is_sleeping: false });
     expect((await waiting).status).toBe(200);
     expect(sim.ledger.entries().every(({ version_spans }) => version_spans[0]?.version === 'v0')).toBe(true);
   });
 
-  it('loses its weights in deep sleep without saying so, and stays paused if it was', async () => {
+  it('loses its weights unannounced in deep sleep and stays paused when it was paused before', async () => {
     const sim = await start();
-    await tell(sim, '/pause?mode=wait');
-    await tell(sim, '/sleep?level=2');
-    await tell(sim, '/wake_up');
+    await postTo(sim, '/pause?mode=wait');
+    await postTo(sim, '/sleep?level=2');
+    await postTo(sim, '/wake_up');
     expect(sim.engine.paused).toBe(true);
-    await tell(sim, '/resume');
+    await postTo(sim, '/resume');
     const reply = (await postJson<Chunk>(`${sim.url}/v1/chat/completions`, body)).body;
     expect(reply.choices[0]?.weight_versions).toMatchObject([{ version: 'v0' }]);
     expect(sim.ledger.entries()[0]?.version_spans[0]?.version).not.toBe('v0');
-    expect((await tell(sim, '/sleep?level=3')).status).toBe(400);
+    expect((await postTo(sim, '/sleep?level=3')).status).toBe(400);
   });
 
-  it('updates weights in four phases, in effect at the end', async () => {
+  it('updates weights in four phases that take effect at the end', async () => {
     const sim = await start();
-    expect((await tell(sim, '/start_weight_update')).status).toBe(400);
-    expect((await tell(sim, '/init_weight_transfer_engine')).status).toBe(400);
-    expect((await tell(sim, '/init_weight_transfer_engine', { init_info: { backend: 'nccl' } })).status).toBe(200);
-    expect((await tell(sim, '/update_weights', { update_info: {} })).status).toBe(400);
-    expect((await tell(sim, '/finish_weight_update')).status).toBe(400);
-    expect((await tell(sim, '/start_weight_update')).status).toBe(200);
-    expect((await tell(sim, '/start_weight_update')).status).toBe(400);
+    expect((await postTo(sim, '/start_weight_update')).status).toBe(400);
+    expect((await postTo(sim, '/init_weight_transfer_engine')).status).toBe(400);
+    expect((await postTo(sim, '/init_weight_transfer_engine', { init_info: { backend: 'nccl' } })).status).toBe(200);
+    expect((await postTo(sim, '/update_weights', { update_info: {} })).status).toBe(400);
+    expect((await postTo(sim, '/finish_weight_update')).status).toBe(400);
+    expect((await postTo(sim, '/start_weight_update')).status).toBe(200);
+    expect((await postTo(sim, '/start_weight_update')).status).toBe(400);
     const logits = { caller: { words: [-3, 3] } };
-    expect((await tell(sim, '/update_weights', { update_info: { names: ['a'], logits } })).status).toBe(200);
-    expect((await tell(sim, '/update_weights', { update_info: { names: ['b'] } })).status).toBe(200);
-    expect(await ask(sim, '/weight_info')).toEqual({ weight_version: 'v0' });
-    expect((await tell(sim, '/finish_weight_update', { weight_version: 'v1' })).status).toBe(200);
-    expect(await ask(sim, '/weight_info')).toEqual({ weight_version: 'v1' });
-    expect(await ask(sim, '/__sim/weights')).toMatchObject({ version: 'v1', logits });
+    expect((await postTo(sim, '/update_weights', { update_info: { names: ['a'], logits } })).status).toBe(200);
+    expect((await postTo(sim, '/update_weights', { update_info: { names: ['b'] } })).status).toBe(200);
+    expect(await getFrom(sim, '/weight_info')).toEqual({ weight_version: 'v0' });
+    expect((await postTo(sim, '/finish_weight_update', { weight_version: 'v1' })).status).toBe(200);
+    expect(await getFrom(sim, '/weight_info')).toEqual({ weight_version: 'v1' });
+    expect(await getFrom(sim, '/__sim/weights')).toMatchObject({ version: 'v1', logits });
   });
 
-  it('goes on telling the old version after an update that was given no name', async () => {
+  it('continues to report the old version after an update without a name', async () => {
     const sim = await start();
-    await tell(sim, '/init_weight_transfer_engine', { init_info: {} });
-    await tell(sim, '/start_weight_update');
-    await tell(sim, '/finish_weight_update');
-    expect(await ask(sim, '/weight_info')).toEqual({ weight_version: 'v0' });
-    expect(await ask(sim, '/__sim/weights')).not.toMatchObject({ version: 'v0' });
-    await tell(sim, '/update_weight_version', { new_version: 'v1' });
-    expect(await ask(sim, '/weight_info')).toEqual({ weight_version: 'v1' });
+    await postTo(sim, '/init_weight_transfer_engine', { init_info: {} });
+    await postTo(sim, '/start_weight_update');
+    await postTo(sim, '/finish_weight_update');
+    expect(await getFrom(sim, '/weight_info')).toEqual({ weight_version: 'v0' });
+    expect(await getFrom(sim, '/__sim/weights')).not.toMatchObject({ version: 'v0' });
+    await postTo(sim, '/update_weight_version', { new_version: 'v1' });
+    expect(await getFrom(sim, '/weight_info')).toEqual({ weight_version: 'v1' });
   });
 
-  it('is over with an update that failed, and changed nothing', async () => {
+  it('discards a failed update and changes nothing', async () => {
     const sim = await start();
-    await tell(sim, '/init_weight_transfer_engine', { init_info: {} });
-    await tell(sim, '/start_weight_update');
-    await tell(sim, '/update_weights', { update_info: { logits: { nobody: { x: [1] } } } });
-    const failed = await tell(sim, '/finish_weight_update', { weight_version: 'v1' });
+    await postTo(sim, '/init_weight_transfer_engine', { init_info: {} });
+    await postTo(sim, '/start_weight_update');
+    await postTo(sim, '/update_weights', { update_info: { logits: { nobody: { x: [1] } } } });
+    const failed = await postTo(sim, '/finish_weight_update', { weight_version: 'v1' });
     expect(failed.status).toBe(400);
     expect(failed.body.error?.message).toMatch(/logits\.nobody\.x/);
-    expect(await ask(sim, '/weight_info')).toEqual({ weight_version: 'v0' });
-    expect((await tell(sim, '/start_weight_update')).status).toBe(200);
+    expect(await getFrom(sim, '/weight_info')).toEqual({ weight_version: 'v0' });
+    expect((await postTo(sim, '/start_weight_update')).status).toBe(200);
   });
 
-  it('calls methods of its worker, and fails for one that it lacks', async () => {
+  it('calls methods of its worker and fails for an unknown one', async () => {
     const sim = await start();
-    expect((await tell(sim, '/collective_rpc', { method: 'update_weights', args: ['v7'] })).body).toEqual({
+    expect((await postTo(sim, '/collective_rpc', { method: 'update_weights', args: ['v7'] })).body).toEqual({
       results: [null],
     });
-    expect(await ask(sim, '/weight_info')).toEqual({ weight_version: 'v7' });
-    expect((await tell(sim, '/collective_rpc', { method: 'reset_prefix_cache' })).body).toEqual({ results: [true] });
-    expect((await tell(sim, '/collective_rpc', { method: 'rm' })).status).toBe(500);
-    expect((await tell(sim, '/collective_rpc', { args: [] })).status).toBe(400);
-    expect(await ask(sim, '/get_world_size?include_dp=true')).toEqual({ world_size: 1 });
+    expect(await getFrom(sim, '/weight_info')).toEqual({ weight_version: 'v7' });
+    expect((await postTo(sim, '/collective_rpc', { method: 'reset_prefix_cache' })).body).toEqual({ results: [true] });
+    expect((await postTo(sim, '/collective_rpc', { method: 'rm' })).status).toBe(500);
+    expect((await postTo(sim, '/collective_rpc', { args: [] })).status).toBe(400);
+    expect(await getFrom(sim, '/get_world_size?include_dp=true')).toEqual({ world_size: 1 });
   });
 });
 
@@ -203,7 +203,7 @@ describe('a strict server', () => {
     ['/inference/v1/generate', { token_ids: [1], sampling_params: {} }],
     ['/v1/chat/completions/render', body],
     ['/tokenize', { prompt: 'x' }],
-  ])('%s: refuses a field that vLLM does not have, and takes those that it has', async (path, sent) => {
+  ])('%s: refuses a field that vLLM does not have', async (path, sent) => {
     const sim = await start({ strict: true });
     expect((await postJson(`${sim.url}${path}`, sent)).status).toBe(200);
     const { status, body: refused } = await postJson<Chunk>(`${sim.url}${path}`, { ...sent, input_ids: [1] });
@@ -213,7 +213,7 @@ describe('a strict server', () => {
     expect((await postJson(`${lax.url}${path}`, { ...sent, input_ids: [1] })).status).toBe(200);
   });
 
-  it('looks into sampling parameters and chat requests too', async () => {
+  it('checks sampling parameters and chat requests as well', async () => {
     const sim = await start({ strict: true });
     const generated = { token_ids: [1], sampling_params: { max_new_tokens: 3 } };
     expect((await postJson(`${sim.url}/inference/v1/generate`, generated)).status).toBe(400);
@@ -227,8 +227,8 @@ describe('a strict server', () => {
   });
 });
 
-describe('speed', () => {
-  it('halves with the setting, and prompts cost what the cache does not have', async () => {
+describe('the speed setting', () => {
+  it('scales all delays, and prompts cost time for uncached tokens only', async () => {
     const durations: number[][] = [];
     for (const speed of [1, 0.5]) {
       const clock = new VirtualClock();

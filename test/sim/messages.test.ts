@@ -29,7 +29,7 @@ afterEach(async () => {
   for (const sim of running.splice(0)) await sim.close();
 });
 
-async function look(sim: SimServer, messages: object[]): Promise<{ prompt: string; content: string | null }> {
+async function complete(sim: SimServer, messages: object[]): Promise<{ prompt: string; content: string | null }> {
   const response = await post(`${sim.url}/v1/chat/completions`, { messages, return_token_ids: true });
   const reply = (await response.json()) as Chunk;
   expect(response.status).toBe(200);
@@ -40,53 +40,53 @@ async function look(sim: SimServer, messages: object[]): Promise<{ prompt: strin
 }
 
 describe('an image', () => {
-  it('stands in the prompt as a run of placeholders, where it was, the same each time', async () => {
+  it('is rendered in place as the same run of placeholders each time', async () => {
     const sim = await start();
-    const one = await look(sim, [{ role: 'user', content: [text, image(red), text] }]);
+    const one = await complete(sim, [{ role: 'user', content: [text, image(red), text] }]);
     expect(one.prompt).toMatch(
       /user\nLook\.\n<\|vision_start\|>(<\|image_pad\|>){4,131}<\|vision_end\|>\nLook\.<\|im_end\|>/,
     );
-    expect(await look(sim, [{ role: 'user', content: [text, image(red), text] }])).toEqual(one);
-    const other = await look(sim, [{ role: 'user', content: [text, image(green), text] }]);
+    expect(await complete(sim, [{ role: 'user', content: [text, image(red), text] }])).toEqual(one);
+    const other = await complete(sim, [{ role: 'user', content: [text, image(green), text] }]);
     expect(other.prompt).not.toBe(one.prompt);
   });
 
-  it('counts for the conditions of rules, wherever it stands', async () => {
+  it('counts for the conditions of rules in user and tool messages', async () => {
     const sim = await start();
     const user = { role: 'user', content: [image(red)] };
     const shot = { role: 'tool', tool_call_id: 'x', content: [text, image('https://example.com/a.png')] };
-    expect((await look(sim, [{ role: 'user', content: 'Hi.' }])).content).toBe('None.');
-    expect((await look(sim, [user])).content).toBe('One.');
-    expect((await look(sim, [{ role: 'user', content: 'Hi.' }, shot])).content).toBe('One.');
-    expect((await look(sim, [user, shot, shot])).content).toBe('Several.');
-    expect((await look(sim, [{ role: 'user', content: [{ type: 'image_url', image_url: red }] }])).content).toBe(
+    expect((await complete(sim, [{ role: 'user', content: 'Hi.' }])).content).toBe('None.');
+    expect((await complete(sim, [user])).content).toBe('One.');
+    expect((await complete(sim, [{ role: 'user', content: 'Hi.' }, shot])).content).toBe('One.');
+    expect((await complete(sim, [user, shot, shot])).content).toBe('Several.');
+    expect((await complete(sim, [{ role: 'user', content: [{ type: 'image_url', image_url: red }] }])).content).toBe(
       'One.',
     );
   });
 
-  it('is tokenized as it is prompted', async () => {
+  it('is tokenized to the ids of the prompt', async () => {
     const sim = await start();
     const messages = [{ role: 'user', content: [image(red)] }];
-    const { prompt } = await look(sim, messages);
+    const { prompt } = await complete(sim, messages);
     const tokenized = (await (await post(`${sim.url}/tokenize`, { messages })).json()) as { tokens: number[] };
     expect(vocabulary.decode(tokenized.tokens)).toBe(prompt);
   });
 
   it.each([
     ['a file', image('file:///etc/passwd')],
-    ['data that is no image', image('data:text/html;base64,aGk=')],
+    ['data that is not an image', image('data:text/html;base64,aGk=')],
     ['data that is not base64', image('data:image/png;base64,<>')],
     ['no data', image('data:image/png;base64,')],
     ['no URL at all', { type: 'image_url' }],
     ['a sound', { type: 'input_audio' }],
-  ])('that is %s is refused, naming the message', async (_, part) => {
+  ])("that is %s is refused with the message's name", async (_, part) => {
     const sim = await start();
     const response = await post(`${sim.url}/v1/chat/completions`, { messages: [{ role: 'user', content: [part] }] });
     expect(response.status).toBe(400);
     expect(((await response.json()) as Chunk).error?.message).toContain('messages.0.content');
   });
 
-  it('is refused where the model cannot see', async () => {
+  it('is refused when the model has no vision', async () => {
     const sim = await start({ vision: false });
     const response = await post(`${sim.url}/v1/chat/completions`, {
       messages: [{ role: 'user', content: [image(red)] }],

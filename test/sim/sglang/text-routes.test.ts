@@ -1,19 +1,19 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { parseCalls, pythonJson, ReplyTextStream, separateReasoning } from '../../src/sim/sglang/reply-text.ts';
-import { TEMPLATE_MODES } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { ask, type ChatReply, chat, entryOf, promptOf, start, stream, tools, user } from './sglang-client.ts';
-import { post } from './sse.ts';
+import { parseCalls, pythonJson, ReplyTextStream, separateReasoning } from '../../../src/sim/sglang/reply-text.ts';
+import { TEMPLATE_MODES } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import { post } from '../sse.ts';
+import { type ChatReply, chat, entryOf, postOk, promptOf, start, stream, tools, user } from './client.ts';
 
 const vocabulary = bundledVocabulary();
 
 describe('/v1/completions', () => {
-  it('goes on from ids, and tells ids in whole replies and streams', async () => {
+  it('continues prompt ids and reports ids in whole replies and streams', async () => {
     const sim = await start();
     const prompt = await promptOf(sim);
     const body = { prompt, seed: 5, max_tokens: 100, logprobs: 1, return_token_ids: true };
-    const reply = await ask<ChatReply>(sim, '/v1/completions', { ...body, rid: 'a' });
+    const reply = await postOk<ChatReply>(sim, '/v1/completions', { ...body, rid: 'a' });
     const entry = entryOf(sim, 'a');
     const choice = reply.choices[0];
     expect(entry).toMatchObject({ prompt_ids: prompt, prompt_form: 'ids', endpoint: '/v1/completions' });
@@ -33,10 +33,10 @@ describe('/v1/completions', () => {
     expect(chunks.at(-1)?.usage?.completion_tokens).toBe(entry.response_ids.length);
   });
 
-  it('takes text, bounds replies at 16 tokens, and old servers tell no ids', async () => {
+  it('accepts text, limits replies to 16 tokens, and reports no ids in old releases', async () => {
     const sim = await start({ sglangAge: 'meta_info' });
     const body = { prompt: 'failing test', rid: 'a', return_token_ids: true };
-    const reply = await ask<ChatReply>(sim, '/v1/completions', body);
+    const reply = await postOk<ChatReply>(sim, '/v1/completions', body);
     expect(entryOf(sim, 'a')).toMatchObject({ prompt_form: 'text', prompt_ids: vocabulary.encode('failing test') });
     expect(entryOf(sim, 'a').params.maxTokens).toBe(16);
     expect(reply.choices[0]).not.toHaveProperty('token_ids');
@@ -47,12 +47,12 @@ describe('/v1/completions', () => {
 
 describe('/tokenize and /detokenize', () => {
   for (const templateMode of TEMPLATE_MODES) {
-    it(`${templateMode}: give the ids that a chat is prompted with, under both paths`, async () => {
+    it(`${templateMode}: give the ids of a chat's prompt under both paths`, async () => {
       const sim = await start({ templateMode, maxModelLen: 1_000 });
       await chat(sim, { rid: 'a' });
       const { prompt_ids: tokens } = entryOf(sim, 'a');
       for (const path of ['/tokenize', '/v1/tokenize']) {
-        const reply = await ask(sim, path, { messages: [user], tools });
+        const reply = await postOk(sim, path, { messages: [user], tools });
         expect(reply).toEqual({ tokens, count: tokens.length, max_model_len: 1_000 });
       }
     });
@@ -69,24 +69,24 @@ describe('/tokenize and /detokenize', () => {
     expect(vocabulary.decode(closed)).toMatch(/I will<\|im_end\|>\n<\|im_start\|>assistant\n$/);
   });
 
-  it('leave special tokens out of the text unless told otherwise', async () => {
+  it('leave turn delimiters out of the text unless requested', async () => {
     const sim = await start();
     const { imStart } = vocabulary.special;
     const tokens = [imStart, ...vocabulary.encode('user\nhi')];
-    expect(await ask(sim, '/detokenize', { tokens })).toEqual({ text: 'user\nhi' });
+    expect(await postOk(sim, '/detokenize', { tokens })).toEqual({ text: 'user\nhi' });
     const text = '<|im_start|>user\nhi';
-    expect(await ask(sim, '/v1/detokenize', { tokens, skip_special_tokens: false })).toEqual({ text });
-    expect((await ask<{ tokens: number[] }>(sim, '/tokenize', { prompt: text })).tokens).toEqual(tokens);
+    expect(await postOk(sim, '/v1/detokenize', { tokens, skip_special_tokens: false })).toEqual({ text });
+    expect((await postOk<{ tokens: number[] }>(sim, '/tokenize', { prompt: text })).tokens).toEqual(tokens);
   });
 
-  it('refuse neither, both, and ids outside the vocabulary', async () => {
+  it('refuse neither or both of prompt and messages, and ids outside the vocabulary', async () => {
     const sim = await start();
     expect((await post(`${sim.url}/tokenize`, {})).status).toBe(400);
     expect((await post(`${sim.url}/tokenize`, { prompt: 'a', messages: [user] })).status).toBe(400);
     expect((await post(`${sim.url}/detokenize`, { tokens: [1_000_000] })).status).toBe(400);
   });
 
-  it('lie about a prompt when the tokenizer does not match', async () => {
+  it('return other ids under the fault tokenizer_mismatch', async () => {
     const sim = await start({ faults: [{ kind: 'tokenizer_mismatch', on_calls: [2] }] });
     const right = await promptOf(sim);
     const wrong = await promptOf(sim);
@@ -97,15 +97,15 @@ describe('/tokenize and /detokenize', () => {
 });
 
 describe('/parse_function_call and /separate_reasoning', () => {
-  it('read what a chat reads', async () => {
+  it('parse the same as a chat', async () => {
     const sim = await start({ templateMode: 'strip_thinking' });
     const reply = await chat(sim, { seed: 5, rid: 'a' });
     const text = vocabulary.decode(entryOf(sim, 'a').response_ids, { skipSpecial: true });
-    const split = await ask<{ reasoning_text: string; text: string }>(sim, '/separate_reasoning', {
+    const split = await postOk<{ reasoning_text: string; text: string }>(sim, '/separate_reasoning', {
       text,
       reasoning_parser: 'qwen3',
     });
-    const parsed = await ask<{ normal_text: string; calls: object[] }>(sim, '/parse_function_call', {
+    const parsed = await postOk<{ normal_text: string; calls: object[] }>(sim, '/parse_function_call', {
       text: split.text,
       tools,
       tool_call_parser: 'qwen25',
@@ -131,11 +131,11 @@ describe('/parse_function_call and /separate_reasoning', () => {
     expect(await split.text()).toContain('glm45');
   });
 
-  it('are not told that the prompt opened the thinking', async () => {
+  it('do not know that the prompt opened the thinking', async () => {
     const sim = await start();
     const text = 'Hm.\n</think>\n\nYes.';
     const separate = (words: string): Promise<object> =>
-      ask(sim, '/separate_reasoning', { text: words, reasoning_parser: 'qwen3' });
+      postOk(sim, '/separate_reasoning', { text: words, reasoning_parser: 'qwen3' });
     expect(await separate(text)).toEqual({ reasoning_text: '', text });
     expect(await separate(`<think>${text}`)).toEqual({ reasoning_text: 'Hm.\n', text: '\n\nYes.' });
     expect(await separate('<think>Hm.')).toEqual({ reasoning_text: 'Hm.', text: '' });
@@ -145,8 +145,8 @@ describe('/parse_function_call and /separate_reasoning', () => {
 const call = (json: string): string => `<tool_call>\n${json}\n</tool_call>`;
 const bash = new Set(['bash']);
 
-describe('reading calls from text', () => {
-  const cases: readonly [what: string, text: string, wanted: ReturnType<typeof parseCalls>][] = [
+describe('parsing calls in text', () => {
+  const cases: readonly [what: string, text: string, expected: ReturnType<typeof parseCalls>][] = [
     ['no call', 'a < b', { text: 'a < b', calls: [] }],
     [
       'two calls and text around them',
@@ -160,7 +160,7 @@ describe('reading calls from text', () => {
       },
     ],
     [
-      'a call that is no JSON beside one that is',
+      'an invalid call next to a valid one',
       call('{"name": "bash"') + call('{"name": "bash", "arguments": {}}'),
       { text: '', calls: [{ name: 'bash', parameters: '{}' }] },
     ],
@@ -181,11 +181,11 @@ describe('reading calls from text', () => {
       { text: '<tool_call>{"name": "bash"}</tool_call>', calls: [] },
     ],
   ];
-  for (const [what, text, wanted] of cases) {
-    it(what, () => expect(parseCalls(text, bash)).toEqual(wanted));
+  for (const [what, text, expected] of cases) {
+    it(what, () => expect(parseCalls(text, bash)).toEqual(expected));
   }
 
-  it('writes arguments anew without changing their value, keeping numbers and the order of keys', () => {
+  it('reformats arguments without changing their value, numbers or the order of keys', () => {
     expect(pythonJson('{"10":1.0,"2":1e5,"a":"x\\u00e9\\/, : "}')).toBe('{"10": 1.0, "2": 1e5, "a": "xé/, : "}');
     fc.assert(
       fc.property(fc.jsonValue(), fc.constantFrom(undefined, 1, '\t'), (value, indent) => {
@@ -197,7 +197,7 @@ describe('reading calls from text', () => {
   });
 });
 
-describe('reading a text as it comes', () => {
+describe('parsing text incrementally', () => {
   const parts = fc.array(
     fc.constantFrom(
       '<think>',
@@ -215,7 +215,7 @@ describe('reading a text as it comes', () => {
     { maxLength: 10 },
   );
 
-  it('shows, however it is cut, what one piece would have shown', () => {
+  it('shows the same for any split of the text', () => {
     fc.assert(
       fc.property(parts, fc.array(fc.nat(40), { maxLength: 8 }), fc.boolean(), (pieces, cuts, insideThinking) => {
         const text = pieces.join('');
@@ -224,10 +224,10 @@ describe('reading a text as it comes', () => {
     );
   });
 
-  it('shows the thinking and the calls that the whole text is read to have', () => {
+  it('shows the thinking and the calls of the whole text', () => {
     fc.assert(
       fc.property(parts, fc.array(fc.nat(40), { maxLength: 8 }), fc.boolean(), (pieces, cuts, insideThinking) => {
-        // Thinking that begins in the middle of a text is seen by a look at the whole text only.
+        // Only the parser of whole replies recognises thinking that begins in the middle of a text.
         const text = pieces.join('');
         fc.pre(insideThinking || text.startsWith('<think>') || !text.includes('<think>'));
         fc.pre(!text.startsWith('<think><think>'));

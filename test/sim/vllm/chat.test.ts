@@ -1,15 +1,15 @@
 import { afterEach, describe, expect, it } from 'vitest';
-import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
-import { TEMPLATE_MODES } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { assembled, type Choice, type Chunk, events, post } from './sse.ts';
+import { type SimOptions, type SimServer, startSim } from '../../../src/sim/index.ts';
+import { TEMPLATE_MODES } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import { assembled, type Choice, type Chunk, events, post } from '../sse.ts';
 
 const vocabulary = bundledVocabulary();
 const { special } = vocabulary;
 const decoded = (ids: readonly number[]): string => vocabulary.decode(ids);
 
 const tools = [{ type: 'function', function: { name: 'bash' } }];
-const asked = {
+const request = {
   messages: [{ role: 'user', content: 'Go.' }],
   tools,
   return_token_ids: true,
@@ -39,14 +39,14 @@ afterEach(async () => {
 });
 
 async function plain(sim: SimServer, more: object = {}): Promise<Choice> {
-  const response = await post(`${sim.url}/v1/chat/completions`, { ...asked, ...more });
+  const response = await post(`${sim.url}/v1/chat/completions`, { ...request, ...more });
   const [choice] = ((await response.json()) as Chunk).choices;
   if (choice === undefined) throw new Error('the reply has no choice');
   return choice;
 }
 
 async function chunksOf(sim: SimServer, more: object = {}): Promise<Chunk[]> {
-  return events(await (await post(`${sim.url}/v1/chat/completions`, { ...asked, stream: true, ...more })).text());
+  return events(await (await post(`${sim.url}/v1/chat/completions`, { ...request, stream: true, ...more })).text());
 }
 
 describe('a streamed chat completion', () => {
@@ -84,7 +84,7 @@ describe('a streamed chat completion', () => {
     });
   }
 
-  it('sends chunks with ids and an empty delta where the parser swallows text, and none when nobody wants ids', async () => {
+  it('sends chunks with ids and an empty delta where the parser shows no text, and none when no ids are requested', async () => {
     const sim = await start(full);
     const chunks = await chunksOf(sim);
     const swallowed = chunks.filter(({ choices }) => choices[0] && Object.keys(choices[0].delta).length === 0);
@@ -95,7 +95,7 @@ describe('a streamed chat completion', () => {
     expect(empty.map(({ choices }) => choices[0]?.finish_reason)).toEqual(['tool_calls']);
   });
 
-  it('tells of a call by its name first, then its arguments in pieces', async () => {
+  it('shows the name of a call first and then its arguments in parts', async () => {
     const sim = await start(full);
     const chunks = await chunksOf(sim);
     const parts = chunks.flatMap(({ choices }) => choices[0]?.delta.tool_calls ?? []);
@@ -116,7 +116,7 @@ describe('a streamed chat completion', () => {
   });
 });
 
-/** The reply cut so that its last token is the `skip`th one behind the first token `id`. */
+/** The reply cut so that its last token is the `skip`th one after the first token `id`. */
 async function cutBehind(sim: SimServer, id: number, skip: number) {
   const whole = await plain(sim);
   const bound = (whole.token_ids?.indexOf(id) ?? -1) + 1 + skip;
@@ -126,7 +126,7 @@ async function cutBehind(sim: SimServer, id: number, skip: number) {
 }
 
 describe('a reply cut by its length', () => {
-  it('within thinking is reasoning without content', async () => {
+  it('has reasoning without content when cut inside thinking', async () => {
     const { cut, streamed, bound } = await cutBehind(await start(full), special.thinkOpen, 3);
     for (const choice of [cut, streamed]) {
       expect(choice.finish_reason).toBe('length');
@@ -138,7 +138,7 @@ describe('a reply cut by its length', () => {
     }
   });
 
-  it('within text, and within a character, keeps what there is', async () => {
+  it('keeps the text before the cut inside text and inside a character', async () => {
     const sim = await start([{ text: '😀😀😀' }]);
     const length = (await plain(sim)).token_ids?.length ?? 0;
     let broken = 0;
@@ -154,7 +154,7 @@ describe('a reply cut by its length', () => {
     expect(broken).toBeGreaterThan(0);
   });
 
-  it('within a call is content, but a stream has shown the beginning of the call', async () => {
+  it('has an incomplete call as content, of which a stream has shown the beginning', async () => {
     const { cut, streamed, whole } = await cutBehind(await start(full), special.toolCallOpen, 12);
     expect(cut.finish_reason).toBe('length');
     expect(cut.message).not.toHaveProperty('tool_calls');
@@ -169,7 +169,7 @@ describe('a reply cut by its length', () => {
     expect(streamed.token_ids).toEqual(cut.token_ids);
   });
 
-  it('behind a whole call keeps the call, and still says length', async () => {
+  it('keeps a complete call before the cut with the finish reason length', async () => {
     const { cut, streamed } = await cutBehind(await start(full), special.toolCallClose, 0);
     for (const choice of [cut, streamed]) {
       expect(choice.finish_reason).toBe('length');
@@ -181,11 +181,15 @@ describe('a reply cut by its length', () => {
 describe('a raw text', () => {
   const cutOff = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"';
   it.each([
-    ['that breaks off', [{ raw: cutOff }], 'bash'],
-    ['that is no JSON', [{ text: 'Look.\n' }, { raw: '<tool_call>\n{"name": "bash", oops}\n</tool_call>' }], 'bash'],
+    ['that is incomplete', [{ raw: cutOff }], 'bash'],
+    [
+      'that is not valid JSON',
+      [{ text: 'Look.\n' }, { raw: '<tool_call>\n{"name": "bash", oops}\n</tool_call>' }],
+      'bash',
+    ],
     ['that has no name', [{ raw: '<tool_call>\n{"arguments": {}}\n</tool_call>' }], null],
-    ['behind a good call', [{ call: { tool: 'bash' } }, { raw: `\n${cutOff}` }], 'bash'],
-  ])('with a call %s falls back to content; a stream shows what it could not know', async (_, reply, name) => {
+    ['after a valid call', [{ call: { tool: 'bash' } }, { raw: `\n${cutOff}` }], 'bash'],
+  ])('with a call %s becomes content, while a stream shows the call', async (_, reply, name) => {
     const sim = await start(reply);
     const whole = await plain(sim);
     expect(whole.message).not.toHaveProperty('tool_calls');
@@ -198,16 +202,16 @@ describe('a raw text', () => {
   });
 
   it.each([
-    ['arguments that are no object', '"ls -la"'],
+    ['arguments that are not an object', '"ls -la"'],
     ['arguments that are a list', '["ls"]'],
-  ])('with %s is a call with just these', async (_, text) => {
+  ])('with %s becomes a call with exactly these', async (_, text) => {
     const sim = await start([{ raw: `<tool_call>\n{"name": "bash", "arguments": ${text}}\n</tool_call>` }]);
     const whole = await plain(sim);
     expect(whole.message.tool_calls.map((call) => call.function)).toEqual([{ name: 'bash', arguments: text }]);
     expect(assembled(await chunksOf(sim)).message.tool_calls[0]?.function.arguments).toBe(text);
   });
 
-  it('may call a tool that nobody offered, and be followed by text that the parser drops', async () => {
+  it('may call a tool that was not offered and be followed by text that the parser drops', async () => {
     const raw = '<tool_call>\n{"name": "teleport", "arguments": {}}\n</tool_call>\nBye.';
     const sim = await start([{ raw }]);
     const whole = await plain(sim);

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import type { FaultInput, FaultKind, SimServer } from '../../src/sim/index.ts';
+import type { FaultInput, FaultKind, SimServer } from '../../../src/sim/index.ts';
+import { post } from '../sse.ts';
 import {
-  ask,
   assembled,
   type ChatReply,
   chat,
@@ -9,14 +9,14 @@ import {
   eventsOf,
   type Generated,
   generate,
+  postOk,
   promptOf,
   start,
   stream,
   tools,
   until,
   user,
-} from './sglang-client.ts';
-import { post } from './sse.ts';
+} from './client.ts';
 
 const CHAT = '/v1/chat/completions';
 const sampling_params = { max_new_tokens: 200, sampling_seed: 5 };
@@ -39,7 +39,7 @@ describe('faults before the first token', () => {
     ['http_503', 503],
   ];
   for (const [kind, status] of statuses) {
-    it(`${kind}: each route answers ${status} in its own words`, async () => {
+    it(`${kind}: each route replies ${status} in its own form`, async () => {
       const sim = await faulty({ kind });
       const native = await post(`${sim.url}/generate`, { text: 'hi' });
       const openAi = await post(`${sim.url}${CHAT}`, { messages: [user] });
@@ -52,13 +52,13 @@ describe('faults before the first token', () => {
     });
   }
 
-  it('error_body_200, garbage and reset_before: no reply that could be taken for one', async () => {
+  it('error_body_200, garbage and reset_before: sends nothing that could pass as a reply', async () => {
     const sim = await faulty(
       { kind: 'error_body_200', on_calls: [1, 2] },
       { kind: 'garbage', on_calls: [3, 4] },
       { kind: 'reset_before', on_calls: [5] },
     );
-    expect(await ask(sim, '/generate', { text: 'hi' })).toHaveProperty('error');
+    expect(await postOk(sim, '/generate', { text: 'hi' })).toHaveProperty('error');
     const [event] = await stream<object>(sim, CHAT, { messages: [user] });
     expect(event).toMatchObject({ object: 'error', code: 500 });
     expect(await (await post(`${sim.url}/generate`, { text: 'hi' })).text()).toBe('<html>upstream');
@@ -69,8 +69,8 @@ describe('faults before the first token', () => {
   });
 });
 
-describe('lies about tokens', () => {
-  it('missing_ids: no ids anywhere, but logprobs', async () => {
+describe('faults that misreport tokens', () => {
+  it('missing_ids: sends logprobs but no ids', async () => {
     const sim = await faulty({ kind: 'missing_ids' });
     const reply = await generated(sim);
     expect(reply).not.toHaveProperty('output_ids');
@@ -87,7 +87,7 @@ describe('lies about tokens', () => {
     expect(assembled(chunks).ids).toEqual([]);
   });
 
-  it('foreign_ids: ids and logprobs of another call', async () => {
+  it('foreign_ids: sends ids and logprobs of another call', async () => {
     const sim = await faulty({ kind: 'foreign_ids', on_calls: [2] });
     await generate(sim, { text: 'hi', rid: 'other' });
     const other = entryOf(sim, 'other');
@@ -98,7 +98,7 @@ describe('lies about tokens', () => {
     expect(reply.meta_info.output_token_logprobs?.map(([, id]) => id)).toEqual(reply.output_ids);
   });
 
-  it('echo_other_prompt: one id of the prompt is another, the reply is right', async () => {
+  it('echo_other_prompt: changes one id of the prompt and nothing of the reply', async () => {
     const sim = await faulty({ kind: 'echo_other_prompt' });
     const reply = await generated(sim);
     const entry = entryOf(sim, 'a');
@@ -110,7 +110,7 @@ describe('lies about tokens', () => {
     expect(talk.sglext?.input_ids).toEqual(talk.choices[0]?.prompt_token_ids);
   });
 
-  it('logprob faults: NaN, null, positive, one too few, one place off', async () => {
+  it('logprob faults: send NaN, null, a positive number, one too few, or all one position late', async () => {
     const kinds = [
       'logprob_nan',
       'logprob_null',
@@ -131,7 +131,7 @@ describe('lies about tokens', () => {
     expect(off.meta_info.output_token_logprobs?.slice(1).map(([, id]) => id)).toEqual(off.output_ids?.slice(0, -1));
   });
 
-  it('usage_mismatch: more tokens than there are', async () => {
+  it('usage_mismatch: reports more tokens than were sampled', async () => {
     const sim = await faulty({ kind: 'usage_mismatch' });
     const reply = await generated(sim);
     expect(reply.meta_info.completion_tokens).toBeGreaterThan(reply.output_ids?.length ?? 0);
@@ -139,7 +139,7 @@ describe('lies about tokens', () => {
     expect(talk.usage?.completion_tokens).toBeGreaterThan(talk.choices[0]?.token_ids?.length ?? 0);
   });
 
-  it('stream_lost_ids: chunks without a text to show have lost their ids', async () => {
+  it('stream_lost_ids: removes the ids of chunks without text', async () => {
     const sim = await faulty({ kind: 'stream_lost_ids' });
     const chunks = await stream<ChatReply>(sim, CHAT, {
       messages: [user],
@@ -158,7 +158,7 @@ describe('lies about tokens', () => {
     expect(last?.output_ids?.length).toBeLessThan(last?.meta_info.completion_tokens ?? 0);
   });
 
-  it('model_changed and version_changed: other names, other weights', async () => {
+  it('model_changed and version_changed: report another model, and sample with other weights', async () => {
     const sim = await faulty({ kind: 'model_changed', on_calls: [1] }, { kind: 'version_changed', on_calls: [2] });
     expect((await chat(sim, { model: 'floe-sim' })).model).toBe('floe-sim-changed-1');
     const reply = await generated(sim);
@@ -170,8 +170,8 @@ describe('lies about tokens', () => {
   });
 });
 
-describe('faults within a reply', () => {
-  it('abort: the engine breaks the reply off by itself', async () => {
+describe('faults during a reply', () => {
+  it('abort: the engine ends the reply by itself', async () => {
     const sim = await faulty({ kind: 'abort', after_tokens: 4 });
     const reply = await generated(sim);
     expect(reply.meta_info.finish_reason).toMatchObject({ type: 'abort' });
@@ -179,7 +179,7 @@ describe('faults within a reply', () => {
     expect(reply.output_ids).toHaveLength(4);
   });
 
-  it('stall: a client that gives up ends the call', async () => {
+  it('stall: the call ends when the client disconnects', async () => {
     const sim = await faulty({ kind: 'stall', after_tokens: 3 });
     const controller = new AbortController();
     const body = JSON.stringify({ messages: [user], rid: 'a' });
@@ -189,12 +189,12 @@ describe('faults within a reply', () => {
     await expect(call).rejects.toThrow();
     await until(() => sim.engine.running === 0 && sim.ledger.total === 1);
     expect(entryOf(sim, 'a').finish_reason).toBe('abort');
-    // Its name can be used again.
+    // Its request id can be reused.
     sim.setFaults([]);
     expect((await chat(sim, { rid: 'a' })).id).toBe('a');
   });
 
-  it('reset_mid: the connection breaks within whole replies and streams', async () => {
+  it('reset_mid: resets the connection during whole replies and streams', async () => {
     const sim = await faulty({ kind: 'reset_mid', after_tokens: 3 });
     const input_ids = await promptOf(sim);
     for (const [path, body] of [
@@ -210,7 +210,7 @@ describe('faults within a reply', () => {
     await until(() => sim.ledger.total === 6);
   });
 
-  it('dies_mid_stream: the next connections are refused too', async () => {
+  it('dies_mid_stream: refuses the next connections as well', async () => {
     const sim = await faulty({ kind: 'dies_mid_stream', on_calls: [1], down_calls: 1 });
     const broken = post(`${sim.url}${CHAT}`, { messages: [user], stream: true }).then((response) => response.text());
     await expect(broken).rejects.toThrow();
@@ -218,7 +218,7 @@ describe('faults within a reply', () => {
     expect((await post(`${sim.url}${CHAT}`, { messages: [user] })).status).toBe(200);
   });
 
-  it('malformed_tool_call: a call that is no JSON stays in the content', async () => {
+  it('malformed_tool_call: leaves a call that is not valid JSON in the content', async () => {
     const sim = await faulty({ kind: 'malformed_tool_call' });
     const reply = await chat(sim, { seed: 5, rid: 'a' });
     expect(reply.choices[0]).toMatchObject({ finish_reason: 'stop', message: { tool_calls: null } });
@@ -228,7 +228,7 @@ describe('faults within a reply', () => {
     expect(whole.finish.finish_reason).toBe('stop');
   });
 
-  it('duplicate_call_ids: the ids of the reply before', async () => {
+  it('duplicate_call_ids: repeats the ids of the previous reply', async () => {
     const sim = await faulty({ kind: 'duplicate_call_ids', on_calls: [2] });
     const ids = async (): Promise<unknown> =>
       (await chat(sim, { seed: 5 })).choices[0]?.message.tool_calls?.map(({ id }) => id);
@@ -237,7 +237,7 @@ describe('faults within a reply', () => {
     expect(await ids()).not.toEqual(first);
   });
 
-  it('chunk_split: pieces of events still add up to the reply', async () => {
+  it('chunk_split: sends parts of events that add up to the reply', async () => {
     const sim = await faulty({ kind: 'chunk_split' });
     const chunks = await stream<ChatReply>(sim, CHAT, { messages: [user], tools, rid: 'a', return_token_ids: true });
     expect(assembled(chunks).ids).toEqual(entryOf(sim, 'a').response_ids);

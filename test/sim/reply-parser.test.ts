@@ -27,7 +27,7 @@ function parse(
   return { ...parser.parsed, deltas, streamed: joined(deltas) };
 }
 
-/** What a client has after a stream. */
+/** The message that a client assembles from a stream. */
 function joined(deltas: readonly MessageDelta[]) {
   const calls: { id: string; name: string; argumentsText: string }[] = [];
   for (const delta of deltas.flatMap((each) => each.calls ?? [])) {
@@ -59,7 +59,7 @@ describe('the reply parser', () => {
     ]);
   });
 
-  it('hands out argument text as sampled', () => {
+  it('returns argument text as sampled', () => {
     for (const text of [
       '{ "b": 1.0, "a": [1e5, -0.0] }',
       '{"x":"}\\"{", "10":1, "2":2}',
@@ -70,7 +70,7 @@ describe('the reply parser', () => {
     }
   });
 
-  it('begins inside thinking when the prompt opened it', () => {
+  it('begins inside thinking when the prompt opened the block', () => {
     expect(parse('hm\n</think>\n\nDone.', { insideThinking: true })).toMatchObject({
       reasoning: 'hm\n',
       content: '\n\nDone.',
@@ -78,39 +78,39 @@ describe('the reply parser', () => {
     expect(parse('cut off', { insideThinking: true })).toMatchObject({ reasoning: 'cut off', content: null });
   });
 
-  it('has no content when there is only white space around a call', () => {
+  it('returns no content when a call is surrounded only by white space', () => {
     expect(parse(`<think>\nhm\n</think>\n\n${call('{}')}`).content).toBeNull();
     expect(parse(call('{}')).content).toBeNull();
     expect(parse('').content).toBe('');
   });
 
   it.each([
-    ['no JSON', '<tool_call>\n{"name": "f", \n</tool_call>'],
-    ['no arguments', '<tool_call>\n{"name": "f"}\n</tool_call>'],
-    ['no object', '<tool_call>\n[1]\n</tool_call>'],
+    ['not valid JSON', '<tool_call>\n{"name": "f", \n</tool_call>'],
+    ['without arguments', '<tool_call>\n{"name": "f"}\n</tool_call>'],
+    ['not an object', '<tool_call>\n[1]\n</tool_call>'],
     ['cut off', '<tool_call>\n{"name": "f", "arguments": {"a"'],
     ['empty', '<tool_call></tool_call>'],
-    ['nameless', '<tool_call>\n{"name": 5, "arguments": {}}\n</tool_call>'],
-    ['behind a good one', `${call('{}')}\n<tool_call>{</tool_call>`],
-    ['before a good one', `Text <tool_call>{</tool_call>${call('{}')}`],
+    ['without a name', '<tool_call>\n{"name": 5, "arguments": {}}\n</tool_call>'],
+    ['after a valid one', `${call('{}')}\n<tool_call>{</tool_call>`],
+    ['before a valid one', `Text <tool_call>{</tool_call>${call('{}')}`],
   ])('shows a call that is %s as content', (_, text) => {
     expect(parse(text)).toMatchObject({ calls: [], content: text });
   });
 
-  it('leaves calls alone without tools, and ignores text that only looks like a delimiter', () => {
+  it('leaves calls in the content without tools, and ignores text that only resembles a delimiter', () => {
     expect(parse(call('{}'), { parseCalls: false }).content).toBe(call('{}'));
-    // "<tool" and "_call>" encoded apart are ordinary tokens.
+    // "<tool" and "_call>" encoded separately are ordinary tokens.
     const ids = [...vocabulary.encode('<tool'), ...vocabulary.encode('_call>x')];
     expect(parse('', {}, ids)).toMatchObject({ calls: [], content: '<tool_call>x' });
   });
 
-  it('takes a call that is complete but for its delimiter', () => {
+  it('accepts a complete call without its closing delimiter', () => {
     const reply = parse('Text.\n<tool_call>\n{"name": "f", "arguments": {"a":1}}\n');
     expect(reply.content).toBe('Text.\n');
     expect(reply.calls).toEqual([{ id: 'id0', name: 'f', argumentsText: '{"a":1}' }]);
   });
 
-  it('drops text behind good calls', () => {
+  it('drops text after valid calls', () => {
     const reply = parse(`Before.\n${call('{}')}\nBehind.`);
     expect(reply.content).toBe('Before.\n');
     expect(reply.streamed.content).toBe('Before.\n');
@@ -128,12 +128,12 @@ describe('the reply parser', () => {
   });
 
   it.each([
-    ['cut off within the arguments', '<tool_call>\n{"name": "f", "arguments": {"a": "b', '{"a": "b'],
+    ['cut off inside the arguments', '<tool_call>\n{"name": "f", "arguments": {"a": "b', '{"a": "b'],
     ['without the last brace', '<tool_call>\n{"name": "f", "arguments": {"a":1}\n</tool_call>', '{"a":1}'],
-    ['with arguments that are no object', call('"ls"'), '"ls"'],
-    ['cut off behind a blank', '<tool_call>\n{"name": "f", "arguments": {"a": ', '{"a":'],
+    ['with arguments that are not an object', call('"ls"'), '"ls"'],
+    ['cut off after a space', '<tool_call>\n{"name": "f", "arguments": {"a": ', '{"a":'],
     ['cut off before the arguments', '<tool_call>\n{"name": "f", "argum', ''],
-  ])('streams a call that is %s as far as it came', (_, text, argumentsText) => {
+  ])('streams a call that is %s up to the cut', (_, text, argumentsText) => {
     expect(parse(text).streamed).toEqual({
       reasoning: '',
       content: '',
@@ -141,11 +141,11 @@ describe('the reply parser', () => {
     });
   });
 
-  it('streams nothing of calls behind one that has no name', () => {
+  it('streams nothing of the calls after one without a name', () => {
     expect(parse(`<tool_call>{}</tool_call>${call('{}')}`).streamed.calls).toEqual([]);
   });
 
-  it('gives in deltas what it gives in one piece, as far as a stream can know', () => {
+  it('gives the same in deltas as in one piece, as far as a stream can know it', () => {
     const part = fc.constantFrom(
       '\n',
       ' ',
@@ -170,10 +170,10 @@ describe('the reply parser', () => {
     );
   });
 
-  it('gives the same message however the stream is cut into events', () => {
+  it('gives the same message for any split of the stream into events', () => {
     const text = `<think>\nhm\n</think>\n\nText.\n${call('{"a": "é}"}')}\n${call('[1, 2]')}`;
     const ids = vocabulary.encode(text);
-    const wanted = parse(text).streamed;
+    const expected = parse(text).streamed;
     fc.assert(
       fc.property(fc.array(fc.integer({ min: 1, max: 9 }), { minLength: 1 }), (sizes) => {
         const visible = new VisibleText(vocabulary, { stop: [], includeStop: false, skipSpecial: true });
@@ -191,7 +191,7 @@ describe('the reply parser', () => {
           at += size;
         }
         deltas.push(parser.push(visible.finish()));
-        expect(joined(deltas)).toEqual(wanted);
+        expect(joined(deltas)).toEqual(expected);
       }),
     );
   });

@@ -1,19 +1,19 @@
 import { describe, expect, it } from 'vitest';
-import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import type { SimServer } from '../../src/sim/index.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { SimServer } from '../../../src/sim/index.ts';
+import { post } from '../sse.ts';
 import {
-  ask,
   chat,
   entryOf,
   type Generated,
   generate,
   LiveStream,
   passTime,
+  postOk,
   promptOf,
   start,
   until,
-} from './sglang-client.ts';
-import { post } from './sse.ts';
+} from './client.ts';
 
 const long = { max_new_tokens: 200, sampling_seed: 5 };
 const logits = { 'failing-test': { 'first-step': [3, -3] } };
@@ -23,12 +23,12 @@ function statusOf(sim: SimServer, path: string, body: object = {}): Promise<numb
   return post(`${sim.url}${path}`, body).then(({ status }) => status);
 }
 
-async function told(sim: SimServer, path: string): Promise<Record<string, unknown>> {
+async function reported(sim: SimServer, path: string): Promise<Record<string, unknown>> {
   return (await (await fetch(`${sim.url}${path}`)).json()) as Record<string, unknown>;
 }
 
 describe('/abort_request', () => {
-  it('ends calls whose id begins with the one given, with the tokens so far', async () => {
+  it('ends calls whose id begins with the given one, with the tokens so far', async () => {
     const sim = await start({ faults: [{ kind: 'stall', after_tokens: 5 }] });
     const input_ids = await promptOf(sim);
     const calls = ['ses-1/a', 'ses-1/b', 'ses-2/a'].map((rid) =>
@@ -56,7 +56,7 @@ describe('/abort_request', () => {
     expect((await (calls[2] as Promise<Generated>)).meta_info.finish_reason).toMatchObject({ type: 'abort' });
   });
 
-  it('ends a stream with what was sampled', async () => {
+  it('ends a stream with the tokens sampled so far', async () => {
     const sim = await start({ faults: [{ kind: 'stall', after_tokens: 5 }] });
     const live = new LiveStream<Generated>(sim, '/generate', {
       input_ids: await promptOf(sim),
@@ -64,7 +64,7 @@ describe('/abort_request', () => {
       sampling_params: long,
     });
     await until(() => live.events.length === 5);
-    await ask(sim, '/pause_generation', { mode: 'abort' });
+    await postOk(sim, '/pause_generation', { mode: 'abort' });
     await until(() => live.ended);
     expect(live.events.at(-1)?.meta_info.finish_reason).toMatchObject({ type: 'abort' });
     expect(live.events.at(-1)?.output_ids).toEqual(entryOf(sim, 'a').response_ids);
@@ -73,22 +73,22 @@ describe('/abort_request', () => {
 
 describe('/pause_generation', () => {
   for (const mode of ['in_place', 'retract'] as const) {
-    it(`${mode}: the rest of a reply is sampled with the weights put in effect meanwhile`, async () => {
+    it(`${mode}: samples the rest of a reply with weights updated during the pause`, async () => {
       const clock = new VirtualClock();
       const sim = await start({ clock, tokenDelayMs: 10 });
       const body = { input_ids: await promptOf(sim), rid: 'a', return_logprob: true, sampling_params: long };
       const live = new LiveStream<Generated>(sim, '/generate', body);
       await passTime(clock, () => live.events.length >= 8);
-      await ask(sim, '/pause_generation', { mode });
+      await postOk(sim, '/pause_generation', { mode });
       const flushed = await statusOf(sim, '/flush_cache');
       expect(flushed).toBe(mode === 'retract' ? 200 : 400);
       const waiting = post(`${sim.url}/generate`, { text: 'hi', rid: 'b' });
       if (mode === 'in_place') expect(await statusOf(sim, '/update_weights_from_disk', disk)).toBe(400);
       const update = { ...disk, flush_cache: mode === 'retract' };
-      const reply = await ask(sim, '/update_weights_from_disk', update);
+      const reply = await postOk(sim, '/update_weights_from_disk', update);
       expect(reply).toMatchObject({ success: true, num_paused_requests: 1 });
       expect(live.ended).toBe(false);
-      expect(await ask(sim, '/continue_generation', {})).toMatchObject({ status: 'ok' });
+      expect(await postOk(sim, '/continue_generation', {})).toMatchObject({ status: 'ok' });
       await passTime(clock, () => live.ended && sim.engine.running === 0);
       const entry = entryOf(sim, 'a');
       const last = live.events.at(-1) as Generated;
@@ -99,16 +99,16 @@ describe('/pause_generation', () => {
         num_retractions: mode === 'retract' ? 1 : 0,
       });
       expect(last.output_ids).toEqual(entry.response_ids);
-      const wanted = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
+      const expected = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
       last.meta_info.output_token_logprobs?.forEach(([logprob], index) => {
-        expect(logprob).toBeCloseTo(wanted.processed[index] as number, 9);
+        expect(logprob).toBeCloseTo(expected.processed[index] as number, 9);
       });
       expect((await waiting).status).toBe(200);
       expect(entryOf(sim, 'b').version_spans.map(({ version }) => version)).toEqual(['v1']);
     });
   }
 
-  it('abort, the default: ends what runs and holds what comes', async () => {
+  it('abort, the default: ends running calls and holds new ones', async () => {
     const sim = await start({ faults: [{ kind: 'stall', after_tokens: 3, on_calls: [1] }] });
     const first = generate(sim, { input_ids: await promptOf(sim), rid: 'a', sampling_params: long });
     await until(() => sim.engine.running === 1);
@@ -124,9 +124,9 @@ describe('/pause_generation', () => {
     });
     await until(() => sim.engine.running === 1);
     expect(answered).toBe(false);
-    // What came after the pause has not reached the engine.
+    // Calls that arrived after the pause have not reached the engine.
     expect(await statusOf(sim, '/flush_cache')).toBe(200);
-    await ask(sim, '/continue_generation', {});
+    await postOk(sim, '/continue_generation', {});
     expect((await second).meta_info.finish_reason).toMatchObject({ type: 'stop' });
     expect((await fetch(`${sim.url}/health_generate`)).status).toBe(200);
     expect(await statusOf(sim, '/pause_generation', { mode: 'wait' })).toBe(400);
@@ -134,13 +134,13 @@ describe('/pause_generation', () => {
 });
 
 describe('weight updates', () => {
-  it('wait for calls under way, and hold new ones, when nothing is paused', async () => {
+  it('wait for calls in progress and hold new ones when nothing is paused', async () => {
     const clock = new VirtualClock();
     const sim = await start({ clock, tokenDelayMs: 10 });
     const input_ids = await promptOf(sim);
     const first = generate(sim, { input_ids, rid: 'a', sampling_params: long });
     await passTime(clock, () => sim.engine.running === 1);
-    const update = ask(sim, '/update_weights_from_disk', disk);
+    const update = postOk(sim, '/update_weights_from_disk', disk);
     await until(() => sim.engine.paused);
     const second = generate(sim, { input_ids, rid: 'b', sampling_params: long });
     let ended = false;
@@ -154,39 +154,39 @@ describe('weight updates', () => {
     expect(sim.engine.paused).toBe(false);
   });
 
-  it('abort what runs when told to, and stay paused when someone paused meanwhile', async () => {
+  it('abort running calls on request, and leave a concurrent pause in effect', async () => {
     const sim = await start({ faults: [{ kind: 'stall', after_tokens: 3, on_calls: [1, 2] }] });
     const input_ids = await promptOf(sim);
     const first = generate(sim, { input_ids, rid: 'a', sampling_params: long });
     await until(() => sim.engine.running === 1);
-    await ask(sim, '/update_weights_from_disk', { ...disk, abort_all_requests: true });
+    await postOk(sim, '/update_weights_from_disk', { ...disk, abort_all_requests: true });
     expect((await first).meta_info.finish_reason).toMatchObject({ type: 'abort' });
     const second = generate(sim, { input_ids, rid: 'b', sampling_params: long });
     await until(() => sim.engine.running === 1);
-    const update = ask(sim, '/update_weights_from_disk', { ...disk, weight_version: 'v2' });
+    const update = postOk(sim, '/update_weights_from_disk', { ...disk, weight_version: 'v2' });
     await until(() => sim.engine.paused);
-    await ask(sim, '/pause_generation', { mode: 'abort' });
+    await postOk(sim, '/pause_generation', { mode: 'abort' });
     await second;
     await update;
     expect(sim.engine.paused).toBe(true);
-    expect(await told(sim, '/get_model_info')).toMatchObject({ weight_version: 'v2' });
+    expect(await reported(sim, '/get_model_info')).toMatchObject({ weight_version: 'v2' });
   });
 
-  it('come from disk, from a group, or as a new name alone', async () => {
+  it('are loaded from disk or a group, or only rename the version', async () => {
     const sim = await start();
     const distributed = { names: ['w'], dtypes: ['bfloat16'], shapes: [[2, 2]], group_name: 'g' };
-    await ask(sim, '/update_weights_from_distributed', { ...distributed, weight_version: 'v1', logits });
-    expect(await told(sim, '/get_model_info')).toMatchObject({ weight_version: 'v1' });
-    const current = await told(sim, '/__sim/weights');
+    await postOk(sim, '/update_weights_from_distributed', { ...distributed, weight_version: 'v1', logits });
+    expect(await reported(sim, '/get_model_info')).toMatchObject({ weight_version: 'v1' });
+    const current = await reported(sim, '/__sim/weights');
     expect(current).toMatchObject({ version: 'v1', logits });
-    await ask(sim, '/update_weight_version', { new_version: 'step-2' });
-    expect(await told(sim, '/get_server_info')).toMatchObject({ weight_version: 'step-2' });
-    // Without a name, the same weights are loaded again.
-    await ask(sim, '/update_weights_from_disk', { model_path: '/weights/2' });
+    await postOk(sim, '/update_weight_version', { new_version: 'step-2' });
+    expect(await reported(sim, '/get_server_info')).toMatchObject({ weight_version: 'step-2' });
+    // Without a name, the same weights are reloaded.
+    await postOk(sim, '/update_weights_from_disk', { model_path: '/weights/2' });
     expect((await chat(sim, {})).metadata?.weight_version).toBe('step-2');
   });
 
-  it('say why not, and change nothing', async () => {
+  it('give the reason of a refusal and change nothing', async () => {
     const sim = await start();
     const refused = async (path: string, body: object): Promise<unknown> => {
       const response = await post(`${sim.url}${path}`, body);
@@ -201,15 +201,15 @@ describe('weight updates', () => {
     expect(await refused('/update_weights_from_disk', { model_path: 'a', logits })).toMatchObject({ success: false });
     expect(await refused('/update_weights_from_disk', { weight_version: 'v1' })).toMatchObject({ object: 'error' });
     expect(await refused('/update_weights_from_distributed', { weight_version: 'v1' })).toMatchObject({ code: 400 });
-    expect(await told(sim, '/get_model_info')).toMatchObject({ weight_version: 'v0' });
+    expect(await reported(sim, '/get_model_info')).toMatchObject({ weight_version: 'v0' });
   });
 });
 
-describe('what the server tells of itself', () => {
-  it('names its parsers, context and ways of streaming', async () => {
+describe('the routes that describe the server', () => {
+  it('report its parsers, context length and streaming settings', async () => {
     const sim = await start({ maxModelLen: 1_000, incrementalStreaming: true, version: '0.5.15' });
     for (const path of ['/get_server_info', '/server_info']) {
-      expect(await told(sim, path)).toMatchObject({
+      expect(await reported(sim, path)).toMatchObject({
         tool_call_parser: 'qwen25',
         reasoning_parser: 'qwen3',
         incremental_streaming_output: true,
@@ -219,29 +219,29 @@ describe('what the server tells of itself', () => {
       });
     }
     for (const path of ['/get_model_info', '/model_info']) {
-      expect(await told(sim, path)).toMatchObject({
+      expect(await reported(sim, path)).toMatchObject({
         model_path: 'floe-sim',
         is_generation: true,
         weight_version: 'v0',
       });
     }
-    expect(await told(sim, '/v1/models')).toMatchObject({
+    expect(await reported(sim, '/v1/models')).toMatchObject({
       data: [{ id: 'floe-sim', owned_by: 'sglang', max_model_len: 1_000 }],
     });
   });
 
-  it('counts calls and tokens under its own names', async () => {
+  it("count calls and tokens under SGLang's metric names", async () => {
     const sim = await start({ faults: [{ kind: 'stall', on_calls: [3] }] });
     await chat(sim, { rid: 'a' });
     await chat(sim, { rid: 'b' });
     const stalled = generate(sim, { text: 'hi', rid: 'c' });
     await until(() => sim.engine.running === 1);
-    expect(await told(sim, '/v1/loads?include=core')).toMatchObject({
+    expect(await reported(sim, '/v1/loads?include=core')).toMatchObject({
       loads: [{ num_running_reqs: 1, num_waiting_reqs: 0, num_reqs: 1 }],
       aggregate: { total_reqs: 1 },
     });
     expect(await statusOf(sim, '/flush_cache')).toBe(400);
-    await ask(sim, '/pause_generation', { mode: 'retract' });
+    await postOk(sim, '/pause_generation', { mode: 'retract' });
     await statusOf(sim, '/abort_request', { rid: 'c' });
     await stalled;
     const metrics = await (await fetch(`${sim.url}/metrics`)).text();
@@ -260,10 +260,13 @@ describe('what the server tells of itself', () => {
     expect(metrics).not.toContain('vllm:');
   });
 
-  it('has the ledger and the faults on its own routes, and none of the other engine', async () => {
+  it('include the ledger and the faults but no routes of vLLM', async () => {
     const sim = await start();
     await chat(sim, { rid: 'a' });
-    expect(await told(sim, '/__sim/ledger?request_id=a')).toMatchObject({ total: 1, entries: [{ request_id: 'a' }] });
+    expect(await reported(sim, '/__sim/ledger?request_id=a')).toMatchObject({
+      total: 1,
+      entries: [{ request_id: 'a' }],
+    });
     expect(await statusOf(sim, '/__sim/faults', { faults: [{ kind: 'http_500' }] })).toBe(200);
     expect(await statusOf(sim, '/generate', { text: 'hi' })).toBe(500);
     expect(await statusOf(sim, '/pause?mode=keep')).toBe(404);

@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest';
-import { TEMPLATE_MODES } from '../../src/sim/template.ts';
-import { postJson, simStarter, TOOLS, USER } from './running.ts';
+import { TEMPLATE_MODES } from '../../../src/sim/template.ts';
+import { postJson, simStarter, TOOLS, USER } from '../sim-client.ts';
 
 const start = simStarter();
 
 describe('the oracle', () => {
-  it.each(TEMPLATE_MODES)('%s: recomputes the ledger of every route', async (templateMode) => {
+  it.each(TEMPLATE_MODES)('recomputes the ledger of every route with the template %s', async (templateMode) => {
     const sim = await start({ templateMode, scaleOut: true });
     const sampling = { temperature: 0.7, top_p: 0.9, seed: 2 };
     const chat = { messages: [USER], tools: TOOLS, ...sampling };

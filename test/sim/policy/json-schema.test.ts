@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type JsonSchema, satisfies } from '../../src/sim/policy/json-schema.ts';
+import { type JsonSchema, satisfies } from '../../../src/sim/policy/json-schema.ts';
 
 const step: JsonSchema = {
   type: 'object',
@@ -14,7 +14,7 @@ function manyTimes(schema: JsonSchema): JsonSchema[] {
   return new Array<JsonSchema>(50).fill(schema);
 }
 
-/** A schema that says exactly what a value looks like, so that the value must satisfy it. */
+/** A schema derived from a value, which the value must satisfy. */
 function shapeOf(value: unknown): JsonSchema {
   if (Array.isArray(value)) {
     return { type: 'array', prefixItems: value.map(shapeOf), items: false, minItems: value.length };
@@ -54,15 +54,15 @@ describe('a JSON schema', () => {
     [{ not: { type: 'null' } }, 1, null],
     [linked, { kind: 'run', next: { kind: 'stop', next: null } }, { kind: 'run', next: { kind: 'go' } }],
     [{ properties: { 'a/b': { const: 1 }, c: { $ref: '#/properties/a~1b' } } }, { c: 1 }, { c: 2 }],
-  ] as [JsonSchema, unknown, unknown][])('%j holds for %j and not for %j', (schema, good, bad) => {
+  ] as [JsonSchema, unknown, unknown][])('%j is satisfied by %j and not by %j', (schema, good, bad) => {
     expect(satisfies(good, schema)).toBe(true);
     expect(satisfies(bad, schema)).toBe(false);
   });
 
-  it('holds for the value that it was made of, and for no other', () => {
+  it('is satisfied by the value that it was derived from and by no other', () => {
     fc.assert(
       fc.property(fc.jsonValue(), fc.jsonValue(), (value, other) => {
-        // JSON knows no negative zero.
+        // JSON has no negative zero.
         const [a, b] = [value, other].map((each) => JSON.parse(JSON.stringify(each)));
         expect(satisfies(a, shapeOf(a))).toBe(true);
         expect(satisfies(b, shapeOf(a))).toBe(equalJson(a, b));
@@ -77,7 +77,7 @@ describe('a JSON schema', () => {
     [{ properties: { a: 3 } }, /must be an object or a boolean/],
     [{ $ref: '#' }, /too long/],
     [{ anyOf: manyTimes({ anyOf: manyTimes({ anyOf: manyTimes({ const: 1 }) }) }) }, /too long/],
-  ] as [JsonSchema, RegExp][])('number %# of the unusable ones is refused', (schema, words) => {
+  ] as [JsonSchema, RegExp][])('is refused when it is unusable (number %#)', (schema, words) => {
     expect(() => satisfies({ a: 1 }, schema)).toThrow(words);
   });
 });

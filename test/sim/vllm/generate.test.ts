@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import type { SimServer } from '../../src/sim/index.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { postJson, simStarter, TOOLS, USER } from './running.ts';
-import { type Chunk, events, post } from './sse.ts';
+import type { SimServer } from '../../../src/sim/index.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import { postJson, simStarter, TOOLS, USER } from '../sim-client.ts';
+import { type Chunk, events, post } from '../sse.ts';
 
 const vocabulary = bundledVocabulary();
 const start = simStarter({ scaleOut: true });
@@ -48,7 +48,7 @@ async function stream(sim: SimServer, body: object): Promise<Generated[]> {
 }
 
 describe('token generation', () => {
-  it('is there only with scale-out, and needs no rendering first', async () => {
+  it('exists only with scale-out and needs no rendering first', async () => {
     const without = await start({ scaleOut: false });
     for (const path of ['/inference/v1/generate', '/v1/chat/completions/render', '/v1/chat/completions/derender']) {
       expect((await postJson(`${without.url}${path}`, {})).status).toBe(403);
@@ -59,7 +59,7 @@ describe('token generation', () => {
     expect(body.choices[0]?.finish_reason).toBe('stop');
   });
 
-  it('samples what the chat route samples for the same request, and the ledger says by which route', async () => {
+  it('samples the same as the chat route, and the ledger has the route', async () => {
     const sim = await start();
     const chat = await postJson<Chunk>(`${sim.url}/v1/chat/completions`, { ...chatBody, return_token_ids: true });
     const rendered = await render(sim);
@@ -85,7 +85,7 @@ describe('token generation', () => {
     }
   });
 
-  it('renders sampling parameters that come out the same, whatever they are', async () => {
+  it('renders any sampling parameters so that they have the same effect', async () => {
     const sim = await start();
     const params = fc.record(
       {
@@ -107,9 +107,9 @@ describe('token generation', () => {
       { requiredKeys: ['max_tokens', 'seed'] },
     );
     await fc.assert(
-      fc.asyncProperty(params, async (asked) => {
-        const body = { ...chatBody, ...asked };
-        const headers = { 'x-session-id': JSON.stringify(asked) };
+      fc.asyncProperty(params, async (baseRequest) => {
+        const body = { ...chatBody, ...baseRequest };
+        const headers = { 'x-session-id': JSON.stringify(baseRequest) };
         await post(`${sim.url}/v1/chat/completions`, body, headers);
         await generate(sim, await render(sim, body), headers);
         const entries = sim.ledger.entries({ sessionId: headers['x-session-id'] });
@@ -132,7 +132,7 @@ describe('token generation', () => {
     );
   });
 
-  it('streams the same, prompt ids in the first chunk and versions in the last', async () => {
+  it('streams the same with prompt ids in the first chunk and versions in the last', async () => {
     const sim = await start({ streamInterval: 3 });
     const rendered = await render(sim);
     const whole = (await generate(sim, rendered)).body;
@@ -152,10 +152,10 @@ describe('token generation', () => {
     expect(chunks.at(-1)?.choices).toEqual([]);
   });
 
-  it('tells logprobs as ids with ranks, or as older servers do', async () => {
-    const asked = { ...chatBody, top_logprobs: 3 };
+  it('sends logprobs as ids with ranks or in the form of older servers', async () => {
+    const baseRequest = { ...chatBody, top_logprobs: 3 };
     const now = await start();
-    const entries = (await generate(now, await render(now, asked))).body.choices[0]?.logprobs?.content ?? [];
+    const entries = (await generate(now, await render(now, baseRequest))).body.choices[0]?.logprobs?.content ?? [];
     for (const { token_id: id, rank, logprob, top_logprobs: top } of entries) {
       expect(top[0]).toMatchObject({ token_id: id, logprob, rank });
       expect(top.length).toBeLessThanOrEqual(3);
@@ -163,14 +163,14 @@ describe('token generation', () => {
     }
     expect(entries.some(({ top_logprobs: top }) => top.length === 3)).toBe(true);
     const older = await start({ generateLogprobs: 'openai' });
-    const old = (await generate(older, await render(older, asked))).body.choices[0];
+    const old = (await generate(older, await render(older, baseRequest))).body.choices[0];
     expect(old?.logprobs?.content.map(({ token }) => token)).toEqual(old?.token_ids?.map((id) => `token_id:${id}`));
     expect(old?.logprobs?.content.map(({ logprob }) => logprob)).toEqual(entries.map(({ logprob }) => logprob));
     const none = (await generate(now, { token_ids: [1], sampling_params: {} })).body.choices[0];
     expect(none?.logprobs).toBeNull();
   });
 
-  it('adds text in text mode, without what stopped it, and names the cause unless it is set not to', async () => {
+  it('adds text without the stop string in text mode and reports the stop reason unless disabled', async () => {
     const sim = await start();
     const rendered = await render(sim);
     const sampling_params = { ...rendered.sampling_params, stop: ['look.'] };
@@ -187,11 +187,11 @@ describe('token generation', () => {
     expect(blind.body.choices[0]?.finish_reason).toBe('stop');
     expect(blind.body.choices[0]?.token_ids?.at(-1)).toBe(vocabulary.special.imEnd);
     const silent = await start({ generateStopReason: false });
-    const told = await generate(silent, { ...(await render(silent)), sampling_params });
-    expect(told.body.choices[0]).not.toHaveProperty('stop_reason');
+    const reported = await generate(silent, { ...(await render(silent)), sampling_params });
+    expect(reported.body.choices[0]).not.toHaveProperty('stop_reason');
   });
 
-  it('fills the context when no bound is given, and is cut there when the bound lies beyond', async () => {
+  it('fills the context without max_tokens, and when max_tokens exceeds it', async () => {
     const sim = await start({ maxModelLen: 200, scenarios: [{ name: 'long', rules: [{ reply: [{ think: 300 }] }] }] });
     const token_ids = vocabulary.encode('<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n');
     for (const max_tokens of [undefined, 5000]) {
@@ -204,14 +204,18 @@ describe('token generation', () => {
   it.each([
     ['no ids', { token_ids: [] }, /token_ids/],
     ['a negative id', { token_ids: [-1] }, /token_ids/],
-    ['an id that is none', { token_ids: [999_999] }, /out of vocabulary/],
+    ['an unknown id', { token_ids: [999_999] }, /out of vocabulary/],
     ['an overlong prompt', { token_ids: new Array(300).fill(5) }, /maximum model length of 200/],
     ['text without detokenizing', { output_mode: 'text', sampling_params: { detokenize: false } }, /detokenize/],
     ['a priority', { priority: 2 }, /priority scheduling/],
     ['an empty salt', { cache_salt: '' }, /cache_salt/],
-    ['a grammar that nobody rendered', { sampling_params: { structured_outputs: { structural_tag: '{}' } } }, /tag/],
-    ['what a script cannot obey', { sampling_params: { logit_bias: { 1: 2 } } }, /logit_bias/],
-  ])('refuses %s, sampling nothing', async (_, fields, message) => {
+    [
+      'a grammar that the server did not render',
+      { sampling_params: { structured_outputs: { structural_tag: '{}' } } },
+      /tag/,
+    ],
+    ['a field that a scripted policy cannot honour', { sampling_params: { logit_bias: { 1: 2 } } }, /logit_bias/],
+  ])('refuses %s and samples nothing', async (_, fields, message) => {
     const sim = await start({ maxModelLen: 200 });
     const { status, body } = await generate(sim, { token_ids: [1, 2], sampling_params: {}, ...fields });
     expect(status).toBe(400);
@@ -224,26 +228,26 @@ describe('token generation', () => {
     expect((await generate(sim, { token_ids: [1], sampling_params: {}, model: 'other' })).status).toBe(404);
   });
 
-  it('finds prompts and replies of before in the cache, by salt', async () => {
+  it('finds earlier prompts and replies in the cache per salt', async () => {
     const sim = await start();
     const { token_ids } = await render(sim);
-    const ask = async (ids: number[], cache_salt: string) =>
+    const send = async (ids: number[], cache_salt: string) =>
       (await generate(sim, { token_ids: ids, sampling_params: { seed: 1 }, cache_salt })).body;
-    const first = await ask(token_ids, 'a');
+    const first = await send(token_ids, 'a');
     expect(first.usage.prompt_tokens_details.cached_tokens).toBe(0);
     const reply = first.choices[0]?.token_ids ?? [];
     const next = [...token_ids, ...reply, ...vocabulary.encode('\n<|im_start|>user\nMore.<|im_end|>\n')];
-    const cached = (await ask(next, 'a')).usage.prompt_tokens_details.cached_tokens;
+    const cached = (await send(next, 'a')).usage.prompt_tokens_details.cached_tokens;
     expect(cached).toBe(Math.floor((token_ids.length + reply.length - 1) / 16) * 16);
     expect(cached).toBeGreaterThan(token_ids.length);
-    expect((await ask(next, 'b')).usage.prompt_tokens_details.cached_tokens).toBe(0);
+    expect((await send(next, 'b')).usage.prompt_tokens_details.cached_tokens).toBe(0);
     const metrics = await (await fetch(`${sim.url}/metrics`)).text();
     expect(metrics).toMatch(new RegExp(`vllm:prefix_cache_hits_total\\{[^}]*\\} ${cached}\\n`));
     const queries = token_ids.length + 2 * next.length;
     expect(metrics).toMatch(new RegExp(`vllm:prefix_cache_queries_total\\{[^}]*\\} ${queries}\\n`));
   });
 
-  it('ends an aborted stream with its finish, with text or without', async () => {
+  it('ends an aborted stream with its finish reason, with or without text', async () => {
     const sim = await start({ tokenDelayMs: 1, scenarios: [{ name: 'long', rules: [{ reply: [{ think: 500 }] }] }] });
     const body = { token_ids: [5, 6], sampling_params: {}, request_id: 'r1', stream: true };
     for (const output_mode of ['tokens', 'text']) {
@@ -260,7 +264,7 @@ describe('token generation', () => {
 });
 
 describe('rendering completions', () => {
-  it('gives one request per prompt, which samples what the completion would', async () => {
+  it('gives one request per prompt that samples the same as the completion', async () => {
     const sim = await start();
     const body = { prompt: ['one two', 'three'], max_tokens: 6, seed: 3, logprobs: 0 };
     const { body: rendered } = await postJson<Rendered[]>(`${sim.url}/v1/completions/render`, body);

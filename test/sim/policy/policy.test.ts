@@ -1,15 +1,15 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { newOracle } from '../../src/sim/policy/oracle.ts';
-import { Policy } from '../../src/sim/policy/policy.ts';
-import { loadScenarios, parseScenarios, type Scenario } from '../../src/sim/policy/scenario.ts';
-import { compileReply, NOISE } from '../../src/sim/policy/scripted-reply.ts';
-import { WeightStore } from '../../src/sim/policy/weights.ts';
-import { ReplyParser } from '../../src/sim/reply-parser.ts';
-import { type GenerateCall, NO_FAULTS, Run } from '../../src/sim/run.ts';
-import type { SamplingParams } from '../../src/sim/sampler.ts';
-import { renderChat, TEMPLATE_MODES, type TemplateMode } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { newOracle } from '../../../src/sim/policy/oracle.ts';
+import { Policy } from '../../../src/sim/policy/policy.ts';
+import { loadScenarios, parseScenarios, type Scenario } from '../../../src/sim/policy/scenario.ts';
+import { compileReply, NOISE } from '../../../src/sim/policy/scripted-reply.ts';
+import { WeightStore } from '../../../src/sim/policy/weights.ts';
+import { ReplyParser } from '../../../src/sim/reply-parser.ts';
+import { type GenerateCall, NO_FAULTS, Run } from '../../../src/sim/run.ts';
+import type { SamplingParams } from '../../../src/sim/sampler.ts';
+import { renderChat, TEMPLATE_MODES, type TemplateMode } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
 
 const vocabulary = bundledVocabulary();
 
@@ -123,7 +123,7 @@ function expectClose(actual: readonly number[], wanted: readonly number[]): void
 
 describe('the policy', () => {
   for (const mode of TEMPLATE_MODES) {
-    it(`${mode}: reports the logprobs that the oracle computes, for any sampling`, () => {
+    it(`${mode}: reports the logprobs that the oracle computes for any sampling parameters`, () => {
       const { sample, oracle, promptIds } = bench(mode);
       fc.assert(
         fc.property(samplerParams, fc.integer(), (params, seed) => {
@@ -143,7 +143,7 @@ describe('the policy', () => {
       );
     });
 
-    it(`${mode}: weights that change within a reply give spans whose logprobs the oracle confirms`, () => {
+    it(`${mode}: reports spans whose logprobs the oracle confirms when the weights change during a reply`, () => {
       const { open, oracle, promptIds, weights } = bench(mode);
       weights.update('v1', { mixed: { style: [-1, 2, 0.5, 0], tool: [0, 1, 1] } });
       fc.assert(
@@ -167,7 +167,7 @@ describe('the policy', () => {
       );
     });
 
-    it(`${mode}: writes turns whose text encodes to the very ids sampled and which the template gives back`, () => {
+    it(`${mode}: writes turns whose text encodes to the sampled ids and which the template reproduces`, () => {
       const { sample, promptIds } = bench(mode);
       fc.assert(
         fc.property(fc.integer(), (seed) => {
@@ -183,7 +183,7 @@ describe('the policy', () => {
           });
           parser.push(run.text.finish());
           const { reasoning, content, calls } = parser.parsed;
-          // A turn without thinking gets a block from strip_thinking when it stands last; the tool result avoids that.
+          // The tool result keeps strip_thinking from adding a thinking block to the last turn.
           const text = renderChat(
             [
               { role: 'user', text: 'go on', reasoning: null, toolCalls: [] },
@@ -199,7 +199,7 @@ describe('the policy', () => {
     });
   }
 
-  it('weighs a word that may be text or noise by both', () => {
+  it('sums the probabilities of text and noise for a word that may be either', () => {
     const thinks = (options: object[]): readonly Scenario[] =>
       parseScenarios(
         {
@@ -232,7 +232,7 @@ describe('the policy', () => {
     expect(met).toBeGreaterThan(5);
   });
 
-  it('draws tokens as often as their probabilities say', () => {
+  it('draws tokens with the frequencies of their probabilities', () => {
     const { sample, weights } = bench('append_only');
     const runs = 6000;
     const counts = new Map<string, number>();
@@ -251,28 +251,28 @@ describe('the policy', () => {
     const total = logits.reduce((sum, logit) => sum + Math.exp(logit), 0);
     // Pearson's statistic over 3 outcomes; 13.8 is the 0.999 quantile with 2 degrees of freedom.
     const expected = logits.map((logit) => (runs * Math.exp(logit)) / total);
-    const seen = ['long', 'short', 'none'].map((tool) => counts.get(tool) ?? 0);
+    const observed = ['long', 'short', 'none'].map((tool) => counts.get(tool) ?? 0);
     expect(
-      seen.reduce((sum, count, i) => sum + (count - (expected[i] as number)) ** 2 / (expected[i] as number), 0),
+      observed.reduce((sum, count, i) => sum + (count - (expected[i] as number)) ** 2 / (expected[i] as number), 0),
     ).toBeLessThan(13.8);
     expect(firstNoise.size).toBeGreaterThan(16);
   });
 
-  it('draws noise as often as its reported logprobs say', () => {
+  it('draws noise with the frequencies of its reported logprobs', () => {
     const noisy = parseScenarios({ scenarios: [{ name: 'n', rules: [{ reply: [{ think: 1 }] }] }] }, 'test');
     const { sample } = bench('append_only', noisy);
     const runs = 8000;
-    const seen = new Map<number, { count: number; probability: number }>();
+    const observed = new Map<number, { count: number; probability: number }>();
     for (let seed = 0; seed < runs; seed++) {
       const token = sample({ seed }).tokens[2];
       if (token === undefined) throw new Error('the reply has no noise token');
-      const known = seen.get(token.id);
-      seen.set(token.id, { count: (known?.count ?? 0) + 1, probability: Math.exp(token.raw) });
+      const known = observed.get(token.id);
+      observed.set(token.id, { count: (known?.count ?? 0) + 1, probability: Math.exp(token.raw) });
     }
-    expect(seen.size).toBe(16);
+    expect(observed.size).toBe(16);
     let statistic = 0;
     let mass = 0;
-    for (const { count, probability } of seen.values()) {
+    for (const { count, probability } of observed.values()) {
       statistic += (count - runs * probability) ** 2 / (runs * probability);
       mass += probability;
     }
@@ -281,7 +281,7 @@ describe('the policy', () => {
     expect(statistic).toBeLessThan(37.7);
   });
 
-  it('has importance ratios between versions whose mean is one', () => {
+  it('gives importance ratios between versions with a mean of one', () => {
     const { sample, oracle, weights, promptIds } = bench('append_only');
     weights.update('v1', { mixed: { style: [0.5, 0.5, 0, 0], tool: [0.2, 0.4, -0.8] } });
     weights.update('v0');
@@ -297,7 +297,7 @@ describe('the policy', () => {
     expect(Math.abs(sum / runs - 1)).toBeLessThan(0.05);
   });
 
-  it('has the same noise candidates in every version, with other probabilities', () => {
+  it('uses the same noise candidates in every version with other probabilities', () => {
     const noisy = parseScenarios({ scenarios: [{ name: 'n', rules: [{ reply: [{ think: 1 }] }] }] }, 'test');
     const { policy, weights, promptIds } = bench('append_only', noisy);
     const walk = policy.beginReply(promptIds);
@@ -310,14 +310,14 @@ describe('the policy', () => {
     expect(same).toEqual(after);
   });
 
-  it('repeats itself for a seed and differs between seeds', () => {
+  it('gives the same reply for one seed and different replies for different seeds', () => {
     const { sample } = bench('append_only');
     const ids = (seed: number): number[] => sample({ seed }).tokens.map(({ id }) => id);
     expect(ids(7)).toEqual(ids(7));
     expect(new Set(Array.from({ length: 20 }, (_, seed) => ids(seed).join())).size).toBeGreaterThan(10);
   });
 
-  it('goes on with a turn that the prompt began, and ends one that it would not have begun', () => {
+  it('continues a turn that the prompt began and ends one that it cannot have begun', () => {
     const { sample, promptIds } = bench('append_only');
     const begun = [...promptIds, ...vocabulary.encode('<tool_call>\n{"name": "bash')];
     expect(vocabulary.decode(sample({ seed: 1 }, begun).tokens.map(({ id }) => id))).toMatch(/^", "arguments": /);
@@ -325,7 +325,7 @@ describe('the policy', () => {
     expect(sample({ seed: 1 }, foreign).tokens.map(({ id }) => id)).toEqual([vocabulary.special.imEnd]);
   });
 
-  it('leaves out the last brace of calls when they are to be malformed', () => {
+  it('leaves out the last brace of malformed calls', () => {
     const reply = compileReply(vocabulary, scenario, 0, 'append_only', true);
     const texts = reply.leaves.map(({ symbols }) => vocabulary.decode(symbols.filter((symbol) => symbol !== NOISE)));
     const calls = texts.filter((text) => text.includes('<tool_call>'));
@@ -337,7 +337,7 @@ describe('the policy', () => {
     }
   });
 
-  it('selects rules by what the prompt says', async () => {
+  it("selects rules by the prompt's content", async () => {
     const scenarios = await loadScenarios(['examples/scenarios/failing-test.yaml']);
     const policy = new Policy(vocabulary, scenarios, 'append_only');
     const conversation = {

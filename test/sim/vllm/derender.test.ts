@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest';
-import type { SimOptions, SimServer } from '../../src/sim/index.ts';
-import { TEMPLATE_MODES } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { postJson, simStarter, TOOLS, USER } from './running.ts';
-import type { Chunk } from './sse.ts';
+import type { SimOptions, SimServer } from '../../../src/sim/index.ts';
+import { TEMPLATE_MODES } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import { postJson, simStarter, TOOLS, USER } from '../sim-client.ts';
+import type { Chunk } from '../sse.ts';
 
 const vocabulary = bundledVocabulary();
 const start = simStarter({ scaleOut: true });
@@ -30,19 +30,19 @@ describe('derendering', () => {
         const { sim, direct, response } = await sampled({ templateMode, generateLogprobs });
         const { status, body } = await derender(sim, { generate_response: response, prompt_tokens: 7 });
         expect(status).toBe(200);
-        const wanted = direct.choices[0];
+        const expected = direct.choices[0];
         const choice = body.choices[0];
         expect(body.id).toBe(response.request_id);
-        expect(choice?.message.reasoning).toBe(wanted?.message.reasoning);
-        expect(choice?.message.content).toBe(wanted?.message.content);
+        expect(choice?.message.reasoning).toBe(expected?.message.reasoning);
+        expect(choice?.message.content).toBe(expected?.message.content);
         expect(choice?.message.tool_calls.map((call) => call.function)).toEqual(
-          wanted?.message.tool_calls.map((call) => call.function),
+          expected?.message.tool_calls.map((call) => call.function),
         );
         expect(choice?.message.tool_calls).toHaveLength(1);
-        // The reply's own reason, not what a chat makes of it.
+        // The finish reason of the reply, which derendering does not change.
         expect(choice?.finish_reason).toBe('stop');
         expect(choice?.logprobs?.content.map(({ token, logprob, bytes }) => ({ token, logprob, bytes }))).toEqual(
-          wanted?.logprobs?.content.map(({ token, logprob, bytes }) => ({ token, logprob, bytes })),
+          expected?.logprobs?.content.map(({ token, logprob, bytes }) => ({ token, logprob, bytes })),
         );
         expect(body.usage).toEqual({
           prompt_tokens: 7,
@@ -53,7 +53,7 @@ describe('derendering', () => {
     }
   }
 
-  it('shows the id that ended the turn and a stop string, unless set to hide them as the chat route does', async () => {
+  it('shows the token that ended the turn and a stop string unless derenderEnd is hidden', async () => {
     for (const [chat, end] of [
       [{ messages: [USER], seed: 1 }, '<|im_end|>'],
       [{ messages: [USER], seed: 1, stop: ['to call'] }, 'to call'],
@@ -72,7 +72,7 @@ describe('derendering', () => {
     }
   });
 
-  it('reads a reply that was cut, and any ids at all', async () => {
+  it('accepts a reply that was cut and arbitrary ids', async () => {
     const { sim, response } = await sampled();
     const ids = response.choices[0]?.token_ids ?? [];
     const cut = { ...response, choices: [{ index: 0, token_ids: ids.slice(0, -6), finish_reason: 'length' }] };
@@ -90,21 +90,21 @@ describe('derendering', () => {
     ['no choice', { generate_response: { choices: [] } }, 400, /choices/],
     ['no ids', { generate_response: { choices: [{ index: 0, token_ids: [] }] } }, 400, /empty or null token_ids/],
     ['null ids', { generate_response: { choices: [{ index: 0, token_ids: null }] } }, 400, /empty or null token_ids/],
-    ['ids that are none', { generate_response: { choices: [{ index: 0, token_ids: [1e6] }] } }, 400, /vocabulary/],
+    ['invalid ids', { generate_response: { choices: [{ index: 0, token_ids: [1e6] }] } }, 400, /vocabulary/],
     ['text', { generate_response: { ...good, output_mode: 'text' } }, 400, /output_mode/],
     ['no chat request', { generate_response: good, chat_request: null }, 400, /chat_request is required/],
     ['a chat request without messages', { generate_response: good, chat_request: {} }, 400, /messages/],
     ['another model', { generate_response: good, model: 'other' }, 404, /does not exist/],
     ['a stream', { stream: true }, 501, /Streaming derender/],
     [
-      'logprobs of no id',
+      'logprobs of an unknown id',
       { generate_response: { choices: [{ index: 0, token_ids: [5], logprobs: { content: [{ logprob: 0 }] } }] } },
       400,
       /logprobs/,
     ],
-  ])('refuses %s', async (_, fields, wanted, message) => {
+  ])('refuses %s', async (_, fields, expected, message) => {
     const { status, body } = await derender(await start(), fields);
-    expect(status).toBe(wanted);
+    expect(status).toBe(expected);
     expect(body.error?.message).toMatch(message);
   });
 });

@@ -79,42 +79,42 @@ describe('response_format', () => {
     [{ structured_outputs: { json: answer } }, ['{"answer": "yes"}']],
     [{ structured_outputs: { json: JSON.stringify(answer) } }, ['{"answer": "yes"}']],
     [{ structured_outputs: { json_object: true } }, ['{"answer": "yes"}', '{"answer": 42}']],
-  ])('%j is obeyed, with logprobs that the oracle confirms', async (body, texts) => {
+  ])('%j is satisfied, with logprobs that the oracle confirms', async (body, texts) => {
     const sim = await start();
-    const seen = new Set<string>();
+    const observed = new Set<string>();
     for (let seed = 0; seed < 12; seed++) {
       const choice = await reply(sim, { ...body, seed, temperature: 0.8 });
-      seen.add(choice.message.content?.trim() ?? '');
+      observed.add(choice.message.content?.trim() ?? '');
       expect(choice.message.reasoning).toMatch(/^\n( [a-z]+){4}\n$/);
     }
-    expect([...seen].sort()).toEqual(texts);
+    expect([...observed].sort()).toEqual(texts);
     for (const entry of sim.ledger.entries()) {
-      const wanted = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
+      const expected = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
       for (const [index, logp] of entry.processed_logprobs.entries()) {
-        expect(logp).toBeCloseTo(wanted.processed[index] ?? Number.NaN, 9);
-        expect(entry.raw_logprobs[index]).toBeCloseTo(wanted.raw[index] ?? Number.NaN, 9);
+        expect(logp).toBeCloseTo(expected.processed[index] ?? Number.NaN, 9);
+        expect(entry.raw_logprobs[index]).toBeCloseTo(expected.raw[index] ?? Number.NaN, 9);
       }
       expect(entry.processed_logprobs).not.toEqual(entry.raw_logprobs);
     }
   });
 
-  it('lets replies of calls alone through where there are tools, and they are content where there are none', async () => {
+  it('allows replies of calls alone when there are tools, and treats them as content otherwise', async () => {
     const sim = await start();
-    const seen = new Set<string>();
+    const observed = new Set<string>();
     const body = {
       response_format: { type: 'json_schema', json_schema: { name: 'a', schema: answer } },
       tools: [bash],
     };
     for (let seed = 0; seed < 16; seed++) {
       const { message } = await reply(sim, { ...body, seed });
-      seen.add(message.tool_calls?.[0]?.function.name ?? message.content?.trim() ?? '');
+      observed.add(message.tool_calls?.[0]?.function.name ?? message.content?.trim() ?? '');
     }
-    expect([...seen].sort()).toEqual(['bash', '{"answer": "yes"}']);
+    expect([...observed].sort()).toEqual(['bash', '{"answer": "yes"}']);
     const none = await reply(sim, { ...body, tool_choice: 'none', seed: 1 });
     expect(none.message.content?.trim()).toBe('{"answer": "yes"}');
   });
 
-  it('of type text changes nothing', async () => {
+  it('has no effect with the type text', async () => {
     const sim = await start();
     const free = await reply(sim, { seed: 4 });
     const text = await reply(sim, { seed: 4, response_format: { type: 'text' } });
@@ -124,13 +124,17 @@ describe('response_format', () => {
   });
 
   it.each([
-    ['that no reply fulfils', { type: 'json_object' }, 'no reply of the scenario satisfies it'],
+    ['that no reply satisfies', { type: 'json_object' }, 'no reply of the scenario satisfies it'],
     ['without its schema', { type: 'json_schema' }, '`json_schema` must be set'],
     ['of another type', { type: 'structural_tag' }, 'structural_tag is not supported'],
-    ['with a wrong reference', { type: 'json_schema', json_schema: { name: 'a', schema: { $ref: '#/x' } } }, '#/x'],
-  ])('is refused %s, naming the field', async (_, format, words) => {
+    [
+      'with an unresolved reference',
+      { type: 'json_schema', json_schema: { name: 'a', schema: { $ref: '#/x' } } },
+      '#/x',
+    ],
+  ])("is refused %s with the field's name", async (_, format, words) => {
     const sim = await start();
-    // Only words come as an answer to this, unless the schema itself is in question.
+    // The reply to this message is text, so only the case about the schema itself uses the default messages.
     const body = words === '#/x' ? {} : { messages: [{ role: 'user', content: 'Just talk.' }] };
     const error = await refusal(sim, { ...body, response_format: format });
     expect(error).toMatchObject({ type: 'BadRequestError', param: 'response_format', code: 400 });
@@ -148,7 +152,7 @@ describe('response_format', () => {
     expect(error.param).toBe('response_format');
   });
 
-  it('is refused in other words of structured_outputs, and by the text completions', async () => {
+  it('is refused for other keys of structured_outputs and by text completions', async () => {
     const sim = await start();
     expect((await refusal(sim, { structured_outputs: { regex: 'a' } })).message).toContain('regex');
     expect((await refusal(sim, { structured_outputs: { json: '{' } })).message).toContain('not valid JSON');
@@ -159,7 +163,7 @@ describe('response_format', () => {
 });
 
 describe('tool_choice', () => {
-  it('required and named give a call every time, and say so at the end', async () => {
+  it('gives a call every time and the finish reason tool_calls when required or named', async () => {
     const sim = await start();
     const named = { type: 'function', function: { name: 'read' } };
     for (let seed = 0; seed < 8; seed++) {
@@ -174,13 +178,13 @@ describe('tool_choice', () => {
     expect(sim.ledger.entries()[0]?.params.constraint).toEqual({ kind: 'call', name: null });
   });
 
-  it('outweighs a format', async () => {
+  it('takes precedence over a format', async () => {
     const sim = await start();
     const body = { tools: [bash], tool_choice: 'required', response_format: { type: 'json_object' }, seed: 1 };
     expect((await reply(sim, body)).message.tool_calls.length).toBeGreaterThan(0);
   });
 
-  it('none leaves calls in the content', async () => {
+  it('leaves calls in the content when it is none', async () => {
     const sim = await start({
       scenarios: [{ name: 's', rules: [{ reply: [{ call: { tool: 'bash', arguments: {} } }] }] }],
     });
@@ -191,7 +195,7 @@ describe('tool_choice', () => {
   });
 
   it.each([
-    ['that no reply fulfils', { tools: [bash], tool_choice: 'required' }, 'no reply of the scenario satisfies it'],
+    ['that no reply satisfies', { tools: [bash], tool_choice: 'required' }, 'no reply of the scenario satisfies it'],
     ['without tools', { tool_choice: 'required' }, '`tools` must be set'],
     ['that is unknown', { tools: [bash], tool_choice: 'any' }, 'Invalid value for `tool_choice`: any'],
     [
@@ -199,14 +203,14 @@ describe('tool_choice', () => {
       { tools: [bash], tool_choice: { type: 'function', function: { name: 'write' } } },
       'does not match any of the specified `tools`',
     ],
-  ])('is refused %s, naming the field', async (_, body, words) => {
+  ])("is refused %s with the field's name", async (_, body, words) => {
     const sim = await start();
     const error = await refusal(sim, { messages: [{ role: 'user', content: 'Just talk.' }], ...body });
     expect(error).toMatchObject({ param: 'tool_choice', code: 400 });
     expect(error.message).toContain(words);
   });
 
-  it('with parallel_tool_calls false shows the first call only, and all ids', async () => {
+  it('shows only the first call but all ids with parallel_tool_calls false', async () => {
     const sim = await start();
     const named = { type: 'function', function: { name: 'read' } };
     const body = { tools: [bash, read], tool_choice: named, seed: 2 };

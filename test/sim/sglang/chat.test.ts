@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import type { SimConfigInput, SimServer } from '../../src/sim/index.ts';
-import { TEMPLATE_MODES } from '../../src/sim/template.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import type { SimConfigInput, SimServer } from '../../../src/sim/index.ts';
+import { TEMPLATE_MODES } from '../../../src/sim/template.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import { post } from '../sse.ts';
 import {
   assembled,
   type ChatReply,
@@ -12,8 +13,7 @@ import {
   stream as streamOf,
   tools,
   user,
-} from './sglang-client.ts';
-import { post } from './sse.ts';
+} from './client.ts';
 
 const vocabulary = bundledVocabulary();
 const { imEnd } = vocabulary.special;
@@ -46,7 +46,7 @@ async function refusal(sim: SimServer, body: object): Promise<string> {
 }
 
 describe('a chat', () => {
-  it('tells ids, logprobs and versions as the ledger has them', async () => {
+  it("reports the ledger's ids, logprobs and versions", async () => {
     const sim = await start({ routedExperts: true });
     const body = { rid: 'call-1', seed: 5, logprobs: true, top_logprobs: 1, return_routed_experts: true, ...everyWish };
     const reply = await chat(
@@ -78,7 +78,7 @@ describe('a chat', () => {
     });
   });
 
-  it('reads thinking and calls from the text, and writes arguments anew', async () => {
+  it('parses thinking and calls from the text and reformats arguments', async () => {
     const sim = await start();
     const reply = await chat(sim, { seed: 5, rid: 'a', return_meta_info: true });
     const choice = reply.choices[0];
@@ -97,7 +97,7 @@ describe('a chat', () => {
     expect(choice?.meta_info?.finish_reason).toEqual({ type: 'tool_calls', matched: null });
   });
 
-  it('without tools to call, leaves calls in the content; thinking too when told to', async () => {
+  it('leaves calls in the content without tools, and thinking when separate_reasoning is false', async () => {
     const scenarios = [
       { name: 'one', rules: [{ reply: [{ think: { text: 'Hm.' } }, { call: { tool: 'bash', arguments: {} } }] }] },
     ];
@@ -115,7 +115,7 @@ describe('a chat', () => {
     expect(other.choices[0]?.message.content).toContain('<tool_call>');
   });
 
-  it('bounds replies by the context alone when the request does not, and has no say in the model name', async () => {
+  it('limits replies by the context length alone without max_tokens and repeats any model name', async () => {
     const sim = await start({ maxModelLen: 150 });
     await chat(sim, { rid: 'a' });
     const { params, prompt_ids: prompt } = entryOf(sim, 'a');
@@ -126,7 +126,7 @@ describe('a chat', () => {
     );
   });
 
-  it('takes sampling defaults from the generation config', async () => {
+  it('uses the sampling defaults of the generation config', async () => {
     const sim = await start({ generationConfig: { temperature: 0.6, top_k: 20 } });
     await chat(sim, { rid: 'a' });
     await chat(sim, { rid: 'b', temperature: 1, top_k: -1 });
@@ -134,7 +134,7 @@ describe('a chat', () => {
     expect(entryOf(sim, 'b').params).toMatchObject({ temperature: 1, topK: 0 });
   });
 
-  it('refuses a second call of an id that is under way, several replies, and forms that no reply has', async () => {
+  it('refuses a repeated id of a call in progress, n above 1, and forms that no reply has', async () => {
     const sim = await start({ faults: [{ kind: 'stall', on_calls: [1] }] });
     const stalled = post(`${sim.url}${CHAT}`, { messages: [user], tools, rid: 'a' }).catch(() => null);
     while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
@@ -148,9 +148,9 @@ describe('a chat', () => {
   });
 });
 
-describe('given ids', () => {
+describe('prompt ids in a chat', () => {
   for (const templateMode of TEMPLATE_MODES) {
-    it(`${templateMode}: are what is sampled from, whatever the messages are, and the messages' tools read the reply`, async () => {
+    it(`${templateMode}: are sampled from whatever the messages are, and the tools determine how the reply is parsed`, async () => {
       const sim = await start({ templateMode });
       const input_ids = await promptOf(sim);
       const rendered = await chat(sim, { seed: 5 });
@@ -170,7 +170,7 @@ describe('given ids', () => {
       );
     });
 
-    it(`${templateMode}: go on from the ids sampled before`, async () => {
+    it(`${templateMode}: continue the ids sampled before`, async () => {
       const sim = await start({ templateMode });
       const first = await chat(sim, { seed: 5, return_token_ids: true });
       const message = first.choices[0]?.message;
@@ -178,7 +178,7 @@ describe('given ids', () => {
       const result = { role: 'tool', tool_call_id: message?.tool_calls?.[0]?.id, content: 'FAILED' };
       const messages = [user, message, result];
       const whole = await promptOf(sim, { messages, tools });
-      // What follows the end of the assistant's turn, which stands before the tool's result.
+      // The ids after the end of the assistant's turn, which precedes the tool result.
       const suffix = whole.slice(whole.lastIndexOf(imEnd, whole.lastIndexOf(vocabulary.special.toolResponseOpen)) + 1);
       const second = await chat(sim, { messages, input_ids: [...so_far, ...suffix], rid: 'b', return_token_ids: true });
       expect(second.choices[0]?.prompt_token_ids?.slice(0, so_far.length)).toEqual(so_far);
@@ -187,17 +187,17 @@ describe('given ids', () => {
     });
   }
 
-  it('must be in the vocabulary', async () => {
+  it('are refused when they are not in the vocabulary', async () => {
     const sim = await start();
     expect(await refusal(sim, { input_ids: [1_000_000] })).toContain('1000000');
   });
 });
 
-describe('the ages of telling ids', () => {
+describe('the ages of SGLang', () => {
   for (const sglangAge of AGES) {
     const age = AGES.indexOf(sglangAge);
 
-    it(`${sglangAge}: a whole reply tells what the server knows, and ignores other wishes`, async () => {
+    it(`${sglangAge}: a whole reply has the ids that the release can report, and other fields are ignored`, async () => {
       const sim = await start({ sglangAge });
       const reply = await chat(sim, { ...everyWish, rid: 'a', logprobs: true });
       const entry = entryOf(sim, 'a');
@@ -214,7 +214,7 @@ describe('the ages of telling ids', () => {
       expect(plain).not.toHaveProperty('sglext');
     });
 
-    it(`${sglangAge}: a stream is refused what the server cannot tell in it`, async () => {
+    it(`${sglangAge}: a stream is refused when the release cannot report the requested ids in it`, async () => {
       const sim = await start({ sglangAge });
       expect(await refusal(sim, { stream: true, return_meta_info: true })).toContain('return_meta_info');
       if (age < 3) {
@@ -230,19 +230,19 @@ describe('the ages of telling ids', () => {
       }
     });
 
-    it(`${sglangAge}: headers and flags ask for ids in the last chunk but one`, async () => {
+    it(`${sglangAge}: headers and flags request ids in the second to last chunk`, async () => {
       const sim = await start({ sglangAge });
       const body = { rid: 'a', stream_options: { include_usage: true } };
       const headers = { 'x-sglext-return-input-ids': '1', 'x-sglext-return-output-ids': '1' };
       const flags = { return_input_ids_in_sglext: true, return_output_ids_in_sglext: true };
       for (const chunks of [await stream(sim, body, headers), await stream(sim, { ...body, ...flags, rid: 'b' })]) {
-        const told = chunks.filter(({ sglext }) => sglext !== undefined);
+        const reported = chunks.filter(({ sglext }) => sglext !== undefined);
         const entry = entryOf(sim, chunks[0]?.id ?? '');
-        if (age < 2) expect(told).toEqual([]);
+        if (age < 2) expect(reported).toEqual([]);
         else {
-          expect(told).toHaveLength(1);
-          expect(chunks.at(-2)).toBe(told[0]);
-          expect(told[0]).toMatchObject({
+          expect(reported).toHaveLength(1);
+          expect(chunks.at(-2)).toBe(reported[0]);
+          expect(reported[0]).toMatchObject({
             choices: [],
             sglext: { input_ids: entry.prompt_ids, output_ids: [entry.response_ids] },
           });
@@ -251,7 +251,7 @@ describe('the ages of telling ids', () => {
       }
     });
 
-    it(`${sglangAge}: a strict server refuses what it does not know`, async () => {
+    it(`${sglangAge}: a strict server refuses fields that the release does not know`, async () => {
       const sim = await start({ sglangAge, strict: true });
       expect(await refusal(sim, { add_generation_prompt: true })).toContain('add_generation_prompt');
       if (age < 1) expect(await refusal(sim, { return_token_ids: true })).toContain('return_token_ids');
@@ -259,7 +259,7 @@ describe('the ages of telling ids', () => {
     });
   }
 
-  it('stream_ids: every chunk has the ids of its tokens, and the first those of the prompt', async () => {
+  it('stream_ids: every chunk has the ids of its tokens, and the first chunk those of the prompt', async () => {
     const sim = await start({ streamInterval: 4 });
     const chunks = await stream(sim, { seed: 5, rid: 'a', return_token_ids: true, logprobs: true });
     const entry = entryOf(sim, 'a');
@@ -271,9 +271,9 @@ describe('the ages of telling ids', () => {
   });
 });
 
-describe('streams of chats', () => {
+describe('a chat stream', () => {
   for (const templateMode of TEMPLATE_MODES) {
-    it(`${templateMode}: say what the whole reply says`, async () => {
+    it(`${templateMode}: has the content of the whole reply`, async () => {
       const sim = await start({ templateMode });
       for (const seed of [1, 2, 3]) {
         const plain = (await chat(sim, { seed })).choices[0];
@@ -286,11 +286,11 @@ describe('streams of chats', () => {
     });
   }
 
-  it('tell routed experts where they tell ids', async () => {
+  it('reports routed experts where it reports ids', async () => {
     const sim = await start({ routedExperts: true });
-    const asked = { return_routed_experts: true, seed: 3 };
-    const plain = await chat(sim, asked);
-    const chunks = await stream(sim, asked);
+    const request = { return_routed_experts: true, seed: 3 };
+    const plain = await chat(sim, request);
+    const chunks = await stream(sim, request);
     expect(plain.sglext?.routed_experts).toBeDefined();
     expect(chunks.at(-1)?.sglext).toEqual(plain.sglext);
   });

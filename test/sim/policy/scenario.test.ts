@@ -2,11 +2,11 @@ import { writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
-import { Policy } from '../../src/sim/policy/policy.ts';
-import { loadScenarios, parseScenarios } from '../../src/sim/policy/scenario.ts';
-import { WeightStore } from '../../src/sim/policy/weights.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
+import { FloeError } from '../../../src/core/errors.ts';
+import { Policy } from '../../../src/sim/policy/policy.ts';
+import { loadScenarios, parseScenarios } from '../../../src/sim/policy/scenario.ts';
+import { WeightStore } from '../../../src/sim/policy/weights.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
 
 const withReply = (reply: unknown, name = 's'): unknown => ({ scenarios: [{ name, rules: [{ reply }] }] });
 
@@ -23,7 +23,7 @@ function failure(act: () => unknown): FloeError {
 const paths = (error: FloeError): string[] => (error.details.issues as { path: string }[]).map(({ path }) => path);
 
 describe('a scenario file', () => {
-  it('names the path of a wrong field however deep it is', () => {
+  it('is refused with the path of an invalid field at any depth', () => {
     const reply = [
       { choice: { id: 'a', options: [{ reply: [{ text: 'x' }] }, { logit: 'high', reply: [{ thnik: 3 }] }] } },
     ];
@@ -47,7 +47,7 @@ describe('a scenario file', () => {
     expect(paths(failure(() => parseScenarios(withReply(reply), 'f')))).toContain(`scenarios.0.rules.0.${path}`);
   });
 
-  it('refuses a regular expression that is none', () => {
+  it('refuses an invalid regular expression', () => {
     const file = { scenarios: [{ name: 's', match: { regex: '(' }, rules: [{ reply: [{ text: 'x' }] }] }] };
     expect(paths(failure(() => parseScenarios(file, 'f')))).toEqual(['scenarios.0.match.regex']);
   });
@@ -62,20 +62,20 @@ describe('a scenario file', () => {
     ['a call after raw text', [{ raw: 'a' }, { call: { tool: 't' } }], /rules\.0\.reply\.1: only raw text may follow/],
     ['thinking after raw text', [{ raw: 'a' }, { think: 3 }], /only raw text may follow/],
     [
-      'more leaves than can be held',
+      'more leaves than the limit',
       Array.from({ length: 10 }, (_, i) => ({
         choice: { id: `c${i}`, options: [{ reply: [{ text: 'a' }] }, { reply: [{ text: 'b' }] }] },
       })),
       /more than 512 replies/,
     ],
-  ])('refuses %s when the policy is made', (_, reply, words) => {
+  ])('refuses %s when the policy is created', (_, reply, words) => {
     const scenarios = parseScenarios(withReply(reply), 'f');
     const error = failure(() => new Policy(bundledVocabulary(), scenarios, 'append_only'));
     expect(error.code).toBe('schema_violation');
     expect(error.message).toMatch(words);
   });
 
-  it('refuses one choice id with two sets of logits, and one name twice', () => {
+  it('refuses a choice id with two sets of logits and a repeated name', () => {
     const choice = (logit: number) => ({
       choice: { id: 'c', options: [{ logit, reply: [] }, { reply: [{ text: 'b' }] }] },
     });
@@ -85,7 +85,7 @@ describe('a scenario file', () => {
     expect(failure(() => new WeightStore([one, one] as never, 'v0')).message).toMatch(/name is used twice/);
   });
 
-  it('is read as YAML or JSON, and an unreadable one is named', async () => {
+  it('is read as YAML or JSON, and the error names an unreadable file', async () => {
     const path = join(tmpdir(), `floe-scenario-${process.pid}.json`);
     await writeFile(path, JSON.stringify(withReply([{ think: 3 }])));
     const scenarios = await loadScenarios(['examples/scenarios/failing-test.yaml', path]);
@@ -101,7 +101,7 @@ describe('the weight store', () => {
     'f',
   );
 
-  it('puts overrides over the current logits and can go back', () => {
+  it('applies overrides to the current logits and restores an earlier version', () => {
     const store = new WeightStore(scenarios, 'v0');
     store.update('v1', { s: { c: [3, 2] } });
     expect(store.current.logits).toEqual({ s: { c: [3, 2] } });

@@ -1,15 +1,15 @@
 import { describe, expect, it } from 'vitest';
-import { ROUTED_LAYERS, ROUTED_TOP_K, routedRows } from '../../src/sim/routed-experts.ts';
-import { bundledVocabulary } from '../../src/sim/vocabulary.ts';
-import { entryOf, type Generated, generate, promptOf, start, stream } from './sglang-client.ts';
-import { post } from './sse.ts';
+import { ROUTED_LAYERS, ROUTED_TOP_K, routedRows } from '../../../src/sim/routed-experts.ts';
+import { bundledVocabulary } from '../../../src/sim/vocabulary.ts';
+import { post } from '../sse.ts';
+import { entryOf, type Generated, generate, promptOf, start, stream } from './client.ts';
 
 const vocabulary = bundledVocabulary();
 const { imEnd } = vocabulary.special;
 const long = { max_new_tokens: 200, sampling_seed: 5 };
 
 describe('/generate', () => {
-  it('sends what the ledger holds, and the oracle agrees', async () => {
+  it("sends the ledger's content, which the oracle confirms", async () => {
     const sim = await start();
     const ids = await promptOf(sim);
     const reply = await generate(
@@ -48,14 +48,14 @@ describe('/generate', () => {
     for (const [index, top] of (meta.output_top_logprobs ?? []).entries()) {
       expect(top[0]?.[0]).toBeGreaterThanOrEqual(meta.output_token_logprobs?.[index]?.[0] ?? 0);
     }
-    const wanted = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
+    const expected = sim.oracle(entry.prompt_ids, entry.response_ids, entry.version_spans, entry.params);
     entry.processed_logprobs.forEach((logprob, index) => {
-      expect(logprob).toBeCloseTo(wanted.processed[index] as number, 9);
+      expect(logprob).toBeCloseTo(expected.processed[index] as number, 9);
     });
     expect(reply.text).toBe(vocabulary.decode(entry.response_ids, { skipSpecial: true }));
   });
 
-  it('reports raw logprobs when told to', async () => {
+  it('reports raw logprobs in the raw_logprobs mode', async () => {
     const sim = await start({ logprobsMode: 'raw_logprobs' });
     const input_ids = await promptOf(sim);
     const sampling_params = { ...long, temperature: 0.5 };
@@ -65,7 +65,7 @@ describe('/generate', () => {
     expect(entry.raw_logprobs).not.toEqual(entry.processed_logprobs);
   });
 
-  it('takes a text, and says no logprobs unless asked for them', async () => {
+  it('accepts text and sends logprobs only on request', async () => {
     const sim = await start();
     const reply = await generate(sim, { text: 'failing test', rid: 'a', sampling_params: { max_new_tokens: 3 } });
     const entry = entryOf(sim, 'a');
@@ -76,7 +76,7 @@ describe('/generate', () => {
     expect(reply.meta_info.finish_reason).toEqual({ type: 'length', length: 3 });
   });
 
-  it("leaves the model's sampling defaults alone, and bounds a reply at 128 tokens", async () => {
+  it("ignores the model's sampling defaults and limits a reply to 128 tokens", async () => {
     const sim = await start({ generationConfig: { temperature: 0.6, top_k: 20 } });
     await generate(sim, { text: 'failing test', rid: 'a' });
     expect(entryOf(sim, 'a').params).toMatchObject({ temperature: 1, topK: 0, maxTokens: 128 });
@@ -89,21 +89,21 @@ describe('/generate', () => {
   it('gives the same reply to the same seed', async () => {
     const sim = await start();
     const input_ids = await promptOf(sim);
-    const ask = (seed: number): Promise<Generated> =>
+    const postOk = (seed: number): Promise<Generated> =>
       generate(sim, { input_ids, sampling_params: { ...long, sampling_seed: seed } });
-    expect((await ask(7)).output_ids).toEqual((await ask(7)).output_ids);
-    expect((await ask(7)).output_ids).not.toEqual((await ask(8)).output_ids);
+    expect((await postOk(7)).output_ids).toEqual((await postOk(7)).output_ids);
+    expect((await postOk(7)).output_ids).not.toEqual((await postOk(8)).output_ids);
   });
 
   it('shows the end of a reply only when it is neither trimmed nor skipped', async () => {
     const sim = await start({ scenarios: [{ name: 'one', rules: [{ reply: [{ text: 'one two three' }] }] }] });
-    const ask = async (sampling: object): Promise<string> =>
+    const postOk = async (sampling: object): Promise<string> =>
       (await generate(sim, { text: 'hi', sampling_params: sampling })).text;
-    expect(await ask({})).toBe('one two three');
-    expect(await ask({ no_stop_trim: true })).toBe('one two three');
-    expect(await ask({ no_stop_trim: true, skip_special_tokens: false })).toBe('one two three<|im_end|>');
-    expect(await ask({ stop: [' three'] })).toBe('one two');
-    expect(await ask({ stop: ' three', no_stop_trim: true })).toBe('one two three');
+    expect(await postOk({})).toBe('one two three');
+    expect(await postOk({ no_stop_trim: true })).toBe('one two three');
+    expect(await postOk({ no_stop_trim: true, skip_special_tokens: false })).toBe('one two three<|im_end|>');
+    expect(await postOk({ stop: [' three'] })).toBe('one two');
+    expect(await postOk({ stop: ' three', no_stop_trim: true })).toBe('one two three');
     const [first = 0] = vocabulary.encode('one two three');
     const stopped = await generate(sim, { text: 'hi', sampling_params: { stop_token_ids: [first] } });
     expect(stopped.meta_info.finish_reason).toEqual({ type: 'stop', matched: first });
@@ -112,7 +112,7 @@ describe('/generate', () => {
     expect(endless.meta_info.finish_reason).toEqual({ type: 'length', length: 20 });
   });
 
-  it('tells a matched stop string and keeps all ids of it', async () => {
+  it('reports a matched stop string and keeps all of its ids', async () => {
     const sim = await start({ scenarios: [{ name: 'one', rules: [{ reply: [{ text: 'one two three' }] }] }] });
     const reply = await generate(sim, { text: 'hi', rid: 'a', sampling_params: { stop: ['two'] } });
     expect(reply.meta_info.finish_reason).toEqual({ type: 'stop', matched: 'two' });
@@ -121,7 +121,7 @@ describe('/generate', () => {
     expect(vocabulary.decode(reply.output_ids ?? [])).toContain('two');
   });
 
-  it('names the text of tokens when asked, and of the prompt its last one', async () => {
+  it("sends the text of tokens on request, including the prompt's last one", async () => {
     const sim = await start();
     const input_ids = vocabulary.encode('failing test');
     const reply = await generate(sim, {
@@ -136,11 +136,11 @@ describe('/generate', () => {
     expect(texts).toEqual(reply.output_ids?.map((id) => [id, vocabulary.decode([id])]));
   });
 
-  it('tells routed experts as bare int32 numbers, from the position asked for', async () => {
+  it('sends routed experts as bare int32 numbers from the requested position on', async () => {
     const sim = await start({ routedExperts: true });
     const input_ids = await promptOf(sim);
-    const ask = { input_ids, rid: 'a', return_routed_experts: true, routed_experts_start_len: input_ids.length };
-    const reply = await generate(sim, ask);
+    const postOk = { input_ids, rid: 'a', return_routed_experts: true, routed_experts_start_len: input_ids.length };
+    const reply = await generate(sim, postOk);
     const entry = entryOf(sim, 'a');
     const data = Buffer.from(reply.meta_info.routed_experts ?? '', 'base64');
     const { rows, values } = routedRows(entry, input_ids.length);
@@ -149,10 +149,10 @@ describe('/generate', () => {
     expect(values.map((_, index) => data.readInt32LE(4 * index))).toEqual(values);
     expect((await generate(sim, { input_ids })).meta_info.routed_experts).toBeUndefined();
     const plain = await start();
-    expect((await generate(plain, ask)).meta_info.routed_experts).toBeUndefined();
+    expect((await generate(plain, postOk)).meta_info.routed_experts).toBeUndefined();
   });
 
-  it('finds an earlier prompt in its cache, unless salt or key differ', async () => {
+  it('finds an earlier prompt in its cache unless salt or key differ', async () => {
     const sim = await start();
     const input_ids = await promptOf(sim);
     const cached = async (more: object): Promise<number> =>
@@ -164,7 +164,7 @@ describe('/generate', () => {
     expect(await cached({ cache_salt: 'v1', extra_key: 'lora' })).toBe(0);
   });
 
-  it('samples only replies that a schema allows', async () => {
+  it('samples only replies that satisfy a schema', async () => {
     const rule = {
       reply: [{ choice: { id: 'c', options: [{ reply: [{ text: '{"a":1}' }] }, { reply: [{ text: 'no' }] }] } }],
     };
@@ -187,7 +187,7 @@ describe('/generate', () => {
 
 describe('streams of /generate', () => {
   for (const incrementalStreaming of [false, true]) {
-    it(`are ${incrementalStreaming ? 'news alone with' : 'cumulative without'} incremental streaming`, async () => {
+    it(`are ${incrementalStreaming ? 'incremental with' : 'cumulative without'} incremental streaming`, async () => {
       const sim = await start({ incrementalStreaming, streamInterval: 3 });
       const input_ids = await promptOf(sim);
       const body = { input_ids, return_logprob: true, return_prompt_token_ids: true, sampling_params: long };
@@ -224,7 +224,7 @@ describe('streams of /generate', () => {
   }
 });
 
-describe('what /generate refuses', () => {
+describe('refusals of /generate', () => {
   const refusals: readonly [what: string, body: object, words: string][] = [
     ['neither text nor ids', {}, 'Either text or input_ids'],
     ['both text and ids', { text: 'a', input_ids: [1] }, 'Either text or input_ids'],
@@ -234,8 +234,8 @@ describe('what /generate refuses', () => {
     ['several replies', { text: 'a', sampling_params: { n: 2 } }, 'sampling_params.n'],
     ['a sampling parameter that it does not know', { text: 'a', sampling_params: { max_tokens: 3 } }, 'max_tokens'],
     ['logprobs of the prompt', { text: 'some words', return_logprob: true, logprob_start_len: 0 }, 'logprob_start_len'],
-    ['what a script cannot obey', { text: 'a', lora_path: 'x' }, 'lora_path'],
-    ['a schema that is no JSON', { text: 'a', sampling_params: { json_schema: '{' } }, 'json_schema'],
+    ['a field that a scripted policy cannot honour', { text: 'a', lora_path: 'x' }, 'lora_path'],
+    ['a schema that is not valid JSON', { text: 'a', sampling_params: { json_schema: '{' } }, 'json_schema'],
   ];
   for (const [what, body, words] of refusals) {
     it(what, async () => {
@@ -248,7 +248,7 @@ describe('what /generate refuses', () => {
     });
   }
 
-  it('a prompt beyond the context, in its own words; a stream says so within', async () => {
+  it('a prompt that exceeds the context length, which a stream reports in an event', async () => {
     const sim = await start({ maxModelLen: 32 });
     const input_ids = new Array<number>(32).fill(5);
     const response = await post(`${sim.url}/generate`, { input_ids });
@@ -261,7 +261,7 @@ describe('what /generate refuses', () => {
     expect(await tooMany.text()).toContain('a total of 33 tokens');
   });
 
-  it('fields that it does not know, when it is strict; else it ignores them', async () => {
+  it('unknown fields on a strict server, while another server ignores them', async () => {
     const strict = await start({ strict: true });
     const body = { text: 'a', return_token_ids: true };
     const response = await post(`${strict.url}/generate`, body);

@@ -1,8 +1,8 @@
 import { afterEach, expect } from 'vitest';
-import type { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { loadScenarios, type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
-import type { LedgerEntry } from '../../src/sim/ledger.ts';
-import { post } from './sse.ts';
+import type { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { loadScenarios, type SimOptions, type SimServer, startSim } from '../../../src/sim/index.ts';
+import type { LedgerEntry } from '../../../src/sim/ledger.ts';
+import { post } from '../sse.ts';
 
 export const tools = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object' } } }];
 export const user = { role: 'user', content: 'Please repair the failing test.' };
@@ -74,7 +74,7 @@ export type ChatReply = {
 
 const running: SimServer[] = [];
 
-/** A server with SGLang's face, closed after the test. */
+/** Starts a simulated SGLang server that is closed after the test. */
 export async function start(options: SimOptions = {}): Promise<SimServer> {
   const scenarios = options.scenarios ?? (await loadScenarios(['examples/scenarios/failing-test.yaml']));
   const sim = await startSim({ face: 'sglang', ...options, scenarios });
@@ -86,8 +86,13 @@ afterEach(async () => {
   for (const sim of running.splice(0)) await sim.close();
 });
 
-/** A reply that must be a 200. */
-export async function ask<T>(sim: SimServer, path: string, body: object, headers?: Record<string, string>): Promise<T> {
+/** Posts a request and returns its reply, which must have status 200. */
+export async function postOk<T>(
+  sim: SimServer,
+  path: string,
+  body: object,
+  headers?: Record<string, string>,
+): Promise<T> {
   const response = await post(`${sim.url}${path}`, body, headers);
   const text = await response.text();
   expect(response.status, text).toBe(200);
@@ -95,19 +100,19 @@ export async function ask<T>(sim: SimServer, path: string, body: object, headers
 }
 
 export function generate(sim: SimServer, body: object, headers?: Record<string, string>): Promise<Generated> {
-  return ask<Generated>(sim, '/generate', body, headers);
+  return postOk<Generated>(sim, '/generate', body, headers);
 }
 
 export function chat(sim: SimServer, body: object, headers?: Record<string, string>): Promise<ChatReply> {
-  return ask<ChatReply>(sim, '/v1/chat/completions', { messages: [user], tools, ...body }, headers);
+  return postOk<ChatReply>(sim, '/v1/chat/completions', { messages: [user], tools, ...body }, headers);
 }
 
-/** Ids of the conversation that {@link chat} asks by default. */
+/** Prompt ids of the conversation that {@link chat} sends by default. */
 export async function promptOf(sim: SimServer, body: object = { messages: [user], tools }): Promise<number[]> {
-  return (await ask<{ tokens: number[] }>(sim, '/tokenize', body)).tokens;
+  return (await postOk<{ tokens: number[] }>(sim, '/tokenize', body)).tokens;
 }
 
-/** The events of a stream that ends as it should. */
+/** The events of a stream, which must end with `[DONE]`. */
 export async function stream<T>(
   sim: SimServer,
   path: string,
@@ -131,7 +136,7 @@ export function eventsOf<T>(text: string): T[] {
     .map((line) => JSON.parse(line.replace(/^data: /, '')));
 }
 
-/** What a client sees of a chat's stream. */
+/** The message that a client assembles from a chat stream. */
 export type Streamed = {
   readonly content: string;
   readonly reasoning: string;
@@ -159,14 +164,14 @@ export function assembled(chunks: readonly ChatReply[]): Streamed {
   };
 }
 
-/** The ledger's only entry of a call. */
+/** The only ledger entry of a call. */
 export function entryOf(sim: SimServer, requestId: string): LedgerEntry {
   const entries = sim.ledger.entries({ requestId });
   expect(entries).toHaveLength(1);
   return entries[0] as LedgerEntry;
 }
 
-/** Lets time pass, a token's worth at a go, until `done` holds. */
+/** Advances virtual time token by token until `done` returns true. */
 export async function passTime(clock: VirtualClock, done: () => boolean): Promise<void> {
   while (!done()) {
     clock.advance(10);
@@ -174,7 +179,7 @@ export async function passTime(clock: VirtualClock, done: () => boolean): Promis
   }
 }
 
-/** Lets other connections have their turn until `done` holds. */
+/** Yields to the event loop until `done` returns true. */
 export async function until(done: () => boolean): Promise<void> {
   while (!done()) await nextTurn();
 }
@@ -183,7 +188,7 @@ function nextTurn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }
 
-/** A stream being read while the test goes on. */
+/** A stream that is read while the test continues. */
 export class LiveStream<T> {
   text = '';
   ended = false;
