@@ -6,6 +6,18 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'installs the optional tools that some tests need: an S3 server, Helm, validators',
     load: () => import('./services/main.ts'),
   },
+  crash: {
+    summary: 'kills the service before its n-th write, sync or send for every n, and at random moments',
+    load: () => import('./faults/crash.ts'),
+  },
+  faults: {
+    summary: 'pauses, cuts off, starves and misleads a running service, over SQLite and PostgreSQL',
+    load: () => import('./faults/main.ts'),
+  },
+  soak: {
+    summary: 'runs an hour of mixed load with faults and checks memory and files for leaks',
+    load: () => import('./faults/soak.ts'),
+  },
   simulate: {
     summary: 'simulates clusters on a virtual clock under seeded faults and checks every promise',
     load: () => import('./control-plane/main.ts'),

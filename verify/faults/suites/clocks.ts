@@ -1,15 +1,18 @@
-// S7: the wall clock jumps by an hour or two days, both ways, under server and gateways, and across restarts.
 import { access, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { underTraffic } from '../traffic.mjs';
+import { sleep, systemClock } from '../../../src/core/clock.ts';
+import { pick, underTraffic } from '../traffic.ts';
+import type { Suite } from './suite.ts';
 
 const LIBRARY = '/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1';
-const HOUR = 3600;
-const JUMPS = [HOUR, -HOUR, 48 * HOUR, -48 * HOUR, 0];
+const HOUR_S = 3600;
+const JUMPS_S = [HOUR_S, -HOUR_S, 48 * HOUR_S, -48 * HOUR_S, 0];
+/** The server is restarted after this many jumps. */
+const RESTART_INTERVAL = 5;
 
-export const clocks = {
+/** S7: the wall clock of server and gateways jumps by an hour or two days, both ways, also across restarts. */
+export const clocks: Suite = {
   id: 'S7',
   title: 'wall clocks that jump end no lease and lose no order',
   runs: { full: 50, quick: 5 },
@@ -30,19 +33,19 @@ export const clocks = {
     };
     try {
       const options = { random, postgres, env, gateways: 2, feeder: { outstanding: 20, pauseSeconds: 0.5 } };
-      return await underTraffic(options, async (world, trainer) => {
-        for (let i = 0; i < runs; i++) {
-          const jump = JUMPS[Math.floor(random() * JUMPS.length)];
+      return await underTraffic(options, async (service, trainer) => {
+        for (let i = 1; i <= runs; i++) {
+          const jump = pick(random, JUMPS_S);
           await writeFile(file, `${jump < 0 ? '-' : '+'}${Math.abs(jump)}`);
-          await sleep(1_500);
-          if (i % 5 === 4) {
-            await world.servers[0].kill();
-            await world.startServer(0);
+          await sleep(systemClock, 1_500);
+          if (i % RESTART_INTERVAL === 0) {
+            await service.child('server', 0).kill();
+            await service.startServer(0);
           }
         }
         await writeFile(file, '+0');
-        const counters = await trainer.insist((client) => client.status()).then((status) => status.counters);
-        // Nobody was silent: a lease that ran out was ended by the wall clock.
+        const { counters } = await trainer.untilServed((client) => client.status());
+        // Every node kept sending heartbeats: a lease that expired was ended by the wall clock.
         return { runs, note: `${counters.leases_expired} leases expired` };
       });
     } finally {

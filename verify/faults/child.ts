@@ -1,0 +1,156 @@
+// Child processes that are meant to be killed. Only processes started here, and their descendants, are ever signalled, by pid.
+import { type ChildProcessByStdio, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readdirSync, readFileSync } from 'node:fs';
+import { createInterface, type Interface } from 'node:readline';
+import type { Readable } from 'node:stream';
+import { systemClock } from '../../src/core/clock.ts';
+
+/** How much of a child's standard error is kept for messages, in characters. */
+const KEPT_ERROR_CHARS = 4_000;
+/** A child that does not end within this time after SIGTERM is killed. */
+const STOP_GRACE_MS = 15_000;
+
+type Exit = { readonly code: number | null; readonly signal: NodeJS.Signals | null };
+
+const running = new Set<Child>();
+
+// However this program ends, the processes that it started end with it.
+process.on('exit', () => {
+  for (const child of running) killPid(child.target);
+});
+for (const [name, number] of Object.entries({ SIGHUP: 1, SIGINT: 2, SIGTERM: 15 })) {
+  process.once(name, () => process.exit(128 + number));
+}
+
+export class Child {
+  /** Settles when the process has ended. */
+  readonly exited: Promise<Exit>;
+  /** Standard output by lines. */
+  readonly lines: Interface;
+  /** It has printed its first line, which says that it serves. */
+  isReady = false;
+  /** A restart of it is under way. */
+  isRestarting = false;
+  private readonly process: ChildProcessByStdio<null, Readable, Readable>;
+  private readonly command: readonly string[];
+  private stderr = '';
+
+  constructor(
+    command: readonly string[],
+    { env = {} }: { readonly env?: Readonly<Record<string, string>> | undefined } = {},
+  ) {
+    const [program = '', ...args] = command;
+    this.command = command;
+    this.process = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } });
+    this.process.stderr.on('data', (chunk: Buffer) => {
+      this.stderr = `${this.stderr}${chunk}`.slice(-KEPT_ERROR_CHARS);
+    });
+    this.lines = createInterface({ input: this.process.stdout });
+    this.exited = once(this.process, 'exit').then(([code, signal]) => {
+      running.delete(this);
+      return { code, signal };
+    });
+    running.add(this);
+  }
+
+  get pid(): number {
+    if (this.process.pid === undefined) throw new Error(`${this.command[0]} could not be started`);
+    return this.process.pid;
+  }
+
+  get isRunning(): boolean {
+    return this.process.exitCode === null && this.process.signalCode === null;
+  }
+
+  get wasKilled(): boolean {
+    return this.process.signalCode === 'SIGKILL';
+  }
+
+  /** The last characters of its standard error. */
+  get errors(): string {
+    return this.stderr;
+  }
+
+  /** Resolves to true when it prints its first line, false when it ends before that. */
+  async becameReady(): Promise<boolean> {
+    const line = once(this.lines, 'line').then(() => {
+      this.isReady = true;
+      return true;
+    });
+    return Promise.race([line, this.exited.then(() => false)]);
+  }
+
+  signal(name: NodeJS.Signals): void {
+    if (this.isRunning) this.process.kill(name);
+  }
+
+  /** The pid of the process itself; under strace that is the process that strace runs. */
+  get target(): number {
+    return this.command[0] === 'strace' ? (childrenOf(this.pid)[0] ?? this.pid) : this.pid;
+  }
+
+  async kill(): Promise<void> {
+    if (this.isRunning) killPid(this.target);
+    await this.exited;
+  }
+
+  async stop(): Promise<void> {
+    if (this.isRunning) {
+      killPid(this.target, 'SIGCONT');
+      killPid(this.target, 'SIGTERM');
+    }
+    const cancelKill = systemClock.schedule(STOP_GRACE_MS, () => {
+      if (this.isRunning) killPid(this.target);
+    });
+    await this.exited;
+    cancelKill();
+  }
+}
+
+/** Kills every child that is still running. */
+export async function killAll(): Promise<void> {
+  await Promise.all([...running].map((child) => child.kill()));
+}
+
+/** Pids of processes other than this one whose environment or command line contains `marker`. */
+export function processesWith(marker: string): number[] {
+  return readdirSync('/proc')
+    .map(Number)
+    .filter((pid) => pid > 0 && pid !== process.pid)
+    .filter((pid) =>
+      ['environ', 'cmdline'].some((file) => {
+        try {
+          return readFileSync(`/proc/${pid}/${file}`, 'latin1').includes(marker);
+        } catch {
+          // The process has ended, or belongs to another user.
+          return false;
+        }
+      }),
+    );
+}
+
+/** Pids of the direct children of a process; none when it has ended. */
+export function childrenOf(pid: number): number[] {
+  try {
+    return readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ').filter(Boolean).map(Number);
+  } catch {
+    return [];
+  }
+}
+
+/** Resident memory of a process, in KiB. Throws an Error when it has ended. */
+export function residentKb(pid: number): number {
+  const [, text] = /VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
+  if (text === undefined) throw new Error(`process ${pid} has no resident memory: it has ended`);
+  return Number(text);
+}
+
+/** Signals a process that descends from one started here; false when it has already ended. */
+export function killPid(pid: number, name: NodeJS.Signals = 'SIGKILL'): boolean {
+  try {
+    return process.kill(pid, name);
+  } catch {
+    return false;
+  }
+}

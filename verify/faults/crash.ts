@@ -1,0 +1,305 @@
+// `npm run verify -- crash`: the service is killed before its n-th write, sync or send for every n, and at random moments, over SQLite and
+// PostgreSQL. Options: --points N (kill points, default 400 a store), --kills N (1000), --sessions N (5000), --store sqlite|postgres,
+// --seed N, --quick (40 points, 40 kills, 200 sessions), --json.
+import { parseArgs } from 'node:util';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import { asFloeError } from '../../src/core/errors.ts';
+import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
+import { type Child, childrenOf, killAll, killPid } from './child.ts';
+import { CALL_CLASSES, type CallClass, countCalls, killAt, logCalls, spread, withLog } from './kill-points.ts';
+import { Progress } from './progress.ts';
+import { type ProcessKind, Service, type Verdict, type Wrap } from './service.ts';
+import {
+  complaints,
+  Feeder,
+  FINDING_KINDS,
+  type FindingKind,
+  pick,
+  randomIndex,
+  seededRandom,
+  untilCalledBack,
+} from './traffic.ts';
+import { type Trainer, until } from './trainer.ts';
+
+const { values: options } = parseArgs({
+  options: {
+    points: { type: 'string' },
+    kills: { type: 'string' },
+    sessions: { type: 'string' },
+    store: { type: 'string', multiple: true, default: ['sqlite', 'postgres'] },
+    seed: { type: 'string', default: '1' },
+    quick: { type: 'boolean', default: false },
+    json: { type: 'boolean', default: false },
+  },
+});
+const POINTS = Number(options.points ?? (options.quick ? 40 : 400));
+const KILLS = Number(options.kills ?? (options.quick ? 40 : 1_000));
+const SESSIONS = Number(options.sessions ?? (options.quick ? 200 : 5_000));
+/** Sessions of the scenario whose system calls are counted. */
+const SCENARIO_SESSIONS = 20;
+/** After this many points all processes run untraced for a while, so that sessions can finish. */
+const REVIVE_INTERVAL = 25;
+/** A point that the traffic does not reach within this time is not counted. */
+const REACH_MS = 8_000;
+/** How far the share of kills may be ahead of the share of finished sessions. */
+const MAX_KILL_LEAD = 0.05;
+/** How long everything may take to end once no process is killed any more. */
+const SETTLE_MS = 60_000;
+/** What a tested process does when its spawn helper was killed: a supervisor replaces it after this time. */
+const SUPERVISOR_MS = 300;
+
+type Counts = Readonly<Record<FindingKind, number>>;
+type StoreReport = Counts & {
+  readonly points: number;
+  readonly kills: number;
+  readonly sessions: number;
+  readonly slowest_recovery_s: number;
+  readonly throughput_under_kills: number;
+};
+
+const random = seededRandom(Number(options.seed));
+const progress = new Progress();
+
+async function main(): Promise<void> {
+  const stores: Record<string, StoreReport | null> = {};
+  for (const store of options.store) stores[store] = await crashStore(store);
+  const findings = Object.values(stores).flatMap((one) => (one === null ? [] : FINDING_KINDS.map((kind) => one[kind])));
+  if (options.json) console.log(JSON.stringify({ stores }));
+  process.exitCode = findings.some((count) => count > 0) ? 1 : 0;
+}
+
+/** `null` when the store is skipped. */
+async function crashStore(store: string): Promise<StoreReport | null> {
+  const why = store === 'postgres' ? whyNoPostgres() : null;
+  if (why !== null) {
+    progress.print(`crash postgres: skipped: ${why}`);
+    return null;
+  }
+  const postgres = store === 'postgres' ? await startPostgres() : null;
+  try {
+    const points = await killAtEveryPoint(store, postgres);
+    const storm = await killAtRandom(store, postgres);
+    const sum = (kind: FindingKind): number => points.tally.counts[kind] + storm.tally.counts[kind];
+    const slowestMs = Math.max(points.tally.slowestMs, storm.tally.slowestMs);
+    const report = {
+      points: points.points,
+      kills: storm.kills,
+      sessions: points.sessions + storm.sessions,
+      lost: sum('lost'),
+      duplicated: sum('duplicated'),
+      leaked: sum('leaked'),
+      wrong: sum('wrong'),
+      slowest_recovery_s: Number((slowestMs / 1000).toFixed(2)),
+      throughput_under_kills: storm.throughput,
+    };
+    progress.print(
+      `crash ${store}: points ${report.points}, kills ${report.kills}, sessions ${report.sessions}, lost ${report.lost}, duplicated ${report.duplicated}, leaked ${report.leaked}, wrong ${report.wrong}, slowest recovery ${report.slowest_recovery_s} s`,
+    );
+    return report;
+  } finally {
+    await postgres?.stop();
+  }
+}
+
+/** Counts broken promises and prints each once. */
+class Tally {
+  readonly counts: Record<FindingKind, number> = { lost: 0, duplicated: 0, leaked: 0, wrong: 0 };
+  slowestMs = 0;
+  private readonly printed = new Set<string>();
+
+  add(verdict: Verdict, part: string): void {
+    for (const { kind, text } of complaints(verdict)) {
+      if (this.printed.has(text)) continue;
+      this.printed.add(text);
+      this.counts[kind]++;
+      progress.print(`  ${part}: ${text}`);
+    }
+    this.slowestMs = Math.max(this.slowestMs, verdict.slowestRecoveryMs);
+  }
+}
+
+type KillPoint = { readonly kind: ProcessKind; readonly calls: CallClass; readonly n: number };
+
+/** S1: every kill point of server and gateway in turn, under steady traffic. */
+async function killAtEveryPoint(
+  store: string,
+  postgres: PostgresCluster | null,
+): Promise<{ readonly tally: Tally; readonly points: number; readonly sessions: number }> {
+  const service = await Service.start({ servers: 1, gateways: 2, postgres });
+  const tally = new Tally();
+  try {
+    const trainer = service.trainer();
+    const callbackUrl = await trainer.listen();
+    void trainer.read();
+    const feeder = new Feeder(service, trainer, random, callbackUrl);
+    const feeding = feeder.run();
+    const plan = await planPoints(store, service, trainer);
+    let points = 0;
+    for (const [i, point] of plan.entries()) {
+      if (await killOnce(service, point)) points++;
+      const where = `${point.kind}, ${point.calls} ${point.n}`;
+      progress.show(`${store}: kill point ${i + 1} of ${plan.length} (${where}), ${trainer.results.size} sessions`);
+      if (i % REVIVE_INTERVAL === REVIVE_INTERVAL - 1) await revive(service);
+    }
+    await revive(service);
+    feeder.stop();
+    await feeding;
+    await trainer.untilSettled(SETTLE_MS);
+    await untilCalledBack(trainer);
+    tally.add(await service.verdict(), 'kill points');
+    trainer.stop();
+    return { tally, points, sessions: trainer.results.size };
+  } finally {
+    await service.close();
+  }
+}
+
+async function planPoints(store: string, service: Service, trainer: Trainer): Promise<KillPoint[]> {
+  const plan: KillPoint[] = [];
+  for (const kind of ['server', 'gateway'] as const) {
+    for (const calls of ['sync', 'send'] as const) {
+      const last = await countScenarioCalls(service, kind, calls, trainer);
+      const names = CALL_CLASSES[calls].join(', ');
+      progress.print(`  ${store}: ${kind} makes ${last} ${calls} calls (${names}) in the scenario`);
+      for (const n of spread(last, Math.ceil(POINTS / 4))) plan.push({ kind, calls, n });
+    }
+  }
+  return plan;
+}
+
+/** How many calls of a class one thread of the process makes while the scenario's sessions run. */
+async function countScenarioCalls(
+  service: Service,
+  kind: ProcessKind,
+  calls: CallClass,
+  trainer: Trainer,
+): Promise<number> {
+  return withLog(async (log) => {
+    await restart(service, kind, (command) => logCalls(command, calls, log));
+    const enough = trainer.results.size + SCENARIO_SESSIONS;
+    await until(() => trainer.results.size >= enough, SETTLE_MS);
+    await service.child(kind, 0).stop();
+    const count = await countCalls(log);
+    await restart(service, kind);
+    return count;
+  });
+}
+
+/** Whether the process reached the point and was killed there. */
+async function killOnce(service: Service, { kind, calls, n }: KillPoint): Promise<boolean> {
+  // A starting gateway waits for a server, which the last point may have killed.
+  if (kind === 'gateway' && !service.child('server', 0).isRunning) await service.startServer(0);
+  const child = await restart(service, kind, (command) => killAt(command, calls, n));
+  if (child === null) return true;
+  return Promise.race([child.exited.then(() => true), sleep(systemClock, REACH_MS).then(() => false)]);
+}
+
+async function restart(service: Service, kind: ProcessKind, wrap?: Wrap): Promise<Child | null> {
+  await service.child(kind, 0).kill();
+  return service.start(kind, 0, wrap);
+}
+
+/** Restarts server and gateway without strace. */
+async function revive(service: Service): Promise<void> {
+  for (const kind of ['server', 'gateway'] as const) await restart(service, kind);
+}
+
+/** S2: random kills of servers, gateways, spawn helpers and agents while sessions run. */
+async function killAtRandom(
+  store: string,
+  postgres: PostgresCluster | null,
+): Promise<{
+  readonly tally: Tally;
+  readonly kills: number;
+  readonly sessions: number;
+  readonly throughput: number;
+}> {
+  const service = await Service.start({ servers: postgres === null ? 1 : 2, gateways: 3, postgres });
+  const tally = new Tally();
+  try {
+    const trainer = service.trainer();
+    const callbackUrl = await trainer.listen();
+    void trainer.read();
+    const feeder = new Feeder(service, trainer, random, callbackUrl, { outstanding: 60, pauseSeconds: 0.5 });
+    const calmRate = await calmThroughput(trainer, feeder);
+    const startedMs = systemClock.monotonicMs();
+    const before = trainer.results.size;
+    const feeding = feeder.run(SESSIONS);
+    const restarts = new Set<Promise<void>>();
+    let kills = 0;
+    while (kills < KILLS || feeder.submitted < SESSIONS) {
+      // Kills are spread over all sessions, however slow the machine is: without a limit they would leave no time to work.
+      const isAhead = kills / KILLS > (trainer.results.size - before) / SESSIONS + MAX_KILL_LEAD;
+      if (!isAhead && (await killSomething(service, trainer, restarts))) kills++;
+      progress.show(`${store}: ${kills} of ${KILLS} random kills, ${trainer.results.size} of ${SESSIONS} sessions`);
+      if (feeder.submitted >= SESSIONS && kills < KILLS) await feeder.run(feeder.submitted + 50);
+      await sleep(systemClock, 200 + random() * 600);
+    }
+    await Promise.all(restarts);
+    feeder.stop();
+    await feeding;
+    const rate = (trainer.results.size - before) / ((systemClock.monotonicMs() - startedMs) / 1000);
+    await trainer.untilSettled(SETTLE_MS);
+    await untilCalledBack(trainer);
+    tally.add(await service.verdict(), 'random kills');
+    return { tally, kills, sessions: trainer.results.size, throughput: Number((rate / calmRate).toFixed(2)) };
+  } finally {
+    await service.close();
+  }
+}
+
+/** Sessions per second without faults, over a short run of the same traffic. */
+async function calmThroughput(trainer: Trainer, feeder: Feeder): Promise<number> {
+  const startedMs = systemClock.monotonicMs();
+  await feeder.run(Math.min(200, Math.ceil(SESSIONS / 10)));
+  await trainer.untilSettled(SETTLE_MS);
+  return trainer.results.size / ((systemClock.monotonicMs() - startedMs) / 1000);
+}
+
+/** Whether a process was killed. */
+async function killSomething(service: Service, trainer: Trainer, restarts: Set<Promise<void>>): Promise<boolean> {
+  const choice = random();
+  const kill = (kind: ProcessKind, index: number, delayMs = 0): Promise<boolean> =>
+    killAndRestart(service, trainer, restarts, kind, index, delayMs);
+  if (choice < 0.25) return kill('server', randomIndex(random, service.servers.length));
+  const index = randomIndex(random, service.gateways.length);
+  if (choice < 0.55) return kill('gateway', index);
+  if (choice < 0.65) {
+    const gateway = service.child('gateway', index);
+    // A gateway that loses its helper while it starts ends with an error, as it should.
+    const [helper] = gateway.isRunning && gateway.isReady ? childrenOf(gateway.pid) : [];
+    if (helper === undefined || !killPid(helper)) return false;
+    // A node without its spawn helper cannot work.
+    return kill('gateway', index, SUPERVISOR_MS);
+  }
+  const agents = service.agents();
+  return agents.length > 0 && killPid(pick(random, agents));
+}
+
+/** Kills a process and starts it again in the background; false when it is already down. */
+async function killAndRestart(
+  service: Service,
+  trainer: Trainer,
+  restarts: Set<Promise<void>>,
+  kind: ProcessKind,
+  index: number,
+  delayMs: number,
+): Promise<boolean> {
+  const child = service.child(kind, index);
+  if (!child.isRunning || child.isRestarting) return false;
+  child.isRestarting = true;
+  if (delayMs > 0) await sleep(systemClock, delayMs);
+  await child.kill();
+  const restarted = service
+    .start(kind, index)
+    .catch((error) => trainer.violations.push(`restart of ${kind} ${index}: ${asFloeError(error).message}`))
+    .then(() => void restarts.delete(restarted));
+  restarts.add(restarted);
+  return true;
+}
+
+try {
+  await main();
+} finally {
+  await killAll();
+}

@@ -1,0 +1,15 @@
+// A rollout server as a process of its own, for a fault program to kill, stop or starve.
+// argv: JSON of { dir, database, blobs, config }. Prints {"url"} once it serves.
+import { startServer } from '../../src/cli/stack.ts';
+import { createLogger } from '../../src/observe/log.ts';
+import { reportMemoryOnSignal } from './memory.ts';
+
+const { dir, config, ...storage } = JSON.parse(process.argv[2] ?? '');
+const log = createLogger('floe-server', process.env.FLOE_LOG_LEVEL ?? 'silent');
+const server = await startServer(dir, config, log, [], storage);
+process.stdout.write(`${JSON.stringify({ url: server.url })}\n`);
+reportMemoryOnSignal();
+process.once('SIGTERM', async () => {
+  await server.close();
+  process.exit(0);
+});

@@ -1,0 +1,260 @@
+// The whole service as real processes: the simulated engine in this process, servers and gateways as children that can be killed.
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import type { GatewayConfigInput } from '../../src/gateway/node/config.ts';
+import type { RolloutConfigInput } from '../../src/rollout/config.ts';
+import type { TaskRequestInput } from '../../src/schema/index.ts';
+import { type Ledger, type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
+import type { LedgerCheckOptions } from '../../src/sim/ledger-check.ts';
+import type { PostgresCluster } from '../services/postgres-cluster.ts';
+import { checkLeaks, checkPromises, type Findings } from './checks.ts';
+import { Child, processesWith } from './child.ts';
+import { Trainer } from './trainer.ts';
+
+const SERVER = fileURLToPath(new URL('./server-process.js', import.meta.url));
+const GATEWAY = fileURLToPath(new URL('./gateway-process.js', import.meta.url));
+
+/** Short, so that the end of a node is noticed within a second or two; long compared with a busy machine's scheduling delays. */
+const LEASE_SECONDS = 2;
+/** The simulated engine keeps every reply of a run for the comparison. */
+export const LEDGER_LIMIT = 1_000_000;
+/** A last process of an agent may still write while its directory is removed. */
+const REMOVAL_TRIES = 5;
+const REMOVAL_PAUSE_MS = 200;
+
+const SERVER_CONFIG: RolloutConfigInput = {
+  host: '127.0.0.1',
+  lease_seconds: LEASE_SECONDS,
+  node_timeout_seconds: LEASE_SECONDS,
+  sweep_seconds: 0.2,
+  retry_backoff_seconds: 0.05,
+  retry_backoff_max_seconds: 1,
+  callback_backoff_seconds: 0.1,
+  callback_backoff_max_seconds: 1,
+  shutdown_grace_seconds: 1,
+};
+
+export type ProcessKind = 'server' | 'gateway';
+
+/** May put another program, such as strace, in front of a child's command line. */
+export type Wrap = (command: readonly string[]) => readonly string[];
+
+export type ServiceOptions = {
+  /** Number of gateways; 1 by default. */
+  readonly gateways?: number;
+  /** Number of servers; 1 by default, and always 1 with SQLite. */
+  readonly servers?: number;
+  /** The database server to use; `null` for SQLite. */
+  readonly postgres?: PostgresCluster | null;
+  readonly sim?: SimOptions;
+  /** Overrides for the configuration of the gateway with this index. */
+  readonly gatewayConfig?: (index: number) => Partial<GatewayConfigInput>;
+  /** Folder of the database and the blobs; by default below the service's own folder. */
+  readonly storageDir?: string;
+  /** Environment variables of the children. */
+  readonly env?: Readonly<Record<string, string>>;
+} & LedgerCheckOptions;
+
+/** Findings over all trainers, and the slowest restart. */
+export type Verdict = Findings & {
+  /** Longest time from the start of a process until it served, in milliseconds. */
+  readonly slowestRecoveryMs: number;
+};
+
+export class Service {
+  readonly dir: string;
+  readonly sim: SimServer;
+  /** Ledgers of engines other than `sim`. */
+  readonly extraLedgers: Ledger[] = [];
+  readonly servers: Child[] = [];
+  readonly gateways: Child[] = [];
+  /** Occurs in the environment of every agent of this service, and nowhere else. */
+  readonly mark: string;
+  private readonly options: ServiceOptions;
+  private readonly database: string | null;
+  private readonly ports: number[] = [];
+  private readonly trainers: Trainer[] = [];
+  private readonly recoveriesMs: number[] = [];
+
+  static async start(options: ServiceOptions = {}): Promise<Service> {
+    const dir = await mkdtemp(join(tmpdir(), 'floe-faults-'));
+    const sim = await startSim({ ledgerLimit: LEDGER_LIMIT, ...options.sim });
+    // Each service has its own database: the rows of an earlier one refer to blobs that are gone.
+    const database = (await options.postgres?.createDatabase()) ?? null;
+    const service = new Service(dir, sim, options, database);
+    for (let i = 0; i < (options.servers ?? 1); i++) {
+      service.ports.push(await freePort());
+      await service.startServer(i);
+    }
+    for (let i = 0; i < (options.gateways ?? 1); i++) await service.startGateway(i);
+    return service;
+  }
+
+  private constructor(dir: string, sim: SimServer, options: ServiceOptions, database: string | null) {
+    this.dir = dir;
+    this.sim = sim;
+    this.options = options;
+    this.database = database;
+    this.mark = dir.split('-').at(-1) ?? dir;
+  }
+
+  private get marker(): string {
+    return `FLOE_FAULT_MARK=${this.mark}`;
+  }
+
+  port(index = 0): number {
+    const port = this.ports[index];
+    if (port === undefined) throw new Error(`there is no server ${index}`);
+    return port;
+  }
+
+  url(index = 0): string {
+    return `http://127.0.0.1:${this.port(index)}`;
+  }
+
+  simPort(): number {
+    return Number(new URL(this.sim.url).port);
+  }
+
+  child(kind: ProcessKind, index: number): Child {
+    const child = (kind === 'server' ? this.servers : this.gateways)[index];
+    if (child === undefined) throw new Error(`there is no ${kind} ${index}`);
+    return child;
+  }
+
+  trainer(): Trainer {
+    const trainer = new Trainer(() =>
+      this.url(
+        Math.max(
+          0,
+          this.servers.findIndex((child) => child.isRunning),
+        ),
+      ),
+    );
+    this.trainers.push(trainer);
+    return trainer;
+  }
+
+  /** Starts a process, or starts it again, and waits until it serves; `null` when it was killed before that. */
+  start(kind: ProcessKind, index: number, wrap?: Wrap): Promise<Child | null> {
+    return kind === 'server' ? this.startServer(index, wrap) : this.startGateway(index, wrap);
+  }
+
+  startServer(index: number, wrap?: Wrap): Promise<Child | null> {
+    const folder = this.options.storageDir ?? this.dir;
+    const argument = {
+      dir: join(folder, 'server'),
+      database: this.database,
+      blobs: join(folder, 'blobs'),
+      config: { ...SERVER_CONFIG, port: this.port(index) },
+    };
+    return this.launch('server', index, [SERVER, JSON.stringify(argument)], wrap);
+  }
+
+  startGateway(index: number, wrap?: Wrap): Promise<Child | null> {
+    return this.launch('gateway', index, [GATEWAY, JSON.stringify(this.gatewayConfig(index))], wrap);
+  }
+
+  task({ agent, ...fields }: Partial<TaskRequestInput> = {}): TaskRequestInput {
+    return {
+      instruction: 'Say something.',
+      timeout_seconds: 60,
+      max_attempts: 10,
+      agent: { harness: 'shell', custom_shell: curlAgent(1), env: { FLOE_FAULT_MARK: this.mark }, ...agent },
+      evaluator: { strategy: 'session_completed' },
+      ...fields,
+    };
+  }
+
+  /** Pids of agents and of everything else that sessions started. */
+  agents(): number[] {
+    return processesWith(this.marker);
+  }
+
+  stateDirs(): string[] {
+    return this.gateways.map((_, index) => join(this.dir, `gateway-${index}`));
+  }
+
+  /** Checks every promise of the service to all of its trainers. */
+  async verdict(): Promise<Verdict> {
+    const entries = [this.sim.ledger, ...this.extraLedgers].flatMap((ledger) => ledger.entries());
+    const parts = this.trainers.map((trainer) => checkPromises(trainer, entries, this.options));
+    return {
+      lost: parts.flatMap((part) => part.lost),
+      duplicated: parts.flatMap((part) => part.duplicated),
+      wrong: parts.flatMap((part) => part.wrong),
+      leaked: await checkLeaks(this.marker, this.stateDirs()),
+      slowestRecoveryMs: Math.max(0, ...this.recoveriesMs),
+    };
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.trainers.map((trainer) => trainer.close()));
+    await Promise.all(this.gateways.map((child) => child.stop()));
+    await Promise.all(this.servers.map((child) => child.stop()));
+    await this.sim.close();
+    for (let tries = 0; tries < REMOVAL_TRIES; tries++) {
+      try {
+        await rm(this.dir, { recursive: true, force: true });
+        return;
+      } catch {
+        await sleep(systemClock, REMOVAL_PAUSE_MS);
+      }
+    }
+  }
+
+  private gatewayConfig(index: number): GatewayConfigInput {
+    return {
+      node_id: `node-${index}`,
+      server_url: this.url(index % this.ports.length),
+      state_dir: join(this.dir, `gateway-${index}`),
+      harness_dir: join(this.dir, 'harnesses'),
+      pools: { init: 4, ready: 4, run: 8, postrun: 4 },
+      engines: [{ base_url: this.sim.url }],
+      default_backend: 'local',
+      heartbeat_seconds: 0.5,
+      lease_wait_seconds: 2,
+      ...this.options.gatewayConfig?.(index),
+    };
+  }
+
+  private async launch(kind: ProcessKind, index: number, args: readonly string[], wrap?: Wrap): Promise<Child | null> {
+    const startedMs = systemClock.monotonicMs();
+    const command = [process.execPath, '--expose-gc', ...args];
+    const child = new Child(wrap?.(command) ?? command, {
+      env: { FLOE_HOME: join(this.dir, 'home'), ...this.options.env },
+    });
+    (kind === 'server' ? this.servers : this.gateways)[index] = child;
+    const isUndisturbed = (): boolean => wrap === undefined && this.servers.every((server) => server.isRunning);
+    const wasUndisturbed = isUndisturbed();
+    const isReady = await child.becameReady();
+    if (!isReady && wrap === undefined && !child.wasKilled) {
+      throw new Error(`${kind} ${index} did not start: ${child.errors}`);
+    }
+    // A gateway that starts while a server is down waits for that one too.
+    if (isReady && wasUndisturbed && isUndisturbed()) this.recoveriesMs.push(systemClock.monotonicMs() - startedMs);
+    // Whatever killed it before it was ready starts it again.
+    return isReady ? child : null;
+  }
+}
+
+/** An agent that makes `turns` model calls with curl, which costs a few milliseconds each, after running `before`. */
+export function curlAgent(turns = 1, before = ''): string {
+  const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'Say something.' }] });
+  const call = `curl -sf -m 60 "$OPENAI_BASE_URL/chat/completions" -H "authorization: Bearer $OPENAI_API_KEY" -H 'content-type: application/json' -d '${body}' > /dev/null`;
+  return [before, ...Array.from({ length: turns }, () => call)].filter(Boolean).join(' && ');
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return port;
+}

@@ -1,0 +1,166 @@
+// `npm run verify -- soak`: S20, an hour of mixed load with faults at a tenth of their usual rate. Options: --minutes N (60),
+// --store sqlite|postgres, --seed N, --json. Memory and open files of a server and a gateway are sampled once a minute.
+import { readdirSync } from 'node:fs';
+import { readdir, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { MIB } from '../../src/core/bytes.ts';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import { startPostgres } from '../services/postgres-cluster.ts';
+import { type Child, killAll, residentKb } from './child.ts';
+import { memoryOf } from './memory.ts';
+import { Progress } from './progress.ts';
+import type { Service } from './service.ts';
+import { randomIndex, seededRandom, underTraffic } from './traffic.ts';
+import type { Trainer } from './trainer.ts';
+
+const { values: options } = parseArgs({
+  options: {
+    minutes: { type: 'string', default: '60' },
+    store: { type: 'string', default: 'sqlite' },
+    seed: { type: 'string', default: '1' },
+    json: { type: 'boolean', default: false },
+  },
+});
+const MINUTES = Number(options.minutes);
+const MINUTE_MS = 60_000;
+/** A process has reached its working set after this share of the run; growth after that is a leak. */
+const WARM_SHARE = 0.25;
+/** Largest growth per hour, as a share of the mean. Sessions in progress make a sample differ by as much. */
+const MAX_GROWTH_PER_HOUR = 0.05;
+/** A shorter run shows no slope, only noise. */
+const MIN_SLOPE_MINUTES = 60;
+/** Chance of a fault in each second. */
+const FAULT_PROBABILITY = 0.1;
+
+type Usage = { readonly heapMb: number; readonly rssMb: number; readonly files: number };
+type Sample = { readonly hours: number; readonly server: Usage; readonly gateway: Usage };
+
+const random = seededRandom(Number(options.seed));
+const progress = new Progress();
+
+async function main(): Promise<void> {
+  const postgres = options.store === 'postgres' ? await startPostgres() : null;
+  try {
+    const row = await underTraffic(
+      { random, postgres, gateways: 3, feeder: { outstanding: 60, pauseSeconds: 1 } },
+      soak,
+    );
+    for (const text of row.texts) progress.print(`  ${text}`);
+    progress.print(
+      `soak: ${row.minutes} min, ${row.sessions} sessions, ${row.faults} faults, lost ${row.lost}, duplicated ${row.duplicated}, leaked ${row.leaked}, wrong ${row.wrong}, memory after garbage collection ${row.heap_mb.server.join(' -> ')} MB of the server, ${row.heap_mb.gateway.join(' -> ')} MB of a gateway (${row.slope_percent_per_hour} %/h), open files ${row.files.join(' -> ')}, journals ${row.journal_mb} MB`,
+    );
+    if (options.json) console.log(JSON.stringify({ ...row, texts: undefined }));
+    process.exitCode = row.lost + row.duplicated + row.leaked + row.wrong > 0 ? 1 : 0;
+  } finally {
+    await postgres?.stop();
+  }
+}
+
+async function soak(service: Service, trainer: Trainer): Promise<SoakRow> {
+  const samples: Sample[] = [];
+  let faults = 0;
+  let nextSampleMs = 0;
+  const startedMs = systemClock.monotonicMs();
+  for (;;) {
+    const elapsedMs = systemClock.monotonicMs() - startedMs;
+    if (elapsedMs >= MINUTES * MINUTE_MS) break;
+    if (elapsedMs >= nextSampleMs) {
+      samples.push(await sampleOf(service, elapsedMs));
+      nextSampleMs += Math.min(MINUTE_MS, (MINUTES * MINUTE_MS) / 60);
+      const minutes = (elapsedMs / MINUTE_MS).toFixed(1);
+      progress.show(`soak: ${minutes} of ${MINUTES} min, ${trainer.results.size} sessions, ${faults} faults`);
+    }
+    if (random() < FAULT_PROBABILITY) {
+      await oneFault(service);
+      faults++;
+    }
+    await sleep(systemClock, 1_000);
+  }
+  const warm = samples.filter((sample) => sample.hours >= (MINUTES / 60) * WARM_SHARE);
+  const slopes = {
+    server: slopePerHour(warm, ({ server }) => server.heapMb),
+    'gateway 0': slopePerHour(warm, ({ gateway }) => gateway.heapMb),
+  };
+  for (const [name, slope] of Object.entries(slopes)) {
+    if (MINUTES < MIN_SLOPE_MINUTES || slope <= MAX_GROWTH_PER_HOUR) continue;
+    trainer.violations.push(`${name} grows by ${(slope * 100).toFixed(1)} % an hour`);
+  }
+  return { minutes: MINUTES, faults, ...figuresOf(warm, Object.values(slopes)), journal_mb: await journalMb(service) };
+}
+
+type SoakRow = {
+  readonly minutes: number;
+  readonly faults: number;
+  readonly slope_percent_per_hour: string;
+  readonly heap_mb: { readonly server: number[]; readonly gateway: number[] };
+  readonly rss_mb: { readonly server: number[]; readonly gateway: number[] };
+  readonly files: number[];
+  readonly journal_mb: number;
+};
+
+function figuresOf(
+  warm: readonly Sample[],
+  slopes: readonly number[],
+): Pick<SoakRow, 'slope_percent_per_hour' | 'heap_mb' | 'rss_mb' | 'files'> {
+  const firstAndLast = (value: (sample: Sample) => number): number[] =>
+    [warm[0], warm.at(-1)].flatMap((sample) => (sample === undefined ? [] : [Number(value(sample).toFixed(1))]));
+  return {
+    slope_percent_per_hour: slopes.map((slope) => Number((slope * 100).toFixed(2))).join(' / '),
+    heap_mb: { server: firstAndLast((s) => s.server.heapMb), gateway: firstAndLast((s) => s.gateway.heapMb) },
+    rss_mb: { server: firstAndLast((s) => s.server.rssMb), gateway: firstAndLast((s) => s.gateway.rssMb) },
+    files: firstAndLast((sample) => sample.server.files),
+  };
+}
+
+/** Kills gateway 1 or 2, or suspends it for a while. Gateway 0 and the server are never touched, because they are measured. */
+async function oneFault(service: Service): Promise<void> {
+  const index = 1 + randomIndex(random, 2);
+  const gateway = service.child('gateway', index);
+  if (random() < 0.5) {
+    gateway.signal('SIGSTOP');
+    await sleep(systemClock, 300 + random() * 3_000);
+    gateway.signal('SIGCONT');
+    return;
+  }
+  await gateway.kill();
+  await service.startGateway(index);
+}
+
+async function sampleOf(service: Service, elapsedMs: number): Promise<Sample> {
+  return {
+    hours: elapsedMs / (60 * MINUTE_MS),
+    server: await usageOf(service.child('server', 0)),
+    gateway: await usageOf(service.child('gateway', 0)),
+  };
+}
+
+async function usageOf(child: Child): Promise<Usage> {
+  const heapMb = await memoryOf(child);
+  const rssMb = Number((residentKb(child.pid) / 1024).toFixed(1));
+  return { heapMb, rssMb, files: readdirSync(`/proc/${child.pid}/fd`).length };
+}
+
+/** Least-squares slope per hour, as a share of the mean. */
+function slopePerHour(samples: readonly Sample[], value: (sample: Sample) => number): number {
+  const meanX = samples.reduce((sum, { hours }) => sum + hours, 0) / samples.length;
+  const meanY = samples.reduce((sum, sample) => sum + value(sample), 0) / samples.length;
+  const covariance = samples.reduce((sum, sample) => sum + (sample.hours - meanX) * (value(sample) - meanY), 0);
+  const variance = samples.reduce((sum, { hours }) => sum + (hours - meanX) ** 2, 0);
+  return variance === 0 ? 0 : covariance / variance / meanY;
+}
+
+async function journalMb(service: Service): Promise<number> {
+  let bytes = 0;
+  for (const dir of service.stateDirs()) {
+    const journal = join(dir, 'journal');
+    for (const name of await readdir(journal).catch(() => [])) bytes += (await stat(join(journal, name))).size;
+  }
+  return Number((bytes / MIB).toFixed(1));
+}
+
+try {
+  await main();
+} finally {
+  await killAll();
+}

@@ -1,0 +1,68 @@
+import { sleep, systemClock } from '../../../src/core/clock.ts';
+import type { RandomSource } from '../../../src/core/random.ts';
+import { ChaosProxy, type Treatment } from '../chaos-proxy.ts';
+import { pick, randomIndex, underTraffic } from '../traffic.ts';
+import type { Suite } from './suite.ts';
+
+/** How long connections are treated in one way. */
+const HOLD_MS = 700;
+/** A service whose engine finishes no reply for this long, while connections come and go, does not recover from them. */
+const GIVE_UP_MS = 180_000;
+
+/** How new connections may be treated. */
+function treatments(random: RandomSource): Treatment[] {
+  const replyBytes = (): number | null => (random() < 0.3 ? randomIndex(random, 4_000) : null);
+  return [
+    {},
+    { delayMs: () => random() * 50 },
+    { delayMs: () => (random() < 0.02 ? 3_000 : 0) },
+    { trickle: true },
+    { resetAfter: replyBytes },
+    { cutAfter: replyBytes },
+    { refuse: true },
+  ];
+}
+
+/** S5: connections between gateways, server and engine are slow, trickle, break within a reply or end early. */
+export const chaos: Suite = {
+  id: 'S5',
+  title: 'calls over broken connections are whole or typed failures',
+  runs: { full: 10_000, quick: 150 },
+  async run({ runs, random, postgres }) {
+    const links: ChaosProxy[] = [];
+    const urlOf = (link: ChaosProxy | undefined): string => link?.url ?? '';
+    const kinds = treatments(random);
+    try {
+      return await underTraffic(
+        {
+          random,
+          postgres,
+          gateways: 0,
+          feeder: { outstanding: 30 },
+          gatewayConfig: () => ({ server_url: urlOf(links[0]), engines: [{ base_url: urlOf(links[1]) }] }),
+          prepare: async (service) => {
+            links.push(await ChaosProxy.start(() => ({ host: '127.0.0.1', port: service.port() })));
+            links.push(await ChaosProxy.start(() => ({ host: '127.0.0.1', port: service.simPort() })));
+            for (const i of [0, 1]) await service.startGateway(i);
+          },
+        },
+        async ({ sim: { ledger } }) => {
+          let last = { total: 0, atMs: systemClock.monotonicMs() };
+          while (ledger.total < runs) {
+            const nowMs = systemClock.monotonicMs();
+            if (ledger.total > last.total) last = { total: ledger.total, atMs: nowMs };
+            if (nowMs - last.atMs > GIVE_UP_MS) {
+              throw new Error(`S5: after ${last.total} model calls none has finished for ${GIVE_UP_MS / 1000} s`);
+            }
+            for (const link of links) link.set(pick(random, kinds));
+            await sleep(systemClock, HOLD_MS);
+          }
+          for (const link of links) link.set({});
+          return { runs: ledger.total };
+        },
+      );
+    } finally {
+      for (const link of links) link.close();
+    }
+  },
+};

@@ -1,0 +1,83 @@
+import { sleep, systemClock } from '../../../src/core/clock.ts';
+import type { RandomSource } from '../../../src/core/random.ts';
+import type { SessionView } from '../../../src/schema/index.ts';
+import { childrenOf, killPid, processesWith } from '../child.ts';
+import { curlAgent, type Service } from '../service.ts';
+import { underTraffic } from '../traffic.ts';
+import { type Trainer, until } from '../trainer.ts';
+import type { Suite } from './suite.ts';
+
+/** S17: gateways die together with their spawn helpers; their successor ends the processes that they left, and only those. */
+export const restart: Suite = {
+  id: 'S17',
+  title: 'orphans are ended by their own gateway, and no other',
+  runs: { full: 100, quick: 4 },
+  async run({ runs, random, postgres, progress }) {
+    const options = { random, postgres, gateways: 2, feeder: { outstanding: 0, callbacks: false } };
+    return underTraffic(options, async (service, trainer) => {
+      for (let i = 0; i < runs; i++) {
+        progress.show(`S17 ${i + 1} of ${runs}`);
+        await oneDeath(service, trainer, i, random);
+      }
+      return { runs };
+    });
+  },
+};
+
+async function oneDeath(service: Service, trainer: Trainer, number: number, random: RandomSource): Promise<void> {
+  const mark = `${service.mark}-r${number}`;
+  const marker = `FLOE_RESTART_MARK=${mark}`;
+  const task = `task-${mark}`;
+  // A first attempt leaves a process that ignores signals, in a process session of its own; later attempts end.
+  const stay = `[ "$FLOE_ATTEMPT" = 1 ] && { (trap '' TERM HUP; setsid sh -c "trap '' TERM HUP; sleep 20" & wait); }; true`;
+  const { session_ids: ids } = await trainer.submit(
+    service.task({
+      task_id: task,
+      num_samples: 8,
+      agent: {
+        harness: 'shell',
+        custom_shell: `${curlAgent(1)}; ${stay}`,
+        env: { FLOE_FAULT_MARK: service.mark, FLOE_RESTART_MARK: mark },
+      },
+    }),
+  );
+  const before = await untilAllCalled(trainer, ids);
+  const victim = number % 2;
+  const gateway = service.child('gateway', victim);
+  const helpers = childrenOf(gateway.pid);
+  if (random() < 0.5) for (const pid of helpers) killPid(pid);
+  await gateway.kill();
+  for (const pid of helpers) killPid(pid);
+  await service.startGateway(victim);
+
+  const others = before.filter((view) => view.node_id === `node-${1 - victim}`);
+  const after = new Map((await viewsOf(trainer, ids)).map((view) => [view.session_id, view]));
+  for (const { session_id, attempt } of others) {
+    if (after.get(session_id)?.attempt !== attempt) {
+      trainer.violations.push(`session ${session_id} of the living gateway was restarted`);
+    }
+  }
+  if (others.length > 0 && processesWith(marker).length === 0) {
+    trainer.violations.push('the living gateway lost its agents');
+  }
+  // The other sessions' first attempts would run for 20 s more, and have shown what they are for.
+  await trainer.cancel(task);
+  await until(() => ids.every((id) => trainer.results.has(id)), 30_000);
+  if (!(await until(() => processesWith(marker).length === 0, 10_000, 50))) {
+    trainer.violations.push(`processes of ${mark} are left: ${processesWith(marker).join(', ')}`);
+  }
+}
+
+/** The sessions once each has made its model call, or after twenty seconds. */
+async function untilAllCalled(trainer: Trainer, ids: readonly string[]): Promise<SessionView[]> {
+  const deadlineMs = systemClock.monotonicMs() + 20_000;
+  for (;;) {
+    const views = await viewsOf(trainer, ids);
+    if (views.every((view) => view.turns >= 1) || systemClock.monotonicMs() > deadlineMs) return views;
+    await sleep(systemClock, 50);
+  }
+}
+
+function viewsOf(trainer: Trainer, ids: readonly string[]): Promise<SessionView[]> {
+  return Promise.all(ids.map((id) => trainer.client.session(id)));
+}

@@ -1,0 +1,69 @@
+import { connect, type Socket } from 'node:net';
+import { sleep, systemClock } from '../../../src/core/clock.ts';
+import { residentKb } from '../child.ts';
+import type { Service } from '../service.ts';
+import { underTraffic } from '../traffic.ts';
+import type { Trainer } from '../trainer.ts';
+import type { Suite } from './suite.ts';
+
+const IDLE = 500;
+const DRIBBLING = 50;
+const NEVER_READING = 20;
+const STUCK = IDLE + DRIBBLING + NEVER_READING;
+/** Longer than the server's limit for headers and the interval in which it checks for such clients. */
+const DRIBBLE_SECONDS = 20;
+/** What a stuck client may cost the server, in KiB. */
+const MAX_KB_EACH = 64;
+
+/** S10: clients that send their request byte by byte, never read the reply, or only hold a connection. */
+export const slowClients: Suite = {
+  id: 'S10',
+  title: 'slow and stuck clients cost the others nothing',
+  runs: { full: 3, quick: 1 },
+  stores: ['sqlite'],
+  async run({ runs, random }) {
+    return underTraffic({ random, gateways: 2, feeder: { outstanding: 30 } }, async (service, trainer) => {
+      let note: string | undefined;
+      for (let round = 0; round < runs; round++) note = await siege(service, trainer);
+      return { runs, note };
+    });
+  },
+};
+
+/** Holds all of the clients for a while; returns what it measured, in words. */
+async function siege(service: Service, trainer: Trainer): Promise<string> {
+  const server = service.child('server', 0);
+  const beforeKb = residentKb(server.pid);
+  const finishedBefore = trainer.results.size;
+  const sockets: Socket[] = [];
+  const open = (text: string | null): Socket => {
+    const socket = connect(service.port(), '127.0.0.1');
+    socket.on('error', () => {});
+    if (text !== null) socket.write(text);
+    sockets.push(socket);
+    return socket;
+  };
+  for (let i = 0; i < IDLE; i++) open(null);
+  for (let i = 0; i < NEVER_READING; i++) open('GET /events HTTP/1.1\r\nhost: x\r\n\r\n').pause();
+  const dribbling = Array.from({ length: DRIBBLING }, () =>
+    open('POST /rollout/task/submit HTTP/1.1\r\nhost: x\r\n').resume(),
+  );
+  for (let second = 0; second < DRIBBLE_SECONDS; second++) {
+    for (const socket of dribbling) if (!socket.destroyed) socket.write('a');
+    await sleep(systemClock, 1_000);
+  }
+  const grownKb = residentKb(server.pid) - beforeKb;
+  const finished = trainer.results.size - finishedBefore;
+  const cutOff = dribbling.filter((socket) => socket.destroyed || socket.readableEnded).length;
+  for (const socket of sockets) socket.destroy();
+  if (finished === 0) trainer.violations.push('no session finished while slow clients were connected');
+  // Traffic itself grows the heap a little; the promise is about each stuck client.
+  if (grownKb > STUCK * MAX_KB_EACH) {
+    trainer.violations.push(`the server grew by ${grownKb} KB under ${STUCK} stuck clients`);
+  }
+  if (cutOff < DRIBBLING) {
+    const open = DRIBBLING - cutOff;
+    trainer.violations.push(`${open} of ${DRIBBLING} dribbling clients were not cut off in ${DRIBBLE_SECONDS} s`);
+  }
+  return `${finished} sessions next to ${STUCK} stuck clients, ${(grownKb / STUCK).toFixed(1)} KB each`;
+}

@@ -1,0 +1,111 @@
+import { once } from 'node:events';
+import { createServer, type RequestListener, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { asFloeError } from '../../../src/core/errors.ts';
+import type { Service } from '../service.ts';
+import { underTraffic } from '../traffic.ts';
+import { type Trainer, until } from '../trainer.ts';
+import type { Suite } from './suite.ts';
+
+/** Refused at submission by a server that listens on loopback with the default configuration. */
+const REFUSED_URLS = [
+  'file:///etc/passwd',
+  'gopher://127.0.0.1:70/',
+  'ftp://127.0.0.1/',
+  'data:text/plain,x',
+  'http://169.254.169.254/latest/meta-data/',
+  'http://[::ffff:169.254.169.254]/',
+  'http://2852039166/',
+  'http://0xa9fea9fe/',
+  'http://0251.0376.0251.0376/',
+  'http://169.254.169.254.nip.io/',
+  'http://metadata.google.internal/',
+  'http://10.0.0.1/',
+  'http://172.16.0.1/',
+  'http://192.168.0.1/',
+  'http://[fe80::1]/',
+  'http://[fd00::1]/',
+  'http://[::]/',
+  'http://0.0.0.0/',
+  'http://0/',
+  'http://224.0.0.1/',
+  'http://255.255.255.255/',
+  'http://user:password@127.0.0.1/',
+  'http://8.8.8.8/',
+  'http://example.com/',
+  'http://127.0.0.1.example.com/',
+  'http:///x',
+  'javascript:alert(1)',
+  '//127.0.0.1/',
+  'http://[::ffff:8.8.8.8]/',
+  'http://[64:ff9b::169.254.169.254]/',
+];
+const RUNS = REFUSED_URLS.length + 1;
+
+/** S18: callback URLs that would make the server call itself, the cloud's metadata service or anything that is no trainer. */
+export const ssrf: Suite = {
+  id: 'S18',
+  title: 'callbacks go to trainers only, and follow no redirect',
+  runs: { full: RUNS, quick: RUNS },
+  stores: ['sqlite'],
+  async run({ random }) {
+    const options = { random, gateways: 1, feeder: { outstanding: 4, callbacks: false } };
+    return underTraffic(options, async (service, trainer) => {
+      for (const url of REFUSED_URLS) {
+        const problem = await problemWith(service, trainer, url);
+        if (problem !== null) trainer.violations.push(`callback_url ${url} ${problem}`);
+      }
+      await redirectIsNotFollowed(service, trainer);
+      return { runs: RUNS };
+    });
+  },
+};
+
+/** What is wrong with how the service treats the URL; `null` when it refuses it as it should. */
+async function problemWith(service: Service, trainer: Trainer, url: string): Promise<string | null> {
+  const error = await trainer.client.submit(service.task({ callback_url: url })).then(
+    () => null,
+    (thrown) => asFloeError(thrown),
+  );
+  if (error === null) return 'was accepted';
+  if (error.code !== 'schema_violation') return `was refused with ${error.code}`;
+  return JSON.stringify(error.details).includes('callback_url') ? null : 'was refused without naming the field';
+}
+
+/** A trainer that redirects: the target must never be called. */
+async function redirectIsNotFollowed(service: Service, trainer: Trainer): Promise<void> {
+  let targetCalls = 0;
+  let calls = 0;
+  const target = await listening((_, reply) => {
+    targetCalls++;
+    reply.end();
+  });
+  const redirecting = await listening((_, reply) => {
+    calls++;
+    reply.writeHead(calls < 3 ? 307 : 200, { location: urlOf(target) }).end();
+  });
+  try {
+    const task = service.task({ task_id: 'redirected', callback_url: urlOf(redirecting) });
+    const reply = await trainer.submit(task);
+    // The trainer's own listener does not get this callback; the checks here stand for it.
+    trainer.acknowledge(reply, false);
+    await until(() => calls >= 3, 20_000);
+    if (calls < 3) trainer.violations.push('a redirected callback was not retried');
+    if (targetCalls > 0) trainer.violations.push('a callback followed a redirect');
+  } finally {
+    for (const server of [target, redirecting]) {
+      server.close();
+      server.closeAllConnections();
+    }
+  }
+}
+
+async function listening(listener: RequestListener): Promise<Server> {
+  const server = createServer(listener).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return server;
+}
+
+function urlOf(server: Server): string {
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
+}

@@ -1,0 +1,81 @@
+import type { FloeClient } from '../../../src/client/index.ts';
+import { sleep, systemClock } from '../../../src/core/clock.ts';
+import type { RandomSource } from '../../../src/core/random.ts';
+import { type SimServer, startSim } from '../../../src/sim/index.ts';
+import { LEDGER_LIMIT } from '../service.ts';
+import { underTraffic } from '../traffic.ts';
+import type { Trainer } from '../trainer.ts';
+import type { Suite } from './suite.ts';
+
+/** Replies that run when an engine is cleared end within this time. */
+const REPLY_END_MS = 1_500;
+/** How long a cleared engine is watched for new calls. */
+const WATCH_MS = 500;
+
+/** S19: engines are cleared and registered again, paused and given new weights, while sessions run. */
+export const weights: Suite = {
+  id: 'S19',
+  title: 'engines and weights change under running sessions',
+  runs: { full: 100, quick: 5 },
+  stores: ['sqlite'],
+  async run({ runs, random, progress }) {
+    const other = await startSim({ ledgerLimit: LEDGER_LIMIT, scaleOut: true });
+    try {
+      return await underTraffic(
+        {
+          random,
+          unknownVersions: 'mismatch',
+          sim: { scaleOut: true, tokenDelayMs: 2 },
+          gateways: 2,
+          feeder: { outstanding: 100, pauseSeconds: 0.5 },
+          gatewayConfig: () => ({ engines: [], pools: { init: 16, ready: 16, run: 64, postrun: 8 } }),
+          prepare: async (service) => void service.extraLedgers.push(other.ledger),
+        },
+        async (service, trainer) => {
+          const { sim } = service;
+          await trainer.untilServed((client) => client.addEngine({ base_url: sim.url, kind: 'vllm' }));
+          for (let i = 0; i < runs; i++) {
+            progress.show(`S19 ${i + 1} of ${runs} changes, ${trainer.results.size} sessions`);
+            const [from, to] = i % 2 === 0 ? [sim, other] : [other, sim];
+            if (random() < 0.5) await replaceEngine(trainer, from, to);
+            else await updateWeights(trainer, [sim, other], `v${i + 1}`, random);
+            await sleep(systemClock, 100 + random() * 300);
+          }
+          return { runs };
+        },
+      );
+    } finally {
+      await other.close();
+    }
+  },
+};
+
+/** Registers `to`, clears all engines, checks that neither is called any more, and registers `to` again. */
+async function replaceEngine(trainer: Trainer, from: SimServer, to: SimServer): Promise<void> {
+  const register = (client: FloeClient): Promise<unknown> => client.addEngine({ base_url: to.url, kind: 'vllm' });
+  await trainer.untilServed(register);
+  const { pending } = await trainer.untilServed((client) => client.clearEngines());
+  if (pending.length > 0) trainer.violations.push(`clearing was not acknowledged by ${pending.join(', ')}`);
+  // Running replies may end, and no new one may begin. The simulator counts a reply when it ends.
+  await sleep(systemClock, REPLY_END_MS);
+  const counts = [from, to].map((engine) => ({ engine, total: engine.ledger.total }));
+  await sleep(systemClock, WATCH_MS);
+  for (const { engine, total } of counts) {
+    if (engine.ledger.total === total) continue;
+    trainer.violations.push(`a cleared engine was called (${total} replies before, ${engine.ledger.total} after)`);
+  }
+  await trainer.untilServed(register);
+}
+
+async function updateWeights(
+  trainer: Trainer,
+  engines: readonly SimServer[],
+  version: string,
+  random: RandomSource,
+): Promise<void> {
+  const mode = random() < 0.5 ? 'keep' : 'abort';
+  await trainer.untilServed((client) => client.pauseEngines(mode));
+  for (const engine of engines) engine.updateWeights(version);
+  await trainer.untilServed((client) => client.setPolicyVersion(version));
+  await trainer.untilServed((client) => client.resumeEngines());
+}

@@ -1,0 +1,206 @@
+// Work for a service under fault: tasks of every kind, a bounded number of sessions at a time; and the frame that most suites share.
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import type { RandomSource } from '../../src/core/random.ts';
+import { curlAgent, Service, type ServiceOptions, type Verdict } from './service.ts';
+import { type Trainer, until } from './trainer.ts';
+
+/** How long everything may take to end once the faults have ended. */
+const SETTLE_MS = 90_000;
+/** Pause before the feeder checks again whether it may submit. */
+const FEEDER_PAUSE_MS = 10;
+
+/** A generator of pseudo-random numbers in [0, 1), so that a run can be repeated. */
+export function seededRandom(seed: number): RandomSource {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** A whole number from 0 up to, not including, `limit`. */
+export function randomIndex(random: RandomSource, limit: number): number {
+  return Math.floor(random() * limit);
+}
+
+/** One of the values. Throws RangeError for none. */
+export function pick<T>(random: RandomSource, values: readonly T[]): T {
+  const value = values[randomIndex(random, values.length)];
+  if (value === undefined) throw new RangeError('nothing to pick from');
+  return value;
+}
+
+export type FeederOptions = {
+  /** Sessions that are in progress at a time; 0 submits nothing. */
+  readonly outstanding?: number;
+  /** Longest time that an agent idles, as a real one waits for its model. */
+  readonly pauseSeconds?: number;
+  /** Sessions of a task at most; 5 by default. */
+  readonly samples?: number;
+};
+
+/** Submits tasks of every kind and cancels some of them. */
+export class Feeder {
+  private readonly service: Service;
+  private readonly trainer: Trainer;
+  private readonly random: RandomSource;
+  private readonly callbackUrl: string | null;
+  private readonly options: Required<FeederOptions>;
+  private readonly cancelling = new Set<Promise<void>>();
+  private taskCount = 0;
+  private sessionCount = 0;
+  private hasStopped = false;
+
+  constructor(
+    service: Service,
+    trainer: Trainer,
+    random: RandomSource,
+    callbackUrl: string | null,
+    options: FeederOptions = {},
+  ) {
+    this.service = service;
+    this.trainer = trainer;
+    this.random = random;
+    this.callbackUrl = callbackUrl;
+    this.options = { outstanding: 20, pauseSeconds: 0, samples: 5, ...options };
+  }
+
+  /** Sessions submitted so far. */
+  get submitted(): number {
+    return this.sessionCount;
+  }
+
+  /** Submits until `total` sessions are acknowledged or `stop` is called. An error of the service becomes a violation. */
+  async run(total = Number.POSITIVE_INFINITY): Promise<void> {
+    try {
+      while (!this.hasStopped && this.sessionCount < total) {
+        if (this.trainer.outstanding().length < this.options.outstanding) {
+          await this.submitOne(Math.min(this.options.samples, total - this.sessionCount));
+        } else await sleep(systemClock, FEEDER_PAUSE_MS);
+      }
+      await Promise.all(this.cancelling);
+    } catch (error) {
+      this.trainer.report('submitting', error);
+    }
+  }
+
+  stop(): void {
+    this.hasStopped = true;
+  }
+
+  private async submitOne(samples: number): Promise<void> {
+    const { service, trainer, random } = this;
+    const kind = random();
+    const id = `task-${service.mark}-${this.taskCount++}`;
+    const idleSeconds = this.options.pauseSeconds * random();
+    const idle = idleSeconds > 0 ? `sleep ${idleSeconds.toFixed(2)}` : '';
+    const hasEarlyStop = kind < 0.1 && samples > 1;
+    const isWithoutEvaluator = kind >= 0.1 && kind < 0.2;
+    await trainer.submit(
+      service.task({
+        task_id: id,
+        num_samples: samples,
+        agent: {
+          harness: 'shell',
+          custom_shell: curlAgent(1 + randomIndex(random, 2), idle),
+          env: { FLOE_FAULT_MARK: service.mark },
+        },
+        ...(hasEarlyStop ? { early_stop_min_usable_sessions: Math.ceil(samples / 2) } : {}),
+        ...(isWithoutEvaluator ? { evaluator: null, callback_results: 'summary' as const } : {}),
+        ...(this.callbackUrl !== null && kind > 0.5 ? { callback_url: this.callbackUrl } : {}),
+        dispatch_priority: randomIndex(random, 3),
+      }),
+    );
+    this.sessionCount += samples;
+    if (kind >= 0.2 && kind < 0.25) this.cancelAfter(id, random() * 500);
+  }
+
+  private cancelAfter(id: string, delayMs: number): void {
+    const cancelled = sleep(systemClock, delayMs)
+      .then(() => this.trainer.cancel(id))
+      .catch((error) => {
+        if (!this.trainer.isStopped) this.trainer.report(`cancelling ${id}`, error);
+      })
+      .then(() => void this.cancelling.delete(cancelled));
+    this.cancelling.add(cancelled);
+  }
+}
+
+/** What a suite found: counts of broken promises, and a sentence for each. */
+export type SuiteRow = {
+  readonly runs: number;
+  readonly sessions: number;
+  readonly lost: number;
+  readonly duplicated: number;
+  readonly leaked: number;
+  readonly wrong: number;
+  readonly slowestMs: number;
+  readonly texts: readonly string[];
+  /** Printed after the counts. */
+  readonly note?: string | undefined;
+};
+
+export type TrafficOptions = ServiceOptions & {
+  readonly random: RandomSource;
+  /** `callbacks: false` submits without callbacks. */
+  readonly feeder?: FeederOptions & { readonly callbacks?: boolean };
+  /** Called before the traffic starts. */
+  readonly prepare?: (service: Service) => Promise<void>;
+};
+
+/**
+ * Starts a service under steady traffic, runs `harm`, waits until every session has ended, and checks every promise. `harm` may add to
+ * `trainer.violations`; what it returns is added to the row.
+ */
+export async function underTraffic<T extends object>(
+  { random, feeder: feederOptions = {}, prepare, ...options }: TrafficOptions,
+  harm: (service: Service, trainer: Trainer) => Promise<T>,
+): Promise<Omit<SuiteRow, 'runs' | 'note'> & T> {
+  const service = await Service.start(options);
+  try {
+    await prepare?.(service);
+    const trainer = service.trainer();
+    const { callbacks = true, ...load } = feederOptions;
+    const callbackUrl = callbacks ? await trainer.listen() : null;
+    void trainer.read();
+    const feeder = new Feeder(service, trainer, random, callbackUrl, load);
+    const feeding = feeder.run();
+    const extra = await harm(service, trainer);
+    feeder.stop();
+    await feeding;
+    await trainer.untilSettled(SETTLE_MS);
+    await untilCalledBack(trainer);
+    return { ...rowOf(await service.verdict()), sessions: trainer.results.size, ...extra };
+  } finally {
+    await service.close();
+  }
+}
+
+/** Sentences of a verdict, each with its kind; none when every promise was kept. */
+export function complaints(verdict: Verdict): { readonly kind: FindingKind; readonly text: string }[] {
+  return FINDING_KINDS.flatMap((kind) => verdict[kind].map((text) => ({ kind, text: `${kind}: ${text}` })));
+}
+
+export const FINDING_KINDS = ['lost', 'duplicated', 'leaked', 'wrong'] as const;
+export type FindingKind = (typeof FINDING_KINDS)[number];
+
+function rowOf(verdict: Verdict): Omit<SuiteRow, 'runs' | 'note' | 'sessions'> {
+  return {
+    lost: verdict.lost.length,
+    duplicated: verdict.duplicated.length,
+    leaked: verdict.leaked.length,
+    wrong: verdict.wrong.length,
+    slowestMs: verdict.slowestRecoveryMs,
+    texts: complaints(verdict).map(({ text }) => text),
+  };
+}
+
+/** Waits for every promised callback; one that is not sent becomes a violation. */
+export async function untilCalledBack(trainer: Trainer): Promise<void> {
+  const keys = [...trainer.tasks].filter(([, { hasCallback }]) => hasCallback).map(([id]) => `floe-task-${id}`);
+  const missing = (): string[] => keys.filter((key) => !trainer.callbacks.has(key));
+  await until(() => missing().length === 0, SETTLE_MS, 50);
+  for (const key of missing()) trainer.violations.push(`callback ${key} was not sent`);
+}
