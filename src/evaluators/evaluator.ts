@@ -5,25 +5,26 @@ export type EvaluationContext = {
   readonly spec: EvaluatorSpec;
   /** How the agent's run ended, before evaluation. */
   readonly status: TerminalStatus;
-  /** The agent's runtime; no process of the agent runs in it any more. */
+  /** The agent's runtime; all of its processes have ended. */
   readonly runtime: Runtime;
-  /** A fresh prepared runtime, when `spec.refresh_runtime`. */
+  /** A freshly prepared runtime when `spec.refresh_runtime` is set, else `null`. */
   readonly freshRuntime: Runtime | null;
 };
 
-/** `reward` null: it could not be computed, which is not 0. */
+/** `reward` is `null` when it could not be computed, which is not the same as 0. */
 export type Evaluation = { readonly reward: number | null; readonly details: Record<string, unknown> };
 
-/**
- * A reward function. Rejects with `schema_violation` for a config that it does not know, `evaluator_failed` when the
- * reward cannot be computed, or the signal's reason. Called once per attempt.
- */
+/** A reward function. */
 export interface Evaluator {
   readonly name: string;
   /**
-   * Throws `schema_violation`; called at submission, so that a bad config is refused before any work. With `spec`, what
-   * the config needs of the rest of the spec is checked, too.
+   * Throws `schema_violation` for an invalid config. Called at submission, so that an invalid config is rejected before any work. When
+   * `spec` is given, the config is also checked against the rest of it.
    */
   checkConfig(config: Readonly<Record<string, unknown>>, spec?: EvaluatorSpec): void;
+  /**
+   * Called once for each attempt. Rejects with `schema_violation` for an invalid config, with `evaluator_failed` when the reward cannot be
+   * computed, or with the signal's reason.
+   */
   evaluate(context: EvaluationContext, signal: AbortSignal): Promise<Evaluation>;
 }

@@ -1,35 +1,39 @@
 import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
-import type { NodeStatus } from './test-report.ts';
+import type { TestStatus } from './test-report.ts';
 
 const statusSchema = z.enum(['PASSED', 'FAILED', 'ERROR', 'SKIPPED']);
 const expectedSchema = z
   .record(z.string().min(1), statusSchema)
-  .refine((expected) => Object.keys(expected).length > 0, 'must name at least one node');
+  .refine((expected) => Object.keys(expected).length > 0, 'must name at least one test id');
 
 const configSchema = z.strictObject({
-  test_command: z.string().min(1).describe('run by `/bin/sh -c` in `repo_dir`'),
+  test_command: z.string().min(1).describe('command that `/bin/sh -c` runs in `repo_dir`'),
   expected_output_json: z
     .union([z.string(), z.record(z.string(), z.unknown())])
-    .describe('{node: "PASSED" | "FAILED" | "ERROR" | "SKIPPED"}, as an object or as JSON text'),
-  repo_dir: z.string().min(1).nullable().default(null).describe('sandbox path; null: the workdir'),
+    .describe(
+      'expected status of each test id, `{"<test id>": "PASSED" | "FAILED" | "ERROR" | "SKIPPED"}`, as an object or as JSON text',
+    ),
+  repo_dir: z.string().min(1).nullable().default(null).describe('path in the sandbox; null for the workdir'),
   patch_command: z
     .string()
     .min(1)
     .nullable()
     .default(null)
-    .describe("prints the agent's work as a git patch; null: everything since the fresh runtime's HEAD"),
+    .describe(
+      "command that prints the agent's work as a git patch; null takes all changes since the fresh runtime's HEAD",
+    ),
   test_timeout: z.number().gt(0).default(1200).describe('seconds'),
-  apply_timeout: z.number().gt(0).default(60).describe('seconds for making the patch, and again for applying it'),
+  apply_timeout: z.number().gt(0).default(60).describe('seconds for creating the patch, and the same for applying it'),
   exclude_patterns: z
     .array(z.string().min(1))
     .default([])
-    .describe('git path patterns that are dropped from the patch; needs `refresh_runtime`'),
+    .describe('git path patterns that are removed from the patch; requires `refresh_runtime`'),
 });
 
 export type TestConfig = Omit<z.output<typeof configSchema>, 'expected_output_json'> & {
-  readonly expected: ReadonlyMap<string, NodeStatus>;
+  readonly expected: ReadonlyMap<string, TestStatus>;
 };
 
 const EXPECTED_PATH = 'evaluator.config.expected_output_json';
@@ -38,12 +42,12 @@ function parseText(text: string): unknown {
   try {
     return parseJson(text);
   } catch (cause) {
-    const issues = [{ path: EXPECTED_PATH, message: 'is a string that holds no JSON' }];
-    throw new FloeError('schema_violation', `${EXPECTED_PATH}: is a string that holds no JSON`, { issues }, cause);
+    const issues = [{ path: EXPECTED_PATH, message: 'is a string that is not JSON' }];
+    throw new FloeError('schema_violation', `${EXPECTED_PATH}: is a string that is not JSON`, { issues }, cause);
   }
 }
 
-/** Throws `schema_violation`, naming the field. */
+/** Throws `schema_violation`; the message names the field. */
 export function parseTestConfig(config: Readonly<Record<string, unknown>>): TestConfig {
   const { expected_output_json, ...rest } = parseAs(configSchema, config, 'evaluator.config', 'evaluator.config');
   const magic = rest.exclude_patterns.find((pattern) => pattern.startsWith(':'));

@@ -1,37 +1,37 @@
-/** What a test runner may say of a node (one test, in pytest's words). */
-export type NodeStatus = 'PASSED' | 'FAILED' | 'ERROR' | 'SKIPPED';
+/** The statuses that a test runner may report for a test id. */
+export type TestStatus = 'PASSED' | 'FAILED' | 'ERROR' | 'SKIPPED';
 
-/** Found with different statuses: such a node equals no expectation, so a forged line cannot outvote the real one. */
-export type FoundStatus = NodeStatus | 'CONFLICTING';
+/** `CONFLICTING`: reported with different statuses. It matches no expectation, so that a forged line cannot hide the real one. */
+export type ReportedStatus = TestStatus | 'CONFLICTING';
 
 const LINE = /^(PASSED|FAILED|ERROR|SKIPPED)[ \t]+(\S.*)$/;
-/** Terminal colours, which runners add when they are told to. */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: the escape character is what colours begin with
+/** Terminal colours, which some runners print. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: colour sequences begin with the escape character
 const COLOUR = /\u001b\[[0-9;]*m/g;
-/** Separates a node from why it failed. Node names may contain it, too. */
-const REASON = ' - ';
+/** Separates a test id from the reason of its failure. A test id may contain it as well. */
+const REASON_SEPARATOR = ' - ';
 
 /**
- * The nodes that a test command reported, from the lines `PASSED|FAILED|ERROR|SKIPPED <node>` of its output. Behind the
- * node may follow ` - <reason>`; where a node's own name has that in it, the names in `expected` decide.
+ * Reads the test ids that a test command reported, from the lines `PASSED|FAILED|ERROR|SKIPPED <test id>` of its output. ` - <reason>`
+ * may follow the test id. Where a test id itself contains that separator, the ids in `expected` decide where it ends.
  */
-export function parseReport(output: string, expected: ReadonlySet<string>): Map<string, FoundStatus> {
-  const found = new Map<string, FoundStatus>();
+export function parseReport(output: string, expected: ReadonlySet<string>): Map<string, ReportedStatus> {
+  const reported = new Map<string, ReportedStatus>();
   for (const line of output.replaceAll(COLOUR, '').split(/\r\n|\r|\n/)) {
     const match = LINE.exec(line);
     if (match === null) continue;
-    const status = match[1] as NodeStatus;
-    const node = nodeOf((match[2] as string).trimEnd(), expected);
-    const before = found.get(node);
-    found.set(node, before === undefined || before === status ? status : 'CONFLICTING');
+    const status = match[1] as TestStatus;
+    const testId = testIdIn((match[2] as string).trimEnd(), expected);
+    const earlier = reported.get(testId);
+    reported.set(testId, earlier === undefined || earlier === status ? status : 'CONFLICTING');
   }
-  return found;
+  return reported;
 }
 
-function nodeOf(text: string, expected: ReadonlySet<string>): string {
+function testIdIn(text: string, expected: ReadonlySet<string>): string {
   if (expected.has(text)) return text;
-  const first = text.indexOf(REASON);
-  for (let cut = first; cut >= 0; cut = text.indexOf(REASON, cut + 1)) {
+  const first = text.indexOf(REASON_SEPARATOR);
+  for (let cut = first; cut >= 0; cut = text.indexOf(REASON_SEPARATOR, cut + 1)) {
     const head = text.slice(0, cut);
     if (expected.has(head)) return head;
   }

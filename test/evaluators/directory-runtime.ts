@@ -7,7 +7,7 @@ import type { ExecRequest, ExecResult, Runtime } from '../../src/runtimes/runtim
 
 export type DirectoryRuntime = Runtime & { readonly commands: readonly string[] };
 
-/** A runtime without isolation over a temporary directory, with real shells and real git. */
+/** A runtime without isolation in a temporary directory; it runs real shells and real git. */
 export async function directoryRuntime(): Promise<DirectoryRuntime> {
   const root = await mkdtemp(join(tmpdir(), 'floe-evaluator-'));
   const paths = {
@@ -77,7 +77,7 @@ function execute(request: ExecRequest, cwd: string, home: string, signal: AbortS
   });
 }
 
-/** Runs a shell script that must succeed. */
+/** Runs a shell script and returns its output. Rejects when the script fails. */
 export async function shell(runtime: Runtime, script: string): Promise<string> {
   const result = await runtime.exec({ command: `set -e\n${script}` }, new AbortController().signal);
   if (result.exitCode !== 0) throw new Error(`script failed: ${result.stderr}`);

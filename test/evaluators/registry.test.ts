@@ -1,11 +1,11 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { evaluatorRegistry } from '../../src/evaluators/registry.ts';
 import { directoryRuntime } from './directory-runtime.ts';
 
 const registry = evaluatorRegistry();
 
-describe('the evaluator registry', () => {
-  test('names what there is when asked for something else', () => {
+describe('evaluatorRegistry', () => {
+  it('lists all evaluators when one is unknown', () => {
     expect(() => registry.get('nope')).toThrow(
       expect.objectContaining({
         code: 'unknown_evaluator',
@@ -14,33 +14,33 @@ describe('the evaluator registry', () => {
     );
   });
 
-  test.each([
+  it.each([
     ['session_completed', { x: 1 }, 'x'],
     ['test_on_output', {}, 'test_command'],
     ['test_on_output', { test_command: 'x', expected_output_json: {} }, 'expected_output_json'],
     ['test_on_output', { test_command: 'x', expected_output_json: { a: 'OK' } }, 'expected_output_json'],
     ['test_on_output', { test_command: 'x', expected_output_json: { a: 'PASSED' }, timeout: 3 }, 'timeout'],
     ['test_on_output', { test_command: 'x', expected_output_json: { a: 'PASSED' }, exclude_patterns: [':!a'] }, ':!a'],
-  ])('%s refuses %j and names the field', (strategy, config, field) => {
+  ])('rejects, for %s, the config %j and names the field', (strategy, config, field) => {
     const spec = { strategy, config, env: {}, refresh_runtime: true };
     expect(() => registry.check(spec)).toThrow(
       expect.objectContaining({ code: 'schema_violation', message: expect.stringContaining(field) }),
     );
   });
 
-  test('refuses expectations that are not JSON', () => {
+  it('rejects expectations that are not JSON', () => {
     const config = { test_command: 'x', expected_output_json: '{a' };
     expect(() => registry.get('test_on_output').checkConfig(config)).toThrow(
       expect.objectContaining({ code: 'schema_violation' }),
     );
   });
 
-  test.each([
+  it.each([
     ['COMPLETED', 1],
     ['TIMEOUT', 0],
     ['ERROR', 0],
     ['CANCELLED', 0],
-  ] as const)('session_completed gives %s a reward of %i', async (status, reward) => {
+  ] as const)('session_completed gives a run that ended as %s a reward of %i', async (status, reward) => {
     const runtime = await directoryRuntime();
     const spec = { strategy: 'session_completed', config: {}, env: {}, refresh_runtime: false };
     const context = { spec, status, runtime, freshRuntime: null };

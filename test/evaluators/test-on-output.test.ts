@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Evaluation } from '../../src/evaluators/evaluator.ts';
 import { evaluatorRegistry } from '../../src/evaluators/registry.ts';
@@ -6,7 +6,7 @@ import type { Runtime } from '../../src/runtimes/runtime.ts';
 import { type DirectoryRuntime, directoryRuntime, shell } from './directory-runtime.ts';
 
 const GIT = 'git -c user.name=t -c user.email=t@t -c commit.gpgsign=false';
-/** A little repository: `sum.sh` is wrong, `check.sh` is its test suite. */
+/** A small repository: `sum.sh` is wrong, and `check.sh` is its test suite. */
 const PREPARE = `
 git init -q .
 printf 'echo 5\\n' > sum.sh
@@ -18,7 +18,7 @@ ${GIT} commit -q -m start
 const EXPECTED = { 'check::sum': 'PASSED', 'check::ready': 'PASSED' };
 const FIX = "printf 'echo 4\\n' > sum.sh\n";
 
-/** Never ends by itself. */
+/** A command that never ends by itself. */
 const HANG = 'tail -f /dev/null';
 
 const open: Runtime[] = [];
@@ -57,46 +57,50 @@ async function grade({ work = '', config, fresh, agent, clock, env = {} }: Setup
 }
 
 describe('test_on_output', () => {
-  test('rewards work that makes the expected tests pass in a fresh runtime', async () => {
+  it('rewards work that makes the expected tests pass in a fresh runtime', async () => {
     const { reward, details } = await grade({ work: FIX });
     expect(reward).toBe(1);
     expect(details).toMatchObject({ matching_nodes: 2, unexpected_nodes: 0, differing: {} });
   });
 
-  test('does not reward work that does not', async () => {
+  it('gives 0 for work that leaves an expected test failing', async () => {
     const { reward, details } = await grade({ work: "printf 'echo 3\\n' > sum.sh" });
     expect(reward).toBe(0);
     expect(details.differing).toEqual({ 'check::sum': { expected: 'PASSED', found: 'FAILED' } });
   });
 
-  test('grades an empty patch as it is', async () => {
+  it('compares the reported statuses even when the patch is empty', async () => {
     expect((await grade({})).reward).toBe(0);
     const failing = { 'check::sum': 'FAILED', 'check::ready': 'PASSED' };
     const graded = await grade({ config: { expected_output_json: failing } });
     expect(graded).toMatchObject({ reward: 1, details: { patch_bytes: 0 } });
   });
 
-  test.each([
-    ['a skipped node', 'echo "SKIPPED check::sum"; echo "PASSED check::ready"', 'SKIPPED'],
-    ['a missing node', 'echo "PASSED check::ready"', null],
-    ['a node with a forged line beside the real one', 'echo "PASSED check::sum"; sh check.sh', 'CONFLICTING'],
-  ])('does not take %s for one that passed', async (_, test_command, found) => {
+  it.each([
+    ['a skipped test id', 'echo "SKIPPED check::sum"; echo "PASSED check::ready"', 'SKIPPED'],
+    ['a missing test id', 'echo "PASSED check::ready"', null],
+    [
+      'a test id with a forged line in addition to the real one',
+      'echo "PASSED check::sum"; sh check.sh',
+      'CONFLICTING',
+    ],
+  ])('does not count %s as passed', async (_, test_command, found) => {
     const { reward, details } = await grade({ config: { test_command } });
     expect(reward).toBe(0);
     expect(details.differing).toEqual({ 'check::sum': { expected: 'PASSED', found } });
   });
 
-  test('counts nodes that nobody asked for and lets them change nothing', async () => {
+  it('counts unexpected test ids without changing the reward', async () => {
     const test_command = 'sh check.sh; echo "FAILED own::test"; echo "PASSED own::other"';
     const graded = await grade({ work: FIX, config: { test_command } });
     expect(graded).toMatchObject({ reward: 1, details: { unexpected_nodes: 2 } });
   });
 
-  test('ignores the exit code of the test command', async () => {
+  it('ignores the exit code of the test command', async () => {
     expect((await grade({ work: FIX, config: { test_command: 'sh check.sh; exit 3' } })).reward).toBe(1);
   });
 
-  test('carries commits, new files, deletions, modes and binary content', async () => {
+  it('carries commits, new files, deletions, modes and binary content', async () => {
     const fresh = await prepared();
     const work = `${FIX}
       ${GIT} commit -q -a -m fix
@@ -110,19 +114,19 @@ describe('test_on_output', () => {
     );
   });
 
-  test('leaves out what git ignores', async () => {
+  it('leaves out files that git ignores', async () => {
     const fresh = await prepared();
     await grade({ work: `${FIX} printf no > ignored.txt`, fresh });
     expect(await shell(fresh, 'ls')).toBe('check.sh\nsum.sh\n');
   });
 
-  test("leaves the agent's index as it was", async () => {
+  it("does not change the agent's index", async () => {
     const agent = await prepared();
     await grade({ agent, work: `${FIX} printf x > new.txt` });
     expect(await shell(agent, 'git status --porcelain; ls "$HOME"')).toMatch(/^ M sum\.sh\n\?\? new\.txt\n/);
   });
 
-  test('drops excluded paths, also when a patch command hides one behind a rename', async () => {
+  it('drops excluded paths, also when a patch command hides one behind a rename', async () => {
     const cheat = `printf 'echo "PASSED check::sum"; echo "PASSED check::ready"\\n' > check.sh`;
     const config = { exclude_patterns: ['check.sh', 'tests/*'] };
     expect((await grade({ work: cheat })).reward).toBe(1);
@@ -135,7 +139,7 @@ describe('test_on_output', () => {
     expect(await shell(fresh, 'ls')).toBe('check.sh\nmoved.sh\nsum.sh\n');
   });
 
-  test('refuses exclude patterns where there is no patch', async () => {
+  it('rejects exclude patterns when there is no fresh runtime', async () => {
     const config = { exclude_patterns: ['a'] };
     await expect(grade({ fresh: null, config })).rejects.toMatchObject({ code: 'schema_violation' });
     const spec = { strategy: 'test_on_output', env: {}, refresh_runtime: false };
@@ -144,7 +148,7 @@ describe('test_on_output', () => {
     expect(() => evaluatorRegistry().check({ ...full, refresh_runtime: true })).not.toThrow();
   });
 
-  test('gives 0 for a patch that does not apply, with what git said', async () => {
+  it("gives 0 for a patch that does not apply, with git's message", async () => {
     const patch_command = `printf 'diff --git a/sum.sh b/sum.sh\\n--- a/sum.sh\\n+++ b/sum.sh\\n@@ -1 +1 @@\\n-other\\n+x\\n'`;
     const { reward, details } = await grade({ config: { patch_command } });
     expect(reward).toBe(0);
@@ -152,7 +156,7 @@ describe('test_on_output', () => {
     expect(details.stderr_tail).toContain('patch does not apply');
   });
 
-  test('gives 0 for a patch that reaches out of the repository', async () => {
+  it('gives 0 for a patch with paths outside of the repository', async () => {
     const patch_command = `printf 'diff --git a/../../x b/../../x\\nnew file mode 100644\\n--- /dev/null\\n+++ b/../../x\\n@@ -0,0 +1 @@\\n+x\\n'`;
     expect(await grade({ config: { patch_command } })).toMatchObject({
       reward: 0,
@@ -160,7 +164,7 @@ describe('test_on_output', () => {
     });
   });
 
-  test('gives 0 for a patch beyond the size limit', async () => {
+  it('gives 0 for a patch above the size limit', async () => {
     const patch_command = 'head -c 17000000 /dev/zero';
     expect(await grade({ config: { patch_command } })).toMatchObject({
       reward: 0,
@@ -168,27 +172,27 @@ describe('test_on_output', () => {
     });
   });
 
-  test('gives 0 when the agent destroyed its repository, whole or in part', async () => {
+  it('gives 0 when the agent deleted its repository or only its .git folder', async () => {
     expect(await grade({ work: 'rm -rf .git' })).toMatchObject({ reward: 0, details: { failure: 'patch_failed' } });
     const agent = await prepared();
     await shell(agent, `rm -rf "${agent.paths.workdir}"`);
     expect(await grade({ agent })).toMatchObject({ reward: 0, details: { failure: 'patch_failed' } });
   });
 
-  test('fails without a reward when the fresh runtime has no repository', async () => {
+  it('fails without a reward when the fresh runtime has no repository', async () => {
     const fresh = await prepared('true');
     await expect(grade({ fresh })).rejects.toMatchObject({ code: 'evaluator_failed' });
     await expect(grade({ config: { repo_dir: '/nowhere' } })).rejects.toMatchObject({ code: 'evaluator_failed' });
   });
 
-  test('counts no nodes against the agent, unless nothing of the agent can have had a part', async () => {
+  it('gives 0 when the tests report nothing, but fails when the patch is empty and the runtime fresh', async () => {
     const config = { test_command: 'exit 127' };
     expect(await grade({ work: FIX, config })).toMatchObject({ reward: 0, details: { failure: 'no_nodes' } });
     expect(await grade({ config, fresh: null })).toMatchObject({ reward: 0, details: { failure: 'no_nodes' } });
     await expect(grade({ config })).rejects.toMatchObject({ code: 'evaluator_failed' });
   });
 
-  test('counts a hanging test command against the agent, unless nothing of the agent can have had a part', async () => {
+  it('gives 0 when the test command hangs, but fails when the patch is empty and the runtime fresh', async () => {
     for (const [work, outcome] of [
       [FIX, { reward: 0, details: { failure: 'test_timeout' } }],
       ['', { code: 'evaluator_failed' }],
@@ -196,7 +200,7 @@ describe('test_on_output', () => {
       const clock = new VirtualClock();
       const fresh = await prepared();
       const exec = fresh.exec.bind(fresh);
-      // The test command runs until killed; time passes as soon as it has been started.
+      // The test command runs until it is killed; the time limit passes as soon as it has started.
       const hanging: DirectoryRuntime = {
         ...fresh,
         exec: (request, signal) => {
@@ -210,7 +214,7 @@ describe('test_on_output', () => {
     }
   });
 
-  test('rejects with the reason of its signal', async () => {
+  it('rejects with the reason of its signal', async () => {
     const runtime = await prepared();
     const controller = new AbortController();
     controller.abort(new Error('cancelled here'));
@@ -225,7 +229,7 @@ describe('test_on_output', () => {
     await expect(evaluator.evaluate(context, controller.signal)).rejects.toThrow('cancelled here');
   });
 
-  test('runs in the repository and with the environment that the task names', async () => {
+  it('runs the tests in the repository and with the environment of the task', async () => {
     const config = {
       test_command: 'echo "PASSED $WHERE::$(basename "$PWD")"',
       expected_output_json: '{"x::sub":"PASSED"}',
@@ -236,7 +240,7 @@ describe('test_on_output', () => {
     expect(graded.reward).toBe(1);
   });
 
-  test('falls back to HEAD when the agent lost the base, and finds an equal tree in another commit', async () => {
+  it('uses an equal tree in another commit as the base, and HEAD when the base is missing', async () => {
     const other = await prepared(`${PREPARE}\n${GIT} commit -q --amend -m 'other time'`);
     expect((await grade({ work: `${FIX}${GIT} commit -q -a -m fix`, fresh: other })).reward).toBe(1);
     const grown = await prepared(`${PREPARE}\nprintf hidden > hidden.txt; git add -A; ${GIT} commit -q -m more`);
