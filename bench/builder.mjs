@@ -5,7 +5,7 @@
 // Sessions of one agent that goes on turn by turn, half of the tokens sampled, ids over a vocabulary of 151,643, about four
 // characters of text to a token. Completions share memory as the proxy leaves them. CPU time of the whole process (user and
 // system, the garbage collector's threads included), the median of many runs, after warm-up.
-import { TurnMemory } from '../dist/proxy/session/request-memory.js';
+import { RequestMemory } from '../dist/proxy/session/request-memory.js';
 import { samplingSchema } from '../dist/schema/index.js';
 import { encodeRecords } from '../dist/tokens/records.js';
 import { buildTrajectory } from '../dist/tokens/trajectory.js';
@@ -50,7 +50,7 @@ export function sessionOf(turns, tokens, sampledShare = 0.5) {
   const next = random(turns * 7 + tokens);
   const perTurn = Math.round(tokens / turns);
   const sampled = Math.round(perTurn * sampledShare);
-  const memory = new TurnMemory();
+  const memory = new RequestMemory();
   const history = [];
   const ids = [];
   const push = (count) => {

@@ -8,7 +8,7 @@
 import { performance } from 'node:perf_hooks';
 import { plainContext } from '../dist/dialects/dialect.js';
 import { DIALECTS } from '../dist/dialects/registry.js';
-import { TurnMemory } from '../dist/proxy/session/request-memory.js';
+import { RequestMemory } from '../dist/proxy/session/request-memory.js';
 import { HISTORIES } from './histories.mjs';
 import { median, printReport, round } from './report.mjs';
 
@@ -29,7 +29,7 @@ function measure(dialect) {
   };
   const times = { json: [], parse: [], texts: [], first: [] };
   for (let i = 0; i < WARM_UP + ROUNDS; i++) {
-    const memory = new TurnMemory();
+    const memory = new RequestMemory();
     turn(memory, JSON.parse(before));
     const start = performance.now();
     const body = JSON.parse(now);
@@ -38,7 +38,7 @@ function measure(dialect) {
     const canonical = performance.now();
     const { messageTexts } = memory.request(thread, messages, tools);
     const end = performance.now();
-    new TurnMemory().request(thread, messages, tools);
+    new RequestMemory().request(thread, messages, tools);
     const first = performance.now();
     if (messageTexts.length < 2 * TURNS) throw new Error(`${dialect.name}: only ${messageTexts.length} messages`);
     if (i < WARM_UP) continue;

@@ -98,7 +98,7 @@ async function serveProxy() {
         await journal.release(session.sessionId, session.attempt);
       }
       sessions = [];
-      return { turns: completions.length, spliced };
+      return { completions: completions.length, spliced };
     },
   };
   return { port: Number(new URL(proxy.origin).port), answers };

@@ -87,9 +87,11 @@ async function withSessions(rig, opening, work) {
   const before = await rig.proxy.ask('usage');
   const latencies = await work(sessions.map(({ key }) => `/s/${key}${CHAT_PATH}`));
   const { us } = await rig.proxy.ask('usage');
-  const { turns, spliced } = await rig.proxy.ask('closeAll');
-  if (turns !== latencies.length) throw new Error(`${latencies.length} calls, but ${turns} completions recorded`);
-  return { latencies, cpuUs: (us - before.us) / turns, spliced: spliced / turns };
+  const { completions, spliced } = await rig.proxy.ask('closeAll');
+  if (completions !== latencies.length) {
+    throw new Error(`${latencies.length} calls, but ${completions} completions recorded`);
+  }
+  return { latencies, cpuUs: (us - before.us) / completions, spliced: spliced / completions };
 }
 
 async function throughFloor(rig, body, load) {
@@ -171,7 +173,8 @@ async function crowd(rig, { turns }) {
   const closed = await rig.proxy.ask('closeAll');
   if (failures.errors > 0) throw new Error(`${failures.errors} calls of ${CROWD.sessions} sessions failed`);
   const calls = CROWD.sessions * turns;
-  if (closed.turns !== calls - failures.timeouts) throw new Error(`${calls} calls, but ${closed.turns} completions`);
+  if (closed.completions !== calls - failures.timeouts)
+    throw new Error(`${calls} calls, but ${closed.completions} completions`);
   const cpu_us = (us - before.us) / calls;
   return { ...failures, calls, wall_s: wallS, cpu_us, lag, idle_lag: idleLag };
 }

@@ -42,6 +42,7 @@ const proxy = {
     sessionId,
     attempt,
     completions: () => [],
+    completionCount: 1,
     turns: 1,
     sampledTokens: 1,
     requests: 1,

@@ -90,10 +90,11 @@ export function bench(parts: BenchParts = {}): Bench {
   const clock = new VirtualClock();
   const alive = new Set<Runtime>();
   const exec = parts.exec ?? (async () => ENDED_WELL);
-  const session: ProxySession = {
+  const session = {
     sessionId: 'ses_1',
     attempt: 1,
     completions: () => [],
+    completionCount: 1,
     turns: 1,
     sampledTokens: 1,
     requests: 1,
@@ -101,7 +102,7 @@ export function bench(parts: BenchParts = {}): Bench {
     runningCalls: 0,
     close: async () => {},
     ...parts.session,
-  };
+  } as ProxySession;
   const lease = leaseSchema.parse({
     session_id: 'ses_1',
     task_id: 'tsk_1',

@@ -1,8 +1,8 @@
 import { systemClock } from '../../src/core/clock.ts';
 import type { CanonicalRequest } from '../../src/dialects/dialect.ts';
 import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { Suffixes } from '../../src/proxy/prompt/suffix-renderer.ts';
-import { SessionCalls } from '../../src/proxy/session/session.ts';
+import { SuffixRenderer } from '../../src/proxy/prompt/suffix-renderer.ts';
+import { ProxySession } from '../../src/proxy/session/session.ts';
 import { type ChatMessage, samplingSchema, type TaskEngine, taskEngineSchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { HandJournal } from './rig.ts';
@@ -29,13 +29,13 @@ export type AskOptions = Partial<Omit<CanonicalRequest, 'messages'>>;
 /** The calls of one session without HTTP: canonical requests in, completions out. */
 export class TokenSession {
   readonly pool: TemplatePool;
-  readonly calls: SessionCalls;
+  readonly calls: ProxySession;
   readonly notices: string[] = [];
   private asked = 0;
 
   constructor(pool: TemplatePool, engine: Partial<TaskEngine> = {}) {
     this.pool = pool;
-    this.calls = new SessionCalls(
+    this.calls = new ProxySession(
       {
         sessionId: 'ses_1',
         attempt: 0,
@@ -50,7 +50,7 @@ export class TokenSession {
         clock: systemClock,
         engines: pool.asPool,
         journal: new HandJournal(),
-        suffixes: new Suffixes(pool.asPool, (message) => void this.notices.push(message)),
+        suffixes: new SuffixRenderer(pool.asPool, (message) => void this.notices.push(message)),
         abandonGraceMs: 1_000,
       },
     );

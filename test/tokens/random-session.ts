@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import type { RoutedExperts } from '../../src/core/reply.ts';
-import { TurnMemory } from '../../src/proxy/session/request-memory.ts';
+import { RequestMemory } from '../../src/proxy/session/request-memory.ts';
 import type { AssistantMessage, DriftClass, LinkKind } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import type { SameText } from '../../src/tokens/drift.ts';
@@ -238,7 +238,7 @@ function expertsOf(index: number, prompt: number, response: number, which: Step[
 
 /** With prompts as views of one buffer for each thread where they extend each other, as the proxy keeps them. */
 function sharing(known: readonly Known[]): Known[] {
-  const memory = new TurnMemory();
+  const memory = new RequestMemory();
   return known.map((one) => {
     const { thread, promptIds } = one.completion;
     return { ...one, completion: { ...one.completion, promptIds: memory.prompt(thread, promptIds) } };

@@ -50,7 +50,7 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
     const result = await runtime.exec({ command: launch.command, env, stdin: launch.stdin, withProxy: true }, signal);
     judge(attempt, run, runtime, result);
   } catch (error) {
-    attempt.agent = report(run.session.turns, runtime, null);
+    attempt.agent = report(run.session.completionCount, runtime, null);
     if (FloeError.is(error) && error.code === 'turn_limit') {
       attempt.fail({ outcome: 'truncated_turns', error: describe(error, 'agent') });
       return;
@@ -73,7 +73,7 @@ function report(turns: number, runtime: Runtime, result: ExecResult | null): Age
 }
 
 function judge(attempt: Attempt, run: AgentRun, runtime: Runtime, result: ExecResult): void {
-  const { turns, lastError } = run.session;
+  const { completionCount: turns, lastError } = run.session;
   attempt.agent = report(turns, runtime, result);
   const verdict: HarnessVerdict =
     result.killedBy === null

@@ -1,46 +1,54 @@
 import type { IncomingMessage } from 'node:http';
+import { promisify } from 'node:util';
+import { brotliDecompress, gunzip, inflate } from 'node:zlib';
+import { MIB } from '../../core/bytes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { parseJson } from '../../core/parse.ts';
 import { Semaphore } from '../../core/semaphore.ts';
+import { quoted } from '../session/request-limits.ts';
+import { unpackZstd } from './zstd.ts';
 
-/** The largest conversation that is read: a million tokens of text with images still fits. */
-export const MAX_BODY_BYTES = 64 * 1024 * 1024;
+/** Largest body in bytes, which suffices for a conversation of a million tokens of text with images. */
+export const MAX_BODY_BYTES = 64 * MIB;
 
 /**
- * Values in one body. A session of a thousand turns has some 30,000; a body of nothing but small values holds the event
- * loop, and with it every other session, for seconds.
+ * JSON values in one body. A session of a thousand turns has some 30,000. A body that consists of small values only would block the
+ * event loop, and with it every other session, for seconds.
  */
 export const MAX_BODY_VALUES = 200_000;
 
-/** A client that sends nothing for this long in the middle of its body is not coming back. */
+/** A client that sends nothing for this long in the middle of its body is treated as disconnected. */
 export const BODY_IDLE_MS = 30_000;
 
-/** Of the bodies that one session sends at the same time: two of the largest, or any number of ordinary ones. */
+/** Bytes of the bodies that one session sends concurrently: two of the largest, or any number of ordinary ones. */
 export const MAX_READING_BYTES = 2 * MAX_BODY_BYTES;
 
-/** The bytes of a session's bodies that have been read but not yet taken in as a request. */
-export class Reading {
-  /** One body at a time: what comes out may be much larger than what went in. */
+/** Counts the bytes of a session's bodies that are read but not parsed yet. */
+export class BodyBudget {
+  /** Limits a session to unpacking one body at a time, since the result may be much larger than the body. */
   readonly unpacking = new Semaphore(1);
   private bytes = 0;
 
-  /** Throws `overloaded` when there is no room; to be given back all the same. */
+  /** Throws `overloaded` beyond {@link MAX_READING_BYTES}; the bytes are counted, and must be released, in that case as well. */
   take(bytes: number): void {
     this.bytes += bytes;
-    if (this.bytes > MAX_READING_BYTES) throw tooMany();
+    if (this.bytes > MAX_READING_BYTES) {
+      const message = `the session sends more than ${MAX_READING_BYTES} bytes at the same time`;
+      throw new FloeError('overloaded', message);
+    }
   }
 
-  give(bytes: number): void {
+  release(bytes: number): void {
     this.bytes -= bytes;
   }
 }
 
 /**
- * The whole body. Rejects with `body_too_large`, `overloaded` when the session's other bodies leave no room, `bad_request`
- * when the client stalls, or `cancelled` when it goes away; what was read is then dropped.
+ * Reads the whole body. Rejects with `body_too_large`, with `overloaded` when the session's bodies are too large together, with
+ * `bad_request` when the client stalls, and with `cancelled` when it disconnects.
  */
-export function readBody(request: IncomingMessage, clock: Clock, reading = new Reading()): Promise<Buffer> {
+export function readBody(request: IncomingMessage, clock: Clock, budget = new BodyBudget()): Promise<Buffer> {
   const declared = Number(request.headers['content-length'] ?? 0);
   if (declared > MAX_BODY_BYTES) return Promise.reject(tooLarge());
   return new Promise((resolve, reject) => {
@@ -50,9 +58,9 @@ export function readBody(request: IncomingMessage, clock: Clock, reading = new R
     let lastChunkMs = clock.monotonicMs();
 
     function onIdle(): void {
-      const quietMs = clock.monotonicMs() - lastChunkMs;
-      if (quietMs < BODY_IDLE_MS) {
-        cancelIdle = clock.schedule(BODY_IDLE_MS - quietMs, onIdle);
+      const idleMs = clock.monotonicMs() - lastChunkMs;
+      if (idleMs < BODY_IDLE_MS) {
+        cancelIdle = clock.schedule(BODY_IDLE_MS - idleMs, onIdle);
         return;
       }
       settle(() => reject(new FloeError('bad_request', `the body stopped for ${BODY_IDLE_MS / 1000} s`)));
@@ -61,7 +69,7 @@ export function readBody(request: IncomingMessage, clock: Clock, reading = new R
       lastChunkMs = clock.monotonicMs();
       bytes += chunk.length;
       try {
-        reading.take(chunk.length);
+        budget.take(chunk.length);
         if (bytes > MAX_BODY_BYTES) throw tooLarge();
         chunks.push(chunk);
       } catch (error) {
@@ -71,28 +79,74 @@ export function readBody(request: IncomingMessage, clock: Clock, reading = new R
     function onEnd(): void {
       settle(() => resolve(chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks, bytes)));
     }
-    function onGone(): void {
+    function onClose(): void {
       settle(() => reject(new FloeError('cancelled', 'the client went away while sending its body')));
     }
     function settle(outcome: () => void): void {
       cancelIdle();
-      reading.give(bytes);
-      request.off('data', onData).off('end', onEnd).off('close', onGone).off('error', onGone);
-      // A late error of a request that nobody listens to any more would end the process.
+      budget.release(bytes);
+      request.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
+      // A later error of a request without an error listener would end the process.
       request.on('error', () => {});
       outcome();
     }
-    request.on('data', onData).on('end', onEnd).on('close', onGone).on('error', onGone);
+    request.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
   });
 }
 
-/** The body as JSON. Throws `malformed_json`, or `body_too_large` beyond {@link MAX_BODY_VALUES}. */
+/** Parses the body as JSON. Throws `malformed_json`, or `body_too_large` beyond {@link MAX_BODY_VALUES}. */
 export function parseBody(body: Buffer): unknown {
   return parseJson(body, MAX_BODY_VALUES);
 }
 
-function tooMany(): FloeError {
-  return new FloeError('overloaded', `the session sends more than ${MAX_READING_BYTES} bytes at the same time`);
+type Unpack = (packed: Buffer) => Promise<Buffer>;
+
+/** Node unpacks on its thread pool and stops at this size. */
+const BOUNDED = { maxOutputLength: MAX_BODY_BYTES };
+const gunzipBounded: Unpack = (packed) => promisify(gunzip)(packed, BOUNDED);
+
+const ENCODINGS: ReadonlyMap<string, Unpack> = new Map<string, Unpack>([
+  ['gzip', gunzipBounded],
+  ['x-gzip', gunzipBounded],
+  ['deflate', (packed) => promisify(inflate)(packed, BOUNDED)],
+  ['br', (packed) => promisify(brotliDecompress)(packed, BOUNDED)],
+  ['zstd', (packed) => unpackZstd(packed, MAX_BODY_BYTES)],
+]);
+
+/**
+ * Removes the body's `content-encoding`. A session unpacks one body at a time, which bounds the memory of its unpacked bodies however
+ * small they arrive. Rejects with `bad_request` for an unknown encoding or invalid data, with `body_too_large` for a body that is too
+ * large when it is unpacked, and with `overloaded`.
+ */
+export async function decodeBody(body: Buffer, encoding: string | undefined, budget: BodyBudget): Promise<Buffer> {
+  const name = (encoding ?? '').trim().toLowerCase();
+  if (name === '' || name === 'identity') return body;
+  const unpack = ENCODINGS.get(name);
+  if (unpack === undefined) {
+    const known = [...ENCODINGS.keys()].join(', ');
+    throw new FloeError('bad_request', `content-encoding ${quoted(name)} is not supported; there is ${known}`);
+  }
+  try {
+    budget.take(body.length);
+    const release = await budget.unpacking.acquire();
+    try {
+      return await unpack(body);
+    } catch (cause) {
+      throw unpackError(name, cause);
+    } finally {
+      release();
+    }
+  } finally {
+    budget.release(body.length);
+  }
+}
+
+function unpackError(encoding: string, cause: unknown): FloeError {
+  if (FloeError.is(cause)) return cause;
+  if ((cause as { code?: unknown } | null)?.code === 'ERR_BUFFER_TOO_LARGE') {
+    return new FloeError('body_too_large', `the body exceeds ${MAX_BODY_BYTES} bytes when it is unpacked`, {}, cause);
+  }
+  return new FloeError('bad_request', `the body is not valid ${encoding}`, {}, cause);
 }
 
 function tooLarge(): FloeError {

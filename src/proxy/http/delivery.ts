@@ -1,43 +1,58 @@
 import type { ServerResponse } from 'node:http';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, type FloeError } from '../../core/errors.ts';
-import type { CanonicalReply, CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
+import type {
+  CanonicalReply,
+  CanonicalRequest,
+  ReplyHead,
+  ReplyStream,
+  StreamFraming,
+} from '../../dialects/dialect.ts';
+import { SentDeltas } from '../../dialects/reply-stream.ts';
+import type { AssistantMessage } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
-import type { Call } from '../session/call.ts';
-import { ReplyWriter } from './reply-writer.ts';
-import { onceGone } from './responses.ts';
+import type { Call, CallParts } from '../session/call.ts';
+import { onResponseClosed, sendError, sendJson } from './responses.ts';
 
-/** A reader that has not taken a finished reply by then never will; its buffer is freed. */
+/** Time in which a client must have read a finished reply; its connection is closed after that to free the buffer. */
 const DELIVERY_LIMIT_MS = 60_000;
+
+/**
+ * How long the headers of a stream are held back before the first delta. Quick refusals of the engine (an overlong prompt, an
+ * overload) arrive within this time and keep their HTTP status, which harnesses act on; a silence this short disturbs no client.
+ */
+const HEADERS_HOLD_MS = 1_000;
+
+/** Clients time out after 60 s of silence or more, so that several lost heartbeats do no harm. */
+export const HEARTBEAT_MS = 10_000;
 
 export type DeliveryDeps = { readonly clock: Clock; readonly heartbeatMs: number };
 
 /**
- * Waits for a call and writes its reply, or its failure, in the client's dialect. A streamed reply is relayed as it comes; that it
- * is complete is not told before its completion is durable. Resolves when the response has ended, one way or the other; never
- * rejects.
+ * Waits for a call and writes its reply, or its failure, in the client's dialect. A streamed reply is forwarded while it is sampled,
+ * but its end is sent only after its completion is durable. Resolves when the response is closed; never rejects.
  */
 export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps): Promise<void> {
-  const { parts, relay } = call;
+  const { parts, reply: partial } = call;
   const { dialect, request } = parts;
   return new Promise((resolve) => {
-    const writer = request.stream ? new ReplyWriter(response, parts, deps.clock, deps.heartbeatMs) : null;
+    const writer = request.stream ? new StreamWriter(response, parts, deps.clock, deps.heartbeatMs) : null;
     let cancelLimit = (): void => {};
     let sent = false;
     let failed = false;
-    let gone = false;
-    const more = (): void => {
-      if (call.running && relay?.message) writer?.relay(relay.message, relay.promptTokens);
+    let closed = false;
+    const writeDeltas = (): void => {
+      if (call.running && partial?.message) writer?.writeDeltas(partial.message, partial.promptTokens);
     };
-    const stopReading = relay?.read(more);
-    response.on('drain', more);
+    const stopReading = partial?.onDeltas(writeDeltas);
+    response.on('drain', writeDeltas);
     call.attach();
-    // Node reports a response as finished also when its connection was cut with bytes still unsent.
+    // Node emits `finish` also for a response whose connection was closed with unsent bytes.
     response.prependOnceListener('finish', () => {
-      // Looked up only here: a pipelined response has no socket before its turn.
+      // The socket is read only here because a pipelined response has none before its turn.
       sent = response.socket !== null && !response.socket.destroyed;
     });
-    // A client that resets its connection: `close` follows.
+    // A client that resets its connection causes an error; `close` follows.
     response.on('error', () => {});
     const fail = (error: unknown): void => {
       failed = true;
@@ -47,7 +62,7 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
     const settle = (send: () => void): void => {
       writer?.stop();
       stopReading?.();
-      if (gone || response.destroyed || response.writableEnded) return;
+      if (closed || response.destroyed || response.writableEnded) return;
       cancelLimit = deps.clock.schedule(DELIVERY_LIMIT_MS, () => response.destroy());
       try {
         send();
@@ -64,9 +79,9 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
         }),
       (error: unknown) => settle(() => fail(error)),
     );
-    more();
-    onceGone(response, () => {
-      gone = true;
+    writeDeltas();
+    onResponseClosed(response, () => {
+      closed = true;
       writer?.stop();
       stopReading?.();
       cancelLimit();
@@ -89,29 +104,105 @@ function replyOf(request: CanonicalRequest, completion: Completion): CanonicalRe
   };
 }
 
-/** An error as a response of its own, in the dialect's shape. Once headers are out there is no room for one. */
-export function sendError(response: ServerResponse, dialect: Dialect, error: FloeError, end = endWith): void {
-  if (response.headersSent) {
-    response.end();
-    return;
+/** Writes a streamed reply to one client: headers, heartbeats, deltas, and the end. */
+export class StreamWriter {
+  private readonly response: ServerResponse;
+  private readonly parts: CallParts;
+  private readonly clock: Clock;
+  private readonly heartbeatMs: number;
+  private readonly framing: StreamFraming;
+  private readonly sent = new SentDeltas();
+  private stream: ReplyStream | null = null;
+  private lastWriteMs = 0;
+  private cancelTimer: () => void;
+
+  constructor(response: ServerResponse, parts: CallParts, clock: Clock, heartbeatMs: number) {
+    this.response = response;
+    this.parts = parts;
+    this.clock = clock;
+    this.heartbeatMs = heartbeatMs;
+    this.framing = parts.dialect.framing(parts.request);
+    this.cancelTimer = clock.schedule(HEADERS_HOLD_MS, () => {
+      this.writeHeaders();
+      response.flushHeaders();
+      this.cancelTimer = clock.schedule(heartbeatMs - HEADERS_HOLD_MS, () => this.beat());
+    });
   }
-  const { status, body } = dialect.encodeError(error);
-  if (status === 429 || status === 503) response.setHeader('retry-after', retryAfterSeconds(error));
-  sendJson(response, status, body, end);
-}
 
-/** `end` is given the bytes when the head is out. */
-export function sendJson(response: ServerResponse, status: number, body: string, end = endWith): void {
-  const bytes = Buffer.from(body);
-  response.writeHead(status, { 'content-type': 'application/json', 'content-length': bytes.length });
-  end(response, bytes);
-}
+  /**
+   * Sends the part of the message that this client has not received. While a client does not read, nothing more is buffered for it;
+   * the deltas follow when it has read, or at the end.
+   */
+  writeDeltas(message: AssistantMessage, promptTokens: number | null): void {
+    if (this.response.writableNeedDrain || this.response.writableEnded || this.response.destroyed) return;
+    const text = this.unsentText(message, this.head(promptTokens));
+    if (text === '') return;
+    if (!this.response.headersSent) {
+      this.writeHeaders();
+      this.cancelTimer();
+      this.cancelTimer = this.clock.schedule(this.heartbeatMs, () => this.beat());
+    }
+    this.lastWriteMs = this.clock.monotonicMs();
+    this.response.write(text);
+  }
 
-function endWith(response: ServerResponse, bytes: Buffer): void {
-  response.end(bytes);
-}
+  /** Sends the rest of the complete reply, which must be durable. Throws `engine_error` when more was sent than it contains. */
+  finish(reply: CanonicalReply): void {
+    const rest = this.unsentText(reply.message, reply);
+    const { body, end } = (this.stream as ReplyStream).end(reply);
+    if (!this.response.headersSent) this.writeHeaders();
+    this.response.end(rest + body + end);
+  }
 
-function retryAfterSeconds(error: FloeError): number {
-  const ms = error.details.retry_after_ms;
-  return typeof ms === 'number' ? Math.max(1, Math.ceil(ms / 1000)) : 1;
+  /** Ends the stream with an error. Call it only after headers were sent. */
+  fail(error: FloeError): void {
+    this.response.end(this.parts.dialect.encodeStreamError(error, this.parts.request));
+  }
+
+  /** Stops the heartbeats. May be called twice. */
+  stop(): void {
+    this.cancelTimer();
+  }
+
+  private head(promptTokens: number | null): ReplyHead {
+    const { completionId, timestampMs, request } = this.parts;
+    return { completionId, model: request.model, createdMs: timestampMs, promptTokens };
+  }
+
+  private unsentText(message: AssistantMessage, head: ReplyHead): string {
+    const deltas = this.sent.missingFrom(message);
+    let text = '';
+    if (this.stream === null) {
+      this.stream = this.open(head);
+      text = this.stream.start();
+    }
+    for (const delta of deltas) {
+      this.sent.add(delta);
+      text += this.stream.delta(delta);
+    }
+    return text;
+  }
+
+  private open(head: ReplyHead): ReplyStream {
+    return this.parts.dialect.openStream(head, this.parts.request);
+  }
+
+  private writeHeaders(): void {
+    this.response.writeHead(200, { 'content-type': this.framing.contentType, 'cache-control': 'no-cache' });
+  }
+
+  private heartbeat(): string {
+    if (this.framing.startsFirst !== true || this.stream !== null) return this.framing.heartbeat;
+    this.stream = this.open(this.head(null));
+    return this.stream.start();
+  }
+
+  /** Sends a heartbeat after a silence, unless the client does not read. */
+  private beat(): void {
+    const idleMs = this.clock.monotonicMs() - this.lastWriteMs;
+    const early = this.stream !== null && idleMs < this.heartbeatMs;
+    if (!early && !this.response.writableNeedDrain) this.response.write(this.heartbeat());
+    const waitMs = early ? this.heartbeatMs - idleMs : this.heartbeatMs;
+    this.cancelTimer = this.clock.schedule(waitMs, () => this.beat());
+  }
 }

@@ -3,60 +3,59 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import type { CallContext, Dialect, RouteKind } from '../../dialects/dialect.ts';
-import { matchRoute } from '../../dialects/registry.ts';
+import { matchRoute, type RouteMatch } from '../../dialects/registry.ts';
 import type { EngineNotice } from '../../engines/engine.ts';
 import type { EnginePool } from '../../engines/pool.ts';
 import type { CompletionJournal } from '../journal/journal.ts';
-import { Suffixes } from '../prompt/suffix-renderer.ts';
-import { ABANDON_GRACE_MS } from '../session/call.ts';
-import { digestOf } from '../session/engine-request.ts';
-import { KeyRing, keyOf } from '../session/keys.ts';
-import type { CallObserver } from '../session/observer.ts';
-import { type ProxySession, type ProxySessionSpec, SessionCalls } from '../session/session.ts';
-import { parseBody, readBody } from './body.ts';
-import { deliver, sendError, sendJson } from './delivery.ts';
-import { decodeBody } from './encoding.ts';
-import { MAX_HEADERS, parseTarget, refuseOddFraming } from './framing.ts';
-import { HEARTBEAT_MS } from './reply-writer.ts';
+import { SuffixRenderer } from '../prompt/suffix-renderer.ts';
+import { ABANDON_GRACE_MS, type CallObserver, requestDigest } from '../session/call.ts';
+import { KeyRing } from '../session/keys.ts';
+import { ProxySession, type ProxySessionSpec } from '../session/session.ts';
+import { decodeBody, parseBody, readBody } from './body.ts';
+import { deliver, HEARTBEAT_MS } from './delivery.ts';
 import { publishRequest } from './request-channel.ts';
-import { onceGone } from './responses.ts';
-import { dialectOf, kindOf, noRoute } from './routes.ts';
-import { SessionSocket } from './session-socket.ts';
-import { endAfterUnread } from './unread.ts';
-import { refuseUpgrade } from './upgrade.ts';
+import { endAfterDraining, onResponseClosed, sendError, sendJson } from './responses.ts';
+import {
+  guessedDialect,
+  MAX_HEADERS,
+  parseTarget,
+  refuseAmbiguousFraming,
+  refuseUpgrade,
+  routeKindOf,
+  sessionKeyOf,
+  unknownRoute,
+} from './routes.ts';
 
-/** A client that has not sent its headers by then is holding a connection open on purpose. */
+/** Time in which a client must send its headers; it bounds how long an idle client can hold a connection open. */
 const HEADERS_TIMEOUT_MS = 10_000;
-/** How often Node looks for such clients. */
+/** Interval at which Node checks that timeout. */
 const TIMEOUT_CHECK_MS = 5_000;
-/** Longer than a harness thinks between two calls, so that most calls find their connection open. */
+/** Longer than the pause between two calls of most harnesses, so that most calls reuse their connection. */
 const KEEP_ALIVE_MS = 65_000;
-/** What a session's last responses get to leave before their connections are cut. */
-const CLOSE_GRACE_MS = 1_000;
 
 export type ProxyDeps = {
   readonly engines: EnginePool;
   readonly journal: CompletionJournal;
   readonly clock: Clock;
-  /** Where it tells what an operator should know of the engines; default: nowhere. */
+  /** Receives messages about engines for their operator; default: none. */
   readonly notice?: EngineNotice;
-  /** Hears of every model call that has ended; default: nobody. */
+  /** Called for every ended model call; default: none. */
   readonly observer?: CallObserver;
-  /** Between two heartbeats of a waiting stream; default {@link HEARTBEAT_MS}. */
+  /** Interval between two heartbeats of a waiting stream in milliseconds; default {@link HEARTBEAT_MS}. */
   readonly heartbeatMs?: number;
-  /** How long an engine call outlives its client; default {@link ABANDON_GRACE_MS}. */
+  /** How long an engine call continues without a client, in milliseconds; default {@link ABANDON_GRACE_MS}. */
   readonly abandonGraceMs?: number;
 };
 
-/** The HTTP face that harnesses call. */
+/** The HTTP server that harnesses call as their model. */
 export interface ModelProxy {
   /** `http://host:port` of the TCP listener. Throws `not_ready` before `listen`. */
   readonly origin: string;
-  /** Port 0 takes a free one. Rejects with `setup_failed`. */
+  /** Port 0 selects a free one. Rejects with `setup_failed`. */
   listen(address: { readonly host: string; readonly port: number }): Promise<void>;
-  /** What the engines of the pool have room for; null when one does not tell. */
+  /** The context window in tokens that all engines of the pool support; `null` when one of them does not report it. */
   maxModelLen(pool: string): number | null;
-  /** Accepts the session's key from now on. Rejects with `conflict` for a key that was ever used, `setup_failed` without a socket. */
+  /** Accepts the session's key from now on. Rejects with `conflict` for a key that was used before, `setup_failed` without a socket. */
   open(spec: ProxySessionSpec): Promise<ProxySession>;
   /** Closes every session, then the listener. May be called twice. */
   close(): Promise<void>;
@@ -66,25 +65,18 @@ export function createProxy(deps: ProxyDeps): ModelProxy {
   return new HttpProxy(deps);
 }
 
-type OpenSession = {
-  readonly calls: SessionCalls;
-  readonly socket: SessionSocket | null;
-  readonly responses: Set<ServerResponse>;
-  close(): Promise<void>;
-};
-
 class HttpProxy implements ModelProxy {
   private readonly deps: ProxyDeps;
   private readonly server: Server;
-  private readonly suffixes: Suffixes;
-  private readonly keys = new KeyRing<OpenSession>();
-  private readonly sessions = new Set<OpenSession>();
-  /** Connections that came in through a session's own socket. */
-  private readonly bound = new WeakMap<Socket, OpenSession>();
+  private readonly suffixes: SuffixRenderer;
+  private readonly keys = new KeyRing<ProxySession>();
+  private readonly sessions = new Set<ProxySession>();
+  /** The session of each connection that was accepted on a session's own socket. */
+  private readonly sessionOfSocket = new WeakMap<Socket, ProxySession>();
 
   constructor(deps: ProxyDeps) {
     this.deps = deps;
-    this.suffixes = new Suffixes(deps.engines, deps.notice ?? (() => {}));
+    this.suffixes = new SuffixRenderer(deps.engines, deps.notice ?? (() => {}));
     this.server = createServer(
       {
         headersTimeout: HEADERS_TIMEOUT_MS,
@@ -93,9 +85,9 @@ class HttpProxy implements ModelProxy {
       },
       (request, response) => void this.handle(request, response),
     );
-    // One more than is accepted: beyond its own limit Node drops headers silently.
+    // One more than the proxy accepts, because Node silently drops the headers beyond its own limit.
     this.server.maxHeadersCount = MAX_HEADERS + 1;
-    // Without a listener Node answers an upgrade request as if it were an ordinary one.
+    // Without a listener Node treats an upgrade request as an ordinary one.
     this.server.on('upgrade', refuseUpgrade);
   }
 
@@ -108,13 +100,13 @@ class HttpProxy implements ModelProxy {
 
   listen(address: { readonly host: string; readonly port: number }): Promise<void> {
     return new Promise((resolve, reject) => {
-      const refuse = (cause: Error): void => {
+      const onError = (cause: Error): void => {
         const where = `${address.host}:${address.port}`;
         reject(new FloeError('setup_failed', `the proxy cannot listen on ${where}: ${cause.message}`, {}, cause));
       };
-      this.server.once('error', refuse);
+      this.server.once('error', onError);
       this.server.listen(address.port, address.host, () => {
-        this.server.off('error', refuse);
+        this.server.off('error', onError);
         resolve();
       });
     });
@@ -127,50 +119,28 @@ class HttpProxy implements ModelProxy {
   async open(spec: ProxySessionSpec): Promise<ProxySession> {
     const { clock, engines, journal, observer, abandonGraceMs = ABANDON_GRACE_MS } = this.deps;
     const { suffixes } = this;
-    const calls = new SessionCalls(spec, { clock, engines, journal, observer, abandonGraceMs, suffixes });
-    const socket = spec.socketPath === null ? null : new SessionSocket(spec.socketPath);
-    let closing: Promise<void> | null = null;
-    const session: OpenSession = {
-      calls,
-      socket,
-      responses: new Set(),
-      close: () => {
-        closing ??= this.closeSession(session);
-        return closing;
-      },
-    };
+    const session: ProxySession = new ProxySession(spec, {
+      clock,
+      engines,
+      journal,
+      observer,
+      abandonGraceMs,
+      suffixes,
+      onClosing: () => this.keys.close(spec.key),
+      onClosed: () => this.sessions.delete(session),
+    });
     this.keys.add(spec.key, session);
     try {
-      await socket?.listen((connection) => {
-        this.bound.set(connection, session);
+      await session.connections.listen((connection) => {
+        this.sessionOfSocket.set(connection, session);
         this.server.emit('connection', connection);
       });
     } catch (error) {
-      this.keys.forget(spec.key);
+      this.keys.remove(spec.key);
       throw error;
     }
     this.sessions.add(session);
-    return {
-      sessionId: spec.sessionId,
-      attempt: spec.attempt,
-      completions: () => calls.completions(),
-      get turns() {
-        return calls.turns;
-      },
-      get sampledTokens() {
-        return calls.sampledTokens;
-      },
-      get requests() {
-        return calls.requests;
-      },
-      get lastError() {
-        return calls.lastError;
-      },
-      get runningCalls() {
-        return calls.runningCalls;
-      },
-      close: session.close,
-    };
+    return session;
   }
 
   async close(): Promise<void> {
@@ -183,77 +153,51 @@ class HttpProxy implements ModelProxy {
     await closed;
   }
 
-  private async closeSession(session: OpenSession): Promise<void> {
-    this.keys.close(session.calls.spec.key);
-    await session.calls.close();
-    await this.lastResponses(session);
-    for (const response of session.responses) response.destroy();
-    await session.socket?.close();
-    this.sessions.delete(session);
-  }
-
-  /** Resolves when the session's responses have left, or after {@link CLOSE_GRACE_MS}. */
-  private lastResponses(session: OpenSession): Promise<void> {
-    const open = [...session.responses];
-    if (open.length === 0) return Promise.resolve();
-    return new Promise((resolve) => {
-      const cancel = this.deps.clock.schedule(CLOSE_GRACE_MS, resolve);
-      let left = open.length;
-      for (const response of open) {
-        response.once('close', () => {
-          if (--left > 0) return;
-          cancel();
-          resolve();
-        });
-      }
-    });
-  }
-
-  /** Never rejects: whatever goes wrong becomes an answer in the client's dialect. */
+  /** Handles one request. Never rejects: every failure is answered in the client's dialect. */
   private async handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const method = request.method ?? '';
-    let dialect = dialectOf(request);
-    let session: OpenSession | null = null;
+    let match: RouteMatch | null = null;
+    let session: ProxySession | null = null;
     let kind: RouteKind | null = null;
     const arrivedMs = this.deps.clock.monotonicMs();
     try {
-      refuseOddFraming(request);
+      refuseAmbiguousFraming(request);
       const target = parseTarget(request.url ?? '');
-      const match = matchRoute(method, target.path, request.headers);
-      dialect = match.dialect;
-      kind = kindOf(match, method);
-      session = this.authenticate(request, keyOf(target, request.headers));
-      const { calls, responses } = session;
-      calls.requests++;
-      responses.add(response);
-      onceGone(response, () => responses.delete(response));
-      const body = await this.bodyOf(request, kind, calls);
-      publishRequest(request, target, calls.spec, dialect, body);
-      if (kind === null) throw noRoute(match.found ? [] : match.allow, method, target.path, response);
-      const { model, stream } = match.found ? match : { model: null, stream: null };
-      const recorded = (id: string) => calls.handedOut(id);
-      const context = { headers: request.headers, query: target.query, model, stream, recorded };
-      await this.serve(kind, dialect, context, calls, body, response);
+      match = matchRoute(method, target.path, request.headers);
+      kind = routeKindOf(match, method);
+      session = this.authenticate(request, sessionKeyOf(target, request.headers));
+      session.requests++;
+      session.connections.addResponse(response);
+      const body = await this.bodyOf(request, kind, session);
+      publishRequest(request, target, session.spec, match.dialect, body);
+      if (kind === null) throw unknownRoute(match, method, target.path, response);
+      const context = contextOf(request, target.query, match, session);
+      await this.serve(kind, match.dialect, context, session, body, response);
     } catch (thrown) {
       const error = asFloeError(thrown);
-      // A refused side request neither hides why the last model call failed nor passes for one.
-      if (kind === 'generate' || (kind === null && session?.calls.lastError === null)) session?.calls.failed(error);
-      if (kind === 'generate') this.tellRefused(dialect, error, arrivedMs);
+      const dialect = match?.dialect ?? guessedDialect(request);
+      // A refused request of another kind must neither hide why the last model call failed nor count as one.
+      if (kind === 'generate' || (kind === null && session?.lastError === null)) session?.setFailed(error);
+      if (kind === 'generate') this.reportRefused(dialect, error, arrivedMs);
       if (!response.destroyed) this.refuse(request, response, dialect, error);
     }
   }
 
-  /** A call that has begun tells of itself, and does not come to be refused. */
-  private tellRefused({ name }: Dialect, { code }: FloeError, arrivedMs: number): void {
+  /** Reports a refused call. A call that has begun is reported by its session and never arrives here. */
+  private reportRefused({ name }: Dialect, { code }: FloeError, arrivedMs: number): void {
     const totalMs = this.deps.clock.monotonicMs() - arrivedMs;
     this.deps.observer?.({ dialect: name, engineId: null, code, totalMs, engineMs: null });
   }
 
-  /** Empty for a request that is not expected to have one. */
-  private async bodyOf(request: IncomingMessage, kind: RouteKind | null, { reading }: SessionCalls): Promise<Buffer> {
+  /** Reads the body; empty for a request of a kind that has none. */
+  private async bodyOf(
+    request: IncomingMessage,
+    kind: RouteKind | null,
+    { bodyBudget }: ProxySession,
+  ): Promise<Buffer> {
     if (kind !== 'generate' && kind !== 'count_tokens') return Buffer.alloc(0);
-    const body = await readBody(request, this.deps.clock, reading);
-    return decodeBody(body, request.headers['content-encoding'], reading);
+    const body = await readBody(request, this.deps.clock, bodyBudget);
+    return decodeBody(body, request.headers['content-encoding'], bodyBudget);
   }
 
   private refuse(request: IncomingMessage, response: ServerResponse, dialect: Dialect, error: FloeError): void {
@@ -261,18 +205,18 @@ class HttpProxy implements ModelProxy {
       sendError(response, dialect, error);
       return;
     }
-    // The rest of a body that was not read would be taken for the next request.
+    // The unread rest of the body would be parsed as the next request.
     response.setHeader('connection', 'close');
-    sendError(response, dialect, error, (_, bytes) => {
-      response.write(bytes);
-      endAfterUnread(request, response, this.deps.clock);
+    sendError(response, dialect, error, (_, body) => {
+      response.write(body);
+      endAfterDraining(request, response, this.deps.clock);
     });
   }
 
-  private authenticate(request: IncomingMessage, key: string | null): OpenSession {
-    const bound = this.bound.get(request.socket);
+  private authenticate(request: IncomingMessage, key: string | null): ProxySession {
+    const owner = this.sessionOfSocket.get(request.socket);
     const session = this.keys.find(key);
-    if (bound !== undefined && bound !== session) {
+    if (owner !== undefined && owner !== session) {
       throw new FloeError('unauthorized', 'the session key does not belong to this socket');
     }
     return session;
@@ -282,11 +226,11 @@ class HttpProxy implements ModelProxy {
     kind: RouteKind,
     dialect: Dialect,
     context: CallContext,
-    calls: SessionCalls,
+    session: ProxySession,
     body: Buffer,
     response: ServerResponse,
   ): Promise<void> {
-    const { modelName, engine } = calls.spec;
+    const { modelName, engine } = session.spec;
     switch (kind) {
       case 'probe':
         response.writeHead(200, { 'content-length': 0 }).end();
@@ -295,20 +239,21 @@ class HttpProxy implements ModelProxy {
         sendJson(response, 200, dialect.encodeModels(modelName, this.maxModelLen(engine.pool)));
         return;
       case 'model':
-        calls.refuseModel(context.model ?? '');
+        session.refuseModel(context.model ?? '');
         sendJson(response, 200, dialect.encodeModel(context.model ?? '', this.maxModelLen(engine.pool)));
         return;
       case 'count_tokens': {
         const canonical = dialect.parseCount(parseBody(body), context);
-        const tokens = await calls.countTokens(canonical, abortedByClose(response));
+        const tokens = await session.countTokens(canonical, abortedByClose(response));
         sendJson(response, 200, dialect.encodeCount(tokens));
         return;
       }
       case 'generate': {
-        calls.refuseWhenClosed();
-        const digest = digestOf(dialect, context, body);
+        session.refuseWhenClosed();
+        const digest = requestDigest(dialect, context, body);
         const call =
-          calls.findRepeat(digest) ?? calls.begin(digest, dialect, dialect.parseRequest(parseBody(body), context));
+          session.findRepeated(digest) ??
+          session.begin(digest, dialect, dialect.parseRequest(parseBody(body), context));
         await deliver(response, call, {
           clock: this.deps.clock,
           heartbeatMs: this.deps.heartbeatMs ?? HEARTBEAT_MS,
@@ -318,8 +263,18 @@ class HttpProxy implements ModelProxy {
   }
 }
 
+function contextOf(
+  { headers }: IncomingMessage,
+  query: URLSearchParams,
+  match: RouteMatch,
+  session: ProxySession,
+): CallContext {
+  const { model, stream } = match.found ? match : { model: null, stream: null };
+  return { headers, query, model, stream, recorded: (completionId) => session.sentReply(completionId) };
+}
+
 function abortedByClose(response: ServerResponse): AbortSignal {
   const controller = new AbortController();
-  onceGone(response, () => controller.abort(new FloeError('cancelled', 'the client went away')));
+  onResponseClosed(response, () => controller.abort(new FloeError('cancelled', 'the client went away')));
   return controller.signal;
 }

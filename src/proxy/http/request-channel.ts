@@ -1,12 +1,12 @@
 import { channel, hasSubscribers } from 'node:diagnostics_channel';
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Dialect } from '../../dialects/dialect.ts';
-import type { Target } from './framing.ts';
+import type { Target } from './routes.ts';
 
-/** The name of the diagnostics channel that tells of every request of a session. */
+/** Name of the diagnostics channel on which every request of a session is published. */
 export const REQUEST_CHANNEL = 'floe:proxy:request';
 
-/** One request as a harness sent it. Key, and all that could hold one, are not in `path` and `headers`. */
+/** One request as a harness sent it. `path` and `headers` do not contain the session key, nor headers that may contain secrets. */
 export type ProxyRequestMessage = {
   readonly sessionId: string;
   readonly dialect: string;
@@ -14,13 +14,13 @@ export type ProxyRequestMessage = {
   /** The dialect's path, with the query. */
   readonly path: string;
   readonly headers: IncomingHttpHeaders;
-  /** Unpacked; empty for a request without a body and for one whose body was not read. */
+  /** The unpacked body; empty for a request without a body and for one whose body was not read. */
   readonly body: Buffer;
 };
 
 const SECRET_HEADERS = new Set(['authorization', 'proxy-authorization', 'cookie', 'x-api-key', 'x-goog-api-key']);
 
-/** Costs nothing while nobody listens. */
+/** Publishes a request on {@link REQUEST_CHANNEL}. Does nothing when the channel has no subscriber. */
 export function publishRequest(
   request: IncomingMessage,
   target: Target,

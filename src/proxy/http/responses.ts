@@ -1,32 +1,78 @@
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
+import type { Clock } from '../../core/clock.ts';
+import type { FloeError } from '../../core/errors.ts';
+import type { Dialect } from '../../dialects/dialect.ts';
 
-/** What is to be done when a connection closes: one listener for all responses that wait on it. */
-const watched = new WeakMap<Socket, Set<() => void>>();
+/** Ends a response with its body, once the head is written. */
+type EndResponse = (response: ServerResponse, body: Buffer) => void;
 
-/**
- * Calls `gone` once: when the response is closed or its connection is, at once where that has happened. Node tells neither the
- * responses that a client's earlier ones keep waiting, nor those that nobody listened to when the connection closed.
- */
-export function onceGone(response: ServerResponse, gone: () => void): void {
-  const { socket } = response.req;
-  if (response.destroyed || socket.destroyed) {
-    gone();
+const endWithBody: EndResponse = (response, body) => void response.end(body);
+
+/** Sends an error as a response in the dialect's form. When headers are already sent, the response can only be ended. */
+export function sendError(response: ServerResponse, dialect: Dialect, error: FloeError, end = endWithBody): void {
+  if (response.headersSent) {
+    response.end();
     return;
   }
-  const waiting = watched.get(socket) ?? watch(socket);
-  const leave = (): void => {
-    if (waiting.delete(leave)) gone();
-  };
-  waiting.add(leave);
-  response.once('close', leave);
+  const { status, body } = dialect.encodeError(error);
+  if (status === 429 || status === 503) response.setHeader('retry-after', retryAfterSeconds(error));
+  sendJson(response, status, body, end);
 }
 
-function watch(socket: Socket): Set<() => void> {
-  const waiting = new Set<() => void>();
-  watched.set(socket, waiting);
+export function sendJson(response: ServerResponse, status: number, body: string, end = endWithBody): void {
+  const bytes = Buffer.from(body);
+  response.writeHead(status, { 'content-type': 'application/json', 'content-length': bytes.length });
+  end(response, bytes);
+}
+
+function retryAfterSeconds(error: FloeError): number {
+  const ms = error.details.retry_after_ms;
+  return typeof ms === 'number' ? Math.max(1, Math.ceil(ms / 1000)) : 1;
+}
+
+/** Callbacks per connection, so that all responses on a connection share one listener. */
+const callbacksBySocket = new WeakMap<Socket, Set<() => void>>();
+
+/**
+ * Calls `callback` once when the response or its connection is closed, immediately if that has already happened. Node emits no event
+ * for responses that wait for earlier ones of a pipelining client, or that had no listener when the connection closed.
+ */
+export function onResponseClosed(response: ServerResponse, callback: () => void): void {
+  const { socket } = response.req;
+  if (response.destroyed || socket.destroyed) {
+    callback();
+    return;
+  }
+  const callbacks = callbacksBySocket.get(socket) ?? watchSocket(socket);
+  const onClose = (): void => {
+    if (callbacks.delete(onClose)) callback();
+  };
+  callbacks.add(onClose);
+  response.once('close', onClose);
+}
+
+function watchSocket(socket: Socket): Set<() => void> {
+  const callbacks = new Set<() => void>();
+  callbacksBySocket.set(socket, callbacks);
   socket.once('close', () => {
-    for (const leave of waiting) leave();
+    for (const callback of callbacks) callback();
   });
-  return waiting;
+  return callbacks;
+}
+
+/** Time in which a client that is still sending its body can read the refusal. */
+const DRAIN_LIMIT_MS = 2_000;
+
+/**
+ * Ends the response once the rest of the request has been read and discarded, or after {@link DRAIN_LIMIT_MS}. A connection that is
+ * closed with unread bytes is reset, and a client that is still writing would then not receive the response.
+ */
+export function endAfterDraining(request: IncomingMessage, response: ServerResponse, clock: Clock): void {
+  const end = (): void => {
+    cancel();
+    response.end();
+  };
+  const cancel = clock.schedule(DRAIN_LIMIT_MS, end);
+  request.on('error', end).once('end', end).once('close', end).resume();
 }

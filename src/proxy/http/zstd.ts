@@ -1,23 +1,25 @@
+import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
 import { Decompress } from 'fzstd';
+import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 
-/** What every decoder is asked to have room for (RFC 8878, 3.1.1.1.2); no common setting of an encoder takes more. */
-const MAX_WINDOW_BYTES = 8 * 1024 * 1024;
+/** The window size that every decoder should support (RFC 8878, 3.1.1.1.2); no common encoder setting exceeds it. */
+const MAX_WINDOW_BYTES = 8 * MIB;
 
 /**
- * The decoder moves its whole window with every block. An encoder's blocks hold some 100 kB, but a hostile body may consist of
- * empty ones behind a large window: so the bytes moved are bounded, at the start and for each byte of output.
+ * The decoder moves its whole window with every block. An encoder's blocks hold some 100 kB, but a hostile body may consist of empty
+ * blocks after a header with a large window. The moved bytes are therefore bounded: by a constant plus an amount per byte of output.
  */
-const MOVED_AT_START = 256 * 1024 * 1024;
+const MOVED_AT_START = 256 * MIB;
 const MOVED_PER_BYTE = 512;
 
-/** Work in bytes, written or moved, between two turns of the event loop: some milliseconds. */
-const WORK_PER_TURN = 1024 * 1024;
+/** Work, in bytes written, after which other work on the event loop runs: some milliseconds. */
+const WORK_PER_TURN = MIB;
 
-/** A moved byte costs a fraction of one that is written. */
+/** Moving this many bytes costs as much as writing one. */
 const MOVES_PER_WRITE = 16;
 
-/** What a block costs that holds nothing, in the same measure. */
+/** Work of decoding an empty block, in bytes written. */
 const WORK_PER_BLOCK = 256;
 
 const FRAME_MAGIC = 0xfd2fb528;
@@ -33,8 +35,9 @@ type FrameHead = {
 };
 
 /**
- * Unpacks zstd frames, one block after the other, and lets others run in between. Rejects with `body_too_large` above
- * `maxBytes`, `bad_request` for anything that is not valid, or that takes more work than what comes out is worth.
+ * Unpacks zstd frames block by block, so that other work on the event loop runs in between. The loop around
+ * `fzstd` is hand-written because Node 20's zlib has no zstd, and one call for a whole body would block the event loop. Rejects with `body_too_large` above `maxBytes`,
+ * and with `bad_request` for invalid data or data that takes much more work than its output justifies.
  */
 export async function unpackZstd(packed: Buffer, maxBytes: number): Promise<Buffer> {
   const output = new Output(maxBytes);
@@ -43,34 +46,34 @@ export async function unpackZstd(packed: Buffer, maxBytes: number): Promise<Buff
     const magic = uint(packed, at, 4);
     if ((magic & 0xfffffff0) >>> 0 === SKIPPABLE_MAGIC) at += 8 + uint(packed, at + 4, 4);
     else if (magic === FRAME_MAGIC) at = await unpackFrame(packed, at, output);
-    else throw invalid('no frame where one should begin');
+    else throw invalid('a frame has an unknown magic number');
     if (at > packed.length) throw invalid('it is cut off');
-    // Skipped frames cost time as well.
-    output.move(0);
-    await output.breathe();
+    // Skippable frames cost time, too.
+    output.addBlock(0);
+    await output.yieldIfDue();
   }
   return output.whole();
 }
 
-/** Returns where the frame ends. */
+/** Unpacks the frame at `start` and returns the position after it. */
 async function unpackFrame(packed: Buffer, start: number, output: Output): Promise<number> {
   const head = readHead(packed, start);
   const before = output.bytes;
   const decoder = new Decompress((data) => output.add(data));
-  output.move(head.windowBytes);
+  output.addBlock(head.windowBytes);
   let from = start;
   let at = start + head.headerBytes;
   for (;;) {
     const header = uint(packed, at, BLOCK_HEADER_BYTES);
     const last = (header & 1) === 1;
-    // One byte, repeated, is all that a block of type 1 holds.
+    // A block of type 1 consists of one byte, which is repeated.
     at += BLOCK_HEADER_BYTES + (((header >> 1) & 3) === 1 ? 1 : header >> 3);
     if (last && head.hasChecksum) at += CHECKSUM_BYTES;
     if (at > packed.length) throw invalid('it is cut off');
-    output.move(head.windowBytes);
+    output.addBlock(head.windowBytes);
     decoder.push(packed.subarray(from, at), last);
     from = at;
-    await output.breathe();
+    await output.yieldIfDue();
     if (last) break;
   }
   const { contentBytes } = head;
@@ -101,7 +104,7 @@ function readHead(packed: Buffer, start: number): FrameHead {
   return { headerBytes: at + sizeBytes - start, windowBytes, contentBytes, hasChecksum: (flags & 4) !== 0 };
 }
 
-/** Little-endian. Eight bytes lose precision above 2^53, which is refused anyway. */
+/** Reads a little-endian number. Eight bytes lose precision above 2^53, but a size above that is refused anyway. */
 function uint(packed: Buffer, at: number, bytes: number): number {
   if (at + bytes > packed.length) throw invalid('it is cut off');
   let value = 0;
@@ -113,7 +116,7 @@ function invalid(what: string): FloeError {
   return new FloeError('bad_request', `the body is not valid zstd: ${what}`);
 }
 
-/** What has come out, and what that took. */
+/** The unpacked bytes, and the work that they took. */
 class Output {
   bytes = 0;
   private work = 0;
@@ -134,17 +137,18 @@ class Output {
     if (data.length > 0) this.chunks.push(data);
   }
 
-  /** Called before a block is decoded. */
-  move(bytes: number): void {
+  /** Adds the work of a block before it is decoded. */
+  addBlock(bytes: number): void {
     this.moved += bytes;
     this.work += bytes / MOVES_PER_WRITE + WORK_PER_BLOCK;
     if (this.moved > MOVED_AT_START + MOVED_PER_BYTE * this.bytes) throw invalid('its blocks hold too little');
   }
 
-  async breathe(): Promise<void> {
+  /** Lets other work on the event loop run when enough work was done since the last time. */
+  async yieldIfDue(): Promise<void> {
     if (this.work < WORK_PER_TURN) return;
     this.work = 0;
-    await new Promise<void>((resolve) => setImmediate(resolve));
+    await nextEventLoopTurn();
   }
 
   whole(): Buffer {

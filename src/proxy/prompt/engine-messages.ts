@@ -3,34 +3,33 @@ import type { AssistantMessage, ChatMessage, ToolCall } from '../../schema/index
 import type { Completion } from '../../tokens/completion.ts';
 import { countMarks } from '../../tokens/same-turn.ts';
 import { MAX_BODY_VALUES } from '../http/body.ts';
-import { callNamed } from './call-ids.ts';
-import type { KnownTurn } from './prefix-index.ts';
+import { parseCallId } from './call-ids.ts';
+import type { MatchedTurn } from './prefix-index.ts';
 
-/** Engine's ids by those that the harness uses, for one turn whose ids are not floe's. */
+/** The engine's call ids by those that the harness uses, for one turn whose ids are not floe's. */
 type TurnIds = ReadonlyMap<string, string>;
 
-type Written = { readonly text: string; readonly marks: number };
+type EngineText = { readonly text: string; readonly marks: number };
 
 /**
- * The messages of a session as engines take them. Calls and their results have the engine's own ids again, which some templates
- * write into the prompt. Arguments that are no JSON are a JSON string: engines read the arguments of every call in a history
- * before they render it, and refuse the whole request when a policy's broken ones come back in it; a string is text to them,
- * which templates write as it is. So go arguments that are nested too deeply or, with those before them, hold too many values
- * to be read.
+ * Converts a session's messages to the form that engines accept. Calls and their results get the engine's ids back, which some
+ * templates write into the prompt. Arguments that are not JSON become a JSON string: engines parse the arguments of every call in a
+ * history before they render it and would refuse the whole request because of a policy's broken ones, while templates print a string
+ * unchanged. Arguments that are nested too deeply, or that hold too many values together with those before them, are treated likewise.
  */
 export class EngineMessages {
   private readonly recorded: (completionId: string) => Completion | null;
-  /** What needs no more than the session's own completions to be written is written once. */
-  private readonly written = new WeakMap<ChatMessage, Written>();
+  /** Results that depend only on the message and the session's completions. */
+  private readonly cache = new WeakMap<ChatMessage, EngineText>();
 
-  /** `recorded`: the session's completion of that id. */
+  /** `recorded` returns the session's completion with an id, `null` when there is none. */
   constructor(recorded: (completionId: string) => Completion | null) {
     this.recorded = recorded;
   }
 
-  /** JSON texts; those of `texts` where there is nothing to change. `last` and what is before it: the turns that are known. */
-  texts(messages: readonly ChatMessage[], texts: readonly string[], last: KnownTurn | null): readonly string[] {
-    const known = turnsByStart(last);
+  /** The messages as JSON texts, those of `texts` where nothing changes. `last` is the last turn that is recorded. */
+  texts(messages: readonly ChatMessage[], texts: readonly string[], last: MatchedTurn | null): readonly string[] {
+    const turns = turnsByStart(last);
     let marks = MAX_BODY_VALUES;
     let ids: TurnIds = new Map();
     let end = 0;
@@ -38,54 +37,54 @@ export class EngineMessages {
       const text = texts[index] as string;
       if (message.role === 'tool') return this.resultText(message, text, ids);
       if (message.role !== 'assistant') return text;
-      const turn = known.get(index);
-      if (turn !== undefined || index >= end) ids = turn === undefined ? new Map() : idsOf(messages, turn);
+      const turn = turns.get(index);
+      if (turn !== undefined || index >= end) ids = turn === undefined ? new Map() : foreignIds(messages, turn);
       if (turn !== undefined) end = index + turn.count;
       if (message.tool_calls === undefined) return text;
-      const written = this.turnText(message, text, ids, marks);
-      marks -= written.marks;
-      return written.text;
+      const converted = this.turnText(message, text, ids, marks);
+      marks -= converted.marks;
+      return converted.text;
     });
   }
 
-  /** The engine's id of a call. */
-  idOf(id: string, ids: TurnIds): string {
-    const named = callNamed(id);
-    const own = named === null ? undefined : this.recorded(named.completionId)?.engineCallIds[named.index];
+  /** The engine's id of the call that the harness refers to by `id`; `id` itself when the call is unknown. */
+  private engineId(id: string, ids: TurnIds): string {
+    const call = parseCallId(id);
+    const own = call === null ? undefined : this.recorded(call.completionId)?.engineCallIds[call.index];
     return own ?? ids.get(id) ?? id;
   }
 
   private resultText(message: ChatMessage & { role: 'tool' }, text: string, ids: TurnIds): string {
-    const known = this.written.get(message);
-    if (known !== undefined) return known.text;
-    const id = this.idOf(message.tool_call_id, ids);
+    const cached = this.cache.get(message);
+    if (cached !== undefined) return cached.text;
+    const id = this.engineId(message.tool_call_id, ids);
     if (id === message.tool_call_id) return text;
-    const written = JSON.stringify({ ...message, tool_call_id: id });
-    if (!ids.has(message.tool_call_id)) this.written.set(message, { text: written, marks: 0 });
-    return written;
+    const converted = JSON.stringify({ ...message, tool_call_id: id });
+    if (!ids.has(message.tool_call_id)) this.cache.set(message, { text: converted, marks: 0 });
+    return converted;
   }
 
-  private turnText(message: AssistantMessage, text: string, ids: TurnIds, marks: number): Written {
-    const known = this.written.get(message);
-    if (known !== undefined && known.marks <= marks) return known;
+  private turnText(message: AssistantMessage, text: string, ids: TurnIds, marks: number): EngineText {
+    const cached = this.cache.get(message);
+    if (cached !== undefined && cached.marks <= marks) return cached;
     const check = new BoundedJsonCheck(marks);
     let changed = false;
-    let foreign = false;
+    let hasForeignId = false;
     let used = 0;
     const calls = (message.tool_calls ?? []).map((call): ToolCall => {
       const { name, arguments: args } = call.function;
-      const id = this.idOf(call.id, ids);
-      foreign ||= ids.has(call.id);
+      const id = this.engineId(call.id, ids);
+      hasForeignId ||= ids.has(call.id);
       used += countMarks(args);
-      // Engines take no text at all for no arguments.
+      // Engines accept an empty text as no arguments.
       const isText = args !== '' && !check.isJson(args);
       if (!isText && id === call.id) return call;
       changed = true;
       return { ...call, id, function: { name, arguments: isText ? JSON.stringify(args) : args } };
     });
-    const written = { text: changed ? JSON.stringify({ ...message, tool_calls: calls }) : text, marks: used };
-    if (!foreign && used <= marks) this.written.set(message, written);
-    return written;
+    const converted = { text: changed ? JSON.stringify({ ...message, tool_calls: calls }) : text, marks: used };
+    if (!hasForeignId && used <= marks) this.cache.set(message, converted);
+    return converted;
   }
 }
 
@@ -113,21 +112,21 @@ class BoundedJsonCheck {
   }
 }
 
-function turnsByStart(last: KnownTurn | null): ReadonlyMap<number, KnownTurn> {
-  const turns = new Map<number, KnownTurn>();
-  for (let known = last; known !== null; known = known.before) turns.set(known.at, known);
+function turnsByStart(last: MatchedTurn | null): ReadonlyMap<number, MatchedTurn> {
+  const turns = new Map<number, MatchedTurn>();
+  for (let matched = last; matched !== null; matched = matched.previous) turns.set(matched.at, matched);
   return turns;
 }
 
-/** Of a turn whose calls came back with ids that are not floe's: they are known by their order. */
-function idsOf(messages: readonly ChatMessage[], { turn, at, count }: KnownTurn): TurnIds {
+/** The engine's ids of a turn's calls that the harness returned with ids that are not floe's. The calls are matched by their order. */
+function foreignIds(messages: readonly ChatMessage[], { turn, at, count }: MatchedTurn): TurnIds {
   const ids = new Map<string, string>();
   const { engineCallIds } = turn.completion;
   let index = 0;
   for (const message of messages.slice(at, at + count)) {
     for (const { id } of (message as AssistantMessage).tool_calls ?? []) {
       const own = engineCallIds[index++];
-      if (own !== undefined && callNamed(id) === null) ids.set(id, own);
+      if (own !== undefined && parseCallId(id) === null) ids.set(id, own);
     }
   }
   return ids;

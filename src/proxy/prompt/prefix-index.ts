@@ -1,35 +1,35 @@
 import type { AssistantMessage, ChatMessage } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { joinedTurn, sameTurn } from '../../tokens/same-turn.ts';
-import { callNamed } from './call-ids.ts';
+import { parseCallId } from './call-ids.ts';
 
-/** A recorded completion, and what its ids are. */
+/** A recorded completion with the facts that decide whether a prompt may continue its ids. */
 export type RecordedTurn = {
   readonly completion: Completion;
-  /** Prompt or response hold thinking of the policy's. */
-  readonly thinks: boolean;
-  /** Of the tokenizer and template that they are of. */
+  /** Whether prompt or response contain thinking of the policy. */
+  readonly hasThinking: boolean;
+  /** Identifies the tokenizer and template of the ids; `null` when the engine reports none. */
   readonly fingerprint: string | null;
 };
 
-/** A recorded completion in its place. */
-export type Turn = RecordedTurn & {
-  /** A request went on from it. */
+/** A recorded turn at its position in the conversation. */
+export type IndexedTurn = RecordedTurn & {
+  /** Whether a later request continued this turn. */
   used: boolean;
-  /** Where the conversation goes on behind it. */
-  readonly after: Place;
+  /** The position after the turn. */
+  readonly after: PrefixNode;
 };
 
-/** A point in a conversation. Ways that lead on are messages by their JSON text, and the recorded turns. */
-type Place = { readonly next: Map<string, Place>; readonly turns: Turn[] };
+/** A position in a conversation. Edges are messages, keyed by their JSON text, and the turns that were recorded at this position. */
+type PrefixNode = { readonly next: Map<string, PrefixNode>; readonly turns: IndexedTurn[] };
 
-/** A turn of a request's history: the messages from `at` on, `count` of them, are what `turn` sampled. */
-export type KnownTurn = {
-  readonly turn: Turn;
+/** A turn of a request's history that is a recorded one: the `count` messages from index `at` have the content of `turn`. */
+export type MatchedTurn = {
+  readonly turn: IndexedTurn;
   readonly at: number;
   readonly count: number;
-  /** The known turn before it. */
-  readonly before: KnownTurn | null;
+  /** The matched turn before this one; `null` for the first. */
+  readonly previous: MatchedTurn | null;
 };
 
 export type History = {
@@ -39,144 +39,152 @@ export type History = {
   readonly toolsText: string;
 };
 
-/** The completion that a message's signatures name. */
-export type TurnNames = (index: number) => string | undefined;
+/** Returns the completion id that the signature of the message at `index` claims; `undefined` without a signature. */
+export type ClaimedCompletionId = (index: number) => string | undefined;
 
-/** Why a request goes on from no turn: it has none; its turns are not recorded ones; they are, but under other tools. */
-export type NoTurn = 'first' | 'rewritten' | 'tools';
+/**
+ * Why a request continues no recorded turn. `first`: its history has no assistant turn; `rewritten`: its turns were not recorded;
+ * `tools`: they were recorded, with other tools.
+ */
+export type NoMatchReason = 'first' | 'rewritten' | 'tools';
 
-export type Found = { readonly last: KnownTurn } | { readonly last: null; readonly because: NoTurn };
+/** The deepest recorded turn that a history continues, or the reason why there is none. */
+export type PrefixMatch = { readonly last: MatchedTurn } | { readonly last: null; readonly because: NoMatchReason };
 
-type Thread = { readonly byTools: Map<string, Place>; latestTools: string };
+type Thread = { readonly byTools: Map<string, PrefixNode>; latestTools: string };
 
-type Visit = { readonly place: Place; readonly at: number; readonly known: KnownTurn | null };
+type Visit = { readonly node: PrefixNode; readonly at: number; readonly matched: MatchedTurn | null };
 
-/** A reply comes back as one message, or as one for its text, thinking and each of a few calls. */
+/** A dialect returns a reply as one message, or as one each for its text, its thinking and a few calls. */
 const MAX_MESSAGES_PER_TURN = 4;
 
-/** Replies that are all alike, sampled by the hundred on purpose, can be told apart in that many ways and more. */
+/** Upper bound on visited nodes per search, so that hundreds of identical replies cannot hold the event loop. */
 const MAX_VISITS = 10_000;
 
 /**
- * The conversations of one session, as far as they were recorded. A turn is only found in the place where it was sampled: behind
- * the same messages, in the same thread, with the same tools. Costs a look-up for each message of a request.
+ * A trie of the recorded conversations of one session. It indexes turns by the messages before them, because a request arrives as
+ * messages and its ids are not known yet; the prefix tree of the token graph indexes by ids. A turn is found only at the position
+ * where it was sampled: after the same messages, in the same thread, with the same tools. Costs one lookup per message of a request.
  */
-export class Conversations {
+export class PrefixIndex {
   private readonly threads = new Map<string, Thread>();
-  /** What a message was found to be: arguments that are written anew are not parsed again at every turn. */
-  private readonly known = new WeakMap<ChatMessage, Turn>();
+  /** The turn that a message was found to be, so that reserialized arguments are parsed once and not at every turn. */
+  private readonly known = new WeakMap<ChatMessage, IndexedTurn>();
 
   /**
-   * The deepest recorded turn that the history goes on from. Of equal ones, sampled in one place, that which ids or signatures
-   * name, else one that was used, else the latest. Messages that come again should be the same objects.
+   * Finds the deepest recorded turn that the history continues. Among equal turns recorded at one position it prefers those that
+   * call ids or signatures name, then one that was used, then the latest. Repeated messages should be the same objects.
    */
-  find(history: History, names: TurnNames): Found {
+  find(history: History, claimed: ClaimedCompletionId): PrefixMatch {
     const { messages, toolsText } = history;
     const thread = this.threads.get(history.thread);
-    const own = thread?.byTools.get(toolsText);
-    const last = own === undefined ? null : this.deepest(own, history, names);
+    const root = thread?.byTools.get(toolsText);
+    const last = root === undefined ? null : this.deepest(root, history, claimed);
     if (last !== null) return { last };
     if (!messages.some(({ role }) => role === 'assistant')) return { last: null, because: 'first' };
     if (thread === undefined || thread.latestTools === toolsText) return { last: null, because: 'rewritten' };
     const other = thread.byTools.get(thread.latestTools);
-    const moved = other !== undefined && this.deepest(other, history, names) !== null;
-    return { last: null, because: moved ? 'tools' : 'rewritten' };
+    const matchesOther = other !== undefined && this.deepest(other, history, claimed) !== null;
+    return { last: null, because: matchesOther ? 'tools' : 'rewritten' };
   }
 
-  /** `last`: what was found for the completion's request. */
-  add(recorded: RecordedTurn, last: KnownTurn | null): void {
+  /** Adds a recorded completion. `last` is the turn that {@link find} returned for its request. */
+  add(recorded: RecordedTurn, last: MatchedTurn | null): void {
     const { thread: name, request } = recorded.completion;
-    const thread = this.threads.get(name) ?? { byTools: new Map<string, Place>(), latestTools: '' };
+    const thread = this.threads.get(name) ?? { byTools: new Map<string, PrefixNode>(), latestTools: '' };
     this.threads.set(name, thread);
     thread.latestTools = request.toolsText;
-    let place = last?.turn.after ?? nextOf(thread.byTools, request.toolsText);
+    let node = last?.turn.after ?? childOf(thread.byTools, request.toolsText);
     for (let at = endOf(last); at < request.messageTexts.length; at++) {
-      place = nextOf(place.next, request.messageTexts[at] as string);
+      node = childOf(node.next, request.messageTexts[at] as string);
     }
-    place.turns.push({ ...recorded, used: false, after: newPlace() });
+    node.turns.push({ ...recorded, used: false, after: newNode() });
   }
 
-  private deepest(root: Place, history: History, names: TurnNames): KnownTurn | null {
+  private deepest(root: PrefixNode, history: History, claimed: ClaimedCompletionId): MatchedTurn | null {
     const { messages, messageTexts } = history;
-    let best: KnownTurn | null = null;
-    const open: Visit[] = [{ place: root, at: 0, known: null }];
+    let best: MatchedTurn | null = null;
+    const open: Visit[] = [{ node: root, at: 0, matched: null }];
     for (let visits = 0; visits < MAX_VISITS; visits++) {
       const visit = open.pop();
       if (visit === undefined) break;
-      if (endOf(visit.known) > endOf(best)) best = visit.known;
-      let { place, at } = visit;
+      if (endOf(visit.matched) > endOf(best)) best = visit.matched;
+      let { node, at } = visit;
       for (; at < messages.length; at++) {
-        const turns = place.turns.length === 0 ? [] : this.turnsAt(place, messages, at, names);
-        const next = place.next.get(messageTexts[at] as string);
+        const turns = node.turns.length === 0 ? [] : this.turnsAt(node, messages, at, claimed);
+        const next = node.next.get(messageTexts[at] as string);
         if (turns.length > 0) {
-          if (next !== undefined) open.push({ place: next, at: at + 1, known: visit.known });
+          if (next !== undefined) open.push({ node: next, at: at + 1, matched: visit.matched });
           for (const { turn, count } of turns.reverse()) {
-            open.push({ place: turn.after, at: at + count, known: { turn, at, count, before: visit.known } });
+            open.push({ node: turn.after, at: at + count, matched: { turn, at, count, previous: visit.matched } });
           }
           break;
         }
         if (next === undefined) break;
-        place = next;
+        node = next;
       }
     }
     return best;
   }
 
-  /** The turns that the messages from `at` on may be, the likeliest first. */
+  /** The turns that the messages from `at` match, the most probable first. */
   private turnsAt(
-    { turns }: Place,
+    { turns }: PrefixNode,
     messages: readonly ChatMessage[],
     at: number,
-    names: TurnNames,
-  ): { turn: Turn; count: number }[] {
-    const found: { turn: Turn; count: number; named: boolean }[] = [];
+    claimed: ClaimedCompletionId,
+  ): { turn: IndexedTurn; count: number }[] {
+    const matches: { turn: IndexedTurn; count: number; isNamed: boolean }[] = [];
     const run: AssistantMessage[] = [];
     const named = new Set<string>();
     for (let count = 1; count <= MAX_MESSAGES_PER_TURN; count++) {
       const message = messages[at + count - 1];
       if (message?.role !== 'assistant') break;
       run.push(message);
-      addNames(named, message, names(at + count - 1));
-      const echo = joinedTurn(run);
+      addNames(named, message, claimed(at + count - 1));
+      const returned = joinedTurn(run);
       for (const turn of turns) {
-        if (this.same(echo, turn)) found.push({ turn, count, named: named.has(turn.completion.completionId) });
+        if (this.isTurn(returned, turn))
+          matches.push({ turn, count, isNamed: named.has(turn.completion.completionId) });
       }
     }
-    const sure = found.filter((entry) => entry.named);
-    // Stable: of equal ones the later stand first.
-    return (sure.length > 0 ? sure : found).reverse().sort((a, b) => Number(b.turn.used) - Number(a.turn.used));
+    const namedMatches = matches.filter((match) => match.isNamed);
+    // The sort is stable, so that among equal ones the later come first.
+    return (namedMatches.length > 0 ? namedMatches : matches)
+      .reverse()
+      .sort((a, b) => Number(b.turn.used) - Number(a.turn.used));
   }
 
-  private same(echo: AssistantMessage, turn: Turn): boolean {
-    if (this.known.get(echo) === turn) return true;
+  private isTurn(returned: AssistantMessage, turn: IndexedTurn): boolean {
+    if (this.known.get(returned) === turn) return true;
     const { message, request } = turn.completion;
-    if (!sameTurn(echo, message, request.tools)) return false;
-    this.known.set(echo, turn);
+    if (!sameTurn(returned, message, request.tools)) return false;
+    this.known.set(returned, turn);
     return true;
   }
 }
 
-/** Behind the last message of a turn; 0 without one. */
-export function endOf(known: KnownTurn | null): number {
-  return known === null ? 0 : known.at + known.count;
+/** The index after the last message of a turn; 0 for `null`. */
+export function endOf(matched: MatchedTurn | null): number {
+  return matched === null ? 0 : matched.at + matched.count;
 }
 
-function addNames(named: Set<string>, message: AssistantMessage, reference: string | undefined): void {
-  if (reference !== undefined) named.add(reference);
+function addNames(named: Set<string>, message: AssistantMessage, claimed: string | undefined): void {
+  if (claimed !== undefined) named.add(claimed);
   for (const { id } of message.tool_calls ?? []) {
-    const call = callNamed(id);
+    const call = parseCallId(id);
     if (call !== null) named.add(call.completionId);
   }
 }
 
-function newPlace(): Place {
+function newNode(): PrefixNode {
   return { next: new Map(), turns: [] };
 }
 
-function nextOf(places: Map<string, Place>, text: string): Place {
-  const known = places.get(text);
+function childOf(children: Map<string, PrefixNode>, text: string): PrefixNode {
+  const known = children.get(text);
   if (known !== undefined) return known;
-  const place = newPlace();
-  places.set(text, place);
-  return place;
+  const node = newNode();
+  children.set(text, node);
+  return node;
 }

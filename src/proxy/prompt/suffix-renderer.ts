@@ -1,3 +1,4 @@
+import { LRUCache } from 'lru-cache';
 import { FloeError } from '../../core/errors.ts';
 import type { CallNames, EngineNotice } from '../../engines/engine.ts';
 import type { EnginePool } from '../../engines/pool.ts';
@@ -12,62 +13,62 @@ import {
 import type { AssistantMessage, ChatMessage, TemplateFacts } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
 
-/** What new messages are rendered behind. */
+/** New messages and the recorded completion that they follow. */
 export type SuffixRequest = {
   readonly names: CallNames;
   readonly template: TemplateFacts;
-  /** The completion that they follow. */
   readonly completion: Completion;
-  /** The whole conversation, and its texts as the engine takes them. */
+  /** The messages of the whole conversation. */
   readonly messages: readonly ChatMessage[];
+  /** The same messages in the form that engines accept. */
   readonly texts: readonly string[];
   readonly toolsText: string;
   /** Index of the first new message. */
   readonly from: number;
 };
 
-/** Templates' names for calls are few; a policy that makes up names must not fill the memory. */
+/** Call names are few in practice; the bounds keep a policy that invents names from filling the memory. */
 const MAX_CLOSINGS = 256;
 const MAX_KEY_CHARS = 4096;
 
-/** One splice in so many is rendered in both forms. */
+/** One in this many prompts is rendered in both forms. */
 const CHECK_ONE_IN = 64;
 
 const NO_TOOLS = '[]';
 
 /**
- * Finds the ids that new messages add behind a recorded turn, with the engine's own template: the messages are rendered behind a
- * history, and what follows as many turn closes as that has is theirs. In the short form the history is a stand-in of one turn;
- * in the full form it is the conversation, with turns that have no thinking: how often a close stands in it must not depend on
- * what a template leaves out. Shared by all sessions of a proxy.
+ * Renders the ids that new messages add after a recorded turn, with the engine's own template. The messages are rendered after a
+ * history; the ids that follow as many turn closes as the history has are the suffix. In the short form the history is a stand-in of
+ * one turn. In the full form it is the conversation with its thinking removed, because the number of closes must not depend on the
+ * text that a template leaves out. One instance is shared by all sessions of a proxy.
  */
-export class Suffixes {
+export class SuffixRenderer {
   private readonly engines: EnginePool;
   private readonly notice: EngineNotice;
-  private readonly closings = new Map<string, Closing | null>();
-  /** Templates for which the short form was found to be wrong. */
-  private readonly longOnly = new Set<string>();
+  private readonly closings = new LRUCache<string, { readonly closing: Closing | null }>({ max: MAX_CLOSINGS });
+  /** Keys of the templates for which the short form gave a wrong suffix. */
+  private readonly fullOnly = new Set<string>();
 
   constructor(engines: EnginePool, notice: EngineNotice) {
     this.engines = engines;
     this.notice = notice;
   }
 
-  /** Null: it cannot be told. Rejects as `EnginePool.render` does, but for a template that refuses. */
-  async of(request: SuffixRequest, signal: AbortSignal): Promise<Int32Array | null> {
+  /** `null` when the suffix cannot be determined. Rejects as `EnginePool.render` does, except when the template refuses messages. */
+  async render(request: SuffixRequest, signal: AbortSignal): Promise<Int32Array | null> {
     const { template } = request;
     if (template.close_ids.length === 0) return null;
     const plain = await this.closing(request, [], signal);
     if (plain === null) return null;
     const key = templateKey(request);
-    const short = this.fitsShort(request) ? await this.short(request, plain, signal) : null;
+    const short = this.allowsShortForm(request) ? await this.short(request, plain, signal) : null;
     if (short === null) return this.full(request, plain, signal);
     if (!isChecked(request.names.completionId)) return short;
     const full = await this.full(request, plain, signal);
     if (full === null || equalIds(full, short)) return short;
-    this.longOnly.add(key);
+    this.fullOnly.add(key);
     this.notice(
-      'the chat template renders new messages otherwise behind a short history; all of it is rendered from now on',
+      'the chat template renders new messages differently after a short history; whole conversations are rendered from now on',
       {
         pool: request.names.pool,
         completion_id: request.names.completionId,
@@ -76,9 +77,9 @@ export class Suffixes {
     return full;
   }
 
-  private fitsShort(request: SuffixRequest): boolean {
+  private allowsShortForm(request: SuffixRequest): boolean {
     const { template, messages, from } = request;
-    if (!template.tail_render || this.longOnly.has(templateKey(request))) return false;
+    if (!template.tail_render || this.fullOnly.has(templateKey(request))) return false;
     return messages
       .slice(from)
       .every(({ role, content }) => (role === 'user' || role === 'tool') && typeof content === 'string');
@@ -91,24 +92,25 @@ export class Suffixes {
       name: called.name,
     }));
     const closing = calls.length === 0 ? plain : await this.closing(request, calls, signal);
-    if (closing === null || !closesAs(closing, plain)) return null;
-    const whole = await this.render(request, [...standInHistory(calls), ...texts.slice(from)], NO_TOOLS, true, signal);
+    if (closing === null || !closesLike(closing, plain)) return null;
+    const history = standInHistory(calls);
+    const whole = await this.idsOf(request, [...history, ...texts.slice(from)], NO_TOOLS, true, signal);
     return whole && suffixOf(whole, template.close_ids, closing);
   }
 
   private async full(request: SuffixRequest, plain: Closing, signal: AbortSignal): Promise<Int32Array | null> {
     const { messages, texts, from, toolsText, template } = request;
     const history = texts.slice(0, from).map((text, index) => {
-      return messages[index]?.role === 'assistant' ? plainTurn(text) : text;
+      return messages[index]?.role === 'assistant' ? withoutThinking(text) : text;
     });
-    const head = await this.render(request, history, toolsText, false, signal);
+    const head = await this.idsOf(request, history, toolsText, false, signal);
     const closing = head && closingOf(head, template.close_ids);
-    if (!closing || !closesAs(closing, plain)) return null;
-    const whole = await this.render(request, [...history, ...texts.slice(from)], toolsText, true, signal);
+    if (!closing || !closesLike(closing, plain)) return null;
+    const whole = await this.idsOf(request, [...history, ...texts.slice(from)], toolsText, true, signal);
     return whole && suffixOf(whole, template.close_ids, closing);
   }
 
-  /** Of a stand-in history, which is the same for all calls of the same names. */
+  /** The closing of a stand-in history, which is the same for all histories with calls of the same names. */
   private async closing(
     request: SuffixRequest,
     calls: readonly StandInCall[],
@@ -116,19 +118,16 @@ export class Suffixes {
   ): Promise<Closing | null> {
     const { close_ids } = request.template;
     const key = JSON.stringify([templateKey(request), close_ids, calls.map(({ name }) => name)]);
-    const known = this.closings.get(key);
-    if (known !== undefined) return known;
-    const ids = await this.render(request, standInHistory(calls), NO_TOOLS, false, signal);
-    const found = ids && closingOf(ids, close_ids);
-    if (key.length > MAX_KEY_CHARS) return found;
-    this.closings.set(key, found);
-    const [oldest] = this.closings.keys();
-    if (this.closings.size > MAX_CLOSINGS && oldest !== undefined) this.closings.delete(oldest);
-    return found;
+    const cached = this.closings.get(key);
+    if (cached !== undefined) return cached.closing;
+    const ids = await this.idsOf(request, standInHistory(calls), NO_TOOLS, false, signal);
+    const closing = ids && closingOf(ids, close_ids);
+    if (key.length <= MAX_KEY_CHARS) this.closings.set(key, { closing });
+    return closing;
   }
 
-  /** Null: the template refuses. */
-  private async render(
+  /** The ids of rendered messages; `null` when the template refuses them. */
+  private async idsOf(
     { names }: SuffixRequest,
     messageTexts: readonly string[],
     toolsText: string,
@@ -144,13 +143,13 @@ export class Suffixes {
   }
 }
 
-/** The last turn is closed, and what stands behind it is what always does. */
-function closesAs({ before, tail }: Closing, plain: Closing): boolean {
+/** Whether the last turn is closed and followed by the same ids as in the plain stand-in history. */
+function closesLike({ before, tail }: Closing, plain: Closing): boolean {
   return before.length >= plain.before.length && equalIds(tail, plain.tail);
 }
 
-/** The turn without its thinking, wherever that stands: with the same calls, or a word where it has none. */
-function plainTurn(text: string): string {
+/** The turn without thinking, wherever its text has it: the same calls, or the stand-in's text when it has no calls. */
+function withoutThinking(text: string): string {
   const { tool_calls: calls } = JSON.parse(text) as AssistantMessage;
   if (calls === undefined || calls.length === 0) return standInHistory([])[1] as string;
   return JSON.stringify({ role: 'assistant', content: null, tool_calls: calls });
@@ -160,9 +159,9 @@ function templateKey({ names, template }: SuffixRequest): string {
   return JSON.stringify([names.pool, template.fingerprint]);
 }
 
-/** Whether the prompt of that completion is rendered in both forms: by its id, which is random. */
+/** Whether the completion's prompt is rendered in both forms and compared. Decided by a hash of its id, which is random. */
 export function isChecked(completionId: string): boolean {
-  let number = 0;
-  for (const char of completionId) number = (number * 31 + char.charCodeAt(0)) % (CHECK_ONE_IN * 1024);
-  return number % CHECK_ONE_IN === 0;
+  let hash = 0;
+  for (const char of completionId) hash = (hash * 31 + char.charCodeAt(0)) % (CHECK_ONE_IN * 1024);
+  return hash % CHECK_ONE_IN === 0;
 }

@@ -1,33 +1,61 @@
+import { createHash } from 'node:crypto';
 import type { Clock } from '../../core/clock.ts';
-import { FloeError } from '../../core/errors.ts';
-import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
+import { type ErrorCode, FloeError } from '../../core/errors.ts';
+import type { ReplyDelta } from '../../core/reply.ts';
+import { threadKeyOf } from '../../dialects/call-kinds/label.ts';
+import type { CallContext, CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
+import type { ReplyListener } from '../../engines/engine.ts';
+import type { AssistantMessage, DialectName } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
-import { Relay } from './relay.ts';
+import { callIdOf } from '../prompt/call-ids.ts';
 
-/** How long an engine call lives on without a client: a harness that retries on a new connection finds it still running. */
+/** How long an engine call continues without a client, so that a harness that retries on a new connection finds it still running. */
 export const ABANDON_GRACE_MS = 2_000;
+
+/** Identifies equal requests: dialect, agent thread, the parameters in the path, and the bytes of the body. */
+export function requestDigest(dialect: Dialect, context: CallContext, body: Buffer): string {
+  const { headers, query, model, stream } = context;
+  const outside = JSON.stringify([dialect.name, threadKeyOf(headers), model, stream, query.get('alt')]);
+  return createHash('sha256').update(outside).update(body).digest('base64');
+}
 
 export type CallParts = {
   readonly completionId: string;
   readonly index: number;
+  /** Monotonic milliseconds at which the request arrived. */
   readonly arrivedMs: number;
-  /** Unix ms, likewise. */
+  /** Unix milliseconds at which the request arrived. */
   readonly timestampMs: number;
   readonly dialect: Dialect;
   readonly request: CanonicalRequest;
 };
 
+/** A model call that has ended, or that was refused before it began. */
+export type EndedCall = {
+  readonly dialect: DialectName;
+  /** `null` when no engine answered. */
+  readonly engineId: string | null;
+  readonly code: 'ok' | ErrorCode;
+  /** Milliseconds from the end of the request's body to the moment at which the reply could be sent. */
+  readonly totalMs: number;
+  /** The part of {@link totalMs} that the engine took for its reply; `null` when there is none. */
+  readonly engineMs: number | null;
+};
+
+/** Called once for every model call, however many requests joined it. Must not throw, and must be fast because replies wait for it. */
+export type CallObserver = (call: EndedCall) => void;
+
 /**
- * One generation and the requests that wait for it: usually one, more when a harness repeats itself. `outcome` resolves
- * once the completion is durable, and rejects with a FloeError when there will be none.
+ * One generation and the requests that wait for it: usually one, more when a harness repeats a request. `outcome` resolves once the
+ * completion is durable, and rejects with a FloeError when there will be none.
  */
 export class Call {
   readonly parts: CallParts;
   readonly outcome: Promise<Completion>;
   completion: Completion | null = null;
-  /** What is known of the reply while it is sampled; null for a request that wants it whole, and once the call has ended. */
-  relay: Relay | null;
-  /** Some client has the whole reply. */
+  /** The reply while it is sampled; `null` when the request wants it as a whole, and once the call has ended. */
+  reply: StreamedReply | null;
+  /** Whether a client has received the whole reply. */
   delivered = false;
   private readonly controller = new AbortController();
   private readonly clock: Clock;
@@ -40,14 +68,14 @@ export class Call {
     parts: CallParts,
     clock: Clock,
     graceMs: number,
-    run: (signal: AbortSignal, relay: Relay | null) => Promise<Completion>,
+    run: (signal: AbortSignal, reply: StreamedReply | null) => Promise<Completion>,
   ) {
     this.parts = parts;
-    this.relay = parts.request.stream ? new Relay(parts.completionId) : null;
+    this.reply = parts.request.stream ? new StreamedReply(parts.completionId) : null;
     this.clock = clock;
     this.graceMs = graceMs;
-    this.outcome = this.track(run(this.controller.signal, this.relay));
-    // Whoever waits sees the failure; with nobody waiting it must not end the process.
+    this.outcome = this.track(run(this.controller.signal, this.reply));
+    // Waiting requests handle the failure. Without any, the rejection must not end the process.
     this.outcome.catch(() => {});
   }
 
@@ -55,19 +83,19 @@ export class Call {
     return !this.settled;
   }
 
-  /** The engine call ends with this reason. A no-op once the engine has answered. */
+  /** Ends the engine call with this reason. Does nothing once the engine has answered. */
   abort(reason: FloeError): void {
     this.controller.abort(reason);
   }
 
-  /** A request waits. */
+  /** Adds a waiting request. */
   attach(): void {
     this.waiting++;
     this.cancelGrace?.();
     this.cancelGrace = null;
   }
 
-  /** A request waits no longer: it has the reply, or its client is gone. */
+  /** Removes a waiting request, which has received the reply (`delivered`) or whose client has disconnected. */
   detach(delivered: boolean): void {
     this.waiting--;
     if (delivered) this.delivered = true;
@@ -77,7 +105,7 @@ export class Call {
         this.abort(new FloeError('cancelled', 'the client went away')),
       );
     }
-    this.judgeDelivery();
+    this.markDelivery();
   }
 
   private async track(run: Promise<Completion>): Promise<Completion> {
@@ -86,13 +114,81 @@ export class Call {
       return this.completion;
     } finally {
       this.settled = true;
-      this.relay = null;
+      this.reply = null;
       this.cancelGrace?.();
-      this.judgeDelivery();
+      this.markDelivery();
     }
   }
 
-  private judgeDelivery(): void {
+  private markDelivery(): void {
     if (this.completion !== null && this.waiting === 0) this.completion.undelivered = !this.delivered;
+  }
+}
+
+type StreamedCall = { readonly id: string; readonly name: string; text: string };
+
+/**
+ * The reply of a running call as far as it was sampled. Readers are notified once for all deltas that arrive in one turn of the event
+ * loop, and send the part that they have not sent yet; so a reader that joined late or was blocked for a while catches up.
+ */
+export class StreamedReply implements ReplyListener {
+  promptTokens: number | null = null;
+  private readonly completionId: string;
+  private reasoning = '';
+  private text = '';
+  private readonly calls: StreamedCall[] = [];
+  private readonly readers = new Set<() => void>();
+  private begun = false;
+  private scheduled = false;
+
+  constructor(completionId: string) {
+    this.completionId = completionId;
+  }
+
+  started(promptTokens: number | null): void {
+    this.promptTokens = promptTokens;
+  }
+
+  delta(delta: ReplyDelta): void {
+    this.begun = true;
+    switch (delta.kind) {
+      case 'reasoning':
+        this.reasoning += delta.text;
+        break;
+      case 'text':
+        this.text += delta.text;
+        break;
+      case 'call':
+        this.calls[delta.index] = { id: callIdOf(this.completionId, delta.index), name: delta.name, text: '' };
+        break;
+      case 'arguments': {
+        const call = this.calls[delta.index];
+        if (call !== undefined) call.text += delta.text;
+      }
+    }
+    if (this.scheduled) return;
+    this.scheduled = true;
+    setImmediate(() => {
+      this.scheduled = false;
+      for (const reader of this.readers) reader();
+    });
+  }
+
+  /** The message as far as it is known; `null` before the first delta. */
+  get message(): AssistantMessage | null {
+    if (!this.begun) return null;
+    const { reasoning, text, calls } = this;
+    return {
+      role: 'assistant',
+      content: text,
+      reasoning_content: reasoning,
+      tool_calls: calls.map(({ id, name, text }) => ({ id, type: 'function', function: { name, arguments: text } })),
+    };
+  }
+
+  /** Calls `reader`, which must not throw, after each batch of deltas. Returns a function that removes it. */
+  onDeltas(reader: () => void): () => void {
+    this.readers.add(reader);
+    return () => void this.readers.delete(reader);
   }
 }

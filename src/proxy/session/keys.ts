@@ -1,46 +1,12 @@
 import { createHash } from 'node:crypto';
-import type { IncomingHttpHeaders } from 'node:http';
 import { FloeError } from '../../core/errors.ts';
-import type { Target } from '../http/framing.ts';
 
-/** Keys of ended attempts that are still answered 410 rather than 401: about 10 MB, days of sessions. */
+/** Keys of ended attempts that are answered 410 instead of 401. The number takes about 10 MB and covers days of sessions. */
 const CLOSED_KEYS = 65_536;
 
 /**
- * The one key that a request carries, wherever it carries it. Null without any.
- * Throws `bad_request` when two places disagree: guessing which one counts would let one session speak as another.
- */
-export function keyOf(target: Target, headers: IncomingHttpHeaders): string | null {
-  const candidates = [
-    target.pathKey,
-    bearerOf(headers.authorization),
-    single(headers['x-api-key']),
-    single(headers['x-goog-api-key']),
-    target.queryKey,
-  ];
-  let key: string | null = null;
-  for (const candidate of candidates) {
-    if (candidate === null || candidate === '') continue;
-    if (key !== null && key !== candidate) {
-      throw new FloeError('bad_request', 'the request carries two different keys; send the session key everywhere');
-    }
-    key = candidate;
-  }
-  return key;
-}
-
-function bearerOf(authorization: string | undefined): string | null {
-  const match = /^bearer +(.*)$/i.exec(authorization ?? '');
-  return match?.[1]?.trim() ?? null;
-}
-
-function single(value: string | string[] | undefined): string | null {
-  return (Array.isArray(value) ? value[0] : value) ?? null;
-}
-
-/**
- * Session keys by their SHA-256: the time of a look-up depends on the digest, of which a guesser controls nothing, and
- * the keys themselves are not kept.
+ * Session keys by their SHA-256. The time of a lookup depends on the digest, which a guesser does not control, and the keys
+ * themselves are not kept.
  */
 export class KeyRing<Holder> {
   private readonly open = new Map<string, Holder>();
@@ -50,16 +16,17 @@ export class KeyRing<Holder> {
   add(key: string, holder: Holder): void {
     const digest = digestOf(key);
     if (this.open.has(digest) || this.closed.has(digest)) {
-      throw new FloeError('conflict', 'the session key is taken: every attempt needs a new one');
+      throw new FloeError('conflict', 'the session key was used before: every attempt needs a new one');
     }
     this.open.set(digest, holder);
   }
 
-  /** Undoes {@link add} of a key that was never served. */
-  forget(key: string): void {
+  /** Undoes {@link add} for a key that no request has used. */
+  remove(key: string): void {
     this.open.delete(digestOf(key));
   }
 
+  /** Refuses the key from now on. The oldest of more than {@link CLOSED_KEYS} closed keys are forgotten. */
   close(key: string): void {
     const digest = digestOf(key);
     if (!this.open.delete(digest)) return;
@@ -71,7 +38,7 @@ export class KeyRing<Holder> {
     }
   }
 
-  /** Throws `unauthorized` without a known key, `session_closed` for one whose attempt has ended. */
+  /** Throws `unauthorized` without a known key, and `session_closed` for a key whose attempt has ended. */
   find(key: string | null): Holder {
     if (key === null) throw new FloeError('unauthorized', 'the request carries no session key');
     const digest = digestOf(key);

@@ -4,21 +4,22 @@ import type { Completion } from '../../tokens/completion.ts';
 import { quoted } from './request-limits.ts';
 
 /**
- * The request with all of its conversation, where it names a completion that it goes on from: that one's messages, its reply, and
- * the new messages. System text at the head of the new ones replaces that at the head of the earlier ones; all else is the new
- * request's, the tools as well unless it says otherwise. `recorded`: the session's completion of that id. Throws `schema_violation` for a completion that the session did not hand out.
+ * Replaces the reference to a previous response by its conversation: the messages and the reply of that completion, followed by the
+ * new messages. Leading system text of the new messages replaces that of the earlier ones. Everything else is the new request's,
+ * including the tools unless the request inherits them. A request without a reference is returned unchanged. `sentReply` returns the
+ * completion with an id whose reply the session has sent. Throws `schema_violation` when there is none.
  */
-export function continued(
+export function withPreviousResponse(
   request: CanonicalRequest,
-  recorded: (completionId: string) => Completion | null,
+  sentReply: (completionId: string) => Completion | null,
 ): CanonicalRequest {
   const { previousCompletionId, messages } = request;
   if (previousCompletionId === null) return request;
-  const earlier = recorded(previousCompletionId);
-  if (earlier === null) throw unknown(previousCompletionId);
+  const earlier = sentReply(previousCompletionId);
+  if (earlier === null) throw unknownResponse(previousCompletionId);
   const history = earlier.request.messages;
-  const replaces = messages[0]?.role === 'system' && history[0]?.role === 'system';
-  const kept = replaces ? history.slice(1) : history;
+  const replacesSystem = messages[0]?.role === 'system' && history[0]?.role === 'system';
+  const kept = replacesSystem ? history.slice(1) : history;
   const [head, rest] = messages[0]?.role === 'system' ? [messages.slice(0, 1), messages.slice(1)] : [[], messages];
   const tools = request.inheritsTools === true ? earlier.request.tools : request.tools;
   const claimedCompletions = new Map([
@@ -34,16 +35,11 @@ export function continued(
   };
 }
 
-/** The completion if a client could have its reply. */
-export function handedOut(found: Completion | undefined): Completion | null {
-  return found === undefined || found.finishReason === 'abort' ? null : found;
-}
-
-function unknown(continues: string): FloeError {
+function unknownResponse(completionId: string): FloeError {
   const path = 'previous_response_id';
-  const message = `no response ${quoted(continues)} in this session`;
+  const message = `no response ${quoted(completionId)} in this session`;
   return new FloeError('schema_violation', `${path}: ${message}`, {
     issues: [{ path, message }],
-    unknown_response: quoted(continues),
+    unknown_response: quoted(completionId),
   });
 }

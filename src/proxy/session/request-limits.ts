@@ -1,18 +1,43 @@
 import { FloeError } from '../../core/errors.ts';
+import type { CanonicalRequest } from '../../dialects/dialect.ts';
 
-/** Longest part of a foreign name that an error repeats: such a name may be as long as a body. */
+/** Longest part of a client's text that an error message repeats: such a text may be as long as a body. */
 const MAX_QUOTED_CHARS = 128;
 
-export function quoted(name: string): string {
-  return name.length <= MAX_QUOTED_CHARS ? name : `${name.slice(0, MAX_QUOTED_CHARS)}…`;
+export function quoted(text: string): string {
+  return text.length <= MAX_QUOTED_CHARS ? text : `${text.slice(0, MAX_QUOTED_CHARS)}…`;
 }
 
-/** Longer than any model's name; one that an alias of `*` lets through is kept with its call. */
-const MAX_NAME_CHARS = 512;
+/** Longer than the name of any model. With the alias `*`, the requested name is kept with its call. */
+const MAX_MODEL_CHARS = 512;
 
-/** Throws `not_found`, naming the models there are. An alias of `*` allows any name of up to {@link MAX_NAME_CHARS}. */
-export function refuseModel(asked: string, name: string, aliases: readonly string[]): void {
-  if (asked === name || aliases.includes(asked) || (aliases.includes('*') && asked.length <= MAX_NAME_CHARS)) return;
-  const there = [name, ...aliases].join(', ');
-  throw new FloeError('not_found', `no such model: ${quoted(asked)}; there is ${there}`);
+/**
+ * Throws `not_found`, with the models of the session, when a request names another model. The alias `*` allows any name of up to
+ * {@link MAX_MODEL_CHARS}.
+ */
+export function refuseModel(requested: string, model: string, aliases: readonly string[]): void {
+  if (requested === model || aliases.includes(requested)) return;
+  if (aliases.includes('*') && requested.length <= MAX_MODEL_CHARS) return;
+  const served = [model, ...aliases].join(', ');
+  throw new FloeError('not_found', `no such model: ${quoted(requested)}; there is ${served}`);
+}
+
+/** Engines compare each stop string after every token, and every call of an engine waits for it. No supported API takes as many. */
+const MAX_STOPS = 64;
+
+/**
+ * Characters of a request's sampling parameters as JSON, of which a response schema is the largest. The context window does not bound
+ * them, and they are kept with each completion.
+ */
+const MAX_SAMPLING_CHARS = 512 * 1024;
+
+/** Throws `schema_violation` for sampling parameters that would slow down the calls of other sessions. */
+export function refuseCostlySampling({ samplingAsked }: CanonicalRequest): void {
+  const stops = samplingAsked.stop?.length ?? 0;
+  if (stops > MAX_STOPS) throw new FloeError('schema_violation', `${stops} stop strings: there may be ${MAX_STOPS}`);
+  const chars = JSON.stringify(samplingAsked).length;
+  if (chars > MAX_SAMPLING_CHARS) {
+    const what = 'stop strings and response format';
+    throw new FloeError('schema_violation', `${what} take ${chars} characters: there may be ${MAX_SAMPLING_CHARS}`);
+  }
 }

@@ -1,36 +1,39 @@
+import { LRUCache } from 'lru-cache';
+import { MIB } from '../../core/bytes.ts';
 import type { ChatMessage, ChatTool } from '../../schema/index.ts';
-import { sameJson } from './same-json.ts';
+import type { CompletionRequest } from '../../tokens/completion.ts';
+import { sameIds } from '../../tokens/sequence.ts';
 
-/** A prompt's buffer is made this much larger than the prompt, so that the next turns fit behind it. */
+/** A prompt buffer's size relative to the prompt for which it is allocated, so that the next turns fit after it. */
 const GROWTH = 1.5;
 
-/** Kept of a session's requests, in characters: one of the largest. Agents name their threads themselves, as many as they like. */
-const MAX_KEPT_CHARS = 64 * 1024 * 1024;
+/** Characters of a session's latest requests that are kept, those of one request of the largest size. Harnesses name threads freely. */
+const MAX_KEPT_CHARS = 64 * MIB;
 
-export type RequestTexts = {
-  readonly messages: readonly ChatMessage[];
-  readonly messageTexts: readonly string[];
-  readonly tools: readonly ChatTool[];
-  readonly toolsText: string;
-};
+/** The parts of a request that consecutive turns share. */
+export type RequestTexts = Pick<CompletionRequest, 'messages' | 'messageTexts' | 'tools' | 'toolsText'>;
 
-type Thread = { request: RequestTexts; chars: number; prompts: Int32Array; promptLength: number };
+type Thread = { readonly request: RequestTexts; prompts: Int32Array; promptLength: number };
+
+const NO_REQUEST: RequestTexts = { messages: [], messageTexts: [], tools: [], toolsText: '[]' };
 
 /**
- * A harness sends its whole history at every turn. Here what a request repeats of the one before it in the same agent thread
- * is kept once: equal messages and tools become the same objects, and a prompt that extends the last becomes a longer view of
- * the same buffer. The memory of a session is then that of its longest turn, not the sum of all.
+ * Stores parts that a request repeats from the previous one of its agent thread only once, since a harness sends its whole history at
+ * every turn: equal messages and tools become the same objects, and a prompt reported by an engine that extends the last one becomes a
+ * longer view of the same buffer. The memory of a session is then that of its longest turn instead of the sum of all turns. It indexes
+ * the latest request by thread; `PrefixIndex` indexes all recorded turns.
  */
-export class TurnMemory {
-  /** Latest request last. */
-  private readonly threads = new Map<string, Thread>();
-  private keptChars = 0;
-  /** What goes on from a reply by its id has the messages before it as they are. */
+export class RequestMemory {
+  private readonly threads = new LRUCache<string, Thread>({
+    maxSize: MAX_KEPT_CHARS,
+    sizeCalculation: ({ request }) => charsOf(request),
+  });
+  /** A request that continues a previous response has the recorded message objects, whose texts are known. */
   private readonly texts = new WeakMap<ChatMessage, string>();
 
-  /** The request with its JSON texts, sharing what it repeats. */
+  /** Returns the request with its JSON texts, sharing the objects that it repeats. */
   request(threadName: string, messages: readonly ChatMessage[], tools: readonly ChatTool[]): RequestTexts {
-    const thread = this.thread(threadName);
+    const thread = this.threads.get(threadName) ?? newThread();
     const { request: last } = thread;
     const own: ChatMessage[] = new Array(messages.length);
     const texts: string[] = new Array(messages.length);
@@ -41,21 +44,26 @@ export class TurnMemory {
       texts[i] = same ? (last.messageTexts[i] as string) : this.textOf(message);
     }
     const sameTools = sameJson(tools, last.tools);
-    thread.request = {
+    const request = {
       messages: own,
       messageTexts: texts,
       tools: sameTools ? last.tools : tools,
       toolsText: sameTools ? last.toolsText : JSON.stringify(tools),
     };
-    this.remember(threadName, thread);
-    return thread.request;
+    // A new object, because the cache does not measure a value again that it already holds.
+    this.threads.set(threadName, { ...thread, request });
+    return request;
   }
 
-  /** The same ids, in a buffer shared with the thread's earlier prompts where they begin with the last one. */
+  /** Returns equal ids in a buffer that is shared with the thread's earlier prompts if they begin with the last one. */
   prompt(threadName: string, ids: Int32Array): Int32Array {
-    const thread = this.thread(threadName);
+    let thread = this.threads.peek(threadName);
+    if (thread === undefined) {
+      thread = newThread();
+      this.threads.set(threadName, thread);
+    }
     const { promptLength: kept } = thread;
-    const extendsLast = ids.length >= kept && sameIds(ids.subarray(0, kept), thread.prompts.subarray(0, kept));
+    const extendsLast = ids.length >= kept && sameIds(ids, 0, thread.prompts, 0, kept);
     if (!extendsLast || ids.length > thread.prompts.length) {
       thread.prompts = new Int32Array(Math.ceil(ids.length * GROWTH));
       thread.prompts.set(ids);
@@ -73,36 +81,36 @@ export class TurnMemory {
     this.texts.set(message, text);
     return text;
   }
-
-  /** Forgets the threads that were longest without a request, when together they are too large. */
-  private remember(name: string, thread: Thread): void {
-    const { messageTexts, toolsText } = thread.request;
-    this.keptChars -= thread.chars;
-    thread.chars = messageTexts.reduce((sum, text) => sum + text.length, toolsText.length);
-    this.keptChars += thread.chars;
-    this.threads.delete(name);
-    this.threads.set(name, thread);
-    for (const [oldest, { chars }] of this.threads) {
-      if (this.keptChars <= MAX_KEPT_CHARS || oldest === name) break;
-      this.threads.delete(oldest);
-      this.keptChars -= chars;
-    }
-  }
-
-  private thread(name: string): Thread {
-    const known = this.threads.get(name);
-    if (known !== undefined) return known;
-    const fresh: Thread = {
-      request: { messages: [], messageTexts: [], tools: [], toolsText: '[]' },
-      chars: 0,
-      prompts: new Int32Array(0),
-      promptLength: 0,
-    };
-    this.threads.set(name, fresh);
-    return fresh;
-  }
 }
 
-function sameIds(a: Int32Array, b: Int32Array): boolean {
-  return Buffer.from(a.buffer, a.byteOffset, a.byteLength).equals(Buffer.from(b.buffer, b.byteOffset, b.byteLength));
+function newThread(): Thread {
+  return { request: NO_REQUEST, prompts: new Int32Array(0), promptLength: 0 };
+}
+
+function charsOf({ messageTexts, toolsText }: RequestTexts): number {
+  return messageTexts.reduce((sum, text) => sum + text.length, toolsText.length);
+}
+
+/**
+ * Whether two values parsed from JSON have the same JSON text, with keys in the same order. Comparing values is much cheaper than
+ * writing the text, because equal strings are compared as a whole; it runs for every message of every call (`bench proxy`).
+ */
+export function sameJson(a: unknown, b: unknown): boolean {
+  if (a === b) return true;
+  if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
+  if (Array.isArray(a)) {
+    if (!Array.isArray(b) || a.length !== b.length) return false;
+    for (let i = 0; i < a.length; i++) if (!sameJson(a[i], b[i])) return false;
+    return true;
+  }
+  if (Array.isArray(b)) return false;
+  const keys = Object.keys(a);
+  const others = Object.keys(b);
+  if (keys.length !== others.length) return false;
+  for (let i = 0; i < keys.length; i++) {
+    const key = keys[i] as string;
+    if (key !== others[i]) return false;
+    if (!sameJson((a as Record<string, unknown>)[key], (b as Record<string, unknown>)[key])) return false;
+  }
+  return true;
 }

@@ -5,209 +5,205 @@ import { NO_SPAN, type Span } from '../../core/tracing.ts';
 import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
 import type { CallNames, ReplyListener } from '../../engines/engine.ts';
 import type { EnginePool } from '../../engines/pool.ts';
-import type { ChatMessage, Sampling, TaskEngine } from '../../schema/index.ts';
+import type { ChatMessage, Sampling } from '../../schema/index.ts';
 import type { Completion, CompletionRequest } from '../../tokens/completion.ts';
-import { Reading } from '../http/body.ts';
+import { BodyBudget } from '../http/body.ts';
+import { SessionConnections } from '../http/session-connections.ts';
 import type { CompletionJournal } from '../journal/journal.ts';
-import { type Asked, Prompting, promptOf } from '../prompt/prompt-builder.ts';
-import type { Suffixes } from '../prompt/suffix-renderer.ts';
-import { Echoes } from './abandoned-replies.ts';
-import { Call, type CallParts } from './call.ts';
-import { completionOf, engineRequestOf, refuseCostlyWishes, samplingOf } from './engine-request.ts';
-import type { CallObserver } from './observer.ts';
-import { continued, handedOut } from './previous-response.ts';
-import type { Relay } from './relay.ts';
-import { refuseModel } from './request-limits.ts';
-import { TurnMemory } from './request-memory.ts';
+import { type PendingCall, PromptBuilder, verifiedPrompt } from '../prompt/prompt-builder.ts';
+import type { SuffixRenderer } from '../prompt/suffix-renderer.ts';
+import { AbandonedReplies } from './abandoned-replies.ts';
+import { Call, type CallObserver, type CallParts, type StreamedReply } from './call.ts';
+import { completionOf } from './completion-record.ts';
+import { type AttemptSpec, effectiveSampling, engineRequest } from './engine-request.ts';
+import { withPreviousResponse } from './previous-response.ts';
+import { refuseCostlySampling, refuseModel } from './request-limits.ts';
+import { RequestMemory } from './request-memory.ts';
 import { TurnLimit } from './turn-limit.ts';
 
-/** Calls of one session at a time. Harnesses run a handful of sub-agents; a loop in the sandbox could open thousands. */
+/** Concurrent calls of one session. Harnesses run a handful of sub-agents; a loop in the sandbox could open thousands. */
 const MAX_RUNNING_CALLS = 64;
 
-export type ProxySessionSpec = {
-  readonly sessionId: string;
-  readonly attempt: number;
-  readonly sampleIndex: number;
-  /** Opens the proxy for this attempt and nothing else; never used again. */
+export type ProxySessionSpec = AttemptSpec & {
+  /** Opens the proxy for this attempt only. A key is never reused. */
   readonly key: string;
-  /** Where to listen for this session alone; null: only the TCP listener. */
+  /** Path of a Unix socket for this session alone; `null` for the TCP listener only. */
   readonly socketPath: string | null;
-  /** The name that the harness is told; what the model list shows. */
+  /** The model's name for the harness, as the model list shows it. */
   readonly modelName: string;
   /** Other names that requests may use; `*` allows any. Default: none. */
   readonly modelAliases?: readonly string[];
-  readonly sampling: Sampling;
-  /** Which engines sample it, and how they are prompted. */
-  readonly engine: TaskEngine;
-  /** Completions of kind `main` that the session may have; null or absent: any number. */
+  /** Turns that the session may have, as {@link TurnLimit} counts them; `null` or absent for no bound. */
   readonly maxTurns?: number | null;
-  /** Called once, when a request beyond {@link maxTurns} was refused. Must not throw. */
+  /** Called once, when a request beyond {@link maxTurns} is refused. Must not throw. */
   readonly onTurnLimit?: () => void;
-  /** After every recorded completion. Must not throw. */
-  readonly onProgress?: (turns: number, sampledTokens: number) => void;
-  /** When a model call begins, streams or ends. Must not throw. */
+  /** Called after every recorded completion. Must not throw. */
+  readonly onProgress?: (completionCount: number, sampledTokens: number) => void;
+  /** Called when a model call begins, streams or ends. Must not throw. */
   readonly onActivity?: () => void;
-  /** What its model calls are part of; default: nothing. */
+  /** Parent of the spans of its model calls; default: none. */
   readonly span?: Span;
-  /** Called before each model call, which it refuses by throwing. */
+  /** Called before each model call. Refuses the call by throwing. */
   readonly admit?: () => void;
 };
-
-/** One attempt as the gateway sees it. */
-export interface ProxySession {
-  readonly sessionId: string;
-  readonly attempt: number;
-  /** Recorded completions in the order in which their requests arrived. */
-  completions(): readonly Completion[];
-  /** Model calls that were answered. */
-  readonly turns: number;
-  readonly sampledTokens: number;
-  /** Requests of any kind that carried the key. */
-  readonly requests: number;
-  /** Why the last model call failed; null when the last one succeeded. */
-  readonly lastError: FloeError | null;
-  /** Model calls that an engine is working on. */
-  readonly runningCalls: number;
-  /**
-   * Ends the session: later requests are answered 410, engine calls are aborted, and everything that was sampled is
-   * recorded when this resolves. May be called twice.
-   */
-  close(): Promise<void>;
-}
 
 export type SessionDeps = {
   readonly clock: Clock;
   readonly engines: EnginePool;
   readonly journal: CompletionJournal;
-  readonly suffixes: Suffixes;
+  readonly suffixes: SuffixRenderer;
   readonly abandonGraceMs: number;
   readonly observer?: CallObserver | undefined;
+  /** Called when {@link ProxySession.close} begins, and when it has ended. Must not throw. */
+  readonly onClosing?: () => void;
+  readonly onClosed?: () => void;
 };
 
-/** The calls of one attempt: what was asked, what is running, what was recorded. */
-export class SessionCalls {
+/** One attempt at the proxy: its running calls and its recorded completions. */
+export class ProxySession {
   readonly spec: ProxySessionSpec;
+  readonly connections: SessionConnections;
+  readonly bodyBudget = new BodyBudget();
+  /** The number of requests of any kind that carried the key. */
   requests = 0;
-  readonly reading = new Reading();
   sampledTokens = 0;
+  /** Why the last model call failed; `null` when it succeeded. */
   lastError: FloeError | null = null;
   private readonly deps: SessionDeps;
   private readonly recorded: Completion[] = [];
   private readonly byId = new Map<string, Completion>();
-  /** The latest call of each request body. */
-  private readonly byBody = new Map<string, Call>();
+  /** The latest call of each request, by its digest. */
+  private readonly byDigest = new Map<string, Call>();
   private readonly running = new Set<Call>();
-  private readonly echoes = new Echoes();
-  private readonly memory = new TurnMemory();
-  private readonly prompting: Prompting;
+  private readonly abandoned = new AbandonedReplies();
+  private readonly memory = new RequestMemory();
+  private readonly prompts: PromptBuilder;
   private readonly turnLimit: TurnLimit;
-  private counting = 0;
+  private runningCounts = 0;
   private nextIndex = 0;
   private closedBy: FloeError | null = null;
+  private closing: Promise<void> | null = null;
 
   constructor(spec: ProxySessionSpec, deps: SessionDeps) {
     this.spec = spec;
     this.deps = deps;
-    const { engines, suffixes } = deps;
-    this.prompting = new Prompting(spec.engine, engines, suffixes, (id) => this.byId.get(id) ?? null);
+    const { engines, suffixes, clock } = deps;
+    this.connections = new SessionConnections(spec.socketPath, clock);
+    this.prompts = new PromptBuilder(spec.engine, engines, suffixes, (id) => this.byId.get(id) ?? null);
     this.turnLimit = new TurnLimit(spec.maxTurns ?? null, () => spec.onTurnLimit?.());
   }
 
-  get turns(): number {
+  get sessionId(): string {
+    return this.spec.sessionId;
+  }
+
+  get attempt(): number {
+    return this.spec.attempt;
+  }
+
+  /** The number of recorded completions, of every call kind. */
+  get completionCount(): number {
     return this.recorded.length;
   }
 
+  /** The number of turns, as `max_turns` counts them. */
+  get turns(): number {
+    return this.turnLimit.turns;
+  }
+
+  /** The number of model calls that engines are working on. */
   get runningCalls(): number {
     return this.running.size;
   }
 
+  /** The recorded completions, ordered by the arrival of their requests. */
   completions(): readonly Completion[] {
     return [...this.recorded].sort((a, b) => a.index - b.index);
   }
 
-  /** The completion of that id whose reply the session handed out; null when it handed out none. */
-  handedOut(completionId: string): Completion | null {
-    return handedOut(this.byId.get(completionId));
+  /** The completion with this id whose reply a client could receive; `null` when there is none or the engine aborted the reply. */
+  sentReply(completionId: string): Completion | null {
+    const completion = this.byId.get(completionId);
+    return completion === undefined || completion.finishReason === 'abort' ? null : completion;
   }
 
   /**
-   * The call that a repeated request joins: one that is still running, or whose reply no client ever got. Null: the request
-   * is new, or asks for a new sample of one that was answered.
+   * The call that a repeated request joins: one that is still running, or whose reply no client has received. `null` when the request
+   * is new, or requests another sample of one that was answered.
    */
-  findRepeat(digest: string): Call | null {
-    const call = this.byBody.get(digest);
+  findRepeated(digest: string): Call | null {
+    const call = this.byDigest.get(digest);
     if (call === undefined || (!call.running && call.delivered)) return null;
     return call;
   }
 
   /**
-   * Starts a generation. Throws `session_closed`, `overloaded`, `not_found` for another model, `turn_limit`, or `schema_violation`
-   * when it goes on from a completion that there is not.
+   * Starts a generation. Throws `session_closed`, `overloaded`, `not_found` for another model, `turn_limit`, or `schema_violation` when
+   * the request refers to an unknown previous response.
    */
-  begin(digest: string, dialect: Dialect, asked: CanonicalRequest): Call {
+  begin(digest: string, dialect: Dialect, received: CanonicalRequest): Call {
     this.refuseWhenClosed();
-    this.refuseModel(asked.model);
-    refuseCostlyWishes(asked);
-    this.turnLimit.refuse(asked.callKind);
+    this.refuseModel(received.model);
+    refuseCostlySampling(received);
+    this.turnLimit.refuse(received.callKind);
     if (this.running.size >= MAX_RUNNING_CALLS) {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} model calls running`);
     }
     const { clock, abandonGraceMs } = this.deps;
-    const request = continued(asked, (id) => this.handedOut(id));
+    const request = withPreviousResponse(received, (id) => this.sentReply(id));
     const index = this.nextIndex++;
-    const recorded = this.requestOf(request, samplingOf(this.spec, request, index));
+    const recorded = this.requestOf(request, effectiveSampling(this.spec, request, index));
     const parts: CallParts = {
       completionId: newId('cpl', clock),
       index,
       arrivedMs: clock.monotonicMs(),
       timestampMs: clock.nowMs(),
       dialect,
-      // Only what is shared between turns is kept.
-      request: withoutTurnRefs({ ...request, messages: recorded.messages, tools: recorded.tools }),
+      // The call keeps the message objects that turns share, not the copies of this request.
+      request: withoutClaims({ ...request, messages: recorded.messages, tools: recorded.tools }),
     };
-    const place = this.placeOf(request, recorded);
-    const earlier = this.byBody.get(digest)?.completion;
-    if (earlier) this.echoes.repeated(earlier);
-    this.echoes.seen(recorded.messages, this.recorded);
-    for (const used of this.prompting.use(place)) this.echoes.carried(used);
+    const pending = this.locate(request, recorded);
+    const earlier = this.byDigest.get(digest)?.completion;
+    if (earlier) this.abandoned.addRepeated(earlier);
+    this.abandoned.checkRequest(recorded.messages, this.recorded);
+    for (const used of this.prompts.markUsed(pending)) this.abandoned.markUsed(used);
     const span = this.spanOf(parts);
-    const call = new Call(parts, clock, abandonGraceMs, (signal, relay) => this.run(parts, place, span, signal, relay));
+    const call = new Call(parts, clock, abandonGraceMs, (signal, reply) =>
+      this.run(parts, pending, span, signal, reply),
+    );
     this.track(digest, call, span);
     return call;
   }
 
-  async countTokens(asked: CanonicalRequest, signal: AbortSignal): Promise<number> {
+  async countTokens(received: CanonicalRequest, signal: AbortSignal): Promise<number> {
     this.refuseWhenClosed();
-    // A count may leave the model out.
-    if (asked.model !== '') this.refuseModel(asked.model);
-    if (this.counting >= MAX_RUNNING_CALLS) {
+    // A request to count tokens may omit the model.
+    if (received.model !== '') this.refuseModel(received.model);
+    if (this.runningCounts >= MAX_RUNNING_CALLS) {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} prompts being counted`);
     }
     const id = newId('cnt', this.deps.clock);
-    const request = continued(asked, (completionId) => this.handedOut(completionId));
-    const recorded = this.requestOf(request, samplingOf(this.spec, request, this.nextIndex));
-    const place = this.placeOf(request, recorded);
-    this.counting++;
+    const request = withPreviousResponse(received, (completionId) => this.sentReply(completionId));
+    const recorded = this.requestOf(request, effectiveSampling(this.spec, request, this.nextIndex));
+    const pending = this.locate(request, recorded);
+    this.runningCounts++;
     try {
-      const built = await this.prompting.count(this.namesOf(id), place, signal);
-      if (built !== null) return built;
-      const texts = this.prompting.texts(place);
-      return await this.deps.engines.countTokens(
-        engineRequestOf(id, this.spec, request, recorded, texts, null),
-        signal,
-      );
+      const length = await this.prompts.count(this.namesOf(id), pending, signal);
+      if (length !== null) return length;
+      const texts = this.prompts.textsOf(pending);
+      return await this.deps.engines.countTokens(engineRequest(id, this.spec, request, recorded, texts, null), signal);
     } finally {
-      this.counting--;
+      this.runningCounts--;
     }
   }
 
-  /** Throws `not_found` for a model that the session does not have. */
+  /** Throws `not_found` for a model that the session does not serve. */
   refuseModel(model: string): void {
     refuseModel(model, this.spec.modelName, this.spec.modelAliases ?? []);
   }
 
-  /** Remembered for the judgement of the run; a client that went away is not a failure. */
-  failed(error: FloeError): void {
+  /** Sets {@link lastError}. A client that disconnects and calls after the end of the session do not count as failures. */
+  setFailed(error: FloeError): void {
     if (error.code !== 'cancelled' && error.code !== 'session_closed') this.lastError = error;
   }
 
@@ -216,47 +212,58 @@ export class SessionCalls {
     this.spec.admit?.();
   }
 
-  /** Aborts what runs and waits until all of it has ended. */
-  async close(): Promise<void> {
-    this.closedBy ??= new FloeError('session_closed', 'the session of this key has ended');
+  /**
+   * Ends the session: later requests are answered 410, engine calls are aborted, and all sampled tokens are recorded when this
+   * resolves. May be called twice.
+   */
+  close(): Promise<void> {
+    this.closing ??= this.end();
+    return this.closing;
+  }
+
+  private async end(): Promise<void> {
+    this.deps.onClosing?.();
+    this.closedBy = new FloeError('session_closed', 'the session of this key has ended');
     const calls = [...this.running];
     for (const call of calls) call.abort(this.closedBy);
     await Promise.allSettled(calls.map((call) => call.outcome));
+    await this.connections.close();
+    this.deps.onClosed?.();
   }
 
   private track(digest: string, call: Call, span: Span): void {
     const { callKind } = call.parts.request;
-    const { relay } = call;
-    this.byBody.set(digest, call);
+    const { reply } = call;
+    this.byDigest.set(digest, call);
     this.running.add(call);
-    this.turnLimit.begun(callKind);
+    this.turnLimit.callStarted(callKind);
     this.spec.onActivity?.();
-    const ended = (answered: boolean): void => {
+    const onEnded = (isAnswered: boolean): void => {
       this.running.delete(call);
       this.spec.onActivity?.();
-      this.turnLimit.ended(callKind, answered);
+      this.turnLimit.callEnded(callKind, isAnswered);
     };
     call.outcome.then(
       (completion) => {
         this.lastError = null;
-        this.tell(call.parts, completion, null, span);
-        ended(true);
+        this.report(call.parts, completion, null, span);
+        onEnded(true);
       },
       (error: unknown) => {
         const failure = asFloeError(error);
-        this.failed(failure);
-        this.tell(call.parts, null, failure, span);
-        // What was relayed before the client went away may be all that it wanted.
-        ended(failure.code === 'cancelled' && relay?.message != null);
-        if (this.byBody.get(digest) === call) this.byBody.delete(digest);
+        this.setFailed(failure);
+        this.report(call.parts, null, failure, span);
+        // The part that was streamed before the client disconnected may be all that it needed.
+        onEnded(failure.code === 'cancelled' && reply?.message != null);
+        if (this.byDigest.get(digest) === call) this.byDigest.delete(digest);
       },
     );
   }
 
-  /** Says how a call ended, to whom it concerns. */
-  private tell(parts: CallParts, completion: Completion | null, error: FloeError | null, span: Span): void {
-    const failedAt = error?.details.engine_id;
-    const engineId = completion?.engineId ?? (typeof failedAt === 'string' ? failedAt : null);
+  /** Reports how a call ended to the observer and in its span. */
+  private report(parts: CallParts, completion: Completion | null, error: FloeError | null, span: Span): void {
+    const failedEngine = error?.details.engine_id;
+    const engineId = completion?.engineId ?? (typeof failedEngine === 'string' ? failedEngine : null);
     this.deps.observer?.({
       dialect: parts.dialect.name,
       engineId,
@@ -282,56 +289,59 @@ export class SessionCalls {
     return span.child('model_call', { session_id: sessionId, attempt, ...call }, 'client');
   }
 
+  /** Builds the prompt, lets an engine sample the reply, and records the completion. */
   private async run(
     parts: CallParts,
-    place: Asked,
+    pending: PendingCall,
     { traceparent }: Span,
     signal: AbortSignal,
-    relay: Relay | null,
+    partial: StreamedReply | null,
   ): Promise<Completion> {
     const { completionId } = parts;
-    const { request: recorded, thread } = place;
-    const question = await this.prompting.question({ ...this.namesOf(completionId), traceparent }, place, signal);
-    const prompt = question.built?.prompt ?? null;
-    const asked = engineRequestOf(completionId, this.spec, parts.request, recorded, question.texts, prompt);
-    const answer = await this.deps.engines.generate({ ...asked, traceparent, listener: this.listener(relay) }, signal);
-    const { reply, engineId } = answer;
-    const promptIds = prompt === null ? this.memory.prompt(thread, reply.promptIds) : promptOf(prompt, reply, engineId);
+    const { request: recorded, thread } = pending;
+    const input = await this.prompts.build({ ...this.namesOf(completionId), traceparent }, pending, signal);
+    const prompt = input.built?.prompt ?? null;
+    const request = engineRequest(completionId, this.spec, parts.request, recorded, input.texts, prompt);
+    const pooled = await this.deps.engines.generate(
+      { ...request, traceparent, listener: this.listenerOf(partial) },
+      signal,
+    );
+    const { reply, engineId } = pooled;
+    const promptIds =
+      prompt === null ? this.memory.prompt(thread, reply.promptIds) : verifiedPrompt(prompt, reply, engineId);
     const totalMs = this.deps.clock.monotonicMs() - parts.arrivedMs;
-    const capture = this.prompting.captureOf(question, reply);
-    const completion = completionOf(this.spec, parts, recorded, answer, capture, promptIds, totalMs);
+    const capture = this.prompts.captureOf(input, reply);
+    const completion = completionOf(this.spec, parts, recorded, pooled, capture, promptIds, totalMs);
     await this.deps.journal.append(completion, this.recorded);
     this.recorded.push(completion);
     this.byId.set(completionId, completion);
-    this.prompting.add(completion, place, question);
+    this.prompts.add(completion, pending, input);
     this.sampledTokens += completion.responseIds.length;
-    this.spec.onProgress?.(this.turns, this.sampledTokens);
+    this.spec.onProgress?.(this.completionCount, this.sampledTokens);
     if (completion.finishReason === 'abort') {
-      throw new FloeError('engine_error', `engine ${answer.engineId} broke off the reply`, {
-        engine_id: answer.engineId,
-      });
+      throw new FloeError('engine_error', `engine ${engineId} broke off the reply`, { engine_id: engineId });
     }
     return completion;
   }
 
-  private listener(relay: Relay | null): ReplyListener | undefined {
+  private listenerOf(reply: StreamedReply | null): ReplyListener | undefined {
     const { onActivity } = this.spec;
-    if (relay === null || onActivity === undefined) return relay ?? undefined;
+    if (reply === null || onActivity === undefined) return reply ?? undefined;
     return {
       started: (promptTokens) => {
         onActivity();
-        relay.started(promptTokens);
+        reply.started(promptTokens);
       },
       delta: (delta) => {
         onActivity();
-        relay.delta(delta);
+        reply.delta(delta);
       },
     };
   }
 
-  private placeOf(request: CanonicalRequest, recorded: CompletionRequest): Asked {
+  private locate(request: CanonicalRequest, recorded: CompletionRequest): PendingCall {
     const { messages, claimedCompletions, thread } = request;
-    return this.prompting.find(thread, recorded, (index) => claimedCompletions?.get(messages[index] as ChatMessage));
+    return this.prompts.locate(thread, recorded, (index) => claimedCompletions?.get(messages[index] as ChatMessage));
   }
 
   private namesOf(completionId: string): CallNames {
@@ -348,8 +358,8 @@ export class SessionCalls {
   }
 }
 
-/** They are of the harness's own copies of messages, which are not kept. */
-function withoutTurnRefs(request: CanonicalRequest): CanonicalRequest {
+/** Claims refer to the message objects of the received request, which are not kept. */
+function withoutClaims(request: CanonicalRequest): CanonicalRequest {
   const { claimedCompletions: _, ...rest } = request;
   return rest;
 }

@@ -24,7 +24,7 @@ describe('what the infrastructure did', () => {
     for (const turns of [0, 3]) {
       const { attempt, deps } = bench({
         task: { evaluator: { strategy: 'fake' } },
-        session: { turns, lastError: new FloeError(code, 'no') },
+        session: { completionCount: turns, lastError: new FloeError(code, 'no') },
         exec: async () => ({ ...ENDED_WELL, exitCode: 1 }),
       });
       expect((await runSession(attempt, deps))?.summary).toMatchObject({ outcome, ...infra });
@@ -33,7 +33,7 @@ describe('what the infrastructure did', () => {
 
   it('engines that are away for an agent that ends well without one reply', async () => {
     const { attempt, deps } = bench({
-      session: { turns: 0, lastError: new FloeError('engine_unavailable', 'away') },
+      session: { completionCount: 0, lastError: new FloeError('engine_unavailable', 'away') },
     });
     expect((await runSession(attempt, deps))?.summary).toMatchObject({ outcome: 'engine_error', ...infra });
   });
@@ -41,7 +41,7 @@ describe('what the infrastructure did', () => {
   it('engines that are away until the time of the agent is over', async () => {
     const { attempt, deps, clock } = bench({
       task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
-      session: { turns: 2, lastError: new FloeError('engine_unavailable', 'away') },
+      session: { completionCount: 2, lastError: new FloeError('engine_unavailable', 'away') },
       exec: untilAborted,
     });
     const ended = runSession(attempt, deps);
@@ -56,7 +56,7 @@ describe('what the infrastructure did', () => {
   ])('engines that %s looks for until the time of the agent is over', async (_, lastError) => {
     const { attempt, deps, clock } = bench({
       task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
-      session: { turns: 0, runningCalls: 1, lastError },
+      session: { completionCount: 0, runningCalls: 1, lastError },
       failureOf: () => new FloeError('engine_unavailable', 'no engine is registered'),
       exec: untilAborted,
     });

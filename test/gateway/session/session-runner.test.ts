@@ -21,7 +21,7 @@ describe("the evaluator's fresh runtime", () => {
   });
 
   it('is given up when nobody needs it any more', async () => {
-    const { attempt, deps } = bench({ ...hangingEval, session: { turns: 0 } });
+    const { attempt, deps } = bench({ ...hangingEval, session: { completionCount: 0 } });
     const result = await runSession(attempt, deps);
     expect(result?.summary).toMatchObject({ outcome: 'no_completions', reward: null });
   });
@@ -29,7 +29,7 @@ describe("the evaluator's fresh runtime", () => {
   it('is stopped with the session when it gets ready too late', async () => {
     let ready = (): void => {};
     const { attempt, deps, alive } = bench({
-      session: { turns: 0 },
+      session: { completionCount: 0 },
       start: async (purpose) => {
         if (purpose === 'eval') await new Promise<void>((resolve) => (ready = resolve));
         return runtimeOf(async () => ENDED_WELL, alive);
@@ -87,7 +87,7 @@ describe('an attempt that loses its lease', () => {
         attempt.stop('lease_lost');
         return untilAborted(signal);
       },
-      session: { completions: () => t.completions, turns: 2 },
+      session: { completions: () => t.completions, completionCount: 2 },
     });
     const remains = await runSession(attempt, deps);
     expect(remains?.summary).toMatchObject({

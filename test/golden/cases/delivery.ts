@@ -39,7 +39,7 @@ export const DELIVERY: readonly GoldenCase[] = [
       await Promise.all([lost, noticed]);
       golden.journal.hold = false;
       for (const held of golden.journal.held.splice(0)) held.commit();
-      await expect.poll(() => session.session.turns).toBe(1);
+      await expect.poll(() => session.session.completionCount).toBe(1);
       const first = await session.say(ask([START]));
       expect(session.ledger()).toHaveLength(1);
       await session.say(ask([START, assistant(first), results(first)]));

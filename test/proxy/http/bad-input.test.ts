@@ -50,7 +50,7 @@ describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))('bad 
   afterEach(async () => {
     const { status } = await rig.send({ path: `/s/${key}${path}`, body }).reply;
     expect(status).toBe(200);
-    expect(session.turns).toBe(1);
+    expect(session.completionCount).toBe(1);
     expect(rig.server.chats).toHaveLength(1);
   });
 
@@ -129,7 +129,7 @@ test.each(DIALECTS.map(({ name }) => name))(
     const socket = tcp();
     socket.pause();
     socket.write(`POST /s/${key}${path} HTTP/1.1\r\nHost: x\r\nContent-Length: ${text.length}\r\n\r\n${text}`);
-    while (session.turns === 0) await new Promise((resolve) => setImmediate(resolve));
+    while (session.completionCount === 0) await new Promise((resolve) => setImmediate(resolve));
     const reply = await rig.send({ path: `/s/${key}${path}`, body: ask(name, { text: 'other', stream: true }).body })
       .reply;
     expect(reply.status).toBe(200);

@@ -55,7 +55,7 @@ test('an upgrade on a connection that was in use is refused in JSON, with its le
   expect(head).toMatch(/^HTTP\/1\.1 426 Upgrade Required\r\n/);
   expect(head.toLowerCase()).toContain(`content-length: ${Buffer.byteLength(answer)}`);
   expect(JSON.parse(answer)).toMatchObject({ error: { message: expect.any(String), code: 'upgrade_required' } });
-  expect(session).toMatchObject({ turns: 1, requests: 1 });
+  expect(session).toMatchObject({ completionCount: 1, requests: 1 });
 });
 
 test('pipelined: the second reply is delivered too', async () => {

@@ -101,10 +101,10 @@ describe('durability', () => {
       expect(early).not.toContain('Hello.');
       expect(early).not.toContain('[DONE]');
       expect(ended).toBe(false);
-      expect(session.turns).toBe(0);
+      expect(session.completionCount).toBe(0);
       rig.journal.held[0]?.commit();
       expect((await sent.reply).body).toContain('Hello.');
-      expect(session.turns).toBe(1);
+      expect(session.completionCount).toBe(1);
     },
   );
 
@@ -118,7 +118,7 @@ describe('durability', () => {
     expect(reply.status).toBe(503);
     expect(reply.headers['retry-after']).toBe('1');
     expect(reply.body).not.toContain('Hello.');
-    expect(session).toMatchObject({ turns: 0, sampledTokens: 0, lastError: { code: 'store_unavailable' } });
+    expect(session).toMatchObject({ completionCount: 0, sampledTokens: 0, lastError: { code: 'store_unavailable' } });
     expect(session.completions()).toEqual([]);
     rig.journal.hold = false;
     expect((await rig.chat(key).reply).status).toBe(200);
@@ -141,7 +141,7 @@ test('a reader that never takes its reply is cut off, and the reply counts as un
     `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
   );
   socket.pause();
-  while (session.turns === 0) await new Promise((resolve) => setImmediate(resolve));
+  while (session.completionCount === 0) await new Promise((resolve) => setImmediate(resolve));
   const completion = session.completions()[0];
   while (completion?.undelivered === false) {
     clock.advance(10_000);

@@ -49,7 +49,7 @@ describe('a call', () => {
     });
     expect([...(first?.promptIds ?? [])]).toEqual([1, 5, 6, 7]);
     expect(second).toMatchObject({ index: 1, dialect: 'anthropic' });
-    expect(session).toMatchObject({ turns: 2, sampledTokens: 6, requests: 2, lastError: null });
+    expect(session).toMatchObject({ completionCount: 2, sampledTokens: 6, requests: 2, lastError: null });
     expect(progress).toEqual([
       [1, 3],
       [2, 6],
@@ -126,7 +126,7 @@ describe('a call', () => {
     expect((await rig.send({ method: 'HEAD', path: `/s/${key}/` }).reply).status).toBe(200);
     expect((await rig.send({ method: 'HEAD', path: `/s/${key}/api/hello` }).reply).status).toBe(200);
     expect(rig.server.chats).toEqual([]);
-    expect(session).toMatchObject({ requests: 5, turns: 0 });
+    expect(session).toMatchObject({ requests: 5, completionCount: 0 });
   });
 });
 
@@ -172,7 +172,7 @@ describe('keys', () => {
     const late = await rig.chat(key).reply;
     expect(late.status).toBe(410);
     expect(JSON.parse(late.body).error).toMatchObject({ code: 'session_closed' });
-    expect(session).toMatchObject({ turns: 0, requests: 0 });
+    expect(session).toMatchObject({ completionCount: 0, requests: 0 });
     await expect(rig.open({ key })).rejects.toMatchObject({ code: 'conflict' });
   });
 });
@@ -252,7 +252,7 @@ describe('the end of a session', () => {
     await session.close();
     await gone;
     expect((await sent.reply).status).toBe(410);
-    expect(session).toMatchObject({ turns: 0, lastError: null });
+    expect(session).toMatchObject({ completionCount: 0, lastError: null });
   });
 
   test('keeps what was sampled already, once it is durable', async () => {

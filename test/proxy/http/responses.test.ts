@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import { type AddressInfo, connect, type Socket } from 'node:net';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { onceGone } from '../../../src/proxy/http/responses.ts';
+import { onResponseClosed } from '../../../src/proxy/http/responses.ts';
 import { ABANDON_GRACE_MS } from '../../../src/proxy/session/call.ts';
 import { eventText, type Received, vllmChunks } from '../../engines/scripted-server.ts';
 import { chatBody, Rig, WatchedClock } from '../rig.ts';
@@ -65,7 +65,7 @@ describe('a client that leaves a stream', () => {
     await aborted;
     const { status } = await rig.chat(key, { messages: [{ role: 'user', content: 'and now?' }] }).reply;
     expect(status).toBe(400);
-    expect(session).toMatchObject({ turns: 0, lastError: { code: 'turn_limit' } });
+    expect(session).toMatchObject({ completionCount: 0, lastError: { code: 'turn_limit' } });
   });
 });
 
@@ -84,7 +84,7 @@ describe('the end of a response', () => {
     const { response, client, close } = await open();
     let told = 0;
     const gone = new Promise<void>((resolve) => {
-      onceGone(response, () => {
+      onResponseClosed(response, () => {
         told++;
         resolve();
       });
@@ -102,7 +102,7 @@ describe('the end of a response', () => {
     client.destroy();
     await closed;
     let told = 0;
-    onceGone(response, () => told++);
+    onResponseClosed(response, () => told++);
     expect(told).toBe(1);
     close();
   });

@@ -116,7 +116,7 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
       expect(early).not.toContain(last);
     }
     expect(await Promise.race([ended, Promise.resolve(false)])).toBe(false);
-    expect(session.turns).toBe(0);
+    expect(session.completionCount).toBe(0);
     rig.journal.held[0]?.commit();
     const { status, body } = await sent.reply;
     expect(status).toBe(200);
@@ -143,7 +143,7 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
     const { status, body } = await sent.reply;
     expect(status).toBe(200);
     expect(body).toMatch(/broke off/);
-    expect(session).toMatchObject({ turns: 0, lastError: { code: 'engine_error' } });
+    expect(session).toMatchObject({ completionCount: 0, lastError: { code: 'engine_error' } });
     expect(rig.journal.written).toEqual([]);
     expect(rig.server.chats).toHaveLength(1);
   });
@@ -229,7 +229,7 @@ describe('a relayed stream', () => {
     clock.advance(ABANDON_GRACE_MS);
     await closed;
     await until(() => session.lastError === null);
-    expect(session.turns).toBe(0);
+    expect(session.completionCount).toBe(0);
     expect(rig.journal.written).toEqual([]);
   });
 
@@ -246,7 +246,7 @@ describe('a relayed stream', () => {
     const failed = await send('openai_chat').reply;
     expect(failed.body).toContain('token_ids has 2 ids');
     expect((await send('openai_chat').reply).body).toContain('Hello.');
-    expect(session).toMatchObject({ turns: 1, lastError: null });
+    expect(session).toMatchObject({ completionCount: 1, lastError: null });
     expect(rig.engines.info()).toMatchObject([{ streaming: false }]);
   });
 

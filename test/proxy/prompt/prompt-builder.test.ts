@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, test } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
-import { callIdOf, callNamed } from '../../../src/proxy/prompt/call-ids.ts';
+import { callIdOf, parseCallId } from '../../../src/proxy/prompt/call-ids.ts';
 import { isChecked } from '../../../src/proxy/prompt/suffix-renderer.ts';
 import type { AssistantMessage, ChatMessage, ChatTool } from '../../../src/schema/index.ts';
 import { bundledVocabulary } from '../../../src/sim/index.ts';
@@ -34,9 +34,9 @@ describe('ids of tool calls', () => {
   test('are of one call of one completion, and valid in every dialect', () => {
     const id = callIdOf(`cpl_${'0'.repeat(26)}`, 123);
     expect(id).toMatch(/^[A-Za-z0-9_-]{1,40}$/);
-    expect(callNamed(id)).toEqual({ completionId: `cpl_${'0'.repeat(26)}`, index: 123 });
+    expect(parseCallId(id)).toEqual({ completionId: `cpl_${'0'.repeat(26)}`, index: 123 });
     for (const other of ['call_1', 'call_x_01', 'toolu_0_0', '', `call_${'x'.repeat(33)}_0`]) {
-      expect(callNamed(other)).toBeNull();
+      expect(parseCallId(other)).toBeNull();
     }
   });
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { callNamed } from '../../../src/proxy/prompt/call-ids.ts';
+import { parseCallId } from '../../../src/proxy/prompt/call-ids.ts';
 import type { AssistantMessage, ChatMessage } from '../../../src/schema/index.ts';
 import { bundledVocabulary, type TemplateMode } from '../../../src/sim/index.ts';
 import type { Completion } from '../../../src/tokens/completion.ts';
@@ -177,7 +177,7 @@ test.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
         spliced += conversation.spliced;
         expect(session.notices).toEqual([]);
         for (const { message } of session.calls.completions()) {
-          for (const { id } of message.tool_calls ?? []) expect(callNamed(id)).not.toBeNull();
+          for (const { id } of message.tool_calls ?? []) expect(parseCallId(id)).not.toBeNull();
         }
       }),
       { numRuns: runs, includeErrorInReport: true },

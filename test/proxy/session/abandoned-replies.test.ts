@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { Echoes } from '../../../src/proxy/session/abandoned-replies.ts';
+import { AbandonedReplies } from '../../../src/proxy/session/abandoned-replies.ts';
 import type { AssistantMessage, ChatMessage } from '../../../src/schema/index.ts';
 import type { Completion } from '../../../src/tokens/completion.ts';
 
@@ -19,9 +19,9 @@ function completion(message: AssistantMessage, messages: readonly ChatMessage[] 
 
 /** Which of the recorded replies a request with this echo brings back, when all of them were doubted. */
 function broughtBack(echo: AssistantMessage, recorded: Completion[]): boolean[] {
-  const echoes = new Echoes();
-  for (const doubted of recorded) echoes.repeated(doubted);
-  echoes.seen([user, echo, { role: 'tool', tool_call_id: 'x', content: '' }], recorded);
+  const replies = new AbandonedReplies();
+  for (const doubted of recorded) replies.addRepeated(doubted);
+  replies.checkRequest([user, echo, { role: 'tool', tool_call_id: 'x', content: '' }], recorded);
   return recorded.map(({ abandoned }) => !abandoned);
 }
 

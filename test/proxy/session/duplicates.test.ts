@@ -77,7 +77,7 @@ describe('the same body again', () => {
     expect(JSON.parse(second.body).id).toBe(session.completions()[0]?.completionId);
     expect(rig.server.chats).toHaveLength(1);
     await settled(() => session.completions()[0]?.undelivered === false);
-    expect(session.turns).toBe(1);
+    expect(session.completionCount).toBe(1);
   });
 
   test('after a reply that was delivered is a new sample, and the earlier one is abandoned', async () => {
@@ -158,7 +158,7 @@ describe('a client that goes away', () => {
     await noticed;
     clock.advance(ABANDON_GRACE_MS);
     await upstreamGone;
-    expect(session).toMatchObject({ turns: 0, lastError: null });
+    expect(session).toMatchObject({ completionCount: 0, lastError: null });
     expect(rig.journal.written).toEqual([]);
   });
 
@@ -172,6 +172,6 @@ describe('a client that goes away', () => {
     await noticed;
     rig.journal.held[0]?.commit();
     await settled(() => session.completions()[0]?.undelivered === true);
-    expect(session.turns).toBe(1);
+    expect(session.completionCount).toBe(1);
   });
 });

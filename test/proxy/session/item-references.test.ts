@@ -155,7 +155,7 @@ describe('items that the session did not hand out', () => {
     key = rig.key();
     const other = await rig.open({ key, sessionId: 'ses_2' });
     for (const { id } of output) await isRefused(id);
-    expect(other).toMatchObject({ turns: 0, lastError: { code: 'schema_violation' } });
+    expect(other).toMatchObject({ completionCount: 0, lastError: { code: 'schema_violation' } });
   });
 
   test('are refused where the engine broke the reply off, and before the reply is durable', async () => {
@@ -163,7 +163,7 @@ describe('items that the session did not hand out', () => {
     const { onChat } = rig.server;
     rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { finish: 'abort' }));
     expect((await respond({ input: [QUESTION] })).status).toBe(502);
-    expect(session.turns).toBe(1);
+    expect(session.completionCount).toBe(1);
     await isRefused(`msg_${session.completions()[0]?.completionId}`);
     rig.server.onChat = onChat;
     rig.journal.hold = true;

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { passThroughSpan } from '../../../src/core/tracing.ts';
 import { createProxy, type ModelProxy } from '../../../src/proxy/http/proxy.ts';
-import type { EndedCall } from '../../../src/proxy/session/observer.ts';
+import type { EndedCall } from '../../../src/proxy/session/call.ts';
 import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
 import { samplingSchema, taskEngineSchema } from '../../../src/schema/index.ts';
 import { json } from '../../engines/scripted-server.ts';

@@ -37,7 +37,7 @@ describe.each(names)('another model, in %s,', (name) => {
       expect(JSON.parse(body).error.message).toBe('no such model: gpt-x; there is policy, small');
     }
     expect(rig.server.received.filter(({ method }) => method === 'POST')).toEqual([]);
-    expect(session).toMatchObject({ turns: 0, lastError: { code: 'not_found' } });
+    expect(session).toMatchObject({ completionCount: 0, lastError: { code: 'not_found' } });
   });
 
   test('is served when it is an alias, or any is', async () => {
@@ -67,7 +67,7 @@ describe('a bound on turns', () => {
       expect(body).not.toMatch(/context|too long|token|length|exceed|maximum|window|prompt/i);
     }
     expect(told).toBe(1);
-    expect(session).toMatchObject({ turns: 2, lastError: { code: 'turn_limit' } });
+    expect(session).toMatchObject({ completionCount: 2, lastError: { code: 'turn_limit' } });
     expect(rig.server.chats).toHaveLength(2);
   });
 
@@ -97,7 +97,7 @@ describe('a bound on turns', () => {
     json(received.response, 200, vllmReply(received));
     expect((await first).status).toBe(200);
     expect((await send(ask('openai_chat', { text: 'two' }))).status).toBe(400);
-    expect(session.turns).toBe(1);
+    expect(session.completionCount).toBe(1);
   });
 });
 
@@ -245,7 +245,7 @@ describe('what is no generation', () => {
       expect(root.status).toBe(404);
       expect(JSON.parse(root.body).error.message).toContain('no such path');
       expect(sim.ledger.entries()).toEqual([]);
-      expect(session).toMatchObject({ turns: 0, sampledTokens: 0 });
+      expect(session).toMatchObject({ completionCount: 0, sampledTokens: 0 });
       expect((await send({ path: '/v1/messages', body })).status).toBe(200);
       expect(sim.ledger.entries()[0]?.prompt_ids).toHaveLength(counted);
       const bare = JSON.parse((await send({ path: '/v1/messages/count_tokens', body: ask('anthropic').body })).body);

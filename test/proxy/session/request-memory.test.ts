@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { TurnMemory } from '../../../src/proxy/session/request-memory.ts';
+import { RequestMemory } from '../../../src/proxy/session/request-memory.ts';
 import type { ChatMessage } from '../../../src/schema/index.ts';
 
 describe('what a session remembers between turns', () => {
@@ -12,7 +12,7 @@ describe('what a session remembers between turns', () => {
     });
     fc.assert(
       fc.property(fc.array(turn, { maxLength: 30, size: 'max' }), (turns) => {
-        const memory = new TurnMemory();
+        const memory = new RequestMemory();
         const last: Record<string, number[]> = {};
         const all: { ids: number[]; kept: Int32Array }[] = [];
         for (const { thread, keep, more } of turns) {
@@ -26,7 +26,7 @@ describe('what a session remembers between turns', () => {
   });
 
   test('share one buffer as long as they extend each other', () => {
-    const memory = new TurnMemory();
+    const memory = new RequestMemory();
     const ids = Array.from({ length: 100 }, (_, i) => i);
     const first = memory.prompt('main', Int32Array.from(ids.slice(0, 90)));
     const second = memory.prompt('main', Int32Array.from(ids));
@@ -35,7 +35,7 @@ describe('what a session remembers between turns', () => {
   });
 
   test('are the same message objects where a request repeats them, with the texts of the request', () => {
-    const memory = new TurnMemory();
+    const memory = new RequestMemory();
     const messages = (): ChatMessage[] => [
       { role: 'user', content: 'a' },
       { role: 'assistant', content: 'b' },

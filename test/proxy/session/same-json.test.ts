@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { sameJson } from '../../../src/proxy/session/same-json.ts';
+import { sameJson } from '../../../src/proxy/session/request-memory.ts';
 
 /** As JSON.parse gives it: few keys and values, so that pairs are often equal or almost. */
 const { value } = fc.letrec<{ value: unknown }>((tie) => ({

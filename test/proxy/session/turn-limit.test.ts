@@ -17,8 +17,8 @@ function refusal(limit: TurnLimit, kind: CallKind): FloeError | null {
 
 function call(limit: TurnLimit, kind: CallKind, answered = true): boolean {
   if (refusal(limit, kind) !== null) return false;
-  limit.begun(kind);
-  limit.ended(kind, answered);
+  limit.callStarted(kind);
+  limit.callEnded(kind, answered);
   return true;
 }
 
@@ -74,12 +74,12 @@ describe('a bound on turns', () => {
         const recorded = { main: 0, all: 0 };
         for (const next of actions) {
           if (refusal(limit, next.kind) === null) {
-            limit.begun(next.kind);
+            limit.callStarted(next.kind);
             running.push(next);
           }
           const done = running.length >= parallel ? running.shift() : undefined;
           if (done === undefined) continue;
-          limit.ended(done.kind, done.answered);
+          limit.callEnded(done.kind, done.answered);
           if (done.answered && done.kind === 'main') recorded.main++;
           if (done.answered) recorded.all++;
         }

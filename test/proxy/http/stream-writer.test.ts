@@ -4,8 +4,8 @@ import { describe, expect, test } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { plainContext } from '../../../src/dialects/dialect.ts';
 import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
-import { ReplyWriter } from '../../../src/proxy/http/reply-writer.ts';
-import { Relay } from '../../../src/proxy/session/relay.ts';
+import { StreamWriter } from '../../../src/proxy/http/delivery.ts';
+import { StreamedReply } from '../../../src/proxy/session/call.ts';
 import type { AssistantMessage } from '../../../src/schema/index.ts';
 import { chatBody } from '../rig.ts';
 
@@ -38,10 +38,10 @@ class SlowClient extends EventEmitter {
   }
 }
 
-function writerFor(client: SlowClient): ReplyWriter {
+function writerFor(client: SlowClient): StreamWriter {
   const request = openaiChat.parseRequest(chatBody({ stream: true }), plainContext());
   const parts = { completionId: 'cpl_1', index: 0, arrivedMs: 0, timestampMs: 0, dialect: openaiChat, request };
-  return new ReplyWriter(client as unknown as ServerResponse, parts, new VirtualClock(), 10_000);
+  return new StreamWriter(client as unknown as ServerResponse, parts, new VirtualClock(), 10_000);
 }
 
 const message = (content: string): AssistantMessage => ({ role: 'assistant', content });
@@ -50,13 +50,13 @@ describe('a client that does not read', () => {
   test('gets nothing more to buffer, catches up when it reads, and gets the rest at the end', () => {
     const client = new SlowClient();
     const writer = writerFor(client);
-    writer.relay(message('one '), 4);
+    writer.writeDeltas(message('one '), 4);
     expect(client.content).toBe('one ');
     client.writableNeedDrain = true;
-    for (let i = 0; i < 1_000; i++) writer.relay(message(`one two ${'x'.repeat(i)}`), 4);
+    for (let i = 0; i < 1_000; i++) writer.writeDeltas(message(`one two ${'x'.repeat(i)}`), 4);
     expect(client).toMatchObject({ content: 'one ', writes: 1 });
     client.writableNeedDrain = false;
-    writer.relay(message('one two three '), 4);
+    writer.writeDeltas(message('one two three '), 4);
     expect(client).toMatchObject({ content: 'one two three ', writes: 2 });
     client.writableNeedDrain = true;
     const usage = { prompt_tokens: 4, completion_tokens: 4, cached_tokens: null };
@@ -78,22 +78,22 @@ describe('a client that does not read', () => {
     const client = new SlowClient();
     const writer = writerFor(client);
     client.writableEnded = true;
-    writer.relay(message('late'), 4);
+    writer.writeDeltas(message('late'), 4);
     expect(client.text).toBe('');
   });
 });
 
 test('many deltas of one turn of the event loop are one piece of news', async () => {
-  const relay = new Relay('cpl_1');
-  const heard: (string | null | undefined)[] = [];
+  const reply = new StreamedReply('cpl_1');
+  const seen: (string | null | undefined)[] = [];
   const news = new Promise<void>((resolve) => {
-    relay.read(() => {
-      heard.push(relay.message?.content);
+    reply.onDeltas(() => {
+      seen.push(reply.message?.content);
       resolve();
     });
   });
-  expect(relay.message).toBeNull();
-  for (const text of ['a', 'b', 'c']) relay.delta({ kind: 'text', text });
+  expect(reply.message).toBeNull();
+  for (const text of ['a', 'b', 'c']) reply.delta({ kind: 'text', text });
   await news;
-  expect(heard).toEqual(['abc']);
+  expect(seen).toEqual(['abc']);
 });

@@ -1,0 +1,89 @@
+import { rm } from 'node:fs/promises';
+import type { ServerResponse } from 'node:http';
+import { createServer, type Server, type Socket } from 'node:net';
+import type { Clock } from '../../core/clock.ts';
+import { FloeError } from '../../core/errors.ts';
+import { onResponseClosed } from './responses.ts';
+
+/** The kernel's limit for the path of a Unix socket, including its terminating zero byte. */
+const MAX_PATH_BYTES = 108;
+
+/**
+ * A harness has a handful of connections open. A program in the sandbox could open thousands, and each takes one of the gateway's file
+ * descriptors, which all sessions share.
+ */
+export const MAX_CONNECTIONS = 256;
+
+/** Time that a closing session's last responses have to be sent before their connections are closed. */
+const CLOSE_GRACE_MS = 1_000;
+
+/** The Unix socket of one session and its unfinished responses, those of its calls over TCP as well. */
+export class SessionConnections {
+  private readonly path: string | null;
+  private readonly clock: Clock;
+  private readonly server: Server;
+  private readonly connections = new Set<Socket>();
+  private readonly responses = new Set<ServerResponse>();
+
+  /** No socket is created when `path` is `null`. */
+  constructor(path: string | null, clock: Clock) {
+    this.path = path;
+    this.clock = clock;
+    this.server = createServer();
+    this.server.maxConnections = MAX_CONNECTIONS;
+  }
+
+  /** Creates the socket; replaces a file that a dead process left. Rejects with `setup_failed`. */
+  async listen(onConnection: (connection: Socket) => void): Promise<void> {
+    const { path } = this;
+    if (path === null) return;
+    if (Buffer.byteLength(path) >= MAX_PATH_BYTES) {
+      throw new FloeError('setup_failed', `the socket path is longer than ${MAX_PATH_BYTES - 1} bytes: ${path}`);
+    }
+    await rm(path, { force: true });
+    this.server.on('connection', (connection) => {
+      this.connections.add(connection);
+      connection.once('close', () => this.connections.delete(connection));
+      onConnection(connection);
+    });
+    await new Promise<void>((resolve, reject) => {
+      this.server.once('error', (cause) => {
+        reject(new FloeError('setup_failed', `cannot listen on ${path}: ${cause.message}`, {}, cause));
+      });
+      this.server.listen(path, resolve);
+    });
+  }
+
+  addResponse(response: ServerResponse): void {
+    this.responses.add(response);
+    onResponseClosed(response, () => this.responses.delete(response));
+  }
+
+  /** Waits up to {@link CLOSE_GRACE_MS} for the last responses, then closes every connection and removes the socket file. */
+  async close(): Promise<void> {
+    await this.lastResponses();
+    for (const response of this.responses) response.destroy();
+    if (!this.server.listening) return;
+    const closed = new Promise<void>((resolve) => {
+      this.server.close(() => resolve());
+    });
+    for (const connection of this.connections) connection.destroy();
+    await closed;
+  }
+
+  private lastResponses(): Promise<void> {
+    const open = [...this.responses];
+    if (open.length === 0) return Promise.resolve();
+    return new Promise((resolve) => {
+      const cancel = this.clock.schedule(CLOSE_GRACE_MS, resolve);
+      let unfinished = open.length;
+      for (const response of open) {
+        response.once('close', () => {
+          if (--unfinished > 0) return;
+          cancel();
+          resolve();
+        });
+      }
+    });
+  }
+}

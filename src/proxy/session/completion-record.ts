@@ -1,0 +1,51 @@
+import type { PooledReply } from '../../engines/pool.ts';
+import type { CallKind, Capture } from '../../schema/index.ts';
+import type { Completion, CompletionRequest } from '../../tokens/completion.ts';
+import { withCallIds } from '../prompt/call-ids.ts';
+import type { CallParts } from './call.ts';
+import type { AttemptSpec } from './engine-request.ts';
+
+const TRAINABLE_KINDS: readonly CallKind[] = ['main', 'subagent', 'compaction'];
+
+/** The completion of a call that an engine answered. `promptIds` are those of the reply, in the memory in which they are kept. */
+export function completionOf(
+  { sessionId, attempt }: Pick<AttemptSpec, 'sessionId' | 'attempt'>,
+  parts: CallParts,
+  request: CompletionRequest,
+  { reply, engineId, model, engineMs }: PooledReply,
+  capture: Capture,
+  promptIds: Int32Array,
+  totalMs: number,
+): Completion {
+  // The policy sampled a reply that the engine aborted, but no harness receives it.
+  const isAborted = reply.finishReason === 'abort';
+  return {
+    completionId: parts.completionId,
+    sessionId,
+    attempt,
+    index: parts.index,
+    timestampMs: parts.timestampMs,
+    dialect: parts.dialect.name,
+    callKind: parts.request.callKind,
+    thread: parts.request.thread,
+    request,
+    capture,
+    promptIds,
+    responseIds: reply.responseIds,
+    responseLogprobs: reply.responseLogprobs,
+    versionSpans: reply.versionSpans,
+    routedExperts: reply.routedExperts,
+    message: withCallIds(reply.message, parts.completionId),
+    engineCallIds: (reply.message.tool_calls ?? []).map(({ id }) => id),
+    finishReason: reply.finishReason,
+    stop: reply.stop,
+    engineId,
+    model,
+    usage: reply.usage,
+    engineMs,
+    totalMs,
+    abandoned: isAborted,
+    auxiliary: !TRAINABLE_KINDS.includes(parts.request.callKind),
+    undelivered: isAborted,
+  };
+}
