@@ -6,6 +6,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'installs the optional tools that some tests need: an S3 server, Helm, validators',
     load: () => import('./services/main.ts'),
   },
+  cluster: {
+    summary: 'runs a Slurm of three nodes on this machine and kills a node and a replica',
+    load: () => import('./cluster/main.ts'),
+  },
   crash: {
     summary: 'kills the service before its n-th write, sync or send for every n, and at random moments',
     load: () => import('./faults/crash.ts'),

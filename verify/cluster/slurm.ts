@@ -1,0 +1,201 @@
+// A private Slurm on this machine: munge, one controller and one slurmd per node, in a temporary directory, on free ports, ended by pid.
+// All nodes share the machine, so networks and control groups are not part of what it shows.
+import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { chmodSync, chownSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
+import { hostname } from 'node:os';
+import { delimiter, join } from 'node:path';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+
+/** Longest wait for the daemons. A busy machine takes seconds. */
+const START_TIMEOUT_MS = 60_000;
+/** A daemon that does not end within this time after SIGTERM is killed. */
+const STOP_GRACE_MS = 15_000;
+const POLL_INTERVAL_MS = 100;
+
+const PROGRAMS = ['munged', 'slurmctld', 'slurmd', 'sbatch', 'squeue', 'scancel', 'scontrol', 'sinfo'];
+/** Daemons are below sbin, which is not on the PATH of every user. */
+const PATH = [process.env.PATH ?? '', '/usr/sbin', '/usr/local/sbin'].join(delimiter);
+
+export type Slurm = {
+  /** The environment in which sbatch and the other commands reach this Slurm. */
+  readonly env: NodeJS.ProcessEnv;
+  /** Kills running jobs and ends the daemons. */
+  stop(): Promise<void>;
+};
+
+function find(name: string): string | undefined {
+  return PATH.split(delimiter)
+    .map((folder) => join(folder, name))
+    .find((path) => existsSync(path));
+}
+
+function programPath(name: string): string {
+  const path = find(name);
+  if (path === undefined) throw new Error(`${name} is not installed: apt-get install slurm-wlm munge`);
+  return path;
+}
+
+/** Why this machine cannot start a Slurm; `null` when it can. */
+export function whyNoSlurm(): string | null {
+  const missing = PROGRAMS.filter((name) => find(name) === undefined);
+  if (missing.length > 0) return `${missing.join(', ')} missing: apt-get install slurm-wlm munge`;
+  if (process.getuid?.() !== 0) return 'slurmd starts jobs of any user, so only root can start it';
+  if (userId('munge') === null) return 'there is no user munge';
+  return null;
+}
+
+function userId(user: string): number | null {
+  const { status, stdout } = spawnSync('id', ['-u', user], { encoding: 'utf8' });
+  return status === 0 ? Number(stdout.trim()) : null;
+}
+
+/** Free ports of loopback, all different: they are held open together until all are known. */
+async function freePorts(count: number): Promise<number[]> {
+  const servers = Array.from({ length: count }, () => createServer().listen(0, '127.0.0.1'));
+  await Promise.all(servers.map((server) => once(server, 'listening')));
+  const ports = servers.map((server) => (server.address() as AddressInfo).port);
+  await Promise.all(servers.map((server) => once(server.close(), 'close')));
+  return ports;
+}
+
+function slurmConf(
+  dir: string,
+  nodes: readonly string[],
+  [controllerPort, ...nodePorts]: readonly number[],
+  cpus: number,
+  munge: string,
+): string {
+  const host = hostname();
+  const lines = nodes.map(
+    (name, index) =>
+      `NodeName=${name} NodeHostname=${host} NodeAddr=127.0.0.1 Port=${nodePorts[index]} CPUs=${cpus} RealMemory=4096 State=UNKNOWN`,
+  );
+  return `ClusterName=floe
+SlurmctldHost=${host}(127.0.0.1)
+SlurmctldPort=${controllerPort}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=${munge}
+CryptoType=crypto/munge
+StateSaveLocation=${dir}/state
+SlurmdSpoolDir=${dir}/spool-%n
+SlurmctldPidFile=${dir}/slurmctld.pid
+SlurmdPidFile=${dir}/slurmd-%n.pid
+SlurmctldLogFile=${dir}/slurmctld.log
+SlurmdLogFile=${dir}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_min_interval=0,sched_interval=1
+ReturnToService=2
+KillWait=30
+MpiDefault=none
+MailProg=/bin/true
+${lines.join('\n')}
+PartitionName=main Nodes=${nodes.join(',')} Default=YES MaxTime=INFINITE State=UP
+`;
+}
+
+/** Starts nodes n1 to n{count} with `cpus` each, and resolves once all are idle. Rejects with an Error that names the logs. */
+export async function startSlurm({
+  dir,
+  count,
+  cpus = 8,
+}: {
+  readonly dir: string;
+  readonly count: number;
+  readonly cpus?: number;
+}): Promise<Slurm> {
+  const nodes = Array.from({ length: count }, (_, index) => `n${index + 1}`);
+  const conf = join(dir, 'slurm.conf');
+  const children: ChildProcess[] = [];
+  const start = (program: string, args: readonly string[], options: SpawnOptions = {}): void => {
+    const child = spawn(programPath(program), args, { stdio: 'ignore', ...options });
+    child.on('error', (error) => console.error(`${program}: ${error.message}`));
+    children.push(child);
+  };
+  const stop = async (): Promise<void> => {
+    spawnSync(programPath('scancel'), ['--signal=KILL', '--full', '--user=root'], {
+      env: { ...process.env, SLURM_CONF: conf },
+    });
+    // In reverse order, slurmd first: it ends the processes that its jobs left.
+    for (const child of [...children].reverse()) await end(child);
+  };
+  try {
+    mkdirSync(join(dir, 'state'), { recursive: true });
+    const munge = startMunge(start);
+    await until(() => existsSync(munge), 'munged does not create its socket');
+    writeFileSync(conf, slurmConf(dir, nodes, await freePorts(count + 1), cpus, munge));
+    // Jobs find node on the PATH of the process that starts them.
+    const env = { ...process.env, SLURM_CONF: conf, PATH };
+    start('slurmctld', ['-D', '-f', conf], { env });
+    for (const name of nodes) {
+      mkdirSync(join(dir, `spool-${name}`));
+      start('slurmd', ['-D', '-f', conf, '-N', name], { env });
+    }
+    const areIdle = (): boolean => {
+      const { stdout } = spawnSync(programPath('sinfo'), ['--noheader', '--Node', '--format=%N %T'], {
+        env,
+        encoding: 'utf8',
+      });
+      return nodes.every((name) => stdout.includes(`${name} idle`));
+    };
+    await until(areIdle, `the nodes do not become idle; see ${dir}/*.log`);
+    return { env, stop };
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+}
+
+/** Starts munged and returns the path of its socket. It needs a key, and folders that only root or its own user may write to. */
+function startMunge(start: (program: string, args: readonly string[], options?: SpawnOptions) => void): string {
+  const user = userId('munge');
+  if (user === null) throw new Error('there is no user munge');
+  const folder = join('/run', `floe-munge-${process.pid}`);
+  rmSync(folder, { recursive: true, force: true });
+  mkdirSync(folder, { mode: 0o755 });
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
+  const key = join(folder, 'munge.key');
+  writeFileSync(key, randomBytes(1024), { mode: 0o400 });
+  chownSync(key, user, user);
+  chownSync(folder, user, user);
+  chmodSync(folder, 0o755);
+  const socket = join(folder, 'munge.socket');
+  const files = [
+    `--key-file=${key}`,
+    `--socket=${socket}`,
+    `--pid-file=${folder}/munged.pid`,
+    `--log-file=${folder}/munged.log`,
+    `--seed-file=${folder}/munge.seed`,
+  ];
+  start('munged', ['--foreground', ...files], { uid: user, gid: user });
+  return socket;
+}
+
+async function until(condition: () => boolean, problem: string): Promise<void> {
+  const deadlineMs = systemClock.monotonicMs() + START_TIMEOUT_MS;
+  while (!condition()) {
+    if (systemClock.monotonicMs() > deadlineMs) throw new Error(problem);
+    await sleep(systemClock, POLL_INTERVAL_MS);
+  }
+}
+
+async function end(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return;
+  const ended = once(child, 'exit');
+  child.kill('SIGTERM');
+  const cancelKill = systemClock.schedule(STOP_GRACE_MS, () => void child.kill('SIGKILL'));
+  await ended;
+  cancelKill();
+}
+
+/** The last lines of a log. */
+export function tailOf(path: string, lines = 20): string {
+  return existsSync(path) ? readFileSync(path, 'utf8').split('\n').slice(-lines).join('\n') : `${path} does not exist`;
+}

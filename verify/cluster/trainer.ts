@@ -1,0 +1,135 @@
+// The trainer's side of the demonstration: tasks, their results by cursor from whichever replica replies, and their checks.
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { demoTasks } from '../../src/cli/demo/tasks.ts';
+import { readTaskFile } from '../../src/cli/task-file.ts';
+import { FloeClient } from '../../src/client/index.ts';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import { FloeError } from '../../src/core/errors.ts';
+import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
+import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+
+/** Pause between two tries when no replica replies. */
+const RETRY_PAUSE_MS = 200;
+const TOPICS = ['harbour', 'lighthouse', 'ferry', 'crane'];
+
+export type ClusterTasks = {
+  readonly requests: readonly TaskRequestInput[];
+  /** Files of the scenarios that the simulated engine needs for them. */
+  readonly scenarios: readonly string[];
+};
+
+/** The tasks of a harness: the demo's for `pi`, short conversations for any other. */
+export async function tasksOf(harness: string): Promise<ClusterTasks> {
+  if (harness === 'pi') {
+    const { tasks } = demoTasks();
+    const requests = await Promise.all(
+      tasks.map(async ({ name, taskFile }) => ({ ...(await readTaskFile(taskFile)), task_id: name })),
+    );
+    return { requests, scenarios: tasks.map((task) => task.scenarioFile) };
+  }
+  const source = fileURLToPath(new URL('./agent.js', import.meta.url));
+  const requests = TOPICS.map((topic) => ({
+    task_id: topic,
+    instruction: `Describe a ${topic}.`,
+    timeout_seconds: 300,
+    agent: { harness: 'shell', custom_shell: `node agent.mjs 'Describe a ${topic}.'` },
+    runtime: { prepare: [{ type: 'upload_file' as const, source, target: 'agent.mjs' }] },
+    evaluator: { strategy: 'session_completed' },
+  }));
+  return { requests, scenarios: [] };
+}
+
+export type CheckReport = {
+  readonly finished: number;
+  readonly lost: number;
+  readonly duplicated: number;
+  readonly mismatches: readonly object[];
+  /** Trainable tokens of all results. */
+  readonly tokens: number;
+  readonly attempts: number;
+  /** Results with another outcome than `completed`. */
+  readonly errors: readonly SessionResult[];
+};
+
+export class ClusterTrainer {
+  readonly client: FloeClient;
+  private readonly results: SessionResult[] = [];
+  private readonly submitted = new Set<string>();
+  private cursor = 0;
+
+  constructor(url: string, token: string) {
+    this.client = new FloeClient({ url, token });
+  }
+
+  /** Repeats a call that any replica may serve until one has. Throws errors that repeating cannot help. */
+  async untilServed<T>(call: () => Promise<T>): Promise<T> {
+    for (;;) {
+      try {
+        return await call();
+      } catch (error) {
+        if (!FloeError.is(error) || !error.retryable) throw error;
+        await sleep(systemClock, RETRY_PAUSE_MS);
+      }
+    }
+  }
+
+  /** Distributes the sessions over the tasks. Each task has an id, so a repeated submission changes nothing. */
+  async submit(requests: readonly TaskRequestInput[], sessions: number): Promise<void> {
+    for (const [index, request] of requests.entries()) {
+      const num_samples = Math.floor((sessions + index) / requests.length);
+      if (num_samples === 0) continue;
+      const reply = await this.untilServed(() => this.client.submit({ ...request, num_samples }));
+      for (const id of reply.session_ids) this.submitted.add(id);
+    }
+  }
+
+  /** Reads results by cursor until every session has one; calls `onResult` with their number after each. */
+  async collect(onResult: (count: number) => void): Promise<void> {
+    while (this.results.length < this.submitted.size) {
+      await this.untilServed(async () => {
+        for await (const result of this.client.results({ after: this.cursor })) {
+          this.results.push(result);
+          this.cursor = result.cursor ?? this.cursor;
+          onResult(this.results.length);
+          if (this.results.length >= this.submitted.size) return;
+        }
+      });
+    }
+  }
+
+  /** Compares the results with what was submitted, with a second reading from the start, and with the engines' ledgers. */
+  async check(ledgerDir: string): Promise<CheckReport> {
+    const secondReading = await this.untilServed(async () => {
+      const ids: string[] = [];
+      for await (const { session_id } of this.client.results({ follow: false })) ids.push(session_id);
+      return ids;
+    });
+    const first = new Set(this.results.map((result) => result.session_id));
+    const second = new Set(secondReading);
+    const lost = [...this.submitted].filter((id) => !first.has(id)).length;
+    const repeated = this.results.length - first.size + (secondReading.length - second.size);
+    const unknown = [...first, ...second].filter((id) => !this.submitted.has(id)).length;
+    const ledger = readdirSync(ledgerDir)
+      .filter((name) => name.startsWith('ledger-'))
+      .flatMap((name) => readFileSync(join(ledgerDir, name), 'utf8').split('\n'))
+      // The last line of a killed engine may be cut.
+      .filter((line) => line.endsWith('}'))
+      .map((line) => JSON.parse(line));
+    const { mismatches, trainable_tokens } = checkAgainstLedger(this.results, ledger, 'processed');
+    return {
+      finished: this.results.filter((result) => result.outcome === 'completed').length,
+      lost: lost + Math.max(0, this.submitted.size - second.size),
+      duplicated: repeated + unknown,
+      mismatches,
+      tokens: trainable_tokens,
+      attempts: this.results.reduce((sum, result) => sum + result.attempt, 0),
+      errors: this.results.filter((result) => result.outcome !== 'completed'),
+    };
+  }
+
+  close(): Promise<void> {
+    return this.client.close();
+  }
+}
