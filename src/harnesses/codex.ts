@@ -1,40 +1,34 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox.ts';
 import type { AgentSpec, McpServer } from '../schema/index.ts';
+import { type TomlTable, toToml } from './config-text.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
-import { lastLine } from './json-lines.ts';
-import { windowOf } from './launch.ts';
-import { withLogsIn } from './log-link.ts';
-import { failedExit } from './report.ts';
-import { skillFiles } from './skill-files.ts';
-import { type TomlTable, toToml } from './toml.ts';
+import { MODEL_TIMEOUT_MS, skillFiles, tokenLimits, withLogLink } from './launch.ts';
+import { exitFailure, lastJsonLine } from './report.ts';
 
-/** The name of floe's provider in codex's configuration. */
+/** Name of floe's provider in Codex's configuration. */
 const PROVIDER = 'floe';
 
-/** Holds the key, so that the configuration does not. */
+/** Environment variable that holds the key, so that the configuration file does not contain it. */
 const KEY_VARIABLE = 'FLOE_API_KEY';
 
-/** In the lines that tell how a turn went; in other lines its quotes are escaped. */
-const TURN_MARK = '{"type":"turn.';
+/** Marker of the lines that report the state of a turn. Inside JSON strings the quotes are escaped. */
+const TURN_MARKER = '{"type":"turn.';
 
-/** Longer than any session: whoever waits for the policy decides when to give up, and each retry would be a new sample. */
-const IDLE_TIMEOUT_MS = 24 * 60 * 60 * 1000;
-
-/** Of one request, for an engine or a proxy that is away for some seconds. */
+/** Retries of one request, which bridge a few seconds without an engine or proxy. */
 const REQUEST_RETRIES = 4;
-/** Of a turn, each with the retries of its request: every one that gets an answer is another sample. */
+/** Retries of a reply whose stream broke off, each with the retries of its request. Every retry that is answered is another sample. */
 const STREAM_RETRIES = 2;
 
-/** How codex calls a reply that the engine cut. The policy used its room up: the agent has ended, and can be graded. */
-const CUT_REPLY = 'Incomplete response returned, reason: max_output_tokens';
+/** Codex's message for a reply that reached its length limit. The policy caused this, so the run counts as ended and is graded. */
+const TRUNCATED_REPLY = 'Incomplete response returned, reason: max_output_tokens';
 
 const settingsSchema = z.strictObject({
-  /** Room kept free of the window when codex compacts; default: a quarter of the window. */
+  /** Tokens of the context window that Codex keeps free for a reply when it compacts; default: a quarter of the window. */
   max_tokens: z.int().min(1).optional(),
-  /** Whether the main agent may start others. */
+  /** Whether the main agent may start sub-agents. */
   sub_agents: z.boolean().default(true),
 });
 type Settings = z.output<typeof settingsSchema>;
@@ -45,7 +39,7 @@ const turnSchema = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('turn.failed'), error: z.looseObject({ message: z.string() }) }),
 ]);
 
-/** Codex's `exec`, over Responses. */
+/** Codex's `exec` command, checked against 0.169.0, which calls its model through the Responses API. */
 export const codexHarness = defineHarness<Settings>({
   name: 'codex',
   dialects: ['openai_responses'],
@@ -54,7 +48,8 @@ export const codexHarness = defineHarness<Settings>({
   settings: settingsSchema,
   check(agent: AgentSpec) {
     for (const [index, { transport }] of agent.mcp_servers.entries()) {
-      if (transport === 'sse') refuseAgent(`agent.mcp_servers.${index}.transport`, 'codex speaks stdio and http');
+      if (transport === 'sse')
+        refuseAgent(`agent.mcp_servers.${index}.transport`, 'codex supports only stdio and http');
     }
   },
   launch,
@@ -65,13 +60,13 @@ function launch(context: CheckedContext<Settings>): Launch {
   const { apiKey, instruction, installDir, paths, skills } = context;
   const codexHome = `${paths.home}/.codex`;
   const files: SandboxFile[] = [
-    { path: `${codexHome}/config.toml`, content: toToml(config(context)), mode: 0o600 },
+    { path: `${codexHome}/config.toml`, content: toToml(configOf(context)), mode: 0o600 },
     ...skillFiles(`${codexHome}/skills`, skills),
   ];
   return {
     files,
     env: { CODEX_HOME: codexHome, [KEY_VARIABLE]: apiKey },
-    command: withLogsIn(`${paths.logs}/codex`, `${codexHome}/sessions`, [
+    command: withLogLink(`${paths.logs}/codex`, `${codexHome}/sessions`, [
       ...commandOf(HARNESS_INSTALLS.codex, installDir),
       ...['exec', '--json', '--skip-git-repo-check', '--dangerously-bypass-approvals-and-sandbox', '-'],
     ]),
@@ -79,8 +74,8 @@ function launch(context: CheckedContext<Settings>): Launch {
   };
 }
 
-function config({ agent, baseUrl, contextWindow, settings }: CheckedContext<Settings>): TomlTable {
-  const { contextTokens, replyTokens } = windowOf(contextWindow, settings.max_tokens);
+function configOf({ agent, baseUrl, contextWindow, settings }: CheckedContext<Settings>): TomlTable {
+  const { contextTokens, replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
   return {
     model: agent.model_name,
     model_provider: PROVIDER,
@@ -97,7 +92,7 @@ function config({ agent, baseUrl, contextWindow, settings }: CheckedContext<Sett
       apps: false,
       plugins: false,
       remote_plugin: false,
-      // It would try for ever to reach a proxy that is gone.
+      // With this feature Codex would retry indefinitely when the proxy is gone.
       unbounded_connection_retries: false,
     },
     agents: settings.sub_agents ? undefined : { enabled: false },
@@ -109,7 +104,7 @@ function config({ agent, baseUrl, contextWindow, settings }: CheckedContext<Sett
         wire_api: 'responses',
         request_max_retries: REQUEST_RETRIES,
         stream_max_retries: STREAM_RETRIES,
-        stream_idle_timeout_ms: IDLE_TIMEOUT_MS,
+        stream_idle_timeout_ms: MODEL_TIMEOUT_MS,
       },
     },
     mcp_servers: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, mcpServer(server)])),
@@ -117,21 +112,23 @@ function config({ agent, baseUrl, contextWindow, settings }: CheckedContext<Sett
 }
 
 function mcpServer(server: McpServer): TomlTable {
-  // Codex works on without a server that does not start, unless it is told that it must not.
+  // Without this setting Codex continues when the server does not start.
   const required = true;
   return server.transport === 'stdio'
     ? { command: server.command, args: server.args, env: server.env, required }
     : { url: server.url, http_headers: server.headers, required };
 }
 
-/** Codex exits with 0 after a turn without an answer; its last word on the turn decides. */
+/** Codex exits with 0 even after a turn without an answer, so its last line about a turn decides. */
 function judge(report: HarnessReport): HarnessVerdict {
-  const last = lastLine(report.stdout, TURN_MARK, turnSchema);
+  const last = lastJsonLine(report.stdout, TURN_MARKER, turnSchema);
   if (last?.type === 'turn.failed') {
-    if (last.error.message === CUT_REPLY) return { ok: true };
+    if (last.error.message === TRUNCATED_REPLY) return { ok: true };
     return { ok: false, message: `the turn failed: ${last.error.message}` };
   }
-  const failed = failedExit('codex', report);
+  const failed = exitFailure('codex', report);
   if (failed !== null) return failed;
-  return last?.type === 'turn.completed' ? { ok: true } : { ok: false, message: 'codex ended within its turn' };
+  return last?.type === 'turn.completed'
+    ? { ok: true }
+    : { ok: false, message: 'codex ended before its turn was complete' };
 }

@@ -1,27 +1,71 @@
-/** Holds a dollar sign, for programs that replace `$NAME` and `${NAME}` in their configuration and know no way to quote it. */
-const DOLLAR = 'FLOE_DOLLAR';
-/** Holds a quoted dollar sign, for what such a program replaces a second time. */
-const QUOTED_DOLLAR = 'FLOE_QUOTED_DOLLAR';
+/** Texts of configuration files that hold arbitrary strings of a task. */
+import { stringify } from 'smol-toml';
 
-/** The environment that {@link literal} and {@link twiceLiteral} count on. */
-export const LITERAL_ENV: Readonly<Record<string, string>> = { [DOLLAR]: '$', [QUOTED_DOLLAR]: '\\$' };
+/** A lone half of a surrogate pair, which UTF-8 cannot represent. */
+const LONE_SURROGATE = /\p{Surrogate}/gu;
+
+/** Replaces every lone surrogate in the strings and keys of a JSON value by U+FFFD. */
+function wellFormed(value: unknown): unknown {
+  if (typeof value === 'string') return value.replaceAll(LONE_SURROGATE, '\ufffd');
+  if (Array.isArray(value)) return value.map(wellFormed);
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(
+    Object.entries(value).map(([key, part]) => [key.replaceAll(LONE_SURROGATE, '\ufffd'), wellFormed(part)]),
+  );
+}
+
+/** The values that a configuration file in TOML contains. `undefined` leaves a key out. */
+export type TomlValue = string | number | boolean | readonly string[] | TomlTable;
+export type TomlTable = { readonly [key: string]: TomlValue | undefined };
+
+/** A TOML document. Keys and strings may contain any text; lone surrogates become U+FFFD. */
+export function toToml(table: TomlTable): string {
+  return stringify(wellFormed(table));
+}
+
+/** All characters except printable ASCII. */
+const NOT_PRINTABLE_ASCII = /[^\x20-\x7e]/gu;
 
 /**
- * A JSON value whose strings, but for the keys, arrive as they are in a program that replaces variables in them once: what
- * it finds to replace are the dollar signs themselves.
+ * A YAML document that every parser reads as the same JSON value: JSON in which all characters except printable ASCII are escaped.
+ * Lone surrogates become U+FFFD. The package `yaml` is not used here because it writes characters such as U+0085 and U+009F
+ * unescaped, which PyYAML, the parser of mini-SWE-agent, changes or refuses.
  */
-export function literal<Value>(value: Value): Value {
-  return mapped(value, DOLLAR) as Value;
+export function toYaml(value: unknown): string {
+  return JSON.stringify(wellFormed(value)).replaceAll(NOT_PRINTABLE_ASCII, (character) => {
+    const code = character.codePointAt(0) ?? 0;
+    return code > 0xffff ? `\\U${hex(code, 8)}` : `\\u${hex(code, 4)}`;
+  });
 }
 
-/** As {@link literal}, for what is replaced once more, in a form in which a backslash quotes. */
-export function twiceLiteral<Value>(value: Value): Value {
-  return mapped(value, QUOTED_DOLLAR) as Value;
+function hex(code: number, digits: number): string {
+  return code.toString(16).padStart(digits, '0');
 }
 
-function mapped(value: unknown, name: string): unknown {
+/** Variable that holds a dollar sign, for programs that replace `$NAME` and `${NAME}` in their configuration and have no escape. */
+const DOLLAR = 'FLOE_DOLLAR';
+/** Variable that holds an escaped dollar sign, for texts in which such a program replaces variables a second time. */
+const ESCAPED_DOLLAR = 'FLOE_QUOTED_DOLLAR';
+
+/** The variables that the results of {@link escapeDollars} and {@link escapeDollarsTwice} refer to. */
+export const DOLLAR_ENV: Readonly<Record<string, string>> = { [DOLLAR]: '$', [ESCAPED_DOLLAR]: '\\$' };
+
+/**
+ * Escapes the strings of a JSON value, but not its keys, for a program that replaces variables in them once: each dollar sign
+ * becomes a variable whose value is a dollar sign.
+ */
+export function escapeDollars<Value>(value: Value): Value {
+  return withVariable(value, DOLLAR) as Value;
+}
+
+/** Like {@link escapeDollars}, for strings in which variables are replaced twice and where a backslash escapes the second time. */
+export function escapeDollarsTwice<Value>(value: Value): Value {
+  return withVariable(value, ESCAPED_DOLLAR) as Value;
+}
+
+function withVariable(value: unknown, name: string): unknown {
   if (typeof value === 'string') return value.replaceAll('$', () => `\${${name}}`);
-  if (Array.isArray(value)) return value.map((part) => mapped(part, name));
+  if (Array.isArray(value)) return value.map((part) => withVariable(part, name));
   if (typeof value !== 'object' || value === null) return value;
-  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, mapped(part, name)]));
+  return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, withVariable(part, name)]));
 }

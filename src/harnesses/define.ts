@@ -1,4 +1,4 @@
-import type { z } from 'zod';
+import { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
 import type { AgentSpec, DialectName } from '../schema/index.ts';
@@ -12,30 +12,31 @@ import type {
   LaunchContext,
 } from './harness.ts';
 
-/** A launch context with what was checked: the dialect, the adapter's own settings, and where the harness is. */
+/** A launch context with checked values: the dialect, the adapter's settings, and the installation's directory. */
 export type CheckedContext<Settings> = Omit<LaunchContext, 'installDir'> & {
   readonly dialect: DialectName;
   readonly settings: Settings;
-  /** Empty for a harness without an installation, and where the image brings the program. */
+  /** Empty for a harness without an installation, and when the task's image contains the program. */
   readonly installDir: string;
 };
 
-/** What an adapter says of its harness; everything that all adapters have in common is added by {@link defineHarness}. */
+/** The part of an adapter that is specific to its harness. {@link defineHarness} adds what all adapters have in common. */
 export type HarnessDefinition<Settings> = {
   readonly name: string;
   readonly dialects: readonly [DialectName, ...DialectName[]];
   readonly features: readonly AgentFeature[];
   readonly install: HarnessInstall | null;
-  /** Of `agent.settings`. */
+  /** Schema of `agent.settings`. */
   readonly settings: z.ZodType<Settings>;
-  /** See `HarnessAdapter.inImage`; without it, never. */
+  /** See `HarnessAdapter.inImage`. Defaults to false for all settings. */
   inImage?(settings: Settings): boolean;
-  /** What goes together with what: calls `refuseAgent` for an agent that cannot be run as asked. */
+  /** Checks how the agent's fields and settings combine. Calls `refuseAgent` for an agent that the harness cannot run. */
   check?(agent: AgentSpec, settings: Settings): void;
   launch(context: CheckedContext<Settings>): Launch;
   judge(report: HarnessReport): HarnessVerdict;
 };
 
+/** Makes an adapter from its definition. */
 export function defineHarness<Settings>(definition: HarnessDefinition<Settings>): HarnessAdapter {
   const { name, dialects, features, install } = definition;
   const settingsOf = (agent: AgentSpec): Settings =>
@@ -50,8 +51,8 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
     checkAgent(agent) {
       const settings = settingsOf(agent);
       refuseDialect(name, dialects, agent);
-      for (const [feature, field] of asked(agent)) {
-        if (!features.includes(feature)) refuseAgent(field, `the ${name} harness has no place for it`);
+      for (const [feature, field] of requestedFeatures(agent)) {
+        if (!features.includes(feature)) refuseAgent(field, `the ${name} harness does not support it`);
       }
       if (features.includes('custom_shell') && (agent.custom_shell ?? '').trim() === '') {
         refuseAgent('agent.custom_shell', `is required by the ${name} harness`, 'schema_violation');
@@ -78,11 +79,11 @@ export function defineHarness<Settings>(definition: HarnessDefinition<Settings>)
 
 function refuseDialect(name: string, dialects: readonly DialectName[], { dialect }: AgentSpec): void {
   if (dialect === undefined || dialects.includes(dialect)) return;
-  refuseAgent('agent.dialect', `${name} does not speak ${dialect}, but ${dialects.join(', ')}`);
+  refuseAgent('agent.dialect', `${name} does not support ${dialect}; it supports ${dialects.join(', ')}`);
 }
 
-/** What the agent asks for beyond a model and an instruction, with the field that asks. */
-function asked(agent: AgentSpec): readonly (readonly [AgentFeature, string])[] {
+/** The features that the agent requests, each with the field that requests it. */
+function requestedFeatures(agent: AgentSpec): readonly (readonly [AgentFeature, string])[] {
   const all: readonly (readonly [AgentFeature, string, boolean])[] = [
     ['mcp_servers', 'agent.mcp_servers', agent.mcp_servers.length > 0],
     ['skills', 'agent.skills', agent.skills.length > 0],
@@ -93,7 +94,10 @@ function asked(agent: AgentSpec): readonly (readonly [AgentFeature, string])[] {
   return all.filter(([, , present]) => present).map(([feature, field]) => [feature, field]);
 }
 
-/** Throws for what is asked in the field at the path, such as `agent.skills`. */
+/** Schema of a setting with the path of a program in the task's image. */
+export const imageProgramSchema = z.string().regex(/^\/[^\0]+$/, 'must be an absolute path in the image');
+
+/** Throws the error for the field at a path such as `agent.skills`. */
 export function refuseAgent(
   path: string,
   message: string,

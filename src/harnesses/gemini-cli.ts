@@ -1,36 +1,67 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox.ts';
-import type { AgentSpec } from '../schema/index.ts';
-import { LITERAL_ENV } from './config-text.ts';
+import type { AgentSpec, McpServer } from '../schema/index.ts';
+import { DOLLAR_ENV, escapeDollars, escapeDollarsTwice } from './config-text.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
-import { type GeminiCliSettings, geminiCliSettings, geminiCliSettingsSchema } from './gemini-cli-settings.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
-import { lastLine } from './json-lines.ts';
-import { withLogsIn } from './log-link.ts';
-import { failedExit } from './report.ts';
-import { skillFiles } from './skill-files.ts';
+import { promptOf, skillFiles, tokenLimits, withLogLink } from './launch.ts';
+import { exitFailure, lastJsonLine } from './report.ts';
 
-/** In the line that ends the output; in other lines its quotes are escaped. */
-const RESULT_MARK = '{"type":"result"';
-/** In the lines that tell of errors; the last of them says why a result is one that names none. */
-const ERROR_MARK = '{"type":"error"';
+/** Marker of the line that ends the output. Inside JSON strings the quotes are escaped. */
+const RESULT_MARKER = '{"type":"result"';
+/** Marker of the lines with errors. The last of them states the cause when the result line does not. */
+const ERROR_MARKER = '{"type":"error"';
 
-/** What it says of tool servers that do not start, without their names. */
-const SERVERS_MARK = 'MCP issues detected.';
+/** Text on the error output when MCP servers did not start. It does not name them. */
+const SERVERS_MARKER = 'MCP issues detected.';
 
-/** Names that it takes for one of Google's models, whatever its settings say. */
-/** It puts the model's name into a header, which takes no other characters. */
+/** Gemini CLI sends the model's name in a header, which may contain only these characters. */
 const HEADER_TEXT = /^[\x20-\x7e\x80-\xff]*$/;
 
-const TAKEN_NAMES = ['auto', 'auto-gemini-2.5', 'auto-gemini-3', 'flash', 'flash-lite', 'none', 'pro'];
+/** Names that Gemini CLI resolves to a model of Google's, whatever its settings contain. */
+const RESERVED_NAMES = ['auto', 'auto-gemini-2.5', 'auto-gemini-3', 'flash', 'flash-lite', 'none', 'pro'];
 
-/** The policy used its room up, or would say nothing: the agent has ended, and can be graded. */
+/** Errors that the policy caused, by a truncated or an empty reply. The run counts as ended and is graded. */
 const POLICY_ENDINGS = [
   'Model response was truncated because it exceeded the token limit.',
   'The model returned reasoning thoughts but no final response text.',
   'The model returned an empty response with no text or thoughts.',
 ];
+
+/** Window that Gemini CLI assumes for every model that it does not know. Its compaction threshold is a fraction of it. */
+const ASSUMED_WINDOW_TOKENS = 1_048_576;
+
+/** Gemini CLI's default limit of a tool's output. */
+const TOOL_OUTPUT_CHARS = 40_000;
+/** Characters per token of dense text such as code and logs, to limit a tool's output to about the length of a reply. */
+const CHARS_PER_TOKEN = 3;
+
+/** Gemini CLI's model configurations. All others inherit from `base`; those named here besides it do not inherit. */
+const MODEL_CONFIGS = [
+  'base',
+  'agent-history-provider-summarizer',
+  'chat-compression-2.5-flash',
+  'chat-compression-2.5-flash-lite',
+  'chat-compression-2.5-pro',
+  'chat-compression-3-flash',
+  'chat-compression-3-pro',
+  'chat-compression-3.1-flash-lite',
+  'chat-compression-default',
+  'context-calibrator',
+];
+
+/** Attempts of one model call, 5 to 10 s apart, in addition to the proxy's retries. Gemini CLI's default of ten takes minutes. */
+const MAX_ATTEMPTS = 3;
+
+/** Tools that run on Google's servers. */
+const HOSTED_TOOLS = ['google_web_search', 'web_fetch'];
+
+const settingsSchema = z.strictObject({
+  /** Most tokens of a reply, sent with each request of an agent; default: a quarter of the context window. */
+  max_tokens: z.int().min(1).optional(),
+});
+type Settings = z.output<typeof settingsSchema>;
 
 const resultSchema = z.looseObject({
   type: z.literal('result'),
@@ -39,65 +70,131 @@ const resultSchema = z.looseObject({
 });
 const errorSchema = z.looseObject({ type: z.literal('error'), message: z.string() });
 
-/** Gemini CLI, headless. Its sub-agents and helpers are the policy, too. */
-export const geminiCliHarness = defineHarness<GeminiCliSettings>({
+/** Gemini CLI in headless mode, checked against 0.61.0. Its sub-agents and auxiliary model calls use the policy, too. */
+export const geminiCliHarness = defineHarness<Settings>({
   name: 'gemini_cli',
   dialects: ['gemini'],
   features: ['mcp_servers', 'skills', 'system_prompt'],
   install: HARNESS_INSTALLS.gemini_cli,
-  settings: geminiCliSettingsSchema,
+  settings: settingsSchema,
   check({ model_name: name }: AgentSpec) {
-    if (TAKEN_NAMES.includes(name)) refuseAgent('agent.model_name', `gemini_cli takes ${name} for a model of Google's`);
-    if (!HEADER_TEXT.test(name)) refuseAgent('agent.model_name', 'gemini_cli takes characters of Latin-1 only');
+    if (RESERVED_NAMES.includes(name)) {
+      refuseAgent('agent.model_name', `gemini_cli resolves ${name} to a model of Google's; choose another name`);
+    }
+    if (!HEADER_TEXT.test(name)) refuseAgent('agent.model_name', 'gemini_cli supports only Latin-1 characters in it');
   },
   launch,
   judge,
 });
 
-function launch(context: CheckedContext<GeminiCliSettings>): Launch {
+function launch(context: CheckedContext<Settings>): Launch {
   const { agent, apiKey, baseUrl, instruction, installDir, paths } = context;
   const geminiDir = `${paths.home}/.gemini`;
   const files: SandboxFile[] = [
-    // Not the system's settings, which would go over those of the work tree: it takes them from root only.
-    { path: `${geminiDir}/settings.json`, content: JSON.stringify(geminiCliSettings(context)), mode: 0o600 },
+    // These are user settings, which settings of the work tree override. Gemini CLI reads system settings only if root owns them.
+    { path: `${geminiDir}/settings.json`, content: JSON.stringify(settingsFile(context)), mode: 0o600 },
     ...skillFiles(`${geminiDir}/skills`, context.skills),
   ];
-  // Added to its own prompt, in front of such files of the work tree.
+  // Gemini CLI appends this file to its system prompt, before the GEMINI.md files of the work tree.
   if (agent.system_prompt !== undefined) files.push({ path: `${geminiDir}/GEMINI.md`, content: agent.system_prompt });
   return {
     files,
     env: {
-      ...LITERAL_ENV,
+      ...DOLLAR_ENV,
       GEMINI_CLI_HOME: paths.home,
       GEMINI_API_KEY: apiKey,
       GOOGLE_GEMINI_BASE_URL: baseUrl,
       GEMINI_CLI_TRUST_WORKSPACE: 'true',
       GEMINI_SANDBOX: 'false',
-      // It would start itself again for a larger heap.
+      // By default Gemini CLI restarts itself to get a larger heap.
       GEMINI_CLI_NO_RELAUNCH: 'true',
       NODE_COMPILE_CACHE: compileCacheDir(installDir),
     },
-    command: withLogsIn(`${paths.logs}/gemini_cli`, `${geminiDir}/tmp`, [
+    command: withLogLink(`${paths.logs}/gemini_cli`, `${geminiDir}/tmp`, [
       ...commandOf(HARNESS_INSTALLS.gemini_cli, installDir),
-      // In one argument with the option's name, since it may begin like an option itself.
+      // One argument with the option, because the name may start like an option.
       `--model=${agent.model_name}`,
       ...['--yolo', '--output-format', 'stream-json'],
     ]),
-    // At the very start, a slash makes it a command of the program's own, which never reaches the model.
-    stdin: instruction.startsWith('/') ? `\n${instruction}` : instruction,
+    stdin: promptOf(instruction),
   };
 }
 
-/** It exits with 0 after replies that it can make nothing of, so its own result is read as well. */
+/** Content of `~/.gemini/settings.json`. */
+function settingsFile({ agent, contextWindow, settings }: CheckedContext<Settings>): object {
+  const { contextTokens, replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
+  const { mcp_servers: servers, model_name: name, system_prompt: prompt } = agent;
+  return {
+    general: {
+      enableAutoUpdate: false,
+      enableAutoUpdateNotification: false,
+      sessionRetention: { enabled: false },
+      maxAttempts: MAX_ATTEMPTS,
+    },
+    privacy: { usageStatisticsEnabled: false },
+    telemetry: { enabled: false },
+    security: { auth: { selectedType: 'gemini-api-key' } },
+    model: {
+      compressionThreshold: compactionTokens(contextTokens, replyTokens) / ASSUMED_WINDOW_TOKENS,
+      // Both checks take additional model calls, whose answers may end the agent.
+      disableLoopDetection: true,
+      skipNextSpeakerCheck: true,
+    },
+    modelConfigs: {
+      customOverrides: [
+        ...MODEL_CONFIGS.map((model) => ({ match: { model }, modelConfig: { model: escapeDollars(name) } })),
+        {
+          match: { model: escapeDollars(name) },
+          modelConfig: { generateContentConfig: { maxOutputTokens: replyTokens } },
+        },
+      ],
+    },
+    tools: {
+      sandbox: false,
+      disableLLMCorrection: true,
+      exclude: HOSTED_TOOLS,
+      truncateToolOutputThreshold: Math.min(TOOL_OUTPUT_CHARS, replyTokens * CHARS_PER_TOKEN),
+    },
+    // In the default format `tree`, Gemini CLI replaces any text after an @ in GEMINI.md by the file of that name, or by an error.
+    ...(prompt?.includes('@') ? { context: { importFormat: 'flat' } } : {}),
+    mcpServers: Object.fromEntries(servers.map((server) => [server.name, escapedServer(server)])),
+  };
+}
+
+/** Tokens of a prompt at which to compact: half of the window, which is Gemini CLI's default, or more when replies are short. */
+function compactionTokens(contextTokens: number, replyTokens: number): number {
+  // Three times the reply limit is kept free: for the reply, for the tool output that follows it, and for the next reply.
+  return Math.max(Math.floor(contextTokens / 2), contextTokens - 3 * replyTokens);
+}
+
+/** Gemini CLI replaces variables in the environment and the headers of a server a second time when it starts the server. */
+function escapedServer(server: McpServer): object {
+  const config = geminiMcpServer(server);
+  return server.transport === 'stdio'
+    ? { ...escapeDollars(config), env: escapeDollarsTwice(server.env) }
+    : { ...escapeDollars(config), headers: escapeDollarsTwice(server.headers) };
+}
+
+/** An MCP server in the form that Gemini CLI and its fork Qwen Code use. */
+export function geminiMcpServer(server: McpServer): object {
+  const trust = true;
+  if (server.transport === 'stdio') {
+    return { command: server.command, args: server.args, env: server.env, trust };
+  }
+  const { headers, url } = server;
+  return { [server.transport === 'http' ? 'httpUrl' : 'url']: url, headers, trust };
+}
+
+/** Gemini CLI exits with 0 after replies that it cannot use, so its result line is read as well. */
 function judge(report: HarnessReport): HarnessVerdict {
-  const result = lastLine(report.stdout, RESULT_MARK, resultSchema);
+  const result = lastJsonLine(report.stdout, RESULT_MARKER, resultSchema);
   if (result?.error !== undefined) return { ok: false, message: result.error.message };
-  const failed = failedExit('gemini', report);
+  const failed = exitFailure('gemini', report);
   if (failed !== null) return failed;
   if (result === null) return { ok: false, message: 'gemini ended without a result' };
-  if (report.stderr.includes(SERVERS_MARK))
+  if (report.stderr.includes(SERVERS_MARKER))
     return { ok: false, message: 'MCP servers did not start, or have no tools' };
   if (result.status === 'success') return { ok: true };
-  const message = lastLine(report.stdout, ERROR_MARK, errorSchema)?.message ?? `the result is ${result.status}`;
+  const message = lastJsonLine(report.stdout, ERROR_MARKER, errorSchema)?.message ?? `the result is ${result.status}`;
   return POLICY_ENDINGS.some((ending) => message.startsWith(ending)) ? { ok: true } : { ok: false, message };
 }

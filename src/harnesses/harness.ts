@@ -1,58 +1,63 @@
 import type { SandboxFile } from '../core/sandbox.ts';
 import type { AgentSpec, DialectName, Skill } from '../schema/index.ts';
 
-/** What an adapter gets to build a launch from. Paths are those that the sandbox sees. */
+/** The values from which an adapter builds a launch. Paths are paths inside the sandbox. */
 export type LaunchContext = {
   readonly instruction: string;
   readonly agent: AgentSpec;
-  /** Every skill of the task: its own, and those read from `agent.skills_path`. */
+  /** All skills of the task, including those read from `agent.skills_path`. */
   readonly skills: readonly Skill[];
   /** `http://host:port/s/<session key>`, without a trailing slash. */
   readonly baseUrl: string;
   readonly apiKey: string;
-  /** Tokens that fit the policy's context window; null: not known. */
+  /** Size of the policy's context window in tokens; `null` when it is not known. */
   readonly contextWindow: number | null;
   readonly paths: { readonly workdir: string; readonly home: string; readonly logs: string };
-  /** Where the installed harness is seen in the sandbox; null for a harness without an installation. */
+  /** Directory of the installed harness inside the sandbox; `null` for a harness without an installation. */
   readonly installDir: string | null;
 };
 
 export type Launch = {
-  /** Written before the start, outside of the work tree. */
+  /** Files to write before the start. All are outside the work tree. */
   readonly files: readonly SandboxFile[];
   readonly env: Readonly<Record<string, string>>;
-  /** A shell command, or an argument list. Secrets and instructions never go on the command line. */
+  /** A shell command or an argument list. Neither secrets nor the instruction may be on the command line. */
   readonly command: string | readonly string[];
   readonly stdin?: string | undefined;
 };
 
+/** What a finished run of a harness left behind. */
 export type HarnessReport = {
+  /** `null` when a signal ended the program. */
   readonly exitCode: number | null;
   readonly stdout: string;
   readonly stderr: string;
-  /** Model calls that the proxy answered. */
+  /** Number of model calls that the proxy answered. */
   readonly turns: number;
 };
 
-/** `ok`: the agent ended by itself. Exit codes lie (most harnesses exit 0 after an API error), so each adapter reads its own output. */
+/**
+ * Whether the agent ended by itself. Exit codes do not show this, because most harnesses exit with 0 after an API error, so each
+ * adapter reads its harness's output.
+ */
 export type HarnessVerdict = { readonly ok: true } | { readonly ok: false; readonly message: string };
 
-/** Parts of an agent's configuration that not every harness has a place for. */
+/** Parts of an agent's configuration that only some harnesses support. */
 export type AgentFeature = 'mcp_servers' | 'skills' | 'system_prompt' | 'custom_shell';
 
 /**
- * How to run one agent program unchanged. Pure: no I/O. `checkAgent` throws `schema_violation` for settings that it does
- * not know and `unsupported` for what the harness has no place for; it is called at submission, so `launch` may take a
- * checked agent for granted. Made by `defineHarness`.
+ * Describes how to run one agent program without changing it. Pure: no I/O. `checkAgent` throws `schema_violation` for unknown
+ * settings and `unsupported` for features that the harness lacks. It is called at submission, so `launch` may rely on a checked
+ * agent. Made by `defineHarness`.
  */
 export interface HarnessAdapter {
   readonly name: string;
-  /** Of an agent that names none, the first. */
+  /** The first is the default for an agent that names no dialect. */
   readonly dialects: readonly [DialectName, ...DialectName[]];
   readonly features: readonly AgentFeature[];
-  /** null: nothing to install. */
+  /** `null` when there is nothing to install. */
   readonly install: HarnessInstall | null;
-  /** Whether this agent's settings name a program of the image's own, so that the node needs no installation. */
+  /** Whether the agent's settings name a program in the task's image, so that the node needs no installation. */
   inImage(agent: AgentSpec): boolean;
   checkAgent(agent: AgentSpec): void;
   launch(context: LaunchContext): Launch;
@@ -60,31 +65,31 @@ export interface HarnessAdapter {
 }
 
 /**
- * A pinned installation, made from the lock shipped under `harness-locks/<name>/`: by `npm ci --ignore-scripts` from a
+ * A pinned installation, made from the lock that ships in `harness-locks/<name>/`: by `npm ci --ignore-scripts` from a
  * `package-lock.json`, or by pip into a virtual environment from a `requirements.txt` with hashes.
  */
 export type HarnessInstall = {
   readonly version: string;
   readonly source: 'npm' | 'pip';
-  /** Major version of the Node that runs it, installed next to it; null: a native program, or one in Python. */
+  /** Major version of the Node that is installed with it and runs it; `null` for a native or a Python program. */
   readonly nodeVersion: string | null;
-  /** The program's entry, relative to the installation. The function throws `setup_failed` where there is none. */
+  /** Path of the program's entry within the installation. The function throws `setup_failed` for a platform without a build. */
   readonly program: string | ((platform: NodeJS.Platform, arch: string) => string);
   /**
-   * Arguments of a run that loads the whole program and ends, without the network. It proves that the program starts,
-   * and fills Node's compile cache, without which every session compiles it anew.
+   * Arguments with which the program loads completely and exits, without using the network. This run checks that the program
+   * starts, and fills Node's compile cache, so that sessions do not compile the program each time.
    */
   readonly warmUp: readonly string[];
-  /** Arguments of a further run for a fuller cache, of which nothing else is asked: without a model it may well fail. */
+  /** Arguments of a second run that adds to the compile cache. It may fail, since it has no model to call. */
   readonly cacheRun?: readonly string[];
-  /** Variables for these runs, over `PATH`, `HOME` and the like. */
+  /** Variables for these runs, in addition to `PATH`, `HOME` and `TMPDIR`. */
   readonly warmUpEnv?: Readonly<Record<string, string>>;
 };
 
 /**
- * Node's compile cache in an installation. Its entries are keyed by the absolute path of each file, so a sandbox must see
- * the installation at the path that it has on the host. Read-only there: a cache that agents could write would let one
- * of them feed code to the others.
+ * Directory of Node's compile cache in an installation. Its entries contain the absolute path of each file, so the installation
+ * must have the same path in a sandbox as on the host. It is read-only in sandboxes: through a writable cache one agent could run
+ * code in another agent's sandbox.
  */
 export function compileCacheDir(installDir: string): string {
   return `${installDir}/compile-cache`;

@@ -1,47 +1,43 @@
 import { z } from 'zod';
 import type { DialectName } from '../schema/index.ts';
-import { type CheckedContext, defineHarness } from './define.ts';
+import { toYaml } from './config-text.ts';
+import { type CheckedContext, defineHarness, imageProgramSchema } from './define.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
-import { imageProgram } from './image-program.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
-import { windowOf } from './launch.ts';
-import { failedExit } from './report.ts';
-import { toYaml } from './yaml.ts';
+import { MODEL_TIMEOUT_MS, tokenLimits } from './launch.ts';
+import { exitFailure } from './report.ts';
 
-/** Written when the agent's loop has ended, however it did. */
-const SAVED_MARK = 'Saved trajectory to';
+/** Text that mini prints when the agent's loop has ended, for whatever reason. */
+const SAVED_MARKER = 'Saved trajectory to';
 
-/** Longer than any session: whoever waits for the policy decides when to give up, and each retry would be a new sample. */
-const REQUEST_TIMEOUT_SECONDS = 24 * 60 * 60;
+/** Attempts of one request, 20 s in total, which bridge a few seconds without an engine or proxy. The default takes minutes. */
+const REQUEST_ATTEMPTS = '5';
 
-/** For an engine or a proxy that is away for some seconds: 20 s in all. By default it goes on for minutes. */
-const MODEL_TRIES = '5';
-
-/** What LiteLLM calls a dialect, and which of the program's models speaks it. */
+/** Per dialect: LiteLLM's prefix of model names, mini's model class, and the parameter that limits a reply. */
 const PROVIDERS: Readonly<
-  Record<DialectName, { readonly prefix: string; readonly model: string; readonly bound: string }>
+  Record<DialectName, { readonly prefix: string; readonly model: string; readonly limit: string }>
 > = {
-  openai_chat: { prefix: 'openai', model: 'litellm', bound: 'max_tokens' },
-  anthropic: { prefix: 'anthropic', model: 'litellm', bound: 'max_tokens' },
-  openai_responses: { prefix: 'openai', model: 'litellm_response', bound: 'max_output_tokens' },
-  gemini: { prefix: 'gemini', model: 'litellm', bound: 'max_tokens' },
+  openai_chat: { prefix: 'openai', model: 'litellm', limit: 'max_tokens' },
+  anthropic: { prefix: 'anthropic', model: 'litellm', limit: 'max_tokens' },
+  openai_responses: { prefix: 'openai', model: 'litellm_response', limit: 'max_output_tokens' },
+  gemini: { prefix: 'gemini', model: 'litellm', limit: 'max_tokens' },
 };
 
 const settingsSchema = z.strictObject({
-  /** Bound that is sent with each request; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
-  /** Calls of the model after which it ends; default: none. */
+  /** Model calls after which mini ends the run; default: no limit. */
   step_limit: z.int().min(1).optional(),
-  /** Replies in a row without a proper call that end it, 0 for none; default: the program's own 3. */
+  /** Consecutive replies without a valid call after which mini ends the run, 0 for no limit; default: mini's 3. */
   format_error_limit: z.int().min(0).optional(),
-  /** After which a command is killed; default: the program's own 30. */
+  /** Seconds after which a command is killed; default: mini's 30. */
   command_timeout_seconds: z.int().min(1).optional(),
-  /** `mini` in the task's image, which is then run instead of the node's. */
-  program: imageProgram.optional(),
+  /** Path of `mini` in the task's image, which is then run instead of the installed one. */
+  program: imageProgramSchema.optional(),
 });
 type Settings = z.output<typeof settingsSchema>;
 
-/** mini-SWE-agent's `mini`, with its own prompts: one tool, the shell. */
+/** mini-SWE-agent's `mini`, checked against 2.4.6, with the prompts that it ships. Its only tool is a shell. */
 export const miniSweAgentHarness = defineHarness<Settings>({
   name: 'mini_swe_agent',
   dialects: ['openai_chat', 'anthropic', 'openai_responses', 'gemini'],
@@ -55,15 +51,15 @@ export const miniSweAgentHarness = defineHarness<Settings>({
 
 function launch(context: CheckedContext<Settings>): Launch {
   const { apiKey, baseUrl, installDir, paths } = context;
-  const ownDir = `${paths.home}/.floe/mini_swe_agent`;
-  const configFile = `${ownDir}/floe.yaml`;
+  const configDir = `${paths.home}/.floe/mini_swe_agent`;
+  const configFile = `${configDir}/floe.yaml`;
   const program = context.settings.program === undefined ? installedProgram(installDir) : [context.settings.program];
   return {
-    files: [{ path: configFile, content: toYaml(config(context)), mode: 0o600 }],
+    files: [{ path: configFile, content: toYaml(configOf(context)), mode: 0o600 }],
     env: {
-      ...QUIET,
-      MSWEA_GLOBAL_CONFIG_DIR: ownDir,
-      // In its configuration they would go into the trajectory that it writes.
+      ...QUIET_ENV,
+      MSWEA_GLOBAL_CONFIG_DIR: configDir,
+      // Keys are passed as variables, because mini copies its configuration into the trajectory file that it writes.
       OPENAI_BASE_URL: `${baseUrl}/v1`,
       OPENAI_API_KEY: apiKey,
       ANTHROPIC_API_BASE: baseUrl,
@@ -72,8 +68,8 @@ function launch(context: CheckedContext<Settings>): Launch {
       GEMINI_API_KEY: apiKey,
     },
     command: [
-      // It looks for a configuration that it is given by name in the directory where it starts, then among its own.
-      ...['/bin/sh', '-c', 'cd "$1" && shift && exec "$@"', 'floe-mini', ownDir],
+      // mini searches for `mini.yaml` in its working directory before its shipped files, so it starts in a directory without one.
+      ...['/bin/sh', '-c', 'cd "$1" && shift && exec "$@"', 'floe-mini', configDir],
       ...program,
       ...['--config', 'mini.yaml', '--config', configFile],
       ...['--yolo', '--exit-immediately', '--output', `${paths.logs}/mini_swe_agent/trajectory.json`],
@@ -81,26 +77,26 @@ function launch(context: CheckedContext<Settings>): Launch {
   };
 }
 
-/** The variables for Python that a task sets are for the task's own. */
+/** The installed program, run with `-E` because the `PYTHON*` variables that a task sets are for the task's own programs. */
 function installedProgram(installDir: string): readonly string[] {
   const [python = '', ...script] = commandOf(HARNESS_INSTALLS.mini_swe_agent, installDir);
   return [python, '-E', '-u', ...script];
 }
 
-const QUIET = {
+const QUIET_ENV = {
   MSWEA_CONFIGURED: 'true',
   MSWEA_SILENT_STARTUP: '1',
-  MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT: MODEL_TRIES,
-  // Otherwise it asks the network for what models cost.
+  MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT: REQUEST_ATTEMPTS,
+  // By default LiteLLM downloads a list of model prices.
   LITELLM_LOCAL_MODEL_COST_MAP: 'True',
-  // Otherwise errors come in frames of 80 columns.
+  // By default Typer prints errors in a box of 80 columns.
   TYPER_STANDARD_TRACEBACK: '1',
 };
 
-/** Laid over the program's own `mini.yaml`. */
-function config({ agent, contextWindow, dialect, instruction, paths, settings }: CheckedContext<Settings>): unknown {
-  const { prefix, model, bound } = PROVIDERS[dialect];
-  const { replyTokens } = windowOf(contextWindow, settings.max_tokens);
+/** The configuration that is merged over mini's `mini.yaml`. */
+function configOf({ agent, contextWindow, dialect, instruction, paths, settings }: CheckedContext<Settings>): unknown {
+  const { prefix, model, limit } = PROVIDERS[dialect];
+  const { replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
   return {
     run: { task: instruction },
     agent: {
@@ -113,17 +109,19 @@ function config({ agent, contextWindow, dialect, instruction, paths, settings }:
       model_class: model,
       model_name: `${prefix}/${agent.model_name}`,
       cost_tracking: 'ignore_errors',
-      model_kwargs: { [bound]: replyTokens, timeout: REQUEST_TIMEOUT_SECONDS },
+      model_kwargs: { [limit]: replyTokens, timeout: MODEL_TIMEOUT_MS / 1000 },
     },
   };
 }
 
 /**
- * It exits with 1 after an error that it does not go on from. Handing in, running into a limit of its own and too many
- * replies without a proper call are ways in which the agent ends.
+ * mini exits with 1 after an error that ends the run. A submission, a reached limit and too many replies without a valid call are
+ * regular ends of the agent.
  */
 function judge(report: HarnessReport): HarnessVerdict {
-  const failed = failedExit('mini', report);
+  const failed = exitFailure('mini', report);
   if (failed !== null) return failed;
-  return report.stdout.includes(SAVED_MARK) ? { ok: true } : { ok: false, message: 'mini ended without a trajectory' };
+  return report.stdout.includes(SAVED_MARKER)
+    ? { ok: true }
+    : { ok: false, message: 'mini ended without a trajectory' };
 }

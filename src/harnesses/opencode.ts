@@ -1,29 +1,36 @@
 import { z } from 'zod';
 import type { SandboxFile } from '../core/sandbox.ts';
+import type { DialectName, McpServer } from '../schema/index.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
-import { lastLine } from './json-lines.ts';
-import { windowOf } from './launch.ts';
-import { withLogsIn } from './log-link.ts';
-import { opencodeConfig, opencodeJson, opencodeLastWord, opencodeModel } from './opencode-config.ts';
-import { failedExit } from './report.ts';
-import { skillFiles } from './skill-files.ts';
+import { skillFiles, tokenLimits, withLogLink } from './launch.ts';
+import { exitFailure, lastJsonLine } from './report.ts';
 
-/** How the lines begin that end a call of the model, or tell of an error; in other lines their quotes are escaped. */
-const STEP_MARK = '{"type":"step_finish"';
-const ERROR_MARK = '{"type":"error"';
+/** Name of floe's provider in opencode's configuration. */
+const PROVIDER = 'floe';
 
-/** In its warnings, which go to the error output. */
+/** Per dialect, the provider package that opencode ships for it. Each adds its API's path to a base URL that ends in `/v1`. */
+const PACKAGES: Readonly<Partial<Record<DialectName, string>>> = {
+  openai_chat: '@ai-sdk/openai-compatible',
+  openai_responses: '@ai-sdk/openai',
+  anthropic: '@ai-sdk/anthropic',
+};
+
+/** Markers of the lines that end a model call or report an error. Inside JSON strings the quotes are escaped. */
+const STEP_MARKER = '{"type":"step_finish"';
+const ERROR_MARKER = '{"type":"error"';
+
+/** Matches opencode's warning, on the error output, about an MCP server that did not start. */
 const MISSING_SERVER = /message="server unavailable" key=([A-Za-z0-9_-]+) type=\w+ status=failed/g;
 
 const settingsSchema = z.strictObject({
-  /** Bound that is sent with each request; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
-  /** Whether the policy takes images. */
+  /** Whether the policy accepts images. */
   vision: z.boolean().default(false),
 });
-export type OpencodeSettings = z.output<typeof settingsSchema>;
+type Settings = z.output<typeof settingsSchema>;
 
 const stepSchema = z.looseObject({
   type: z.literal('step_finish'),
@@ -36,8 +43,8 @@ const errorSchema = z.looseObject({
   error: z.looseObject({ name: z.string(), data: z.looseObject({ message: z.string().optional() }).optional() }),
 });
 
-/** opencode's `run`. Its sub-agents and its compaction are the policy, too. */
-export const opencodeHarness = defineHarness<OpencodeSettings>({
+/** opencode's `run` command, checked against 1.18.33. Its sub-agents and its compaction call the policy, too. */
+export const opencodeHarness = defineHarness<Settings>({
   name: 'opencode',
   dialects: ['openai_chat', 'anthropic', 'openai_responses'],
   features: ['mcp_servers', 'skills', 'system_prompt'],
@@ -47,7 +54,7 @@ export const opencodeHarness = defineHarness<OpencodeSettings>({
   judge,
 });
 
-function launch(context: CheckedContext<OpencodeSettings>): Launch {
+function launch(context: CheckedContext<Settings>): Launch {
   const { agent, contextWindow, instruction, installDir, paths, settings } = context;
   const configDir = `${paths.home}/.config/opencode`;
   const dataDir = `${paths.home}/.local/share/opencode`;
@@ -55,56 +62,119 @@ function launch(context: CheckedContext<OpencodeSettings>): Launch {
   const configFile = `${dataDir}/floe.json`;
   const promptFile = agent.system_prompt === undefined ? null : `${dataDir}/floe-prompt.md`;
   const files: SandboxFile[] = [
-    { path: configFile, content: opencodeJson(opencodeConfig(context, promptFile)), mode: 0o600 },
+    { path: configFile, content: configJson(configOf(context, promptFile)), mode: 0o600 },
     ...skillFiles(`${configDir}/skills`, context.skills),
   ];
   if (promptFile !== null) files.push({ path: promptFile, content: agent.system_prompt ?? '' });
   return {
     files,
     env: {
-      ...QUIET,
+      ...OFFLINE_ENV,
       OPENCODE_CONFIG: configFile,
-      OPENCODE_CONFIG_CONTENT: opencodeJson(opencodeLastWord(agent.model_name)),
+      OPENCODE_CONFIG_CONTENT: configJson(overridesOf(agent.model_name)),
       OPENCODE_DB: `${logDir}/opencode.db`,
-      // It sends no more than 32,000 otherwise, whatever the model's limit.
-      OPENCODE_EXPERIMENTAL_OUTPUT_TOKEN_MAX: String(windowOf(contextWindow, settings.max_tokens).replyTokens),
+      // Without this variable opencode requests at most 32,000 tokens, whatever limit the model is configured with.
+      OPENCODE_EXPERIMENTAL_OUTPUT_TOKEN_MAX: String(tokenLimits(contextWindow, settings.max_tokens).replyTokens),
     },
-    command: withLogsIn(logDir, `${dataDir}/log`, [
+    command: withLogLink(logDir, `${dataDir}/log`, [
       ...commandOf(HARNESS_INSTALLS.opencode, installDir),
-      ...['run', '--format', 'json', '--print-logs', '--log-level', 'WARN', '--model', opencodeModel(agent.model_name)],
+      ...['run', '--format', 'json', '--print-logs', '--log-level', 'WARN', '--model', modelId(agent.model_name)],
     ]),
     stdin: instruction,
   };
 }
 
-/** Nothing from the network, which the sandbox does not have. */
-const QUIET = {
+/** Turns off everything that opencode downloads, because the sandbox has no network. */
+const OFFLINE_ENV = {
   OPENCODE_DISABLE_AUTOUPDATE: '1',
   OPENCODE_DISABLE_MODELS_FETCH: '1',
   OPENCODE_DISABLE_LSP_DOWNLOAD: '1',
   OPENCODE_DISABLE_DEFAULT_PLUGINS: '1',
 };
 
+/** opencode's id of a model of floe's provider. */
+function modelId(name: string): string {
+  return `${PROVIDER}/${name}`;
+}
+
+/** Content of the configuration file. `promptFile` contains the addition to the system prompt; `null` when there is none. */
+function configOf(context: CheckedContext<Settings>, promptFile: string | null): unknown {
+  const { agent, apiKey, baseUrl, contextWindow, dialect, settings } = context;
+  const { contextTokens, replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
+  const model = {
+    name: agent.model_name,
+    limit: { context: contextTokens, output: replyTokens },
+    tool_call: true,
+    reasoning: true,
+    attachment: settings.vision,
+    modalities: { input: settings.vision ? ['text', 'image'] : ['text'], output: ['text'] },
+  };
+  return {
+    // opencode inserts this line into a file that lacks it.
+    $schema: 'https://opencode.ai/config.json',
+    provider: {
+      [PROVIDER]: {
+        npm: PACKAGES[dialect],
+        name: PROVIDER,
+        // No timeouts: the session's time budget decides when to give up, and each retry would be another sample.
+        options: { baseURL: `${baseUrl}/v1`, apiKey, timeout: false, headerTimeout: false, chunkTimeout: false },
+        models: { [agent.model_name]: model },
+      },
+    },
+    mcp: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, mcpServerConfig(server)])),
+    instructions: promptFile === null ? [] : [promptFile],
+  };
+}
+
+/** Settings that a configuration file in the task's repository must not change. opencode merges them over all other configuration. */
+function overridesOf(modelName: string): unknown {
+  const model = modelId(modelName);
+  return {
+    model,
+    small_model: model,
+    enabled_providers: [PROVIDER],
+    autoupdate: false,
+    share: 'disabled',
+    permission: 'allow',
+    // Snapshots commit the whole work tree at every step, for an undo command that nothing uses here.
+    snapshot: false,
+    // Naming the session takes a model call that is not part of the agent's work.
+    agent: { title: { disable: true } },
+  };
+}
+
+function mcpServerConfig(server: McpServer): unknown {
+  if (server.transport === 'stdio') {
+    return { type: 'local', command: [server.command, ...server.args], environment: server.env, enabled: true };
+  }
+  return { type: 'remote', url: server.url, headers: server.headers, oauth: false, enabled: true };
+}
+
+/** Encodes JSON without the placeholders `{env:…}` and `{file:…}`, which opencode replaces anywhere in the text of a configuration. */
+function configJson(value: unknown): string {
+  return JSON.stringify(value).replaceAll(/\{(?=env:|file:)/g, '\\u007b');
+}
+
 /**
- * The last word on the session is an error, or the end of a call of the model. An error that it went on from, such as a
- * context that it then compacted, makes it exit with 1 all the same.
+ * The last error or the last end of a model call decides, whichever is later. opencode exits with 1 after any error, even one that
+ * it recovered from, such as a context overflow that it resolved by compaction.
  */
 function judge(report: HarnessReport): HarnessVerdict {
-  const step = lastLine(report.stdout, STEP_MARK, stepSchema);
-  const error = lastLine(report.stdout, ERROR_MARK, errorSchema);
+  const step = lastJsonLine(report.stdout, STEP_MARKER, stepSchema);
+  const error = lastJsonLine(report.stdout, ERROR_MARKER, errorSchema);
   if (error !== null && (step === null || error.timestamp >= step.timestamp)) {
     return { ok: false, message: error.error.data?.message ?? error.error.name };
   }
-  const failed = failedExit('opencode', report);
+  const failed = exitFailure('opencode', report);
   if (failed !== null && (error === null || report.exitCode !== 1)) return failed;
-  if (step === null) return { ok: false, message: 'opencode ended without a turn of the model' };
-  // Tools were called, and their results never went back.
-  if (step.part.reason === 'tool-calls') return { ok: false, message: 'opencode ended within its turn' };
+  if (step === null) return { ok: false, message: 'opencode ended without a model call' };
+  // The last model call requested tools, and their results were never sent back.
+  if (step.part.reason === 'tool-calls') return { ok: false, message: 'opencode ended before its turn was complete' };
   return missingServers(report.stderr) ?? { ok: true };
 }
 
-/** It works on without a tool server that does not start, so that the agent was not the one that the task asked for. */
+/** opencode continues without an MCP server that does not start; the run then lacks tools that the task requires and fails. */
 function missingServers(stderr: string): HarnessVerdict | null {
-  const names = [...stderr.matchAll(MISSING_SERVER)].map((found) => found[1]);
+  const names = [...stderr.matchAll(MISSING_SERVER)].map((match) => match[1]);
   return names.length === 0 ? null : { ok: false, message: `MCP servers did not start: ${names.join(', ')}` };
 }

@@ -1,30 +1,28 @@
 import { z } from 'zod';
 import type { McpServer } from '../schema/index.ts';
-import { type CheckedContext, defineHarness } from './define.ts';
+import { type CheckedContext, defineHarness, imageProgramSchema } from './define.ts';
 import type { HarnessReport, HarnessVerdict, Launch } from './harness.ts';
-import { imageProgram } from './image-program.ts';
-import { lastLine } from './json-lines.ts';
-import { failedExit } from './report.ts';
+import { exitFailure, lastJsonLine } from './report.ts';
 
-/** In the lines of events; inside of a line's strings its quotes are escaped. */
-const EVENT_MARK = '"kind": "';
+/** Marker of the lines with events. Inside JSON strings the quotes are escaped. */
+const EVENT_MARKER = '"kind": "';
 
-/** What a shell and the sandbox say of a program that is not there. */
-const NOT_FOUND = 127;
+/** Exit code of a shell, and of the sandbox, for a program that does not exist. */
+const NOT_FOUND_CODE = 127;
 
-/** Of the program's own, 500: a way in which the agent ends. */
-const ITERATION_LIMIT = 'MaxIterationsReached';
+/** Error code for OpenHands's limit of 500 iterations, which is a regular end of the agent. */
+const ITERATION_LIMIT_CODE = 'MaxIterationsReached';
 
-/** Enough of an error to see what went wrong. */
+/** Characters of an error that a verdict includes. */
 const DETAIL_CHARS = 500;
 
 const settingsSchema = z.strictObject({
-  /** Where the image has `openhands`; default: on its PATH. */
-  program: imageProgram.optional(),
+  /** Path of `openhands` in the task's image; default: found through its `PATH`. */
+  program: imageProgramSchema.optional(),
 });
 type Settings = z.output<typeof settingsSchema>;
 
-/** The events that tell how a conversation went: what the agent did last, or why it could not go on. */
+/** The events that show how a conversation ended: the agent's last action, or the error that ended it. */
 const eventSchema = z.discriminatedUnion('kind', [
   z.looseObject({ kind: z.literal('ConversationErrorEvent'), code: z.string(), detail: z.string() }),
   z.looseObject({ kind: z.literal('MessageEvent'), source: z.literal('agent') }),
@@ -33,7 +31,7 @@ const eventSchema = z.discriminatedUnion('kind', [
   z.looseObject({ kind: z.literal('AgentErrorEvent') }),
 ]);
 
-/** The `openhands` command, headless, which the task's image brings. It calls its model through LiteLLM. */
+/** The `openhands` command in headless mode, checked against OpenHands-CLI 1.16, from the task's image. It calls its model through LiteLLM. */
 export const openhandsHarness = defineHarness<Settings>({
   name: 'openhands',
   dialects: ['openai_chat'],
@@ -60,9 +58,9 @@ function launch({ agent, apiKey, baseUrl, instruction, paths, settings }: Checke
       OPENHANDS_CONVERSATIONS_DIR: `${paths.logs}/openhands`,
       OPENHANDS_WORK_DIR: paths.workdir,
       OPENHANDS_SUPPRESS_BANNER: '1',
-      // Otherwise LiteLLM asks the network for what models cost.
+      // By default LiteLLM downloads a list of model prices.
       LITELLM_LOCAL_MODEL_COST_MAP: 'True',
-      // The lines of its output are in no other encoding than this.
+      // OpenHands prints its events in the encoding of its locale, and floe reads UTF-8.
       PYTHONIOENCODING: 'utf-8',
     },
     command: [
@@ -80,17 +78,17 @@ function mcpConfig(servers: readonly McpServer[]): unknown {
   return { mcpServers: Object.fromEntries(entries) };
 }
 
-/** It exits with 0 after errors that ended the conversation, so its last word decides. */
+/** OpenHands exits with 0 even after an error that ended the conversation, so its last event decides. */
 function judge(report: HarnessReport): HarnessVerdict {
-  if (report.exitCode === NOT_FOUND) {
+  if (report.exitCode === NOT_FOUND_CODE) {
     const message =
-      'openhands is not in the sandbox: name an image that has it in runtime.image, and where in agent.settings.program';
+      'openhands is not in the sandbox: set runtime.image to an image that has it, and agent.settings.program to its path';
     return { ok: false, message };
   }
-  const failed = failedExit('openhands', report);
+  const failed = exitFailure('openhands', report);
   if (failed !== null) return failed;
-  const last = lastLine(report.stdout, EVENT_MARK, eventSchema);
-  if (last === null) return { ok: false, message: 'openhands ended without a word of the agent' };
-  if (last.kind !== 'ConversationErrorEvent' || last.code === ITERATION_LIMIT) return { ok: true };
+  const last = lastJsonLine(report.stdout, EVENT_MARKER, eventSchema);
+  if (last === null) return { ok: false, message: 'openhands ended without an event of the agent' };
+  if (last.kind !== 'ConversationErrorEvent' || last.code === ITERATION_LIMIT_CODE) return { ok: true };
   return { ok: false, message: `${last.code}: ${last.detail.slice(0, DETAIL_CHARS)}` };
 }

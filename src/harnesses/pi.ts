@@ -4,32 +4,30 @@ import type { DialectName } from '../schema/index.ts';
 import { type CheckedContext, defineHarness } from './define.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
-import { lastLine } from './json-lines.ts';
-import { windowOf } from './launch.ts';
-import { failedExit } from './report.ts';
-import { skillFiles } from './skill-files.ts';
+import { skillFiles, tokenLimits } from './launch.ts';
+import { exitFailure, lastJsonLine } from './report.ts';
 
-/** In every line that ends a message, of the model or of a tool. */
-const TURN_MARK = '"message_end"';
+/** Marker of the lines that end a message, of the model or of a tool. */
+const MESSAGE_END_MARKER = '"message_end"';
 
-/** How a message's own word on its end begins; in what others wrote its quotes are escaped. */
-const STOP_MARK = '"stopReason":"';
+/** Start of the field with a message's stop reason. Inside JSON strings the quotes are escaped. */
+const STOP_REASON_FIELD = '"stopReason":"';
 
-/** The name of floe's provider in pi's configuration. */
+/** Name of floe's provider in pi's configuration. */
 const PROVIDER = 'floe';
 
 const settingsSchema = z.strictObject({
-  /** pi's thinking level; without it pi takes its own default. */
+  /** pi's thinking level; default: pi's. */
   thinking: z.enum(['off', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).optional(),
-  /** Bound that pi sends with each request; default: a quarter of the context window. */
+  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
   max_tokens: z.int().min(1).optional(),
-  /** Whether the policy takes images. */
+  /** Whether the policy accepts images. */
   vision: z.boolean().default(false),
 });
 type Settings = z.output<typeof settingsSchema>;
 
-/** The last word on a turn in pi's JSON lines. */
-const turnSchema = z.looseObject({
+/** The line in pi's output that ends an assistant message. */
+const messageEndSchema = z.looseObject({
   type: z.literal('message_end'),
   message: z.looseObject({
     role: z.literal('assistant'),
@@ -38,7 +36,7 @@ const turnSchema = z.looseObject({
   }),
 });
 
-/** What pi calls a dialect, and what it adds to the base URL itself. */
+/** Per dialect: pi's name for the API, and the path that must be part of the base URL. */
 const APIS: Readonly<Record<DialectName, { readonly api: string; readonly path: string }>> = {
   openai_chat: { api: 'openai-completions', path: '/v1' },
   openai_responses: { api: 'openai-responses', path: '/v1' },
@@ -46,7 +44,7 @@ const APIS: Readonly<Record<DialectName, { readonly api: string; readonly path: 
   gemini: { api: 'google-generative-ai', path: '/v1beta' },
 };
 
-/** pi, the coding agent of `@earendil-works/pi-coding-agent`: four tools, no sub-agents, no side calls. */
+/** pi, the coding agent of `@earendil-works/pi-coding-agent`, checked against 0.87.1, with four tools and without sub-agents or auxiliary model calls. */
 export const piHarness = defineHarness<Settings>({
   name: 'pi',
   dialects: ['openai_chat', 'anthropic', 'openai_responses', 'gemini'],
@@ -70,7 +68,7 @@ function launch(context: CheckedContext<Settings>): Launch {
   if (agent.system_prompt !== undefined) {
     const path = `${agentDir}/floe-prompt.md`;
     files.push({ path, content: agent.system_prompt });
-    // pi reads what is a path of a file, and takes everything else for the prompt itself.
+    // pi reads the file when the value is the path of one, and otherwise uses the value itself as the prompt.
     system.push('--append-system-prompt', path);
   }
   return {
@@ -94,7 +92,7 @@ function launch(context: CheckedContext<Settings>): Launch {
 }
 
 function modelsFile({ agent, apiKey, baseUrl, contextWindow, dialect, settings }: CheckedContext<Settings>): unknown {
-  const { contextTokens, replyTokens } = windowOf(contextWindow, settings.max_tokens);
+  const { contextTokens, replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
   const { api, path } = APIS[dialect];
   const model = {
     id: agent.model_name,
@@ -107,23 +105,23 @@ function modelsFile({ agent, apiKey, baseUrl, contextWindow, dialect, settings }
   return { providers: { [PROVIDER]: { baseUrl: `${baseUrl}${path}`, api, apiKey, models: [model] } } };
 }
 
-/** pi exits with 0 after an API error too, so what counts is how its last turn stopped. */
+/** pi exits with 0 even after an API error, so the stop reason of its last message decides. */
 function judge(report: HarnessReport): HarnessVerdict {
-  const failed = failedExit('pi', report);
+  const failed = exitFailure('pi', report);
   if (failed !== null) return failed;
-  const last = lastLine(report.stdout, TURN_MARK, turnSchema);
-  if (last === null) return { ok: false, message: 'pi ended without a turn of the model' };
+  const last = lastJsonLine(report.stdout, MESSAGE_END_MARKER, messageEndSchema);
+  if (last === null) return { ok: false, message: 'pi ended without a message of the model' };
   const { stopReason, errorMessage } = last.message.stopReason === 'toolUse' ? lastStop(report.stdout) : last.message;
-  if (stopReason === 'toolUse') return { ok: false, message: 'pi ended within its turn' };
+  if (stopReason === 'toolUse') return { ok: false, message: 'pi ended before its turn was complete' };
   if (stopReason !== 'error' && stopReason !== 'aborted') return { ok: true };
-  return { ok: false, message: errorMessage ?? `the last turn stopped with ${stopReason}` };
+  return { ok: false, message: errorMessage ?? `the last message stopped with ${stopReason}` };
 }
 
 /**
- * How the last of all messages stopped. The output ends in one line with all of them, which in a long session takes all
- * that is kept of the end: it lacks its beginning then, but not this.
+ * The stop reason of the last message. pi's output ends with one line that contains all messages. In a long session only the end
+ * of this line is kept, so it cannot be parsed, but the last stop reason is in it.
  */
 function lastStop(stdout: string): { readonly stopReason: string; readonly errorMessage?: undefined } {
-  const from = stdout.lastIndexOf(STOP_MARK) + STOP_MARK.length;
+  const from = stdout.lastIndexOf(STOP_REASON_FIELD) + STOP_REASON_FIELD.length;
   return { stopReason: stdout.slice(from, stdout.indexOf('"', from)) };
 }

@@ -1,29 +1,52 @@
 import { z } from 'zod';
-import type { AgentSpec } from '../schema/index.ts';
-import { LITERAL_ENV } from './config-text.ts';
+import { KIB } from '../core/bytes.ts';
+import type { AgentSpec, DialectName } from '../schema/index.ts';
+import { DOLLAR_ENV, escapeDollars } from './config-text.ts';
 import { type CheckedContext, defineHarness, refuseAgent } from './define.ts';
+import { geminiMcpServer } from './gemini-cli.ts';
 import { compileCacheDir, type HarnessReport, type HarnessVerdict, type Launch } from './harness.ts';
 import { commandOf, HARNESS_INSTALLS } from './install/catalog.ts';
-import { lastLine } from './json-lines.ts';
-import { windowOf } from './launch.ts';
-import { QWEN_APIS, type QwenCodeSettings, qwenCodeSettings, qwenCodeSettingsSchema } from './qwen-code-settings.ts';
-import { failedExit } from './report.ts';
-import { skillFiles } from './skill-files.ts';
+import { MODEL_TIMEOUT_MS, promptOf, skillFiles, tokenLimits } from './launch.ts';
+import { exitFailure, lastJsonLine } from './report.ts';
 
-/** In the line that ends the output; in other lines its quotes are escaped. */
-const RESULT_MARK = '"type":"result"';
+/** Marker of the line that ends the output. Inside JSON strings the quotes are escaped. */
+const RESULT_MARKER = '"type":"result"';
 
-/** In the error output, before the names of tool servers that do not start; it works on without them. */
-const SERVERS_MARK = /^Warning: MCP server\(s\) failed to start: (.*?)\. Continuing/m;
+/** Matches the warning, on the error output, that names the MCP servers that did not start. Qwen Code continues without them. */
+const MISSING_SERVERS = /^Warning: MCP server\(s\) failed to start: (.*?)\. Continuing/m;
 
-/** The only way to add to its system prompt. */
+/** The only way to add to Qwen Code's system prompt. */
 const SYSTEM_OPTION = '--append-system-prompt=';
 
-/** Linux starts no program with a longer argument; one byte ends it. */
-const MAX_ARGUMENT_BYTES = 128 * 1024 - 1;
+/** Linux does not start a program with an argument above 128 KiB, including the terminating zero byte. */
+const MAX_ARGUMENT_BYTES = 128 * KIB - 1;
 
-/** The policy's own doing: the agent has ended, and can be graded. */
+/** Errors that the policy caused. The run counts as ended and is graded. */
 const POLICY_ENDINGS = ['Loop detection halted the run', 'malformed tool call arguments'];
+
+const settingsSchema = z.strictObject({
+  /** Most tokens of a reply, sent with each request; default: a quarter of the context window. */
+  max_tokens: z.int().min(1).optional(),
+  /** Whether the policy accepts images. */
+  vision: z.boolean().default(false),
+});
+type Settings = z.output<typeof settingsSchema>;
+
+type QwenApi = {
+  readonly authType: string;
+  readonly keyVariable: string;
+  readonly wireApi?: string;
+  /** Path to add to the base URL; Qwen Code appends the rest. */
+  readonly path: string;
+};
+
+/** Per dialect: Qwen Code's names for the API, and the variable from which it reads the key. */
+const APIS: Readonly<Record<DialectName, QwenApi>> = {
+  openai_chat: { authType: 'openai', keyVariable: 'OPENAI_API_KEY', path: '/v1' },
+  openai_responses: { authType: 'openai', keyVariable: 'OPENAI_API_KEY', path: '/v1', wireApi: 'responses' },
+  anthropic: { authType: 'anthropic', keyVariable: 'ANTHROPIC_API_KEY', path: '' },
+  gemini: { authType: 'gemini', keyVariable: 'GEMINI_API_KEY', path: '' },
+};
 
 const resultSchema = z.looseObject({
   type: z.literal('result'),
@@ -32,43 +55,43 @@ const resultSchema = z.looseObject({
   error: z.looseObject({ message: z.string() }).optional(),
 });
 
-/** Qwen Code, headless: it speaks every dialect, and its sub-agents are the policy, too. */
-export const qwenCodeHarness = defineHarness<QwenCodeSettings>({
+/** Qwen Code in headless mode, checked against 0.24.4. It supports every dialect; its sub-agents use the policy, too. */
+export const qwenCodeHarness = defineHarness<Settings>({
   name: 'qwen_code',
   dialects: ['openai_chat', 'anthropic', 'openai_responses', 'gemini'],
   features: ['mcp_servers', 'skills', 'system_prompt'],
   install: HARNESS_INSTALLS.qwen_code,
-  settings: qwenCodeSettingsSchema,
+  settings: settingsSchema,
   check({ system_prompt: prompt = '' }: AgentSpec) {
     if (prompt.includes('\0')) refuseAgent('agent.system_prompt', 'must not contain a NUL byte', 'schema_violation');
     if (Buffer.byteLength(`${SYSTEM_OPTION}${prompt}`) <= MAX_ARGUMENT_BYTES) return;
-    refuseAgent('agent.system_prompt', 'qwen_code takes it on its command line, which has room for 128 KiB');
+    refuseAgent('agent.system_prompt', 'qwen_code receives it as a command-line argument of at most 128 KiB');
   },
   launch,
   judge,
 });
 
-function launch(context: CheckedContext<QwenCodeSettings>): Launch {
+function launch(context: CheckedContext<Settings>): Launch {
   const { agent, apiKey, contextWindow, dialect, instruction, installDir, paths, settings } = context;
-  const settingsFile = `${paths.home}/.floe/qwen-code-settings.json`;
-  // In one argument with the option's name, since it may begin like an option itself.
+  const settingsPath = `${paths.home}/.floe/qwen-code-settings.json`;
+  // One argument with the option, because the prompt may start like an option.
   const system = agent.system_prompt === undefined ? [] : [`${SYSTEM_OPTION}${agent.system_prompt}`];
-  const { authType, keyVariable } = QWEN_APIS[dialect];
+  const { authType, keyVariable } = APIS[dialect];
   return {
     files: [
-      { path: settingsFile, content: JSON.stringify(qwenCodeSettings(context)), mode: 0o600 },
+      { path: settingsPath, content: JSON.stringify(settingsFile(context)), mode: 0o600 },
       ...skillFiles(`${paths.home}/.qwen/skills`, context.skills),
     ],
     env: {
-      ...QUIET,
-      ...LITERAL_ENV,
+      ...QUIET_ENV,
+      ...DOLLAR_ENV,
       QWEN_HOME: `${paths.home}/.qwen`,
       [keyVariable]: apiKey,
-      // The system's settings: those of the work tree do not go over them.
-      QWEN_CODE_SYSTEM_SETTINGS_PATH: settingsFile,
+      // System settings, which settings of the work tree do not override.
+      QWEN_CODE_SYSTEM_SETTINGS_PATH: settingsPath,
       QWEN_RUNTIME_DIR: `${paths.logs}/qwen_code`,
-      // With a bound of its own it does not ask for more room after a reply that was cut, which is another sample.
-      QWEN_CODE_MAX_OUTPUT_TOKENS: String(windowOf(contextWindow, settings.max_tokens).replyTokens),
+      // Without an explicit limit Qwen Code repeats a truncated reply with a higher one, which would be another sample.
+      QWEN_CODE_MAX_OUTPUT_TOKENS: String(tokenLimits(contextWindow, settings.max_tokens).replyTokens),
       NODE_COMPILE_CACHE: compileCacheDir(installDir),
     },
     command: [
@@ -76,13 +99,12 @@ function launch(context: CheckedContext<QwenCodeSettings>): Launch {
       ...['--auth-type', authType, `--model=${agent.model_name}`],
       ...['--yolo', '--output-format', 'stream-json', ...system],
     ],
-    // At the very start, a slash makes it a command of the program's own, which never reaches the model.
-    stdin: instruction.startsWith('/') ? `\n${instruction}` : instruction,
+    stdin: promptOf(instruction),
   };
 }
 
-/** No calls but those for the task, to nobody but the policy. */
-const QUIET = {
+/** Suppresses model calls and network requests that are not part of the task. */
+const QUIET_ENV = {
   QWEN_USAGE_STATISTICS_ENABLED: 'false',
   QWEN_TELEMETRY_ENABLED: 'false',
   QWEN_DISABLE_AUTO_TITLE: '1',
@@ -90,21 +112,64 @@ const QUIET = {
   QWEN_CODE_NO_RELAUNCH: 'true',
   QWEN_CODE_SUPPRESS_YOLO_WARNING: '1',
   QWEN_SANDBOX: 'false',
-  // Otherwise the first prompt may come before the tools of a server that is slow to start.
+  // Makes Qwen Code wait for the tools of a slow MCP server before its first model call.
   QWEN_CODE_LEGACY_MCP_BLOCKING: '1',
 };
 
-/** It exits with 1 after errors; its own result says which. */
+/** Content of the settings file. */
+function settingsFile(context: CheckedContext<Settings>): object {
+  const { agent, baseUrl, contextWindow, dialect, settings } = context;
+  const { contextTokens, replyTokens } = tokenLimits(contextWindow, settings.max_tokens);
+  const { authType, keyVariable, path, wireApi } = APIS[dialect];
+  return escapeDollars({
+    // Version of the file format. Qwen Code migrates and rewrites files of earlier versions.
+    $version: 4,
+    // By default the prompt asks the model to sign commits as Qwen.
+    general: { enableAutoUpdate: false, gitCoAuthor: { commit: false, pr: false } },
+    privacy: { usageStatisticsEnabled: false },
+    telemetry: { enabled: false },
+    security: { auth: { selectedType: authType }, folderTrust: { enabled: false } },
+    model: { name: agent.model_name },
+    modelProviders: {
+      [authType]: [
+        {
+          id: agent.model_name,
+          baseUrl: `${baseUrl}${path}`,
+          envKey: keyVariable,
+          ...(wireApi === undefined ? {} : { wireApi }),
+          generationConfig: {
+            contextWindowSize: contextTokens,
+            samplingParams: { max_tokens: replyTokens },
+            modalities: { image: settings.vision },
+            timeout: MODEL_TIMEOUT_MS,
+            streamIdleTimeoutMs: 0,
+            // Retries of the API client, which Qwen Code would do in addition to its own.
+            maxRetries: 0,
+            // Without encrypted content Qwen Code returns thinking as the text of an assistant message.
+            ...(wireApi === 'responses' ? { extra_body: { include: ['reasoning.encrypted_content'] } } : {}),
+          },
+        },
+      ],
+    },
+    // Memories do not outlive the session, and writing them takes model calls.
+    memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
+    experimental: { emitToolUseSummaries: false },
+    agents: { crossSessionMessaging: false },
+    mcpServers: Object.fromEntries(agent.mcp_servers.map((server) => [server.name, geminiMcpServer(server)])),
+  });
+}
+
+/** Qwen Code exits with 1 after every error. Its result line states which error it was. */
 function judge(report: HarnessReport): HarnessVerdict {
-  const result = lastLine(report.stdout, RESULT_MARK, resultSchema);
+  const result = lastJsonLine(report.stdout, RESULT_MARKER, resultSchema);
   if (result?.is_error) {
     const message = result.error?.message ?? '';
     if (POLICY_ENDINGS.some((ending) => message.includes(ending))) return { ok: true };
     return { ok: false, message: `the result is an error (${result.subtype}): ${message}` };
   }
-  const failed = failedExit('qwen', report);
+  const failed = exitFailure('qwen', report);
   if (failed !== null) return failed;
   if (result === null) return { ok: false, message: 'qwen ended without a result' };
-  const missing = SERVERS_MARK.exec(report.stderr)?.[1];
+  const missing = MISSING_SERVERS.exec(report.stderr)?.[1];
   return missing === undefined ? { ok: true } : { ok: false, message: `MCP servers did not start: ${missing}` };
 }

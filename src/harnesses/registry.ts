@@ -10,10 +10,9 @@ import { piHarness } from './pi.ts';
 import { qwenCodeHarness } from './qwen-code.ts';
 import { shellHarness } from './shell.ts';
 
-/** Every harness that floe knows how to run, by name. */
+/** Every harness that floe can run, by name. */
 export function harnessRegistry(): Map<string, HarnessAdapter> {
   const adapters: readonly HarnessAdapter[] = [
-    // One per line.
     claudeCodeHarness,
     codexHarness,
     geminiCliHarness,
@@ -27,13 +26,13 @@ export function harnessRegistry(): Map<string, HarnessAdapter> {
   return new Map(adapters.map((adapter) => [adapter.name, adapter]));
 }
 
-/** Throws `unknown_harness`, which lists what there is. */
+/** Finds a harness. Throws `unknown_harness`, which lists the known names. */
 export function findHarness(name: string): HarnessAdapter {
   const registry = harnessRegistry();
   const adapter = registry.get(name);
   if (adapter !== undefined) return adapter;
   const known = [...registry.keys()];
-  throw new FloeError('unknown_harness', `there is no harness ${name}; there is ${known.join(', ')}`, {
+  throw new FloeError('unknown_harness', `there is no harness ${name}; known harnesses are ${known.join(', ')}`, {
     harness: name,
     known,
   });

@@ -14,8 +14,8 @@ export type SessionEnvContext = {
 };
 
 /**
- * What every agent finds in its environment: floe's own names, and the names that harnesses and existing task scripts
- * read. The key opens this session's proxy and nothing else.
+ * The environment variables of every agent: floe's names, and the names that harnesses and existing task scripts read. The key is
+ * valid only for the proxy of this session.
  */
 export function sessionEnv({ lease, baseUrl, apiKey, paths }: SessionEnvContext): Record<string, string> {
   const openaiUrl = `${baseUrl}/v1`;

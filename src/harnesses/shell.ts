@@ -1,12 +1,12 @@
 import { z } from 'zod';
 import { defineHarness } from './define.ts';
-import { failedExit } from './report.ts';
+import { exitFailure } from './report.ts';
 
 const settingsSchema = z.strictObject({});
 
 /**
- * Any command as an agent: `agent.custom_shell`, run by `/bin/sh -c`. It gets the instruction on stdin and in
- * `$FLOE_INSTRUCTION_FILE`, and finds its model at `$FLOE_BASE_URL` in whichever dialect it speaks.
+ * Runs any command as an agent: `agent.custom_shell`, run by `/bin/sh -c`. The command receives the instruction on stdin and in the
+ * file `$FLOE_INSTRUCTION_FILE`, and calls its model at `$FLOE_BASE_URL` in any dialect.
  */
 export const shellHarness = defineHarness({
   name: 'shell',
@@ -23,5 +23,5 @@ export const shellHarness = defineHarness({
       stdin: instruction,
     };
   },
-  judge: (report) => failedExit('the command', report) ?? { ok: true },
+  judge: (report) => exitFailure('the command', report) ?? { ok: true },
 });

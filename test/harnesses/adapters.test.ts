@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { HarnessAdapter, LaunchContext } from '../../src/harnesses/harness.ts';
 import { findHarness, harnessRegistry } from '../../src/harnesses/registry.ts';
 import { sessionEnv } from '../../src/harnesses/session-env.ts';
@@ -20,12 +20,12 @@ function context(agent: AgentInput, more: Partial<LaunchContext> = {}): LaunchCo
   };
 }
 
-describe('the registry', () => {
-  test('holds every adapter under its name', () => {
+describe('the harness registry', () => {
+  it('contains every adapter under its name', () => {
     for (const [name, adapter] of harnessRegistry()) expect(adapter.name).toBe(name);
   });
 
-  test('lists what there is when asked for something else', () => {
+  it('lists the known names in the error for an unknown name', () => {
     expect(() => findHarness('claude')).toThrow(expect.objectContaining({ code: 'unknown_harness' }));
     expect(() => findHarness('claude')).toThrow(/pi, (.*, )?shell/);
   });
@@ -38,7 +38,7 @@ const launches = [...harnessRegistry().keys()].map((harness): [string, AgentInpu
 describe.each(launches)('the %s harness', (name, agent) => {
   const adapter: HarnessAdapter = findHarness(name);
 
-  test('keeps secrets and the instruction off the command line', () => {
+  it('keeps secrets and the instruction off the command line', () => {
     const launch = adapter.launch(context(agent));
     const line = typeof launch.command === 'string' ? launch.command : launch.command.join(' ');
     expect(line).not.toContain('secret-key');
@@ -48,7 +48,7 @@ describe.each(launches)('the %s harness', (name, agent) => {
     for (const { path } of launch.files) expect(path).toMatch(/^\/home\/agent\//);
   });
 
-  test('refuses settings that it does not know', () => {
+  it('refuses unknown settings', () => {
     const unknown = agentSpecSchema.parse({ ...agent, settings: { surprise: 1 } });
     expect(() => adapter.checkAgent(unknown)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
     expect(() => adapter.checkAgent(agentSpecSchema.parse(agent))).not.toThrow();
@@ -58,19 +58,19 @@ describe.each(launches)('the %s harness', (name, agent) => {
 describe('the shell harness', () => {
   const shell = findHarness('shell');
 
-  test('needs a command', () => {
+  it('requires a command', () => {
     for (const custom_shell of [undefined, '  ']) {
       const agent = agentSpecSchema.parse({ harness: 'shell', custom_shell });
       expect(() => shell.checkAgent(agent)).toThrow(/custom_shell/);
     }
   });
 
-  test('gives the instruction in a file too', () => {
+  it('also writes the instruction to a file', () => {
     const launch = shell.launch(context({ harness: 'shell', custom_shell: 'agent' }));
     expect(launch.files).toEqual([{ path: launch.env.FLOE_INSTRUCTION_FILE, content: "fix 'it'\n--now" }]);
   });
 
-  test('judges by the exit code', () => {
+  it('judges by the exit code', () => {
     const report = { exitCode: 0, stdout: '', stderr: '', turns: 1 };
     expect(shell.judge(report)).toEqual({ ok: true });
     expect(shell.judge({ ...report, exitCode: 2, stderr: 'bad\n' })).toEqual({
@@ -85,18 +85,18 @@ describe('the pi harness', () => {
   const pi = findHarness('pi');
   const models = (launch: ReturnType<typeof pi.launch>) => JSON.parse(String(launch.files[0]?.content)).providers.floe;
 
-  test.each([
+  it.each([
     ['openai_chat', 'openai-completions', 'http://127.0.0.1:1/s/secret-key/v1'],
     ['openai_responses', 'openai-responses', 'http://127.0.0.1:1/s/secret-key/v1'],
     ['anthropic', 'anthropic-messages', 'http://127.0.0.1:1/s/secret-key'],
     ['gemini', 'google-generative-ai', 'http://127.0.0.1:1/s/secret-key/v1beta'],
-  ])('speaks %s', (dialect, api, baseUrl) => {
+  ])('configures the API and the base URL for %s', (dialect, api, baseUrl) => {
     const launch = pi.launch(context({ harness: 'pi', dialect }));
     expect(launch.files[0]).toMatchObject({ path: '/home/agent/.pi/agent/models.json', mode: 0o600 });
     expect(models(launch)).toMatchObject({ api, baseUrl, apiKey: 'secret-key' });
   });
 
-  test("knows the policy's window, and leaves room for the prompt", () => {
+  it("configures the policy's context window and a reply limit below it", () => {
     const [model] = models(pi.launch(context({ harness: 'pi', model_name: 'qwen/q:7b' }))).models;
     expect(model).toMatchObject({ id: 'qwen/q:7b', contextWindow: 32_768, maxTokens: 8_192 });
     const settings = { max_tokens: 77, thinking: 'high' };
@@ -105,7 +105,7 @@ describe('the pi harness', () => {
     expect(launch.command).toEqual(expect.arrayContaining(['--thinking', 'high']));
   });
 
-  test('reads an addition to its prompt from a file, whatever it looks like', () => {
+  it('passes an addition to the prompt as a file, whatever its text is', () => {
     const launch = pi.launch(context({ harness: 'pi', system_prompt: '@/etc/passwd' }));
     const options = launch.command as readonly string[];
     const path = options[options.indexOf('--append-system-prompt') + 1];
@@ -113,18 +113,18 @@ describe('the pi harness', () => {
     expect(pi.launch(context({ harness: 'pi' })).command).not.toContain('--append-system-prompt');
   });
 
-  test('shows the policy images only when it takes them', () => {
+  it('enables images only when the policy accepts them', () => {
     const inputOf = (settings: object) => models(pi.launch(context({ harness: 'pi', settings }))).models[0].input;
     expect(inputOf({})).toEqual(['text']);
     expect(inputOf({ vision: true })).toEqual(['text', 'image']);
   });
 
-  test('cannot be launched without its installation', () => {
+  it('refuses to launch without an installation', () => {
     const launch = () => pi.launch(context({ harness: 'pi' }, { installDir: null }));
     expect(launch).toThrow(expect.objectContaining({ code: 'harness_missing' }));
   });
 
-  test('judges by how its last turn stopped, whatever the exit code says', () => {
+  it('judges a run by the stop reason of its last message, even when the exit code is 0', () => {
     const end = (stopReason: string, errorMessage?: string): string =>
       `${JSON.stringify({ type: 'message_end', message: { role: 'assistant', content: [], stopReason, errorMessage } })}\n`;
     const tool = `${JSON.stringify({ type: 'message_end', message: { role: 'toolResult' } })}\n`;
@@ -133,19 +133,19 @@ describe('the pi harness', () => {
     expect(judge(`${end('toolUse')}${tool}${end('stop')}{"type":"agent_settled"}\n`)).toEqual({ ok: true });
     expect(judge(end('error', 'x') + end('stop'))).toEqual({ ok: true });
     expect(judge(end('stop') + end('error', '400: no'))).toEqual({ ok: false, message: '400: no' });
-    // Whatever the sandbox writes there, one look at it must not hold up everything else.
+    // Programs in the sandbox can write any output, and reading it must not block the event loop.
     expect(judge(`${end('stop')}${'\n'.repeat(4_000_000)}`)).toEqual({ ok: true });
     expect(judge(end('stop') + '"message_end"\n'.repeat(10_000))).toMatchObject({ ok: false });
     expect(judge(end('aborted'))).toMatchObject({ ok: false });
     expect(judge(end('stop'), 1)).toMatchObject({ ok: false, message: 'pi exited with 1: e' });
     expect(judge(end('stop'), null)).toMatchObject({ ok: false });
     expect(judge('')).toMatchObject({ ok: false });
-    // The middle of the output has been dropped in the middle of a line.
+    // The part of the output that was dropped ends in the middle of a line.
     expect(judge(`{"type":"mess${end('stop')}`)).toMatchObject({ ok: false });
     expect(judge(`{"type":"mess\nage"}\n${end('stop')}`)).toEqual({ ok: true });
   });
 
-  test('judges a run by its end where the last turn itself is in the part of the output that is not kept', () => {
+  it('judges a run by the last stop reason when the last message is in the part of the output that was dropped', () => {
     const judge = (stdout: string) => pi.judge({ exitCode: 0, stdout, stderr: '', turns: 9 });
     const turn = '{"type":"message_end","message":{"role":"assistant","stopReason":"toolUse"}}\n';
     const ending = (stop: string): string =>
@@ -154,13 +154,13 @@ describe('the pi harness', () => {
     expect(judge(`${turn}${ending('stop').slice(40)}${settled}`)).toEqual({ ok: true });
     expect(judge(`${turn}${ending('error').slice(40)}${settled}`)).toEqual({
       ok: false,
-      message: 'the last turn stopped with error',
+      message: 'the last message stopped with error',
     });
-    expect(judge(turn)).toEqual({ ok: false, message: 'pi ended within its turn' });
+    expect(judge(turn)).toEqual({ ok: false, message: 'pi ended before its turn was complete' });
   });
 });
 
-test('the session environment speaks every name that agents look for', () => {
+it('the session environment contains every variable that agents read', () => {
   const task = taskRequestSchema.parse({ instruction: 'x', agent: { harness: 'shell', model_name: 'm' } });
   const lease = leaseSchema.parse({
     session_id: 'ses_1',

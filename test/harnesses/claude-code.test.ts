@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { agentOf, fileOf, INSTRUCTION, judgeOf, KEY, launchOf } from './launch-context.ts';
 
@@ -8,8 +8,8 @@ const stdio = { name: 'words', transport: 'stdio', command: 'node', args: ['w.js
 const http = { name: 'web', transport: 'http', url: 'http://127.0.0.1:9/mcp', headers: { 'x-key': 'hush' } };
 const skill = { name: 'lamps', files: { 'SKILL.md': 'how', 'deep/a.txt': 'b' } };
 
-describe('a launch of Claude Code', () => {
-  test('has secrets, the instruction and prompts in files, variables and stdin only', () => {
+describe('launching Claude Code', () => {
+  it('passes secrets, the instruction and prompts only in files, variables and stdin', () => {
     const system_prompt = 'say "moin" --all';
     const { command, stdin } = launchOf(claude, { mcp_servers: [stdio, http], system_prompt });
     const line = JSON.stringify(command);
@@ -17,18 +17,18 @@ describe('a launch of Claude Code', () => {
     expect(stdin).toBe(INSTRUCTION);
   });
 
-  test('does not let the instruction be one of its own commands', () => {
+  it('sends an instruction that starts with a slash to the model, not to the command parser', () => {
     expect(launchOf(claude, {}, { instruction: '/compact the text' }).stdin).toBe('\n/compact the text');
   });
 
-  test("gives every model that it has the policy's name", () => {
+  it("sets every model name to the policy's", () => {
     const { env } = launchOf(claude, { model_name: 'qwen/q:7b' });
     const models = Object.entries(env).filter(([name]) => /_MODEL$/.test(name));
     expect(models.length).toBeGreaterThanOrEqual(8);
     for (const [name, value] of models) expect(value, name).toBe('qwen/q:7b');
   });
 
-  test("knows the policy's window", () => {
+  it("configures the policy's context window", () => {
     expect(launchOf(claude).env).toMatchObject({
       CLAUDE_CODE_MAX_CONTEXT_TOKENS: '32768',
       CLAUDE_CODE_AUTO_COMPACT_WINDOW: '32768',
@@ -38,7 +38,7 @@ describe('a launch of Claude Code', () => {
     expect(env).toMatchObject({ CLAUDE_CODE_MAX_CONTEXT_TOKENS: '131072', CLAUDE_CODE_MAX_OUTPUT_TOKENS: '77' });
   });
 
-  test('brings tool servers, skills and an addition to the prompt', () => {
+  it('configures MCP servers, skills and an addition to the prompt', () => {
     const launch = launchOf(claude, { mcp_servers: [stdio, http], skills: [skill], system_prompt: 'moin' });
     expect(JSON.parse(fileOf(launch, 'mcp.json'))).toEqual({
       mcpServers: {
@@ -57,7 +57,7 @@ describe('a launch of Claude Code', () => {
     for (const { path } of launch.files) expect(path).not.toMatch(/^\/work/);
   });
 
-  test('takes its settings, and no option for a tool', () => {
+  it('applies its settings and refuses a tool name that is an option', () => {
     const settings = { simple: true, tools: ['Bash', 'Edit'], disallowed_tools: ['mcp__a-b__c'] };
     const { command, env } = launchOf(claude, { settings });
     expect(env.CLAUDE_CODE_SIMPLE).toBe('1');
@@ -74,7 +74,7 @@ describe('a launch of Claude Code', () => {
     }
   });
 
-  test('refuses skills where it has no tool to read them', () => {
+  it('refuses skills in simple mode, which has no tool that reads them', () => {
     const simple = { settings: { simple: true } };
     for (const more of [{ skills: [skill] }, { skills_path: '/skills' }]) {
       const check = () => claude.checkAgent(agentOf(claude, { ...simple, ...more }));
@@ -85,7 +85,7 @@ describe('a launch of Claude Code', () => {
   });
 });
 
-/** As 2.1.329 writes it, without the parts that say what things cost. */
+/** A line in the form that Claude Code 2.1.329 prints, without the fields about cost. */
 const INIT =
   '{"type":"system","subtype":"init","cwd":"/work","session_id":"55f6","tools":["Task","Bash"],"mcp_servers":[{"name":"words","status":"connected","source":"dynamic"}],"model":"policy","permissionMode":"bypassPermissions","claude_code_version":"2.1.329"}\n';
 const DONE =
@@ -95,27 +95,27 @@ const REFUSED =
 const ASSISTANT =
   '{"type":"assistant","message":{"id":"msg_2","type":"message","role":"assistant","content":[{"type":"text","text":"{\\"type\\":\\"result\\",\\"is_error\\":true}"}]},"session_id":"55f6"}\n';
 
-describe('the judgement of a run of Claude Code', () => {
+describe('judging a run of Claude Code', () => {
   const judge = (stdout: string, exitCode: number | null = 0, stderr = '') =>
     judgeOf(claude, stdout, { exitCode, stderr });
 
-  test('is good for a result without an error', () => {
+  it('accepts a result without an error', () => {
     expect(judge(INIT + ASSISTANT + DONE)).toEqual({ ok: true });
   });
 
-  test('goes by the last result: background agents make a run go on after the first', () => {
+  it('uses the last result, because background agents continue a run after the first', () => {
     expect(judge(INIT + REFUSED + INIT + DONE)).toEqual({ ok: true });
     expect(judge(INIT + DONE + INIT + REFUSED, 1)).toMatchObject({ ok: false });
   });
 
-  test('names what the API refused, although the subtype is success', () => {
+  it('reports the error of the API even when the subtype is success', () => {
     expect(judge(INIT + REFUSED, 1)).toEqual({
       ok: false,
       message: 'the result is an error (api_error): API Error: 400 the session used its 1 turns',
     });
   });
 
-  test('names errors that have no text of their own', () => {
+  it('reports errors of a result without text', () => {
     const line = { type: 'result', subtype: 'error_during_execution', is_error: true, errors: ['no such tool', 'x'] };
     expect(judge(`${JSON.stringify(line)}\n`, 1)).toEqual({
       ok: false,
@@ -123,7 +123,7 @@ describe('the judgement of a run of Claude Code', () => {
     });
   });
 
-  test('does not take output that was cut off for a success', () => {
+  it('fails a run whose output was truncated', () => {
     expect(judge(INIT + ASSISTANT, null, 'oom')).toEqual({ ok: false, message: 'claude was ended by a signal: oom' });
     expect(judge(INIT + ASSISTANT)).toEqual({ ok: false, message: 'claude ended without a result' });
     expect(judge(INIT + DONE.slice(0, -20))).toMatchObject({ ok: false });
@@ -131,7 +131,7 @@ describe('the judgement of a run of Claude Code', () => {
     expect(judge(`${INIT}{"type":"assi\n${DONE}`)).toEqual({ ok: true });
   });
 
-  test('fails an agent whose tool server did not start', () => {
+  it('fails a run whose MCP server did not start', () => {
     const failed = INIT.replace('"connected"', '"failed"');
     expect(judge(failed + DONE)).toEqual({ ok: false, message: 'MCP servers did not start: words' });
   });

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { agentOf, fileOf, INSTRUCTION, judgeOf, KEY, launchOf } from './launch-context.ts';
 
@@ -25,8 +25,8 @@ type Settings = {
 const settingsOf = (...launch: Parameters<typeof launchOf> extends [unknown, ...infer Rest] ? Rest : never): Settings =>
   JSON.parse(fileOf(launchOf(gemini, ...launch), '/home/agent/.gemini/settings.json'));
 
-describe('a launch of Gemini CLI', () => {
-  test('has secrets, the instruction and prompts in files, variables and stdin only', () => {
+describe('launching Gemini CLI', () => {
+  it('passes secrets, the instruction and prompts only in files, variables and stdin', () => {
     const { command, env, files, stdin } = launchOf(gemini, { mcp_servers: [stdio, http], system_prompt: 'moin' });
     const line = JSON.stringify(command);
     for (const hidden of [KEY, '--now', 'hush', 'moin']) expect(line).not.toContain(hidden);
@@ -36,12 +36,12 @@ describe('a launch of Gemini CLI', () => {
     for (const { path } of files) expect(path).not.toMatch(/^\/work/);
   });
 
-  test('does not let the instruction be one of its own commands', () => {
+  it('sends an instruction that starts with a slash to the model, not to the command parser', () => {
     expect(launchOf(gemini, {}, { instruction: '/quit the text' }).stdin).toBe('\n/quit the text');
     expect(launchOf(gemini, {}, { instruction: '-h' }).stdin).toBe('-h');
   });
 
-  test("gives every call of a model the policy's name, and bounds the replies of agents", () => {
+  it("sets the policy's name for every model call and limits the replies of agents", () => {
     const { command } = launchOf(gemini, { model_name: 'qwen/q:7b' });
     expect((command as string[]).join(' ')).toContain('--model=qwen/q:7b --yolo');
     const { customOverrides } = settingsOf({ model_name: 'qwen/q:7b' }).modelConfigs;
@@ -56,13 +56,13 @@ describe('a launch of Gemini CLI', () => {
     for (const { modelConfig } of others) expect(modelConfig).toEqual({ model: 'qwen/q:7b' });
   });
 
-  test('refuses a model whose name no header can have', () => {
+  it('refuses a model name that a header cannot contain', () => {
     const check = (name: string) => () => gemini.checkAgent(agentOf(gemini, { model_name: name }));
     for (const name of ['漢', 'a\nb', 'a\x7f']) expect(check(name)).toThrow(/agent.model_name: .*Latin-1/);
     for (const name of ['-x', 'org/é "q" $HOME']) expect(check(name)).not.toThrow();
   });
 
-  test("shares a window that it takes for a million tokens so that it is the policy's", () => {
+  it("scales the compaction threshold from the assumed window of a million tokens to the policy's", () => {
     const tokens = (settings: Settings): number => Math.round(settings.model.compressionThreshold * 1_048_576);
     expect(tokens(settingsOf())).toBe(16_384);
     expect(settingsOf().tools.truncateToolOutputThreshold).toBe(24_576);
@@ -75,7 +75,7 @@ describe('a launch of Gemini CLI', () => {
     expect(long.tools.truncateToolOutputThreshold).toBe(40_000);
   });
 
-  test('brings tool servers, skills and an addition to the prompt', () => {
+  it('configures MCP servers, skills and an addition to the prompt', () => {
     const launch = launchOf(gemini, { mcp_servers: [stdio, http, sse], skills: [skill], system_prompt: 'moin' });
     expect(settingsOf({ mcp_servers: [stdio, http, sse] }).mcpServers).toEqual({
       words: { command: 'node', args: ['w.js', 'x y'], env: { WORD: 'hush' }, trust: true },
@@ -88,12 +88,12 @@ describe('a launch of Gemini CLI', () => {
     expect(launchOf(gemini).files.map(({ path }) => path)).toEqual(['/home/agent/.gemini/settings.json']);
   });
 
-  test('keeps an @ in the addition from being taken for the name of a file', () => {
+  it('prevents an @ in the addition to the prompt from importing a file', () => {
     expect(settingsOf({ system_prompt: 'moin' }).context).toBeUndefined();
     expect(settingsOf({ system_prompt: 'use @pytest.fixture' }).context).toEqual({ importFormat: 'flat' });
   });
 
-  test('refuses names that it has a meaning for, settings that it does not know, and other dialects', () => {
+  it('refuses reserved model names, unknown settings and other dialects', () => {
     const check = (input: object) => () => gemini.checkAgent(agentOf(gemini, input));
     for (const model_name of ['auto', 'flash-lite', 'pro']) {
       expect(check({ model_name })).toThrow(expect.objectContaining({ code: 'unsupported' }));
@@ -104,8 +104,8 @@ describe('a launch of Gemini CLI', () => {
   });
 });
 
-describe('the verdict on Gemini CLI', () => {
-  // As 0.61.0 writes them, shortened.
+describe('judging a run of Gemini CLI', () => {
+  // Lines in the form that Gemini CLI 0.61.0 prints, shortened.
   const call = `{"type":"tool_use","tool_name":"run_shell_command","parameters":{"command":"echo '{\\"type\\":\\"result\\"'"}}\n`;
   const result = (rest: string): string => `{"type":"result","timestamp":"2026-11-21T08:37:20.204Z",${rest}}\n`;
   const success = result('"status":"success","stats":{"tool_calls":4}');
@@ -116,9 +116,9 @@ describe('the verdict on Gemini CLI', () => {
   );
   const judge = (stdout: string, more = {}) => judgeOf(gemini, stdout, more);
 
-  test('is what its result says', () => {
+  it('uses the result line', () => {
     expect(judge(call + success)).toEqual({ ok: true });
-    // 400 modulo 256, which looks like the end by a signal.
+    // Exit code 400 modulo 256, which looks like an exit by a signal.
     expect(judge(call + refused, { exitCode: null })).toEqual({
       ok: false,
       message: '[API Error: {"error":{"code":400}}]',
@@ -131,19 +131,19 @@ describe('the verdict on Gemini CLI', () => {
     expect(judge(call)).toEqual({ ok: false, message: 'gemini ended without a result' });
   });
 
-  test('does not blame it for what the policy did', () => {
+  it('accepts errors that the policy caused', () => {
     const thought = 'The model returned reasoning thoughts but no final response text. If your context window is near';
     expect(judge(error(thought) + ended)).toEqual({ ok: true });
     expect(judge(error('Invalid stream: cut') + ended)).toEqual({ ok: false, message: 'Invalid stream: cut' });
     expect(judge(ended)).toEqual({ ok: false, message: 'the result is error' });
   });
 
-  test('misses tool servers that did not start', () => {
+  it('fails a run whose MCP servers did not start', () => {
     const stderr = 'YOLO mode is enabled.\nMCP issues detected. Run /mcp list for status.\n';
     expect(judge(success, { stderr })).toMatchObject({ ok: false, message: expect.stringContaining('MCP servers') });
   });
 
-  test('reads a long output in no time', () => {
+  it('reads a long output in less than a second', () => {
     expect(judge(success + '{"type":"result"\n'.repeat(20_000))).toMatchObject({ ok: false });
     expect(judge('\n'.repeat(4_000_000) + success)).toEqual({ ok: true });
   });

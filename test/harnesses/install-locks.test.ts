@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { HarnessInstall } from '../../src/harnesses/harness.ts';
 import { commandOf, harnessInstalls, programPath } from '../../src/harnesses/install/catalog.ts';
 import { harnessRegistry } from '../../src/harnesses/registry.ts';
@@ -27,20 +27,20 @@ function packagesOf(name: string): Map<string, LockedPackage> {
   return new Map(Object.entries<LockedPackage>(lock.packages));
 }
 
-test('every lock folder belongs to a record and the other way round', () => {
+it('every lock folder belongs to a catalog entry, and every entry has a lock folder', () => {
   expect(
     readdirSync(LOCKS, { withFileTypes: true }).flatMap((entry) => (entry.isDirectory() ? [entry.name] : [])),
   ).toEqual(installs.map(([name]) => name).sort());
 });
 
-test('an adapter refers to the record that is installed', () => {
+it('every adapter refers to the catalog entry with its name', () => {
   for (const [name, adapter] of harnessRegistry()) expect(adapter.install).toBe(harnessInstalls().get(name) ?? null);
 });
 
 describe.each(withNpm)('the lock of %s', (name, install) => {
   const packages = packagesOf(name);
 
-  test('has a version and a digest for every package, and names no host', () => {
+  it('has a version and a digest for every package and names no host', () => {
     expect(packages.size).toBeGreaterThan(2);
     for (const [path, entry] of packages) {
       if (path === '') continue;
@@ -52,7 +52,7 @@ describe.each(withNpm)('the lock of %s', (name, install) => {
     expect(readFileSync(join(LOCKS, name, 'package-lock.json'), 'utf8')).not.toMatch(/"resolved"/);
   });
 
-  test('pins the version of the record exactly, and agrees with its package.json', () => {
+  it('pins exactly the version of the catalog and agrees with its package.json', () => {
     const root = packages.get('');
     const manifest = JSON.parse(readFileSync(join(LOCKS, name, 'package.json'), 'utf8'));
     expect(root?.dependencies).toEqual(manifest.dependencies);
@@ -63,7 +63,7 @@ describe.each(withNpm)('the lock of %s', (name, install) => {
     for (const range of Object.values(root?.optionalDependencies ?? {})) expect(range).toMatch(/^\d+\.\d+\.\d+$/);
   });
 
-  test('brings Node for the platforms that floe runs on, when it needs one', () => {
+  it('contains Node for every platform of floe when the harness needs Node', () => {
     const nodes = [...packages].filter(([path]) => /^node_modules\/node-(bin-)?(linux|darwin)-/.test(path));
     const wanted = install.nodeVersion === null ? [] : ['darwin-arm64', 'darwin-x64', 'linux-arm64', 'linux-x64'];
     expect(nodes.map(([path]) => path.replace(/^.*node-(bin-)?/, '')).sort()).toEqual(wanted);
@@ -71,7 +71,7 @@ describe.each(withNpm)('the lock of %s', (name, install) => {
   });
 });
 
-/** Platforms that the vendor's packages are locked for; opencode's others are not in the registry at its version. */
+/** Platforms for which the native packages are locked. The registry has no other package of opencode for its locked version. */
 const NATIVE: Record<string, [NodeJS.Platform, string][]> = {
   claude_code: [
     ['linux', 'x64'],
@@ -89,12 +89,12 @@ const NATIVE: Record<string, [NodeJS.Platform, string][]> = {
 };
 
 describe('a native program', () => {
-  test('is one that these tests know', () => {
+  it('is listed in this test', () => {
     const native = withNpm.filter(([, install]) => install.nodeVersion === null);
     expect(native.map(([name]) => name).sort()).toEqual(Object.keys(NATIVE));
   });
 
-  test.each(Object.entries(NATIVE))('%s lies in a locked package of its platform', (name, platforms) => {
+  it.each(Object.entries(NATIVE))('of %s is in a locked package for its platform', (name, platforms) => {
     const { program } = harnessInstalls().get(name) as HarnessInstall;
     if (typeof program === 'string') throw new Error('a native program differs between platforms');
     const packages = packagesOf(name);
@@ -113,7 +113,7 @@ describe.each(withPip)('the requirements of %s', (name, install) => {
   const text = readFileSync(join(LOCKS, name, 'requirements.txt'), 'utf8');
   const requirements = text.split(/(?<!\\)\n/).filter((requirement) => requirement.trim() !== '');
 
-  test('pin every package to one version with digests, and name no host', () => {
+  it('pin every package to one version with digests and name no host', () => {
     expect(requirements.length).toBeGreaterThan(10);
     for (const requirement of requirements) {
       expect(requirement).toMatch(/^[a-z0-9.-]+==[\w.]+( ; [^\\]+)? \\\n( {4}--hash=sha256:[0-9a-f]{64}( \\\n)?)+$/);
@@ -121,7 +121,7 @@ describe.each(withPip)('the requirements of %s', (name, install) => {
     expect(text).not.toMatch(/:\/\/|--(extra-)?index-url|--find-links/);
   });
 
-  test('pin the version of the record', () => {
+  it('pin the version of the catalog', () => {
     const program = name.replaceAll('_', '-');
     expect(requirements.filter((requirement) => requirement.startsWith(`${program}==`))).toEqual([
       expect.stringMatching(`^${program}==${install.version} `),
@@ -132,19 +132,19 @@ describe.each(withPip)('the requirements of %s', (name, install) => {
 describe('the command of an installation', () => {
   const record: HarnessInstall = { version: '1.0.0', source: 'npm', nodeVersion: null, program: 'bin/p', warmUp: [] };
 
-  test('starts with the interpreter that the installation brings', () => {
+  it('starts with the interpreter of the installation', () => {
     expect(commandOf(record, '/i')).toEqual(['/i/bin/p']);
     expect(commandOf({ ...record, nodeVersion: '22' }, '/i')).toEqual(['/i/node', '/i/bin/p']);
     expect(commandOf({ ...record, source: 'pip' }, '/i')).toEqual(['/i/venv/bin/python', '/i/bin/p']);
   });
 
-  test('is made for this machine', () => {
+  it('exists for the platform of this machine', () => {
     const program = (platform: string, arch: string): string => `bin/${platform}-${arch}`;
     expect(programPath({ ...record, program }, '/i')).toBe(`/i/bin/${process.platform}-${process.arch}`);
   });
 });
 
-test('the locks are shipped with the package', () => {
+it('the package includes the locks', () => {
   expect(JSON.parse(readFileSync('package.json', 'utf8')).files).toContain(LOCKS);
   expect(existsSync(LOCKS)).toBe(true);
 });

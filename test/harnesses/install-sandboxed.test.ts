@@ -6,7 +6,7 @@ import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { bubblewrapMissing, never, Workbench } from '../runtimes/workbench.ts';
 import { describeIf, harnessMissing, itIf } from '../skip.ts';
 
-// Those that this machine has: `floe harness install --all` brings the others.
+// Only harnesses that are installed on this machine are tested; `floe harness install --all` installs all of them.
 const installed = await Promise.all(
   [...harnessInstalls()].map(async ([name, install]) => {
     const { path } = await harnessStatus(name, harnessDir());
@@ -23,18 +23,22 @@ describeIf(problem, 'in a sandbox without a network', () => {
   afterAll(() => bench.close());
 
   for (const { name, install, path } of installed) {
-    itIf(harnessMissing(name, path !== ''), `the installed ${name} starts, and cannot be changed`, async () => {
-      const readOnlyMounts = [{ hostPath: path, sandboxPath: path }];
-      const runtime = await bench.start('bubblewrap', {}, { readOnlyMounts });
-      const env = { ...install.warmUpEnv, NODE_COMPILE_CACHE: compileCacheDir(path) };
-      const started = await runtime.exec({ command: [...commandOf(install, path), ...install.warmUp], env }, never);
-      const touched = await runtime.exec({ command: ['touch', `${path}/new`] }, never);
-      await runtime.stop();
-      expect(started.stderr).not.toMatch(/error/i);
-      expect(started.exitCode).toBe(0);
-      if (install.warmUp[0] === '--version') expect(started.stdout).toContain(install.version);
-      expect(touched.exitCode).toBe(1);
-      expect(touched.stderr).toMatch(/Read-only file system/);
-    });
+    itIf(
+      harnessMissing(name, path !== ''),
+      `starts the installed ${name} and does not let the sandbox change it`,
+      async () => {
+        const readOnlyMounts = [{ hostPath: path, sandboxPath: path }];
+        const runtime = await bench.start('bubblewrap', {}, { readOnlyMounts });
+        const env = { ...install.warmUpEnv, NODE_COMPILE_CACHE: compileCacheDir(path) };
+        const started = await runtime.exec({ command: [...commandOf(install, path), ...install.warmUp], env }, never);
+        const touched = await runtime.exec({ command: ['touch', `${path}/new`] }, never);
+        await runtime.stop();
+        expect(started.stderr).not.toMatch(/error/i);
+        expect(started.exitCode).toBe(0);
+        if (install.warmUp[0] === '--version') expect(started.stdout).toContain(install.version);
+        expect(touched.exitCode).toBe(1);
+        expect(touched.stderr).toMatch(/Read-only file system/);
+      },
+    );
   }
 });

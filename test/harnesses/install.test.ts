@@ -14,7 +14,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { compileCacheDir, type HarnessInstall } from '../../src/harnesses/harness.ts';
 import { commandOf, pythonPath } from '../../src/harnesses/install/catalog.ts';
 import {
@@ -45,7 +45,7 @@ afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
 function log(): void {}
 
-/** Files by path; those below `bin/` may be run. */
+/** Writes files by path. Those below `bin/` are executable. */
 type Content = Readonly<Record<string, string>>;
 
 function write(root: string, content: Content): void {
@@ -60,7 +60,7 @@ function integrity(file: string): string {
   return `sha512-${createHash('sha512').update(readFileSync(file)).digest('base64')}`;
 }
 
-/** Packs packages and writes a lock that names their archives, so that npm installs them without a registry. */
+/** Packs packages and writes a lock with the paths of their archives, so that npm installs them without a registry. */
 function lockNpm(packages: Readonly<Record<string, Content>>): void {
   const dependencies: Record<string, string> = {};
   const entries: Record<string, unknown> = {};
@@ -91,11 +91,11 @@ function locked(install: Partial<HarnessInstall> = {}): LockedHarness {
 
 const script = (body: string): string => `#!/bin/sh\n${body}\n`;
 const install = (harness: LockedHarness): Promise<string> => installLocked(harness, { cacheDir, log });
-/** What is in the harness's part of the cache, hidden or not. */
+/** Names of everything in the harness's directory of the cache, including hidden entries. */
 const present = (): string[] => (existsSync(join(cacheDir, NAME)) ? readdirSync(join(cacheDir, NAME)) : []);
 
 describe('a native program', () => {
-  test('is installed from its lock, and no package runs a script', async () => {
+  it('is installed from its lock without running a package script', async () => {
     lockNpm({ [NAME]: { 'bin/program': script('[ "$1" = up ]'), 'more.txt': '12345' } });
     const path = await install(locked());
     expect(path).toMatch(new RegExp(`^${cacheDir}/fixture/1\\.0\\.0-[0-9a-f]{12}$`));
@@ -106,7 +106,7 @@ describe('a native program', () => {
     expect(await installedBytes(path)).toBeGreaterThan(5);
   });
 
-  test('is started without anything of the user', async () => {
+  it('is started without the settings and keys of the user', async () => {
     const seen = join(dir, 'seen');
     lockNpm({ [NAME]: { 'bin/program': script(`env > ${seen}; cat >> ${seen}; ls -A "$HOME" >> ${seen}`) } });
     process.env.FLOE_TEST_SECRET = 'of the user';
@@ -131,10 +131,10 @@ describe('a native program', () => {
     ]);
   });
 
-  test.each([
+  it.each([
     ['that does not start', { 'bin/program': script('echo no luck >&2; exit 3') }, /does not start: no luck/],
     ['that the packages lack', { 'other.txt': '' }, /not packaged for/],
-  ])('%s leaves nothing behind', async (_, content: Content, message) => {
+  ])('%s leaves no files', async (_, content: Content, message) => {
     lockNpm({ [NAME]: content });
     await expect(install(locked())).rejects.toMatchObject({
       code: 'setup_failed',
@@ -143,7 +143,7 @@ describe('a native program', () => {
     expect(present()).toEqual([]);
   });
 
-  test('whose package is not what the lock says is refused', async () => {
+  it('is refused when its package does not match the lock', async () => {
     lockNpm({ [NAME]: { 'bin/program': script('true') } });
     const lock = readFileSync(join(lockDir, 'package-lock.json'));
     lockNpm({ [NAME]: { 'bin/program': script('true # and more') } });
@@ -155,7 +155,7 @@ describe('a native program', () => {
     expect(present()).toEqual([]);
   });
 
-  test('is installed once by two at once, and not again', async () => {
+  it('is installed once by two concurrent calls and not repeated afterwards', async () => {
     const runs = join(dir, 'runs');
     lockNpm({ [NAME]: { 'bin/program': script(`echo run >> ${runs}`) } });
     const [first, second] = await Promise.all([install(locked()), install(locked())]);
@@ -166,7 +166,7 @@ describe('a native program', () => {
     expect(readFileSync(runs, 'utf8')).toBe(before);
   });
 
-  test('of another lock is another installation', async () => {
+  it('gets another directory when its lock changes', async () => {
     lockNpm({ [NAME]: { 'bin/program': script('true') } });
     const first = await install(locked());
     lockNpm({ [NAME]: { 'bin/program': script('true # changed') } });
@@ -174,7 +174,7 @@ describe('a native program', () => {
     expect(present()).toHaveLength(2);
   });
 
-  test('takes away what processes that are gone have left half-done, and nothing else', async () => {
+  it('removes only the unfinished installations of processes that no longer run', async () => {
     const gone = spawnSync('true').pid;
     for (const pid of [gone, process.pid]) mkdirSync(join(cacheDir, NAME, `.installing-${pid}-x`), { recursive: true });
     lockNpm({ [NAME]: { 'bin/program': script('true') } });
@@ -189,7 +189,7 @@ describe('a program for Node', () => {
   const program = `node_modules/${NAME}/cli.js`;
   const record = { nodeVersion: OWN_MAJOR, program };
 
-  test('gets the Node that it brings, and a cache that is complete when it appears', async () => {
+  it('gets its own Node and a compile cache that is complete once it exists', async () => {
     const runs = join(dir, 'runs');
     const text = `require('fs').appendFileSync('${runs}', process.argv[2] + ' ' + (process.env.NODE_COMPILE_CACHE ?? '-') + '\\n');
       process.exitCode = process.argv[2] === 'fails' ? 1 : 0;`;
@@ -203,13 +203,13 @@ describe('a program for Node', () => {
     expect(lines.map((line) => line.split(' ')[0])).toEqual(['up', 'up', 'fails']);
     expect(lines[0]).toBe('up -');
 
-    // As after a crash between the two steps.
+    // The state after a crash between installing and filling the cache.
     rmSync(compileCacheDir(path), { recursive: true });
     expect(await install(harness)).toBe(path);
     expect(existsSync(compileCacheDir(path))).toBe(true);
   });
 
-  test('is refused when its Node is another one', async () => {
+  it('is refused when its Node has another major version', async () => {
     lockNpm({ [NAME]: { 'cli.js': '' }, [nodePackage]: node });
     await expect(install(locked({ ...record, nodeVersion: '4' }))).rejects.toMatchObject({
       code: 'setup_failed',
@@ -226,14 +226,14 @@ const python = spawnSync('/usr/bin/python3', [
 const pythonMissing =
   python.status === 0 ? null : 'python3 3.10 or newer with venv is not installed: apt-get install python3-venv';
 
-// Making a virtual environment takes seconds, on a busy machine tens of them.
+// Making a virtual environment takes seconds, and tens of seconds on a busy machine.
 describeIf(
   pythonMissing,
   'a program in Python',
   () => {
     const inPython: Partial<HarnessInstall> = { source: 'pip', program: 'venv/bin/fixture' };
 
-    /** Packs a wheel with one module and a command, and a lock that names the file. */
+    /** Packs a wheel with one module and one command, and writes a lock with the path of the wheel. */
     function lockPip(module: string, digest?: string): void {
       const wheel = join(dir, 'fixture-1.0.0-py3-none-any.whl');
       const info = 'fixture-1.0.0.dist-info';
@@ -251,7 +251,7 @@ describeIf(
       writeFileSync(join(lockDir, 'requirements.txt'), `fixture @ file://${wheel} \\\n    --hash=sha256:${sha256}\n`);
     }
 
-    test('runs in its final place with the Python of the system, compiled, and is made anew when that is gone', async () => {
+    it('runs compiled at its final path with the Python of the system, and is rebuilt when that Python was removed', async () => {
       lockPip('import sys\ndef main():\n    print(__file__, __cached__, sys.base_prefix)\n');
       const path = await install(locked(inPython));
       const [command = '', ...args] = commandOf(locked(inPython).install, path);
@@ -268,7 +268,7 @@ describeIf(
       expect(present()).toHaveLength(1);
     });
 
-    test('whose wheel is not what the lock says is refused', async () => {
+    it('is refused when its wheel does not match the lock', async () => {
       lockPip('def main(): pass\n', '0'.repeat(64));
       await expect(install(locked(inPython))).rejects.toMatchObject({
         code: 'setup_failed',
@@ -280,7 +280,7 @@ describeIf(
   180_000,
 );
 
-test('every user may read what is installed and run what may be run, and nobody else may write it', async () => {
+it('every user can read an installation and run its programs, and only the owner can write it', async () => {
   write(dir, { 'tree/sub/file': '', 'tree/sub/program': '', 'tree/open': '' });
   const tree = join(dir, 'tree');
   chmodSync(join(tree, 'sub/file'), 0o600);
@@ -298,7 +298,7 @@ test('every user may read what is installed and run what may be run, and nobody 
   expect(mode(outside)).toBe(0o600);
 });
 
-test('a harness that needs no installation has none, and an unknown one is named', async () => {
+it('a harness without an installation needs none, and an unknown harness is refused by name', async () => {
   expect(await installHarness('shell', { cacheDir, log })).toBeNull();
   await expect(installHarness('nope', { cacheDir, log })).rejects.toMatchObject({ code: 'unknown_harness' });
   expect(existsSync(cacheDir)).toBe(false);

@@ -9,11 +9,12 @@ import { type AgentSpec, agentSpecSchema } from '../../src/schema/index.ts';
 
 type AgentInput = Parameters<typeof agentSpecSchema.parse>[0] & object;
 
-/** What must be on no command line. */
+/** The instruction, which must not be on a command line. */
 export const INSTRUCTION = "fix 'it'\n--now";
+/** The API key, which must not be on a command line. */
 export const KEY = 'secret-key';
 
-/** A launch for the agent in a sandbox as bubblewrap's, with a window of 32,768 tokens unless told otherwise. */
+/** A launch of the agent with paths like those of a bubblewrap sandbox and a context window of 32,768 tokens; `more` overrides both. */
 export function launchOf(adapter: HarnessAdapter, input: AgentInput = {}, more: Partial<LaunchContext> = {}): Launch {
   const agent = agentOf(adapter, input);
   return adapter.launch({
@@ -29,12 +30,12 @@ export function launchOf(adapter: HarnessAdapter, input: AgentInput = {}, more: 
   });
 }
 
-/** The agent with the adapter's name, as the schema completes it. */
+/** An agent that uses the adapter's harness, with the schema's defaults. */
 export function agentOf(adapter: HarnessAdapter, input: AgentInput = {}): AgentSpec {
   return agentSpecSchema.parse({ harness: adapter.name, ...input });
 }
 
-/** The text of the file that ends in this path; fails where there is none. */
+/** The text of the launch's file whose path ends in `end`. Throws when there is none. */
 export function fileOf(launch: Launch, end: string): string {
   const file = launch.files.find(({ path }) => path.endsWith(end));
   if (file === undefined) throw new Error(`no file ${end} among ${launch.files.map(({ path }) => path).join(', ')}`);

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { fileOf, INSTRUCTION, judgeOf, KEY, launchOf } from './launch-context.ts';
 
@@ -12,14 +12,14 @@ const configOf = (...args: Parameters<typeof launchOf> extends [unknown, ...infe
   JSON.parse(fileOf(launchOf(opencode, ...args), 'floe.json'));
 const lastWordOf = (input = {}) => JSON.parse(launchOf(opencode, input).env.OPENCODE_CONFIG_CONTENT ?? '');
 
-describe('a launch of opencode', () => {
-  test('has secrets, the instruction and prompts in files, variables and stdin only', () => {
+describe('launching opencode', () => {
+  it('passes secrets, the instruction and prompts only in files, variables and stdin', () => {
     const { command, stdin } = launchOf(opencode, { mcp_servers: [stdio, http], system_prompt: 'say "moin" --all' });
     for (const hidden of [KEY, '--now', 'hush', 'moin']) expect(JSON.stringify(command)).not.toContain(hidden);
     expect(stdin).toBe(INSTRUCTION);
   });
 
-  test('keeps what it brings out of the work tree', () => {
+  it('writes its files outside the work tree', () => {
     const launch = launchOf(opencode, { skills: [skill], system_prompt: 'moin' });
     for (const { path } of launch.files) expect(path).toMatch(/^\/home\/agent\//);
     expect(fileOf(launch, '/home/agent/.config/opencode/skills/lamps/SKILL.md')).toBe('how');
@@ -32,16 +32,16 @@ describe('a launch of opencode', () => {
     expect(config?.mode).toBe(0o600);
   });
 
-  test.each([
+  it.each([
     ['openai_chat', '@ai-sdk/openai-compatible'],
     ['openai_responses', '@ai-sdk/openai'],
     ['anthropic', '@ai-sdk/anthropic'],
-  ])('speaks %s by a package that it comes with', (dialect, npm) => {
+  ])('uses a package that ships with opencode for %s', (dialect, npm) => {
     const { floe } = configOf({ dialect }).provider;
     expect(floe).toMatchObject({ npm, options: { baseURL: `http://127.0.0.1:1/s/${KEY}/v1`, apiKey: KEY } });
   });
 
-  test('waits for the policy as long as it takes', () => {
+  it('sets no timeouts for the policy', () => {
     expect(configOf().provider.floe.options).toMatchObject({
       timeout: false,
       headerTimeout: false,
@@ -49,7 +49,7 @@ describe('a launch of opencode', () => {
     });
   });
 
-  test("gives every agent the policy's name, and has the last word over the configuration of a repository", () => {
+  it('sets the policy for every agent and overrides the configuration of a repository', () => {
     expect(lastWordOf({ model_name: 'qwen/q:7b' })).toMatchObject({
       model: 'floe/qwen/q:7b',
       small_model: 'floe/qwen/q:7b',
@@ -64,7 +64,7 @@ describe('a launch of opencode', () => {
     expect((command as string[]).join(' ')).toContain('--model floe/qwen/q:7b');
   });
 
-  test("knows the policy's window and whether it sees", () => {
+  it("configures the policy's context window and whether it accepts images", () => {
     expect(configOf().provider.floe.models.policy).toMatchObject({
       limit: { context: 32_768, output: 8_192 },
       attachment: false,
@@ -79,7 +79,7 @@ describe('a launch of opencode', () => {
     expect(launchOf(opencode, { settings }).env.OPENCODE_EXPERIMENTAL_OUTPUT_TOKEN_MAX).toBe('50000');
   });
 
-  test('has tool servers in the form of opencode', () => {
+  it("writes MCP servers in opencode's format", () => {
     expect(configOf({ mcp_servers: [stdio, http] }).mcp).toEqual({
       words: { type: 'local', command: ['node', 'w.js', 'x y'], environment: { WORD: 'hush' }, enabled: true },
       web: {
@@ -92,7 +92,7 @@ describe('a launch of opencode', () => {
     });
   });
 
-  test('leaves opencode nothing to fill into its configuration', () => {
+  it('writes no placeholders that opencode would replace', () => {
     const args = ['{env:HOME}', '{file:/etc/passwd}', '{"a":{}}', '\\{env:X}'];
     const launch = launchOf(opencode, { mcp_servers: [{ ...stdio, args }], model_name: '{env:HOME}' });
     for (const text of [fileOf(launch, 'floe.json'), launch.env.OPENCODE_CONFIG_CONTENT]) {
@@ -103,7 +103,7 @@ describe('a launch of opencode', () => {
   });
 });
 
-/** As 1.18.33 writes them. */
+/** Lines in the form that opencode 1.18.33 prints. */
 const TOOLS =
   '{"type":"step_finish","timestamp":1795250733734,"sessionID":"ses_e0","part":{"id":"prt_1","reason":"tool-calls","messageID":"msg_1","sessionID":"ses_e0","type":"step-finish","tokens":{"total":9515,"input":85,"output":38,"reasoning":0,"cache":{"write":0,"read":9392}},"cost":0}}\n';
 const TEXT =
@@ -115,15 +115,15 @@ const errorAt = (timestamp: number) =>
 const UNAVAILABLE =
   'timestamp=2026-11-21T09:08:39.006Z level=WARN run=8ed74158 message="server unavailable" key=bad type=local status=failed\n';
 
-describe('the judgement of a run of opencode', () => {
+describe('judging a run of opencode', () => {
   const judge = (stdout: string, report = {}) => judgeOf(opencode, stdout, report);
 
-  test('is good when the last call of the model ended a turn', () => {
+  it('accepts a run whose last model call ended the turn', () => {
     expect(judge(TOOLS + TEXT + STOP)).toEqual({ ok: true });
     expect(judge(TOOLS + STOP.replace('"stop"', '"length"'))).toEqual({ ok: true });
   });
 
-  test('names the error that is the last word', () => {
+  it('reports an error after the last model call', () => {
     const message = 'the script is over';
     expect(judge(errorAt(1), { exitCode: 1 })).toEqual({ ok: false, message });
     expect(judge(TOOLS + errorAt(1_795_250_733_734), { exitCode: 1 })).toEqual({ ok: false, message });
@@ -131,22 +131,25 @@ describe('the judgement of a run of opencode', () => {
     expect(judge(nameless)).toEqual({ ok: false, message: 'MessageAbortedError' });
   });
 
-  test('is good when it went on from an error, although it exits with 1', () => {
+  it('accepts a run that recovered from an error, even with exit code 1', () => {
     expect(judge(errorAt(1) + TOOLS + STOP, { exitCode: 1 })).toEqual({ ok: true });
     expect(judge(errorAt(1) + STOP, { exitCode: 137 })).toMatchObject({ ok: false });
   });
 
-  test('does not take output that was cut off for a success', () => {
-    expect(judge(TOOLS)).toEqual({ ok: false, message: 'opencode ended within its turn' });
-    expect(judge(TOOLS + STOP.slice(0, -9))).toEqual({ ok: false, message: 'opencode ended within its turn' });
-    expect(judge('')).toEqual({ ok: false, message: 'opencode ended without a turn of the model' });
+  it('fails a run whose output was truncated', () => {
+    expect(judge(TOOLS)).toEqual({ ok: false, message: 'opencode ended before its turn was complete' });
+    expect(judge(TOOLS + STOP.slice(0, -9))).toEqual({
+      ok: false,
+      message: 'opencode ended before its turn was complete',
+    });
+    expect(judge('')).toEqual({ ok: false, message: 'opencode ended without a model call' });
     expect(judge(STOP, { exitCode: null, stderr: 'oom' })).toMatchObject({ message: expect.stringContaining('oom') });
     expect(judge('', { exitCode: 1, stderr: 'no such model' })).toMatchObject({
       message: 'opencode exited with 1: no such model',
     });
   });
 
-  test('fails an agent whose tool server did not start', () => {
+  it('fails a run whose MCP server did not start', () => {
     expect(judge(STOP, { stderr: UNAVAILABLE })).toEqual({ ok: false, message: 'MCP servers did not start: bad' });
     expect(judge(STOP, { stderr: UNAVAILABLE.replace('failed', 'disabled') })).toEqual({ ok: true });
   });

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { agentOf, fileOf, INSTRUCTION, judgeOf, KEY, launchOf } from './launch-context.ts';
 
@@ -7,8 +7,8 @@ const openhands = findHarness('openhands');
 const stdio = { name: 'words', transport: 'stdio', command: 'node', args: ['w.js', 'x y'], env: { WORD: 'hush' } };
 const http = { name: 'web', transport: 'http', url: 'http://127.0.0.1:9/mcp', headers: { 'x-key': 'hush' } };
 
-describe('a launch of OpenHands', () => {
-  test('has secrets and the instruction in files and variables only', () => {
+describe('launching OpenHands', () => {
+  it('passes secrets and the instruction only in files and variables', () => {
     const launch = launchOf(openhands, { mcp_servers: [stdio, http] }, { installDir: null });
     for (const hidden of [KEY, '--now', 'hush']) expect(JSON.stringify(launch.command)).not.toContain(hidden);
     const command = launch.command as readonly string[];
@@ -17,7 +17,7 @@ describe('a launch of OpenHands', () => {
     expect(command).toEqual(expect.arrayContaining(['--headless', '--json', '--override-with-envs']));
   });
 
-  test('leads LiteLLM to the policy', () => {
+  it('configures LiteLLM for the policy', () => {
     expect(launchOf(openhands, { model_name: 'qwen/q' }).env).toMatchObject({
       LLM_MODEL: 'openai/qwen/q',
       LLM_API_KEY: KEY,
@@ -25,7 +25,7 @@ describe('a launch of OpenHands', () => {
     });
   });
 
-  test('brings tool servers, and collects the conversation', () => {
+  it('configures MCP servers and collects the conversation', () => {
     const launch = launchOf(openhands, { mcp_servers: [stdio, http] });
     expect(JSON.parse(fileOf(launch, '/home/agent/.openhands/mcp.json'))).toEqual({
       mcpServers: {
@@ -36,7 +36,7 @@ describe('a launch of OpenHands', () => {
     expect(launch.env.OPENHANDS_CONVERSATIONS_DIR).toBe('/logs/openhands');
   });
 
-  test('takes the place of the program in the image', () => {
+  it('uses the path of the program in the image', () => {
     const settings = { program: '/opt/openhands/bin/openhands' };
     expect((launchOf(openhands, { settings }).command as string[])[0]).toBe(settings.program);
     for (const bad of [{ program: 'bin/openhands' }, { program: '' }, { model: 'x' }]) {
@@ -46,7 +46,7 @@ describe('a launch of OpenHands', () => {
   });
 });
 
-/** In the form that OpenHands-CLI 1.16 prints events in. */
+/** Events in the form that OpenHands-CLI 1.16 prints. */
 const event = (fields: object) => `${JSON.stringify(fields, null, 1).replaceAll(/\n\s*/g, ' ')}\n`;
 const ACTION = event({
   id: 'e1',
@@ -71,24 +71,24 @@ const FAILED = event({
 const USAGE = event({ id: 'e4', source: 'environment', key: 'stats', value: {}, kind: 'ConversationStateUpdateEvent' });
 const GOODBYE = 'Agent finished\nGoodbye! 👋\nConversation ID: 0f\n';
 
-describe('the judgement of a run of OpenHands', () => {
-  test('is good when the agent had the last word', () => {
+describe('judging a run of OpenHands', () => {
+  it('accepts a run that ended with an event of the agent', () => {
     expect(judgeOf(openhands, ACTION + OBSERVED + USAGE + GOODBYE)).toEqual({ ok: true });
   });
 
-  test('names what ended the conversation, although it exits with 0', () => {
+  it('reports the error that ended the conversation, even with exit code 0', () => {
     expect(judgeOf(openhands, ACTION + FAILED + USAGE + GOODBYE)).toEqual({
       ok: false,
       message: 'LLMBadRequestError: the session used its 1 turns',
     });
   });
 
-  test('is good at the limit on its own iterations', () => {
+  it('accepts a run that reached the iteration limit', () => {
     const limit = FAILED.replace('LLMBadRequestError', 'MaxIterationsReached');
     expect(judgeOf(openhands, ACTION + OBSERVED + limit + GOODBYE)).toEqual({ ok: true });
   });
 
-  test('says what to do when the image has no such program', () => {
+  it('names the remedy when the image does not contain the program', () => {
     const { exitCode, stderr } = { exitCode: 127, stderr: 'sh: openhands: not found' };
     expect(judgeOf(openhands, '', { exitCode, stderr })).toMatchObject({
       ok: false,
@@ -96,8 +96,11 @@ describe('the judgement of a run of OpenHands', () => {
     });
   });
 
-  test('is bad without a word of the agent', () => {
-    expect(judgeOf(openhands, GOODBYE)).toEqual({ ok: false, message: 'openhands ended without a word of the agent' });
+  it('fails a run without an event of the agent', () => {
+    expect(judgeOf(openhands, GOODBYE)).toEqual({
+      ok: false,
+      message: 'openhands ended without an event of the agent',
+    });
     expect(judgeOf(openhands, ACTION, { exitCode: 1, stderr: 'no key' })).toEqual({
       ok: false,
       message: 'openhands exited with 1: no key',

@@ -3,7 +3,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { harnessInstallDir, harnessStatus, installHarness } from '../../src/harnesses/install/install.ts';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { agentSpecSchema, type RuntimeBackend } from '../../src/schema/index.ts';
@@ -12,11 +12,11 @@ import { describeIf, itIf } from '../skip.ts';
 
 const pi = findHarness('pi');
 const ownCache = process.env.FLOE_TEST_HARNESS_DIR === undefined;
-/** Kept between runs when named: an installation takes ten seconds and 350 MB. */
+/** Directory of the installation. It is kept between runs when the variable names one: an installation takes 10 s and 350 MB. */
 const cacheDir = process.env.FLOE_TEST_HARNESS_DIR ?? mkdtempSync(join(tmpdir(), 'floe-harness-'));
 const log = (): void => {};
 
-// Two at once, as two gateways of one machine would.
+// Two concurrent installations, as two gateways on one machine would run.
 let piMissing: string | null = null;
 const installed = await Promise.all([
   installHarness('pi', { cacheDir, log }),
@@ -31,7 +31,7 @@ afterAll(() => {
   if (ownCache) rmSync(cacheDir, { recursive: true, force: true });
 });
 
-test('a harness that is not installed is named with the command that installs it', async () => {
+it('the error for a harness that is not installed contains the command that installs it', async () => {
   const empty = mkdtempSync(join(tmpdir(), 'floe-none-'));
   expect(await harnessStatus('pi', empty)).toEqual({ installed: false, path: null });
   await expect(harnessInstallDir(pi, empty)).rejects.toMatchObject({
@@ -44,7 +44,7 @@ test('a harness that is not installed is named with the command that installs it
   rmSync(empty, { recursive: true });
 });
 
-test('the lock file names no host and has a digest for every package', () => {
+it('the lock file names no host and has a digest for every package', () => {
   const lock = JSON.parse(readFileSync('harness-locks/pi/package-lock.json', 'utf8'));
   const packages = Object.entries<{ resolved?: string; integrity?: string }>(lock.packages).filter(
     ([path]) => path !== '',
@@ -63,7 +63,7 @@ type Seen = {
   readonly body: { messages: { role: string }[] };
 };
 
-/** Answers calls of the OpenAI chat dialect with the turns of a script, one after another. */
+/** Answers calls of the OpenAI chat dialect with the messages of a script, one after another. */
 function scriptedModel(script: readonly Turn[], seen: Seen[]) {
   return (request: IncomingMessage, response: ServerResponse): void => {
     let text = '';
@@ -133,7 +133,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('pi in the %s runtime', (
       return { result, seen, written, logs: logs.stdout, verdict: pi.judge({ ...result, turns: seen.length }) };
     }
 
-    test('calls the model, runs its tools in the sandbox, and ends well', async () => {
+    it('calls the model, runs its tools in the sandbox and ends successfully', async () => {
       const { result, seen, written, logs, verdict } = await run([{ tool: 'echo done > out.txt' }, { text: 'Done.' }]);
       expect(result.stderr).toBe('');
       expect(result.exitCode).toBe(0);
@@ -147,7 +147,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('pi in the %s runtime', (
       expect(seen[1]?.body.messages.at(-1)?.role).toBe('tool');
     });
 
-    test('is judged as failed when the model refuses, although it exits with 0', async () => {
+    it('fails when the model request is refused, even with exit code 0', async () => {
       const { result, verdict } = await run([]);
       expect(result.exitCode).toBe(0);
       expect(verdict).toMatchObject({ ok: false, message: expect.stringContaining('script is over') });
@@ -155,7 +155,7 @@ describe.each<RuntimeBackend>(['bubblewrap', 'local'])('pi in the %s runtime', (
   });
 });
 
-itIf(piMissing, 'two installations at once end in the same one, complete, with nothing beside it', () => {
+itIf(piMissing, 'two concurrent installations result in one complete installation and no other files', () => {
   const [first, second] = installed ?? [];
   expect(first).toBe(second);
   expect(readdirSync(join(cacheDir, 'pi'))).toHaveLength(1);

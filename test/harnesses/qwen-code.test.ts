@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { agentOf, fileOf, INSTRUCTION, judgeOf, KEY, launchOf } from './launch-context.ts';
 
@@ -12,8 +12,8 @@ const skill = { name: 'lamps', files: { 'SKILL.md': 'how', 'deep/a.txt': 'b' } }
 type Rest = Parameters<typeof launchOf> extends [unknown, ...infer More] ? More : never;
 const settingsOf = (...rest: Rest) => JSON.parse(fileOf(launchOf(qwen, ...rest), 'qwen-code-settings.json'));
 
-describe('a launch of Qwen Code', () => {
-  test('has secrets and the instruction in files, variables and stdin only', () => {
+describe('launching Qwen Code', () => {
+  it('passes secrets and the instruction only in files, variables and stdin', () => {
     for (const dialect of qwen.dialects) {
       const { command, env, files, stdin } = launchOf(qwen, { dialect, mcp_servers: [stdio, http] });
       const line = JSON.stringify(command);
@@ -24,16 +24,16 @@ describe('a launch of Qwen Code', () => {
     }
   });
 
-  test('does not let the instruction be one of its own commands', () => {
+  it('sends an instruction that starts with a slash to the model, not to the command parser', () => {
     expect(launchOf(qwen, {}, { instruction: '/goal the text' }).stdin).toBe('\n/goal the text');
   });
 
-  test.each([
+  it.each([
     ['openai_chat', 'openai', `${BASE}/v1`, 'OPENAI_API_KEY', undefined],
     ['openai_responses', 'openai', `${BASE}/v1`, 'OPENAI_API_KEY', 'responses'],
     ['anthropic', 'anthropic', BASE, 'ANTHROPIC_API_KEY', undefined],
     ['gemini', 'gemini', BASE, 'GEMINI_API_KEY', undefined],
-  ])('speaks %s', (dialect, authType, baseUrl, envKey, wireApi) => {
+  ])('configures the API for %s', (dialect, authType, baseUrl, envKey, wireApi) => {
     const input = { dialect, model_name: 'qwen/q:7b' };
     const { command, env } = launchOf(qwen, input);
     expect((command as string[]).join(' ')).toContain(`--auth-type ${authType} --model=qwen/q:7b --yolo`);
@@ -46,12 +46,12 @@ describe('a launch of Qwen Code', () => {
     expect(others).toEqual([]);
     expect(only).toMatchObject({ id: 'qwen/q:7b', baseUrl, envKey });
     expect(only.wireApi).toBe(wireApi);
-    // Without it thinking comes back as something that the policy said.
+    // Without encrypted content Qwen Code returns thinking as the text of an assistant message.
     const include = wireApi === 'responses' ? ['reasoning.encrypted_content'] : undefined;
     expect(only.generationConfig.extra_body?.include).toEqual(include);
   });
 
-  test("knows the policy's window, and whether it sees", () => {
+  it("configures the policy's context window and whether it accepts images", () => {
     const configOf = (...rest: Rest) => settingsOf(...rest).modelProviders.openai[0].generationConfig;
     expect(configOf()).toMatchObject({
       contextWindowSize: 32_768,
@@ -68,7 +68,7 @@ describe('a launch of Qwen Code', () => {
     expect(launchOf(qwen, { settings }).env.QWEN_CODE_MAX_OUTPUT_TOKENS).toBe('77');
   });
 
-  test('brings tool servers, skills and an addition to the prompt', () => {
+  it('configures MCP servers, skills and an addition to the prompt', () => {
     const launch = launchOf(qwen, { mcp_servers: [stdio, http], skills: [skill], system_prompt: '--moin' });
     expect(settingsOf({ mcp_servers: [stdio, http] }).mcpServers).toEqual({
       words: { command: 'node', args: ['w.js', 'x y'], env: { WORD: 'hush' }, trust: true },
@@ -76,12 +76,12 @@ describe('a launch of Qwen Code', () => {
     });
     expect(fileOf(launch, '/home/agent/.qwen/skills/lamps/SKILL.md')).toBe('how');
     expect(fileOf(launch, '/home/agent/.qwen/skills/lamps/deep/a.txt')).toBe('b');
-    // One argument, which is none of its options whatever it begins with.
+    // One argument with the option, so that the text is not parsed as an option, whatever it starts with.
     expect((launch.command as string[]).at(-1)).toBe('--append-system-prompt=--moin');
     for (const { path } of launch.files) expect(path).not.toMatch(/^\/work/);
   });
 
-  test('refuses an addition to the prompt that no command line has room for', () => {
+  it('refuses an addition to the prompt that exceeds the argument limit', () => {
     const check = (prompt: string) => () => qwen.checkAgent(agentOf(qwen, { system_prompt: prompt }));
     const room = 128 * 1024 - 1 - '--append-system-prompt='.length;
     expect(check('x'.repeat(room))).not.toThrow();
@@ -90,14 +90,14 @@ describe('a launch of Qwen Code', () => {
     expect(check('a\0b')).toThrow(expect.objectContaining({ code: 'schema_violation' }));
   });
 
-  test('takes a model whose name begins like an option, or has a variable in it', () => {
+  it('accepts a model name that starts like an option or contains a variable', () => {
     const { command, env } = launchOf(qwen, { model_name: '-x$HOME' });
     expect(command).toContain('--model=-x$HOME');
     expect(settingsOf({ model_name: '-x$HOME' }).model.name).toBe(`-x\${FLOE_DOLLAR}HOME`);
     expect(env.FLOE_DOLLAR).toBe('$');
   });
 
-  test('makes no calls for itself', () => {
+  it('disables model calls that are not part of the task', () => {
     expect(settingsOf()).toMatchObject({
       memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
       general: { enableAutoUpdate: false },
@@ -106,7 +106,7 @@ describe('a launch of Qwen Code', () => {
     });
   });
 
-  test('refuses settings that it does not know', () => {
+  it('refuses unknown settings', () => {
     const check = (settings: object) => () => qwen.checkAgent(agentOf(qwen, { settings }));
     expect(check({ surprise: 1 })).toThrow(expect.objectContaining({ code: 'schema_violation' }));
     expect(check({ max_tokens: 0 })).toThrow(expect.objectContaining({ code: 'schema_violation' }));
@@ -114,8 +114,8 @@ describe('a launch of Qwen Code', () => {
   });
 });
 
-describe('the verdict on Qwen Code', () => {
-  // As 0.24.4 writes them, shortened.
+describe('judging a run of Qwen Code', () => {
+  // Lines in the form that Qwen Code 0.24.4 prints, shortened.
   const turn =
     '{"type":"assistant","message":{"content":[{"type":"text","text":"{\\"type\\":\\"result\\",\\"is_error\\":true}"}]}}\n';
   const success = '{"type":"result","subtype":"success","is_error":false,"num_turns":2,"result":"Done."}\n';
@@ -123,7 +123,7 @@ describe('the verdict on Qwen Code', () => {
     `${JSON.stringify({ type: 'result', subtype: 'error_during_execution', is_error: true, error: { message } })}\n`;
   const judge = (stdout: string, more = {}) => judgeOf(qwen, stdout, more);
 
-  test('is what its result says', () => {
+  it('uses the result line', () => {
     expect(judge(turn + success)).toEqual({ ok: true });
     expect(judge(turn + error('[API Error: 400 {"type":"error"}]'), { exitCode: 1 })).toEqual({
       ok: false,
@@ -134,19 +134,19 @@ describe('the verdict on Qwen Code', () => {
     expect(judge('', { exitCode: 52, stderr: 'bad settings' })).toMatchObject({ message: expect.stringMatching('52') });
   });
 
-  test('does not blame it for what the policy did', () => {
+  it('accepts errors that the policy caused', () => {
     const loop = 'Loop detection halted the run (consecutive_identical_tool_calls: the model repeated the same call).';
     const broken = '[API Error: Anthropic stream contained malformed tool call arguments: completed argument buffer]';
     for (const message of [loop, broken]) expect(judge(error(message), { exitCode: 1 })).toEqual({ ok: true });
   });
 
-  test('names tool servers that did not start', () => {
+  it('names the MCP servers that did not start', () => {
     const stderr =
       'Ripgrep not available.\nWarning: MCP server(s) failed to start: gone, a.b. Continuing with built-in tools and any\n';
     expect(judge(success, { stderr })).toEqual({ ok: false, message: 'MCP servers did not start: gone, a.b' });
   });
 
-  test('reads a long output in no time', () => {
+  it('reads a long output in less than a second', () => {
     expect(judge(success + '"type":"result"\n'.repeat(20_000))).toMatchObject({ ok: false });
     const stderr = `Warning: MCP server(s) failed to start: ${'. '.repeat(200_000)}`;
     expect(judge(success, { stderr })).toEqual({ ok: true });

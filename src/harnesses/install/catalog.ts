@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
 import type { HarnessInstall } from '../harness.ts';
 
-/** What decides which build of a native program fits: `<platform>-<arch>` in the words of Node. */
+/** Paths or targets of a native program's builds, by `<platform>-<arch>` as Node names them. */
 type Builds = Readonly<Record<string, string>>;
 
 const CODEX_TARGETS: Builds = {
@@ -12,7 +12,7 @@ const CODEX_TARGETS: Builds = {
   'darwin-arm64': 'aarch64-apple-darwin',
 };
 
-/** Every harness that is installed from a lock shipped with floe, by name. The adapters refer to these records. */
+/** Every harness that is installed from a lock in `harness-locks/`, by name. The adapters refer to these records. */
 export const HARNESS_INSTALLS = {
   claude_code: {
     version: '2.1.329',
@@ -62,7 +62,7 @@ export const HARNESS_INSTALLS = {
     source: 'npm',
     nodeVersion: null,
     program: native('opencode', {
-      // The build for processors without AVX2 runs on all of them, and starts as fast as the other.
+      // The build for processors without AVX2 runs on all processors and starts as fast as the build with AVX2.
       'linux-x64': 'node_modules/opencode-linux-x64-baseline/bin/opencode',
     }),
     warmUp: ['--version'],
@@ -80,37 +80,37 @@ export const HARNESS_INSTALLS = {
     nodeVersion: '22',
     program: 'node_modules/@qwen-code/qwen-code/cli-entry.js',
     warmUp: ['--help'],
-    // It ends for want of a model, after most of the program has been loaded: a session starts 0.3 s sooner.
+    // This run loads most of the program and exits because it has no model. With its cache a session starts 0.3 s faster.
     cacheRun: ['-p', 'hello'],
     warmUpEnv: { QWEN_USAGE_STATISTICS_ENABLED: 'false' },
   },
 } as const satisfies Record<string, HarnessInstall>;
 
-/** `HARNESS_INSTALLS`, for names that come from outside. */
+/** {@link HARNESS_INSTALLS} as a map, for names that are not known at compile time. */
 export function harnessInstalls(): Map<string, HarnessInstall> {
   return new Map(Object.entries(HARNESS_INSTALLS));
 }
 
-/** Absolute path of the program's entry in an installation. Throws `setup_failed` where there is no build for this platform. */
+/** Absolute path of the program's entry in an installation. Throws `setup_failed` when there is no build for this platform. */
 export function programPath(install: HarnessInstall, installDir: string): string {
   const { program } = install;
   return join(installDir, typeof program === 'string' ? program : program(process.platform, process.arch));
 }
 
-/** The arguments that start the program; its own follow. Throws `setup_failed` where there is no build for this platform. */
+/** Command that starts the program, without the program's arguments. Throws `setup_failed` when there is no build for this platform. */
 export function commandOf(install: HarnessInstall, installDir: string): readonly string[] {
   const program = programPath(install, installDir);
-  // A script's first line names the interpreter by the path that it had when it was written, so it is named here.
+  // The script's first line names the interpreter by its path before the installation was moved, so the command names it instead.
   if (install.source === 'pip') return [pythonPath(installDir), program];
   return install.nodeVersion === null ? [program] : [nodePath(installDir), program];
 }
 
-/** The Node of an installation that brings one. */
+/** Path of the Node in an installation that includes one. */
 export function nodePath(installDir: string): string {
   return join(installDir, 'node');
 }
 
-/** The Python of an installation made by pip. */
+/** Path of the Python in an installation made by pip. */
 export function pythonPath(installDir: string): string {
   return join(installDir, 'venv/bin/python');
 }

@@ -1,60 +1,71 @@
-import { mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';
+import { createHash } from 'node:crypto';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FloeError } from '../../core/errors.ts';
+import { packageRoot } from '../../core/package-root.ts';
 import type { HarnessAdapter, HarnessInstall } from '../harness.ts';
 import { findHarness } from '../registry.ts';
 import { harnessInstalls, pythonPath } from './catalog.ts';
-import { copyLock, installationName, lockFolder } from './lock-folder.ts';
 import { installWithNpm, linkNode } from './npm.ts';
 import { makeReadable } from './permissions.ts';
 import { installWithPip } from './pip.ts';
-import { fillCompileCache, proveStarts } from './warm-up.ts';
+import { checkStart, fillCompileCache } from './warm-up.ts';
 
 export type InstallOptions = {
-  /** Installations go to `<cacheDir>/<harness>/<version>-<digest of the lock file>/`. */
+  /** Parent of all installations, which have the path `<cacheDir>/<harness>/<version>-<digest of the lock file>/`. */
   readonly cacheDir: string;
   readonly log: (line: string) => void;
 };
 
 export type HarnessStatus = {
   readonly installed: boolean;
-  /** Where it is installed; null when it is not, or when there is nothing to install. */
+  /** Directory of the installation; `null` when it is not installed, or when there is nothing to install. */
   readonly path: string | null;
 };
 
-/** A harness, what is to be installed of it, and the folder with its lock. */
+/** A harness with its installation and the folder of its lock. */
 export type LockedHarness = {
   readonly name: string;
   readonly install: HarnessInstall;
   readonly lockDir: string;
 };
 
+/** Hexadecimal digits of a lock's digest in the name of an installation. */
+const DIGEST_CHARS = 12;
+
+/** The files that an installation copies from a lock folder. The first one is the lock itself. */
+const LOCK_FILES = {
+  npm: ['package-lock.json', 'package.json'],
+  pip: ['requirements.txt'],
+} as const satisfies Record<HarnessInstall['source'], readonly string[]>;
+
+/** Prefix of the directories in which installations are built. The id of the process follows it. */
 const TEMP_PREFIX = '.installing-';
 
 /**
- * Installs a harness from its lock file: nothing of it is resolved anew, no package runs a script. Returns its
- * directory; null when there is nothing to install. Safe to repeat, and safe when two processes do it at once.
- * Rejects with `unknown_harness`, or `setup_failed` when a tool is missing or fails, or the program does not start.
+ * Installs a harness exactly as its lock file pins it; no package runs a script. Returns its directory; `null` when there is
+ * nothing to install. Safe to repeat, and safe for two processes at the same time. Rejects with `unknown_harness`, or with
+ * `setup_failed` when a tool is missing or fails, or when the program does not start.
  */
 export async function installHarness(name: string, options: InstallOptions): Promise<string | null> {
   const locked = lockedHarness(name);
   return locked === null ? null : installLocked(locked, options);
 }
 
-/** `installHarness` for any lock. */
+/** Like {@link installHarness}, for any lock. */
 export async function installLocked(locked: LockedHarness, { cacheDir, log }: InstallOptions): Promise<string> {
   const { name, install } = locked;
   const target = await installPath(locked, cacheDir);
   if (!(await isComplete(install, target))) {
     log(`installing ${name} ${install.version} into ${target}`);
-    await putInPlace(locked, target);
+    await buildInstallation(locked, target);
     log(`installed ${name} ${install.version}`);
   }
   await fillCompileCache(name, install, target);
   return target;
 }
 
-/** Rejects with `unknown_harness`. */
+/** Whether and where a harness is installed. Rejects with `unknown_harness`. */
 export async function harnessStatus(name: string, cacheDir: string): Promise<HarnessStatus> {
   const locked = lockedHarness(name);
   if (locked === null) return { installed: true, path: null };
@@ -63,7 +74,7 @@ export async function harnessStatus(name: string, cacheDir: string): Promise<Har
   return { installed, path: installed ? path : null };
 }
 
-/** The directory of an installed harness; null when it needs none. Rejects with `harness_missing`. */
+/** The directory of an installed harness; `null` when it needs none. Rejects with `harness_missing` when it is not installed. */
 export async function harnessInstallDir(adapter: HarnessAdapter, cacheDir: string): Promise<string | null> {
   const { installed, path } = await harnessStatus(adapter.name, cacheDir);
   if (installed) return path;
@@ -75,7 +86,7 @@ export async function harnessInstallDir(adapter: HarnessAdapter, cacheDir: strin
   });
 }
 
-/** Bytes that an installation takes on the disk. */
+/** Size of an installation's files in bytes. */
 export async function installedBytes(path: string): Promise<number> {
   let bytes = 0;
   for (const entry of await readdir(path, { recursive: true, withFileTypes: true })) {
@@ -84,37 +95,44 @@ export async function installedBytes(path: string): Promise<number> {
   return bytes;
 }
 
-/** null: the harness needs no installation. Throws `unknown_harness`. */
+/** The harness's installation and lock; `null` when it needs no installation. Throws `unknown_harness`. */
 function lockedHarness(name: string): LockedHarness | null {
   const install = harnessInstalls().get(name) ?? findHarness(name).install;
-  return install === null ? null : { name, install, lockDir: lockFolder(name) };
+  return install === null ? null : { name, install, lockDir: join(packageRoot(), 'harness-locks', name) };
 }
 
 async function installPath({ name, install, lockDir }: LockedHarness, cacheDir: string): Promise<string> {
   return join(cacheDir, name, await installationName(install, lockDir));
 }
 
-/** Makes an installation beside its place and moves it there when it has been seen to start. */
-async function putInPlace({ name, install, lockDir }: LockedHarness, target: string): Promise<void> {
+/** `<version>-<digest of the lock>`, so that another lock is another installation. */
+async function installationName(install: HarnessInstall, lockDir: string): Promise<string> {
+  const lock = await readFile(join(lockDir, LOCK_FILES[install.source][0]));
+  const digest = createHash('sha256').update(lock).digest('hex').slice(0, DIGEST_CHARS);
+  return `${install.version}-${digest}`;
+}
+
+/** Builds an installation in a temporary directory next to the target, and moves it to the target once the program has started. */
+async function buildInstallation({ name, install, lockDir }: LockedHarness, target: string): Promise<void> {
   const parent = join(target, '..');
   await mkdir(parent, { recursive: true });
   await removeAbandoned(parent);
   const temp = await mkdtemp(join(parent, `${TEMP_PREFIX}${process.pid}-`));
   try {
-    await copyLock(install, lockDir, temp);
+    for (const file of LOCK_FILES[install.source]) await copyFile(join(lockDir, file), join(temp, file));
     if (install.source === 'pip') await installWithPip(name, temp, target);
     else await installWithNpm(name, temp);
     if (install.nodeVersion !== null) await linkNode(name, temp, install.nodeVersion);
-    await proveStarts(name, install, temp);
+    await checkStart(name, install, temp);
     await makeReadable(temp);
-    await moveTo(target, temp, install);
+    await moveToTarget(target, temp, install);
   } finally {
     await rm(temp, { recursive: true, force: true });
   }
 }
 
-/** Renaming fails when something is there: what another process has just finished stays, what has broken since goes. */
-async function moveTo(target: string, temp: string, install: HarnessInstall): Promise<void> {
+/** Renaming fails when the target exists: a complete installation, made by another process, is kept; a broken one is replaced. */
+async function moveToTarget(target: string, temp: string, install: HarnessInstall): Promise<void> {
   try {
     await rename(temp, target);
   } catch {
@@ -124,7 +142,10 @@ async function moveTo(target: string, temp: string, install: HarnessInstall): Pr
   }
 }
 
-/** An installation is moved into its place whole. One of pip's ends with the system's Python that it was made for. */
+/**
+ * Whether an installation is complete. It is moved to its path as a whole, so it is complete when it exists. One made by pip also
+ * needs the system's Python for which it was made.
+ */
 async function isComplete(install: HarnessInstall, path: string): Promise<boolean> {
   const part = install.source === 'pip' ? pythonPath(path) : path;
   return stat(part).then(
@@ -133,7 +154,7 @@ async function isComplete(install: HarnessInstall, path: string): Promise<boolea
   );
 }
 
-/** Half-done installations of processes that are gone. */
+/** Removes the temporary directories of processes that no longer run. */
 async function removeAbandoned(parent: string): Promise<void> {
   for (const entry of await readdir(parent)) {
     const pid = Number(new RegExp(`^\\${TEMP_PREFIX}(\\d+)-`).exec(entry)?.[1]);

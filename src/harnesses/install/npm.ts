@@ -4,8 +4,8 @@ import { FloeError } from '../../core/errors.ts';
 import { runTool } from './run-tool.ts';
 
 /**
- * What is in the lock and nothing else. The harness brings its own Node or is a native program, so the version of the
- * Node that runs npm does not matter. A package's script could fetch and run anything.
+ * Installs exactly the packages in the lock. Scripts are disabled because a package's script could download and run anything. The
+ * engine check is off because the harness does not run on the Node that runs npm: it is native or includes its own Node.
  */
 const NPM_CI = [
   'npm',
@@ -16,7 +16,7 @@ const NPM_CI = [
   '--no-audit',
   '--no-fund',
   '--no-update-notifier',
-  // An npm that runs floe may have been told to be silent; why an installation failed is wanted all the same.
+  // Overrides a log level inherited from an npm that runs floe, so that the reason of a failure is printed.
   '--loglevel=error',
 ];
 
@@ -26,11 +26,11 @@ export async function installWithNpm(name: string, dir: string): Promise<void> {
   if (failure === null) return;
   const message = failure.missing
     ? 'npm is not installed; it comes with Node from https://nodejs.org'
-    : `npm could not install ${name}: ${failure.why}`;
+    : `npm could not install ${name}: ${failure.reason}`;
   throw new FloeError('setup_failed', message, { harness: name }, failure.cause);
 }
 
-/** Puts `node` into the installation's root, whatever the platform's package is called. Rejects with `setup_failed`. */
+/** Links `node` in the installation's root to the Node of the platform's package. Rejects with `setup_failed` when none runs. */
 export async function linkNode(name: string, dir: string, nodeVersion: string): Promise<void> {
   const platform = `${process.platform}-${process.arch}`;
   for (const candidate of [`node-${platform}`, `node-bin-${platform}`]) {

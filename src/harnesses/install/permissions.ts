@@ -4,12 +4,12 @@ import { join } from 'node:path';
 const READ = 0o444;
 const EXECUTE = 0o111;
 const OWNER_EXECUTES = 0o100;
-const OTHERS_WRITE = 0o022;
+const GROUP_AND_OTHERS_WRITE = 0o022;
 const PERMISSIONS = 0o777;
 
 /**
- * Lets every user read a directory and all below it, and run what its owner may run, whatever the umask of the installing
- * user is: sandboxes run as other users, and there is nothing secret in an installation.
+ * Lets every user read a directory and everything in it, and run the files that their owner may run, independent of the installing
+ * user's umask. Sandboxes run as other users, and an installation contains no secrets.
  */
 export async function makeReadable(dir: string): Promise<void> {
   await allow(dir);
@@ -23,6 +23,6 @@ export async function makeReadable(dir: string): Promise<void> {
 async function allow(path: string): Promise<void> {
   const mode = (await lstat(path)).mode & PERMISSIONS;
   const execute = (mode & OWNER_EXECUTES) === 0 ? 0 : EXECUTE;
-  const wanted = (mode | READ | execute) & ~OTHERS_WRITE;
-  if (wanted !== mode) await chmod(path, wanted);
+  const newMode = (mode | READ | execute) & ~GROUP_AND_OTHERS_WRITE;
+  if (newMode !== mode) await chmod(path, newMode);
 }

@@ -1,43 +1,48 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
+import { MIB } from '../../core/bytes.ts';
 
 const run = promisify(execFile);
 
-/** npm and pip report every package that they warn about. */
-const OUTPUT_BYTES = 16 * 1024 * 1024;
-/** Enough of the error output to see what went wrong. */
+/** Most output of a tool. npm and pip print a warning for each of many packages. */
+const MAX_OUTPUT_BYTES = 16 * MIB;
+/** Characters at the end of the error output that a failure includes. */
 const STDERR_CHARS = 1_000;
 
 export type ToolOptions = {
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
-  /** The tool is ended when it takes longer. */
+  /** Time after which the tool is killed; no limit when left out. */
   readonly timeoutMs?: number;
 };
 
 export type ToolFailure = {
-  /** The program is not there at all. */
+  /** Whether the program does not exist. */
   readonly missing: boolean;
-  /** The end of its error output. */
-  readonly why: string;
+  /** The end of its error output, or the error's message. */
+  readonly reason: string;
   readonly cause: unknown;
 };
 
-/** Runs a program with nothing on its stdin; null when it ended well. */
+/** Runs a program with an empty stdin. Returns `null` when it exited with 0. */
 export async function runTool(
   [program = '', ...args]: readonly string[],
   options: ToolOptions,
 ): Promise<ToolFailure | null> {
   const { cwd, env, timeoutMs } = options;
   try {
-    const running = run(program, args, { cwd, env, maxBuffer: OUTPUT_BYTES, timeout: timeoutMs ?? 0 });
+    const running = run(program, args, { cwd, env, maxBuffer: MAX_OUTPUT_BYTES, timeout: timeoutMs ?? 0 });
     running.child.stdin?.end();
     await running;
     return null;
   } catch (cause) {
     const { code, killed, stderr } = cause as { code?: unknown; killed?: boolean; stderr?: string };
-    const said = (stderr ?? '').trim().slice(-STDERR_CHARS);
-    const late = killed === true ? `it was ended after ${timeoutMs} ms; ` : '';
-    return { missing: code === 'ENOENT', why: `${late}${said === '' ? String(cause) : said}`, cause };
+    const errorOutput = (stderr ?? '').trim().slice(-STDERR_CHARS);
+    const timeout = killed === true ? `it was killed after ${timeoutMs} ms; ` : '';
+    return {
+      missing: code === 'ENOENT',
+      reason: `${timeout}${errorOutput === '' ? String(cause) : errorOutput}`,
+      cause,
+    };
   }
 }

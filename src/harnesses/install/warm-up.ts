@@ -8,13 +8,13 @@ import { commandOf, programPath } from './catalog.ts';
 import { makeReadable } from './permissions.ts';
 import { runTool, type ToolFailure } from './run-tool.ts';
 
-/** A program that only tells its version takes a second or two; a busy machine many times that. */
-const WARM_UP_MS = 120_000;
-/** Where a cache is filled; it gets its name when it is complete. */
-const FILLING_PREFIX = '.compile-cache-';
+/** Timeout of one run. Printing a version takes a second or two, and many times that on a busy machine. */
+const WARM_UP_TIMEOUT_MS = 120_000;
+/** Prefix of the directory in which a cache is built. It is renamed when the cache is complete. */
+const TEMP_CACHE_PREFIX = '.compile-cache-';
 
-/** Runs the program once, away from the user's own settings. Rejects with `setup_failed` when it does not start. */
-export async function proveStarts(name: string, install: HarnessInstall, dir: string): Promise<void> {
+/** Runs the program once, without the user's settings. Rejects with `setup_failed` when it does not start. */
+export async function checkStart(name: string, install: HarnessInstall, dir: string): Promise<void> {
   const program = programPath(install, dir);
   if (!(await exists(program))) {
     const platform = `${process.platform}-${process.arch}`;
@@ -25,35 +25,35 @@ export async function proveStarts(name: string, install: HarnessInstall, dir: st
   }
   const failure = await runOnce(install, dir, install.warmUp, {});
   if (failure === null) return;
-  throw notStarting(name, dir, failure);
+  throw startFailure(name, dir, failure);
 }
 
 /**
- * Fills Node's compile cache of an installation in its final place, by one run of the program. Done once; a harness
- * without Node has none. Rejects with `setup_failed` when the program does not start.
+ * Fills Node's compile cache by running the program once, after the installation was moved to its final path. Does nothing when
+ * the cache exists, or for a harness without Node. Rejects with `setup_failed` when the program does not start.
  */
 export async function fillCompileCache(name: string, install: HarnessInstall, dir: string): Promise<void> {
   const cache = compileCacheDir(dir);
   if (install.nodeVersion === null || (await exists(cache))) return;
-  const filling = await mkdtemp(join(dir, FILLING_PREFIX));
+  const filling = await mkdtemp(join(dir, TEMP_CACHE_PREFIX));
   try {
     const env = { NODE_COMPILE_CACHE: filling };
     const failure = await runOnce(install, dir, install.warmUp, env);
-    if (failure !== null) throw notStarting(name, dir, failure);
+    if (failure !== null) throw startFailure(name, dir, failure);
     if (install.cacheRun !== undefined) await runOnce(install, dir, install.cacheRun, env);
-    // Node keeps its cache to its own user.
+    // Node makes its cache readable only to the user that writes it.
     await makeReadable(filling);
     await shareWithSandboxes(filling);
     await rename(filling, cache);
   } catch (error) {
-    // Renaming fails when another process has just done the same.
+    // Renaming fails when another process has just created the cache; that cache is used.
     if (!(await exists(cache))) throw error;
   } finally {
     await rm(filling, { recursive: true, force: true });
   }
 }
 
-/** One run with nothing of the user's: a home of its own, no settings, no keys. */
+/** Runs the program once with an empty home directory, so without the user's settings and keys. */
 async function runOnce(
   install: HarnessInstall,
   dir: string,
@@ -65,19 +65,19 @@ async function runOnce(
     return await runTool([...commandOf(install, dir), ...args], {
       cwd: home,
       env: { PATH: process.env.PATH, HOME: home, TMPDIR: home, ...install.warmUpEnv, ...env },
-      timeoutMs: WARM_UP_MS,
+      timeoutMs: WARM_UP_TIMEOUT_MS,
     });
   } finally {
     await rm(home, { recursive: true, force: true });
   }
 }
 
-function notStarting(name: string, dir: string, failure: ToolFailure): FloeError {
-  const message = `${name} was installed in ${dir} but does not start: ${failure.why}`;
+function startFailure(name: string, dir: string, failure: ToolFailure): FloeError {
+  const message = `${name} was installed in ${dir} but does not start: ${failure.reason}`;
   return new FloeError('setup_failed', message, { harness: name }, failure.cause);
 }
 
-/** Node keeps a cache per user id, named by it at the end: `v22.23.3-x64-9ac5647c-0`. */
+/** Node appends the user id to the name of a cache, as in `v22.23.3-x64-9ac5647c-0`. The links give the sandbox user the same cache. */
 async function shareWithSandboxes(cache: string): Promise<void> {
   for (const name of await readdir(cache)) {
     const shared = name.replace(/-\d+$/, `-${SANDBOX_UID}`);
