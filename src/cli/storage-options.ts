@@ -1,12 +1,12 @@
 import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
-import type { StorePlace } from '../store/index.ts';
+import type { StoreLocation } from '../store/index.ts';
 
 export type StorageOptions = { database?: string; databaseFile?: string; blobs?: string };
 
 /** Where a server keeps its rows and blobs when that is not its own directory. */
-export type Storage = Pick<StorePlace, 'database' | 'blobs'>;
+export type Storage = Pick<StoreLocation, 'database' | 'blobs'>;
 
 export const EMBEDDED: Storage = { database: null, blobs: null };
 

@@ -1,6 +1,6 @@
 export type { BlobStore } from './blobs/blob-store.ts';
 export { DirectoryBlobStore } from './blobs/directory.ts';
-export { type OpenStore, openStore, type StorePlace } from './open.ts';
+export { type OpenStore, openStore, type StoreLocation } from './open.ts';
 export type {
   BlobRef,
   CallbackRow,

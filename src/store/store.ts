@@ -18,26 +18,28 @@ import type {
 } from './rows.ts';
 
 /**
- * Durable rows. The rules of the control plane live in `rollout/`; a store only keeps rows and makes transactions atomic,
- * isolated and durable. Several servers may use one store at a time where it allows that.
+ * Durable rows in tables. A store makes transactions atomic, isolated and durable; the rules of the control plane are in `rollout/`.
+ * Several servers may share one store in PostgreSQL.
  */
 export interface Store {
   /**
-   * Runs `work` in one transaction and resolves after it is on disk. When `work` throws, nothing of it stays and the
-   * error is passed on. When the store itself fails: `store_unavailable`, nothing stays, and repeating may help.
-   * `work` must await nothing but the tables it is given. It may be called again when another server got in its way, so
-   * it must change nothing but the tables. What does not depend on each other may be asked for side by side, when all of it is
-   * waited for even after a failure (`settleAll`); it takes place in the order of asking. Rows that it decides by are read with `lock`; tasks are locked before
-   * their sessions, and both by id, so that no two transactions wait for each other.
+   * Runs `work` in one transaction, and resolves after the commit is on disk. When `work` throws, nothing is changed and the error is
+   * passed on. When the store itself fails, this throws `store_unavailable`, nothing is changed, and a retry may succeed.
+   *
+   * `work` must await nothing but calls of the given tables, and must change nothing but them, because it is run repeatedly when
+   * another server's transaction conflicts. Independent calls may be made concurrently if all of them are awaited even after a failure
+   * (`settleAll`); they take effect in the order in which they were made. Rows on which a decision depends are read with a `lock`
+   * method. Nodes are locked before tasks, tasks before their sessions, and rows of one table by id, so that no two transactions wait
+   * for each other.
    */
   transaction<T>(work: (tables: StoreTables) => Promise<T>): Promise<T>;
-  /** Runs `work`, which only reads, on one consistent state. */
+  /** Runs `work`, which only reads, on one consistent snapshot. */
   read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T>;
-  /** Tells the other servers on this store, soon and at best once. What is lost they find by looking again. */
+  /** Sends a message to the other servers on this store. Delivery is best effort; servers also poll for the changes it reports. */
   announce(message: string): void;
-  /** Calls `listener` with what other servers announce; returns the end of that. */
+  /** Calls `listener` with the messages of other servers. Returns a function that stops it. */
   listen(listener: (message: string) => void): () => void;
-  /** Waits for running transactions. Later ones are refused with `not_ready`. */
+  /** Waits for the running transactions. Later ones are refused with `not_ready`. */
   close(): Promise<void>;
 }
 
@@ -54,42 +56,45 @@ export interface StoreTables {
 }
 
 export interface TaskTable {
-  /** Until the transaction ends, nobody else adds a task of this id or idempotency key. To be asked before either is looked for. */
+  /** Prevents other transactions from adding a task with this id or idempotency key until this one ends. Called before either is read. */
   reserve(taskId: string | null, idempotencyKey: string | null): Promise<void>;
-  /** Throws `conflict` when the id or the idempotency key is taken. */
+  /** Throws `conflict` when the id or the idempotency key is already in use. */
   insert(row: TaskRow): Promise<void>;
   get(taskId: string): Promise<TaskRow | undefined>;
-  /** As `get`; nobody else changes the row until the transaction ends. */
+  /** Like `get`, and locks the row until the transaction ends. */
   lock(taskId: string): Promise<TaskRow | undefined>;
   getMany(taskIds: readonly string[]): Promise<TaskRow[]>;
   findByKey(idempotencyKey: string): Promise<TaskRow | undefined>;
   /** Newest first. */
   list(filter: { status: TaskState | null; limit: number }): Promise<TaskRow[]>;
   update(taskId: string, patch: TaskPatch): Promise<void>;
-  /** Adds to the counters and returns the row as it is then. */
+  /** Raises the counters, and returns the changed row. */
   addEnded(taskId: string, added: EndedCounts): Promise<TaskRow>;
-  /** Tasks still running whose deadline has passed. */
+  /** Running tasks whose deadline has passed. */
   overdue(nowMs: number, limit: number): Promise<TaskRow[]>;
-  /** Cancelled tasks with sessions that have not ended. */
+  /** Cancelled tasks with open sessions. */
   unfinishedCancelled(limit: number): Promise<TaskRow[]>;
   countByStatus(): Promise<ReadonlyMap<TaskState, number>>;
-  /** Removes up to `limit` tasks that ended before `endedBeforeMs` and whose results are collected, with all that belongs to them. */
+  /**
+   * Removes up to `limit` tasks that ended before `endedBeforeMs` and whose results are collected, with all their rows. Returns how many
+   * it removed.
+   */
   removeEnded(endedBeforeMs: number, limit: number): Promise<number>;
 }
 
-/** The order within a trainer and priority. `longest_first`: by `expected_ms`, then first in, first out. */
+/** The order of sessions with the same trainer and priority. `longest_first` orders by `expected_ms`, then first in, first out. */
 export type QueueOrder = 'fifo' | 'longest_first';
 
 /**
- * `overdue`: of the sessions at the front of the line, by priority and then first in, first out, those of the front's
- * priority that have waited for more than `OVERDUE_FACTOR` times as long as they are expected to run.
+ * The order of one claim. `overdue` claims, of the first `OVERDUE_CANDIDATES` sessions in first-in-first-out order, those of the highest
+ * priority that have waited for more than `OVERDUE_FACTOR` times their expected duration.
  */
 export type ClaimOrder = QueueOrder | 'overdue';
 
-/** After this many times its own duration, waiting has cost a session more than going first costs the longer ones. */
+/** When a session has waited this many times its own duration, running it first delays the longer sessions less than it was delayed. */
 export const OVERDUE_FACTOR = 4;
-/** So many at the front of the line are looked at: enough for the claim of a large node, and cheap with a long queue. */
-export const OVERDUE_LOOK = 64;
+/** How many sessions at the front of the queue are checked: enough for the claim of a large node, and cheap with a long queue. */
+export const OVERDUE_CANDIDATES = 64;
 
 export type ClaimRequest = {
   readonly limit: number;
@@ -101,7 +106,7 @@ export type ClaimRequest = {
   readonly updatedAt: string;
 };
 
-/** What the sessions of one insert have in common. */
+/** The fields that the sessions of one insert have in common. */
 export type NewSessions = Pick<
   SessionRow,
   | 'task_id'
@@ -115,88 +120,90 @@ export type NewSessions = Pick<
 >;
 
 export interface SessionTable {
-  /** Adds queued sessions in the order given. */
+  /** Adds queued sessions in the given order. */
   insert(shared: NewSessions, sessions: readonly NewSession[]): Promise<void>;
   get(sessionId: string): Promise<SessionRow | undefined>;
-  /** As `get`; nobody else changes the row until the transaction ends. */
+  /** Like `get`, and locks the row until the transaction ends. */
   lock(sessionId: string): Promise<SessionRow | undefined>;
   getMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
-  /** As `getMany`, by id, and nobody else changes the rows until the transaction ends. */
+  /** Like `getMany`, ordered by id, and locks the rows until the transaction ends. */
   lockMany(sessionIds: readonly string[]): Promise<SessionRow[]>;
-  /** By sample index; with `page`, at most `limit` of those after an index. */
+  /** The sessions of a task, ordered by sample index; with `page`, at most `limit` sessions after an index. */
   ofTask(taskId: string, page?: Page): Promise<SessionRow[]>;
   /**
-   * Locks up to `limit` sessions of a task that have not ended, leased ones first. Those that another transaction holds are left
-   * out: whoever asks may hold the lock on result cursors, for which that one may wait.
+   * Locks up to `limit` open sessions of a task, leased ones first. Sessions that another transaction has locked are skipped: that
+   * transaction may be waiting for the lock on result cursors, which the caller may hold.
    */
   lockOpen(taskId: string, limit: number): Promise<SessionRow[]>;
   idsOfTask(taskId: string): Promise<string[]>;
-  /** How many of a task's sessions ended without use, by reason. */
+  /** The number of a task's unusable sessions for each reason. */
   unusable(taskId: string): Promise<ReadonlyMap<UnusableReason, number>>;
   /**
-   * Moves queued sessions of one trainer that are due, and that do not avoid the node, to LEASED: higher priority first, then in the
-   * order asked for. Sessions that another claim is taking at this moment are left to it.
+   * Leases queued sessions of one trainer to a node, and returns them: higher priority first, then in the requested order. Sessions
+   * that are not due, that avoid the node, or that a concurrent claim has locked are skipped.
    */
   claim(request: ClaimRequest): Promise<SessionRow[]>;
   update(sessionId: string, patch: SessionPatch): Promise<void>;
   renew(sessionIds: readonly string[], leaseExpiresMs: number): Promise<void>;
   /**
-   * Of the sessions that a node reports, the ids of those that are not stored as it says: not its own in that epoch, further or
-   * less far, or with a lease that ends before `freshUntilMs`.
+   * The ids of the reported sessions whose stored row differs from the report: another node or epoch, another progress, or a lease
+   * that expires before `freshUntilMs`.
    */
   differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]>;
-  /** Writes how far sessions are. */
+  /** Stores the reported status, turns and tokens of sessions. */
   recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void>;
-  /** Locks sessions whose lease ran out; those that another server is dealing with are left to it. */
+  /** Locks sessions whose lease has expired, and skips those that another transaction has locked. */
   lockExpired(nowMs: number, limit: number): Promise<SessionRow[]>;
-  /** Locks the sessions that a node holds. */
+  /** Locks the sessions that are leased to a node. */
   lockHeldBy(nodeId: string): Promise<SessionRow[]>;
-  /** Cancelled sessions that their node may still be running. */
+  /** The cancelled sessions of a node that has not been notified yet. */
   cancelPending(nodeId: string): Promise<SessionRow[]>;
+  /** The number of leased sessions of each node. */
   leasedByNode(): Promise<ReadonlyMap<string, number>>;
-  /** How many sessions a node holds. */
+  /** The number of sessions that are leased to a node. */
   countHeldBy(nodeId: string): Promise<number>;
   countByStatus(): Promise<ReadonlyMap<SessionStatus, number>>;
-  /** Trainers with anything queued, leased or uncollected. */
+  /** The load of every trainer that has queued or leased sessions or uncollected results. */
   loads(): Promise<TrainerLoad[]>;
-  /** Trainers with a session that is queued and due. */
+  /** The trainers that have a queued session which is due. */
   waitingTrainers(nowMs: number): Promise<string[]>;
 }
 
+/** At most `limit` rows whose index or cursor is greater than `after`. */
 export type Page = { readonly after: number; readonly limit: number };
 
 export interface ResultTable {
-  /** Assigns the next cursor. Cursors only grow, and a reader that has seen one has seen all before it. */
+  /** Adds a result, and returns its cursor. Cursors become visible in ascending order, so a reader never misses a smaller one. */
   append(session: Pick<SessionRow, 'session_id' | 'task_id' | 'trainer'>, blobs: ResultBlobs): Promise<number>;
-  /** Results after a cursor, oldest first; of one trainer, or of all. */
+  /** The results after a cursor, oldest first; of all trainers when `trainer` is `null`. */
   page(after: number, limit: number, trainer: string | null): Promise<ResultWithSummary[]>;
-  /** By cursor; with `page`, at most `limit` of those after a cursor. */
+  /** The results of a task, ordered by cursor; with `page`, at most `limit` results after a cursor. */
   ofTask(taskId: string, page?: Page): Promise<ResultWithSummary[]>;
   ofSession(sessionId: string): Promise<ResultWithSummary | undefined>;
-  /** 0 when there are none. */
+  /** The greatest cursor of a stored result; 0 when there are none. */
   newestCursor(): Promise<number>;
-  /** The last cursor that was ever given out, or a later one, whether its result is still kept or not; 0: none was. */
+  /** The greatest cursor that was ever assigned, or a greater number, even if its result was removed; 0 when there was none. */
   lastCursor(): Promise<number>;
   delivery(sessionId: string, epoch: number): Promise<DeliveryRow | undefined>;
-  /** The first of an epoch is kept, unless it was the partial remains of an attempt that turned out to be alive. */
+  /** Adds the delivery of an epoch. Throws when there is one already, except that a partial result is replaced. */
   addDelivery(row: DeliveryRow): Promise<void>;
-  /** By epoch. */
+  /** Ordered by epoch. */
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]>;
-  /** The trainer has the results up to a cursor; `trainer` null: those of all trainers. */
+  /** Marks the results up to a cursor as collected; those of all trainers when `trainer` is `null`. */
   collect(trainer: string | null, upToCursor: number): Promise<void>;
   collectTask(taskId: string): Promise<void>;
   consumer(name: string): Promise<ConsumerRow | undefined>;
-  /** Adds the reader, or moves it on, and returns it as it is then: its cursor never goes back, and its trainer stays. */
+  /** Adds a consumer or advances its cursor, and returns the stored row. The cursor never decreases, and the trainer never changes. */
   putConsumer(row: ConsumerRow): Promise<ConsumerRow>;
-  /** Of these blobs, those that a result or delivery still names. */
+  /** The given blobs to which a result or a delivery refers. */
   referenced(refs: readonly string[]): Promise<ReadonlySet<string>>;
 }
 
 export interface NodeTable {
-  /** Adds the node, or replaces its registration and lets it take work again. */
+  /** Adds the node, or replaces its row. */
   put(row: NodeRow): Promise<void>;
   get(nodeId: string): Promise<NodeRow | undefined>;
-  /** As `get`; nobody else changes the row until the transaction ends. Nodes are locked before tasks. */
+  /** Like `get`, and locks the row until the transaction ends. */
   lock(nodeId: string): Promise<NodeRow | undefined>;
   list(): Promise<NodeRow[]>;
   update(nodeId: string, patch: Partial<Omit<NodeRow, 'node_id'>>): Promise<void>;
@@ -205,14 +212,14 @@ export interface NodeTable {
 
 export interface CallbackTable {
   insert(row: CallbackRow): Promise<void>;
-  /** Callbacks that are due; no other server gets them before `untilMs`. */
+  /** Returns callbacks that are due, and reserves them: no server gets them before `untilMs`. */
   claimDue(nowMs: number, limit: number, untilMs: number): Promise<CallbackRow[]>;
   get(taskId: string): Promise<CallbackRow | undefined>;
   update(taskId: string, patch: Partial<Omit<CallbackRow, 'task_id'>>): Promise<void>;
   countUndelivered(): Promise<number>;
 }
 
-/** Task ids that were cancelled before they were submitted. */
+/** The task ids that were cancelled before they were submitted. */
 export interface TombstoneTable {
   put(taskId: string, expiresMs: number): Promise<void>;
   has(taskId: string, nowMs: number): Promise<boolean>;
@@ -220,29 +227,29 @@ export interface TombstoneTable {
 }
 
 export interface EngineTable {
-  /** By id. */
+  /** Ordered by id. */
   list(): Promise<EngineRow[]>;
   put(row: EngineRow): Promise<void>;
   remove(engineId: string): Promise<void>;
   state(): Promise<EngineStateRow>;
-  /** As `state`; nobody else changes engines until the transaction ends. Every change of them asks for it first. */
+  /** Like `state`, and locks all engines until the transaction ends. Every change of engines begins with this. */
   lock(): Promise<EngineStateRow>;
-  /** Changes what is named, raises the revision by one, and returns the row as it is then. */
+  /** Applies `patch`, raises the revision by one, and returns the changed row. */
   advance(patch: Partial<Omit<EngineStateRow, 'revision'>>): Promise<EngineStateRow>;
 }
 
 export interface ServiceTimeTable {
-  /** What is stored. */
+  /** The stored service time in milliseconds. */
   get(): Promise<number>;
-  /** Keeps the larger of what is stored and `nowMs`, and returns it. */
+  /** Stores `nowMs` unless the stored time is greater, and returns the greater one. */
   advance(nowMs: number): Promise<number>;
 }
 
 export interface DurationTable {
-  /** Of the keys that are known. */
+  /** The mean durations in milliseconds of those keys that are known. */
   means(keys: readonly string[]): Promise<ReadonlyMap<string, number>>;
-  /** Over all keys; null: none is known. */
+  /** The mean over all keys in milliseconds; `null` when no duration is known. */
   overallMean(): Promise<number | null>;
-  /** Takes one more duration into the running mean. */
+  /** Adds one duration to the running mean of a key. */
   observe(key: string, ms: number): Promise<void>;
 }

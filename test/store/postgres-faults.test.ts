@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { chown, mkdir, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, it } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import { PostgresStore } from '../../src/store/postgres/store.ts';
@@ -44,18 +44,55 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
   });
   afterEach(() => store.close());
 
-  test('servers that start together migrate once, and a newer database is refused', async () => {
-    const fresh = await cluster().createDatabase();
-    const stores = await Promise.all(Array.from({ length: 6 }, () => open(fresh)));
+  it('creates the tables once when several servers start concurrently', async () => {
+    const empty = await cluster().createDatabase();
+    const stores = await Promise.all(Array.from({ length: 6 }, () => open(empty)));
     await Promise.all(stores.map((one, i) => insert(one, `t${i}`)));
     for (const one of stores)
       expect(await one.read(({ tasks }) => tasks.countByStatus())).toEqual(new Map([['running', 6]]));
     await Promise.all(stores.map((one) => one.close()));
-    await cluster().query('update floe_schema set version = 999', fresh);
-    await expect(open(fresh)).rejects.toMatchObject({ code: 'setup_failed', message: expect.stringContaining('999') });
   });
 
-  test('what cannot be a database, or cannot be reached, says so without the password', async () => {
+  it('refuses a database that a newer floe has written', async () => {
+    const newer = await cluster().createDatabase();
+    await (await open(newer)).close();
+    await cluster().query('update floe_schema set version = 999', newer);
+    await expect(open(newer)).rejects.toMatchObject({
+      code: 'setup_failed',
+      message: expect.stringContaining('has format 999, and this floe needs format 6; a newer floe has written it'),
+    });
+  });
+
+  it('refuses a database in a format that was never released, and does not change it', async () => {
+    const old = await cluster().createDatabase();
+    const statements = [
+      'create table floe_schema (version integer not null)',
+      'insert into floe_schema values (1)',
+      'create table tasks (task_id text primary key, digest text not null)',
+      "insert into tasks values ('old', 'd')",
+    ];
+    for (const statement of statements) await cluster().query(statement, old);
+    const dump = async () => [
+      await cluster().query(
+        "select table_name, column_name, data_type from information_schema.columns where table_schema = 'public' order by 1, 2",
+        old,
+      ),
+      await cluster().query('select * from floe_schema', old),
+      await cluster().query('select * from tasks', old),
+    ];
+    const before = await dump();
+    const { host, pathname } = new URL(old);
+    await expect(open(old)).rejects.toMatchObject({
+      code: 'setup_failed',
+      message:
+        `the database ${host}${pathname} has format 1, and this floe needs format 6; format 1 was never released ` +
+        'and cannot be converted: drop or rename the database, or start with an empty one',
+      details: { format: 1, expected_format: 6 },
+    });
+    expect(await dump()).toEqual(before);
+  });
+
+  it('what cannot be a database, or cannot be reached, says so without the password', async () => {
     const { username, password, port } = new URL(url);
     const failures = [
       [`postgres://${username}:${password}@127.0.0.1:${port}/nothing-there`, 'setup_failed'],
@@ -73,7 +110,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     }
   });
 
-  test('nothing that was acknowledged is lost when the server is killed under load, and work goes on', {
+  it('nothing that was acknowledged is lost when the server is killed under load, and work goes on', {
     timeout: RECOVERY_MS,
   }, async () => {
     const acknowledged: string[] = [];
@@ -109,7 +146,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     expect(acknowledged.filter((id) => !ids.has(id))).toEqual([]);
   });
 
-  test('a transaction that the server broke off left nothing, and can be repeated at once', async () => {
+  it('a transaction that the server broke off left nothing, and can be repeated at once', async () => {
     const broken = store.transaction(async (tables) => {
       await tables.tasks.insert(taskRow('t'));
       await cluster().query(
@@ -123,7 +160,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     expect(await store.read(({ tasks }) => tasks.countByStatus())).toEqual(new Map([['running', 1]]));
   });
 
-  test('a database that turned read-only refuses until it is writable again', async () => {
+  it('a database that turned read-only refuses until it is writable again', async () => {
     const name = new URL(url).pathname.slice(1);
     const setReadOnly = (value: 'on' | 'off') =>
       cluster().query(`alter database ${name} set default_transaction_read_only = ${value}`);
@@ -138,7 +175,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await untilDone(() => insert(store, 't1'));
   });
 
-  test('a full disk is a store_unavailable, and there is no need to start anew when there is room', async (context) => {
+  it('a full disk is a store_unavailable, and there is no need to start anew when there is room', async (context) => {
     const disk = await smallDisk(16_000_000);
     if (disk === null) return context.skip(NO_SMALL_DISK);
     try {
@@ -170,7 +207,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     }
   });
 
-  test('a server that hangs is given up, and used again when it answers', async () => {
+  it('a server that hangs is given up, and used again when it answers', async () => {
     // A twentieth of the time that an answer is waited for otherwise.
     const hasty = { ...systemClock, schedule: (ms: number, call: () => void) => systemClock.schedule(ms / 20, call) };
     const impatient = await PostgresStore.open(url, { clock: hasty });
@@ -185,7 +222,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await impatient.close();
   });
 
-  test('a server of ours that stands still in a transaction loses its locks and its transaction', async () => {
+  it('a server of ours that stands still in a transaction loses its locks and its transaction', async () => {
     await insert(store, 't');
     const other = await open(url);
     let locked: () => void = () => {};
@@ -209,7 +246,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await other.close();
   });
 
-  test('work that goes on after a failed statement is not taken for done', async () => {
+  it('work that goes on after a failed statement is not taken for done', async () => {
     const sloppy = store.transaction(async ({ results, tasks }) => {
       const session = { session_id: 's', task_id: 'a', trainer: 'x' };
       const blobs = { trajectory: null, completions: null, artifacts: null };
@@ -221,7 +258,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     expect(await store.read(({ results }) => results.newestCursor())).toBe(0);
   });
 
-  test('a value that PostgreSQL cannot hold is the fault of who sent it', async () => {
+  it('a value that PostgreSQL cannot hold is the fault of who sent it', async () => {
     const nul = store.transaction(({ tasks }) => tasks.insert(taskRow('t', { idempotency_key: 'a\u0000b' })));
     await expect(nul).rejects.toMatchObject({ code: 'schema_violation' });
     const large = store.transaction(({ results }) => results.delivery('s', 2 ** 31));
@@ -252,7 +289,7 @@ describeIf(postgresMissing(), 'announcements', () => {
     };
   }
 
-  test('reach the others, whole and in order, and not oneself', async () => {
+  it('reach the others, whole and in order, and not oneself', async () => {
     const url = await cluster().createDatabase();
     const [first, second, third] = await Promise.all([open(url), open(url), open(url)]);
     const [atFirst, atSecond, atThird] = [ear(first), ear(second), ear(third)];
@@ -273,7 +310,7 @@ describeIf(postgresMissing(), 'announcements', () => {
     await Promise.all([first, second, third].map((store) => store.close()));
   });
 
-  test('are heard again after the server was away, and end with the listener', async () => {
+  it('are heard again after the server was away, and end with the listener', async () => {
     const url = await cluster().createDatabase();
     const [first, second] = await Promise.all([open(url), open(url)]);
     await cluster().restart({ kill: true });

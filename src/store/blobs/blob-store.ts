@@ -1,19 +1,19 @@
 import type { BlobRef } from '../rows.ts';
 
-/** Immutable bytes, addressed by their content. */
+/** Immutable bytes, addressed by the SHA-256 of their content. */
 export interface BlobStore {
   /**
-   * Resolves once the bytes are durable. Storing the same bytes again is cheap, and makes them as young as new ones. Throws
+   * Resolves once the bytes are durable. Storing bytes that are already stored is cheap, and renews their age. Throws
    * `store_unavailable`.
    */
   put(bytes: Buffer): Promise<BlobRef>;
-  /** Throws `store_unavailable` when the bytes are missing or are no longer what was stored. */
+  /** Throws `store_unavailable` when the blob is missing or its bytes have changed. */
   get(ref: string): Promise<Buffer>;
-  /** Names of blobs stored before `beforeMs` (Unix time by the store's own clock); for cleaning up. */
+  /** The names of blobs stored before `beforeMs` (Unix time according to the store's clock). Used to remove old blobs. */
   olderThan(beforeMs: number): AsyncIterable<string>;
   /**
-   * Removes what was stored before `beforeMs`, as in {@link olderThan}; what has been stored again since stays. Removing what
-   * is not there is no error. Throws `store_unavailable`.
+   * Removes a blob that was stored before `beforeMs`, and keeps one that was stored once more since. A blob that does not exist is no
+   * error. Throws `store_unavailable`.
    */
   remove(ref: string, beforeMs: number): Promise<void>;
   close(): Promise<void>;

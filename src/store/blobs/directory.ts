@@ -6,19 +6,19 @@ import { FloeError } from '../../core/errors.ts';
 import type { BlobRef } from '../rows.ts';
 import type { BlobStore } from './blob-store.ts';
 
-/** SHA-256 in hex: the only names that ever become a path. */
+/** SHA-256 in hex. No other name is ever used as a path. */
 const REF = /^[0-9a-f]{64}$/;
 
-/** A temporary file this old belongs to no running write: writes take seconds. */
-const ORPHAN_AGE_MS = 3_600_000;
+/** A temporary file older than this belongs to no running write, because writes take seconds. */
+const MAX_WRITE_AGE_MS = 3_600_000;
 
 /**
- * Blobs as files `<root>/<first two digits>/<sha256>`. A file appears under its name only when its bytes are on disk:
- * written to a temporary file, fsynced, renamed, directory fsynced.
+ * Stores blobs as files `<root>/<first two digits>/<sha256>`. A file gets its name only when its bytes are on disk: it is written to a
+ * temporary file, fsynced and renamed, and then the directory is fsynced.
  */
 export class DirectoryBlobStore implements BlobStore {
   private readonly root: string;
-  /** Directories known to exist and to be durable. */
+  /** Directories that exist durably. */
   private readonly directories = new Set<string>();
   private readonly pending = new Map<string, Promise<BlobRef>>();
   private readonly clock: Clock;
@@ -28,7 +28,10 @@ export class DirectoryBlobStore implements BlobStore {
     this.clock = clock;
   }
 
-  /** Creates the directory when missing and removes temporary files that a crash left behind. */
+  /**
+   * Creates the directory if it is missing, and removes temporary files of writes that a crash interrupted. Throws
+   * `store_unavailable`.
+   */
   static async open(root: string, clock: Clock): Promise<DirectoryBlobStore> {
     const store = new DirectoryBlobStore(root, clock);
     await attempt('open', () => store.prepare());
@@ -78,7 +81,7 @@ export class DirectoryBlobStore implements BlobStore {
     await Promise.allSettled(this.pending.values());
   }
 
-  /** Makes a blob young again, so that nobody cleans it up before it is referred to. False when it has just gone. */
+  /** Renews a blob's age, so that it is not removed before a row refers to it. Resolves to false when it no longer exists. */
   private async touch(path: string): Promise<boolean> {
     const now = this.clock.nowMs() / 1000;
     return utimes(path, now, now).then(
@@ -97,7 +100,7 @@ export class DirectoryBlobStore implements BlobStore {
     for (const name of await readdir(join(this.root, 'tmp'))) {
       const path = join(this.root, 'tmp', name);
       const info = await stat(path).catch(() => null);
-      if (info !== null && info.mtimeMs < this.clock.nowMs() - ORPHAN_AGE_MS) await rm(path, { force: true });
+      if (info !== null && info.mtimeMs < this.clock.nowMs() - MAX_WRITE_AGE_MS) await rm(path, { force: true });
     }
   }
 
@@ -105,9 +108,9 @@ export class DirectoryBlobStore implements BlobStore {
     const directory = join(this.root, ref.slice(0, 2));
     const path = this.pathOf(ref);
     const known = await stat(path).catch(() => null);
-    // Equal size is enough to skip the write: the name is the hash, and a torn file never gets this name.
+    // An equal size is enough to skip the write: the name is the hash, and an incomplete file never gets this name.
     if (known?.size === bytes.length && (await this.touch(path))) {
-      // Whoever wrote it may have died before its name was durable.
+      // The process that wrote it may have died before the name was durable.
       await syncDirectory(directory);
       return { ref, bytes: bytes.length };
     }
@@ -147,6 +150,7 @@ async function syncDirectory(path: string): Promise<void> {
   }
 }
 
+/** Runs `work` and turns its failures into `store_unavailable`. */
 async function attempt<T>(what: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work();

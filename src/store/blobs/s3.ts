@@ -1,32 +1,34 @@
 import { createHash } from 'node:crypto';
 import type { S3Client } from '@aws-sdk/client-s3';
+import { z } from 'zod';
+import { abortAfter } from '../../core/abort.ts';
+import { MIB } from '../../core/bytes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { BlobRef } from '../rows.ts';
 import type { BlobStore } from './blob-store.ts';
-import { parseS3Location, type S3Location } from './s3-location.ts';
 
 /** SHA-256 in hex, as in the directory store. */
 const REF = /^[0-9a-f]{64}$/;
 
-/** One request and the waits between its tries, all together: no caller waits longer for a bucket that does not answer. */
+/** For one operation including its retries, so that no caller waits longer for a bucket that does not respond. */
 const OPERATION_TIMEOUT_MS = 60_000;
-/** What moves bytes may take longer by these: a slow line, shared by many. */
-const BYTES_PER_MS = 500;
-/** The most that any blob has. */
-const LARGEST_BYTES = 320 * 1024 * 1024;
+/** Assumed lowest transfer rate, of a slow line that many share. The time limit grows accordingly with the size of the blob. */
+const MIN_BYTES_PER_MS = 500;
+/** Upper bound on the size of a blob. Used for the time limit of a read, which does not know the size. */
+const MAX_BLOB_BYTES = 320 * MIB;
 const CONNECT_TIMEOUT_MS = 5_000;
-/** A connection on which nothing moves for so long is given up. */
+/** A connection without any traffic for this long is closed. */
 const IDLE_TIMEOUT_MS = 30_000;
 const MAX_ATTEMPTS = 4;
 
-/** The SDK takes a third of a second to load, so only those who use it do. */
+/** The SDK takes a third of a second to load, so it is imported only when this store is opened. */
 type Sdk = typeof import('@aws-sdk/client-s3');
 
 /**
- * Blobs as objects `<prefix><first two digits>/<sha256>`, the layout of the directory store. The bucket checks the
- * hash of what it is given before it acknowledges; what it gives is checked here. Credentials come from where all AWS
- * clients take them: environment, shared files, container or instance.
+ * Stores blobs as objects `<prefix><first two digits>/<sha256>`, the layout of the directory store. The bucket checks the hash of a
+ * blob before it acknowledges a write, and this class checks it after a read. Credentials come from the usual sources of AWS clients:
+ * environment, shared files, container or instance.
  */
 export class S3BlobStore implements BlobStore {
   private readonly sdk: Sdk;
@@ -48,15 +50,15 @@ export class S3BlobStore implements BlobStore {
         connectionTimeout: CONNECT_TIMEOUT_MS,
         socketTimeout: IDLE_TIMEOUT_MS,
       },
-      // Hashes are given and checked here; other kinds are not understood by every server that speaks S3.
+      // This class sends and checks SHA-256 itself. Not every S3-compatible server supports the SDK's default checksums.
       requestChecksumCalculation: 'WHEN_REQUIRED',
       responseChecksumValidation: 'WHEN_REQUIRED',
     });
   }
 
   /**
-   * `url` is `s3://bucket/prefix?endpoint=…&region=…&path_style=true`. Throws `setup_failed` when it is not, or the bucket
-   * does not exist or may not be used, and `store_unavailable` when the bucket does not answer.
+   * Opens `s3://bucket/prefix?endpoint=…&region=…&path_style=true`. Throws `setup_failed` when `url` has another form, or when the
+   * bucket does not exist or access is denied, and `store_unavailable` when the bucket does not respond.
    */
   static async open(url: string, clock: Clock): Promise<S3BlobStore> {
     const location = parseS3Location(url);
@@ -75,7 +77,7 @@ export class S3BlobStore implements BlobStore {
     const ref = hash.toString('hex');
     const running = this.pending.get(ref);
     if (running !== undefined) return running;
-    // Written even when it is there: that costs no more than asking, and makes it young.
+    // Written even if the blob exists: a check would cost as much, and writing renews the blob's age.
     const put = new this.sdk.PutObjectCommand({
       Bucket: this.location.bucket,
       Key: this.keyOf(ref),
@@ -96,7 +98,7 @@ export class S3BlobStore implements BlobStore {
       const { Body: body } = await this.client.send(get, { abortSignal });
       return Buffer.from((await body?.transformToByteArray()) ?? []);
     };
-    const bytes = await this.attempt('read', read, LARGEST_BYTES);
+    const bytes = await this.attempt('read', read, MAX_BLOB_BYTES);
     if (createHash('sha256').update(bytes).digest('hex') !== ref) {
       throw new FloeError('store_unavailable', `blob ${ref} is damaged: its bytes no longer match its name`, { ref });
     }
@@ -114,7 +116,7 @@ export class S3BlobStore implements BlobStore {
       const page = await this.attempt('list', (abortSignal) => this.client.send(list, { abortSignal }));
       for (const { Key: key = '', LastModified: modified } of page.Contents ?? []) {
         const ref = key.slice(-64);
-        // The bucket may hold what is not ours.
+        // The bucket may hold objects of other programs.
         if (!REF.test(ref) || key !== this.keyOf(ref) || modified === undefined) continue;
         if (modified.getTime() < beforeMs) yield ref;
       }
@@ -154,9 +156,9 @@ export class S3BlobStore implements BlobStore {
     return `${this.location.prefix}${ref.slice(0, 2)}/${ref}`;
   }
 
+  /** Runs `work` with the time limit of an operation, and turns its failures into `store_unavailable`. */
   private async attempt<T>(what: string, work: (signal: AbortSignal) => Promise<T>, bytes = 0): Promise<T> {
-    const timeout = new AbortController();
-    const cancelTimer = this.clock.schedule(OPERATION_TIMEOUT_MS + bytes / BYTES_PER_MS, () => timeout.abort());
+    const timeout = abortAfter(this.clock, OPERATION_TIMEOUT_MS + bytes / MIN_BYTES_PER_MS, () => undefined);
     try {
       return await work(timeout.signal);
     } catch (cause) {
@@ -168,7 +170,7 @@ export class S3BlobStore implements BlobStore {
         cause,
       );
     } finally {
-      cancelTimer();
+      timeout.release();
     }
   }
 }
@@ -182,7 +184,7 @@ function isMissing(thrown: unknown): boolean {
   return FloeError.is(thrown) && statusOf(thrown.cause) === 404;
 }
 
-/** The bucket is not there or not ours, or nobody has said who we are: no retry helps. */
+/** Whether the request failed because the bucket, the permissions or the credentials are missing. No retry helps then. */
 function isRefusal(cause: unknown): boolean {
   const name = cause instanceof Error ? cause.name : '';
   const status = statusOf(cause) ?? 0;
@@ -191,7 +193,52 @@ function isRefusal(cause: unknown): boolean {
 
 function reasonOf(cause: unknown): string {
   if (!(cause instanceof Error)) return String(cause);
-  // Answers without a body have no message of their own.
+  // An answer without a body has no message, so the status is added.
   const status = statusOf(cause);
   return [cause.name, cause.message, status].filter((part) => part !== undefined && part !== '').join(', ');
+}
+
+/** A parsed `s3://` URL. */
+export type S3Location = {
+  readonly bucket: string;
+  /** Empty, or ends with a slash. */
+  readonly prefix: string;
+  /** `null` for AWS. */
+  readonly endpoint: string | null;
+  /** `null` when it comes from the environment or the shared configuration. */
+  readonly region: string | null;
+  /** Whether the bucket is part of the path instead of the host name. Most servers other than AWS require this. */
+  readonly pathStyle: boolean;
+};
+
+const querySchema = z.strictObject({
+  endpoint: z.url({ protocol: /^https?$/ }).optional(),
+  region: z.string().min(1).optional(),
+  path_style: z.enum(['true', 'false']).optional(),
+});
+
+/** Parses `s3://bucket/prefix?endpoint=…&region=…&path_style=true`. Throws `setup_failed` with the reason. */
+export function parseS3Location(text: string): S3Location {
+  const wrong = (why: string): FloeError =>
+    new FloeError(
+      'setup_failed',
+      `blobs must be given as s3://bucket/prefix?endpoint=…&region=…&path_style=true: ${why}`,
+    );
+  if (!URL.canParse(text)) throw wrong('this is not a URL');
+  const url = new URL(text);
+  if (url.protocol !== 's3:') throw wrong('the URL has another scheme');
+  if (url.username !== '' || url.password !== '') {
+    throw wrong('credentials are taken from the environment or the shared AWS files, never from the URL');
+  }
+  if (url.hostname === '') throw wrong('the bucket is missing');
+  const query = querySchema.safeParse(Object.fromEntries(url.searchParams));
+  if (!query.success) throw wrong(z.prettifyError(query.error));
+  const path = decodeURIComponent(url.pathname).replace(/^\/+|\/+$/g, '');
+  return {
+    bucket: url.hostname,
+    prefix: path === '' ? '' : `${path}/`,
+    endpoint: query.data.endpoint ?? null,
+    region: query.data.region ?? null,
+    pathStyle: query.data.path_style === 'true',
+  };
 }

@@ -1,18 +1,19 @@
 import { randomUUID } from 'node:crypto';
 import pg from 'pg';
+import { MIB } from '../../core/bytes.ts';
 import type { Clock } from '../../core/clock.ts';
-import { BoundedClient } from './client.ts';
+import { BoundedClient } from './connection.ts';
 
 const CHANNEL = 'floe';
 
-/** What is announced within this time goes out together: a notification costs the server a lock that all of them share. */
+/** Messages within this time are sent together, because every notification takes a lock that is global to the database server. */
 const COALESCE_MS = 5;
 
-/** PostgreSQL takes payloads below 8000 bytes; the rest is for the sender and the counter. */
+/** Size of one part. PostgreSQL accepts payloads below 8000 bytes; the rest holds the sender and the number. */
 const PART_BYTES = 7_900;
 
-/** Announcements are hints. Beyond this much at once, listeners find out by looking again. */
-const MAX_PENDING_BYTES = 1_048_576;
+/** Messages beyond this total size are dropped, because listeners also poll for the changes that they report. */
+const MAX_PENDING_BYTES = MIB;
 
 const FIRST_RECONNECT_MS = 100;
 const MAX_RECONNECT_MS = 2_000;
@@ -20,20 +21,20 @@ const MAX_RECONNECT_MS = 2_000;
 type Part = { readonly sender: string; readonly last: boolean; readonly text: string };
 
 /**
- * Messages between the servers of one database, over LISTEN and NOTIFY on a connection of its own. Best effort: while the
- * connection is down they are lost.
+ * Sends messages between the servers of one database, with LISTEN and NOTIFY on a separate connection. Delivery is best effort: messages
+ * are lost while the connection is down.
  */
 export class Announcements {
   private readonly config: pg.ClientConfig;
   private readonly clock: Clock;
-  private readonly self = randomUUID();
+  private readonly ownId = randomUUID();
   private readonly listeners = new Set<(message: string) => void>();
   private pending: string[] = [];
   private pendingBytes = 0;
-  private parts = 0;
+  private partCount = 0;
   private sending = false;
-  /** Beginnings of messages that came in several parts, by sender. */
-  private readonly begun = new Map<string, string>();
+  /** The received text of messages whose last part has not arrived yet, by sender. */
+  private readonly incomplete = new Map<string, string>();
   private client: { readonly raw: pg.Client; readonly bounded: BoundedClient } | null = null;
   private cancelTimer: () => void = () => {};
   private reconnectMs = FIRST_RECONNECT_MS;
@@ -45,7 +46,7 @@ export class Announcements {
     this.clock = clock;
   }
 
-  /** Resolves when messages of others are heard; the connection is renewed in the background from then on. */
+  /** Resolves after the first attempt to connect. From then on a broken connection is replaced in the background. */
   async start(): Promise<void> {
     this.connecting = this.connect();
     await this.connecting;
@@ -59,10 +60,10 @@ export class Announcements {
   }
 
   listen(listener: (message: string) => void): () => void {
-    // Of its own, so that one function may listen twice and stop once.
-    const own = (message: string): void => listener(message);
-    this.listeners.add(own);
-    return () => this.listeners.delete(own);
+    // Wrapped, so that a function that was passed twice can be removed once.
+    const wrapped = (message: string): void => listener(message);
+    this.listeners.add(wrapped);
+    return () => this.listeners.delete(wrapped);
   }
 
   async close(): Promise<void> {
@@ -78,11 +79,11 @@ export class Announcements {
     const raw = new pg.Client(this.config);
     const client = { raw, bounded: new BoundedClient(raw, this.clock, new Map()) };
     raw.on('error', () => {});
-    raw.on('notification', ({ payload }) => this.hear(payload ?? ''));
-    raw.on('end', () => this.lost(client));
+    raw.on('notification', ({ payload }) => this.receive(payload ?? ''));
+    raw.on('end', () => this.onDisconnect(client));
     try {
       await raw.connect();
-      // A lost notification is found by looking again, which is cheaper than a sync to disk for each.
+      // A lost notification only delays the other servers until their next poll, so a sync to disk for each would be wasted.
       await client.bounded.run('set synchronous_commit = off');
       await client.bounded.run(`listen ${CHANNEL}`);
     } catch {
@@ -92,14 +93,14 @@ export class Announcements {
     }
     this.reconnectMs = FIRST_RECONNECT_MS;
     this.client = client;
-    if (raw.connection.stream.destroyed) this.lost(client);
+    if (raw.connection.stream.destroyed) this.onDisconnect(client);
   }
 
-  private lost(client: object): void {
+  private onDisconnect(client: object): void {
     if (this.client !== client) return;
     this.client = null;
-    this.begun.clear();
-    this.drop();
+    this.incomplete.clear();
+    this.dropPending();
     this.connectLater();
   }
 
@@ -111,7 +112,7 @@ export class Announcements {
     this.reconnectMs = Math.min(MAX_RECONNECT_MS, this.reconnectMs * 2);
   }
 
-  private drop(): void {
+  private dropPending(): void {
     this.pending = [];
     this.pendingBytes = 0;
   }
@@ -120,22 +121,25 @@ export class Announcements {
     const client = this.client;
     if (client === null || this.pending.length === 0) return;
     const parts = this.partsOf(this.pending);
-    this.drop();
+    this.dropPending();
     this.sending = true;
     try {
       await client.bounded.run('select pg_notify($1, part) from unnest($2::text[]) as part', [CHANNEL, parts]);
     } catch {
-      // The connection is broken, which `lost` is told of; or the server's queue is full, and then hints have to wait.
-      this.drop();
+      // The connection is broken, and `onDisconnect` handles that; or the notification queue of the server is full.
+      this.dropPending();
     } finally {
       this.sending = false;
     }
     if (this.pending.length > 0) this.cancelTimer = this.clock.schedule(COALESCE_MS, () => void this.send());
   }
 
-  /** `<sender> <number><. for the last, else +><text>`. The number keeps equal parts from being taken for repetitions. */
+  /**
+   * Splits messages into parts `<sender> <number><. for the last part, else +><text>`. The number makes equal texts distinct, because
+   * PostgreSQL drops duplicate notifications of one transaction.
+   */
   private partsOf(messages: readonly string[]): string[] {
-    // ASCII only, so that a part may end anywhere and its length is its size.
+    // ASCII only, so that a part may end anywhere and its length in characters is its size in bytes.
     const text = JSON.stringify(messages).replace(
       /[\u007f-\uffff]/g,
       (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
@@ -143,19 +147,19 @@ export class Announcements {
     const parts: string[] = [];
     for (let at = 0; at < text.length; at += PART_BYTES) {
       const last = at + PART_BYTES >= text.length;
-      parts.push(`${this.self} ${this.parts++}${last ? '.' : '+'}${text.slice(at, at + PART_BYTES)}`);
+      parts.push(`${this.ownId} ${this.partCount++}${last ? '.' : '+'}${text.slice(at, at + PART_BYTES)}`);
     }
     return parts;
   }
 
-  private hear(payload: string): void {
+  private receive(payload: string): void {
     const part = parsePart(payload);
-    if (part === null || part.sender === this.self) return;
-    const text = (this.begun.get(part.sender) ?? '') + part.text;
-    this.begun.delete(part.sender);
+    if (part === null || part.sender === this.ownId) return;
+    const text = (this.incomplete.get(part.sender) ?? '') + part.text;
+    this.incomplete.delete(part.sender);
     if (!part.last) {
-      // Somebody who never ends must not fill the memory.
-      if (text.length <= 2 * MAX_PENDING_BYTES) this.begun.set(part.sender, text);
+      // A sender that never sends a last part must not fill the memory.
+      if (text.length <= 2 * MAX_PENDING_BYTES) this.incomplete.set(part.sender, text);
       return;
     }
     for (const message of messagesIn(text)) for (const listener of this.listeners) listener(message);
@@ -168,7 +172,7 @@ function parsePart(payload: string): Part | null {
   return { sender: match[1] ?? '', last: match[2] === '.', text: payload.slice(match[0].length) };
 }
 
-/** None when the beginning was not heard. */
+/** Parses the messages of a text. Returns none when the beginning of the text was lost. */
 function messagesIn(text: string): string[] {
   if (!text.startsWith('[')) return [];
   try {

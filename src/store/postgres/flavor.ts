@@ -1,21 +1,21 @@
 import { sql } from 'kysely';
-import type { SqlFlavor } from '../sql/flavor.ts';
+import type { SqlFlavor } from '../sql/database.ts';
 
-/** Floe's half of the two-part keys of advisory locks, so that other users of the database are not met ('floe' in ASCII). */
+/** The first part of the keys of floe's advisory locks ('floe' in ASCII), so that they differ from those of other programs. */
 export const LOCK_CLASS = 0x666c6f65;
 
-/** The same for locks on task ids ('flof'). */
+/** The first part of the keys for locks on task ids ('flof'). */
 const TASK_LOCK_CLASS = LOCK_CLASS + 1;
 
-export const MIGRATION_LOCK = 1;
+export const SCHEMA_LOCK = 1;
 const CURSOR_LOCK = 2;
 
 export const POSTGRES_FLAVOR: SqlFlavor = {
   texts: (values) => sql<string>`(select unnest(${values}::text[]))`,
   newSessions: (list) => sql`
-    (select session_id, sample_index, place
+    (select session_id, sample_index, ordinal
     from unnest(${list.map((one) => one.session_id)}::text[], ${list.map((one) => one.sample_index)}::integer[])
-      with ordinality as one (session_id, sample_index, place))`,
+      with ordinality as one (session_id, sample_index, ordinal))`,
   progress: (reported) => sql`
     (select session_id, epoch, status, turns, sampled_tokens
     from unnest(${reported.map((one) => one.session_id)}::text[], ${reported.map((one) => one.epoch)}::integer[],
@@ -31,5 +31,5 @@ export const POSTGRES_FLAVOR: SqlFlavor = {
   taskIdLock: (taskId) => sql`select pg_advisory_xact_lock(${sql.lit(TASK_LOCK_CLASS)}, hashtext(${taskId}))`,
 };
 
-/** For transactions that only read: PostgreSQL locks no rows in them, and nothing that they see changes. */
+/** For transactions that only read. They use one snapshot, and PostgreSQL cannot lock rows in them. */
 export const READ_FLAVOR: SqlFlavor = { ...POSTGRES_FLAVOR, forUpdate: sql``, skipLocked: sql``, taskIdLock: null };

@@ -1,24 +1,23 @@
 import pg from 'pg';
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { SqlFlavor } from '../sql/flavor.ts';
-import { type Connection, tablesOver } from '../sql/tables.ts';
-import { WorkAgain } from '../sql/work-again.ts';
+import { OutdatedRead, type QueryBuilder, type SqlFlavor } from '../sql/database.ts';
+import { tablesOver } from '../sql/tables.ts';
 import type { Store, StoreTables } from '../store.ts';
 import { Announcements } from './announcements.ts';
-import { BoundedClient, clientConfig, shownDatabase } from './client.ts';
-import { asDriverError, asStoreError, isInTheWay, isMisconfigured, unavailable } from './failures.ts';
+import { BoundedClient, clientConfig, kyselyOver, shownDatabase } from './connection.ts';
+import { asDriverError, asStoreError, isConflict, isMisconfigured, unavailable } from './failures.ts';
 import { POSTGRES_FLAVOR, READ_FLAVOR } from './flavor.ts';
-import { kyselyOver } from './kysely-connection.ts';
-import { migrate } from './migrate.ts';
+import { createTables } from './schema.ts';
 
-/** Enough to keep the server's disk busy with commits that it syncs together; several floe servers share its limit of 100. */
-const CONNECTIONS = 12;
+/** Enough for PostgreSQL to sync several commits together. Several floe servers share its default limit of 100 connections. */
+const MAX_CONNECTIONS = 12;
 
-/** Transactions rarely meet, since all lock in one order; one that is still in the way after this many tries tells of overload. */
+/** Conflicts are rare because all transactions lock in the same order. After this many, the database is overloaded. */
 const MAX_TRIES = 8;
 
-type Session = { readonly client: BoundedClient; readonly kysely: Connection; begun: Promise<unknown> };
+/** A connection of the pool. `begun` resolves when its current transaction has begun. */
+type Connection = { readonly client: BoundedClient; readonly kysely: QueryBuilder; begun: Promise<unknown> };
 
 type Mode = { readonly begin: string; readonly flavor: SqlFlavor; readonly writes: boolean };
 
@@ -26,15 +25,15 @@ const WRITE: Mode = { begin: 'begin isolation level read committed', flavor: POS
 const READ: Mode = { begin: 'begin isolation level repeatable read read only', flavor: READ_FLAVOR, writes: false };
 
 /**
- * A store in PostgreSQL, for any number of servers at a time. A server of PostgreSQL that is gone, hung or full is a
- * `store_unavailable`, within seconds; when it is back, so is the store. When the connection breaks during a commit it is
- * not known whether it took place: that too is `store_unavailable`, and callers repeat.
+ * A store in PostgreSQL, for any number of concurrent servers. While PostgreSQL is down, hung or full, transactions throw
+ * `store_unavailable` within seconds; once it is back, they succeed. When the connection breaks during a commit, it is unknown whether the
+ * commit took place: that is `store_unavailable` too, and callers repeat the operation.
  */
 export class PostgresStore implements Store {
   private readonly clock: Clock;
   private readonly pool: pg.Pool;
   private readonly announcements: Announcements;
-  private readonly sessions = new WeakMap<pg.PoolClient, Session>();
+  private readonly connections = new WeakMap<pg.PoolClient, Connection>();
   private readonly statementNames = new Map<string, string>();
   private readonly running = new Set<Promise<unknown>>();
   private closed: Promise<void> | null = null;
@@ -42,21 +41,21 @@ export class PostgresStore implements Store {
   private constructor(url: string, clock: Clock) {
     const config = clientConfig(url);
     this.clock = clock;
-    this.pool = new pg.Pool({ ...config, max: CONNECTIONS, allowExitOnIdle: true });
-    // An idle connection that breaks leaves the pool by itself; one in use tells whoever uses it.
+    this.pool = new pg.Pool({ ...config, max: MAX_CONNECTIONS, allowExitOnIdle: true });
+    // The pool removes an idle connection that breaks. When one breaks in use, the statement in progress fails.
     this.pool.on('error', () => {});
     this.pool.on('connect', (client) => client.on('error', () => {}));
     this.announcements = new Announcements(config, clock);
   }
 
   /**
-   * Brings the database to the newest migration. Throws `setup_failed` when it does not exist, may not be used or was
-   * written by a newer floe, and `store_unavailable` when it cannot be reached.
+   * Opens the database, and creates the tables if it is empty. Throws `setup_failed` when it does not exist, when access is denied or when
+   * it has another format, and `store_unavailable` when it cannot be reached.
    */
   static async open(url: string, { clock }: { readonly clock: Clock }): Promise<PostgresStore> {
     const store = new PostgresStore(url, clock);
     try {
-      await store.withSession((session) => migrate(session.client));
+      await store.withConnection(({ client }) => createTables(client, shownDatabase(url)));
       await store.announcements.start();
       return store;
     } catch (thrown) {
@@ -96,28 +95,29 @@ export class PostgresStore implements Store {
 
   private start<T>(mode: Mode, work: (tables: StoreTables) => Promise<T>): Promise<T> {
     if (this.closed !== null) return Promise.reject(new FloeError('not_ready', 'the store is closed'));
-    const result = this.untilDone(mode, work);
+    const result = this.runUntilCommitted(mode, work);
     this.running.add(result);
-    const done = (): void => void this.running.delete(result);
-    result.then(done, done);
+    const forget = (): void => void this.running.delete(result);
+    result.then(forget, forget);
     return result;
   }
 
-  private async untilDone<T>(mode: Mode, work: (tables: StoreTables) => Promise<T>): Promise<T> {
+  /** Runs the work, and repeats it after a conflict with another transaction. */
+  private async runUntilCommitted<T>(mode: Mode, work: (tables: StoreTables) => Promise<T>): Promise<T> {
     for (let tries = 1; ; tries++) {
       try {
-        return await this.withSession((session) => runOnce(session, mode, work));
+        return await this.withConnection((connection) => runOnce(connection, mode, work));
       } catch (thrown) {
-        if (!isInTheWay(thrown) && !(thrown instanceof WorkAgain)) throw thrown;
+        if (!isConflict(thrown) && !(thrown instanceof OutdatedRead)) throw thrown;
         if (tries < MAX_TRIES) continue;
-        if (thrown instanceof WorkAgain) throw unavailable('other transactions were in the way each time', thrown);
+        if (thrown instanceof OutdatedRead) throw unavailable('each retry conflicted with another transaction', thrown);
         throw asStoreError(thrown);
       }
     }
   }
 
-  /** Lends a connection. What failed for the server's sake is thrown as `store_unavailable`, and the connection is not used again. */
-  private async withSession<T>(use: (session: Session) => Promise<T>): Promise<T> {
+  /** Runs `use` with a connection of the pool. A failure of the server becomes `store_unavailable`, and the connection is closed. */
+  private async withConnection<T>(use: (connection: Connection) => Promise<T>): Promise<T> {
     let client: pg.PoolClient;
     try {
       client = await this.pool.connect();
@@ -125,54 +125,58 @@ export class PostgresStore implements Store {
       throw asStoreError(asDriverError(thrown));
     }
     try {
-      const value = await use(this.sessionOf(client));
+      const value = await use(this.connectionOf(client));
       client.release();
       return value;
     } catch (thrown) {
-      const error = isInTheWay(thrown) ? thrown : asStoreError(thrown);
-      // A failed-over server says `read-only` on old connections for ever, so these are renewed too.
+      const error = isConflict(thrown) ? thrown : asStoreError(thrown);
+      // After a failover, old connections stay read-only indefinitely, so these are closed too.
       client.release(error !== thrown || client.getTransactionStatus() !== 'I');
       throw error;
     }
   }
 
-  private sessionOf(raw: pg.PoolClient): Session {
-    const known = this.sessions.get(raw);
+  private connectionOf(raw: pg.PoolClient): Connection {
+    const known = this.connections.get(raw);
     if (known !== undefined) return known;
     const client = new BoundedClient(raw, this.clock, this.statementNames);
-    const session: Session = { client, kysely: kyselyOver(client, () => session.begun), begun: Promise.resolve() };
-    this.sessions.set(raw, session);
-    return session;
+    const connection: Connection = {
+      client,
+      kysely: kyselyOver(client, () => connection.begun),
+      begun: Promise.resolve(),
+    };
+    this.connections.set(raw, connection);
+    return connection;
   }
 }
 
 async function runOnce<T>(
-  session: Session,
+  connection: Connection,
   { begin, flavor, writes }: Mode,
   work: (tables: StoreTables) => Promise<T>,
 ): Promise<T> {
-  const { client } = session;
-  session.begun = client.run(begin);
-  // Whoever needs the transaction waits for it, and hears of its failure; nobody may have come to that when it fails.
-  session.begun.catch(() => {});
+  const { client } = connection;
+  connection.begun = client.run(begin);
+  // Statements that need the transaction await this promise and receive its failure. It may fail before any of them does.
+  connection.begun.catch(() => {});
   let value: T;
   try {
-    value = await work(tablesOver(session.kysely, flavor));
-    await session.begun;
+    value = await work(tablesOver(connection.kysely, flavor));
+    await connection.begun;
   } catch (thrown) {
-    // When even this fails the connection is thrown away, and the transaction with it.
+    // If this fails too, the connection is closed, which also ends the transaction.
     await client.run('rollback').catch(() => {});
     throw thrown;
   }
   const ended = client.run('commit');
   if (!writes) {
-    // All has been read. When the connection breaks now, its next user is told.
+    // Everything has been read. If the connection is broken, its next statement fails.
     ended.catch(() => {});
     return value;
   }
-  // The server answers a commit after a failed statement with a rollback, and no error.
+  // After a failed statement, PostgreSQL answers `commit` with `ROLLBACK` instead of an error.
   if ((await ended).command !== 'COMMIT') {
-    throw new Error('work went on after a statement that failed, so nothing was committed');
+    throw new Error('the work ignored a statement that failed, so nothing was committed');
   }
   return value;
 }

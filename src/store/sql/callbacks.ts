@@ -1,14 +1,13 @@
 import { sql } from 'kysely';
 import type { CallbackRow } from '../rows.ts';
 import type { CallbackTable } from '../store.ts';
-import type { SqlFlavor } from './flavor.ts';
-import type { Connection } from './tables.ts';
+import type { QueryBuilder, SqlFlavor } from './database.ts';
 
 export class SqlCallbacks implements CallbackTable {
-  private readonly db: Connection;
+  private readonly db: QueryBuilder;
   private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection, flavor: SqlFlavor) {
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
     this.db = db;
     this.flavor = flavor;
   }
@@ -22,7 +21,7 @@ export class SqlCallbacks implements CallbackTable {
   }
 
   async claimDue(nowMs: number, limit: number, untilMs: number): Promise<CallbackRow[]> {
-    // A common table: a plain subquery with a limit may be run more than once, and take more than that.
+    // A common table expression, because a subquery with a limit may be evaluated more than once and return more rows than the limit.
     const { rows } = await sql<CallbackRow>`
       with due as (
         select task_id from callbacks where delivered_at is null and next_try_ms <= ${nowMs}

@@ -1,16 +1,15 @@
 import { sql } from 'kysely';
 import type { EngineRow, EngineStateRow } from '../rows.ts';
 import type { EngineTable } from '../store.ts';
-import type { SqlFlavor } from './flavor.ts';
-import type { Connection } from './tables.ts';
+import type { QueryBuilder, SqlFlavor } from './database.ts';
 
 const STATE = ['revision', 'paused', 'while_paused', 'policy_version', 'removed'] as const;
 
 export class SqlEngines implements EngineTable {
-  private readonly db: Connection;
+  private readonly db: QueryBuilder;
   private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection, flavor: SqlFlavor) {
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
     this.db = db;
     this.flavor = flavor;
   }
@@ -42,7 +41,7 @@ export class SqlEngines implements EngineTable {
       this.db,
     );
     const [row] = rows;
-    if (row === undefined) throw new Error('the state of the engines is not stored');
+    if (row === undefined) throw new Error('the row of engine_state is missing');
     return row;
   }
 

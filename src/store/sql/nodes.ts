@@ -1,14 +1,13 @@
 import { sql } from 'kysely';
 import type { NodeRow } from '../rows.ts';
 import type { NodeTable } from '../store.ts';
-import type { SqlFlavor } from './flavor.ts';
-import type { Connection } from './tables.ts';
+import type { QueryBuilder, SqlFlavor } from './database.ts';
 
 export class SqlNodes implements NodeTable {
-  private readonly db: Connection;
+  private readonly db: QueryBuilder;
   private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection, flavor: SqlFlavor) {
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
     this.db = db;
     this.flavor = flavor;
   }

@@ -1,14 +1,13 @@
 import { sql } from 'kysely';
 import type { ConsumerRow, DeliveryRow, ResultBlobs, ResultWithSummary, SessionRow } from '../rows.ts';
 import type { Page, ResultTable } from '../store.ts';
-import type { SqlFlavor } from './flavor.ts';
-import type { Connection } from './tables.ts';
+import type { QueryBuilder, SqlFlavor } from './database.ts';
 
 export class SqlResults implements ResultTable {
-  private readonly db: Connection;
+  private readonly db: QueryBuilder;
   private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection, flavor: SqlFlavor) {
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
     this.db = db;
     this.flavor = flavor;
   }
@@ -17,7 +16,7 @@ export class SqlResults implements ResultTable {
     session: Pick<SessionRow, 'session_id' | 'task_id' | 'trainer'>,
     { trajectory, completions, artifacts }: ResultBlobs,
   ): Promise<number> {
-    // Who assigns a cursor holds the lock until its transaction ends: cursors become visible in the order in which they are assigned.
+    // A transaction that assigns a cursor holds the lock until it ends, so cursors become visible in ascending order.
     const { rows } = await sql<{ cursor: number }>`
       with turn as (select ${this.flavor.cursorLock} as mine)
       insert into results (session_id, task_id, trainer, collected, trajectory_ref, trajectory_bytes, completions_ref,
@@ -28,7 +27,7 @@ export class SqlResults implements ResultTable {
       from turn where mine
       returning cursor`.execute(this.db);
     const [row] = rows;
-    if (row === undefined) throw new Error('a result got no cursor');
+    if (row === undefined) throw new Error('the database returned no cursor for a result');
     return row.cursor;
   }
 
@@ -72,7 +71,7 @@ export class SqlResults implements ResultTable {
 
   async addDelivery(row: DeliveryRow): Promise<void> {
     const { session_id: _, epoch: __, ...rest } = row;
-    const kept = await this.db
+    const added = await this.db
       .insertInto('deliveries')
       .values(row)
       .onConflict((conflict) =>
@@ -80,7 +79,7 @@ export class SqlResults implements ResultTable {
       )
       .returning('epoch')
       .executeTakeFirst();
-    if (kept === undefined) throw new Error(`a delivery of session ${row.session_id} is stored already`);
+    if (added === undefined) throw new Error(`session ${row.session_id} already has a delivery of epoch ${row.epoch}`);
   }
 
   deliveriesOf(sessionId: string): Promise<DeliveryRow[]> {
@@ -107,26 +106,26 @@ export class SqlResults implements ResultTable {
 
   async consumer(name: string): Promise<ConsumerRow | undefined> {
     const row = await this.db.selectFrom('consumers').selectAll().where('consumer', '=', name).executeTakeFirst();
-    return row && readBy(row);
+    return row && consumerRow(row);
   }
 
   async putConsumer(row: ConsumerRow): Promise<ConsumerRow> {
     const furthest = sql<number>`${sql.raw(this.flavor.greatest)}(consumers.cursor, ${row.cursor})`;
-    const kept = await this.db
+    const stored = await this.db
       .insertInto('consumers')
       .values({ ...row, trainer: row.trainer ?? '' })
       .onConflict((conflict) => conflict.column('consumer').doUpdateSet({ cursor: furthest }))
       .returningAll()
       .executeTakeFirstOrThrow();
-    return readBy(kept);
+    return consumerRow(stored);
   }
 
   async referenced(refs: readonly string[]): Promise<ReadonlySet<string>> {
     const list = this.flavor.texts(refs);
-    const named = (table: 'results' | 'deliveries', column: string) =>
+    const selectRefs = (table: 'results' | 'deliveries', column: string) =>
       sql`select ${sql.ref(column)} as ref from ${sql.table(table)} where ${sql.ref(column)} in ${list}`;
     const parts = (['results', 'deliveries'] as const).flatMap((table) =>
-      ['trajectory_ref', 'completions_ref', 'artifacts_ref'].map((column) => named(table, column)),
+      ['trajectory_ref', 'completions_ref', 'artifacts_ref'].map((column) => selectRefs(table, column)),
     );
     const { rows } = await sql<{ ref: string }>`${sql.join(parts, sql` union `)}`.execute(this.db);
     return new Set(rows.map((row) => row.ref));
@@ -142,7 +141,7 @@ export class SqlResults implements ResultTable {
   }
 }
 
-/** The name of a trainer is never empty. */
-function readBy(stored: { consumer: string; trainer: string; cursor: number }): ConsumerRow {
+/** An empty trainer means all trainers. The name of a trainer is never empty. */
+function consumerRow(stored: { consumer: string; trainer: string; cursor: number }): ConsumerRow {
   return { ...stored, trainer: stored.trainer === '' ? null : stored.trainer };
 }

@@ -4,22 +4,21 @@ import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../rows.
 import {
   type ClaimRequest,
   type NewSessions,
+  OVERDUE_CANDIDATES,
   OVERDUE_FACTOR,
-  OVERDUE_LOOK,
   type Page,
   type SessionTable,
 } from '../store.ts';
-import type { SqlFlavor } from './flavor.ts';
-import type { Connection } from './tables.ts';
+import type { QueryBuilder, SqlFlavor } from './database.ts';
 
-/** Literals, not parameters: SQLite uses its partial indexes only then. */
+/** The status is a literal and not a parameter, because SQLite uses its partial indexes only then. */
 const QUEUED = sql<boolean>`status = 'QUEUED'`;
 
 export class SqlSessions implements SessionTable {
-  private readonly db: Connection;
+  private readonly db: QueryBuilder;
   private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection, flavor: SqlFlavor) {
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
     this.db = db;
     this.flavor = flavor;
   }
@@ -32,7 +31,7 @@ export class SqlSessions implements SessionTable {
       select session_id, sample_index, ${shared.task_id}, ${shared.trainer}, 'QUEUED', ${shared.priority}, 1,
         ${shared.max_attempts}, 1, ${shared.not_before_ms}, ${shared.queued_since_ms}, ${shared.expected_ms}, 0, 0, 0, 0,
         ${shared.created_at}, ${shared.created_at}
-      from ${this.flavor.newSessions(sessions)} as fresh order by place`.execute(this.db);
+      from ${this.flavor.newSessions(sessions)} as fresh order by ordinal`.execute(this.db);
   }
 
   get(sessionId: string): Promise<SessionRow | undefined> {
@@ -60,8 +59,8 @@ export class SqlSessions implements SessionTable {
 
   async lockOpen(taskId: string, limit: number): Promise<SessionRow[]> {
     const { skipLocked } = this.flavor;
-    // Two statements, so that each has an index to go by: a task may have 100,000 sessions. Of those that are leased there
-    // are few, in all tasks together; that their index is taken, and not that of tasks, takes an expression.
+    // Two statements, so that each can use an index: a task may have 100,000 sessions, but few sessions of all tasks are leased. The
+    // expression `task_id || ''` makes the planner use the index of leased sessions instead of the one by task.
     const leased = await this.select(sql`
       where session_id in (select session_id from sessions where lease_expires_ms is not null and task_id || '' = ${taskId})
         and lease_expires_ms is not null
@@ -95,18 +94,18 @@ export class SqlSessions implements SessionTable {
 
   async claim(request: ClaimRequest): Promise<SessionRow[]> {
     const { rows } = await sql<SessionRow>`
-      with ${this.next(request)}
+      with ${this.dueSessions(request)}
       update sessions set status = 'LEASED', node_id = ${request.nodeId},
         lease_expires_ms = ${request.leaseExpiresMs}, updated_at = ${request.updatedAt}
       where queue_order in (select queue_order from due)
       returning *`.execute(this.db);
-    const longer = (a: SessionRow, b: SessionRow): number =>
+    const byDuration = (a: SessionRow, b: SessionRow): number =>
       request.order === 'longest_first' ? b.expected_ms - a.expected_ms : 0;
-    return rows.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
+    return rows.sort((a, b) => b.priority - a.priority || byDuration(a, b) || a.queue_order - b.queue_order);
   }
 
-  /** Defines `due`: the sessions to claim. */
-  private next({ trainer, nodeId, nowMs, order, limit }: ClaimRequest): RawBuilder<unknown> {
+  /** The common table expression `due` with the sessions to claim. */
+  private dueSessions({ trainer, nodeId, nowMs, order, limit }: ClaimRequest): RawBuilder<unknown> {
     const claimable = sql`
       from sessions where ${QUEUED} and trainer = ${trainer} and not_before_ms <= ${nowMs}
         and (avoid_node is null or avoid_node <> ${nodeId} or avoid_until_ms <= ${nowMs})`;
@@ -115,7 +114,7 @@ export class SqlSessions implements SessionTable {
       return sql`
         front as (
           select queue_order, priority, queued_since_ms, expected_ms ${claimable}
-          order by priority desc, queue_order limit ${OVERDUE_LOOK}
+          order by priority desc, queue_order limit ${OVERDUE_CANDIDATES}
         ),
         due as (
           select queue_order from sessions
@@ -147,22 +146,22 @@ export class SqlSessions implements SessionTable {
 
   async differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]> {
     const { rows } = await sql<{ session_id: string }>`
-      select told.session_id from ${this.flavor.progress(reported)} as told
+      select reported.session_id from ${this.flavor.progress(reported)} as reported
       where not exists (
-        select 1 from sessions as kept
-        where kept.session_id = told.session_id and kept.epoch = told.epoch and kept.node_id = ${nodeId}
-          and kept.lease_expires_ms >= ${freshUntilMs} and kept.status = told.status and kept.turns = told.turns
-          and kept.sampled_tokens = told.sampled_tokens
+        select 1 from sessions as stored
+        where stored.session_id = reported.session_id and stored.epoch = reported.epoch and stored.node_id = ${nodeId}
+          and stored.lease_expires_ms >= ${freshUntilMs} and stored.status = reported.status and stored.turns = reported.turns
+          and stored.sampled_tokens = reported.sampled_tokens
       )`.execute(this.db);
     return rows.map((row) => row.session_id);
   }
 
   async recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void> {
     await sql`
-      update sessions set status = told.status, turns = told.turns, sampled_tokens = told.sampled_tokens,
+      update sessions set status = reported.status, turns = reported.turns, sampled_tokens = reported.sampled_tokens,
         updated_at = ${updatedAt}
-      from ${this.flavor.progress(reported)} as told
-      where sessions.session_id = told.session_id`.execute(this.db);
+      from ${this.flavor.progress(reported)} as reported
+      where sessions.session_id = reported.session_id`.execute(this.db);
   }
 
   lockExpired(nowMs: number, limit: number): Promise<SessionRow[]> {
@@ -228,8 +227,8 @@ export class SqlSessions implements SessionTable {
 
   async waitingTrainers(nowMs: number): Promise<string[]> {
     const { byTrainer } = this.flavor;
-    // Hops over the index from one trainer to the next: the queue may be long, and has few trainers. A join, which PostgreSQL
-    // makes of `exists`, would read all of it.
+    // Skips through the index from one trainer to the next, because the queue may be long but has few trainers. PostgreSQL would turn
+    // `exists` into a join that reads the whole queue.
     const { rows } = await sql<{ trainer: string }>`
       with recursive waiting (trainer) as (
         select min(trainer) from sessions ${byTrainer} where ${QUEUED}

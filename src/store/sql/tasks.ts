@@ -2,15 +2,14 @@ import { sql } from 'kysely';
 import { FloeError } from '../../core/errors.ts';
 import type { TaskState } from '../../schema/index.ts';
 import type { EndedCounts, TaskPatch, TaskRow } from '../rows.ts';
-import type { TaskTable } from '../store.ts';
-import type { SqlFlavor } from './flavor.ts';
-import type { Connection } from './tables.ts';
+import type { TaskTable, TombstoneTable } from '../store.ts';
+import { OutdatedRead, type QueryBuilder, type SqlFlavor } from './database.ts';
 
 export class SqlTasks implements TaskTable {
-  private readonly db: Connection;
+  private readonly db: QueryBuilder;
   private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection, flavor: SqlFlavor) {
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
     this.db = db;
     this.flavor = flavor;
   }
@@ -18,7 +17,8 @@ export class SqlTasks implements TaskTable {
   async reserve(taskId: string | null, idempotencyKey: string | null): Promise<void> {
     const { taskIdLock } = this.flavor;
     if (taskIdLock === null) return;
-    // Ids have no colon, so that a key cannot stand for one. In one order, so that two submits cannot wait for each other.
+    // Ids contain no colon, so the lock of a key never equals the lock of an id. The order is always the same, so that two submits
+    // cannot wait for each other.
     if (taskId !== null) await taskIdLock(taskId).execute(this.db);
     if (idempotencyKey !== null) await taskIdLock(`key:${idempotencyKey}`).execute(this.db);
   }
@@ -35,7 +35,7 @@ export class SqlTasks implements TaskTable {
       )
       .executeTakeFirst();
     if (taken !== undefined) {
-      throw new FloeError('conflict', `task ${taken.task_id} has this id or idempotency key already`);
+      throw new FloeError('conflict', `task ${taken.task_id} already has this id or idempotency key`);
     }
     await this.db.insertInto('tasks').values(row).execute();
   }
@@ -126,5 +126,51 @@ export class SqlTasks implements TaskTable {
       .groupBy('status')
       .execute();
     return new Map(rows.map((row) => [row.status, row.count]));
+  }
+}
+
+/**
+ * A task that is cancelled before it is submitted has no row to lock. Where several servers write concurrently, submits and cancels lock
+ * the id instead, so that of two concurrent ones the later sees the effect of the earlier.
+ */
+export class SqlTombstones implements TombstoneTable {
+  private readonly db: QueryBuilder;
+  private readonly flavor: SqlFlavor;
+
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
+    this.db = db;
+    this.flavor = flavor;
+  }
+
+  async put(taskId: string, expiresMs: number): Promise<void> {
+    if (this.flavor.taskIdLock !== null) {
+      await this.flavor.taskIdLock(taskId).execute(this.db);
+      const submitted = await this.db
+        .selectFrom('tasks')
+        .select('task_id')
+        .where('task_id', '=', taskId)
+        .executeTakeFirst();
+      if (submitted !== undefined) throw new OutdatedRead(`task ${taskId} was submitted concurrently`);
+    }
+    await this.db
+      .insertInto('tombstones')
+      .values({ task_id: taskId, expires_ms: expiresMs })
+      .onConflict((conflict) => conflict.column('task_id').doUpdateSet({ expires_ms: expiresMs }))
+      .execute();
+  }
+
+  async has(taskId: string, nowMs: number): Promise<boolean> {
+    await this.flavor.taskIdLock?.(taskId).execute(this.db);
+    const row = await this.db
+      .selectFrom('tombstones')
+      .select('task_id')
+      .where('task_id', '=', taskId)
+      .where('expires_ms', '>', nowMs)
+      .executeTakeFirst();
+    return row !== undefined;
+  }
+
+  async removeExpired(nowMs: number): Promise<void> {
+    await this.db.deleteFrom('tombstones').where('expires_ms', '<=', nowMs).execute();
   }
 }

@@ -3,33 +3,35 @@ import { dirname } from 'node:path';
 import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement } from 'kysely';
 import Libsql from 'libsql';
 import { FloeError } from '../../core/errors.ts';
-import type { Database } from '../sql/tables.ts';
-import { MIGRATIONS } from './migrations.ts';
+import type { Database, QueryBuilder } from '../sql/database.ts';
+import { checkFormat, createTables, readFormat, readFormatOfFile } from './schema.ts';
 
-/** Another process that holds the file (a backup, say) gets this long before a write fails. */
+/** How long a write waits for another process that has locked the file, such as a backup, before it fails. */
 const BUSY_TIMEOUT_MS = 5_000;
 
-/** Distinct statements are about forty; what comes beyond the limit is compiled anew each time. */
+/** There are about forty distinct statements. Those beyond the limit are compiled each time they run. */
 const STATEMENT_CACHE_SIZE = 200;
 
 export type SqliteConnection = {
-  readonly kysely: Kysely<Database>;
+  readonly kysely: QueryBuilder;
   readonly inTransaction: () => boolean;
 };
 
 /**
- * Opens the file with write-ahead log and full sync, so that a commit survives a power cut, and brings it to the newest
- * migration. Throws `setup_failed` when the file cannot be used or was written by a newer floe.
+ * Opens the file with write-ahead log and full sync, so that a commit survives a power failure, and creates the tables if it is empty.
+ * Throws `setup_failed` when the file cannot be used or has another format.
  */
 export function openConnection(path: string): SqliteConnection {
   return connect(path, (raw) => {
+    const format = readFormat(raw);
+    checkFormat(format, path);
     raw.prepare('pragma journal_mode = wal').all();
     raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma synchronous = full; pragma foreign_keys = on`);
-    migrate(raw);
+    if (format === 0) createTables(raw);
   });
 }
 
-/** A second connection to an opened file, for looking only: it never waits for the writer. Throws `setup_failed`. */
+/** Opens a second connection to the file that only reads and never waits for the writer. Throws `setup_failed`. */
 export function openReader(path: string): SqliteConnection {
   return connect(path, (raw) => raw.exec(`pragma busy_timeout = ${BUSY_TIMEOUT_MS}; pragma query_only = on`));
 }
@@ -37,7 +39,10 @@ export function openReader(path: string): SqliteConnection {
 function connect(path: string, prepare: (raw: Libsql.Database) => void): SqliteConnection {
   let raw: Libsql.Database | null = null;
   try {
-    if (path !== ':memory:') mkdirSync(dirname(path), { recursive: true });
+    if (path !== ':memory:') {
+      mkdirSync(dirname(path), { recursive: true });
+      checkFormat(readFormatOfFile(path), path);
+    }
     raw = new Libsql(path);
     prepare(raw);
   } catch (cause) {
@@ -53,22 +58,7 @@ function connect(path: string, prepare: (raw: Libsql.Database) => void): SqliteC
   };
 }
 
-function migrate(raw: Libsql.Database): void {
-  const [row] = raw.prepare('pragma user_version').all() as { user_version: number }[];
-  const current = row?.user_version ?? 0;
-  const newest = MIGRATIONS.at(-1)?.number ?? 0;
-  if (current > newest) {
-    throw new FloeError(
-      'setup_failed',
-      `the database has version ${current} and this floe knows ${newest}: run a newer floe`,
-    );
-  }
-  for (const migration of MIGRATIONS.filter(({ number }) => number > current)) {
-    raw.exec(`begin immediate; ${migration.sql}; pragma user_version = ${migration.number}; commit`);
-  }
-}
-
-/** Keeps compiled statements: compiling costs more than running most of them. */
+/** Keeps compiled statements, because compiling most of them costs more than running them. */
 class CachingDatabase implements SqliteDatabase {
   private readonly raw: Libsql.Database;
   private readonly statements = new Map<string, SqliteStatement>();

@@ -1,35 +1,37 @@
 import { type RawBuilder, sql } from 'kysely';
 import { FloeError } from '../../core/errors.ts';
-import { SQLITE_FLAVOR } from '../sql/flavor.ts';
-import { type Connection, tablesOver } from '../sql/tables.ts';
+import type { QueryBuilder } from '../sql/database.ts';
+import { tablesOver } from '../sql/tables.ts';
 import type { Store, StoreTables } from '../store.ts';
 import { openConnection, openReader, type SqliteConnection } from './connection.ts';
+import { SQLITE_FLAVOR } from './flavor.ts';
 
-/** Transactions that share one commit. Bounds how long the first of them waits for the last. */
+/** Most transactions that share one commit. Bounds how long the first of them waits for the last. */
 const MAX_BATCH = 64;
 
-type Waiting = {
+/** A transaction that waits for its turn. */
+type PendingTransaction = {
   readonly work: (tables: StoreTables) => Promise<unknown>;
   readonly resolve: (value: unknown) => void;
   readonly reject: (reason: unknown) => void;
 };
 
 /**
- * The embedded store: one SQLite file, one writer. Transactions that wait at the same time are committed together, each
- * in a savepoint of its own, so the cost of the disk's sync is shared; none is acknowledged before that commit. Reads have a
- * connection of their own and see what was committed when they were asked for, or later.
+ * The embedded store: one SQLite file with one writer. Transactions that wait concurrently are committed together, each in its own
+ * savepoint, so that they share the cost of the disk's sync; none is acknowledged before that commit. Reads use a separate connection
+ * and see at least everything that was committed when they were called.
  */
 export class SqliteStore implements Store {
-  private readonly writer: Queue;
-  private readonly reader: Queue;
+  private readonly writer: TransactionQueue;
+  private readonly reader: TransactionQueue;
   private closed = false;
 
   private constructor(writer: SqliteConnection, reader: SqliteConnection | null) {
-    this.writer = new Queue(writer, 'begin immediate');
-    this.reader = reader === null ? this.writer : new Queue(reader, 'begin');
+    this.writer = new TransactionQueue(writer, 'begin immediate');
+    this.reader = reader === null ? this.writer : new TransactionQueue(reader, 'begin');
   }
 
-  /** `path` is a file, created when missing, or `:memory:`. Throws `setup_failed`. */
+  /** `path` is a file, which is created if it is missing, or `:memory:`. Throws `setup_failed`. */
   static open(path: string): SqliteStore {
     const writer = openConnection(path);
     return new SqliteStore(writer, path === ':memory:' ? null : openReader(path));
@@ -43,7 +45,7 @@ export class SqliteStore implements Store {
     return this.closed ? refused() : this.reader.run(work);
   }
 
-  /** The file has one server. */
+  /** Does nothing, because only one server uses the file. */
   announce(): void {}
 
   listen(): () => void {
@@ -61,11 +63,11 @@ function refused(): Promise<never> {
   return Promise.reject(new FloeError('not_ready', 'the store is closed'));
 }
 
-/** Runs work over one connection, in batches of one transaction each. */
-class Queue {
+/** Runs transactions over one connection, in batches that are committed together. */
+class TransactionQueue {
   private readonly connection: SqliteConnection;
   private readonly begin: RawBuilder<unknown>;
-  private waiting: Waiting[] = [];
+  private pending: PendingTransaction[] = [];
   private draining: Promise<void> | null = null;
   private closing: Promise<void> | null = null;
 
@@ -76,12 +78,12 @@ class Queue {
 
   run<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
     return new Promise<T>((resolve, reject) => {
-      this.waiting.push({ work, resolve: resolve as (value: unknown) => void, reject });
+      this.pending.push({ work, resolve: resolve as (value: unknown) => void, reject });
       this.draining ??= this.drain();
     });
   }
 
-  /** Waits for what was asked for, once however often it is called. */
+  /** Waits for the pending transactions, then closes the connection. May be called repeatedly. */
   close(): Promise<void> {
     this.closing ??= this.end();
     return this.closing;
@@ -93,68 +95,73 @@ class Queue {
   }
 
   private async drain(): Promise<void> {
-    // Lets everything that asks in this turn of the event loop join the first batch, and share its sync to disk.
+    // Lets all transactions of this turn of the event loop join the first batch and share its sync to disk.
     await new Promise(setImmediate);
     try {
       await this.connection.kysely.connection().execute(async (kysely) => {
-        while (this.waiting.length > 0) await this.commitBatch(kysely, this.waiting.splice(0, MAX_BATCH));
+        while (this.pending.length > 0) await this.commitBatch(kysely, this.pending.splice(0, MAX_BATCH));
       });
     } finally {
       this.draining = null;
-      // Whoever asked after the last look found a drain that was already ending.
-      if (this.waiting.length > 0) this.draining = this.drain();
+      // A transaction that was added after the last check of the loop found this drain still set, so it is started here.
+      if (this.pending.length > 0) this.draining = this.drain();
     }
   }
 
-  /** Never throws: whoever waits is told. */
-  private async commitBatch(kysely: Connection, batch: readonly Waiting[]): Promise<void> {
+  /** Never throws, because a failure rejects the promises of the batch's transactions. */
+  private async commitBatch(kysely: QueryBuilder, batch: readonly PendingTransaction[]): Promise<void> {
     const settle: (() => void)[] = [];
     try {
-      // A disk that failed may have kept the last batch from being undone.
+      // A disk failure may have prevented the rollback of the previous batch.
       await this.rollback(kysely);
       await run(kysely, this.begin);
       const tables = tablesOver(kysely, SQLITE_FLAVOR);
-      for (const waiting of batch) settle.push(await this.runOne(kysely, tables, waiting));
+      for (const pending of batch) settle.push(await this.runOne(kysely, tables, pending));
       await run(kysely, sql`commit`);
     } catch (thrown) {
       const error = asStoreError(thrown);
-      for (const waiting of batch) waiting.reject(error);
-      // What fails now is tried again by the next batch.
+      for (const pending of batch) pending.reject(error);
+      // If this fails too, the next batch repeats it.
       await this.rollback(kysely).catch(() => {});
       return;
     }
-    for (const tell of settle) tell();
+    for (const resolveOrReject of settle) resolveOrReject();
   }
 
-  private async rollback(kysely: Connection): Promise<void> {
+  private async rollback(kysely: QueryBuilder): Promise<void> {
     if (this.connection.inTransaction()) await run(kysely, sql`rollback`);
   }
 
-  /** Throws only when the whole batch is lost. */
-  private async runOne(kysely: Connection, tables: StoreTables, waiting: Waiting): Promise<() => void> {
+  /** Returns a function that settles the transaction after the commit. Throws only when the whole batch is lost. */
+  private async runOne(kysely: QueryBuilder, tables: StoreTables, pending: PendingTransaction): Promise<() => void> {
     await run(kysely, sql`savepoint one`);
     try {
-      const value = await waiting.work(tables);
+      const value = await pending.work(tables);
       await run(kysely, sql`release one`);
-      return () => waiting.resolve(value);
+      return () => pending.resolve(value);
     } catch (thrown) {
-      // A full disk makes SQLite roll the whole transaction back by itself.
+      // When the disk is full, SQLite itself rolls the whole transaction back.
       if (!this.connection.inTransaction()) throw thrown;
       await run(kysely, sql`rollback to one`);
       await run(kysely, sql`release one`);
-      return () => waiting.reject(asStoreError(thrown));
+      return () => pending.reject(asStoreError(thrown));
     }
   }
 }
 
-async function run(kysely: Connection, statement: RawBuilder<unknown>): Promise<void> {
+async function run(kysely: QueryBuilder, statement: RawBuilder<unknown>): Promise<void> {
   await statement.execute(kysely);
 }
 
-/** SQLite's own failures become `store_unavailable`; a violated constraint is a defect and stays what it is. */
+/** Turns SQLite's failures into `store_unavailable`. A violated constraint is a defect and stays as it is. */
 function asStoreError(thrown: unknown): unknown {
   if (FloeError.is(thrown) || !(thrown instanceof Error) || !('code' in thrown)) return thrown;
   const code = String(thrown.code);
   if (!code.startsWith('SQLITE_') || code.startsWith('SQLITE_CONSTRAINT')) return thrown;
-  return new FloeError('store_unavailable', `the database refused: ${thrown.message} (${code})`, { code }, thrown);
+  return new FloeError(
+    'store_unavailable',
+    `the database refused a transaction: ${thrown.message} (${code})`,
+    { code },
+    thrown,
+  );
 }

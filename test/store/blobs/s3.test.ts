@@ -3,8 +3,7 @@ import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
-import { S3BlobStore } from '../../../src/store/blobs/s3.ts';
-import { parseS3Location } from '../../../src/store/blobs/s3-location.ts';
+import { parseS3Location, S3BlobStore } from '../../../src/store/blobs/s3.ts';
 import { describeIf } from '../../skip.ts';
 import { describeBlobs } from './blob-store-contract.ts';
 import { type S3Server, s3Missing, startS3 } from './s3-server.ts';
@@ -95,13 +94,13 @@ test('a place in S3 is read from its URL', () => {
 });
 
 test.each([
-  ['http://bucket', 'another kind'],
+  ['http://bucket', 'another scheme'],
   ['s3:///prefix', 'bucket'],
   ['s3://key:secret@bucket', 'never from the URL'],
   ['s3://bucket?endpoint=ftp%3A%2F%2Fx', 'endpoint'],
   ['s3://bucket?path_style=yes', 'path_style'],
   ['s3://bucket?regoin=eu', 'regoin'],
-  ['bucket', 'no URL'],
+  ['bucket', 'not a URL'],
 ])('%s is no place in S3', (url, reason) => {
   expect(() => parseS3Location(url)).toThrow(
     expect.objectContaining({ code: 'setup_failed', message: expect.stringContaining(reason) }),

@@ -4,8 +4,8 @@ import type { NewSession, SessionPatch, SessionRow, TrainerLoad } from '../../..
 import {
   type ClaimRequest,
   type NewSessions,
+  OVERDUE_CANDIDATES,
   OVERDUE_FACTOR,
-  OVERDUE_LOOK,
   type Page,
   type SessionTable,
 } from '../../../src/store/store.ts';
@@ -114,7 +114,7 @@ export class MemorySessions implements SessionTable {
     due.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
     if (order !== 'overdue') return due.slice(0, limit);
     return due
-      .slice(0, OVERDUE_LOOK)
+      .slice(0, OVERDUE_CANDIDATES)
       .filter((row, _, [first]) => row.priority === first?.priority)
       .filter((row) => row.queued_since_ms + OVERDUE_FACTOR * row.expected_ms < nowMs)
       .slice(0, limit);

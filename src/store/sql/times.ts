@@ -1,16 +1,15 @@
 import { sql } from 'kysely';
-import type { DurationTable } from '../store.ts';
-import type { SqlFlavor } from './flavor.ts';
-import type { Connection } from './tables.ts';
+import type { DurationTable, ServiceTimeTable } from '../store.ts';
+import type { QueryBuilder, SqlFlavor } from './database.ts';
 
-/** What a new duration weighs once a few are known: recent ones count more, since the policy changes. */
+/** Weight of a new duration once a few are known. Recent durations count more, because the policy changes. */
 const NEWEST_WEIGHT = 0.3;
 
 export class SqlDurations implements DurationTable {
-  private readonly db: Connection;
+  private readonly db: QueryBuilder;
   private readonly flavor: SqlFlavor;
 
-  constructor(db: Connection, flavor: SqlFlavor) {
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
     this.db = db;
     this.flavor = flavor;
   }
@@ -38,11 +37,35 @@ export class SqlDurations implements DurationTable {
       .values({ duration_key: key, mean_ms: ms, samples: 1 })
       .onConflict((conflict) =>
         conflict.column('duration_key').doUpdateSet({
-          // A plain mean at first, then one that forgets.
+          // A plain mean of the first durations, then one in which older durations lose weight.
           mean_ms: sql<number>`durations.mean_ms + (${ms} - durations.mean_ms) * ${sql.raw(this.flavor.greatest)}(${NEWEST_WEIGHT}, 1.0 / (durations.samples + 1))`,
           samples: sql<number>`durations.samples + 1`,
         }),
       )
       .execute();
+  }
+}
+
+export class SqlServiceTime implements ServiceTimeTable {
+  private readonly db: QueryBuilder;
+  private readonly flavor: SqlFlavor;
+
+  constructor(db: QueryBuilder, flavor: SqlFlavor) {
+    this.db = db;
+    this.flavor = flavor;
+  }
+
+  async get(): Promise<number> {
+    return (await this.db.selectFrom('service_time').select('now_ms').executeTakeFirstOrThrow()).now_ms;
+  }
+
+  async advance(nowMs: number): Promise<number> {
+    const row = await this.db
+      .updateTable('service_time')
+      .set({ now_ms: sql<number>`${sql.raw(this.flavor.greatest)}(now_ms, ${nowMs})` })
+      .where('id', '=', 1)
+      .returning('now_ms')
+      .executeTakeFirstOrThrow();
+    return row.now_ms;
   }
 }

@@ -1,0 +1,196 @@
+import {
+  type CompiledQuery,
+  type DatabaseConnection,
+  type Dialect,
+  type Driver,
+  Kysely,
+  PostgresAdapter,
+  PostgresIntrospector,
+  PostgresQueryCompiler,
+  type QueryResult,
+} from 'kysely';
+import pg from 'pg';
+import type { Clock } from '../../core/clock.ts';
+import { FloeError } from '../../core/errors.ts';
+import type { Database, QueryBuilder } from '../sql/database.ts';
+import { asDriverError } from './failures.ts';
+
+/** A server that has not accepted a new connection within this time is down, hung or unreachable. Also the time limit for a free connection. */
+const CONNECT_TIMEOUT_MS = 5_000;
+
+/** The server aborts a statement that takes longer, including its waits for locks. Statements normally take milliseconds. */
+const STATEMENT_TIMEOUT_MS = 10_000;
+
+/** When the server does not even report the abort of a statement by then, it is hung, and the connection is closed. */
+const ANSWER_TIMEOUT_MS = STATEMENT_TIMEOUT_MS + 2_000;
+
+/** When a floe server is suspended or lost in the middle of a transaction, PostgreSQL ends it after this time and releases its locks. */
+const IDLE_IN_TRANSACTION_MS = 5_000;
+
+/** Time without traffic after which a connection is first probed. Routers drop silent connections after minutes. */
+const KEEPALIVE_MS = 10_000;
+
+/** There are about a hundred distinct statements. Those beyond the limit are not prepared. */
+const MAX_PREPARED = 300;
+
+/**
+ * Settings of every connection. Prepared plans are kept while tables grow from empty, so sequential scans, which suit only small tables,
+ * are disabled. JIT compilation is disabled because the statements are too short for it. The keepalive settings release the locks of a
+ * lost client within half a minute.
+ */
+const SETTINGS = {
+  enable_seqscan: 'off',
+  jit: 'off',
+  tcp_keepalives_idle: '10',
+  tcp_keepalives_interval: '5',
+  tcp_keepalives_count: '4',
+};
+
+/** These types are parsed as numbers instead of strings, because counts and sums stay far below 2^53. */
+const NUMBER_TYPES: readonly number[] = [pg.types.builtins.INT8, pg.types.builtins.NUMERIC];
+
+const TYPES = {
+  getTypeParser(oid: number, format?: 'text' | 'binary') {
+    return NUMBER_TYPES.includes(oid) ? Number : pg.types.getTypeParser(oid, format as 'text');
+  },
+};
+
+/**
+ * The connection settings for a URL. Throws `setup_failed` for a text that is not a PostgreSQL URL; the error does not contain the text,
+ * because it may hold a password.
+ */
+export function clientConfig(url: string): pg.ClientConfig {
+  let parsed: URL;
+  try {
+    parsed = new URL(url);
+  } catch {
+    throw badUrl('this is not a URL');
+  }
+  if (parsed.protocol !== 'postgres:' && parsed.protocol !== 'postgresql:') throw badUrl('this URL has another scheme');
+  const settings = Object.entries(SETTINGS).map(([name, value]) => `-c ${name}=${value}`);
+  const given = parsed.searchParams.get('options');
+  parsed.searchParams.set('options', [...settings, ...(given === null ? [] : [given])].join(' '));
+  return {
+    connectionString: parsed.href,
+    application_name: parsed.searchParams.get('application_name') ?? 'floe',
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    statement_timeout: STATEMENT_TIMEOUT_MS,
+    idle_in_transaction_session_timeout: IDLE_IN_TRANSACTION_MS,
+    keepAlive: true,
+    keepAliveInitialDelayMillis: KEEPALIVE_MS,
+    // The first statement of a transaction is sent together with its `begin`.
+    pipeline: true,
+    types: TYPES as pg.CustomTypesConfig,
+  };
+}
+
+function badUrl(why: string): FloeError {
+  return new FloeError('setup_failed', `the database must be given as postgres://user:password@host:port/name: ${why}`);
+}
+
+/** `host:port/name`: the part of a URL that contains no credentials. */
+export function shownDatabase(url: string): string {
+  const { host, pathname } = new URL(url);
+  return `${host}${pathname}`;
+}
+
+export type StatementResult = { readonly rows: unknown[]; readonly command: string; readonly rowCount: number | null };
+
+/** Runs statements on one connection, and closes the connection when the server does not respond in time. */
+export class BoundedClient {
+  readonly raw: pg.ClientBase & Pick<pg.Client, 'connection'>;
+  private readonly clock: Clock;
+  private readonly names: Map<string, string>;
+
+  /** `names` are the names of the prepared statements by their text, shared by all connections to one database. */
+  constructor(raw: pg.ClientBase, clock: Clock, names: Map<string, string>) {
+    this.raw = raw as BoundedClient['raw'];
+    this.clock = clock;
+    this.names = names;
+  }
+
+  /**
+   * Runs one statement. Statements that are run in one turn of the event loop are sent in one packet. Throws `store_unavailable` when the
+   * connection breaks, and the server's errors unchanged.
+   */
+  run(text: string, values: readonly unknown[] = []): Promise<StatementResult> {
+    this.holdPackets();
+    return this.withTimeout(
+      ANSWER_TIMEOUT_MS,
+      this.raw.query({ ...this.nameOf(text), text, values: values as unknown[] }),
+    );
+  }
+
+  /** Runs several statements without parameters, with a separate time limit. */
+  async runScript(text: string, timeoutMs: number): Promise<void> {
+    await this.withTimeout(timeoutMs, this.raw.query(text));
+  }
+
+  private async withTimeout<T>(timeoutMs: number, answer: Promise<T>): Promise<T> {
+    const cancelTimer = this.clock.schedule(timeoutMs, () => {
+      this.raw.connection.stream.destroy(new Error(`the server did not respond within ${timeoutMs} ms`));
+    });
+    try {
+      return await answer;
+    } catch (thrown) {
+      throw asDriverError(thrown);
+    } finally {
+      cancelTimer();
+    }
+  }
+
+  /** Collects the packets of this turn of the event loop, and sends them at its end. */
+  private holdPackets(): void {
+    const { stream } = this.raw.connection;
+    if (stream.writableCorked > 0) return;
+    stream.cork();
+    process.nextTick(() => stream.uncork());
+  }
+
+  private nameOf(text: string): { name: string } | undefined {
+    const known = this.names.get(text);
+    if (known !== undefined) return { name: known };
+    if (this.names.size >= MAX_PREPARED) return undefined;
+    const name = `floe_${this.names.size}`;
+    this.names.set(text, name);
+    return { name };
+  }
+}
+
+const READS = /^\s*select\b/;
+
+/**
+ * kysely over one connection, which the caller has taken from the pool. `begun` resolves when the transaction has begun. Statements that
+ * only read are sent without waiting for it, which saves a round trip.
+ */
+export function kyselyOver(client: BoundedClient, begun: () => Promise<unknown>): QueryBuilder {
+  const connection: DatabaseConnection = {
+    async executeQuery<R>({ sql, parameters }: CompiledQuery): Promise<QueryResult<R>> {
+      if (!READS.test(sql)) await begun();
+      const { rows, rowCount } = await client.run(sql, parameters);
+      return { rows: rows as R[], numAffectedRows: BigInt(rowCount ?? 0) };
+    },
+    streamQuery() {
+      throw new Error('streaming of rows is not supported');
+    },
+  };
+  const doNothing = async (): Promise<void> => {};
+  const refuseTransaction = (): Promise<void> =>
+    Promise.reject(new Error('only the store begins and ends transactions'));
+  const driver: Driver = {
+    init: doNothing,
+    acquireConnection: async () => connection,
+    releaseConnection: doNothing,
+    beginTransaction: refuseTransaction,
+    commitTransaction: refuseTransaction,
+    rollbackTransaction: refuseTransaction,
+    destroy: doNothing,
+  };
+  const dialect: Dialect = {
+    createDriver: () => driver,
+    createQueryCompiler: () => new PostgresQueryCompiler(),
+    createAdapter: () => new PostgresAdapter(),
+    createIntrospector: (db) => new PostgresIntrospector(db),
+  };
+  return new Kysely<Database>({ dialect });
+}

@@ -1,0 +1,196 @@
+import { SCHEMA_FORMAT, wrongFormat } from '../sql/database.ts';
+import type { BoundedClient } from './connection.ts';
+import { LOCK_CLASS, SCHEMA_LOCK } from './flavor.ts';
+
+/** Time limit for creating the tables, and for servers that started concurrently and wait for the one that does it. */
+const SETUP_TIMEOUT_MS = 60_000;
+
+/**
+ * All tables and indexes. Ids sort by their bytes (`collate "C"`), as they do in SQLite and JavaScript. Partial indexes serve the
+ * frequent queries; their conditions are written as in the statements of `store/sql/`.
+ */
+const SCHEMA = `
+  create table tasks (
+    order_no bigint generated always as identity primary key,
+    task_id text collate "C" not null unique,
+    idempotency_key text collate "C" unique,
+    digest text not null,
+    request text not null,
+    status text not null,
+    harness text not null,
+    trainer text not null,
+    total_sessions integer not null,
+    completed_sessions integer not null,
+    usable_sessions integer not null,
+    baseline_sessions integer not null,
+    refilled integer not null,
+    refills_left integer not null,
+    early_stopped integer not null,
+    reward_sum double precision not null,
+    reward_count integer not null,
+    callback_url text,
+    deadline_ms double precision,
+    ended_ms double precision,
+    created_at text not null
+  );
+  create index tasks_by_status on tasks (status, order_no);
+  create index tasks_deadline on tasks (deadline_ms) where status = 'running' and deadline_ms is not null;
+  create index tasks_cancelled on tasks (order_no) where status = 'cancelled' and ended_ms is null;
+  create index tasks_ended on tasks (ended_ms) where ended_ms is not null;
+
+  create table sessions (
+    queue_order bigint generated always as identity primary key,
+    session_id text collate "C" not null unique,
+    task_id text collate "C" not null,
+    sample_index integer not null,
+    status text not null,
+    trainer text collate "C" not null,
+    priority integer not null,
+    attempt integer not null,
+    max_attempts integer not null,
+    epoch integer not null,
+    node_id text,
+    lease_expires_ms double precision,
+    expected_ms double precision not null,
+    avoid_node text,
+    avoid_until_ms double precision not null,
+    not_before_ms double precision not null,
+    queued_since_ms double precision not null,
+    turns integer not null,
+    sampled_tokens bigint not null,
+    cancel_requested integer not null,
+    unusable text,
+    summary text,
+    created_at text not null,
+    updated_at text not null,
+    unique (task_id, sample_index)
+  ) with (fillfactor = 80);
+  create index sessions_fifo on sessions (trainer, priority desc, queue_order) where status = 'QUEUED';
+  create index sessions_longest on sessions (trainer, priority desc, expected_ms desc, queue_order)
+    where status = 'QUEUED';
+  create index sessions_leased on sessions (lease_expires_ms) where lease_expires_ms is not null;
+  create index sessions_held on sessions (node_id) where lease_expires_ms is not null;
+  create index sessions_cancelled on sessions (node_id) where cancel_requested = 1;
+  create index sessions_by_status on sessions (status);
+  create index sessions_waiting on sessions (task_id, session_id) where status = 'QUEUED';
+  create index sessions_unusable on sessions (task_id, unusable) where unusable is not null;
+
+  create table results (
+    cursor bigint generated always as identity primary key,
+    session_id text collate "C" not null unique,
+    task_id text collate "C" not null,
+    trainer text collate "C" not null,
+    collected integer not null,
+    trajectory_ref text collate "C",
+    trajectory_bytes bigint not null,
+    completions_ref text collate "C",
+    completions_bytes bigint not null,
+    artifacts_ref text collate "C",
+    artifacts_bytes bigint not null
+  );
+  create index results_by_task on results (task_id, cursor);
+  create index results_by_trainer on results (trainer, cursor);
+  create index results_uncollected on results (trainer, cursor) where collected = 0;
+  create index results_trajectory on results (trajectory_ref) where trajectory_ref is not null;
+  create index results_completions on results (completions_ref) where completions_ref is not null;
+  create index results_artifacts on results (artifacts_ref) where artifacts_ref is not null;
+
+  create table deliveries (
+    session_id text collate "C" not null,
+    epoch integer not null,
+    kind text not null,
+    digest text not null,
+    summary text not null,
+    trajectory_ref text collate "C",
+    completions_ref text collate "C",
+    artifacts_ref text collate "C",
+    delivered_at text not null,
+    primary key (session_id, epoch)
+  );
+  create index deliveries_trajectory on deliveries (trajectory_ref) where trajectory_ref is not null;
+  create index deliveries_completions on deliveries (completions_ref) where completions_ref is not null;
+  create index deliveries_artifacts on deliveries (artifacts_ref) where artifacts_ref is not null;
+
+  create table nodes (
+    node_id text collate "C" primary key,
+    instance text not null,
+    takeovers integer not null,
+    registration text not null,
+    metrics text not null,
+    engines text,
+    draining integer not null,
+    refuses text,
+    claims text,
+    last_seen_ms double precision not null,
+    registered_at text not null,
+    last_heartbeat text not null
+  ) with (fillfactor = 50);
+
+  create table callbacks (
+    task_id text collate "C" primary key,
+    url text not null,
+    tries integer not null,
+    next_try_ms double precision not null,
+    last_error text,
+    delivered_at text
+  );
+  create index callbacks_due on callbacks (next_try_ms) where delivered_at is null;
+
+  create table tombstones (task_id text collate "C" primary key, expires_ms double precision not null);
+
+  create table engines (
+    engine_id text collate "C" primary key,
+    spec text not null,
+    registered_at text not null
+  );
+  create table engine_state (
+    id integer primary key check (id = 1),
+    revision integer not null,
+    paused text,
+    while_paused text not null,
+    policy_version text,
+    removed text not null
+  );
+  insert into engine_state values (1, 0, null, 'hold', null, '[]');
+
+  create table service_time (id integer primary key check (id = 1), now_ms double precision not null)
+    with (fillfactor = 50);
+  insert into service_time values (1, 0);
+
+  create table durations (
+    duration_key text collate "C" primary key,
+    mean_ms double precision not null,
+    samples integer not null
+  ) with (fillfactor = 50);
+
+  create table consumers (
+    consumer text collate "C" primary key,
+    trainer text not null,
+    cursor bigint not null
+  );
+`;
+
+/**
+ * Creates the tables in an empty database, all or nothing. The format is kept in `floe_schema`. Throws `setup_failed` for a database
+ * with another format, and changes nothing in it.
+ */
+export async function createTables(client: BoundedClient, database: string): Promise<void> {
+  await client.run('begin');
+  try {
+    await client.run(`set local statement_timeout = ${SETUP_TIMEOUT_MS}`);
+    await client.runScript(`select pg_advisory_xact_lock(${LOCK_CLASS}, ${SCHEMA_LOCK})`, SETUP_TIMEOUT_MS);
+    await client.run('create table if not exists floe_schema (version integer not null)');
+    const { rows } = await client.run('select version from floe_schema');
+    const format = (rows as { version: number }[])[0]?.version ?? 0;
+    if (format === 0) {
+      await client.runScript(SCHEMA, SETUP_TIMEOUT_MS);
+      await client.run('insert into floe_schema values ($1)', [SCHEMA_FORMAT]);
+    } else if (format !== SCHEMA_FORMAT) {
+      throw wrongFormat(database, format, 'drop or rename the database, or start with an empty one');
+    }
+    await client.run('commit');
+  } catch (thrown) {
+    await client.run('rollback').catch(() => {});
+    throw thrown;
+  }
+}
