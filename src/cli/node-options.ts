@@ -2,7 +2,7 @@ import { cpus, hostname } from 'node:os';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/node/config.ts';
-import type { DispatchPolicy } from '../gateway/node/dispatch-policy.ts';
+import type { DispatchPolicy } from '../gateway/node/stage-pools.ts';
 import type { EngineKind, EngineLocality, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
 import { type Settings, withConfigFile } from './config-file.ts';
 

@@ -6,7 +6,7 @@ import { acquireLock } from '../core/process-lock.ts';
 import { evaluatorRegistry } from '../evaluators/registry.ts';
 import { type GatewayConfigInput, gatewayConfigSchema } from '../gateway/node/config.ts';
 import { type Gateway, startGateway } from '../gateway/node/gateway.ts';
-import { createTaskCheck } from '../gateway/node/task-check.ts';
+import { createTaskCheck } from '../gateway/node/plugins.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import type { Logger } from '../observe/log.ts';
 import { ServerMetrics } from '../observe/server-metrics.ts';

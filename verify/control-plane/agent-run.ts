@@ -72,7 +72,7 @@ export class AgentRun {
       await this.work(script.turnMs, signal);
       if (world.engine === 'failing') throw new FloeError('engine_unavailable', 'no engine answers');
       if (world.engine === 'hanging' || script.hangs) await this.work(Number.MAX_SAFE_INTEGER, signal);
-      attempt.progressed(turn, turn * 3);
+      attempt.recordCalls(turn, turn * 3);
     }
     if (script.fails) throw new FloeError('harness_failed', 'the agent exited with 1');
   }

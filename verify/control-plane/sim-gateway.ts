@@ -89,7 +89,7 @@ export class SimGateway {
       leaseWaitSeconds: 5,
       heartbeatSeconds: world.plan.heartbeatSeconds,
       runSession: (attempt) => new AgentRun(world, life, { nodeId: plan.nodeId, instance, pools }, attempt).run(),
-      delivered: () => {},
+      onDelivered: () => {},
     });
     this.agent = agent;
     void agent.takenOver.then(() => this.giveWay(life));

@@ -10,7 +10,7 @@ import {
   runtimeBackendSchema,
 } from '../../schema/index.ts';
 
-/** The four stage pools. READY is a buffer of started runtimes; the other three are workers. */
+/** Sizes of the four stage pools. READY is a buffer of started runtimes; the others are workers. */
 export const poolSizesSchema = z.strictObject({
   init: z.int().min(1).max(10_000).default(4),
   ready: z.int().min(0).max(10_000).default(2),

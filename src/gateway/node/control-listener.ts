@@ -17,7 +17,7 @@ export type ControlListener = { readonly url: string; close(): Promise<void> };
 
 const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
 
-type Parts = {
+type ListenerParts = {
   readonly agent: NodeAgent;
   readonly engines: EnginePool;
   readonly pools: StagePools;
@@ -27,13 +27,17 @@ type Parts = {
 };
 
 /**
- * The node's own face for operators: `/health`, `/metrics`, `/metrics/engines` (what the engines tell of themselves), `/status`. It is a listener apart from the proxy's, so no
- * sandbox can reach it, and read-only. Throws `setup_failed` for a certificate that cannot be used.
+ * Serves `/health`, `/metrics`, `/metrics/engines` (the metrics of the engines themselves) and `/status` to operators. It is read-only
+ * and separate from the proxy's listener, so that no sandbox can reach it. Throws `setup_failed` for an unusable certificate.
  */
-export async function openControlListener(config: GatewayConfig, parts: Parts, log: Logger): Promise<ControlListener> {
+export async function openControlListener(
+  config: GatewayConfig,
+  parts: ListenerParts,
+  log: Logger,
+): Promise<ControlListener> {
   const { control_tls } = config;
   const files = control_tls === null ? null : { ...control_tls, ca: null };
-  // Operators send small requests; a head or body that does not come must not hold a connection for ever.
+  // Requests are small, and one that does not arrive completely must not hold its connection indefinitely.
   const app = fastify({
     logger: false,
     bodyLimit: 1024,
@@ -42,7 +46,7 @@ export async function openControlListener(config: GatewayConfig, parts: Parts, l
   }) as FastifyInstance;
   app.addHook('onRequest', async (request, reply) => {
     if (request.url === '/health' || config.token === null) return;
-    if (!sameToken(request.headers.authorization, `Bearer ${config.token}`)) {
+    if (!isSameToken(request.headers.authorization, `Bearer ${config.token}`)) {
       const error = new FloeError('unauthorized', 'send the control token as Authorization: Bearer');
       await reply
         .code(error.status)
@@ -51,7 +55,7 @@ export async function openControlListener(config: GatewayConfig, parts: Parts, l
   });
   app.get('/health', async () => ({ status: 'ok', node_id: config.node_id }));
   app.get('/metrics', async (_, reply) => {
-    takeMetrics(parts);
+    updateMetrics(parts);
     return reply.type(parts.metrics.registry.contentType).send(await parts.metrics.registry.metrics());
   });
   app.get('/metrics/engines', async (_, reply) => reply.type(TEXT_FORMAT).send(await parts.engines.metrics()));
@@ -60,31 +64,34 @@ export async function openControlListener(config: GatewayConfig, parts: Parts, l
     pools: config.pools,
     dispatch_policy: parts.pools.policy,
     metrics: parts.pools.metrics(),
-    starts: Object.fromEntries(parts.sandboxes.starts()),
+    starts: Object.fromEntries(parts.sandboxes.startCounts()),
     engines: parts.engines.info(),
     sessions: parts.agent.live().map((attempt) => attempt.progress()),
   }));
   const url = await app.listen({ host: config.control.host, port: config.control.port });
-  const unfollow = files === null ? () => {} : followCertificate(app, files, log);
+  const unwatch = files === null ? () => {} : watchCertificate(app, files, log);
   return {
     url,
     close: () => {
-      unfollow();
+      unwatch();
       return app.close();
     },
   };
 }
 
-function followCertificate(app: FastifyInstance, files: TlsFiles, log: Logger): () => void {
+/** Applies a changed certificate to new connections. Returns a function that stops watching the files. */
+function watchCertificate(app: FastifyInstance, files: TlsFiles, log: Logger): () => void {
   return watchTls(
     files,
     systemClock,
     (material) => (app.server as unknown as TlsServer).setSecureContext(material),
-    (error) => log.error({ error: error.message }, 'the changed certificate cannot be used; the one before it stays'),
+    (error) =>
+      log.error({ error: error.message }, 'the changed certificate cannot be used; the previous one stays in use'),
   );
 }
 
-function takeMetrics({ pools, sandboxes, journal, metrics }: Parts): void {
+/** Sets the gauges that are read only when metrics are scraped. */
+function updateMetrics({ pools, sandboxes, journal, metrics }: ListenerParts): void {
   metrics.calls.setJournalBytes(journal.bytes);
   const now = pools.metrics();
   const { sizes } = pools;
@@ -98,14 +105,14 @@ function takeMetrics({ pools, sandboxes, journal, metrics }: Parts): void {
   set('postrun', 'used', now.postrun_inflight);
   set('postrun', 'waiting', now.postrun_queue_depth);
   set('postrun', 'size', sizes.postrun);
-  for (const [backend, { starting, waiting }] of sandboxes.starts()) {
+  for (const [backend, { starting, waiting }] of sandboxes.startCounts()) {
     metrics.runtimeStarts.set({ backend, state: 'starting' }, starting);
     metrics.runtimeStarts.set({ backend, state: 'waiting' }, waiting);
   }
 }
 
-/** Compares digests, so that neither length nor content shows in the time taken. */
-function sameToken(given: string | undefined, wanted: string): boolean {
+/** Compares digests, so that the duration reveals neither length nor content of the token. */
+function isSameToken(given: string | undefined, expected: string): boolean {
   const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(given ?? ''), digest(wanted));
+  return timingSafeEqual(digest(given ?? ''), digest(expected));
 }

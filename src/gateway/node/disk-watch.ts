@@ -1,23 +1,23 @@
 import { rm, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { OpenAppendFile } from '../../proxy/journal/append-file.ts';
-import { openAppendFile } from '../../proxy/journal/append-file.ts';
+import { MIB } from '../../core/bytes.ts';
+import { type OpenAppendFile, openAppendFile } from '../../proxy/journal/append-file.ts';
 
-/** Less than this left is a full disk: a session's sandbox and record need some. */
-const LEAST_FREE_BYTES = 16 * 1024 * 1024;
+/** A disk with less free space counts as full, since a session needs some for its sandbox and record. */
+const MIN_FREE_BYTES = 16 * MIB;
 const PROBE = Buffer.alloc(4096);
 const PROBE_NAME = 'disk-probe';
 
-export type DiskWatchOptions = {
+type DiskWatchOptions = {
   /** For tests: how files are opened. */
   readonly openFile?: OpenAppendFile;
-  /** For tests: bytes that are left for this process. */
+  /** For tests: free bytes for this process. */
   readonly freeBytes?: (dir: string) => Promise<number>;
 };
 
 /**
- * Whether the disk of a directory takes writes. A node whose disk does not must take no sessions: each would use up an attempt.
- * A disk that has refused a write counts as usable again when a write and its sync succeed.
+ * Tracks whether the disk of a directory accepts writes. A node whose disk does not must lease no sessions, since each would use up an
+ * attempt. After a failed write the disk counts as usable once a test write and its sync have succeeded.
  */
 export class DiskWatch {
   private readonly dir: string;
@@ -25,28 +25,28 @@ export class DiskWatch {
   private readonly freeBytes: (dir: string) => Promise<number>;
   private failed = false;
 
-  constructor(dir: string, { openFile = openAppendFile, freeBytes = bytesLeft }: DiskWatchOptions = {}) {
+  constructor(dir: string, { openFile = openAppendFile, freeBytes = availableBytes }: DiskWatchOptions = {}) {
     this.dir = dir;
     this.openFile = openFile;
     this.freeBytes = freeBytes;
   }
 
-  /** Passes `writing` on, and remembers when it is refused. */
-  async watch<T>(writing: Promise<T>): Promise<T> {
+  /** Settles as `write` and records its failure. */
+  async watch<T>(write: Promise<T>): Promise<T> {
     try {
-      return await writing;
+      return await write;
     } catch (error) {
       this.failed = true;
       throw error;
     }
   }
 
-  /** Why nothing can be written now; null: it can. Never rejects. */
+  /** Why the disk accepts no writes now; `null` when it does. Never rejects. */
   async problem(): Promise<string | null> {
     try {
       const free = await this.freeBytes(this.dir);
-      if (free < LEAST_FREE_BYTES) {
-        return `the disk of ${this.dir} is full: ${free} bytes are left, and a session needs ${LEAST_FREE_BYTES}`;
+      if (free < MIN_FREE_BYTES) {
+        return `the disk of ${this.dir} is full: ${free} bytes are free, and a session needs ${MIN_FREE_BYTES}`;
       }
       if (this.failed) await this.probe();
       this.failed = false;
@@ -58,7 +58,7 @@ export class DiskWatch {
 
   private async probe(): Promise<void> {
     const path = join(this.dir, PROBE_NAME);
-    // Of a probe that failed before it was removed.
+    // An earlier probe may have failed before it removed its file.
     await rm(path, { force: true });
     const file = await this.openFile(path);
     try {
@@ -70,7 +70,7 @@ export class DiskWatch {
   }
 }
 
-async function bytesLeft(dir: string): Promise<number> {
+async function availableBytes(dir: string): Promise<number> {
   const { bavail, bsize } = await statfs(dir);
   return bavail * bsize;
 }

@@ -1,4 +1,5 @@
 import { NodeApi } from '../../client/node-api.ts';
+import { MIB } from '../../core/bytes.ts';
 import { type Clock, systemClock } from '../../core/clock.ts';
 import { asFloeError, type FloeError } from '../../core/errors.ts';
 import { newId } from '../../core/ids.ts';
@@ -18,10 +19,9 @@ import { createRuntimeProviders } from '../../runtimes/providers.ts';
 import { createSpawner } from '../../runtimes/spawn/client.ts';
 import { AttemptRecords } from '../recovery/attempt-records.ts';
 import { Recovery } from '../recovery/recovery.ts';
-import { type Reaped, takeStateDir } from '../recovery/state-dir.ts';
-import { Sandboxes } from '../session/sandbox.ts';
+import { openStateDir, type ReapedCounts } from '../recovery/state-dir.ts';
+import { Sandboxes, StartLimits } from '../session/sandbox.ts';
 import { runSession, sandboxNames } from '../session/session-runner.ts';
-import { loadBuilders } from './builder-modules.ts';
 import type { GatewayConfig } from './config.ts';
 import { type ControlListener, openControlListener } from './control-listener.ts';
 import { DiskWatch } from './disk-watch.ts';
@@ -29,15 +29,13 @@ import { Janitor } from './janitor.ts';
 import { NodeAgent } from './node-agent.ts';
 import { NodeEngines } from './node-engines.ts';
 import { ownAddress } from './own-address.ts';
+import { loadBuilders } from './plugins.ts';
 import { StagePools } from './stage-pools.ts';
-import { StartLimits } from './start-limits.ts';
 
-const MIB = 1024 * 1024;
-
-export type GatewayDeps = {
+type GatewayDeps = {
   readonly log: Logger;
   readonly clock?: Clock;
-  /** Default: traces are handed on, and nothing is recorded. */
+  /** Default: trace contexts are passed through and no span is recorded. */
   readonly tracer?: Tracer;
 };
 
@@ -46,19 +44,19 @@ export type Gateway = {
   readonly nodeId: string;
   readonly controlUrl: string;
   readonly proxyOrigin: string;
-  /** Resolves when a newer process has taken the node's id over; it only remains to close. */
+  /** Resolves when a newer process has taken over the node's id. This one can only be closed then. */
   readonly takenOver: Promise<FloeError>;
-  /** Resolves when what dead gateways of the state directory had recorded is handed in. */
+  /** Resolves when the partial results of earlier processes of the state directory are delivered or refused. */
   recovered(): Promise<void>;
-  /** Takes no more sessions and resolves when those that it has are delivered. */
+  /** Leases no more sessions. Resolves when the live ones are delivered. */
   drain(): Promise<void>;
-  /** Ends every session (each goes back to the queue), then everything it started. May be called twice. */
+  /** Ends every session, so that each returns to the queue, then all other parts. May be called twice. */
   close(): Promise<void>;
 };
 
 /**
- * Starts a node: engines are probed, the spawn helper and the listeners are up, and the node is registered when this
- * resolves. Rejects with `setup_failed`, `engine_unavailable` or what registration was refused with, leaving nothing.
+ * Starts a node. When this resolves, the engines are probed, the spawn helper and the listeners run, and the node is registered.
+ * Rejects with `setup_failed`, `engine_unavailable` or the error of a refused registration, after everything that was started has ended.
  */
 export async function startGateway(config: GatewayConfig, deps: GatewayDeps): Promise<Gateway> {
   const cleanups: (() => Promise<unknown>)[] = [];
@@ -79,7 +77,7 @@ async function assemble(
 ): Promise<Gateway> {
   const { clock = systemClock, tracer = passThroughTracer } = deps;
   const log = deps.log.child({ node_id: config.node_id });
-  const state = await takeStateDir(config.state_dir, clock);
+  const state = await openStateDir(config.state_dir, clock);
   cleanups.push(() => state.release());
   const builders = await loadBuilders(config.builders);
   const host = config.host ?? (await ownAddress(config.server_url));
@@ -167,7 +165,7 @@ async function assemble(
     problem: () => disk.problem(),
     runSession: (attempt) =>
       runSession(attempt, {
-        begun: (lease) =>
+        recordStart: (lease) =>
           disk.watch(
             records.begin({
               node_id: config.node_id,
@@ -177,9 +175,9 @@ async function assemble(
               lease,
             }),
           ),
-        refuseLost: (lost) => agent.refuseLost(lost),
-        awaitsTurn: (sessionId) => engines.awaitsTurn(sessionId),
-        failureOf: (sessionId) => engines.failureOf(sessionId),
+        assertLease: (live) => agent.assertLease(live),
+        awaitsEngine: (sessionId) => engines.awaitsTurn(sessionId),
+        pendingCallFailure: (sessionId) => engines.failureOf(sessionId),
         stallSeconds: config.stall_seconds,
         sandboxes,
         nodeId: config.node_id,
@@ -195,15 +193,18 @@ async function assemble(
         socketDir: state.sockets,
         uploadRoots: config.upload_roots,
       }),
-    delivered: (lease) => {
-      // The record first: what is recorded without one is nobody's.
+    onDelivered: (lease) => {
+      // The attempt's record first, because recovery ignores completions whose attempt has no record.
       records
         .end(lease)
         .then(() => journal.release(lease.session_id, lease.attempt))
         .catch((error: unknown) => {
           const { task_id, session_id, attempt, epoch } = lease;
           const names = { task_id, session_id, attempt, epoch };
-          log.warn({ ...names, error: asFloeError(error).message }, 'records of an attempt could not be removed');
+          log.warn(
+            { ...names, error: asFloeError(error).message },
+            'the records of a delivered attempt cannot be removed',
+          );
         });
     },
   });
@@ -214,10 +215,10 @@ async function assemble(
     builders,
     engines,
     nodeId: config.node_id,
-    records: records.leftovers,
+    records: records.earlierFiles,
     segments: journal.earlierSegments,
     quarantineDir,
-    deliver: (remains, signal) => api.deliverPartial(remains, signal),
+    deliver: (partial, signal) => api.deliverPartial(partial, signal),
     onRecovered: (outcome) => metrics.recovered.inc({ outcome }),
     onDamaged: (count) => metrics.damaged.inc(count),
   });
@@ -227,12 +228,12 @@ async function assemble(
     log,
     owner,
     sessionsDir: state.sessions,
-    wanted: () => new Set(agent.live().flatMap(({ lease }) => Object.values(sandboxNames(lease)))),
+    expectedNames: () => new Set(agent.live().flatMap(({ lease }) => Object.values(sandboxNames(lease)))),
     onLeaked: (count) => metrics.leaked.inc({ when: 'running' }, count),
   });
   janitor.start();
   cleanups.push(() => janitor.close());
-  tellReaped(state.reaped, metrics, log);
+  reportReaped(state.reaped, metrics, log);
   const control: ControlListener = await openControlListener(
     config,
     { agent, engines, pools, sandboxes, journal, metrics },
@@ -241,7 +242,7 @@ async function assemble(
   cleanups.push(() => control.close());
   await agent.start();
   cleanups.push(() => agent.close());
-  // Not before: the sessions of the living do not wait for those of the dead.
+  // After the agent, so that new sessions do not wait for the recovery of earlier ones.
   recovery.start();
   return {
     nodeId: config.node_id,
@@ -254,21 +255,22 @@ async function assemble(
   };
 }
 
-/** Records nothing for an attempt whose lease ran out while this process stood still; then its reply does not leave either. */
+/** Refuses to record a completion of an attempt whose lease expired while this process was suspended, so its reply is not sent either. */
 function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAgent): CompletionJournal {
   return {
     append: async (completion, earlier) => {
-      const attempt = agent().attemptOf(completion.sessionId, completion.attempt);
-      if (attempt !== undefined) agent().refuseLost(attempt);
+      const attempt = agent().findAttempt(completion.sessionId, completion.attempt);
+      if (attempt !== undefined) agent().assertLease(attempt);
       await disk.watch(journal.append(completion, earlier));
     },
   };
 }
 
-function tellReaped(reaped: Reaped, metrics: GatewayMetrics, log: Logger): void {
+/** Logs and counts what an earlier process had left running. */
+function reportReaped(reaped: ReapedCounts, metrics: GatewayMetrics, log: Logger): void {
   const { processes, cgroups, mounts, directories, sockets, survivors } = reaped;
-  const left = processes + cgroups + mounts + directories + sockets + survivors.length;
-  if (left === 0) return;
-  metrics.leaked.inc({ when: 'start' }, left);
-  log.warn({ ...reaped }, 'ended what a dead gateway had left');
+  const total = processes + cgroups + mounts + directories + sockets + survivors.length;
+  if (total === 0) return;
+  metrics.leaked.inc({ when: 'start' }, total);
+  log.warn({ ...reaped }, 'ended the leftover processes and files of an earlier gateway process');
 }

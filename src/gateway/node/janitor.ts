@@ -7,28 +7,28 @@ import type { Logger } from '../../observe/log.ts';
 import { endOwned, labelledProcesses } from '../../runtimes/processes/orphans.ts';
 import { HELPER_NAME, type Owner } from '../../runtimes/processes/owner.ts';
 
-/** Looking reads the environment of every process of the host, so it is done seldom. */
-const ROUND_MS = 30_000;
-/** A sandbox without an attempt is given this long to be torn down in the ordinary way. */
-const IDLE_TTL_MS = 60_000;
+/** Interval of the sweeps, which read the environment of every process of the host. */
+const SWEEP_INTERVAL_MS = 30_000;
+/** Time that a sandbox without a live attempt has for its ordinary teardown before the janitor ends it. */
+const LEAKED_AFTER_MS = 60_000;
 
 export type JanitorDeps = {
   readonly clock: Clock;
   readonly log: Logger;
   readonly owner: Owner;
   readonly sessionsDir: string;
-  /** Names of sandboxes that may exist. */
-  readonly wanted: () => ReadonlySet<string>;
+  /** Returns the names of sandboxes that may exist. */
+  readonly expectedNames: () => ReadonlySet<string>;
   readonly onLeaked: (count: number) => void;
 };
 
-/** The backstop of a running gateway: ends sandboxes whose attempt does not exist any more. There should be none. */
+/** Ends leaked sandboxes of a running gateway: those whose attempt no longer exists. None should be found. */
 export class Janitor {
   private readonly deps: JanitorDeps;
-  /** When a sandbox that nobody wants was first seen. */
-  private readonly idleSince = new Map<string, number>();
+  /** Time at which each sandbox without a live attempt was first found. */
+  private readonly unexpectedSinceMs = new Map<string, number>();
   private cancel: () => void = () => {};
-  private round: Promise<void> = Promise.resolve();
+  private sweeping: Promise<void> = Promise.resolve();
   private closed = false;
 
   constructor(deps: JanitorDeps) {
@@ -37,10 +37,13 @@ export class Janitor {
 
   start(): void {
     if (this.closed) return;
-    this.cancel = this.deps.clock.schedule(ROUND_MS, () => {
-      this.round = this.sweep()
+    this.cancel = this.deps.clock.schedule(SWEEP_INTERVAL_MS, () => {
+      this.sweeping = this.sweep()
         .catch((error: unknown) => {
-          this.deps.log.warn({ error: asFloeError(error).message }, 'sandboxes could not be looked at');
+          this.deps.log.warn(
+            { error: asFloeError(error).message },
+            'the search for leaked sandboxes failed; it is retried',
+          );
         })
         .finally(() => this.start());
     });
@@ -49,27 +52,30 @@ export class Janitor {
   async close(): Promise<void> {
     this.closed = true;
     this.cancel();
-    await this.round;
+    await this.sweeping;
   }
 
-  /** One round. */
+  /** Ends the sandboxes that have been without a live attempt for too long. */
   async sweep(): Promise<void> {
-    const { clock, wanted } = this.deps;
-    const found = await this.found();
-    const keep = wanted();
+    const { clock, expectedNames } = this.deps;
+    const found = await this.sandboxNames();
+    const expected = expectedNames();
     const nowMs = clock.monotonicMs();
-    for (const name of this.idleSince.keys()) if (!found.has(name) || keep.has(name)) this.idleSince.delete(name);
-    const late: string[] = [];
-    for (const name of found) {
-      if (keep.has(name)) continue;
-      const sinceMs = this.idleSince.get(name) ?? nowMs;
-      this.idleSince.set(name, sinceMs);
-      if (nowMs - sinceMs >= IDLE_TTL_MS) late.push(name);
+    for (const name of this.unexpectedSinceMs.keys()) {
+      if (!found.has(name) || expected.has(name)) this.unexpectedSinceMs.delete(name);
     }
-    await Promise.all(late.map((name) => this.reap(name)));
+    const leaked: string[] = [];
+    for (const name of found) {
+      if (expected.has(name)) continue;
+      const sinceMs = this.unexpectedSinceMs.get(name) ?? nowMs;
+      this.unexpectedSinceMs.set(name, sinceMs);
+      if (nowMs - sinceMs >= LEAKED_AFTER_MS) leaked.push(name);
+    }
+    await Promise.all(leaked.map((name) => this.reap(name)));
   }
 
-  private async found(): Promise<Set<string>> {
+  /** Names of the sandboxes that have a process or a directory. */
+  private async sandboxNames(): Promise<Set<string>> {
     const { owner, sessionsDir } = this.deps;
     const names = new Set<string>();
     for (const { label } of await labelledProcesses(owner.id)) if (label.name !== HELPER_NAME) names.add(label.name);
@@ -81,10 +87,10 @@ export class Janitor {
 
   private async reap(name: string): Promise<void> {
     const { owner, clock, log, sessionsDir, onLeaked } = this.deps;
-    const ended = await endOwned(owner.id, (found) => found.name === name, clock);
+    const ended = await endOwned(owner.id, (sandbox) => sandbox.name === name, clock);
     for (const backend of await readdir(sessionsDir)) await removeTree(join(sessionsDir, backend, name));
-    this.idleSince.delete(name);
-    log.warn({ sandbox: name, ...ended }, 'ended a sandbox whose attempt does not exist any more');
+    this.unexpectedSinceMs.delete(name);
+    log.warn({ sandbox: name, ...ended }, 'ended a leaked sandbox, whose attempt no longer exists');
     onLeaked(1);
   }
 }

@@ -1,35 +1,36 @@
 import { type DeliveredResult, deliveryLength, type NodeApi, type OwnRegistration } from '../../client/node-api.ts';
-import type { Clock } from '../../core/clock.ts';
-import { sleep } from '../../core/clock.ts';
+import { onAbort } from '../../core/abort.ts';
+import { type Backoff, backoffMs } from '../../core/backoff.ts';
+import { GIB } from '../../core/bytes.ts';
+import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { endSpanWith, passThroughTracer, type Span, type Tracer } from '../../core/tracing.ts';
 import { type GatewayMetrics, recordSession } from '../../observe/gateway-metrics.ts';
 import type { Logger } from '../../observe/log.ts';
 import { type Lease, type RuntimeSpec, runtimeSpecSchema } from '../../schema/index.ts';
-import { Attempt } from '../session/attempt.ts';
-import { LeaseFence, type Renewal } from '../session/lease-fence.ts';
-import { asRemains } from '../session/partial-result.ts';
-import { isVerdict } from '../session/verdict.ts';
+import { Attempt, type Renewal } from '../session/attempt.ts';
+import { isFinalRefusal } from '../session/failure.ts';
+import { LeaseFence } from '../session/lease-fence.ts';
+import { asPartialResult, leaseLostError } from '../session/partial-result.ts';
 import type { NodeEngines } from './node-engines.ts';
 import type { StagePools } from './stage-pools.ts';
 
-/** Between tries to reach the server: quick at first, and never so slow that a restart of it costs more than a few seconds. */
-const RETRY = { firstMs: 200, maxMs: 5_000 };
-/** While shutting down, a server that cannot be reached is not waited for: the lease runs out instead. */
+/** Pauses between attempts to reach the server, short enough that its restart delays a call by a few seconds at most. */
+const RETRY: Backoff = { baseMs: 200, maxMs: 5_000 };
+/** Attempts of a call while the node shuts down. After that the lease expires instead. */
 const CLOSING_TRIES = 3;
-/** State changes are gathered this long into one heartbeat; with many sessions, 1 ms longer for each. */
-const PROGRESS_GATHER_MS = 100;
-
-/** A lease is renewed this often before it runs out, so that one lost beat costs nothing. */
+/** State changes within this time are reported in one heartbeat; with more than 100 sessions, within 1 ms per session. */
+const REPORT_DELAY_MS = 100;
+/** Heartbeats per lease duration, so that no lease expires because one or two heartbeats are lost. */
 const BEATS_PER_LEASE = 3;
-/** A replica of the server that takes longer over a heartbeat, beyond the time for which it was to hold it, hangs. */
-const ANSWER_SECONDS = 5;
-/** A node that takes no sessions for now looks this often whether it can again. */
+/** Longest time for the reply to a heartbeat, beyond the time for which the server may hold it. A slower replica counts as hung. */
+const REPLY_SECONDS = 5;
+/** Interval of checks whether a node that leases no sessions can lease them. */
 const RECHECK_MS = 1_000;
-/** What results that the server does not take may hold in memory before the node takes no more sessions. */
-const UNDELIVERED_BYTES = 1024 * 1024 * 1024;
+/** Undelivered results in memory beyond which the node leases no more sessions. */
+const UNDELIVERED_BYTES = GIB;
 
-/** The calls of NodeApi that an agent makes. A simulation gives its own. */
+/** The calls of NodeApi that an agent makes, so that a simulation can replace them. */
 export type NodeCalls = Pick<
   NodeApi,
   'nodeId' | 'register' | 'heartbeat' | 'lease' | 'deliverResult' | 'deliverPartial'
@@ -40,7 +41,7 @@ export type NodeAgentDeps = {
   readonly registration: OwnRegistration;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Default: traces are handed on, and nothing is recorded. */
+  /** Default: trace contexts are passed through and no span is recorded. */
   readonly tracer?: Tracer;
   readonly metrics: GatewayMetrics;
   readonly pools: StagePools;
@@ -49,18 +50,18 @@ export type NodeAgentDeps = {
   readonly heartbeatSeconds: number;
   /** Default: {@link UNDELIVERED_BYTES}. */
   readonly undeliveredBytes?: number;
-  /** Why the node can run no sessions now; null: it can. Default: it always can. Must not reject. */
+  /** Resolves with the reason why the node can run no sessions now; `null` when it can. Default: it can. Must not reject. */
   readonly problem?: () => Promise<string | null>;
-  /** What is to be delivered: a result, or the remains of an attempt that lost its lease; null when there is nothing. */
+  /** Resolves with a result, or with the partial result of an attempt that lost its lease; `null` when there is nothing to deliver. */
   readonly runSession: (attempt: Attempt) => Promise<DeliveredResult | null>;
-  /** The result is with the server, or nobody wants it: what was recorded of the attempt need no longer be kept. */
-  readonly delivered: (lease: Lease) => void;
+  /** Called when the server has accepted or finally refused the result, so that the attempt's records can be removed. */
+  readonly onDelivered: (lease: Lease) => void;
 };
 
-/** How repeated tries of one call ended: it succeeded, was refused for good, or the server could not be reached in time. */
-type Reached = { readonly how: 'done' | 'given_up' } | { readonly how: 'refused'; readonly error: FloeError };
+/** How a retried call ended: it succeeded, the server finally refused it, or the server could not be reached in time. */
+type CallOutcome = { readonly how: 'done' | 'given_up' } | { readonly how: 'refused'; readonly error: FloeError };
 
-/** The node's side of the rollout server's protocol: registers, leases what it has room for, reports, delivers. */
+/** The node's side of the rollout server's protocol: registers, leases sessions while it has capacity, reports and delivers. */
 export class NodeAgent {
   private readonly deps: NodeAgentDeps;
   private readonly attempts = new Map<string, { attempt: Attempt; done: Promise<void> }>();
@@ -69,42 +70,44 @@ export class NodeAgent {
   private leaseLoopDone: Promise<void> = Promise.resolve();
   private heartbeatLoopDone: Promise<void> = Promise.resolve();
   private closing = false;
-  private cancelGather: (() => void) | null = null;
-  /** Whether a report of changes is under way, and whether there is more to tell since. */
+  /** `null` when no report is scheduled. */
+  private cancelReport: (() => void) | null = null;
+  /** Whether a report of changes is in progress. */
   private reporting = false;
-  private reportAgain = false;
-  private undelivered = 0;
-  /** Why no sessions are taken for now, as the server is told. */
+  /** Whether something has changed since the report in progress was started. */
+  private reportDue = false;
+  private undeliveredBytes = 0;
+  /** Why the node leases no sessions, as reported to the server; `null` when it leases them. */
   private refuses: string | null = null;
   private readonly fence: LeaseFence;
-  private tellTakenOver: (error: FloeError) => void = () => {};
-  /** Resolves when a newer process has taken this node's id over: this one has ended its sessions and is of no more use. */
+  private resolveTakenOver: (error: FloeError) => void = () => {};
+  /** Resolves when a newer process has taken over this node's id. This process has ended its sessions then and can only be closed. */
   readonly takenOver: Promise<FloeError>;
 
   constructor(deps: NodeAgentDeps) {
     this.deps = deps;
     this.takenOver = new Promise((resolve) => {
-      this.tellTakenOver = resolve;
+      this.resolveTakenOver = resolve;
     });
     this.fence = new LeaseFence({
       clock: deps.clock,
       live: () => this.live(),
       beatMs: () => this.beatSeconds() * 1000,
       onWake: (pausedMs) => {
-        deps.log.warn({ paused_ms: Math.round(pausedMs) }, 'this process stood still');
+        deps.log.warn({ paused_ms: Math.round(pausedMs) }, 'this process was suspended');
         void this.heartbeat(0);
       },
     });
   }
 
-  /** Resolves once the node is registered. Rejects with `unauthorized` or `schema_violation`; keeps trying otherwise. */
+  /** Resolves once the node is registered. Rejects with an error that is not retryable, such as `unauthorized`; retries otherwise. */
   async start(): Promise<void> {
     const { api, registration, log } = this.deps;
-    await this.untilReached('register', async () => {
+    await this.retryCall('register', async () => {
       await api.register(registration, this.stopping.signal);
       log.info({ node_id: api.nodeId }, 'node registered');
     });
-    // An engine that was removed while the node was away must be gone before a session can use it.
+    // An engine that was removed while the node was down must be removed here before a session can use it.
     await this.heartbeat(0);
     this.fence.start();
     this.leaseLoopDone = this.leaseLoop();
@@ -112,38 +115,39 @@ export class NodeAgent {
   }
 
   /**
-   * Stops sessions whose leases ran out while this process stood still, then throws when `attempt` has lost its lease. To be
-   * called before anything of the attempt leaves the node.
+   * Stops sessions whose leases expired while this process was suspended, then throws when `attempt` has lost its lease. To be called
+   * before anything of the attempt leaves the node.
    */
-  refuseLost(attempt: Attempt): void {
+  assertLease(attempt: Attempt): void {
     this.fence.check();
     if (attempt.stopReason === 'lease_lost') throw attempt.signal.reason;
   }
 
-  /** The live attempt of that name, whatever its epoch. */
-  attemptOf(sessionId: string, attempt: number): Attempt | undefined {
-    return this.live().find((one) => one.id === sessionId && one.lease.attempt === attempt);
+  /** The live attempt with that number, whatever its epoch; `undefined` when there is none. */
+  findAttempt(sessionId: string, attempt: number): Attempt | undefined {
+    return this.live().find((live) => live.id === sessionId && live.lease.attempt === attempt);
   }
 
+  /** The attempts that have started and are not yet delivered. */
   live(): readonly Attempt[] {
     return [...this.attempts.values()].map((entry) => entry.attempt);
   }
 
-  /** Takes no more sessions; resolves when those that it has are delivered. */
+  /** Leases no more sessions. Resolves when the live ones are delivered. */
   async drain(): Promise<void> {
     this.leasing.abort(new FloeError('not_ready', 'the node is draining'));
-    // An answer with leases may be on its way still.
+    // A reply with leases may still arrive.
     await this.leaseLoopDone;
     while (this.attempts.size > 0) await Promise.all([...this.attempts.values()].map((entry) => entry.done));
   }
 
-  /** Ends every session at once (each goes back to the queue) and stops. May be called twice. */
+  /** Ends every session immediately, so that each returns to the queue, and stops. May be called twice. */
   async close(): Promise<void> {
     this.closing = true;
     for (const { attempt } of this.attempts.values()) attempt.stop('shutdown');
     await this.drain();
     this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
-    this.cancelGather?.();
+    this.cancelReport?.();
     this.fence.close();
     await this.heartbeatLoopDone;
   }
@@ -152,62 +156,64 @@ export class NodeAgent {
     const { api, pools, leaseWaitSeconds } = this.deps;
     const signal = AbortSignal.any([this.stopping.signal, this.leasing.signal]);
     while (!signal.aborted) {
-      await this.untilUsable(signal);
+      await this.awaitUsable(signal);
       const slots = pools.admissible();
       if (slots === 0) {
-        await this.capacityChange(signal);
+        await this.awaitCapacityChange(signal);
         continue;
       }
-      const reached = await this.untilReached(
+      const outcome = await this.retryCall(
         'lease',
         async () => {
-          const asked = this.fence.now();
+          const requested = this.fence.now();
           const leases = await api.lease({ slots, wait_seconds: leaseWaitSeconds }, signal);
-          for (const lease of leases) this.begin(lease, asked);
+          for (const lease of leases) this.startAttempt(lease, requested);
         },
         signal,
       );
-      if (reached.how === 'refused') await this.pause(signal);
+      if (outcome.how === 'refused') await this.pause(signal);
     }
   }
 
-  /** A node that took sessions that it cannot run would use up their attempts. */
-  private async untilUsable(signal: AbortSignal): Promise<void> {
+  /** Waits until the node can run sessions. Leasing sessions that it cannot run would use up their attempts. */
+  private async awaitUsable(signal: AbortSignal): Promise<void> {
     const { clock, log } = this.deps;
     while (!signal.aborted) {
       const refuses = await this.problem();
       if (refuses !== null && this.refuses === null)
-        log.warn({ reason: refuses }, 'this node takes no sessions for now');
+        log.warn({ reason: refuses }, 'this node leases no sessions until the reason has passed');
       if (refuses === null && this.refuses !== null)
-        log.info({ reason: this.refuses }, 'this node takes sessions again');
-      const news = refuses !== this.refuses;
+        log.info({ reason: this.refuses }, 'this node leases sessions; the reason against it has passed');
+      const changed = refuses !== this.refuses;
       this.refuses = refuses;
-      if (news) this.reportSoon();
+      if (changed) this.reportSoon();
       if (refuses === null) return;
       await sleep(clock, RECHECK_MS, signal).catch(() => undefined);
     }
   }
 
   private async problem(): Promise<string | null> {
-    if (this.undelivered >= (this.deps.undeliveredBytes ?? UNDELIVERED_BYTES)) {
-      return `the server has not taken ${this.undelivered} bytes of results`;
+    if (this.undeliveredBytes >= (this.deps.undeliveredBytes ?? UNDELIVERED_BYTES)) {
+      return `${this.undeliveredBytes} bytes of results are not yet delivered to the server`;
     }
     return (await this.deps.problem?.()) ?? null;
   }
 
-  private capacityChange(signal: AbortSignal): Promise<void> {
+  /** Resolves when the capacity changes or the signal aborts. */
+  private awaitCapacityChange(signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const done = (): void => {
-        off();
-        signal.removeEventListener('abort', done);
+        unsubscribe();
+        release();
         resolve();
       };
-      const off = this.deps.pools.onChange(done);
-      signal.addEventListener('abort', done, { once: true });
+      const unsubscribe = this.deps.pools.onChange(done);
+      let release = (): void => {};
+      release = onAbort(signal, done);
     });
   }
 
-  private begin(lease: Lease, asked: Renewal): void {
+  private startAttempt(lease: Lease, requested: Renewal): void {
     const { clock, log, runSession } = this.deps;
     const attempt: Attempt = new Attempt(
       lease,
@@ -221,17 +227,19 @@ export class NodeAgent {
     );
     const key = attemptKey(lease.session_id, lease.epoch);
     log.info({ ...attempt.names, status: attempt.status }, 'session moved');
-    attempt.renewal = this.fence.arrived(asked);
+    attempt.renewal = this.fence.renewalOnArrival(requested);
     if (this.fence.hasExpired(attempt)) attempt.stop('lease_lost');
     if (this.closing) attempt.stop('shutdown');
-    const leave = this.deps.pools.admit();
+    const release = this.deps.pools.admit();
     const done = runSession(attempt)
       .then((finished) => this.deliver(attempt, finished))
-      .catch((error) => log.error({ ...attempt.names, error: asFloeError(error).message }, 'session lost'))
+      .catch((error) =>
+        log.error({ ...attempt.names, error: asFloeError(error).message }, 'session failed to run or deliver'),
+      )
       .finally(() => {
         attempt.span.end(attempt.failure?.error.message ?? null);
         this.attempts.delete(key);
-        leave();
+        release();
         this.reportSoon();
       });
     this.attempts.set(key, { attempt, done });
@@ -247,16 +255,16 @@ export class NodeAgent {
 
   private async deliver(attempt: Attempt, finished: DeliveredResult | null): Promise<void> {
     const { log, metrics } = this.deps;
-    // A lease may have run out while this process stood still.
+    // A lease may have expired while this process was suspended.
     this.fence.check();
     if (finished === null) {
-      this.deps.delivered(attempt.lease);
+      this.deps.onDelivered(attempt.lease);
       log.info({ ...attempt.names, reason: attempt.stopReason }, 'session ended without a result');
       attempt.span.set({ outcome: attempt.stopReason });
       return;
     }
     const bytes = deliveryLength(finished);
-    this.undelivered += bytes;
+    this.undeliveredBytes += bytes;
     try {
       const { summary } = finished;
       attempt.span.set({
@@ -265,18 +273,22 @@ export class NodeAgent {
         trainable_tokens: summary.trainable_tokens,
       });
       const names = { session_id: attempt.id, attempt: attempt.lease.attempt };
-      const reached = await endSpanWith(attempt.span.child('deliver', names, 'client'), this.handIn(attempt, finished));
-      if (reached.how === 'given_up') {
-        log.warn({ ...attempt.names, outcome: summary.outcome }, 'session not delivered');
+      const span = attempt.span.child('deliver', names, 'client');
+      const outcome = await endSpanWith(span, this.sendResult(attempt, finished));
+      if (outcome.how === 'given_up') {
+        log.warn(
+          { ...attempt.names, outcome: summary.outcome },
+          'session not delivered; its records stay for recovery',
+        );
         return;
       }
-      this.deps.delivered(attempt.lease);
-      if (reached.how === 'refused') {
-        log.warn({ ...attempt.names, outcome: summary.outcome }, 'the result is no longer wanted');
+      this.deps.onDelivered(attempt.lease);
+      if (outcome.how === 'refused') {
+        log.warn({ ...attempt.names, outcome: summary.outcome }, 'the server refused the result; it is dropped');
         return;
       }
       if (attempt.stopReason === 'lease_lost') {
-        log.info({ ...attempt.names, completions: summary.completion_count }, 'remains delivered');
+        log.info({ ...attempt.names, completions: summary.completion_count }, 'partial result delivered');
         return;
       }
       recordSession(metrics, attempt.lease.task.agent.harness, summary, attempt.tallies, attempt.policyVersions);
@@ -290,36 +302,32 @@ export class NodeAgent {
         'session delivered',
       );
     } finally {
-      this.undelivered -= bytes;
+      this.undeliveredBytes -= bytes;
     }
   }
 
-  /** A result as such; what comes too late, as the remains of its attempt. */
-  private async handIn(attempt: Attempt, finished: DeliveredResult): Promise<Reached> {
+  /** Delivers a result; as a partial result when the attempt has lost its lease. */
+  private async sendResult(attempt: Attempt, finished: DeliveredResult): Promise<CallOutcome> {
     const { api } = this.deps;
-    // The shutdown signal must not cut off the results that it caused.
+    // Not the shutdown signal, which would cut off the delivery of the results of stopped sessions.
     const { signal } = new AbortController();
     if (attempt.stopReason !== 'lease_lost') {
-      const reached = await this.untilReached(
+      const outcome = await this.retryCall(
         'deliver',
         async () => {
           await api.deliverResult(finished, signal);
         },
         signal,
       );
-      if (reached.how !== 'refused' || reached.error.code !== 'stale_epoch') return reached;
+      if (outcome.how !== 'refused' || outcome.error.code !== 'stale_epoch') return outcome;
       attempt.stop('lease_lost');
     }
     if (finished.summary.completion_count === 0) return { how: 'done' };
-    const why = new FloeError(
-      'stale_epoch',
-      `attempt ${attempt.lease.attempt} of session ${attempt.id} lost its lease`,
-    );
-    const remains = asRemains(finished, why);
-    return this.untilReached(
+    const partial = asPartialResult(finished, leaseLostError(attempt.lease));
+    return this.retryCall(
       'deliver',
       async () => {
-        await api.deliverPartial(remains, signal);
+        await api.deliverPartial(partial, signal);
       },
       signal,
     );
@@ -327,32 +335,35 @@ export class NodeAgent {
 
   private async heartbeatLoop(): Promise<void> {
     while (!this.stopping.signal.aborted) {
-      const reached = await this.heartbeat(Math.min(this.deps.heartbeatSeconds, this.share() - this.answerSeconds()));
-      if (reached.how === 'refused') await this.pause(this.stopping.signal);
+      const waitSeconds = Math.min(this.deps.heartbeatSeconds, this.maxBeatSeconds() - this.replySeconds());
+      const outcome = await this.heartbeat(waitSeconds);
+      if (outcome.how === 'refused') await this.pause(this.stopping.signal);
     }
   }
 
+  /** Longest interval of heartbeats. */
   private beatSeconds(): number {
-    return Math.min(this.deps.heartbeatSeconds, this.share());
+    return Math.min(this.deps.heartbeatSeconds, this.maxBeatSeconds());
   }
 
-  /** Seconds that a heartbeat may take in all, so that no lease comes near its end though a replica hangs. */
-  private share(): number {
+  /** Seconds that a heartbeat may take in total, so that no lease expires while a replica of the server hangs. */
+  private maxBeatSeconds(): number {
     return Math.min(...this.live().map((attempt) => attempt.lease.lease_seconds / BEATS_PER_LEASE));
   }
 
-  private answerSeconds(): number {
-    return Math.min(ANSWER_SECONDS, this.share() / 2);
+  /** Seconds to wait for the reply to a heartbeat, beyond the time for which the server may hold it. */
+  private replySeconds(): number {
+    return Math.min(REPLY_SECONDS, this.maxBeatSeconds() / 2);
   }
 
-  /** Something has changed that the server shall know of. */
+  /** Schedules a report of changes to the server, together with others that happen shortly after. */
   reportSoon(): void {
-    if (this.cancelGather !== null || this.stopping.signal.aborted) return;
-    // A server that is slow to answer would only get slower from reports that pile up.
-    this.reportAgain = this.reporting;
+    if (this.cancelReport !== null || this.stopping.signal.aborted) return;
+    // One report at a time, since concurrent ones would slow down a slow server even more.
+    this.reportDue = this.reporting;
     if (this.reporting) return;
-    this.cancelGather = this.deps.clock.schedule(Math.max(PROGRESS_GATHER_MS, this.attempts.size), () => {
-      this.cancelGather = null;
+    this.cancelReport = this.deps.clock.schedule(Math.max(REPORT_DELAY_MS, this.attempts.size), () => {
+      this.cancelReport = null;
       void this.report();
     });
   }
@@ -363,15 +374,15 @@ export class NodeAgent {
       await this.heartbeat(0);
     } finally {
       this.reporting = false;
-      if (this.reportAgain) this.reportSoon();
+      if (this.reportDue) this.reportSoon();
     }
   }
 
-  /** Reports and renews; ends the sessions that the server wants ended. A node that the server forgot registers again. */
-  private heartbeat(waitSeconds: number): Promise<Reached> {
+  /** Reports to the server and renews the leases. Ends the sessions and applies the engine directory in the reply. */
+  private heartbeat(waitSeconds: number): Promise<CallOutcome> {
     const { api, pools, engines } = this.deps;
     const signal = this.stopping.signal;
-    return this.untilReached(
+    return this.retryCall(
       'heartbeat',
       async () => {
         const live = this.live();
@@ -384,8 +395,8 @@ export class NodeAgent {
           engines: engines.report(),
           wait_seconds: waitSeconds,
         };
-        const reply = await api.heartbeat(body, signal, this.answerSeconds());
-        // One that was held for long may be answered after a newer one.
+        const reply = await api.heartbeat(body, signal, this.replySeconds());
+        // The server may reply to a heartbeat that it held after it has replied to a newer one.
         for (const attempt of live) if (renewal.atMs > attempt.renewal.atMs) attempt.renewal = renewal;
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);
@@ -395,60 +406,62 @@ export class NodeAgent {
         if (reply.draining) this.leasing.abort(new FloeError('not_ready', 'the server drains this node'));
       },
       signal,
-      // The next beat is worth more than repeating this one.
+      // A report of changes is not retried, since the next heartbeat contains the same changes.
       waitSeconds === 0 ? 1 : Number.POSITIVE_INFINITY,
     );
   }
 
-  /** Never to be undone: of two processes with one id the newest is right, and two that took turns would end each other's sessions. */
-  private giveWay(error: FloeError): void {
+  /**
+   * Ends this node because a newer process has registered with its id. Final, because two processes that took over from each other in
+   * turn would end each other's sessions.
+   */
+  private yieldToNewer(error: FloeError): void {
     if (this.stopping.signal.aborted) return;
-    this.deps.log.error({ error: error.message }, 'a newer process has this node id; this one ends its sessions');
+    this.deps.log.error(
+      { error: error.message },
+      'a newer process has registered with this node id; this one ends its sessions',
+    );
     this.closing = true;
     for (const attempt of this.live()) attempt.stop('lease_lost');
     this.leasing.abort(error);
     this.stopping.abort(error);
-    this.tellTakenOver(error);
+    this.resolveTakenOver(error);
   }
 
-  /** What the server refuses now it may allow when somebody has put it right; until then it is not asked in a tight loop. */
+  /** Waits before a refused call is repeated, since the server may accept it once an operator has corrected the cause. */
   private pause(signal: AbortSignal): Promise<void> {
     return sleep(this.deps.clock, RETRY.maxMs, signal).catch(() => undefined);
   }
 
   /**
-   * Repeats `call` until it succeeds, is refused for good, `signal` aborts, or `maxTries` are used up. Rejects only for
-   * `register`, when that is refused for good. A server that has forgotten the node is told of it again.
+   * Repeats `call` until it succeeds, is finally refused, `signal` aborts or `maxTries` are used up. Rejects only for `register`, when
+   * that is finally refused. Registers the node before the next try when the server does not know it.
    */
-  private async untilReached(
-    what: string,
+  private async retryCall(
+    what: 'register' | 'lease' | 'heartbeat' | 'deliver',
     call: () => Promise<void>,
     signal: AbortSignal = this.stopping.signal,
     maxTries = Number.POSITIVE_INFINITY,
-  ): Promise<Reached> {
+  ): Promise<CallOutcome> {
     const { api, registration, clock, log } = this.deps;
-    let forgotten = false;
-    for (
-      let tries = 1, delayMs = RETRY.firstMs;
-      !signal.aborted;
-      tries++, delayMs = Math.min(delayMs * 2, RETRY.maxMs)
-    ) {
+    let unregistered = false;
+    for (let tries = 1; !signal.aborted; tries++) {
       try {
-        if (forgotten) await api.register(registration, signal);
-        forgotten = false;
+        if (unregistered) await api.register(registration, signal);
+        unregistered = false;
         await call();
         return { how: 'done' };
       } catch (thrown) {
         if (signal.aborted) return { how: 'given_up' };
         const error = asFloeError(thrown, 'peer_unreachable');
         if (what === 'register' && !error.retryable) throw error;
-        log.warn({ what, tries, code: error.code, error: error.message }, 'the rollout server did not take a call');
-        forgotten = error.code === 'not_found' && what !== 'register' && what !== 'deliver';
-        if (error.code === 'conflict' && what !== 'deliver') this.giveWay(error);
-        const final = what === 'deliver' ? isVerdict(error) : !error.retryable && !forgotten;
+        log.warn({ what, tries, code: error.code, error: error.message }, 'a call to the rollout server failed');
+        unregistered = error.code === 'not_found' && what !== 'register' && what !== 'deliver';
+        if (error.code === 'conflict' && what !== 'deliver') this.yieldToNewer(error);
+        const final = what === 'deliver' ? isFinalRefusal(error) : !error.retryable && !unregistered;
         if (final) return { how: 'refused', error };
         if (tries >= (this.closing ? CLOSING_TRIES : maxTries)) return { how: 'given_up' };
-        await sleep(clock, delayMs, signal).catch(() => undefined);
+        await sleep(clock, backoffMs(RETRY, tries), signal).catch(() => undefined);
       }
     }
     return { how: 'given_up' };

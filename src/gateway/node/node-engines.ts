@@ -9,50 +9,52 @@ type Report = NonNullable<Heartbeat['engines']>;
 
 export type NodeEnginesDeps = {
   readonly pool: EnginePool;
-  /** Engines of the node's own configuration; the pool has them already. */
+  /** Engines of the node's configuration, which the pool already contains. */
   readonly own: readonly EngineSpec[];
   readonly log: Logger;
-  /** Called when the report has changed otherwise than by time. Must not throw. */
+  /** Called when the result of {@link NodeEngines.report} has changed, apart from counters. Must not throw. */
   readonly onChange: () => void;
 };
 
-/** Keeps a node's engine pool as the server's directory says. */
+/** Applies the server's engine directory to a node's engine pool. */
 export class NodeEngines {
   private readonly deps: NodeEnginesDeps;
-  /** What the pool holds or is about to, by id. */
-  private readonly wanted: Map<string, EngineSpec>;
+  /** Engines that the pool contains or that are to be registered, by id. */
+  private readonly specs: Map<string, EngineSpec>;
   private readonly own: ReadonlySet<string>;
   private readonly problems = new Map<string, string>();
   private readonly registering = new Set<string>();
-  private heard = 0;
-  private carriedOut = 0;
+  /** Revision of the newest directory that was received. */
+  private receivedRevision = 0;
+  /** Revision of the newest directory that was applied completely. */
+  private appliedRevision = 0;
   private policyVersion: string | null = null;
-  private steps: Promise<void> = Promise.resolve();
+  private pending: Promise<void> = Promise.resolve();
 
   constructor(deps: NodeEnginesDeps) {
     this.deps = deps;
-    this.wanted = new Map(deps.own.map((spec) => [idOf(spec), spec]));
-    this.own = new Set(this.wanted.keys());
+    this.specs = new Map(deps.own.map((spec) => [idOf(spec), spec]));
+    this.own = new Set(this.specs.keys());
   }
 
   report(): Report {
     return {
-      revision: this.carriedOut,
-      heard: this.heard,
+      revision: this.appliedRevision,
+      heard: this.receivedRevision,
       info: this.deps.pool.info(),
       problems: [...this.problems].map(([engine_id, message]) => ({ engine_id, message })),
     };
   }
 
   /**
-   * Carries a directory out. From when this returns on, no call reaches an engine that it no longer has, and while it says so none
-   * passes the gate; what takes longer goes on by itself. An older directory than the last is ignored.
+   * Applies a directory. When this returns, no new call reaches an engine that the directory does not list, and none starts while the
+   * directory pauses the engines; registrations continue in the background. A directory that is not newer than the last is ignored.
    */
   apply(directory: EngineDirectory): void {
-    if (directory.revision <= this.heard) return;
-    this.heard = directory.revision;
+    if (directory.revision <= this.receivedRevision) return;
+    this.receivedRevision = directory.revision;
     this.removeUnlisted(directory);
-    for (const spec of directory.engines) this.wanted.set(idOf(spec), spec);
+    for (const spec of directory.engines) this.specs.set(idOf(spec), spec);
     const { policy_version: version } = directory;
     if (version !== null && version !== this.policyVersion) {
       this.policyVersion = version;
@@ -60,35 +62,38 @@ export class NodeEngines {
     }
     const gate = this.setGate(directory);
     const registered = this.registerMissing();
-    this.steps = Promise.all([this.steps, gate, registered]).then(() => {
-      this.carriedOut = Math.max(this.carriedOut, directory.revision);
+    this.pending = Promise.all([this.pending, gate, registered]).then(() => {
+      this.appliedRevision = Math.max(this.appliedRevision, directory.revision);
       this.deps.onChange();
     });
   }
 
-  /** Tries the engines once more that could not be registered. */
+  /** Retries the registration of engines that failed to register. */
   retry(): void {
     if (this.problems.size === 0) return;
     void this.registerMissing().then(() => this.deps.onChange());
   }
 
-  /** Resolves when everything that was asked for so far has been tried. */
+  /** Resolves when every directory that was received so far has been applied. */
   idle(): Promise<void> {
-    return this.steps;
+    return this.pending;
   }
 
   private removeUnlisted({ engines, removed }: EngineDirectory): void {
     const listed = new Map(engines.map((spec) => [idOf(spec), spec]));
-    for (const [id, spec] of this.wanted) {
+    for (const [id, spec] of this.specs) {
       const kept = listed.has(id)
         ? isDeepStrictEqual(listed.get(id), { ...spec, engine_id: id })
         : this.own.has(id) && !removed.includes(id);
       if (kept) continue;
-      this.wanted.delete(id);
+      this.specs.delete(id);
       this.problems.delete(id);
       this.deps.pool.deregister(id);
       if (this.own.has(id) && !listed.has(id)) {
-        this.deps.log.warn({ engine_id: id }, 'an engine of this node was removed; register it to use it again');
+        this.deps.log.warn(
+          { engine_id: id },
+          'an engine of the node configuration was removed; register it at the server to use it',
+        );
       }
     }
   }
@@ -99,15 +104,15 @@ export class NodeEngines {
       if (paused !== null) await pool.pause({ mode: paused, whilePaused: while_paused });
       else if (pool.paused !== null) await pool.resume();
     } catch (thrown) {
-      // floe's own gate is closed or open all the same; what an engine did not take is the operator's to know.
-      log.warn({ error: asFloeError(thrown).message }, 'an engine did not take a pause or resume');
+      // floe's own gate is closed or open nevertheless, so an operator only needs to know about the engine.
+      log.warn({ error: asFloeError(thrown).message }, 'an engine did not pause or resume');
     }
   }
 
   private async registerMissing(): Promise<void> {
     const { pool } = this.deps;
     const present = new Set(pool.info().map((info) => info.engine_id));
-    const missing = [...this.wanted].filter(([id]) => !present.has(id) && !this.registering.has(id));
+    const missing = [...this.specs].filter(([id]) => !present.has(id) && !this.registering.has(id));
     await Promise.all(missing.map(([id, spec]) => this.register(id, spec)));
   }
 
@@ -119,16 +124,16 @@ export class NodeEngines {
       this.problems.delete(id);
     } catch (thrown) {
       const { code, message } = asFloeError(thrown);
-      if (this.wanted.get(id) === spec) this.problems.set(id, message);
+      if (this.specs.get(id) === spec) this.problems.set(id, message);
       log.warn({ engine_id: id, code, error: message }, 'an engine could not be registered');
     } finally {
       this.registering.delete(id);
     }
-    // It may have been removed, or changed, while it was being asked what it can do.
-    const now = this.wanted.get(id);
-    if (now === spec) return;
+    // The directory may have removed or changed the engine while it was being registered.
+    const current = this.specs.get(id);
+    if (current === spec) return;
     pool.deregister(id);
-    if (now !== undefined) await this.register(id, now);
+    if (current !== undefined) await this.register(id, current);
   }
 }
 

@@ -5,11 +5,11 @@ import { ServerList } from '../../client/server-list.ts';
 import { FloeError } from '../../core/errors.ts';
 
 /**
- * The address of this machine that packets to a server, the first of several, come from; nothing is sent to find out. The host name where that cannot be
- * told, as while the server's name does not resolve.
+ * The address of this machine from which packets to a server, the first of several, are sent. Determined without sending a packet. The
+ * host name when the address cannot be determined, for example because the server's name does not resolve.
  */
 export async function ownAddress(servers: string): Promise<string> {
-  const url = firstOf(servers);
+  const url = firstServer(servers);
   if (url === null) return hostname();
   const { hostname: server, port, protocol } = new URL(url);
   const host = server.replace(/^\[|\]$/g, '');
@@ -25,8 +25,8 @@ export async function ownAddress(servers: string): Promise<string> {
   }
 }
 
-/** Null while a folder of servers is empty. */
-function firstOf(servers: string): string | null {
+/** URL of the first server; `null` while a folder of servers is empty. */
+function firstServer(servers: string): string | null {
   try {
     return new ServerList(servers).current().origin;
   } catch (error) {

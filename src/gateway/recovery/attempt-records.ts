@@ -6,36 +6,36 @@ import { parseAs, parseJson } from '../../core/parse.ts';
 import { encodeFrame, openAppendFile, readFrames } from '../../proxy/journal/append-file.ts';
 import { idSchema, type Lease, leaseSchema } from '../../schema/index.ts';
 
-/** What is known of an attempt before anything of it exists. */
+/** The record of an attempt that has started, written before its sandbox is created. */
 const attemptRecordSchema = z.object({
   node_id: idSchema,
-  instance: idSchema.describe('of the process that began it'),
-  owner_id: z.string().describe('with the instance, the label of everything that was started for it'),
+  instance: idSchema.describe('id of the process that started the attempt'),
+  owner_id: z.string().describe('with the instance, the label of every process that was started for the attempt'),
   begun_ms: z.number().describe('Unix time'),
   lease: leaseSchema,
 });
 export type AttemptRecord = z.infer<typeof attemptRecordSchema>;
 
-/** Names one attempt in records and journal. */
-export type AttemptKey = { readonly sessionId: string; readonly attempt: number; readonly epoch: number };
+/** Identifies an attempt in the names of record files. */
+type AttemptKey = { readonly sessionId: string; readonly attempt: number; readonly epoch: number };
 
-/** Ids hold dots, so the numbers are what stands last. */
-const NAME = /^(.+)\.(\d+)\.(\d+)\.rec$/;
+/** Name of a record file: session id (which may contain dots), attempt, epoch. */
+const FILE_NAME = /^(.+)\.(\d+)\.(\d+)\.rec$/;
 
 /**
- * One file for each attempt that has begun here and is not done with, in a directory of one live process. It is durable before
- * the attempt's sandbox is created, so that whatever a crash leaves can be told from what was finished.
+ * A directory with one file for each attempt that has started and is not yet delivered, used by one live process. A file is durable
+ * before the attempt's sandbox is created, so that recovery finds every attempt that a crash interrupted.
  */
 export class AttemptRecords {
-  /** Files of earlier processes. They stay until {@link remove}. */
-  readonly leftovers: readonly string[];
+  /** Record files of earlier processes, which recovery removes. */
+  readonly earlierFiles: readonly string[];
   private readonly dir: string;
 
-  /** Rejects with `store_unavailable`. */
+  /** Lists the files of earlier processes. Rejects with `store_unavailable`. */
   static async open(dir: string): Promise<AttemptRecords> {
     try {
       await mkdir(dir, { recursive: true, mode: 0o700 });
-      const names = (await readdir(dir)).filter((name) => NAME.test(name)).sort();
+      const names = (await readdir(dir)).filter((name) => FILE_NAME.test(name)).sort();
       return new AttemptRecords(
         dir,
         names.map((name) => join(dir, name)),
@@ -45,12 +45,12 @@ export class AttemptRecords {
     }
   }
 
-  private constructor(dir: string, leftovers: readonly string[]) {
+  private constructor(dir: string, earlierFiles: readonly string[]) {
     this.dir = dir;
-    this.leftovers = leftovers;
+    this.earlierFiles = earlierFiles;
   }
 
-  /** Resolves when the record is on the disk. Rejects with `store_unavailable`: then nothing may be created for it. */
+  /** Resolves when the record is durable. Rejects with `store_unavailable`; then nothing may be started for the attempt. */
   async begin(record: AttemptRecord): Promise<void> {
     const path = this.pathOf(keyOf(record.lease));
     try {
@@ -63,11 +63,11 @@ export class AttemptRecords {
     } catch (cause) {
       await rm(path, { force: true }).catch(() => {});
       const why = cause instanceof Error ? cause.message : String(cause);
-      throw new FloeError('store_unavailable', `the attempt cannot be recorded: ${why}`, {}, cause);
+      throw new FloeError('store_unavailable', `the start of the attempt cannot be recorded: ${why}`, {}, cause);
     }
   }
 
-  /** The attempt is done with. A removal that a crash undoes costs a delivery that the server refuses. */
+  /** Removes the record of a delivered attempt. If a crash undoes this, recovery delivers once more and the server refuses that. */
   async end(lease: Lease): Promise<void> {
     await rm(this.pathOf(keyOf(lease)), { force: true });
   }
@@ -77,27 +77,27 @@ export class AttemptRecords {
   }
 }
 
-export function keyOf(lease: Lease): AttemptKey {
+function keyOf(lease: Lease): AttemptKey {
   return { sessionId: lease.session_id, attempt: lease.attempt, epoch: lease.epoch };
 }
 
-/** Which attempt a record's file is of. */
+/** The attempt that a record file is named after. */
 export function keyOfPath(path: string): AttemptKey {
-  const [, sessionId = '', attempt, epoch] = NAME.exec(basename(path)) ?? [];
+  const [, sessionId = '', attempt, epoch] = FILE_NAME.exec(basename(path)) ?? [];
   return { sessionId, attempt: Number(attempt), epoch: Number(epoch) };
 }
 
-/** Rejects with `corrupt_record`, `malformed_json` or `schema_violation` when the file is not a whole record. */
+/** Rejects with `corrupt_record`, `malformed_json` or `schema_violation` when the file is not a complete record. */
 export async function readRecord(path: string): Promise<AttemptRecord> {
   const { frames, tornBytes, corrupt } = readFrames(await readFile(path));
   const [frame] = frames;
   if (frame === undefined || frames.length > 1 || tornBytes > 0 || corrupt.length > 0) {
-    throw new FloeError('corrupt_record', `${path} is not a whole attempt record`, { path });
+    throw new FloeError('corrupt_record', `${path} is not a complete attempt record`, { path });
   }
   return parseAs(attemptRecordSchema, parseJson(frame), 'attempt record');
 }
 
-/** Puts a damaged file out of the way, beside what lies there under its name already. */
+/** Moves a damaged file to `dir` and returns its path there. A number is appended when `dir` contains a file of that name. */
 export async function quarantine(path: string, dir: string): Promise<string> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
   for (let count = 0; ; count++) {

@@ -1,6 +1,7 @@
 import { rm, unlink } from 'node:fs/promises';
 import { basename } from 'node:path';
 import type { DeliveredResult } from '../../client/node-api.ts';
+import { type Backoff, backoffMs } from '../../core/backoff.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import type { Logger } from '../../observe/log.ts';
@@ -13,44 +14,48 @@ import {
 } from '../../proxy/journal/journal-index.ts';
 import { runtimeSpecSchema } from '../../schema/index.ts';
 import { Attempt } from '../session/attempt.ts';
-import { remainsOf } from '../session/partial-result.ts';
+import { isFinalRefusal } from '../session/failure.ts';
+import { partialResultOf } from '../session/partial-result.ts';
 import type { PostrunInput } from '../session/postrun-stage.ts';
-import { isVerdict } from '../session/verdict.ts';
 import { type AttemptRecord, keyOfPath, quarantine, readRecord } from './attempt-records.ts';
 
-/** Between two tries, doubling: a server that is restarting is back soon, one that is away for long is not pestered. */
-const RETRY = { firstMs: 500, maxMs: 30_000 };
+/** Pauses between rounds of delivery: short for a server that restarts, long for one that stays unreachable. */
+const RETRY: Backoff = { baseMs: 500, maxMs: 30_000 };
 
-export type RecoveryDeps = PostrunInputParts & {
+type RecoveryDeps = Pick<PostrunInput, 'builders' | 'engines' | 'nodeId'> & {
   readonly clock: Clock;
   readonly log: Logger;
-  /** Files of attempt records that dead processes left. */
+  /** Files of attempt records of earlier processes. */
   readonly records: readonly string[];
-  /** Journal segments that they left. */
+  /** Journal segments of earlier processes. */
   readonly segments: readonly string[];
   readonly quarantineDir: string;
-  /** Hands in the remains of an attempt; rejects as `NodeApi.deliverPartial`. */
-  readonly deliver: (remains: DeliveredResult, signal: AbortSignal) => Promise<unknown>;
+  /** Delivers the partial result of an attempt. Rejects as `NodeApi.deliverPartial`. */
+  readonly deliver: (partial: DeliveredResult, signal: AbortSignal) => Promise<unknown>;
   readonly onRecovered: (outcome: 'delivered' | 'refused') => void;
   readonly onDamaged: (records: number) => void;
 };
 
-type PostrunInputParts = Pick<PostrunInput, 'builders' | 'engines' | 'nodeId'>;
-
-/** An attempt that a dead process had begun. */
-type Left = { readonly path: string; readonly places: RecordLocation[]; readonly segments: Set<Segment> };
+/** An attempt that an earlier process started and did not deliver. */
+type InterruptedAttempt = {
+  /** Its record file. */
+  readonly path: string;
+  /** Its completions in the journal. */
+  readonly locations: RecordLocation[];
+  readonly segments: Set<Segment>;
+};
 
 type Segment = {
   readonly path: string;
-  /** Attempts with records in it that are not done with. */
-  readonly waiting: Set<Left>;
+  /** Undelivered attempts with completions in the segment. */
+  readonly undelivered: Set<InterruptedAttempt>;
   damaged: boolean;
 };
 
 /**
- * Hands in what dead gateway processes of this state directory had recorded, in the background. A record and its segments go
- * away only when the server has them or does not want them; whatever ends this process before leaves all of it for the next.
- * Of the leftovers it keeps one segment or one attempt in memory at a time.
+ * Delivers, in the background, partial results of the attempts that earlier gateway processes of this state directory did not finish. A
+ * record and its segments are removed only when the server has accepted or finally refused the partial result; if this process ends
+ * before, the next one continues. Keeps one segment or one attempt in memory at a time.
  */
 export class Recovery {
   private readonly deps: RecoveryDeps;
@@ -61,46 +66,52 @@ export class Recovery {
     this.deps = deps;
   }
 
-  /** Returns at once. */
+  /** Starts the delivery without waiting for it. */
   start(): void {
     this.running = this.run().catch((error: unknown) => {
       if (this.stopping.signal.aborted) return;
-      this.deps.log.error({ error: asFloeError(error).message }, 'what dead gateways left could not be recovered');
+      this.deps.log.error(
+        { error: asFloeError(error).message },
+        'the attempts of earlier gateway processes could not be recovered',
+      );
     });
   }
 
-  /** Resolves when nothing is under way any more; what is not handed in stays for the next process. */
+  /** Stops the delivery and resolves when it has stopped. The next process delivers the rest. */
   async close(): Promise<void> {
     this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
     await this.running;
   }
 
-  /** Resolves when everything is handed in, or the recovery is closed. */
+  /** Resolves when every attempt is delivered or refused, or the recovery is closed. */
   get done(): Promise<void> {
     return this.running;
   }
 
   private async run(): Promise<void> {
     const { log, records } = this.deps;
-    const left = records.map((path): Left => ({ path, places: [], segments: new Set() }));
-    if (left.length > 0) log.info({ attempts: left.length }, 'recovering the attempts of a dead gateway');
-    await this.index(left);
+    const interrupted = records.map((path): InterruptedAttempt => ({ path, locations: [], segments: new Set() }));
+    if (interrupted.length > 0) {
+      log.info({ attempts: interrupted.length }, 'recovering the attempts of an earlier gateway process');
+    }
+    await this.index(interrupted);
     const { signal } = this.stopping;
-    for (let waiting = left, delayMs = RETRY.firstMs; waiting.length > 0; ) {
-      const again: Left[] = [];
-      for (const entry of waiting) {
+    let fruitless = 1;
+    for (let pending = interrupted; pending.length > 0; ) {
+      const failed: InterruptedAttempt[] = [];
+      for (const entry of pending) {
         signal.throwIfAborted();
-        if (await this.tried(entry)) await this.forget(entry);
-        else again.push(entry);
+        if (await this.tryRecover(entry)) await this.removeRecords(entry);
+        else failed.push(entry);
       }
-      if (again.length > 0) await sleep(this.deps.clock, delayMs, signal);
-      delayMs = again.length < waiting.length ? RETRY.firstMs : Math.min(2 * delayMs, RETRY.maxMs);
-      waiting = again;
+      if (failed.length > 0) await sleep(this.deps.clock, backoffMs(RETRY, fruitless), signal);
+      fruitless = failed.length < pending.length ? 1 : fruitless + 1;
+      pending = failed;
     }
   }
 
-  /** As {@link recover}; what cannot be read now is worth another try, and holds up no other attempt. */
-  private async tried(entry: Left): Promise<boolean> {
+  /** As {@link recover}, but resolves with false on an error, so that one unreadable attempt holds up no other. */
+  private async tryRecover(entry: InterruptedAttempt): Promise<boolean> {
     try {
       return await this.recover(entry);
     } catch (thrown) {
@@ -110,123 +121,140 @@ export class Recovery {
     }
   }
 
-  /** Finds the records of the attempts, and removes the segments that hold none. */
-  private async index(left: readonly Left[]): Promise<void> {
-    const byKey = new Map<string, Left[]>();
-    for (const entry of left) {
+  /** Finds the attempts' completions in the journal and removes the segments that contain none. */
+  private async index(interrupted: readonly InterruptedAttempt[]): Promise<void> {
+    const byKey = new Map<string, InterruptedAttempt[]>();
+    for (const entry of interrupted) {
       const { sessionId, attempt } = keyOfPath(entry.path);
       const key = attemptKey(sessionId, attempt);
       byKey.set(key, [...(byKey.get(key) ?? []), entry]);
     }
     for (const path of this.deps.segments) {
       this.stopping.signal.throwIfAborted();
-      const indexed = await indexSegment(path).catch((error: unknown) => this.leave(path, error));
+      const indexed = await indexSegment(path).catch((error: unknown) => this.keepSegment(path, error));
       if (indexed === null) continue;
       const { locations, tornBytes, damaged } = indexed;
-      if (tornBytes > 0) this.deps.log.info({ segment: path, bytes: tornBytes }, 'a write that a crash cut off');
-      if (damaged > 0) this.tellDamaged(path, damaged);
-      const segment: Segment = { path, waiting: new Set(), damaged: damaged > 0 };
+      if (tornBytes > 0)
+        this.deps.log.info(
+          { segment: path, bytes: tornBytes },
+          'a journal segment ends with an incomplete record, as after a crash',
+        );
+      if (damaged > 0) this.reportDamage(path, damaged);
+      const segment: Segment = { path, undelivered: new Set(), damaged: damaged > 0 };
       for (const [key, found] of locations) {
         for (const entry of byKey.get(key) ?? []) {
-          entry.places.push(...found);
+          entry.locations.push(...found);
           entry.segments.add(segment);
-          segment.waiting.add(entry);
+          segment.undelivered.add(entry);
         }
       }
       await this.removeIfDone(segment);
     }
   }
 
-  /** True when the attempt is done with; false when it is worth another try. */
-  private async recover(entry: Left): Promise<boolean> {
+  /** Delivers one attempt. Resolves with false when its delivery is to be retried. */
+  private async recover(entry: InterruptedAttempt): Promise<boolean> {
     const { deliver, log, onRecovered, quarantineDir } = this.deps;
     let record: AttemptRecord;
     try {
       record = await readRecord(entry.path);
     } catch (thrown) {
       const error = asFloeError(thrown);
-      if (entry.places.length === 0) {
-        // Cut off while it was written: before anything was made for the attempt.
-        log.info({ path: entry.path }, 'an attempt had not begun yet');
+      if (entry.locations.length === 0) {
+        // A crash interrupted the write of the record, before anything was started for the attempt.
+        log.info({ path: entry.path }, 'an attempt had not started yet; its incomplete record is removed');
         return true;
       }
       const kept = await quarantine(entry.path, quarantineDir);
       for (const segment of entry.segments) segment.damaged = true;
-      this.tellDamaged(kept, 1);
-      log.warn({ path: kept, error: error.message }, 'an attempt record is damaged; what was recorded of it is kept');
+      this.reportDamage(kept, 1);
+      log.warn(
+        { path: kept, error: error.message },
+        'a damaged attempt record and its segments are kept in quarantine',
+      );
       return true;
     }
     const { task_id, session_id, attempt, epoch } = record.lease;
     const names = { task_id, session_id, attempt, epoch };
-    const reading = await readRecords(entry.places);
-    const remains = await this.remains(record, reading);
+    const reading = await readRecords(entry.locations);
+    const partial = await this.partialResult(record, reading);
     try {
-      await deliver(remains, this.stopping.signal);
-      log.info({ ...names, completions: reading.completions.length }, 'recovered what an attempt had recorded');
+      await deliver(partial, this.stopping.signal);
+      log.info({ ...names, completions: reading.completions.length }, 'delivered the partial result of an attempt');
       onRecovered('delivered');
     } catch (thrown) {
       this.stopping.signal.throwIfAborted();
       const error = asFloeError(thrown, 'peer_unreachable');
-      if (!isVerdict(error)) {
-        log.warn({ ...names, code: error.code, error: error.message }, 'the server did not take a recovery');
+      if (!isFinalRefusal(error)) {
+        log.warn(
+          { ...names, code: error.code, error: error.message },
+          'a partial result was not delivered; it is retried',
+        );
         return false;
       }
-      log.info({ ...names, code: error.code }, 'nobody wants what an attempt had recorded');
+      log.info({ ...names, code: error.code }, 'the server refused a partial result; its records are removed');
       onRecovered('refused');
     }
     if (reading.undecodable > 0) {
       for (const segment of entry.segments) segment.damaged = true;
-      this.tellDamaged(entry.path, reading.undecodable);
+      this.reportDamage(entry.path, reading.undecodable);
     }
     return true;
   }
 
-  private async remains(record: AttemptRecord, { completions, undecodable }: RecordReading): Promise<DeliveredResult> {
+  private async partialResult(
+    record: AttemptRecord,
+    { completions, undecodable }: RecordReading,
+  ): Promise<DeliveredResult> {
     const { clock, builders, engines, nodeId } = this.deps;
     const { lease } = record;
     const attempt = new Attempt(lease, lease.task.runtime ?? runtimeSpecSchema.parse({}), clock, () => {});
     const last = completions.at(-1);
-    const cut = new FloeError(
+    const reason = new FloeError(
       'node_died',
       `the gateway process that ran attempt ${lease.attempt} on node ${record.node_id} died; ${completions.length} ` +
-        'model calls were recorded before',
+        'model calls were recorded before its end',
       { node_id: record.node_id, instance: record.instance, damaged_records: undecodable },
     );
-    const { summary, ...parts } = await remainsOf(attempt, completions, { builders, engines, nodeId }, cut);
-    // The dead process's time: from the lease to its last sign of life.
+    const { summary, ...parts } = await partialResultOf(attempt, completions, { builders, engines, nodeId }, reason);
+    // The time of the earlier process, from the start of the attempt to its last completion.
     const total_ms = last === undefined ? 0 : Math.max(0, last.timestampMs + last.totalMs - record.begun_ms);
     return { ...parts, summary: { ...summary, timing: { ...summary.timing, total_ms } } };
   }
 
-  private async forget(entry: Left): Promise<void> {
+  private async removeRecords(entry: InterruptedAttempt): Promise<void> {
     await rm(entry.path, { force: true });
     for (const segment of entry.segments) {
-      segment.waiting.delete(entry);
+      segment.undelivered.delete(entry);
       await this.removeIfDone(segment);
     }
   }
 
+  /** Removes a segment without undelivered attempts, or moves it to quarantine when it is damaged. */
   private async removeIfDone(segment: Segment): Promise<void> {
-    if (segment.waiting.size > 0) return;
+    if (segment.undelivered.size > 0) return;
     try {
       if (!segment.damaged) await unlink(segment.path);
       else {
         const kept = await quarantine(segment.path, this.deps.quarantineDir);
-        this.deps.log.warn({ path: kept }, 'a damaged journal segment is kept');
+        this.deps.log.warn({ path: kept }, 'a damaged journal segment is kept in quarantine');
       }
     } catch (error) {
-      this.leave(segment.path, error);
+      this.keepSegment(segment.path, error);
     }
   }
 
-  /** One that cannot be read or removed stays for the next process; the others are none the worse for it. */
-  private leave(path: string, error: unknown): null {
-    this.deps.log.warn({ path, error: asFloeError(error).message }, 'a journal segment is left where it is');
+  /** Logs a segment that cannot be read or removed. It stays for the next process and does not affect the others. */
+  private keepSegment(path: string, error: unknown): null {
+    this.deps.log.warn(
+      { path, error: asFloeError(error).message },
+      'a journal segment cannot be read or removed; it stays for the next process',
+    );
     return null;
   }
 
-  private tellDamaged(path: string, records: number): void {
-    this.deps.log.warn({ file: basename(path), records }, 'records of dead gateways are damaged');
+  private reportDamage(path: string, records: number): void {
+    this.deps.log.warn({ file: basename(path), records }, 'records of an earlier gateway process are damaged');
     this.deps.onDamaged(records);
   }
 }

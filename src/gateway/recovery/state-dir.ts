@@ -10,36 +10,45 @@ import { removeTree } from '../../core/remove-tree.ts';
 import { openAppendFile } from '../../proxy/journal/append-file.ts';
 import { type EndedCounts, endOwned } from '../../runtimes/processes/orphans.ts';
 
-/** What a dead gateway had left behind. */
-export type Reaped = EndedCounts & { readonly mounts: number; readonly directories: number; readonly sockets: number };
+/** Counts of what an earlier gateway process had left in the state directory and on the host. */
+export type ReapedCounts = EndedCounts & {
+  readonly mounts: number;
+  readonly directories: number;
+  readonly sockets: number;
+};
 
-/** A gateway's own directory on its host, held by one live process at a time. */
+/** A gateway's directory on its host, used by one live process at a time. */
 export type StateDir = {
-  /** Made with the directory: what its gateways start is labelled with it. */
+  /** Random id of the directory, which is part of the label of every process and control group that its gateways start. */
   readonly ownerId: string;
   readonly journal: string;
-  /** A record of every attempt that has begun and is not done with. */
+  /** Records of the attempts that have started and are not yet delivered. */
   readonly attempts: string;
-  /** Damaged files, for a person to look at; floe never reads them again. */
+  /** Damaged files, kept for inspection; floe does not read them. */
   readonly quarantine: string;
   readonly sessions: string;
-  /** Short, since Unix socket paths end at about 107 bytes. */
+  /** A short path, since the path of a Unix socket has at most about 107 bytes. */
   readonly sockets: string;
-  readonly reaped: Reaped;
-  /** Removes what belonged to live sessions and lets go of the directory. May be called twice. */
+  readonly reaped: ReapedCounts;
+  /** Removes the files of live sessions and releases the lock. May be called twice. */
   release(): Promise<void>;
 };
 
 const LOCK = 'gateway.lock';
 const OWNER = 'owner-id';
 const OWNER_ID = /^[0-9a-f]{16}$/;
+const FORMAT = 'format';
+/** Content of the file `format`. It changes when a gateway can no longer read the journal or the attempt records of an earlier one. */
+const FORMAT_ID = 'floe-gateway-1';
 
 /**
- * Takes `dir` for this process and ends what an earlier, dead gateway left of its sessions: processes, control groups, mounts,
- * directories and sockets, of this directory's gateways alone. Throws `setup_failed` when a live process holds it.
+ * Takes `dir` for this process, and ends and removes what an earlier process of the same directory left of its sessions: processes,
+ * control groups, mounts, directories and sockets. Throws `setup_failed` when a live process uses the directory, or when it contains
+ * files of another format; then nothing in it is changed.
  */
-export async function takeStateDir(dir: string, clock: Clock): Promise<StateDir> {
+export async function openStateDir(dir: string, clock: Clock): Promise<StateDir> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
+  await refuseOtherFormat(dir);
   const unlock = await acquireLock(join(dir, LOCK), `the state directory ${dir}`);
   try {
     const paths = {
@@ -49,7 +58,8 @@ export async function takeStateDir(dir: string, clock: Clock): Promise<StateDir>
       sessions: join(dir, 'sessions'),
       sockets: join(dir, 'sockets'),
     };
-    const ownerId = await ownerIdOf(dir);
+    if ((await formatOf(dir)) === null) await writeDurably(join(dir, FORMAT), FORMAT_ID);
+    const ownerId = await ensureOwnerId(dir);
     const reaped = await reap(ownerId, paths, clock);
     for (const path of Object.values(paths)) await mkdir(path, { recursive: true, mode: 0o700 });
     return {
@@ -70,22 +80,56 @@ export async function takeStateDir(dir: string, clock: Clock): Promise<StateDir>
   }
 }
 
-/** Random rather than made from the path: the same path may be another directory in another container of this host. */
-async function ownerIdOf(dir: string): Promise<string> {
+/** Throws `setup_failed` unless the directory has this version's format or is new. */
+async function refuseOtherFormat(dir: string): Promise<void> {
+  const found = await formatOf(dir);
+  if (found === FORMAT_ID || (found === null && (await isNew(dir)))) return;
+  const message =
+    `the state directory ${dir} has the format ${found ?? 'none'}, and this version of floe needs ${FORMAT_ID}; ` +
+    'move the directory away or use an empty one';
+  throw new FloeError('setup_failed', message, { path: dir, found, expected: FORMAT_ID });
+}
+
+/** The format of a state directory; `null` when it has no format file. */
+async function formatOf(dir: string): Promise<string | null> {
+  const text = await readFile(join(dir, FORMAT), 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return null;
+    throw error;
+  });
+  return text === null ? null : text.trim();
+}
+
+/** Whether the directory contains only what a file system or the start of a gateway creates: `lost+found`, locks, unfinished files. */
+async function isNew(dir: string): Promise<boolean> {
+  const names = await readdir(dir);
+  return names.every((name) => name === 'lost+found' || name.startsWith(LOCK) || name.startsWith(`${FORMAT}.`));
+}
+
+/** Random instead of derived from the path, since the same path can be another directory in another container of this host. */
+async function ensureOwnerId(dir: string): Promise<string> {
   const path = join(dir, OWNER);
   const known = await readFile(path, 'latin1').catch(() => '');
   if (OWNER_ID.test(known)) return known;
   const id = randomBytes(8).toString('hex');
-  const fresh = join(dir, `${OWNER}.${id}`);
-  const file = await openAppendFile(fresh);
-  await file.append(Buffer.from(id));
-  await file.close();
-  await rename(fresh, path);
+  await writeDurably(path, id);
   return id;
 }
 
-async function reap(ownerId: string, paths: { sessions: string; sockets: string }, clock: Clock): Promise<Reaped> {
-  // Whoever held the lock before is dead, so every label of this owner is of the dead.
+/** Creates or replaces a file; a crash leaves either the old or the new content. */
+async function writeDurably(path: string, content: string): Promise<void> {
+  const unfinished = `${path}.${randomBytes(8).toString('hex')}`;
+  const file = await openAppendFile(unfinished);
+  await file.append(Buffer.from(content));
+  await file.close();
+  await rename(unfinished, path);
+}
+
+async function reap(
+  ownerId: string,
+  paths: { sessions: string; sockets: string },
+  clock: Clock,
+): Promise<ReapedCounts> {
+  // The process that held the lock before has ended, so every process with this owner's label is a leftover.
   const ended = await endOwned(ownerId, () => true, clock);
   const mounts = await unmountBelow(paths.sessions);
   const directories = await countSessions(paths.sessions);
@@ -103,13 +147,16 @@ async function countSessions(sessions: string): Promise<number> {
   return count;
 }
 
-/** Sandboxes mount in namespaces of their own; whatever shows here must go before anything below it is deleted. */
+/**
+ * Unmounts everything below a directory, so that deleting it deletes nothing of another file system, and returns the count. Sandboxes
+ * mount in their own namespaces, so nothing should be found. Throws `setup_failed` when a mount cannot be removed.
+ */
 async function unmountBelow(dir: string): Promise<number> {
-  const before = await mountsBelow(dir);
-  for (const point of before.reverse()) await promisify(execFile)('umount', ['-l', point]).catch(() => {});
+  const found = await mountsBelow(dir);
+  for (const point of found.reverse()) await promisify(execFile)('umount', ['-l', point]).catch(() => {});
   const [left] = await mountsBelow(dir);
-  if (left === undefined) return before.length;
-  throw new FloeError('setup_failed', `a dead gateway left ${left} mounted; unmount it and start again`, {
+  if (left === undefined) return found.length;
+  throw new FloeError('setup_failed', `an earlier gateway process left ${left} mounted; unmount it and restart`, {
     path: left,
   });
 }
@@ -119,7 +166,7 @@ async function mountsBelow(dir: string): Promise<string[]> {
   if (root === null) return [];
   const table = await readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
   return table.split('\n').flatMap((line) => {
-    // The fifth field, where the kernel writes blanks and backslashes as octal numbers.
+    // The mount point is the fifth field, in which the kernel writes spaces and backslashes as octal numbers.
     const point = (line.split(' ')[4] ?? '').replace(/\\([0-7]{3})/g, (_, octal) =>
       String.fromCharCode(Number.parseInt(octal, 8)),
     );

@@ -5,26 +5,28 @@ import type { ProxySession } from '../../proxy/session/session.ts';
 import type { ExecResult, Runtime } from '../../runtimes/runtime.ts';
 import type { AgentReport, Skill } from '../../schema/index.ts';
 import type { Attempt } from './attempt.ts';
-import { blameless, describe } from './failure.ts';
+import { excuseOf, sessionError } from './failure.ts';
 
-/** Enough of each stream to see how a run ended, small enough for a row. */
+/** Tail of each output stream in the report: enough to see how a run ended, small enough for a database row. */
 const TAIL_CHARS = 4_000;
 
 export type AgentRun = {
   readonly adapter: HarnessAdapter;
-  /** The installed harness, at the same path in the sandbox as on the host; null: nothing to install. */
+  /** Directory of the installed harness, the same in the sandbox as on the host; `null` for a harness without installation. */
   readonly installDir: string | null;
+  /** Context window of the model in tokens; `null` when the engine does not report one. */
   readonly contextWindow: number | null;
   readonly skills: readonly Skill[];
+  /** Session key, which is also the API key that the agent is given. */
   readonly key: string;
   readonly session: ProxySession;
-  /** Why a model call that goes on has not been answered; null: nothing is wrong. */
-  readonly unanswered: () => FloeError | null;
+  /** Why the pending model call has not been answered; `null` when no engine has failed it. */
+  readonly pendingCallFailure: () => FloeError | null;
 };
 
 /**
- * Runs the harness to its end and judges how it went: sets the attempt's agent report and, when something went wrong,
- * its failure. Rejects only as `Runtime.exec` and `HarnessAdapter.launch` do.
+ * Runs the harness until it ends, and sets the attempt's agent report and, if the run failed, its failure. Rejects only as
+ * `Runtime.exec` and `HarnessAdapter.launch` do.
  */
 export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun, signal: AbortSignal): Promise<void> {
   const { task } = attempt.lease;
@@ -52,11 +54,11 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
   } catch (error) {
     attempt.agent = report(run.session.completionCount, runtime, null);
     if (FloeError.is(error) && error.code === 'turn_limit') {
-      attempt.fail({ outcome: 'truncated_turns', error: describe(error, 'agent') });
+      attempt.fail({ outcome: 'truncated_turns', error: sessionError(error, 'agent') });
       return;
     }
-    // Time that went by because the model could not be reached was not the agent's to use.
-    const excuse = blameless(run.unanswered() ?? run.session.lastError);
+    // The agent could not use the time in which no engine answered its model call.
+    const excuse = excuseOf(run.pendingCallFailure() ?? run.session.lastError);
     if (excuse !== null && FloeError.is(error) && error.code === 'deadline_exceeded') attempt.fail(excuse);
     throw error;
   }
@@ -81,16 +83,19 @@ function judge(attempt: Attempt, run: AgentRun, runtime: Runtime, result: ExecRe
       : { ok: false, message: `a command exceeded the limit on ${result.killedBy}` };
 
   if (lastError?.code === 'engine_rejected' && lastError.details.context_overflow === true) {
-    attempt.fail({ outcome: 'truncated_context', error: describe(lastError, 'agent') });
+    attempt.fail({ outcome: 'truncated_context', error: sessionError(lastError, 'agent') });
     return;
   }
-  const excuse = blameless(lastError);
+  const excuse = excuseOf(lastError);
   if (excuse !== null && (!verdict.ok || turns === 0)) {
     attempt.fail(excuse);
     return;
   }
   if (turns === 0) {
-    attempt.fail({ outcome: 'no_completions', error: describe(neverCalled(attempt, run, result, verdict), 'agent') });
+    attempt.fail({
+      outcome: 'no_completions',
+      error: sessionError(noTurnError(attempt, run, result, verdict), 'agent'),
+    });
     return;
   }
   if (!verdict.ok) {
@@ -99,22 +104,23 @@ function judge(attempt: Attempt, run: AgentRun, runtime: Runtime, result: ExecRe
       signal: result.signal,
       killed_by: result.killedBy,
     });
-    attempt.fail({ outcome: 'agent_error', error: describe(error, 'agent') });
+    attempt.fail({ outcome: 'agent_error', error: sessionError(error, 'agent') });
   }
 }
 
-function neverCalled(attempt: Attempt, run: AgentRun, result: ExecResult, verdict: HarnessVerdict): FloeError {
+/** The error of a run that ended without a model turn. */
+function noTurnError(attempt: Attempt, run: AgentRun, result: ExecResult, verdict: HarnessVerdict): FloeError {
   const { lastError, requests } = run.session;
   const { harness } = attempt.lease.task.agent;
   const ended = verdict.ok ? `exit code ${result.exitCode}` : verdict.message;
   const details = { harness, exit_code: result.exitCode, proxy_requests: requests };
   if (requests === 0) {
     const hint =
-      `run \`floe doctor --harness ${harness}\` on the node; if that works, look at agent.env and agent.settings, ` +
-      'which may point the harness elsewhere';
+      `run \`floe doctor --harness ${harness}\` on the node; if that works, check agent.env and agent.settings, ` +
+      'which may point the harness to another model';
     return new FloeError(
       'harness_silent',
-      `${harness} ended (${ended}) without one request to its model; ${hint}`,
+      `${harness} ended (${ended}) without any request to its model; ${hint}`,
       details,
     );
   }
@@ -124,7 +130,7 @@ function neverCalled(attempt: Attempt, run: AgentRun, result: ExecResult, verdic
       : `${requests} requests reached the proxy, none of them a model call`;
   return new FloeError(
     'no_completions',
-    `${harness} ended (${ended}) without one answered model call: ${why}`,
+    `${harness} ended (${ended}) without any answered model call: ${why}`,
     details,
   );
 }

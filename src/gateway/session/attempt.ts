@@ -6,56 +6,60 @@ import { endSpanWith, NO_SPAN, type Span } from '../../core/tracing.ts';
 import type {
   AgentReport,
   Lease,
-  Outcome,
   RuntimeSpec,
-  SessionError,
   SessionProgress,
   SessionStatus,
   SessionTiming,
 } from '../../schema/index.ts';
 import type { AuditTally } from '../../tokens/audit.ts';
-import type { Renewal } from './lease-fence.ts';
+import type { Failure } from './failure.ts';
 
-/** Why the node ends a session before its time. */
+/** Why the node ends a session early. */
 export type StopReason = 'cancelled' | 'lease_lost' | 'shutdown';
 
-export type Failure = { readonly outcome: Outcome; readonly error: SessionError };
+/** The last time at which an attempt's lease was known to be valid. */
+export type Renewal = {
+  /** Monotonic clock. */
+  readonly atMs: number;
+  /** Total time for which the process had been suspended by then. */
+  readonly pausedMs: number;
+};
 
 type TimingKey = Exclude<keyof SessionTiming, 'total_ms' | 'queued_ms'>;
 
-/** One try at a session on this node: its lease, where it stands, and what it has found out so far. */
+/** One try at a session on this node: its lease, its status, and its results so far. */
 export class Attempt {
   readonly lease: Lease;
   readonly spec: RuntimeSpec;
   readonly timer: StageTimer;
-  /** Of the whole attempt; its stages are below it. */
+  /** Span of the whole attempt; the spans of its stages are its children. */
   readonly span: Span;
-  /** Aborts when the session must end now; the reason is a FloeError. */
+  /** Aborts when the session must end immediately; the reason is a FloeError. */
   readonly signal: AbortSignal;
+  /** `null` until {@link stop} is called. */
   stopReason: StopReason | null = null;
-  /** The first thing that went wrong decides the outcome. */
+  /** The first failure, which decides the outcome; `null` when there is none. */
   failure: Failure | null = null;
   agent: AgentReport | null = null;
-  /** The audit's numbers, once there is a trajectory. */
+  /** The audit's counts per engine; empty until there is a trajectory. */
   tallies: readonly AuditTally[] = [];
-  /** Policy versions that its tokens were sampled by. */
+  /** Number of policy versions that sampled its tokens. */
   policyVersions = 0;
   turns = 0;
   sampledTokens = 0;
   /** Grows with every sign of progress. */
-  signs = 0;
-  /** When its lease was last known to be good. */
+  progressCount = 0;
   renewal: Renewal;
   private currentStatus: SessionStatus = 'LEASED';
   private readonly controller = new AbortController();
   private readonly clock: Clock;
   private readonly startedMs: number;
-  private readonly spans = new Map<TimingKey, number>();
-  /** Start of the spans that are being measured. */
-  private readonly open = new Map<TimingKey, number>();
+  private readonly durationsMs = new Map<TimingKey, number>();
+  /** Start of each measurement in progress. */
+  private readonly startsMs = new Map<TimingKey, number>();
   private readonly onChange: (entered: SessionStatus | null) => void;
 
-  /** `onChange` hears of each status that it enters, and of progress as null. */
+  /** Calls `onChange` with each status that the attempt enters, and with `null` on progress within a status. */
   constructor(
     lease: Lease,
     spec: RuntimeSpec,
@@ -74,7 +78,7 @@ export class Attempt {
     this.timer = this.newTimer(lease.task.timeout_seconds * 1000);
   }
 
-  /** A budget by the task's clock. */
+  /** A time budget that counts by the task's `timeout_clock`. */
   newTimer(budgetMs: number): StageTimer {
     return new StageTimer(this.clock, budgetMs, this.lease.task.timeout_clock);
   }
@@ -83,7 +87,7 @@ export class Attempt {
     return this.lease.session_id;
   }
 
-  /** What every log line about it says. */
+  /** Fields that identify the attempt in every log line about it. */
   get names() {
     const { task_id, session_id, attempt, epoch } = this.lease;
     return { task_id, session_id, attempt, epoch };
@@ -95,20 +99,20 @@ export class Attempt {
 
   enter(status: SessionStatus): void {
     this.currentStatus = transition(this.currentStatus, status);
-    this.signs++;
+    this.progressCount++;
     this.onChange(status);
   }
 
-  /** Model calls so far, told by the proxy. */
-  progressed(turns: number, sampledTokens: number): void {
+  /** Records the number of model turns and sampled tokens so far, as the proxy counts them. */
+  recordCalls(turns: number, sampledTokens: number): void {
     this.turns = turns;
     this.sampledTokens = sampledTokens;
     this.onChange(null);
   }
 
-  /** Something of it moves: a command writes output, a model call begins, streams or ends, a step is done. */
-  readonly alive = (): void => {
-    this.signs++;
+  /** Records a sign of progress: output of a command, or the start, a delta or the end of a model call. */
+  readonly recordProgress = (): void => {
+    this.progressCount++;
   };
 
   progress(): SessionProgress {
@@ -121,7 +125,7 @@ export class Attempt {
     };
   }
 
-  /** Ends the attempt; the first reason holds. */
+  /** Ends the attempt. Only the first call has an effect. */
   stop(reason: StopReason): void {
     if (this.stopReason !== null) return;
     this.stopReason = reason;
@@ -129,38 +133,39 @@ export class Attempt {
     this.controller.abort(new FloeError(code, `session ${this.id} was stopped: ${reason}`));
   }
 
+  /** Sets the failure unless there is an earlier one. */
   fail(failure: Failure): void {
     this.failure ??= failure;
   }
 
-  /** Measures `work` into the result's timing, and as a span below `above`, whether it succeeds or not. */
-  async measure<T>(key: TimingKey, work: (span: Span) => Promise<T>, above: Span = this.span): Promise<T> {
+  /** Measures the duration of `work` for the result's timing and as a child span of `parent`, whether it succeeds or not. */
+  async measure<T>(key: TimingKey, work: (span: Span) => Promise<T>, parent: Span = this.span): Promise<T> {
     const start = this.clock.monotonicMs();
-    const span = above.child(key.replace(/_ms$/, ''), { session_id: this.id, attempt: this.lease.attempt });
-    this.open.set(key, start);
+    const span = parent.child(key.replace(/_ms$/, ''), { session_id: this.id, attempt: this.lease.attempt });
+    this.startsMs.set(key, start);
     try {
       return await endSpanWith(span, work(span));
     } finally {
-      this.open.delete(key);
-      this.spans.set(key, this.clock.monotonicMs() - start);
+      this.startsMs.delete(key);
+      this.durationsMs.set(key, this.clock.monotonicMs() - start);
     }
   }
 
-  /** Spans that are still open count up to now. */
+  /** The durations so far. A measurement in progress counts up to now. */
   timing(): SessionTiming {
-    const span = (key: TimingKey): number | null => {
-      const start = this.open.get(key);
-      return start === undefined ? (this.spans.get(key) ?? null) : this.clock.monotonicMs() - start;
+    const duration = (key: TimingKey): number | null => {
+      const start = this.startsMs.get(key);
+      return start === undefined ? (this.durationsMs.get(key) ?? null) : this.clock.monotonicMs() - start;
     };
     return {
       queued_ms: this.lease.queued_ms,
-      init_ms: span('init_ms'),
-      ready_ms: span('ready_ms'),
-      running_ms: span('running_ms'),
-      postrun_queue_ms: span('postrun_queue_ms'),
-      build_ms: span('build_ms'),
-      eval_ms: span('eval_ms'),
-      postrun_ms: span('postrun_ms'),
+      init_ms: duration('init_ms'),
+      ready_ms: duration('ready_ms'),
+      running_ms: duration('running_ms'),
+      postrun_queue_ms: duration('postrun_queue_ms'),
+      build_ms: duration('build_ms'),
+      eval_ms: duration('eval_ms'),
+      postrun_ms: duration('postrun_ms'),
       total_ms: this.clock.monotonicMs() - this.startedMs,
     };
   }

@@ -1,81 +1,76 @@
 import type { Clock } from '../../core/clock.ts';
-import type { Attempt } from './attempt.ts';
+import type { Attempt, Renewal } from './attempt.ts';
 
-/** Between two looks at the clock. */
-const TICK_MS = 500;
-/** A longer gap means that the process did not run: it was stopped, or its machine slept. Garbage collection takes less. */
-const PAUSE_MS = 1_000;
-
-/** The moment when a lease was last known to be good. */
-export type Renewal = {
-  readonly atMs: number;
-  /** How long the process had stood still by then, in all. */
-  readonly pausedMs: number;
-};
+/** Interval of the checks. */
+const CHECK_INTERVAL_MS = 500;
+/**
+ * A check that is late by this much or more means that the process did not run: it was suspended, or its machine slept. Garbage
+ * collection takes less.
+ */
+const MIN_PAUSE_MS = 1_000;
 
 export type LeaseFenceOptions = {
   readonly clock: Clock;
   readonly live: () => readonly Attempt[];
-  /** In which a node that runs has heard of the server, as long as that is there. */
+  /** Longest interval of heartbeats, in milliseconds, while the server can be reached. */
   readonly beatMs: () => number;
-  /** The process runs again. */
+  /** Called with the length of the pause when the process runs again after it was suspended. */
   readonly onWake: (pausedMs: number) => void;
 };
 
 /**
- * Ends sessions whose leases ran out while this process stood still, before anything of them can leave it. A server that
- * cannot be reached is no reason: its leases do not run out while it is down, and if they did, it refuses what is late.
+ * Ends sessions whose leases expired while this process was suspended, before anything of them can leave it. An unreachable server is
+ * no reason to end a session: leases do not expire while the server is down, and otherwise it refuses late results.
  */
 export class LeaseFence {
   private readonly options: LeaseFenceOptions;
-  private lookedMs: number;
+  private checkedMs: number;
   private pausedMs = 0;
   private cancel: () => void = () => {};
 
   constructor(options: LeaseFenceOptions) {
     this.options = options;
-    this.lookedMs = options.clock.monotonicMs();
+    this.checkedMs = options.clock.monotonicMs();
   }
 
   start(): void {
-    this.look();
-    this.cancel = this.options.clock.schedule(TICK_MS, () => this.start());
+    this.check();
+    this.cancel = this.options.clock.schedule(CHECK_INTERVAL_MS, () => this.start());
   }
 
   close(): void {
     this.cancel();
   }
 
-  /** To be taken before a lease is asked to be renewed, and given to the attempt when it was. */
+  /** The renewal of a lease that is requested now. To be taken before the request and given to the attempt when it has succeeded. */
   now(): Renewal {
-    this.look();
-    return { atMs: this.lookedMs, pausedMs: this.pausedMs };
+    this.check();
+    return { atMs: this.checkedMs, pausedMs: this.pausedMs };
   }
 
-  /** How good a lease is that was asked for at `asked` and has come now: it may have been given before this process stood still. */
-  arrived(asked: Renewal): Renewal {
+  /**
+   * The renewal of a lease that was requested at `requested` and has arrived now. The server may have granted it before a pause of
+   * this process, so such a pause counts against the lease.
+   */
+  renewalOnArrival(requested: Renewal): Renewal {
     const { atMs, pausedMs } = this.now();
-    return { atMs: atMs - (pausedMs - asked.pausedMs), pausedMs: asked.pausedMs };
+    return { atMs: atMs - (pausedMs - requested.pausedMs), pausedMs: requested.pausedMs };
   }
 
-  /** Stops what must not go on. To be called before anything leaves the node; cheap. */
+  /** Stops the attempts whose leases expired during a pause of this process. Cheap; call it before anything leaves the node. */
   check(): void {
-    this.look();
-  }
-
-  private look(): void {
     const nowMs = this.options.clock.monotonicMs();
-    const gapMs = nowMs - this.lookedMs;
-    this.lookedMs = nowMs;
-    if (gapMs - TICK_MS < PAUSE_MS) return;
+    const gapMs = nowMs - this.checkedMs;
+    this.checkedMs = nowMs;
+    if (gapMs - CHECK_INTERVAL_MS < MIN_PAUSE_MS) return;
     this.pausedMs += gapMs;
     for (const attempt of this.options.live()) if (this.hasExpired(attempt)) attempt.stop('lease_lost');
     this.options.onWake(gapMs);
   }
 
-  /** Certain only when the process ran for so little of the time that no renewal can have failed for want of the server. */
+  /** True when the lease is over and the process ran for so little of it that no heartbeat can have failed for another reason. */
   hasExpired({ lease, renewal }: Attempt): boolean {
-    const ageMs = this.lookedMs - renewal.atMs;
+    const ageMs = this.checkedMs - renewal.atMs;
     const pausedMs = this.pausedMs - renewal.pausedMs;
     return ageMs >= lease.lease_seconds * 1000 && ageMs - pausedMs <= 2 * this.options.beatMs();
   }

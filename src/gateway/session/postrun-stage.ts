@@ -1,68 +1,81 @@
-import type { DeliveredResult } from '../../client/node-api.ts';
+import { type DeliveredResult, deliveryLength } from '../../client/node-api.ts';
+import { raceAbort } from '../../core/abort.ts';
+import { MIB } from '../../core/bytes.ts';
+import { RESULT_LIMIT_BYTES } from '../../core/envelope.ts';
+import { asFloeError } from '../../core/errors.ts';
 import { OUTCOMES } from '../../core/outcomes.ts';
 import { sessionSummary } from '../../core/session-summary.ts';
+import type { EnginePool } from '../../engines/pool.ts';
 import type { Evaluation, Evaluator } from '../../evaluators/evaluator.ts';
-import type { Collected } from '../../runtimes/collect.ts';
+import { type Collected, collect } from '../../runtimes/collect.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
-import type { Outcome, TerminalStatus } from '../../schema/index.ts';
+import type { ArtifactsReport, Outcome } from '../../schema/index.ts';
 import type { BuilderRegistry } from '../../tokens/builders/registry.ts';
 import type { Completion } from '../../tokens/completion.ts';
+import { proveSameText } from '../../tokens/drift-proof.ts';
+import type { GraphOptions } from '../../tokens/graph.ts';
 import { encodeRecords } from '../../tokens/records.ts';
 import { buildTrajectory, type EncodedTrajectory } from '../../tokens/trajectory.ts';
-import { artifactsReport, deliverable } from './artifacts-stage.ts';
 import type { Attempt } from './attempt.ts';
-import { type Decoder, graphOptionsOf } from './drift-proof.ts';
 import { classify } from './failure.ts';
 
-/** A runtime for grading that is on its way. */
+/** Enough to pack some hundred MiB. Limited because an agent can make a tree that keeps a POSTRUN worker busy for as long. */
+const COLLECT_SECONDS = 20;
+/** Decoding takes engines milliseconds. An engine that takes this long does not respond, and the result must not wait for it. */
+const DRIFT_PROOF_MS = 10_000;
+
+/** The functions of an engine pool that resolve token drift. */
+export type Decoder = Pick<EnginePool, 'info' | 'modeOf' | 'detokenize'>;
+
+/** A runtime for grading whose start was requested. */
 export type FreshRuntime = {
-  /** Resolves when its start has had its turn, or will have none. */
-  readonly turn: Promise<void>;
+  /** Resolves when its start was permitted or given up. */
+  readonly permitted: Promise<void>;
   readonly ready: Promise<Runtime>;
 };
 
 export type PostrunInput = {
+  /** The agent's runtime; `null` when none was started. */
   readonly runtime: Runtime | null;
+  /** `null` when the evaluator uses the agent's runtime. */
   readonly freshRuntime: FreshRuntime | null;
+  /** `null` when the task has none. */
   readonly evaluator: Evaluator | null;
   readonly completions: readonly Completion[];
-  /** What the agent left behind. */
+  /** The agent's artifacts; `null` when none were collected. */
   readonly artifacts: Collected | null;
   readonly builders: BuilderRegistry;
   readonly engines: Decoder;
   readonly nodeId: string;
 };
 
-function outcomeOf(attempt: Attempt): Outcome {
-  return attempt.failure?.outcome ?? 'completed';
-}
+/** Runs `work` with a signal that aborts when `signal` does or when the work stalls. */
+export type StallGuard = <T>(signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>) => Promise<T>;
 
-/** Runs work with a signal that also aborts when it stalls. */
-export type Watched = <T>(signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>) => Promise<T>;
-
-/** Computes the reward unless the outcome forbids it. A failure becomes the attempt's; never rejects. */
-export async function evaluate(attempt: Attempt, input: PostrunInput, watched: Watched): Promise<Evaluation> {
+/** Computes the reward unless the outcome forbids it. An error becomes the attempt's failure; never rejects. */
+export async function evaluate(attempt: Attempt, input: PostrunInput, guarded: StallGuard): Promise<Evaluation> {
   const none: Evaluation = { reward: null, details: {} };
-  const { evaluator, runtime } = input;
+  const { evaluator, runtime, freshRuntime } = input;
   const spec = attempt.lease.task.evaluator;
   const outcome = outcomeOf(attempt);
   if (evaluator === null || spec === null || runtime === null || !OUTCOMES[outcome].evaluated) return none;
   const { eval: ownSeconds } = attempt.lease.task.budgets;
-  // A budget of its own does not depend on what the agent left over: using up the clock is no way out of a bad reward.
+  // A separate budget does not depend on the time that the agent used, so an agent cannot avoid a bad reward by using it up.
   const timer = ownSeconds === undefined ? attempt.timer : attempt.newTimer(ownSeconds * 1000);
   if (timer.remainingMs() === 0) return { reward: null, details: { skipped: 'the time budget is used up' } };
-  // Outside the budget, as all waiting is.
-  await input.freshRuntime?.turn;
+  // Waiting is free, so the wait for a start permit is outside the budget.
+  await freshRuntime?.permitted;
   try {
     return await timer.run('eval', null, attempt.signal, (budget) =>
-      watched(budget, async (signal) => {
-        const freshRuntime = input.freshRuntime === null ? null : await readyWithin(input.freshRuntime.ready, signal);
-        return evaluator.evaluate({ spec, status: OUTCOMES[outcome].status, runtime, freshRuntime }, signal);
+      guarded(budget, async (signal) => {
+        const fresh = freshRuntime === null ? null : await raceAbort(freshRuntime.ready, signal);
+        const { status } = OUTCOMES[outcome];
+        return evaluator.evaluate({ spec, status, runtime, freshRuntime: fresh }, signal);
       }),
     );
   } catch (error) {
     const failure = classify(error, 'eval');
-    // Whatever went wrong before stays the reason, unless the infrastructure failed now: then all of it is tried again.
+    // An earlier failure stays the reason, unless the infrastructure failed now: then the whole attempt is retried.
     if (OUTCOMES[failure.outcome].retried) attempt.failure = failure;
     else attempt.fail(failure);
     // A reward that could not be computed is null, not 0.
@@ -70,20 +83,34 @@ export async function evaluate(attempt: Attempt, input: PostrunInput, watched: W
   }
 }
 
-/** The runtime once it is ready; rejects with the signal's reason when that aborts first. */
-function readyWithin(fresh: Promise<Runtime>, signal: AbortSignal): Promise<Runtime> {
-  return new Promise((resolve, reject) => {
-    const abort = (): void => reject(signal.reason);
-    if (signal.aborted) abort();
-    signal.addEventListener('abort', abort, { once: true });
-    fresh.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort));
-  });
+/**
+ * Packs the artifacts that the task requests, within a separate time limit; `null` when it requests none or there are none. An error
+ * becomes the reason why there is no archive, not a failure of the session; never rejects.
+ */
+export async function collectArtifacts(attempt: Attempt, runtime: Runtime | null): Promise<Collected | null> {
+  const { collect: requested, max_mb: maxMb, paths } = attempt.lease.task.artifacts;
+  if (!requested || runtime === null) return null;
+  const timer = attempt.newTimer(COLLECT_SECONDS * 1000);
+  try {
+    return await timer.run('artifacts', null, attempt.signal, (signal) =>
+      collect(runtime, { maxBytes: Math.floor(maxMb * MIB), paths }, signal),
+    );
+  } catch (thrown) {
+    const error = asFloeError(thrown);
+    const late = error.code === 'deadline_exceeded';
+    return { archive: null, omitted: late ? `packing took longer than ${COLLECT_SECONDS} s` : error.message };
+  }
 }
 
-/** The session's result: trajectory and records from the completions, and the summary that rows and lists hold. */
-export async function build(attempt: Attempt, evaluation: Evaluation, input: PostrunInput): Promise<DeliveredResult> {
+/** The session's result: the trajectory and completion records, and the summary that rows and lists contain. Never rejects. */
+export async function buildResult(
+  attempt: Attempt,
+  evaluation: Evaluation,
+  input: PostrunInput,
+): Promise<DeliveredResult> {
   const { lease } = attempt;
-  const base = { status: statusOf(attempt), reward: evaluation.reward, error: attempt.failure?.error.message ?? null };
+  const { status } = OUTCOMES[outcomeOf(attempt)];
+  const error = attempt.failure?.error.message ?? null;
   let built: EncodedTrajectory | null = null;
   let completions: Buffer | null = null;
   try {
@@ -92,7 +119,9 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
       builders: input.builders,
       completions: input.completions,
       graphOptions: await graphOptionsOf(attempt, input.completions, input.engines),
-      ...base,
+      status,
+      reward: evaluation.reward,
+      error,
       metadata: {
         task_id: lease.task_id,
         session_id: lease.session_id,
@@ -101,10 +130,10 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
       },
     });
     attempt.tallies = built.tallies;
-    attempt.policyVersions = versionsOf(input.completions);
+    attempt.policyVersions = policyVersionCount(input.completions);
     completions = encodeRecords(input.completions, built.graph);
-  } catch (error) {
-    attempt.fail(classify(error, 'build'));
+  } catch (thrown) {
+    attempt.fail(classify(thrown, 'build'));
   }
   const summary = sessionSummary(lease, outcomeOf(attempt), {
     reward: evaluation.reward,
@@ -121,13 +150,45 @@ export async function build(attempt: Attempt, evaluation: Evaluation, input: Pos
     metadata: lease.task.metadata,
   });
   const artifacts = input.artifacts?.archive ?? null;
-  return deliverable({ summary, trajectory: built?.json ?? null, completions, artifacts });
+  return withinResultLimit({ summary, trajectory: built?.json ?? null, completions, artifacts });
 }
 
-function versionsOf(completions: readonly Completion[]): number {
+/**
+ * What the engines of an attempt's pool report about its completions: the ids that close a turn, and whether a turn that was rendered
+ * in other ids than it was sampled has the same text. Turns for which no engine responds in time stay unproven. Never rejects.
+ */
+export async function graphOptionsOf(
+  attempt: Attempt,
+  completions: readonly Completion[],
+  engines: Decoder,
+): Promise<GraphOptions> {
+  const { pool } = attempt.lease.task.engine;
+  // The pool's engines may have been removed since the session ended.
+  const present = engines.info().some((engine) => engine.pool === pool);
+  const closeIds = present ? engines.modeOf(pool, 'auto').template.close_ids : [];
+  const names = { completionId: `${attempt.id}.drift`, sessionId: attempt.id, pool };
+  const timer = attempt.newTimer(DRIFT_PROOF_MS);
+  const sameText = await timer.run('build', null, attempt.signal, (signal) =>
+    proveSameText(completions, closeIds, (ids) => engines.detokenize(ids, names, signal)),
+  );
+  return { closeIds, sameText };
+}
+
+/** The result, without its artifacts when they make it larger than the servers accept. */
+export function withinResultLimit(result: DeliveredResult, limitBytes = RESULT_LIMIT_BYTES): DeliveredResult {
+  if (result.artifacts === null || deliveryLength(result) <= limitBytes) return result;
+  const omitted = `with the archive of ${result.artifacts.length} bytes the result is larger than ${limitBytes} bytes`;
+  return { ...result, artifacts: null, summary: { ...result.summary, artifacts: { bytes: 0, omitted } } };
+}
+
+function artifactsReport(collected: Collected | null): ArtifactsReport | null {
+  return collected === null ? null : { bytes: collected.archive?.length ?? 0, omitted: collected.omitted };
+}
+
+function outcomeOf(attempt: Attempt): Outcome {
+  return attempt.failure?.outcome ?? 'completed';
+}
+
+function policyVersionCount(completions: readonly Completion[]): number {
   return new Set(completions.flatMap(({ versionSpans }) => versionSpans.map(({ version }) => version))).size;
-}
-
-function statusOf(attempt: Attempt): TerminalStatus {
-  return OUTCOMES[outcomeOf(attempt)].status;
 }

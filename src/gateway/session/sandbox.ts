@@ -1,35 +1,90 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
+import { Semaphore } from '../../core/semaphore.ts';
 import { runPrepare } from '../../runtimes/prepare.ts';
 import type { KillReason, Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../../runtimes/runtime.ts';
 import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../../schema/index.ts';
-import type { StartCount, StartLimits } from '../node/start-limits.ts';
+
+/** Counts of sandbox starts of one back end. */
+type StartCount = {
+  readonly starting: number;
+  readonly waiting: number;
+  /** Largest number of concurrent starts; `null` when there is no limit. */
+  readonly limit: number | null;
+};
+
+/**
+ * Limits how many sandboxes of a back end may be starting concurrently. Separate from the INIT workers, which also run prepare actions:
+ * a container engine or shared disk may support fewer concurrent starts than preparations.
+ */
+export class StartLimits {
+  private readonly semaphores = new Map<RuntimeBackend, Semaphore>();
+  private readonly starting = new Map<RuntimeBackend, number>();
+
+  constructor(limits: Partial<Record<RuntimeBackend, number>>) {
+    for (const [backend, limit] of Object.entries(limits)) {
+      this.semaphores.set(backend as RuntimeBackend, new Semaphore(limit));
+    }
+  }
+
+  /** Waits, in the order of the calls, until one more sandbox may start. Resolves with the permit; rejects with the signal's reason. */
+  async acquire(backend: RuntimeBackend, signal: AbortSignal): Promise<StartPermit> {
+    const release = (await this.semaphores.get(backend)?.acquire(signal)) ?? (() => {});
+    if (signal.aborted) {
+      release();
+      throw signal.reason;
+    }
+    this.count(backend, 1);
+    let ended = false;
+    return () => {
+      if (ended) return;
+      ended = true;
+      this.count(backend, -1);
+      release();
+    };
+  }
+
+  counts(): ReadonlyMap<RuntimeBackend, StartCount> {
+    const backends = new Set([...this.semaphores.keys(), ...this.starting.keys()]);
+    return new Map(
+      [...backends].map((backend) => {
+        const semaphore = this.semaphores.get(backend);
+        const starting = this.starting.get(backend) ?? 0;
+        return [backend, { starting, waiting: semaphore?.waiting ?? 0, limit: semaphore?.size ?? null }];
+      }),
+    );
+  }
+
+  private count(backend: RuntimeBackend, change: number): void {
+    this.starting.set(backend, (this.starting.get(backend) ?? 0) + change);
+  }
+}
 
 export type SandboxOptions = {
   readonly providers: ReadonlyMap<RuntimeBackend, RuntimeProvider>;
   readonly defaultBackend: RuntimeBackend;
-  /** Whether a task may ask for no isolation although the node's default gives it. */
+  /** Whether a task may request no isolation although the node's default back end isolates. */
   readonly allowLocal: boolean;
   readonly uploadRoots: readonly string[];
   readonly startLimits: StartLimits;
-  /** Hears of sandboxes that have started, and of commands that were ended before their time; default: nobody. */
+  /** Receives the start of each sandbox and each killed command; default: none. */
   readonly observer?: SandboxObserver;
 };
 
-/** Must not throw. */
-export type SandboxObserver = {
+/** Its functions must not throw. */
+type SandboxObserver = {
   readonly clock: Clock;
   readonly started: (backend: RuntimeBackend, tookMs: number) => void;
   readonly killed: (backend: RuntimeBackend, reason: KillReason) => void;
 };
 
-/** One sandbox may start. Ends with the start; to be called where nothing is started after all. Safe to call twice. */
-export type StartTurn = () => void;
+/** Permission to start one sandbox. Calling it returns the permission; a second call has no effect. */
+export type StartPermit = () => void;
 
-/** Starts the sandboxes of a node, with the back ends that it has, that work, and that its operator allows. */
+/** Starts the sandboxes of a node, with the back ends that work on its host and that its operator allows. */
 export class Sandboxes {
   private readonly options: SandboxOptions;
-  /** A back end is probed once; what does not work needs an operator, who restarts the node. */
+  /** Results of the probes. A back end is probed once, because repairing it requires a restart of the node. */
   private readonly probes = new Map<RuntimeBackend, Promise<RuntimeProblem | null>>();
 
   constructor(options: SandboxOptions) {
@@ -37,26 +92,26 @@ export class Sandboxes {
   }
 
   /** Waits until one more sandbox of the spec's back end may start. Rejects with the signal's reason. */
-  turn(spec: RuntimeSpec, signal: AbortSignal): Promise<StartTurn> {
+  awaitPermit(spec: RuntimeSpec, signal: AbortSignal): Promise<StartPermit> {
     return this.options.startLimits.acquire(this.backendOf(spec), signal);
   }
 
-  /** Starts under way and waiting, by back end. */
-  starts(): ReadonlyMap<RuntimeBackend, StartCount> {
+  /** Counts of starts by back end. */
+  startCounts(): ReadonlyMap<RuntimeBackend, StartCount> {
     return this.options.startLimits.counts();
   }
 
   /**
-   * A started and prepared runtime; `turn` ends when it is started. Rejects with `runtime_unavailable`, or as the provider and the prepare actions do,
-   * with nothing left running: a runtime whose preparation failed is stopped before the promise rejects.
+   * Starts a sandbox and runs its prepare actions; `permit` is returned after the start. Rejects with `runtime_unavailable` or as the
+   * provider and the prepare actions do. A sandbox whose preparation failed is stopped before the promise rejects.
    */
   async start(
     request: StartRequest,
     prepare: readonly PrepareAction[],
-    turn: StartTurn,
+    permit: StartPermit,
     signal: AbortSignal,
   ): Promise<Runtime> {
-    const runtime = await this.started(request, signal).finally(turn);
+    const runtime = await this.startRuntime(request, signal).finally(permit);
     try {
       await runPrepare(runtime, prepare, { uploadRoots: this.options.uploadRoots }, signal);
       return runtime;
@@ -66,7 +121,7 @@ export class Sandboxes {
     }
   }
 
-  private async started(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
+  private async startRuntime(request: StartRequest, signal: AbortSignal): Promise<Runtime> {
     const provider = await this.providerOf(request.spec);
     const { observer } = this.options;
     if (observer === undefined) return provider.start(request, signal);
@@ -92,7 +147,7 @@ export class Sandboxes {
     if (backend === 'local' && defaultBackend !== 'local' && !allowLocal) {
       throw new FloeError(
         'runtime_unavailable',
-        'this node runs nothing without isolation; its operator can allow it with --allow-local',
+        'this node runs no session without isolation; its operator can allow that with --allow-local',
         { backend },
       );
     }

@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import type { DeliveredResult } from '../../client/node-api.ts';
+import { linkAbort, onAbort } from '../../core/abort.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import { newSessionKey } from '../../core/ids.ts';
@@ -15,29 +16,34 @@ import type { Lease, Skill } from '../../schema/index.ts';
 import type { BuilderRegistry } from '../../tokens/builders/registry.ts';
 import type { StagePools } from '../node/stage-pools.ts';
 import { type AgentRun, runAgent } from './agent-stage.ts';
-import { collectArtifacts } from './artifacts-stage.ts';
 import type { Attempt } from './attempt.ts';
-import type { Decoder } from './drift-proof.ts';
 import { classify, type FailedStage } from './failure.ts';
-import { remainsOf } from './partial-result.ts';
-import { build, evaluate, type FreshRuntime, type PostrunInput } from './postrun-stage.ts';
+import { leaseLostError, partialResultOf } from './partial-result.ts';
+import {
+  buildResult,
+  collectArtifacts,
+  type Decoder,
+  evaluate,
+  type FreshRuntime,
+  type PostrunInput,
+} from './postrun-stage.ts';
 import type { Sandboxes } from './sandbox.ts';
 import { loadSkills } from './skill-folder.ts';
 import { withStallWatch } from './stall-watch.ts';
 
-/** What is not torn down by then goes on without anybody waiting for it: the session's end must not hang on a sick disk. */
+/** The session ends after this even if its sandbox has not, so that a failing disk cannot hold up the session. */
 const TEARDOWN_MS = 30_000;
 
 export type RunnerDeps = {
-  /** Resolves when it is on the disk that the attempt has begun. Rejects with `store_unavailable`. */
-  readonly begun: (lease: Lease) => Promise<void>;
-  /** Throws when the attempt has lost its lease. Called before the proxy takes a model call of it. */
-  readonly refuseLost: (attempt: Attempt) => void;
-  /** Whether a model call of the session waits for its turn, which is no fault of anybody's. */
-  readonly awaitsTurn: (sessionId: string) => boolean;
-  /** Why a model call of the session, which goes on, has not been answered; null: nothing is wrong. */
-  readonly failureOf: (sessionId: string) => FloeError | null;
-  /** How long a stage may go on without a sign of progress where the task does not say; null: for ever. */
+  /** Records durably that the attempt has started. Rejects with `store_unavailable`. */
+  readonly recordStart: (lease: Lease) => Promise<void>;
+  /** Throws when the attempt has lost its lease. Called before the proxy accepts a model call of the attempt. */
+  readonly assertLease: (attempt: Attempt) => void;
+  /** Whether a model call of the session waits for capacity of an engine. Such a wait does not count as a stall. */
+  readonly awaitsEngine: (sessionId: string) => boolean;
+  /** Why the pending model call of the session has not been answered; `null` when no engine has failed it. */
+  readonly pendingCallFailure: (sessionId: string) => FloeError | null;
+  /** Longest time of a stage without progress, for tasks that set none; `null` for no limit. */
   readonly stallSeconds: number | null;
   readonly sandboxes: Sandboxes;
   readonly nodeId: string;
@@ -46,13 +52,13 @@ export type RunnerDeps = {
   readonly pools: StagePools;
   readonly proxy: ModelProxy;
   readonly harnesses: ReadonlyMap<string, HarnessAdapter>;
-  /** Host directory of an installed harness. Rejects with `harness_missing`. */
+  /** Host directory of an installed harness; `null` for a harness without installation. Rejects with `harness_missing`. */
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
   readonly evaluators: EvaluatorRegistry;
   readonly builders: BuilderRegistry;
   readonly engines: Decoder;
   readonly socketDir: string;
-  /** Host directories that a task may name paths in. */
+  /** Host directories below which a task may name paths. */
   readonly uploadRoots: readonly string[];
 };
 
@@ -62,8 +68,9 @@ export function sandboxNames({ session_id, attempt }: Lease): { readonly agent: 
 }
 
 /**
- * Takes one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with what is to be delivered: its result; what was
- * recorded when its lease was lost; or null when it was cancelled. Never rejects; whatever it started is gone when it settles.
+ * Takes one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with its result, with its partial result when it lost its lease
+ * after model calls, or with `null` when there is nothing to deliver. Never rejects. When it settles, everything that the attempt
+ * started has ended or was given up after {@link TEARDOWN_MS}.
  */
 export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<DeliveredResult | null> {
   const run = new SessionRun(attempt, deps);
@@ -74,7 +81,7 @@ export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<De
   } finally {
     await run.tearDown();
   }
-  return attempt.stopReason === 'lease_lost' ? run.remains() : result;
+  return attempt.stopReason === 'lease_lost' ? run.partialResult() : result;
 }
 
 class SessionRun {
@@ -84,9 +91,9 @@ class SessionRun {
   private readonly socketPath: string;
   private runtime: Runtime | null = null;
   private fresh: FreshRuntime | null = null;
-  /** Ends the start of the fresh runtime when nobody waits for it any more. */
-  private readonly over = new AbortController();
-  /** Ends an agent that has had all of its turns. */
+  /** Aborts the start of the fresh runtime when the session ends. */
+  private readonly ended = new AbortController();
+  /** Ends an agent that has used all of its turns. */
   private readonly turnsUsedUp = new AbortController();
   private session: ProxySession | null = null;
   private leaveInit: () => void = () => {};
@@ -103,59 +110,61 @@ class SessionRun {
     this.socketPath = join(deps.socketDir, `${attempt.id.slice(-12)}-${attempt.lease.attempt}.sock`);
   }
 
-  /** False when the attempt failed. */
+  /** Starts the sandbox. Resolves with false when the attempt failed. */
   async init(): Promise<boolean> {
     const { attempt, deps } = this;
-    return this.guarded('init', async () => {
+    return this.runStage('init', async () => {
       this.leaveInit = await deps.pools.enterInit(attempt.signal);
       attempt.enter('INIT');
-      // Outside the budget, as all waiting is.
-      const turn = await deps.sandboxes.turn(attempt.spec, attempt.signal);
+      // Waiting is free, so the wait for a start permit is outside the budget.
+      const permit = await deps.sandboxes.awaitPermit(attempt.spec, attempt.signal);
       await attempt
         .measure('init_ms', () =>
-          attempt.timer.run('init', seconds(attempt.lease.task.budgets.init), attempt.signal, (budget) =>
-            this.watched('init', budget, async (signal) => {
+          attempt.timer.run('init', toMs(attempt.lease.task.budgets.init), attempt.signal, (budget) =>
+            this.guardStall('init', budget, async (signal) => {
               deps.builders.check(attempt.lease.task.builder);
               await this.findHarness();
               this.skills = await loadSkills(attempt.lease.task.agent, deps.uploadRoots);
-              await deps.begun(attempt.lease);
-              this.runtime = await deps.sandboxes.start(this.startRequest('agent'), attempt.spec.prepare, turn, signal);
+              await deps.recordStart(attempt.lease);
+              const request = this.startRequest('agent');
+              this.runtime = await deps.sandboxes.start(request, attempt.spec.prepare, permit, signal);
             }),
           ),
         )
-        .finally(turn);
+        .finally(permit);
     });
   }
 
-  /** Waiting is free: the timer does not count here. */
+  /** Waits in READY for a RUN worker, outside the budget. Resolves with false when the attempt failed. */
   async awaitRunSlot(): Promise<boolean> {
     const { attempt, deps } = this;
     attempt.enter('READY');
-    return this.guarded('init', () =>
+    return this.runStage('init', () =>
       attempt.measure('ready_ms', async () => {
         this.releaseRun = await deps.pools.enterRun(this.leaveInit, attempt.signal);
       }),
     );
   }
 
+  /** Runs the agent. */
   async agent(): Promise<void> {
     const { attempt } = this;
     attempt.enter('RUNNING');
-    this.prewarmEvaluator();
-    await this.guarded('agent', () =>
+    this.startFreshRuntime();
+    await this.runStage('agent', () =>
       attempt.measure('running_ms', (span) =>
-        attempt.timer.run('agent', seconds(attempt.lease.task.budgets.agent), attempt.signal, (budget) =>
-          this.watched('agent', budget, async (signal) => {
+        attempt.timer.run('agent', toMs(attempt.lease.task.budgets.agent), attempt.signal, (budget) =>
+          this.guardStall('agent', budget, async (signal) => {
             const session = await this.openProxySession(span);
             this.session = session;
-            // At once, not when the sandbox is gone: an engine must not work for a session that nobody wants.
-            const end = (): void => void session.close().catch(() => undefined);
-            attempt.signal.addEventListener('abort', end, { once: true });
+            // Closed without waiting for the end of the sandbox, so that no engine works for a session that was stopped.
+            const release = onAbort(attempt.signal, () => void session.close().catch(() => undefined));
+            const run = linkAbort(signal, this.turnsUsedUp.signal);
             try {
-              const run = AbortSignal.any([signal, this.turnsUsedUp.signal]);
-              await runAgent(attempt, this.mustHaveRuntime(), this.agentRun(session), run);
+              await runAgent(attempt, this.requireRuntime(), this.agentRun(session), run.signal);
             } finally {
-              attempt.signal.removeEventListener('abort', end);
+              run.release();
+              release();
               await session.close();
             }
           }),
@@ -165,31 +174,32 @@ class SessionRun {
     this.releaseRun?.();
   }
 
+  /** Evaluates, collects artifacts and builds. Resolves with `null` when the session was stopped. */
   async postrun(): Promise<DeliveredResult | null> {
     const { attempt, deps } = this;
     this.leaveInit();
     this.releaseRun?.();
-    if (this.stopped()) return null;
+    if (this.isStopped()) return null;
     attempt.enter('POSTRUN');
     let leave: (() => void) | null = null;
     try {
       leave = await attempt.measure('postrun_queue_ms', () => deps.pools.enterPostrun(attempt.signal));
       return await this.finish();
     } catch (error) {
-      if (this.stopped()) return null;
+      if (this.isStopped()) return null;
       attempt.fail(classify(error, 'build'));
-      return await build(attempt, { reward: null, details: {} }, this.postrunInput());
+      return await buildResult(attempt, { reward: null, details: {} }, this.postrunInput());
     } finally {
       leave?.();
     }
   }
 
-  /** Ends everything at the same time, whatever of it fails. Resolves after {@link TEARDOWN_MS} at the latest. */
+  /** Ends all parts concurrently, even if some fail. Resolves after {@link TEARDOWN_MS} at the latest. */
   async tearDown(): Promise<void> {
     const { attempt, deps } = this;
     this.leaveInit();
     this.releaseRun?.();
-    this.over.abort(new FloeError('cancelled', `session ${attempt.id} is over`));
+    this.ended.abort(new FloeError('cancelled', `session ${attempt.id} has ended`));
     const fresh = this.fresh?.ready.then(
       (runtime) => runtime.stop(),
       () => undefined,
@@ -199,48 +209,55 @@ class SessionRun {
       settled.abort();
       for (const end of ended) {
         if (end.status === 'fulfilled') continue;
-        deps.log.error({ ...attempt.names, error: asFloeError(end.reason).message }, 'a part did not end cleanly');
+        deps.log.error(
+          { ...attempt.names, error: asFloeError(end.reason).message },
+          'a part of the session failed to end cleanly',
+        );
       }
     });
     const late = sleep(deps.clock, TEARDOWN_MS, settled.signal).then(
-      () => deps.log.error({ ...attempt.names }, 'the sandbox takes long to end; the session does not wait for it'),
+      () =>
+        deps.log.error(
+          { ...attempt.names },
+          'the sandbox has not ended in time; the session ends without waiting for it',
+        ),
       () => undefined,
     );
     await Promise.race([all, late]);
   }
 
-  /** What was recorded of an attempt that lost its lease; null: nothing. To be called after {@link tearDown}. */
-  async remains(): Promise<DeliveredResult | null> {
+  /** The partial result of an attempt that lost its lease; `null` when it has no completion. To be called after {@link tearDown}. */
+  async partialResult(): Promise<DeliveredResult | null> {
     const { attempt, deps } = this;
     const completions = this.session?.completions() ?? [];
     if (completions.length === 0) return null;
-    const message = `attempt ${attempt.lease.attempt} of session ${attempt.id} lost its lease`;
-    // As any build it takes a worker, but never waits for a session that is over.
+    // Every build uses a POSTRUN worker. The attempt's signal has aborted, so the wait for one needs another signal.
     const leave = await deps.pools.enterPostrun(new AbortController().signal);
     try {
-      return await remainsOf(attempt, completions, deps, new FloeError('stale_epoch', message));
+      return await partialResultOf(attempt, completions, deps, leaseLostError(attempt.lease));
     } finally {
       leave();
     }
   }
 
-  private watched<T>(stage: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  /** Runs `work` with a signal that also aborts when the stage makes no progress for its limit. */
+  private guardStall<T>(stage: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const { attempt, deps } = this;
     const stallSeconds = attempt.lease.task.budgets.stall ?? deps.stallSeconds;
     const options = {
       clock: deps.clock,
       limitMs: stallSeconds === null ? null : stallSeconds * 1000,
-      signs: () => {
-        if (deps.awaitsTurn(attempt.id)) attempt.signs++;
-        return attempt.signs;
+      progressCount: () => {
+        if (deps.awaitsEngine(attempt.id)) attempt.recordProgress();
+        return attempt.progressCount;
       },
-      stalled: (idleSeconds: number) => this.stalled(stage, idleSeconds),
+      stallError: (idleSeconds: number) => this.stallError(stage, idleSeconds),
     };
     return withStallWatch(options, signal, work);
   }
 
-  /** An agent that waits for its model has done nothing wrong. */
-  private stalled(stage: string, stalled_seconds: number): FloeError {
+  /** The error of a stalled stage. An agent that waits for its model is not to blame, so the engine is. */
+  private stallError(stage: string, stalled_seconds: number): FloeError {
     const details = { stage, budget: 'stall', stalled_seconds };
     return stage === 'agent' && (this.session?.runningCalls ?? 0) > 0
       ? new FloeError('engine_error', `a model call has shown no sign of life for ${stalled_seconds} s`, details)
@@ -253,16 +270,16 @@ class SessionRun {
     return attempt.measure('postrun_ms', async (span) => {
       const evaluation = await attempt.measure(
         'eval_ms',
-        () => evaluate(attempt, input, (signal, work) => this.watched('eval', signal, work)),
+        () => evaluate(attempt, input, (signal, work) => this.guardStall('eval', signal, work)),
         span,
       );
-      if (this.stopped()) return null;
-      // After the evaluation: what an agent makes of its sandbox costs its grading no time.
+      if (this.isStopped()) return null;
+      // After the evaluation, so that packing a large tree takes no time from grading.
       this.artifacts = await collectArtifacts(attempt, this.runtime);
-      if (this.stopped()) return null;
+      if (this.isStopped()) return null;
       return attempt.measure(
         'build_ms',
-        () => build(attempt, evaluation, { ...input, artifacts: this.artifacts }),
+        () => buildResult(attempt, evaluation, { ...input, artifacts: this.artifacts }),
         span,
       );
     });
@@ -283,12 +300,13 @@ class SessionRun {
     };
   }
 
-  /** A cancelled session and one whose lease is lost have nothing to deliver; one cut off by shutdown does. */
-  private stopped(): boolean {
+  /** Whether the session has no result to deliver. A session that was cut off by shutdown has one. */
+  private isStopped(): boolean {
     return this.attempt.stopReason === 'cancelled' || this.attempt.stopReason === 'lease_lost';
   }
 
-  private async guarded(stage: FailedStage, work: () => Promise<unknown>): Promise<boolean> {
+  /** Runs a stage. An error becomes the attempt's failure; resolves with false then. */
+  private async runStage(stage: FailedStage, work: () => Promise<unknown>): Promise<boolean> {
     try {
       await work();
       return true;
@@ -315,10 +333,10 @@ class SessionRun {
       name: sandboxNames(attempt.lease)[purpose],
       spec: attempt.spec,
       proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
-      // At its own path: Node's compile cache is keyed by it.
+      // Mounted at its own path, because the keys of Node's compile cache contain it.
       readOnlyMounts:
         forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: this.installDir }] : [],
-      onActivity: attempt.alive,
+      onActivity: attempt.recordProgress,
     };
   }
 
@@ -332,11 +350,11 @@ class SessionRun {
       skills: this.skills,
       key: this.key,
       session,
-      unanswered: () => this.deps.failureOf(this.attempt.id),
+      pendingCallFailure: () => this.deps.pendingCallFailure(this.attempt.id),
     };
   }
 
-  private mustHaveRuntime(): Runtime {
+  private requireRuntime(): Runtime {
     if (this.runtime === null) throw new FloeError('internal', `session ${this.attempt.id} has no runtime`);
     return this.runtime;
   }
@@ -350,40 +368,41 @@ class SessionRun {
       attempt: lease.attempt,
       sampleIndex: lease.sample_index,
       key: this.key,
-      socketPath: this.mustHaveRuntime().isolation === 'sandboxed' ? this.socketPath : null,
+      socketPath: this.requireRuntime().isolation === 'sandboxed' ? this.socketPath : null,
       modelName: agent.model_name,
       modelAliases: agent.model_aliases,
       maxTurns: agent.max_turns ?? null,
       onTurnLimit: () => {
-        const message = `the agent has had the ${agent.max_turns} model turns of agent.max_turns`;
+        const message = `the agent has used the ${agent.max_turns} model turns of agent.max_turns`;
         this.turnsUsedUp.abort(new FloeError('turn_limit', message, { turns: agent.max_turns }));
       },
       sampling: lease.task.sampling,
       engine: lease.task.engine,
-      onProgress: (turns, sampledTokens) => attempt.progressed(turns, sampledTokens),
-      onActivity: attempt.alive,
+      onProgress: (turns, sampledTokens) => attempt.recordCalls(turns, sampledTokens),
+      onActivity: attempt.recordProgress,
       span,
-      admit: () => deps.refuseLost(attempt),
+      admit: () => deps.assertLease(attempt),
     });
   }
 
-  /** Started while the agent runs, so that grading does not wait for it. A failure shows when it is awaited. */
-  private prewarmEvaluator(): void {
+  /** Starts the fresh runtime while the agent runs, so that grading does not wait for it. A failure rejects its `ready`. */
+  private startFreshRuntime(): void {
     const { attempt, deps } = this;
     if (attempt.lease.task.evaluator?.refresh_runtime !== true) return;
     const prepare = attempt.spec.eval_prepare ?? attempt.spec.prepare;
-    const signal = AbortSignal.any([attempt.signal, this.over.signal]);
-    const turn = deps.sandboxes.turn(attempt.spec, signal);
-    const ready = turn.then((end) => deps.sandboxes.start(this.startRequest('eval'), prepare, end, signal));
+    const signal = AbortSignal.any([attempt.signal, this.ended.signal]);
+    const permit = deps.sandboxes.awaitPermit(attempt.spec, signal);
+    const ready = permit.then((granted) => deps.sandboxes.start(this.startRequest('eval'), prepare, granted, signal));
     ready.catch(() => undefined);
-    const settled = turn.then(
+    const permitted = permit.then(
       () => undefined,
       () => undefined,
     );
-    this.fresh = { turn: settled, ready };
+    this.fresh = { permitted, ready };
   }
 }
 
-function seconds(value: number | undefined): number | null {
+/** Seconds as milliseconds; `null` when there is no value. */
+function toMs(value: number | undefined): number | null {
   return value === undefined ? null : value * 1000;
 }

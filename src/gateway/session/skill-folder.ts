@@ -5,12 +5,13 @@ import { parseAs } from '../../core/parse.ts';
 import { allowedSource } from '../../runtimes/prepare.ts';
 import { type AgentSpec, type Skill, skillSchema } from '../../schema/index.ts';
 
-/** Skills are texts that a model reads; a folder with more than this is something else. */
+/** Largest total size of skills, which are texts for a model. A larger folder is not a folder of skills. */
 const MAX_SKILL_BYTES = 4 * 1024 * 1024;
 
 /**
- * The agent's skills: its own, and each folder below `agent.skills_path` that has a SKILL.md. Rejects with `source_forbidden` or
- * `prepare_failed` (not there, too large, a name that no skill may have).
+ * The agent's skills: those in its spec, and each folder below `agent.skills_path` that contains a SKILL.md. Rejects with
+ * `source_forbidden` for a path outside the upload roots, `prepare_failed` for one that does not exist or is too large, and
+ * `schema_violation` for a folder whose name or content no skill may have.
  */
 export async function loadSkills(agent: AgentSpec, uploadRoots: readonly string[]): Promise<readonly Skill[]> {
   if (agent.skills_path === undefined) return agent.skills;
@@ -33,7 +34,7 @@ export async function loadSkills(agent: AgentSpec, uploadRoots: readonly string[
   return skills;
 }
 
-/** Regular files only: links could lead out of the upload root. */
+/** The files below `dir` by relative path. Links are skipped, since they could lead out of the upload root. */
 async function textFiles(dir: string, count: (bytes: number) => void): Promise<Record<string, string>> {
   const files: Record<string, string> = {};
   if (!(await stat(dir)).isDirectory()) return files;

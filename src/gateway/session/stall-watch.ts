@@ -1,54 +1,52 @@
+import { linkAbort } from '../../core/abort.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { FloeError } from '../../core/errors.ts';
 
-/** Looks at a stage this often within its limit, so that one is ended at most this part of it late. */
-const LOOKS_PER_LIMIT = 20;
+/** Checks per limit, so that a stalled stage ends at most one part in twenty of the limit late. */
+const CHECKS_PER_LIMIT = 20;
 
 export type StallWatchOptions = {
   readonly clock: Clock;
-  /** null: for ever. */
+  /** Longest time without progress; `null` for no limit. */
   readonly limitMs: number | null;
-  /** Grows with every sign of progress. */
-  readonly signs: () => number;
-  /** Why it is ended; called at the moment when it is. */
-  readonly stalled: (seconds: number) => FloeError;
+  /** Returns a number that grows with every sign of progress. */
+  readonly progressCount: () => number;
+  /** Returns the reason with which the work is aborted. Called at that moment, with the seconds without progress. */
+  readonly stallError: (seconds: number) => FloeError;
 };
 
 /**
- * Runs `work` with a signal that aborts when there is no sign of progress for the limit, or with the reason of `parent`.
- * Time in which this very process stood still does not count. Rejects as `work` does; it is `work` that must heed the signal.
+ * Runs `work` with a signal that aborts when there is no progress for the limit, or with the reason of `parent`. Time in which this
+ * process was suspended does not count. Rejects as `work` does, which must end when the signal aborts.
  */
 export async function withStallWatch<T>(
-  { clock, limitMs, signs, stalled }: StallWatchOptions,
+  { clock, limitMs, progressCount, stallError }: StallWatchOptions,
   parent: AbortSignal,
   work: (signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   if (limitMs === null) return work(parent);
-  const controller = new AbortController();
-  const forward = (): void => controller.abort(parent.reason);
-  if (parent.aborted) forward();
-  parent.addEventListener('abort', forward, { once: true });
-  const stepMs = limitMs / LOOKS_PER_LIMIT;
-  let seen = signs();
+  const linked = linkAbort(parent);
+  const intervalMs = limitMs / CHECKS_PER_LIMIT;
+  let lastCount = progressCount();
   let idleMs = 0;
-  let lookedMs = clock.monotonicMs();
+  let checkedMs = clock.monotonicMs();
   let cancel = (): void => {};
-  const look = (): void => {
+  const check = (): void => {
     const nowMs = clock.monotonicMs();
-    idleMs += Math.min(nowMs - lookedMs, 2 * stepMs);
-    lookedMs = nowMs;
-    if (signs() !== seen) {
-      seen = signs();
+    idleMs += Math.min(nowMs - checkedMs, 2 * intervalMs);
+    checkedMs = nowMs;
+    if (progressCount() !== lastCount) {
+      lastCount = progressCount();
       idleMs = 0;
     }
-    if (idleMs >= limitMs) controller.abort(stalled(Math.round(idleMs / 1000)));
-    else cancel = clock.schedule(stepMs, look);
+    if (idleMs >= limitMs) linked.abort(stallError(Math.round(idleMs / 1000)));
+    else cancel = clock.schedule(intervalMs, check);
   };
-  cancel = clock.schedule(stepMs, look);
+  cancel = clock.schedule(intervalMs, check);
   try {
-    return await work(controller.signal);
+    return await work(linked.signal);
   } finally {
     cancel();
-    parent.removeEventListener('abort', forward);
+    linked.release();
   }
 }

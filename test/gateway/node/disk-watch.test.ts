@@ -1,7 +1,7 @@
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DiskWatch } from '../../../src/gateway/node/disk-watch.ts';
 import { type OpenAppendFile, openAppendFile } from '../../../src/proxy/journal/append-file.ts';
 
@@ -24,31 +24,33 @@ beforeEach(async () => {
 
 afterEach(() => rm(dir, { recursive: true }));
 
-it('a disk that never refused a write is not written to', async () => {
-  broken = true;
-  expect(await new DiskWatch(dir, { openFile: flaky }).problem()).toBeNull();
-});
+describe('DiskWatch', () => {
+  it('writes no probe while no write has failed', async () => {
+    broken = true;
+    expect(await new DiskWatch(dir, { openFile: flaky }).problem()).toBeNull();
+  });
 
-it('a write that was refused is passed on, and counts until one succeeds', async () => {
-  const disk = new DiskWatch(dir, { openFile: flaky });
-  broken = true;
-  await expect(disk.watch(Promise.reject(new Error('lost')))).rejects.toThrow('lost');
-  for (let i = 0; i < 2; i++)
-    expect(await disk.problem()).toBe(`the disk of ${dir} refuses writes: EIO: i/o error, write`);
-  broken = false;
-  expect(await disk.problem()).toBeNull();
-  expect(await disk.watch(Promise.resolve(7))).toBe(7);
-  expect(await readdir(dir)).toEqual([]);
-});
+  it('passes on a failed write and reports a problem until a probe succeeds', async () => {
+    const disk = new DiskWatch(dir, { openFile: flaky });
+    broken = true;
+    await expect(disk.watch(Promise.reject(new Error('lost')))).rejects.toThrow('lost');
+    for (let i = 0; i < 2; i++)
+      expect(await disk.problem()).toBe(`the disk of ${dir} refuses writes: EIO: i/o error, write`);
+    broken = false;
+    expect(await disk.problem()).toBeNull();
+    expect(await disk.watch(Promise.resolve(7))).toBe(7);
+    expect(await readdir(dir)).toEqual([]);
+  });
 
-it('a disk with little left is full before a write fails', async () => {
-  let free = 1_000;
-  const disk = new DiskWatch(dir, { freeBytes: async () => free });
-  expect(await disk.problem()).toContain(`the disk of ${dir} is full: 1000 bytes are left`);
-  free = 1e9;
-  expect(await disk.problem()).toBeNull();
-});
+  it('reports a nearly full disk before a write fails', async () => {
+    let free = 1_000;
+    const disk = new DiskWatch(dir, { freeBytes: async () => free });
+    expect(await disk.problem()).toContain(`the disk of ${dir} is full: 1000 bytes are free`);
+    free = 1e9;
+    expect(await disk.problem()).toBeNull();
+  });
 
-it('a directory that is gone is a problem, not an error', async () => {
-  expect(await new DiskWatch(join(dir, 'gone')).problem()).toContain('refuses writes: ENOENT');
+  it('reports a removed directory as a problem instead of rejecting', async () => {
+    expect(await new DiskWatch(join(dir, 'gone')).problem()).toContain('refuses writes: ENOENT');
+  });
 });

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { Janitor } from '../../../src/gateway/node/janitor.ts';
-import { takeStateDir } from '../../../src/gateway/recovery/state-dir.ts';
+import { openStateDir } from '../../../src/gateway/recovery/state-dir.ts';
 import { silentLogger } from '../../../src/observe/log.ts';
 import { labelledProcesses } from '../../../src/runtimes/processes/orphans.ts';
 import { labelled, type Owner } from '../../../src/runtimes/processes/owner.ts';
@@ -34,8 +34,8 @@ async function sandbox(name: string, by = owner): Promise<SpawnedProcess> {
   return child;
 }
 
-describe('the backstop', () => {
-  it('ends a sandbox without an attempt once its time is up, and no other', async () => {
+describe('Janitor', () => {
+  it('ends only sandboxes that have been without an attempt for a minute', async () => {
     const clock = new VirtualClock();
     const other: Owner = { id: randomBytes(8).toString('hex'), instance: 'me' };
     const idle = await sandbox('ses_idle-1-agent');
@@ -52,7 +52,7 @@ describe('the backstop', () => {
       log: silentLogger,
       owner,
       sessionsDir: join(dir, 'sessions'),
-      wanted: () => new Set(['ses_live-1-agent', 'ses_else-1-agent']),
+      expectedNames: () => new Set(['ses_live-1-agent', 'ses_else-1-agent']),
       onLeaked: (count) => {
         leaked += count;
       },
@@ -72,19 +72,19 @@ describe('the backstop', () => {
   });
 });
 
-describe('a state directory', () => {
-  it('keeps its owner, and is emptied of what a dead process left', async () => {
+describe('openStateDir', () => {
+  it('keeps the owner id and removes what an earlier process left', async () => {
     const stateDir = join(dir, 'state');
-    const first = await takeStateDir(stateDir, systemClock);
+    const first = await openStateDir(stateDir, systemClock);
     expect(first.reaped).toMatchObject({ processes: 0, directories: 0, sockets: 0 });
     const dead = { id: first.ownerId, instance: 'dead' };
     const left = await sandbox('ses_1-1-agent', dead);
     const other = await sandbox('ses_2-1-agent', owner);
     await mkdir(join(first.sessions, 'local-77', 'ses_1-1-agent'), { recursive: true });
     await writeFile(join(first.sockets, 'x.sock'), '');
-    // As after kill -9: the lock names a process that no longer exists.
-    await writeFile(join(stateDir, 'gateway.lock'), `999999999 1 an-earlier-boot ${hostname()}`);
-    const second = await takeStateDir(stateDir, systemClock);
+    // As after SIGKILL: the lock names a process that has ended.
+    await writeFile(join(stateDir, 'gateway.lock'), '999999999 1');
+    const second = await openStateDir(stateDir, systemClock);
     expect(second.ownerId).toBe(first.ownerId);
     expect(second.reaped).toMatchObject({ cgroups: 0, mounts: 0, directories: 1, sockets: 1, survivors: [] });
     expect(second.reaped.processes).toBeGreaterThan(0);
@@ -93,7 +93,7 @@ describe('a state directory', () => {
     expect(await labelledProcesses(owner.id)).not.toEqual([]);
     other.kill();
     await second.release();
-    const elsewhere = await takeStateDir(join(dir, 'other'), systemClock);
+    const elsewhere = await openStateDir(join(dir, 'other'), systemClock);
     expect(elsewhere.ownerId).not.toBe(first.ownerId);
     await elsewhere.release();
   });

@@ -14,7 +14,7 @@ import { createLogger, silentLogger } from '../../../src/observe/log.ts';
 import type { FinishedSpan } from '../../../src/observe/span-exporter.ts';
 import { recordingTracer } from '../../../src/observe/tracing.ts';
 import { type Lease, leaseSchema } from '../../../src/schema/index.ts';
-import { bench, settle, untilAborted } from '../bench.ts';
+import { bench, settle, untilAborted } from '../session-bench.ts';
 
 const LEASE = leaseSchema.parse({
   session_id: 'ses_1',
@@ -31,7 +31,7 @@ type Calls = { register: number; lease: number; heartbeat: number; deliver: numb
 
 let agent: NodeAgent | null = null;
 const clock = new VirtualClock();
-/** Closing waits between its tries, so the clock has to go on meanwhile. */
+/** Closes the agent. Closing waits between its attempts, so the clock is advanced until it has closed. */
 async function close(): Promise<void> {
   let closed = false;
   const closing = agent?.close().finally(() => {
@@ -54,7 +54,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
   const counted = <A extends unknown[], R>(name: keyof Calls, call: (...args: A) => Promise<R>) => {
     return (...args: A): Promise<R> => {
       calls[name]++;
-      // A server that answers at once must not keep everything else from its turn.
+      // A fake server that replies immediately must let other callbacks run.
       return new Promise((resolve) => setImmediate(resolve)).then(() => call(...args));
     };
   };
@@ -88,7 +88,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
     leaseWaitSeconds: 1,
     heartbeatSeconds: 1,
     runSession: async () => null,
-    delivered: (lease) => void released.push(lease.session_id),
+    onDelivered: (lease) => void released.push(lease.session_id),
     ...deps,
   });
   return { calls, released };
@@ -98,8 +98,8 @@ const refusing = (code: 'unauthorized' | 'not_found') => async (): Promise<never
   throw new FloeError(code, 'no');
 };
 
-describe('a server that refuses the node', () => {
-  it.each(['unauthorized', 'not_found'] as const)('with %s is not asked without a pause', async (code) => {
+describe('a node that the server refuses', () => {
+  it.each(['unauthorized', 'not_found'] as const)('pauses between calls that are refused with %s', async (code) => {
     const { calls } = start({ heartbeat: refusing(code), lease: refusing(code) });
     await agent?.start();
     for (let i = 0; i < 20; i++) await settle();
@@ -109,7 +109,7 @@ describe('a server that refuses the node', () => {
     expect(calls.heartbeat + calls.lease).toBeGreaterThan(2);
   });
 
-  it('after it has forgotten the node does not end the process', async () => {
+  it('continues when the server no longer knows it and refuses to register it', async () => {
     let known = true;
     const { calls } = start({
       register: async () => {
@@ -130,7 +130,7 @@ describe('a server that refuses the node', () => {
 });
 
 describe('leases that arrive while the node closes', () => {
-  it('are ended like the others', async () => {
+  it('are stopped like the others', async () => {
     let answer = (_: Lease[]): void => {};
     const stopped: (string | null)[] = [];
     start(
@@ -153,8 +153,8 @@ describe('leases that arrive while the node closes', () => {
   });
 });
 
-describe('a result that the server never got', () => {
-  it('is not forgotten by the capture journal', async () => {
+describe('a result that could not be delivered', () => {
+  it('keeps its records in the capture journal', async () => {
     let leased = false;
     const { released, calls } = start(
       {
@@ -164,7 +164,7 @@ describe('a result that the server never got', () => {
           return [LEASE];
         },
         deliverResult: async () => {
-          throw new FloeError('peer_unreachable', 'away');
+          throw new FloeError('peer_unreachable', 'unreachable');
         },
       },
       {
@@ -182,9 +182,9 @@ describe('a result that the server never got', () => {
   });
 });
 
-describe('a refusal that does not judge the result', () => {
+describe('a refusal of a delivery', () => {
   it.each(['unauthorized', 'forbidden', 'not_found', 'bad_request', 'malformed_json'] as const)(
-    'as %s is met again until the way to the server is free',
+    'is retried when %s concerns the connection to the server',
     async (code) => {
       let wrong = true;
       const { released, calls } = start(
@@ -214,7 +214,7 @@ describe('a refusal that does not judge the result', () => {
   );
 
   it.each(['unauthorized', 'not_found'] as const)(
-    'leaves everything for recovery when the node closes: %s',
+    'keeps the records for recovery when the node closes during %s',
     async (code) => {
       const { released, calls } = start(
         { ...leasing(), deliverResult: refusing(code) },
@@ -234,7 +234,7 @@ describe('a refusal that does not judge the result', () => {
     ['body_too_large', {}],
     ['conflict', { session_id: 'ses_1' }],
     ['not_found', { session_id: 'ses_1' }],
-  ] as const)('is not %s, after which nothing is kept', async (code, details) => {
+  ] as const)('is final when %s concerns the result, whose records are removed', async (code, details) => {
     const { released, calls } = start(
       {
         ...leasing(),
@@ -250,7 +250,7 @@ describe('a refusal that does not judge the result', () => {
   });
 });
 
-/** Gives one lease, then none. */
+/** Returns one lease, then none. */
 function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
   let leased = false;
   return {
@@ -262,7 +262,7 @@ function leasing(lease: Lease = LEASE): Pick<NodeApi, 'lease'> {
   };
 }
 
-/** What a session that was sampled hands in, whenever it ends. */
+/** The result of a session with two completions. */
 async function finishedResult(): Promise<DeliveredResult> {
   const { attempt, deps } = bench();
   const result = await runSession(attempt, deps);
@@ -271,7 +271,7 @@ async function finishedResult(): Promise<DeliveredResult> {
 }
 
 describe('a newer process with the id of this node', () => {
-  it.each(['heartbeat', 'lease'] as const)('that %s tells of ends every session and this node', async (call) => {
+  it.each(['heartbeat', 'lease'] as const)('ends every session and this node when %s reports it', async (call) => {
     const taken = new FloeError('conflict', 'instance: another process registered as node node', { field: 'instance' });
     let displaced = false;
     const stopped: (string | null)[] = [];
@@ -310,10 +310,10 @@ describe('a newer process with the id of this node', () => {
     );
     displaced = call === 'heartbeat';
     const started = agent?.start();
-    const told = await agent?.takenOver;
+    const reason = await agent?.takenOver;
     await started;
     for (let i = 0; i < 5; i++) await settle();
-    expect(told).toBe(taken);
+    expect(reason).toBe(taken);
     if (call === 'lease') expect(stopped).toEqual(['lease_lost']);
     const before = { ...calls };
     clock.advance(60_000);
@@ -323,7 +323,7 @@ describe('a newer process with the id of this node', () => {
 });
 
 describe('a session that loses its lease', () => {
-  it('hands in what was recorded of it as a partial, not as a result', async () => {
+  it('delivers a partial result instead of a result', async () => {
     const partials: DeliveredResult[] = [];
     const { calls, released } = start(
       {
@@ -338,8 +338,8 @@ describe('a session that loses its lease', () => {
             : beat.wait_seconds === 0
               ? { stop: [], draining: false, engines: null }
               : untilAborted(signal as AbortSignal),
-        deliverPartial: async (remains) => {
-          partials.push(remains);
+        deliverPartial: async (partial) => {
+          partials.push(partial);
           return {} as never;
         },
       },
@@ -366,7 +366,7 @@ describe('a session that loses its lease', () => {
     expect(released).toEqual(['ses_1']);
   });
 
-  it('without knowing it, hands its result in once more as a partial when that is refused', async () => {
+  it('delivers its result as a partial result when the server refuses it as late', async () => {
     const { calls, released } = start(
       {
         ...leasing(),
@@ -382,12 +382,12 @@ describe('a session that loses its lease', () => {
     expect(released).toEqual(['ses_1']);
   });
 
-  it('hands in nothing when the task was cancelled', async () => {
+  it('delivers no partial result when the task was cancelled', async () => {
     const { calls, released } = start(
       {
         ...leasing(),
         deliverResult: async () => {
-          throw new FloeError('cancelled', 'nobody wants it');
+          throw new FloeError('cancelled', 'the task was cancelled');
         },
       },
       { runSession: finishedResult },
@@ -398,9 +398,9 @@ describe('a session that loses its lease', () => {
   });
 });
 
-describe('results that the server does not take', () => {
-  it('hold back new sessions when they fill what they may', async () => {
-    let away = true;
+describe('undelivered results', () => {
+  it('stop the node from leasing sessions when they exceed their limit', async () => {
+    let unavailable = true;
     let leases = 0;
     const { released } = start(
       {
@@ -410,7 +410,7 @@ describe('results that the server does not take', () => {
           return [{ ...LEASE, session_id: `ses_${leases}` }];
         },
         deliverResult: async () => {
-          if (away) throw new FloeError('store_unavailable', 'full');
+          if (unavailable) throw new FloeError('store_unavailable', 'full');
           return {} as never;
         },
       },
@@ -426,7 +426,7 @@ describe('results that the server does not take', () => {
       clock.advance(1_000);
     }
     expect(leases).toBeLessThan(3);
-    away = false;
+    unavailable = false;
     for (let i = 0; i < 40 && released.length < 3; i++) {
       await settle();
       clock.advance(5_000);
@@ -435,10 +435,10 @@ describe('results that the server does not take', () => {
   });
 });
 
-describe('a node that can run nothing for now', () => {
-  it('takes no sessions, says why, and goes on by itself', async () => {
+describe('a node that cannot run sessions', () => {
+  it('leases no sessions, reports why, and resumes once the reason has passed', async () => {
     let problem: string | null = 'the disk is full';
-    const told: (string | null)[] = [];
+    const reported: (string | null)[] = [];
     let leases = 0;
     start(
       {
@@ -447,7 +447,7 @@ describe('a node that can run nothing for now', () => {
           return untilAborted(signal as AbortSignal);
         },
         heartbeat: async (beat, signal) => {
-          told.push(beat.refuses);
+          reported.push(beat.refuses);
           if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
           return { stop: [], draining: false, engines: null };
         },
@@ -463,16 +463,16 @@ describe('a node that can run nothing for now', () => {
     await agent?.start();
     await later();
     expect(leases).toBe(0);
-    expect(told.at(-1)).toBe('the disk is full');
+    expect(reported.at(-1)).toBe('the disk is full');
     problem = null;
     await later();
     expect(leases).toBe(1);
-    expect(told.at(-1)).toBeNull();
+    expect(reported.at(-1)).toBeNull();
   });
 });
 
 describe('heartbeats', () => {
-  it('are never held so long, nor their answers waited for, that a lease comes near its end', async () => {
+  it('are never held, nor their replies awaited, until a lease could expire', async () => {
     const waits: number[] = [];
     const limits: number[] = [];
     start(
@@ -491,11 +491,11 @@ describe('heartbeats', () => {
     for (let i = 0; i < 50 && !waits.includes(0.25); i++) await settle();
     expect(waits).toContain(0.25);
     expect(limits.at(-1)).toBe(0.5);
-    // Without a lease a replica that hangs is found within seconds too.
+    // Without a lease, too, a hanging replica is detected within seconds.
     expect(Math.max(...limits)).toBe(6);
   });
 
-  it('that were held for long and are answered late do not undo what newer ones renewed', async () => {
+  it('that are answered late do not replace the renewal of newer ones', async () => {
     let answer = (): void => {};
     let held: Promise<void> | null = null;
     let attempt: Attempt | null = null;
@@ -539,7 +539,7 @@ describe('heartbeats', () => {
     expect(renewedMs()).toBe(newer);
   });
 
-  it('with news do not pile up at a server that is slow to answer, and the last news is told', async () => {
+  it('that report changes are sent one at a time to a slow server, and include the last change', async () => {
     const answers: (() => void)[] = [];
     let slow = false;
     const { calls } = start({
@@ -573,8 +573,8 @@ describe('heartbeats', () => {
   });
 });
 
-describe('what a node logs and records of a session', () => {
-  it('is one line for every move, with what it is of, and one span', async () => {
+describe('the logs and spans of a session', () => {
+  it('are one line per status with the ids of the attempt, and one span', async () => {
     const lines = new PassThrough();
     const spans: FinishedSpan[] = [];
     start(leasing(), {
@@ -582,7 +582,7 @@ describe('what a node logs and records of a session', () => {
       tracer: recordingTracer(clock, (span) => spans.push(span)),
       runSession: async (attempt) => {
         attempt.enter('INIT');
-        attempt.progressed(1, 10);
+        attempt.recordCalls(1, 10);
         attempt.enter('POSTRUN');
         attempt.stop('cancelled');
         return null;

@@ -5,8 +5,8 @@ import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
 import { silentLogger } from '../../../src/observe/log.ts';
 import { type EngineDirectory, type EngineSpec, engineSpecSchema, type PauseMode } from '../../../src/schema/index.ts';
 
-/** A pool that only keeps books. `refuse` holds the ids of engines that cannot be reached. */
-class BookPool {
+/** A pool that only records calls. `refuse` contains the ids of unreachable engines. */
+class RecordingPool {
   readonly ids = new Set<string>();
   readonly refuse = new Set<string>();
   readonly log: string[] = [];
@@ -53,7 +53,7 @@ function directory(revision: number, fields: Partial<EngineDirectory> = {}): Eng
 }
 
 function node(own: EngineSpec[] = []) {
-  const pool = new BookPool();
+  const pool = new RecordingPool();
   for (const { engine_id } of own) pool.ids.add(engine_id ?? '');
   const engines = new NodeEngines({
     pool: pool as unknown as EnginePool,
@@ -64,21 +64,21 @@ function node(own: EngineSpec[] = []) {
   return { pool, engines };
 }
 
-describe("a node's engines", () => {
-  it('follow the directory, beside its own', async () => {
+describe('NodeEngines', () => {
+  it('registers and removes engines as the directory lists them, in addition to its own', async () => {
     const { pool, engines } = node([spec('own')]);
     engines.apply(directory(1, { engines: [spec('a'), spec('b')], policy_version: 'v1' }));
     await engines.idle();
     expect([...pool.ids].sort()).toEqual(['a', 'b', 'own']);
     expect(engines.report()).toMatchObject({ revision: 1, heard: 1, problems: [] });
     engines.apply(directory(2, { engines: [spec('b')], removed: ['own', 'a'], policy_version: 'v1' }));
-    // Without waiting: no call may begin at a removed engine from here on.
+    // Immediately, because no call may start at a removed engine after apply has returned.
     expect([...pool.ids]).toEqual(['b']);
     await engines.idle();
     expect(pool.log.filter((entry) => entry.startsWith('version'))).toEqual(['version v1']);
   });
 
-  it('ignore a directory that is not newer', async () => {
+  it('ignores a directory that is not newer', async () => {
     const { pool, engines } = node();
     engines.apply(directory(5, { engines: [spec('a')] }));
     engines.apply(directory(4, { engines: [] }));
@@ -87,7 +87,7 @@ describe("a node's engines", () => {
     expect(engines.report().revision).toBe(5);
   });
 
-  it('tell a change as carried out only when its engines were tried', async () => {
+  it('reports a revision as applied only after its engines were registered or failed', async () => {
     const { pool, engines } = node();
     let go = (): void => {};
     pool.hold = new Promise((resolve) => {
@@ -100,7 +100,7 @@ describe("a node's engines", () => {
     expect(engines.report()).toMatchObject({ revision: 1 });
   });
 
-  it('that cannot be registered are told, and tried again', async () => {
+  it('reports an engine that cannot be registered and retries it', async () => {
     const { pool, engines } = node();
     pool.refuse.add('a');
     engines.apply(directory(1, { engines: [spec('a')] }));
@@ -116,7 +116,7 @@ describe("a node's engines", () => {
     expect([...pool.ids]).toEqual(['a']);
   });
 
-  it('removed while they are being registered do not stay', async () => {
+  it('removes an engine that was removed from the directory during its registration', async () => {
     const { pool, engines } = node();
     let go = (): void => {};
     pool.hold = new Promise((resolve) => {
@@ -130,7 +130,7 @@ describe("a node's engines", () => {
     expect(engines.report()).toMatchObject({ revision: 2, problems: [] });
   });
 
-  it('changed while they are being registered end up as the change says', async () => {
+  it('registers the new spec of an engine that changed during its registration', async () => {
     const { pool, engines } = node();
     let go = (): void => {};
     pool.hold = new Promise((resolve) => {
@@ -143,7 +143,7 @@ describe("a node's engines", () => {
     expect(pool.log).toEqual(['+a', '-a', '+a']);
   });
 
-  it('registered anew with another URL are connected anew', async () => {
+  it('replaces an engine whose URL has changed', async () => {
     const { pool, engines } = node();
     engines.apply(directory(1, { engines: [spec('a', 1)] }));
     await engines.idle();
@@ -152,7 +152,7 @@ describe("a node's engines", () => {
     expect(pool.log).toEqual(['+a', '-a', '+a']);
   });
 
-  it('pause and resume as the directory says', async () => {
+  it('pauses and resumes the pool as the directory states', async () => {
     const { pool, engines } = node();
     engines.apply(directory(1, { paused: 'abort' }));
     await engines.idle();

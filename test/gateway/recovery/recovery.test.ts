@@ -37,7 +37,7 @@ function leaseOf(session: string, over: Partial<Lease> = {}): Lease {
   });
 }
 
-/** Turns of one session that continue each other. */
+/** Completions of one session, each of which continues the one before. */
 function turnsOf(session: string, count: number, attempt = 1): Completion[] {
   const t = new Transcript();
   let history = t.start();
@@ -48,10 +48,10 @@ function turnsOf(session: string, count: number, attempt = 1): Completion[] {
   return t.completions;
 }
 
-type Dead = { readonly lease: Lease; readonly completions: readonly Completion[] };
+type InterruptedAttempt = { readonly lease: Lease; readonly completions: readonly Completion[] };
 
-/** A gateway that began these attempts, recorded their completions turn by turn, and was killed. */
-async function dieWith(attempts: readonly Dead[], segmentBytes = 100_000): Promise<void> {
+/** Leaves the records of a gateway that was killed after it had started these attempts and recorded their completions. */
+async function recordInterrupted(attempts: readonly InterruptedAttempt[], segmentBytes = 100_000): Promise<void> {
   const records = await AttemptRecords.open(join(dir, 'attempts'));
   const journal = await CaptureJournal.open(join(dir, 'journal'), { segmentBytes });
   for (const { lease } of attempts) await begin(records, lease);
@@ -69,7 +69,7 @@ function begin(records: AttemptRecords, lease: Lease): Promise<void> {
   return records.begin({ node_id: 'node', instance: 'proc_dead', owner_id: 'ab', begun_ms: 1_699_999_999_000, lease });
 }
 
-type Life = {
+type RecoveringGateway = {
   readonly recovery: Recovery;
   readonly clock: VirtualClock;
   readonly delivered: DeliveredResult[];
@@ -78,12 +78,12 @@ type Life = {
   tries: number;
 };
 
-/** The next gateway; `answer` is what its server says to the remains of a session. */
-async function nextLife(answer: (session: string) => FloeError | null = () => null): Promise<Life> {
+/** Starts the recovery of the next gateway. `answer` returns the error with which its server refuses a partial result, or null. */
+async function startRecovery(answer: (session: string) => FloeError | null = () => null): Promise<RecoveringGateway> {
   const records = await AttemptRecords.open(join(dir, 'attempts'));
   const journal = await CaptureJournal.open(join(dir, 'journal'));
   const clock = new VirtualClock();
-  const life: Life = {
+  const gateway: RecoveringGateway = {
     clock,
     delivered: [],
     outcomes: [],
@@ -95,41 +95,41 @@ async function nextLife(answer: (session: string) => FloeError | null = () => nu
       builders: builderRegistry(),
       engines: { info: () => [], modeOf: () => refuse(), detokenize: () => refuse() },
       nodeId: 'node',
-      records: records.leftovers,
+      records: records.earlierFiles,
       segments: journal.earlierSegments,
       quarantineDir: join(dir, 'quarantine'),
-      deliver: async (remains) => {
-        life.tries++;
-        const error = answer(remains.summary.session_id);
+      deliver: async (partial) => {
+        gateway.tries++;
+        const error = answer(partial.summary.session_id);
         if (error !== null) throw error;
-        life.delivered.push(remains);
+        gateway.delivered.push(partial);
       },
-      onRecovered: (outcome) => void life.outcomes.push(outcome),
+      onRecovered: (outcome) => void gateway.outcomes.push(outcome),
       onDamaged: (count) => {
-        life.damaged += count;
+        gateway.damaged += count;
       },
     }),
   };
-  life.recovery.start();
-  return life;
+  gateway.recovery.start();
+  return gateway;
 }
 
 function refuse(): never {
-  throw new Error('no engine is there');
+  throw new Error('there is no engine');
 }
 
 const ls = (name: string): Promise<string[]> => readdir(join(dir, name)).catch(() => []);
 
-describe('a gateway that finds what a dead one left', () => {
-  it('hands in each attempt as it was recorded, and keeps nothing', async () => {
+describe('Recovery', () => {
+  it('delivers each attempt as it was recorded and removes its records', async () => {
     const one = { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 5) };
     const two = { lease: leaseOf('ses.2', { attempt: 2 }), completions: turnsOf('ses.2', 3, 2) };
-    // Small segments: each attempt lies in several.
-    await dieWith([one, two], 1500);
+    // With small segments, so that each attempt is in several.
+    await recordInterrupted([one, two], 1500);
     expect((await ls('journal')).length).toBeGreaterThan(2);
-    const life = await nextLife();
-    await life.recovery.done;
-    expect(life.delivered.map(({ summary }) => summary)).toMatchObject([
+    const gateway = await startRecovery();
+    await gateway.recovery.done;
+    expect(gateway.delivered.map(({ summary }) => summary)).toMatchObject([
       { session_id: 'ses.2', attempt: 2, epoch: 3, completion_count: 3, outcome: 'infra_error', reward: null },
       {
         session_id: 'ses_1',
@@ -139,7 +139,7 @@ describe('a gateway that finds what a dead one left', () => {
         error: { code: 'node_died', details: { instance: 'proc_dead', damaged_records: 0 } },
       },
     ]);
-    const last = life.delivered[1];
+    const last = gateway.delivered[1];
     const records = JSON.parse(String(last?.completions)) as { completion_id: string; response_ids: number[] }[];
     expect(records.map((record) => record.response_ids)).toEqual(one.completions.map((c) => [...c.responseIds]));
     const { traces } = JSON.parse(String(last?.trajectory)) as { traces: { completion_ids: string[] }[] };
@@ -147,70 +147,68 @@ describe('a gateway that finds what a dead one left', () => {
     expect([await ls('attempts'), await ls('journal'), await ls('quarantine')]).toEqual([[], [], []]);
   });
 
-  it('tells of an attempt of which nothing was recorded, and removes segments that nobody asks for', async () => {
-    await dieWith([{ lease: leaseOf('ses_1'), completions: [] }]);
+  it('delivers an attempt without completions and removes segments without undelivered attempts', async () => {
+    await recordInterrupted([{ lease: leaseOf('ses_1'), completions: [] }]);
     const journal = await CaptureJournal.open(join(dir, 'journal'));
     await journal.append(turnsOf('ses_done', 1)[0] as Completion, []);
     await journal.close();
-    const life = await nextLife();
-    await life.recovery.done;
-    expect(life.delivered[0]?.summary).toMatchObject({ completion_count: 0, trace_count: 0 });
+    const gateway = await startRecovery();
+    await gateway.recovery.done;
+    expect(gateway.delivered[0]?.summary).toMatchObject({ completion_count: 0, trace_count: 0 });
     expect(await ls('journal')).toEqual([]);
   });
 
-  it('keeps what the server does not take yet, and does not let one that it never takes hold up the others', async () => {
-    await dieWith([
+  it('keeps an attempt that the server cannot accept yet and delivers the others', async () => {
+    await recordInterrupted([
       { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) },
       { lease: leaseOf('ses_2'), completions: turnsOf('ses_2', 2) },
     ]);
-    const sick = new FloeError('store_unavailable', 'full');
-    const life = await nextLife((session) => (session === 'ses_1' ? sick : null));
+    const full = new FloeError('store_unavailable', 'full');
+    const gateway = await startRecovery((session) => (session === 'ses_1' ? full : null));
     await expect.poll(() => ls('attempts')).toEqual(['ses_1.1.3.rec']);
-    expect(life.delivered.map(({ summary }) => summary.session_id)).toEqual(['ses_2']);
+    expect(gateway.delivered.map(({ summary }) => summary.session_id)).toEqual(['ses_2']);
     expect(await ls('journal')).toHaveLength(1);
-    await life.recovery.close();
-    // As a crash in the middle: the next one starts over.
-    const again = await nextLife();
-    await again.recovery.done;
-    expect(again.delivered.map(({ summary }) => [summary.session_id, summary.completion_count])).toEqual([
-      ['ses_1', 2],
-    ]);
+    await gateway.recovery.close();
+    // As after a crash, the next process starts from the beginning.
+    const next = await startRecovery();
+    await next.recovery.done;
+    expect(next.delivered.map(({ summary }) => [summary.session_id, summary.completion_count])).toEqual([['ses_1', 2]]);
     expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
   });
 
   it.each(['not_found', 'stale_epoch', 'schema_violation', 'body_too_large'] as const)(
-    'lets go of what is refused with %s',
+    'removes the records of an attempt that is refused with %s',
     async (code) => {
-      await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
-      const life = await nextLife(() => new FloeError(code, 'no', { session_id: 'ses_1' }));
-      await life.recovery.done;
-      expect(life.outcomes).toEqual(['refused']);
+      await recordInterrupted([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
+      const gateway = await startRecovery(() => new FloeError(code, 'no', { session_id: 'ses_1' }));
+      await gateway.recovery.done;
+      expect(gateway.outcomes).toEqual(['refused']);
       expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
     },
   );
 
   it.each(['conflict', 'unauthorized', 'forbidden', 'not_found', 'bad_request'] as const)(
-    'keeps everything when it is itself refused with %s',
+    'keeps all records when the node itself is refused with %s',
     async (code) => {
-      await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
-      const life = await nextLife(() => new FloeError(code, 'no'));
-      await expect.poll(() => life.tries).toBeGreaterThan(0);
-      await life.recovery.close();
+      await recordInterrupted([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 1) }]);
+      const gateway = await startRecovery(() => new FloeError(code, 'no'));
+      await expect.poll(() => gateway.tries).toBeGreaterThan(0);
+      await gateway.recovery.close();
       expect([(await ls('attempts')).length, (await ls('journal')).length]).toEqual([1, 1]);
     },
   );
 
-  it('goes on with the others when one segment cannot be read or removed', async () => {
-    await dieWith([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) }]);
-    // As EIO: a segment that is no file.
+  it('continues with the others when one segment cannot be read or removed', async () => {
+    await recordInterrupted([{ lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) }]);
+    // A directory in place of a segment fails every read, as EIO does.
     await mkdir(join(dir, 'journal', 'capture-00000000.log'));
-    const life = await nextLife();
-    await life.recovery.done;
-    expect(life.delivered.map(({ summary }) => summary.completion_count)).toEqual([2]);
+    const gateway = await startRecovery();
+    await gateway.recovery.done;
+    expect(gateway.delivered.map(({ summary }) => summary.completion_count)).toEqual([2]);
     expect([await ls('attempts'), await ls('journal')]).toEqual([[], ['capture-00000000.log']]);
   });
 
-  it('keeps in quarantine what was put there before under the same name', async () => {
+  it('keeps files in quarantine that have the same name', async () => {
     const kept = [];
     for (const text of ['one', 'two', 'three']) {
       await writeFile(join(dir, 'same.log'), text);
@@ -220,9 +218,9 @@ describe('a gateway that finds what a dead one left', () => {
     expect(await ls('quarantine')).toEqual(['same.log', 'same.log.1', 'same.log.2']);
   });
 
-  it('reads of a journal that was cut off anywhere what is whole', async () => {
+  it('reads the complete records of a journal that was truncated anywhere', async () => {
     const completions = turnsOf('ses_1', 4);
-    await dieWith([{ lease: leaseOf('ses_1'), completions }]);
+    await recordInterrupted([{ lease: leaseOf('ses_1'), completions }]);
     const [name] = await ls('journal');
     const path = join(dir, 'journal', name as string);
     const whole = await readFile(path);
@@ -232,40 +230,40 @@ describe('a gateway that finds what a dead one left', () => {
         await writeFile(path, whole);
         await truncate(path, cut);
         await writeFile(join(dir, 'attempts', 'ses_1.1.3.rec'), record);
-        const life = await nextLife();
-        await life.recovery.done;
-        const [remains] = life.delivered;
-        const kept = JSON.parse(String(remains?.completions ?? '[]')) as { completion_id: string }[];
+        const gateway = await startRecovery();
+        await gateway.recovery.done;
+        const [partial] = gateway.delivered;
+        const kept = JSON.parse(String(partial?.completions ?? '[]')) as { completion_id: string }[];
         expect(kept.map((c) => c.completion_id)).toEqual(completions.slice(0, kept.length).map((c) => c.completionId));
-        expect(life.damaged).toBe(0);
+        expect(gateway.damaged).toBe(0);
         expect([await ls('attempts'), await ls('journal'), await ls('quarantine')]).toEqual([[], [], []]);
       }),
       { numRuns: 25, examples: [[0], [whole.length]] },
     );
   });
 
-  it('counts damage in a journal, builds from the rest, and keeps the file', async () => {
+  it('counts damaged records, builds from the rest and keeps the file in quarantine', async () => {
     const completions = turnsOf('ses_1', 4);
-    await dieWith([{ lease: leaseOf('ses_1'), completions }]);
+    await recordInterrupted([{ lease: leaseOf('ses_1'), completions }]);
     const [name = ''] = await ls('journal');
     const path = join(dir, 'journal', name);
     const data = await readFile(path);
-    // In the third record: the fourth builds on it.
+    // In the third record, on which the fourth depends.
     const at = data.indexOf(completions[2]?.completionId as string);
     data.writeUInt8(data.readUInt8(at) ^ 1, at);
     await writeFile(path, data);
-    const life = await nextLife();
-    await life.recovery.done;
-    expect(life.delivered[0]?.summary).toMatchObject({
+    const gateway = await startRecovery();
+    await gateway.recovery.done;
+    expect(gateway.delivered[0]?.summary).toMatchObject({
       completion_count: 2,
       error: { details: { damaged_records: 1 } },
     });
-    expect(life.damaged).toBe(2);
+    expect(gateway.damaged).toBe(2);
     expect([await ls('journal'), await ls('quarantine')]).toEqual([[], [name]]);
   });
 
-  it('keeps a damaged attempt record together with what was recorded', async () => {
-    await dieWith([
+  it('keeps a damaged attempt record and its segments in quarantine', async () => {
+    await recordInterrupted([
       { lease: leaseOf('ses_1'), completions: turnsOf('ses_1', 2) },
       { lease: leaseOf('ses_2'), completions: turnsOf('ses_2', 2) },
     ]);
@@ -274,43 +272,43 @@ describe('a gateway that finds what a dead one left', () => {
     data.writeUInt8(data.readUInt8(60) ^ 1, 60);
     await writeFile(path, data);
     const [segment = ''] = await ls('journal');
-    const life = await nextLife();
-    await life.recovery.done;
-    expect(life.delivered.map(({ summary }) => summary.session_id)).toEqual(['ses_2']);
-    expect(life.damaged).toBe(1);
+    const gateway = await startRecovery();
+    await gateway.recovery.done;
+    expect(gateway.delivered.map(({ summary }) => summary.session_id)).toEqual(['ses_2']);
+    expect(gateway.damaged).toBe(1);
     expect((await ls('quarantine')).sort()).toEqual([segment, 'ses_1.1.3.rec'].sort());
     expect([await ls('attempts'), await ls('journal')]).toEqual([[], []]);
   });
 
-  it('drops a record that was cut off while it was written, for nothing had begun', async () => {
-    await dieWith([{ lease: leaseOf('ses_1'), completions: [] }]);
+  it('drops an incomplete attempt record, since the attempt had not started', async () => {
+    await recordInterrupted([{ lease: leaseOf('ses_1'), completions: [] }]);
     await truncate(join(dir, 'attempts', 'ses_1.1.3.rec'), 50);
     await writeFile(join(dir, 'attempts', 'ses_2.1.1.rec'), '');
-    const life = await nextLife();
-    await life.recovery.done;
-    expect([life.delivered, life.damaged]).toEqual([[], 0]);
+    const gateway = await startRecovery();
+    await gateway.recovery.done;
+    expect([gateway.delivered, gateway.damaged]).toEqual([[], 0]);
     expect([await ls('attempts'), await ls('journal'), await ls('quarantine')]).toEqual([[], [], []]);
   });
 
-  it('does nothing when there is nothing', async () => {
-    const life = await nextLife();
-    await life.recovery.done;
-    expect(life.delivered).toEqual([]);
+  it('does nothing when there are no records', async () => {
+    const gateway = await startRecovery();
+    await gateway.recovery.done;
+    expect(gateway.delivered).toEqual([]);
   });
 });
 
-describe('attempt records', () => {
-  it('are read back whole, by the name of the attempt', async () => {
+describe('AttemptRecords', () => {
+  it('reads back the record of a started attempt', async () => {
     const records = await AttemptRecords.open(join(dir, 'attempts'));
     const lease = leaseOf('a.b-1.2.3');
     await begin(records, lease);
-    const [path = ''] = (await AttemptRecords.open(join(dir, 'attempts'))).leftovers;
+    const [path = ''] = (await AttemptRecords.open(join(dir, 'attempts'))).earlierFiles;
     expect((await readRecord(path)).lease).toEqual(lease);
     await records.end(lease);
     expect(await ls('attempts')).toEqual([]);
   });
 
-  it('that cannot be written reject, and leave nothing', async () => {
+  it('rejects when a record cannot be written', async () => {
     const records = await AttemptRecords.open(join(dir, 'attempts'));
     await rm(join(dir, 'attempts'), { recursive: true });
     await writeFile(join(dir, 'attempts'), '');

@@ -1,11 +1,11 @@
 import { execFileSync } from 'node:child_process';
-import { chmod, mkdir, mkdtemp, readdir, rename, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { removeTree } from '../../../src/core/remove-tree.ts';
-import { takeStateDir } from '../../../src/gateway/recovery/state-dir.ts';
+import { openStateDir } from '../../../src/gateway/recovery/state-dir.ts';
 
 let dir: string;
 beforeEach(async () => {
@@ -13,7 +13,7 @@ beforeEach(async () => {
 });
 afterEach(() => removeTree(dir));
 
-/** What an agent that built something with Go leaves. */
+/** Creates the read-only directories of a session that used Go's module cache. */
 async function readOnlySession(): Promise<void> {
   const cache = join(dir, 'sessions', 'local', 'ses_1-1-agent', 'home', 'go', 'pkg');
   await mkdir(cache, { recursive: true });
@@ -21,21 +21,22 @@ async function readOnlySession(): Promise<void> {
   await chmod(cache, 0o555);
 }
 
-describe('a state directory', () => {
-  // Root may do everything: the unprivileged run of these tests is the one that counts.
-  it('can be taken and released with read-only directories of agents in it', async () => {
+describe('openStateDir', () => {
+  // Conclusive only without privilege, since root can remove everything; unprivileged.test.ts repeats it so.
+  it('removes the read-only directories of agents, at the start and at release', async () => {
+    await (await openStateDir(dir, systemClock)).release();
     await readOnlySession();
-    const first = await takeStateDir(dir, systemClock);
+    const first = await openStateDir(dir, systemClock);
     expect([first.reaped.directories, await readdir(join(dir, 'sessions'))]).toEqual([1, []]);
     await readOnlySession();
     await first.release();
     expect(await readdir(dir)).not.toContain('sessions');
-    await (await takeStateDir(dir, systemClock)).release();
+    await (await openStateDir(dir, systemClock)).release();
   });
 
-  it('is let go of also when something in it cannot be removed', async () => {
-    const state = await takeStateDir(dir, systemClock);
-    // Deeper than any path may be, so that not even root removes it by its names.
+  it('releases the lock even when a session directory cannot be removed', async () => {
+    const state = await openStateDir(dir, systemClock);
+    // Deeper than the longest possible path, so that not even root can remove it by path.
     const half = Array.from({ length: 15 }, () => 'd'.repeat(200));
     const [one, two] = [join(state.sessions, ...half), join(state.sessions, 'two')];
     for (const deep of [one, join(two, ...half)]) await mkdir(deep, { recursive: true });
@@ -43,5 +44,31 @@ describe('a state directory', () => {
     await expect(state.release()).rejects.toMatchObject({ code: 'ENAMETOOLONG' });
     expect(await readdir(dir)).not.toContain('gateway.lock');
     execFileSync('rm', ['-rf', state.sessions]);
+  });
+
+  it('writes its format into a new directory and accepts it later', async () => {
+    await mkdir(join(dir, 'lost+found'));
+    await (await openStateDir(dir, systemClock)).release();
+    expect(await readFile(join(dir, 'format'), 'utf8')).toBe('floe-gateway-1');
+    await (await openStateDir(dir, systemClock)).release();
+  });
+
+  it.each([
+    ['another format', 'floe-gateway-0', 'floe-gateway-0'],
+    ['no format', null, 'none'],
+  ])('refuses a directory with files of %s and changes nothing in it', async (_, format, found) => {
+    await (await openStateDir(dir, systemClock)).release();
+    await writeFile(join(dir, 'journal', 'capture-00000001.log'), 'old');
+    await rm(join(dir, 'format'));
+    if (format !== null) await writeFile(join(dir, 'format'), `${format}\n`);
+    const before = await readdir(dir, { recursive: true });
+    await expect(openStateDir(dir, systemClock)).rejects.toMatchObject({
+      code: 'setup_failed',
+      message:
+        `the state directory ${dir} has the format ${found}, and this version of floe needs floe-gateway-1; ` +
+        'move the directory away or use an empty one',
+      details: { path: dir, found: format, expected: 'floe-gateway-1' },
+    });
+    expect(await readdir(dir, { recursive: true })).toEqual(before);
   });
 });

@@ -2,12 +2,13 @@ import { describe, expect, it } from 'vitest';
 import { Attempt } from '../../../src/gateway/session/attempt.ts';
 import { LeaseFence } from '../../../src/gateway/session/lease-fence.ts';
 import { leaseSchema, runtimeSpecSchema } from '../../../src/schema/index.ts';
-import { StoppableClock } from '../stoppable-clock.ts';
+import { SuspendableClock } from '../suspendable-clock.ts';
 
 const LEASE_SECONDS = 60;
 
-function node() {
-  const clock = new StoppableClock();
+/** A live attempt whose lease has just been renewed, and a fence on a clock that can be suspended. */
+function fencedAttempt() {
+  const clock = new SuspendableClock();
   const lease = leaseSchema.parse({
     session_id: 'ses_1',
     task_id: 'tsk_1',
@@ -31,83 +32,83 @@ function node() {
   return { clock, attempt, fence, woken };
 }
 
-describe('a process that stood still', () => {
-  it('for longer than the lease stops its sessions before anything else of it runs', () => {
-    const { clock, attempt, fence } = node();
+describe('LeaseFence, after the process was suspended', () => {
+  it('stops a session whose lease expired before any timer runs', () => {
+    const { clock, attempt, fence } = fencedAttempt();
     clock.advance(3_000);
-    clock.standStill(61_000);
-    // No timer has fired yet: what leaves the node asks first.
+    clock.suspend(61_000);
+    // No timer has fired yet, but everything that leaves the node calls check first.
     fence.check();
     expect(attempt.stopReason).toBe('lease_lost');
   });
 
-  it('hears of it from its own timer too, and tells that it is awake', () => {
-    const { clock, attempt, woken } = node();
-    clock.standStill(70_000);
+  it('stops the session from its own timer and reports the pause', () => {
+    const { clock, attempt, woken } = fencedAttempt();
+    clock.suspend(70_000);
     clock.advance(500);
     expect(attempt.stopReason).toBe('lease_lost');
     expect(woken).toHaveLength(1);
   });
 
-  it('for a shorter time goes on, and asks the server at once', () => {
-    const { clock, attempt, fence, woken } = node();
-    clock.standStill(30_000);
+  it('keeps the session and reports the pause when it was shorter than the lease', () => {
+    const { clock, attempt, fence, woken } = fencedAttempt();
+    clock.suspend(30_000);
     fence.check();
     expect(attempt.stopReason).toBeNull();
     expect(woken).toHaveLength(1);
   });
 
-  it('several times between two renewals is judged by all of them', () => {
-    const { clock, attempt, fence } = node();
+  it('adds up several pauses between two renewals', () => {
+    const { clock, attempt, fence } = fencedAttempt();
     for (let i = 0; i < 3; i++) {
-      clock.standStill(25_000);
+      clock.suspend(25_000);
       fence.check();
       clock.advance(500);
     }
     expect(attempt.stopReason).toBe('lease_lost');
   });
 
-  it('goes on when its lease was renewed after the pause', () => {
-    const { clock, attempt, fence } = node();
-    clock.standStill(50_000);
+  it('keeps a session whose lease was renewed after the pause', () => {
+    const { clock, attempt, fence } = fencedAttempt();
+    clock.suspend(50_000);
     fence.check();
     attempt.renewal = fence.now();
-    clock.standStill(50_000);
+    clock.suspend(50_000);
     fence.check();
     expect(attempt.stopReason).toBeNull();
   });
 });
 
-describe('a lease that arrives', () => {
-  it('after a pause that was longer than itself is not begun', () => {
-    const { clock, attempt, fence } = node();
-    const asked = fence.now();
+describe('LeaseFence.renewalOnArrival', () => {
+  it('counts a pause since the request against the lease', () => {
+    const { clock, attempt, fence } = fencedAttempt();
+    const requested = fence.now();
     clock.advance(2_000);
-    clock.standStill(61_000);
-    attempt.renewal = fence.arrived(asked);
+    clock.suspend(61_000);
+    attempt.renewal = fence.renewalOnArrival(requested);
     expect(fence.hasExpired(attempt)).toBe(true);
   });
 
-  it('after a long wait is as good as new', () => {
-    const { clock, attempt, fence } = node();
-    const asked = fence.now();
+  it('does not count the time for which the server held the request', () => {
+    const { clock, attempt, fence } = fencedAttempt();
+    const requested = fence.now();
     clock.advance(600_000);
-    attempt.renewal = fence.arrived(asked);
+    attempt.renewal = fence.renewalOnArrival(requested);
     expect(fence.hasExpired(attempt)).toBe(false);
   });
 });
 
-describe('a server that is away', () => {
-  it('for hours is no reason to end a session', () => {
-    const { clock, attempt } = node();
+describe('LeaseFence, while the server is unreachable', () => {
+  it('ends no session, even after hours', () => {
+    const { clock, attempt } = fencedAttempt();
     clock.advance(7_200_000);
     expect(attempt.stopReason).toBeNull();
   });
 
-  it('is none either when the process has stood still meanwhile', () => {
-    const { clock, attempt, fence } = node();
+  it('ends no session even when the process was suspended in the meantime', () => {
+    const { clock, attempt, fence } = fencedAttempt();
     clock.advance(600_000);
-    clock.standStill(70_000);
+    clock.suspend(70_000);
     fence.check();
     expect(attempt.stopReason).toBeNull();
   });

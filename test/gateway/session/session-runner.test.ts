@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
 import { Transcript } from '../../tokens/transcript.ts';
-import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../bench.ts';
+import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../session-bench.ts';
 
 const hangingEval = {
   start: (purpose: 'agent' | 'eval', _: unknown, signal: AbortSignal) =>
@@ -10,7 +10,7 @@ const hangingEval = {
 };
 
 describe("the evaluator's fresh runtime", () => {
-  it('that never gets ready costs the evaluation its time budget, not the session its end', async () => {
+  it('fails the evaluation at its deadline when it never starts', async () => {
     const { attempt, deps, clock } = bench(hangingEval);
     const ended = runSession(attempt, deps);
     await settle();
@@ -20,13 +20,13 @@ describe("the evaluator's fresh runtime", () => {
     expect(result?.summary.error?.code).toBe('deadline_exceeded');
   });
 
-  it('is given up when nobody needs it any more', async () => {
+  it('is given up when the outcome needs no evaluation', async () => {
     const { attempt, deps } = bench({ ...hangingEval, session: { completionCount: 0 } });
     const result = await runSession(attempt, deps);
     expect(result?.summary).toMatchObject({ outcome: 'no_completions', reward: null });
   });
 
-  it('is stopped with the session when it gets ready too late', async () => {
+  it('is stopped when it starts after the session has ended', async () => {
     let ready = (): void => {};
     const { attempt, deps, alive } = bench({
       session: { completionCount: 0 },
@@ -43,11 +43,11 @@ describe("the evaluator's fresh runtime", () => {
   });
 });
 
-describe('an attempt that has begun', () => {
-  it('is on the disk before its sandbox is made', async () => {
+describe('the start of an attempt', () => {
+  it('is recorded before its sandbox is started', async () => {
     const order: string[] = [];
     const { attempt, deps, alive } = bench({
-      begun: async () => void order.push('recorded'),
+      recordStart: async () => void order.push('recorded'),
       start: async () => {
         order.push('sandbox');
         return runtimeOf(async () => ENDED_WELL, alive);
@@ -57,10 +57,10 @@ describe('an attempt that has begun', () => {
     expect(order.slice(0, 2)).toEqual(['recorded', 'sandbox']);
   });
 
-  it('but cannot be recorded runs nothing, and is worth another try', async () => {
+  it('fails as infra_error without a sandbox when it cannot be recorded', async () => {
     let started = 0;
     const { attempt, deps } = bench({
-      begun: async () => {
+      recordStart: async () => {
         throw new FloeError('store_unavailable', 'the disk is full');
       },
       start: async () => {
@@ -77,7 +77,7 @@ describe('an attempt that has begun', () => {
 });
 
 describe('an attempt that loses its lease', () => {
-  it('leaves what was recorded, with nothing of it trained', async () => {
+  it('returns a partial result that is never trained', async () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -89,19 +89,19 @@ describe('an attempt that loses its lease', () => {
       },
       session: { completions: () => t.completions, completionCount: 2 },
     });
-    const remains = await runSession(attempt, deps);
-    expect(remains?.summary).toMatchObject({
+    const partial = await runSession(attempt, deps);
+    expect(partial?.summary).toMatchObject({
       outcome: 'infra_error',
       completion_count: 2,
       reward: null,
       error: { code: 'stale_epoch' },
     });
-    expect(JSON.parse(String(remains?.completions))).toHaveLength(2);
-    expect(JSON.parse(String(remains?.trajectory))).toMatchObject({ status: 'ERROR' });
+    expect(JSON.parse(String(partial?.completions))).toHaveLength(2);
+    expect(JSON.parse(String(partial?.trajectory))).toMatchObject({ status: 'ERROR' });
     expect(alive.size).toBe(0);
   });
 
-  it('leaves nothing when nothing was recorded', async () => {
+  it('returns null when no model call was recorded', async () => {
     const { attempt, deps } = bench({
       exec: (signal) => {
         attempt.stop('lease_lost');
@@ -113,7 +113,7 @@ describe('an attempt that loses its lease', () => {
 });
 
 describe('the end of a session', () => {
-  it('stops the sandbox although the proxy session does not close cleanly', async () => {
+  it('stops the sandbox even if the proxy session fails to close', async () => {
     let closes = 0;
     const { attempt, deps, alive } = bench({
       session: {
@@ -127,7 +127,7 @@ describe('the end of a session', () => {
     expect(alive.size).toBe(0);
   });
 
-  it('does not wait for ever for a sandbox that does not go', async () => {
+  it('does not wait indefinitely for a sandbox that does not stop', async () => {
     const { attempt, deps, clock, alive } = bench({
       task: { evaluator: null },
       start: async () => ({ ...runtimeOf(async () => ENDED_WELL, alive), stop: () => new Promise<void>(() => {}) }),
@@ -138,7 +138,7 @@ describe('the end of a session', () => {
     expect((await ended)?.summary.outcome).toBe('completed');
   });
 
-  it('aborts its engine calls as soon as it is cancelled, while its processes still end', async () => {
+  it('closes the proxy session on cancellation while its processes are still ending', async () => {
     let closed = false;
     let end = (): void => {};
     const { attempt, deps } = bench({

@@ -3,68 +3,68 @@ import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
 import { withStallWatch } from '../../../src/gateway/session/stall-watch.ts';
-import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../bench.ts';
-import { StoppableClock } from '../stoppable-clock.ts';
+import { bench, ENDED_WELL, runtimeOf, settle, untilAborted } from '../session-bench.ts';
+import { SuspendableClock } from '../suspendable-clock.ts';
 
-function watch(clock: VirtualClock, signs: () => number, limitMs: number | null = 10_000) {
-  const stalled = (seconds: number): FloeError => new FloeError('deadline_exceeded', 'stalled', { seconds });
+function watch(clock: VirtualClock, progressCount: () => number, limitMs: number | null = 10_000) {
+  const stallError = (seconds: number): FloeError => new FloeError('deadline_exceeded', 'stalled', { seconds });
   const parent = new AbortController();
-  const ended = withStallWatch({ clock, limitMs, signs, stalled }, parent.signal, untilAborted).catch(
+  const ended = withStallWatch({ clock, limitMs, progressCount, stallError }, parent.signal, untilAborted).catch(
     (error: unknown) => error,
   );
   return { ended, parent };
 }
 
-describe('work that is watched', () => {
-  it('is ended when nothing moves for the limit', async () => {
+describe('withStallWatch', () => {
+  it('aborts the work after the limit without progress', async () => {
     const clock = new VirtualClock();
     const { ended } = watch(clock, () => 0);
     clock.advance(9_900);
-    const early = await Promise.race([ended, settle().then(() => 'goes on')]);
-    expect(early).toBe('goes on');
+    const early = await Promise.race([ended, settle().then(() => 'running')]);
+    expect(early).toBe('running');
     clock.advance(600);
     expect(await ended).toMatchObject({ code: 'deadline_exceeded', details: { seconds: 10 } });
   });
 
-  it('goes on as long as there are signs, however long that is', async () => {
+  it('never aborts while there is progress', async () => {
     const clock = new VirtualClock();
-    let signs = 0;
-    const { ended, parent } = watch(clock, () => signs);
+    let count = 0;
+    const { ended, parent } = watch(clock, () => count);
     for (let i = 0; i < 100; i++) {
       clock.advance(9_000);
-      signs++;
+      count++;
     }
-    const state = await Promise.race([ended, settle().then(() => 'goes on')]);
-    expect(state).toBe('goes on');
+    const state = await Promise.race([ended, settle().then(() => 'running')]);
+    expect(state).toBe('running');
     parent.abort(new FloeError('cancelled', 'enough'));
     expect(await ended).toMatchObject({ code: 'cancelled' });
   });
 
-  it('is not blamed for the time in which its own process stood still', async () => {
-    const clock = new StoppableClock();
+  it('does not count time in which the process was suspended', async () => {
+    const clock = new SuspendableClock();
     const { ended, parent } = watch(clock, () => 0);
     clock.advance(5_000);
-    clock.standStill(3_600_000);
+    clock.suspend(3_600_000);
     clock.advance(3_000);
-    expect(await Promise.race([ended, settle().then(() => 'goes on')])).toBe('goes on');
+    expect(await Promise.race([ended, settle().then(() => 'running')])).toBe('running');
     parent.abort(new FloeError('cancelled', 'enough'));
     await ended;
   });
 
-  it('may take for ever without a limit', async () => {
+  it('never aborts without a limit', async () => {
     const clock = new VirtualClock();
     const { ended, parent } = watch(clock, () => 0, null);
     clock.advance(1e9);
-    expect(await Promise.race([ended, settle().then(() => 'goes on')])).toBe('goes on');
+    expect(await Promise.race([ended, settle().then(() => 'running')])).toBe('running');
     parent.abort(new FloeError('cancelled', 'enough'));
     await ended;
   });
 });
 
-describe('a stage that stalls', () => {
+describe('a stalled stage', () => {
   const task = { timeout_seconds: 1_000_000, max_attempts: 1, budgets: { stall: 30 } };
 
-  it('in INIT is an environment error that says how long', async () => {
+  it('is an environment error with the duration when it is INIT', async () => {
     const { attempt, deps, clock, alive } = bench({ task, start: (_, __, signal) => untilAborted(signal) });
     const ended = runSession(attempt, deps);
     await settle();
@@ -77,7 +77,7 @@ describe('a stage that stalls', () => {
     expect(alive.size).toBe(0);
   });
 
-  it('while the agent runs is a timeout of the agent', async () => {
+  it('is an agent timeout while the agent runs', async () => {
     const { attempt, deps, clock } = bench({ task, exec: untilAborted });
     const ended = runSession(attempt, deps);
     await settle();
@@ -88,7 +88,7 @@ describe('a stage that stalls', () => {
     });
   });
 
-  it('because an engine holds up a model call is the fault of the engine', async () => {
+  it('is an engine error while a model call is running', async () => {
     const { attempt, deps, clock } = bench({ task, exec: untilAborted, session: { runningCalls: 1 } });
     const ended = runSession(attempt, deps);
     await settle();
@@ -99,7 +99,7 @@ describe('a stage that stalls', () => {
     });
   });
 
-  it('in the evaluation leaves no reward', async () => {
+  it('leaves no reward when it is the evaluation', async () => {
     const { attempt, deps, clock } = bench({ task, evaluate: (_, signal) => untilAborted(signal) });
     const ended = runSession(attempt, deps);
     await settle();
@@ -107,7 +107,7 @@ describe('a stage that stalls', () => {
     expect((await ended)?.summary).toMatchObject({ outcome: 'verifier_error', reward: null });
   });
 
-  it('goes by the limit of the node when the task says nothing, and by none when that is off', async () => {
+  it('uses the limit of the node when the task sets none, and no limit when the node has none', async () => {
     const own = bench({ task: { timeout_seconds: 1e6 }, stallSeconds: 30, exec: untilAborted });
     const ended = runSession(own.attempt, own.deps);
     await settle();
@@ -115,18 +115,18 @@ describe('a stage that stalls', () => {
     expect((await ended)?.summary.outcome).toBe('agent_timeout');
 
     const off = bench({ task: { timeout_seconds: 1e6 }, exec: untilAborted });
-    const goesOn = runSession(off.attempt, off.deps);
+    const unlimited = runSession(off.attempt, off.deps);
     await settle();
     off.clock.advance(100_000);
     await settle();
     expect(off.attempt.status).toBe('RUNNING');
     off.attempt.stop('cancelled');
-    expect(await goesOn).toBeNull();
+    expect(await unlimited).toBeNull();
   });
 
-  it('does not while its model call waits for its turn', async () => {
+  it('does not count time in which its model call waits for an engine', async () => {
     let waits = true;
-    const { attempt, deps, clock } = bench({ task, exec: untilAborted, awaitsTurn: () => waits });
+    const { attempt, deps, clock } = bench({ task, exec: untilAborted, awaitsEngine: () => waits });
     const ended = runSession(attempt, deps);
     await settle();
     clock.advance(60_000);
@@ -137,7 +137,7 @@ describe('a stage that stalls', () => {
     expect((await ended)?.summary.outcome).toBe('agent_timeout');
   });
 
-  it('does not while commands write output', async () => {
+  it('does not count time in which commands write output', async () => {
     let beat = (): void => {};
     const { attempt, deps, clock, alive } = bench({
       task: { ...task, evaluator: null },

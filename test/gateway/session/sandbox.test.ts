@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest';
-import { StartLimits } from '../../../src/gateway/node/start-limits.ts';
+import { StartLimits } from '../../../src/gateway/session/sandbox.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
-import { bench, ENDED_WELL, runtimeOf, settle } from '../bench.ts';
+import { bench, ENDED_WELL, runtimeOf, settle } from '../session-bench.ts';
 
 const never = new AbortController().signal;
 
 describe('StartLimits', () => {
-  it('lets so many of a back end start at a time, and any number of the others', async () => {
+  it('limits the concurrent starts of a back end and no other', async () => {
     const limits = new StartLimits({ bubblewrap: 1 });
     const end = await limits.acquire('bubblewrap', never);
     await Promise.all([limits.acquire('local', never), limits.acquire('local', never)]);
@@ -25,23 +25,23 @@ describe('StartLimits', () => {
     expect(limits.counts().get('bubblewrap')).toEqual({ starting: 0, waiting: 0, limit: 1 });
   });
 
-  it('lets go of a turn that comes when nobody wants it any more', async () => {
+  it('returns a permit that is granted after the signal has aborted', async () => {
     const limits = new StartLimits({ local: 1 });
     const end = await limits.acquire('local', never);
-    const gone = new AbortController();
-    const late = limits.acquire('local', gone.signal);
+    const waiter = new AbortController();
+    const late = limits.acquire('local', waiter.signal);
     end();
-    gone.abort(new Error('cancelled'));
+    waiter.abort(new Error('cancelled'));
     await expect(late).rejects.toThrow('cancelled');
     (await limits.acquire('local', never))();
     expect(limits.counts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
   });
 });
 
-describe('a session that waits for its turn to start', () => {
-  it('spends nothing of its budget', async () => {
+describe('a session that waits for a start permit', () => {
+  it('uses none of its time budget', async () => {
     const { attempt, deps, clock } = bench({ startLimit: 1, task: { evaluator: null, budgets: { init: 10 } } });
-    const end = await deps.sandboxes.turn(attempt.spec, never);
+    const end = await deps.sandboxes.awaitPermit(attempt.spec, never);
     const ended = runSession(attempt, deps);
     await settle();
     clock.advance(1_000_000);
@@ -50,30 +50,30 @@ describe('a session that waits for its turn to start', () => {
     expect((await ended)?.summary).toMatchObject({ outcome: 'completed' });
   });
 
-  it('ends at once when it is cancelled, and its worker and turn are free', async () => {
+  it('ends when it is cancelled and releases its worker and permit', async () => {
     const { attempt, deps } = bench({ startLimit: 1, task: { evaluator: null } });
-    const end = await deps.sandboxes.turn(attempt.spec, never);
+    const end = await deps.sandboxes.awaitPermit(attempt.spec, never);
     const ended = runSession(attempt, deps);
     await settle();
     attempt.stop('cancelled');
     expect(await ended).toBeNull();
     expect(deps.pools.metrics().init_inflight).toBe(0);
     end();
-    expect(deps.sandboxes.starts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
+    expect(deps.sandboxes.startCounts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
   });
 
-  it('for its grading spends nothing either', async () => {
+  it('uses none of its time budget when the permit is for its evaluation', async () => {
     const { attempt, deps, clock, alive } = bench({
       startLimit: 1,
       start: async () => runtimeOf(async () => ENDED_WELL, alive),
     });
     let end = (): void => {};
-    const first = await deps.sandboxes.turn(attempt.spec, never);
+    const first = await deps.sandboxes.awaitPermit(attempt.spec, never);
     const ended = runSession(attempt, deps);
     await settle();
-    // Another session's start comes before that of this one's evaluator.
-    const second = deps.sandboxes.turn(attempt.spec, never).then((turn) => {
-      end = turn;
+    // Another session's start is granted before that of this session's evaluator.
+    const second = deps.sandboxes.awaitPermit(attempt.spec, never).then((permit) => {
+      end = permit;
     });
     await settle();
     first();
@@ -84,19 +84,19 @@ describe('a session that waits for its turn to start', () => {
     expect(attempt.status).toBe('POSTRUN');
     end();
     expect((await ended)?.summary).toMatchObject({ outcome: 'completed', reward: 0 });
-    expect(deps.sandboxes.starts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
+    expect(deps.sandboxes.startCounts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
     expect(alive.size).toBe(0);
   });
 
-  it('ends its turn when the start fails', async () => {
+  it('returns the permit when the start fails', async () => {
     const { attempt, deps } = bench({
       startLimit: 1,
       start: async () => {
-        throw new Error('no room');
+        throw new Error('no capacity');
       },
     });
     await runSession(attempt, deps);
-    (await deps.sandboxes.turn(attempt.spec, never))();
-    expect(deps.sandboxes.starts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
+    (await deps.sandboxes.awaitPermit(attempt.spec, never))();
+    expect(deps.sandboxes.startCounts().get('local')).toEqual({ starting: 0, waiting: 0, limit: 1 });
   });
 });

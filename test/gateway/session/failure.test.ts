@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
-import { bench, ENDED_WELL, settle, untilAborted } from '../bench.ts';
+import { bench, ENDED_WELL, settle, untilAborted } from '../session-bench.ts';
 
-describe('what the infrastructure did', () => {
+describe('the outcome of a session', () => {
   const infra = { reward: null, policy: { use: 'drop', in_baseline: false } };
 
-  it('is not the fault of an agent that never got its proxy', async () => {
+  it('is infra_error when the proxy session cannot be opened', async () => {
     const { attempt, deps } = bench({
       openSession: async () => {
         throw new FloeError('setup_failed', 'the socket path is longer than 107 bytes');
@@ -20,7 +20,7 @@ describe('what the infrastructure did', () => {
     ['internal', 'infra_error'],
     ['engine_error', 'engine_error'],
     ['engine_unavailable', 'engine_error'],
-  ] as const)('%s of the last model call is not the fault of the agent that gave up', async (code, outcome) => {
+  ] as const)('excuses an agent that gave up after %s of its last model call', async (code, outcome) => {
     for (const turns of [0, 3]) {
       const { attempt, deps } = bench({
         task: { evaluator: { strategy: 'fake' } },
@@ -31,14 +31,14 @@ describe('what the infrastructure did', () => {
     }
   });
 
-  it('engines that are away for an agent that ends well without one reply', async () => {
+  it('is engine_error when no engine answered an agent that exits successfully', async () => {
     const { attempt, deps } = bench({
-      session: { completionCount: 0, lastError: new FloeError('engine_unavailable', 'away') },
+      session: { completionCount: 0, lastError: new FloeError('engine_unavailable', 'unreachable') },
     });
     expect((await runSession(attempt, deps))?.summary).toMatchObject({ outcome: 'engine_error', ...infra });
   });
 
-  it('engines that are away until the time of the agent is over', async () => {
+  it('is engine_error when the engines are unavailable until the agent times out', async () => {
     const { attempt, deps, clock } = bench({
       task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
       session: { completionCount: 2, lastError: new FloeError('engine_unavailable', 'away') },
@@ -51,13 +51,13 @@ describe('what the infrastructure did', () => {
   });
 
   it.each([
-    ['a first call', null],
-    ['a call behind one that was refused', new FloeError('engine_rejected', 'no such tool')],
-  ])('engines that %s looks for until the time of the agent is over', async (_, lastError) => {
+    ['first call', null],
+    ['call after a refused one', new FloeError('engine_rejected', 'no such tool')],
+  ])('is engine_error when a %s finds no engine until the agent times out', async (_, lastError) => {
     const { attempt, deps, clock } = bench({
       task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
       session: { completionCount: 0, runningCalls: 1, lastError },
-      failureOf: () => new FloeError('engine_unavailable', 'no engine is registered'),
+      pendingCallFailure: () => new FloeError('engine_unavailable', 'no engine is registered'),
       exec: untilAborted,
     });
     const ended = runSession(attempt, deps);
@@ -70,7 +70,7 @@ describe('what the infrastructure did', () => {
     });
   });
 
-  it('an agent that uses up its time while its model answers has only itself to blame', async () => {
+  it('is agent_timeout when the agent times out although its model answers', async () => {
     const { attempt, deps, clock } = bench({
       task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
       exec: untilAborted,
@@ -81,7 +81,7 @@ describe('what the infrastructure did', () => {
     expect((await ended)?.summary).toMatchObject({ outcome: 'agent_timeout', reward: 0 });
   });
 
-  it('a grading that the infrastructure broke off is tried again, however the agent ended', async () => {
+  it('is infra_error when the infrastructure fails during the evaluation, however the agent ended', async () => {
     const { attempt, deps } = bench({
       task: { evaluator: { strategy: 'fake' } },
       exec: async () => ({ ...ENDED_WELL, exitCode: 1 }),

@@ -1,10 +1,10 @@
+import { raceAbort } from '../../src/core/abort.ts';
 import type { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Evaluator } from '../../src/evaluators/evaluator.ts';
 import { StagePools } from '../../src/gateway/node/stage-pools.ts';
-import { StartLimits } from '../../src/gateway/node/start-limits.ts';
 import { Attempt } from '../../src/gateway/session/attempt.ts';
-import { Sandboxes } from '../../src/gateway/session/sandbox.ts';
+import { Sandboxes, StartLimits } from '../../src/gateway/session/sandbox.ts';
 import type { RunnerDeps } from '../../src/gateway/session/session-runner.ts';
 import { shellHarness } from '../../src/harnesses/shell.ts';
 import { silentLogger } from '../../src/observe/log.ts';
@@ -23,31 +23,27 @@ export const ENDED_WELL: ExecResult = {
   wallMs: 1,
 };
 
-/** What packing says of a sandbox that the agent left empty. */
-export const NOTHING_LEFT: ExecResult = { ...ENDED_WELL, stdout: 'empty 1\n' };
+/** Result of packing the artifacts of a sandbox that has none. */
+export const NO_ARTIFACTS: ExecResult = { ...ENDED_WELL, stdout: 'empty 1\n' };
 
-/** A promise that ends only with the signal, as every well-behaved wait does. */
+/** A promise that rejects with the signal's reason when it aborts. */
 export function untilAborted(signal: AbortSignal): Promise<never> {
-  return new Promise((_, reject) => {
-    if (signal.aborted) reject(signal.reason);
-    signal.addEventListener('abort', () => reject(signal.reason), { once: true });
-  });
+  return raceAbort(new Promise<never>(() => {}), signal);
 }
 
-/** Parts of a runtime and a proxy session that the test decides; the rest does nothing, successfully. */
+/** Parts of a runtime and a proxy session that a test replaces. The default parts succeed without doing anything. */
 export type BenchParts = {
   readonly task?: Partial<TaskRequestInput>;
   readonly startLimit?: number;
-  readonly awaitsTurn?: () => boolean;
-  readonly failureOf?: () => FloeError;
-  /** Default: recorded at once. */
-  readonly begun?: () => Promise<void>;
-  /** Default: stages may take for ever. */
+  readonly awaitsEngine?: () => boolean;
+  readonly pendingCallFailure?: () => FloeError;
+  readonly recordStart?: () => Promise<void>;
+  /** Default: no limit. */
   readonly stallSeconds?: number;
-  /** What the runtime of that purpose is to be; default one whose commands end well. */
+  /** Starts the runtime for a purpose. Default: one whose commands succeed. */
   readonly start?: (purpose: 'agent' | 'eval', request: StartRequest, signal: AbortSignal) => Promise<Runtime>;
   readonly exec?: (signal: AbortSignal) => Promise<ExecResult>;
-  /** The command that packs what the agent left, and what is then read; default: it left nothing. */
+  /** The command that packs the artifacts, and the read of the archive. Default: there are no artifacts. */
   readonly pack?: (signal: AbortSignal) => Promise<ExecResult>;
   readonly readFile?: Runtime['readFile'];
   readonly session?: Partial<ProxySession>;
@@ -59,7 +55,7 @@ export type Bench = {
   readonly attempt: Attempt;
   readonly deps: RunnerDeps;
   readonly clock: VirtualClock;
-  /** Runtimes that were started and not stopped. */
+  /** Runtimes that were started and are not stopped. */
   readonly alive: Set<Runtime>;
 };
 
@@ -68,13 +64,13 @@ export function runtimeOf(
   alive: Set<Runtime>,
   parts: Pick<BenchParts, 'pack' | 'readFile'> = {},
 ): Runtime {
-  const { pack = async () => NOTHING_LEFT, readFile = async () => null } = parts;
+  const { pack = async () => NO_ARTIFACTS, readFile = async () => null } = parts;
   const runtime: Runtime = {
     backend: 'local',
     isolation: 'none',
     paths: { workdir: '/work', home: '/home', artifacts: '/artifacts', logs: '/logs' },
     proxyOrigin: 'http://127.0.0.1:1',
-    // The agent is the only one who is shown the proxy.
+    // Only the agent's command uses the proxy.
     exec: ({ withProxy }, signal) => (withProxy === true ? exec(signal) : pack(signal)),
     writeFiles: async () => {},
     uploadDir: async () => {},
@@ -85,7 +81,7 @@ export function runtimeOf(
   return runtime;
 }
 
-/** One attempt with everything around it faked, on a clock that moves when told to. */
+/** One attempt with fakes of everything around it, on a virtual clock. */
 export function bench(parts: BenchParts = {}): Bench {
   const clock = new VirtualClock();
   const alive = new Set<Runtime>();
@@ -121,10 +117,10 @@ export function bench(parts: BenchParts = {}): Bench {
   });
   const attempt = new Attempt(lease, runtimeSpecSchema.parse({}), clock, () => {});
   const deps = {
-    begun: parts.begun ?? (async () => {}),
-    refuseLost: () => {},
-    awaitsTurn: () => parts.awaitsTurn?.() ?? false,
-    failureOf: () => parts.failureOf?.() ?? null,
+    recordStart: parts.recordStart ?? (async () => {}),
+    assertLease: () => {},
+    awaitsEngine: () => parts.awaitsEngine?.() ?? false,
+    pendingCallFailure: () => parts.pendingCallFailure?.() ?? null,
     stallSeconds: parts.stallSeconds ?? null,
     nodeId: 'node',
     clock,
@@ -176,10 +172,10 @@ export function bench(parts: BenchParts = {}): Bench {
 }
 
 function refuse(): never {
-  throw new Error('no engine is there');
+  throw new Error('there is no engine');
 }
 
-/** Lets everything that is ready run. */
+/** Lets all pending callbacks run. */
 export async function settle(): Promise<void> {
   for (let i = 0; i < 5; i++) await new Promise((resolve) => setImmediate(resolve));
 }

@@ -3,14 +3,13 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { evaluatorRegistry } from '../../../src/evaluators/registry.ts';
-import { loadBuilders } from '../../../src/gateway/node/builder-modules.ts';
-import { createTaskCheck } from '../../../src/gateway/node/task-check.ts';
+import { createTaskCheck, loadBuilders } from '../../../src/gateway/node/plugins.ts';
 import { runSession } from '../../../src/gateway/session/session-runner.ts';
 import { harnessRegistry } from '../../../src/harnesses/registry.ts';
 import { taskRequestSchema } from '../../../src/schema/index.ts';
 import { buildTrajectory } from '../../../src/tokens/trajectory.ts';
 import { Transcript } from '../../tokens/transcript.ts';
-import { bench } from '../bench.ts';
+import { bench } from '../session-bench.ts';
 
 const EXAMPLE = 'examples/builders/last-turns.mjs';
 
@@ -49,7 +48,7 @@ async function buildWith(path: string, config: Record<string, unknown> = {}, str
 }
 
 describe('a custom builder', () => {
-  it('makes traces like any other, and is audited', async () => {
+  it('builds traces that are audited like those of any builder', async () => {
     const { json, audit } = await buildWith(EXAMPLE, { turns: 2 });
     const { builder, traces } = JSON.parse(json.toString());
     expect(builder).toBe('mine');
@@ -60,7 +59,7 @@ describe('a custom builder', () => {
     });
   });
 
-  it('may be named by its listed path, and by no other', async () => {
+  it('can be named by its listed path and by no other path', async () => {
     const { audit } = await buildWith(EXAMPLE, {}, EXAMPLE);
     expect(audit.tokens.trained).toBe(5);
     await expect(buildWith(EXAMPLE, {}, resolve(EXAMPLE))).rejects.toMatchObject({ code: 'unknown_builder' });
@@ -68,7 +67,7 @@ describe('a custom builder', () => {
     expect(builders.names()).toEqual(['prefix_merging', 'per_request', 'step', 'mine']);
   });
 
-  it('refuses a configuration, naming the field', async () => {
+  it('rejects a configuration with the name of the field', async () => {
     const builders = await loadBuilders({ mine: EXAMPLE });
     for (const [config, message] of [
       [{ turns: 0 }, 'builder.config.turns: must be a whole number from 1'],
@@ -97,19 +96,19 @@ describe('a custom builder', () => {
       'audit_failed',
       /other ids/,
     ],
-  ])('that %s is refused', async (name, body, code, message) => {
+  ])('is refused when it %s', async (name, body, code, message) => {
     const failed = buildWith(await building(name.replaceAll(' ', '-'), body));
     await expect(failed).rejects.toMatchObject({ code, message: expect.stringMatching(message) });
   });
 });
 
-describe('the modules of a node', () => {
+describe('a module of custom builders', () => {
   it.each<[string, string, RegExp]>([
     ['does not export createBuilder', 'export const builder = {};', /export a function createBuilder/],
     ['has a builder without build', 'export const createBuilder = () => ({ checkConfig() {} });', /build/],
     ['fails to make its builder', 'export const createBuilder = () => { throw new Error("no"); };', /no/],
-    ['is no JavaScript', 'export const = 1', /cannot be loaded/],
-  ])('keep it from starting when one %s', async (name, text, message) => {
+    ['is not JavaScript', 'export const = 1', /cannot be loaded/],
+  ])('fails the start of the node when it %s', async (name, text, message) => {
     const path = await moduleOf(name.replaceAll(' ', '-'), text);
     await expect(loadBuilders({ mine: path })).rejects.toMatchObject({
       code: 'setup_failed',
@@ -117,8 +116,8 @@ describe('the modules of a node', () => {
     });
   });
 
-  it('keep it from starting when one is not there, or takes a name', async () => {
-    await expect(loadBuilders({ mine: join(dir, 'nowhere.mjs') })).rejects.toMatchObject({ code: 'setup_failed' });
+  it('fails the start of the node when it does not exist or has the name of a built-in builder', async () => {
+    await expect(loadBuilders({ mine: join(dir, 'absent.mjs') })).rejects.toMatchObject({ code: 'setup_failed' });
     await expect(loadBuilders({ step: EXAMPLE })).rejects.toMatchObject({ code: 'setup_failed' });
   });
 });
@@ -131,7 +130,7 @@ describe('a task with a custom builder', () => {
       builder: { strategy, config },
     });
 
-  it('is taken when the server knows that nodes have it, whatever its configuration', () => {
+  it('is accepted when the server knows that nodes have the builder, whatever its configuration', () => {
     const check = createTaskCheck(harnessRegistry(), evaluatorRegistry(), ['mine']);
     expect(() => check(task('mine', { any: 1 }))).not.toThrow();
     expect(() => check(task('mien'))).toThrow(expect.objectContaining({ code: 'unknown_builder' }));
@@ -141,7 +140,7 @@ describe('a task with a custom builder', () => {
   it.each([
     ['mine', { turns: 'two' }, 'schema_violation'],
     ['other', {}, 'unknown_builder'],
-  ])('ends before anything is started when the node refuses it: %s', async (strategy, config, code) => {
+  ])('fails before its sandbox is started when the node rejects builder %s', async (strategy, config, code) => {
     const { attempt, deps, alive } = bench({
       task: { builder: { strategy, config } },
       start: () => Promise.reject(new Error('started')),

@@ -1,0 +1,65 @@
+import { resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { FloeError } from '../../core/errors.ts';
+import type { EvaluatorRegistry } from '../../evaluators/registry.ts';
+import type { HarnessAdapter } from '../../harnesses/harness.ts';
+import type { TaskRequest } from '../../schema/index.ts';
+import type { Builder } from '../../tokens/builders/builder.ts';
+import { customBuilder } from '../../tokens/builders/custom.ts';
+import { type BuilderRegistry, builderRegistry } from '../../tokens/builders/registry.ts';
+
+/**
+ * Loads the operator's builders. `modules` contains the path of an ES module by the name that tasks use for its builder; a task may also
+ * use the path exactly as it is listed, and no other path. Relative paths are below the working directory. Rejects with `setup_failed`
+ * for a module that cannot be loaded or exports no builder, and for the name of a built-in builder.
+ */
+export async function loadBuilders(modules: Readonly<Record<string, string>>): Promise<BuilderRegistry> {
+  const builders = new Map<string, Builder>();
+  for (const [name, path] of Object.entries(modules)) {
+    const builder = customBuilder(name, `builders.${name}: ${path}`, await importModule(name, path));
+    builders.set(name, builder);
+    if (!(path in modules) && !builders.has(path)) builders.set(path, builder);
+  }
+  return builderRegistry(builders);
+}
+
+async function importModule(name: string, path: string): Promise<Record<string, unknown>> {
+  try {
+    return (await import(pathToFileURL(resolve(path)).href)) as Record<string, unknown>;
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error);
+    throw new FloeError(
+      'setup_failed',
+      `builders.${name}: ${path} cannot be loaded: ${message}`,
+      { name, path },
+      error,
+    );
+  }
+}
+
+/**
+ * Returns a function that refuses a task at submission if it could only fail later: an unknown harness, builder or evaluator, or a
+ * configuration that one of them rejects. `customBuilders` are names of builders that only nodes have; their configuration is checked by
+ * the node that runs the session, before its sandbox is started. The function throws the plug-in's error.
+ */
+export function createTaskCheck(
+  harnesses: ReadonlyMap<string, HarnessAdapter>,
+  evaluators: EvaluatorRegistry,
+  customBuilders: readonly string[] = [],
+): (task: TaskRequest) => void {
+  const builders = builderRegistry();
+  return (task) => {
+    const adapter = harnesses.get(task.agent.harness);
+    if (adapter === undefined) {
+      const known = [...harnesses.keys()];
+      throw new FloeError(
+        'unknown_harness',
+        `agent.harness: no ${task.agent.harness}; there are: ${known.join(', ')}`,
+        { path: 'agent.harness', known },
+      );
+    }
+    adapter.checkAgent(task.agent);
+    if (!customBuilders.includes(task.builder.strategy)) builders.check(task.builder);
+    if (task.evaluator !== null) evaluators.check(task.evaluator);
+  };
+}

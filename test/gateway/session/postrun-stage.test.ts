@@ -1,0 +1,215 @@
+import { gzipSync } from 'node:zlib';
+import { describe, expect, it } from 'vitest';
+import { deliveryLength } from '../../../src/client/index.ts';
+import { MIB } from '../../../src/core/bytes.ts';
+import { RESULT_LIMIT_BYTES } from '../../../src/core/envelope.ts';
+import { FloeError } from '../../../src/core/errors.ts';
+import { type Decoder, graphOptionsOf, withinResultLimit } from '../../../src/gateway/session/postrun-stage.ts';
+import { runSession } from '../../../src/gateway/session/session-runner.ts';
+import { type EngineInfo, MAX_ARTIFACTS_MB } from '../../../src/schema/index.ts';
+import { buildGraph } from '../../../src/tokens/graph.ts';
+import { CLOSE } from '../../tokens/session.ts';
+import { Transcript } from '../../tokens/transcript.ts';
+import { type BenchParts, bench, ENDED_WELL, settle, untilAborted } from '../session-bench.ts';
+
+const ARCHIVE = gzipSync('a tar archive');
+
+const PACKED: BenchParts = {
+  pack: async () => ({
+    ...ENDED_WELL,
+    stdout: `gzip 0\ntar 0\nhead 0\nbytes ${ARCHIVE.length}\narchive /tmp/tmp.1/packed\n`,
+  }),
+  readFile: async () => ARCHIVE,
+};
+
+describe('the artifacts of a session', () => {
+  it('are delivered with the result, with their size in the summary', async () => {
+    const { attempt, deps } = bench(PACKED);
+    const result = await runSession(attempt, deps);
+    expect(result?.artifacts).toEqual(ARCHIVE);
+    expect(result?.summary).toMatchObject({
+      outcome: 'completed',
+      artifacts: { bytes: ARCHIVE.length, omitted: null },
+    });
+  });
+
+  it('are packed after the evaluation', async () => {
+    const order: string[] = [];
+    const { attempt, deps } = bench({
+      pack: async (signal) => {
+        order.push('packed');
+        return PACKED.pack?.(signal) ?? ENDED_WELL;
+      },
+      evaluate: async () => {
+        order.push('graded');
+        return { reward: 1, details: {} };
+      },
+    });
+    await runSession(attempt, deps);
+    expect(order).toEqual(['graded', 'packed']);
+  });
+
+  it('are delivered for an agent that timed out and for a failed evaluation', async () => {
+    const slow = bench({
+      ...PACKED,
+      task: { budgets: { agent: 10 }, evaluator: { strategy: 'fake' } },
+      exec: untilAborted,
+    });
+    const ended = runSession(slow.attempt, slow.deps);
+    await settle();
+    slow.clock.advance(10_000);
+    expect(await ended).toMatchObject({ summary: { outcome: 'agent_timeout' }, artifacts: ARCHIVE });
+
+    const { attempt, deps } = bench({
+      ...PACKED,
+      evaluate: async () => {
+        throw new FloeError('evaluator_failed', 'no report');
+      },
+    });
+    expect(await runSession(attempt, deps)).toMatchObject({
+      summary: { outcome: 'verifier_error' },
+      artifacts: ARCHIVE,
+    });
+  });
+
+  it('are not collected when the task disables them', async () => {
+    const { attempt, deps } = bench({ ...PACKED, task: { artifacts: { collect: false } } });
+    const result = await runSession(attempt, deps);
+    expect(result).toMatchObject({ artifacts: null, summary: { artifacts: null, outcome: 'completed' } });
+  });
+
+  it('are omitted when packing takes too long, without changing the outcome', async () => {
+    const { attempt, deps, clock } = bench({ pack: untilAborted, task: { evaluator: { strategy: 'fake' } } });
+    const ended = runSession(attempt, deps);
+    await settle();
+    clock.advance(20_000);
+    expect(await ended).toMatchObject({
+      artifacts: null,
+      summary: { outcome: 'completed', artifacts: { bytes: 0, omitted: 'packing took longer than 20 s' } },
+    });
+  });
+
+  it('are omitted without failing the session when packing fails', async () => {
+    const { attempt, deps } = bench({
+      pack: async () => {
+        throw new FloeError('runtime_failed', 'the sandbox is gone');
+      },
+    });
+    expect((await runSession(attempt, deps))?.summary).toMatchObject({
+      outcome: 'completed',
+      error: null,
+      artifacts: { bytes: 0, omitted: 'the sandbox is gone' },
+    });
+  });
+
+  it('are dropped when the session is cancelled while they are packed', async () => {
+    const { attempt, deps, alive } = bench({ pack: untilAborted });
+    const ended = runSession(attempt, deps);
+    await settle();
+    attempt.stop('cancelled');
+    expect(await ended).toBeNull();
+    expect(alive.size).toBe(0);
+  });
+
+  it('are omitted with the reason when the node shuts down while they are packed', async () => {
+    const { attempt, deps } = bench({ pack: untilAborted });
+    const ended = runSession(attempt, deps);
+    await settle();
+    attempt.stop('shutdown');
+    expect((await ended)?.summary).toMatchObject({
+      outcome: 'completed',
+      artifacts: { bytes: 0, omitted: expect.stringContaining('shutdown') },
+    });
+  });
+});
+
+describe('a result that is too large with its artifacts', () => {
+  it('is delivered without them and states the reason', async () => {
+    const { attempt, deps } = bench(PACKED);
+    const result = await runSession(attempt, deps);
+    if (result === null) throw new Error('there is a result');
+    const bytes = deliveryLength(result);
+    expect(withinResultLimit(result, bytes)).toBe(result);
+    const smaller = withinResultLimit(result, bytes - 1);
+    expect(smaller).toMatchObject({
+      artifacts: null,
+      trajectory: result.trajectory,
+      summary: { outcome: 'completed' },
+    });
+    expect(smaller.summary.artifacts).toEqual({ bytes: 0, omitted: expect.stringContaining(String(bytes - 1)) });
+  });
+
+  it('needs 64 MiB of token data even with the largest artifacts that a task can request', () => {
+    expect(RESULT_LIMIT_BYTES - MAX_ARTIFACTS_MB * MIB).toBeGreaterThanOrEqual(64 * MIB);
+  });
+});
+
+/** A session of two turns, of which the second prompt renders the first turn in other tokens. */
+function drifted(): Transcript {
+  const t = new Transcript();
+  const h0 = t.start();
+  const c0 = t.call(h0, { response: [100, CLOSE], stop: null });
+  t.call(t.after(h0, c0, [101, 102]), { stop: null });
+  return t;
+}
+
+function decoder(detokenize: Decoder['detokenize'], pool = 'default'): Decoder {
+  const template = {
+    close_ids: [CLOSE],
+    tail_render: true,
+    thinking: { tool_results: 'kept', user_message: 'kept' },
+    fingerprint: null,
+  } as const;
+  return {
+    info: () => [{ pool } as EngineInfo],
+    modeOf: (requested) => {
+      if (requested !== pool) throw new Error(`requested pool ${requested}`);
+      return { mode: 'tokens', template: { ...template, close_ids: [...template.close_ids] } };
+    },
+    detokenize,
+  };
+}
+
+describe('drift at the end of a session', () => {
+  it("is resolved by the engines of the task's pool", async () => {
+    const { attempt } = bench({ task: { engine: { pool: 'policy' } } });
+    const { completions } = drifted();
+    const pools: string[] = [];
+    const engines = decoder(async (_, { pool, sessionId }) => {
+      pools.push(`${pool} ${sessionId}`);
+      return 'the same';
+    }, 'policy');
+    const options = await graphOptionsOf(attempt, completions, engines);
+    expect(options.closeIds).toEqual([CLOSE]);
+    expect(buildGraph(completions, options).nodes[1]?.drift).toBe('retokenized');
+    expect(pools).toEqual(['policy ses_1', 'policy ses_1']);
+  });
+
+  it('stays unresolved when the pool has no engines', async () => {
+    const { attempt } = bench();
+    const { completions } = drifted();
+    const engines = decoder(() => Promise.reject(new Error('must not be called')), 'another');
+    expect(await graphOptionsOf(attempt, completions, engines)).toMatchObject({ closeIds: [] });
+  });
+
+  it('stays unresolved when an engine does not respond in time, and the session completes', async () => {
+    const { completions } = drifted();
+    const task = { evaluator: null };
+    const { attempt, deps, clock } = bench({ task, session: { completions: () => completions } });
+    const engines = decoder((_, __, signal) => untilAborted(signal));
+    const ended = runSession(attempt, { ...deps, engines });
+    await settle();
+    clock.advance(10_000);
+    const result = await ended;
+    expect(result?.summary).toMatchObject({ outcome: 'completed', trace_count: 2 });
+    expect(result?.summary.audit).toMatchObject({ drift: { reserialized: 1 }, exact_context_share: 1 });
+    expect(attempt.tallies).toMatchObject([{ engineId: 'engine', sampled: 7, trained: 7, exact: 7 }]);
+  });
+
+  it('is merged into one trace when it is resolved', async () => {
+    const { completions } = drifted();
+    const { attempt, deps } = bench({ task: { evaluator: null }, session: { completions: () => completions } });
+    const result = await runSession(attempt, { ...deps, engines: decoder(async () => 'the same') });
+    expect(result?.summary).toMatchObject({ trace_count: 1, audit: { drift: { retokenized: 1 } } });
+  });
+});
