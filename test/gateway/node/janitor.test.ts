@@ -83,7 +83,7 @@ describe('openStateDir', () => {
     await mkdir(join(first.sessions, 'local-77', 'ses_1-1-agent'), { recursive: true });
     await writeFile(join(first.sockets, 'x.sock'), '');
     // As after SIGKILL: the lock names a process that has ended.
-    await writeFile(join(stateDir, 'gateway.lock'), '999999999 1');
+    await writeFile(join(stateDir, 'gateway.lock'), `999999999 1 earlier-boot ${hostname()}`);
     const second = await openStateDir(stateDir, systemClock);
     expect(second.ownerId).toBe(first.ownerId);
     expect(second.reaped).toMatchObject({ cgroups: 0, mounts: 0, directories: 1, sockets: 1, survivors: [] });
