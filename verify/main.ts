@@ -30,9 +30,17 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'every golden case in every engine mode',
     load: () => import('./golden/main.ts'),
   },
+  fidelity: {
+    summary: 'compares every token that floe hands to a trainer with the ledger of the engine that sampled it',
+    load: () => import('./fidelity/main.ts'),
+  },
   mutations: {
     summary: 'plants defects in capture, graph and builders, and checks that the tests catch each',
     load: () => import('./mutations/main.ts'),
+  },
+  matrix: {
+    summary: 'every harness, unchanged, in every dialect that it speaks, through every kind of trouble',
+    load: () => import('./matrix/main.ts'),
   },
   'lock-harness': {
     summary: 'writes the lock of a harness under harness-locks/',

@@ -1,30 +1,29 @@
 import { describe, expect, it } from 'vitest';
-import {
-  type Adapters,
-  allRows,
-  load,
-  type Made,
-  type PlanModule,
-  plainRow,
-  type Row,
-  type ScriptModule,
-} from './matrix.ts';
+import { CELLS } from '../../../verify/matrix/cells.ts';
+import { type Adapter, CELL_NAMES, checkRow, type Filter, planCells } from '../../../verify/matrix/plan.ts';
+import type { Row } from '../../../verify/matrix/row.ts';
+import { ROWS } from '../../../verify/matrix/rows.ts';
+import { mainScenario, SUBAGENT_MARK, sideScenario, subagentScenario } from '../../../verify/matrix/script.ts';
 import { policyOfScenarios } from './policy.ts';
+import { plainRow } from './row.ts';
 
-const { CELL_NAMES, checkRow, planCells } = await load<PlanModule>('plan.mjs');
-const { mainScenario, sideScenario, subagentScenario, SUBAGENT_MARK } = await load<ScriptModule>('script.mjs');
-const rows = await allRows();
-
-const adapters: Adapters = new Map([
+const adapters: ReadonlyMap<string, Adapter> = new Map([
   ['plain', { dialects: ['anthropic', 'gemini'], version: '1.0', installed: true }],
   ['absent', { dialects: ['gemini'], version: '2.0', installed: false }],
 ]);
-const served = ['anthropic', 'gemini'];
+const served = ['anthropic', 'gemini'] as const;
 
-const skipsOf = (row: Row, options: { served?: string[]; filter?: Record<string, string[]> } = {}) =>
-  Object.fromEntries(
-    planCells([row], { adapters, served, ...options }).map(({ dialect, cell, skip }) => [`${cell}/${dialect}`, skip]),
-  );
+function skipsOf(
+  row: Row,
+  options: { served?: readonly 'gemini'[]; filter?: Filter } = {},
+): Record<string, string | null> {
+  const plan = planCells([row], { adapters, served, ...options });
+  return Object.fromEntries(plan.map(({ dialect, cell, skip }) => [`${cell}/${dialect}`, skip]));
+}
+
+/** The adapters of a harness that speaks one dialect and needs no installation. */
+const installed = (harness: string): ReadonlyMap<string, Adapter> =>
+  new Map([[harness, { dialects: ['gemini'], version: null, installed: true }]]);
 
 describe('the plan', () => {
   it('has every cell in every dialect of every variant', () => {
@@ -39,13 +38,13 @@ describe('the plan', () => {
     expect(plan.every(({ skip }) => skip === null)).toBe(true);
   });
 
-  it('keeps a variant to its own dialects', () => {
+  it('runs a variant in its own dialects alone', () => {
     const row = plainRow({ variants: [{ label: 'one', settings: {}, dialects: ['gemini'] }] });
     expect(new Set(planCells([row], { adapters, served }).map(({ dialect }) => dialect))).toEqual(new Set(['gemini']));
   });
 
-  it('skips with a reason what cannot be run', () => {
-    expect(Object.values(skipsOf(plainRow({ harness: 'nobody' })))[0]).toBe('floe has no harness nobody');
+  it('skips cells that cannot be run, with a reason', () => {
+    expect(Object.values(skipsOf(plainRow({ harness: 'unknown' })))[0]).toBe('floe has no harness unknown');
     expect(skipsOf(plainRow(), { served: ['gemini'] })).toMatchObject({
       'edit/anthropic': 'floe does not serve anthropic',
       'edit/gemini': null,
@@ -53,7 +52,7 @@ describe('the plan', () => {
     expect(skipsOf(plainRow({ harness: 'absent' }))['edit/gemini']).toBe('not installed: floe harness install absent');
   });
 
-  it('takes a reason for a cell, for one dialect of it, and for one variant', () => {
+  it('reads the reason for a cell, for one dialect of it, and for one variant', () => {
     const row = plainRow({
       skips: { image: 'blind', 'edit/gemini': 'no edits there', 'subagent@plain': 'alone', compaction: 'never' },
     });
@@ -66,16 +65,16 @@ describe('the plan', () => {
     });
   });
 
-  it('says so when a row leaves something out without a reason', () => {
+  it('reports a cell that a row leaves out without a reason', () => {
     const { calls } = plainRow();
-    const row = plainRow({ calls: { ...calls, subagent: null }, compaction: null });
+    const { compaction: _, ...row } = plainRow({ calls: { ...calls, subagent: null } });
     expect(skipsOf(row)).toMatchObject({
       'subagent/gemini': 'the row says nothing of subagent',
       'compaction/gemini': 'the row says nothing of compaction',
     });
   });
 
-  it('narrows to what was asked for', () => {
+  it('plans only the cells that the filter names', () => {
     expect(skipsOf(plainRow(), { filter: { dialect: ['gemini'], cell: ['edit', 'image'] } })).toEqual({
       'edit/gemini': null,
       'image/gemini': null,
@@ -84,35 +83,29 @@ describe('the plan', () => {
 });
 
 describe('a row', () => {
-  it.each(rows)('%s is well-formed, and has a reason for every cell that it leaves out', (file, row) => {
-    checkRow(row, file);
-    const own: Adapters = new Map([[row.harness, { dialects: ['gemini'], version: null, installed: true }]]);
+  it.each(ROWS)('$harness gives a reason for every cell that it leaves out', (row) => {
+    checkRow(row);
     const plan = planCells([row], {
-      adapters: own,
+      adapters: installed(row.harness),
       served: ['gemini', 'anthropic', 'openai_chat', 'openai_responses'],
     });
     for (const { skip } of plan) expect(skip ?? '').not.toMatch(/^the row says nothing/);
   });
 
   it.each([
-    [{ harness: 1 }, /harness must be a name/],
-    [{ variants: [] }, /variants must list/],
-    [{ calls: {} }, /calls.shell/],
     [{ skips: { no_such_cell: 'x' } }, /no such cell/],
     [{ skips: { 'edit@other': 'x' } }, /no such variant/],
   ])('is refused with %j', (change, message) => {
-    expect(() => checkRow({ ...plainRow(), ...change }, 'x.mjs')).toThrow(message);
+    expect(() => checkRow(plainRow(change))).toThrow(message);
   });
 
-  it.each(rows)('%s gives scenarios that the simulator takes in every cell that it runs', async (_file, row) => {
-    const own: Adapters = new Map([[row.harness, { dialects: ['gemini'], version: null, installed: true }]]);
-    for (const planned of planCells([row], { adapters: own, served: ['gemini'] })) {
+  it.each(ROWS)('$harness gives scenarios that the simulator accepts in every cell that it runs', (row) => {
+    for (const planned of planCells([row], { adapters: installed(row.harness), served: ['gemini'] })) {
       if (planned.skip !== null) continue;
-      const { cell } = await load<{ cell: { build(from: typeof planned): Made } }>(`cells/${planned.cell}.mjs`);
-      const made = cell.build(planned);
-      expect(() => policyOfScenarios(made.scenarios)).not.toThrow();
-      expect(made.grader).toContain('PASSED task');
-      expect(made.instruction).not.toContain(SUBAGENT_MARK);
+      const plan = CELLS[planned.cell].build(planned);
+      expect(() => policyOfScenarios(plan.scenarios)).not.toThrow();
+      expect(plan.grader).toContain('PASSED task');
+      expect(plan.instruction).not.toContain(SUBAGENT_MARK);
     }
   });
 });
@@ -124,26 +117,28 @@ describe('the script', () => {
     mainScenario(row, [[{ text: 'main 0' }], [{ text: 'main 1' }]]),
     sideScenario(row),
   ];
-  const { ask } = policyOfScenarios(scenarios);
+  const { ruleFor } = policyOfScenarios(scenarios);
   const tools = ['sh', 'r', 'other'];
 
-  it('answers by how many turns there were, not counting those of the harness itself', () => {
-    expect(ask({ tools, user: 'go', turns: 1 })).toBe('main/0');
-    expect(ask({ tools, user: 'go', turns: 2 })).toBe('main/1');
-    expect(ask({ tools, user: 'go', turns: 9 })).toBe('main/1');
+  it('answers by the number of earlier turns, without those of the harness itself', () => {
+    expect(ruleFor({ tools, user: 'go', turns: 1 })).toBe('main/0');
+    expect(ruleFor({ tools, user: 'go', turns: 2 })).toBe('main/1');
+    expect(ruleFor({ tools, user: 'go', turns: 9 })).toBe('main/1');
   });
 
-  it('takes a request without the main tools for a side call, whatever its text lists', () => {
-    expect(ask({ tools: ['sh'], user: 'go', turns: 1 })).toBe('side/0');
-    expect(ask({ tools: [], system: '<tools>\n- sh: runs "name": r\n</tools>', user: 'go', turns: 1 })).toBe('side/0');
+  it('treats a request without the main tools as a side call, whatever its text lists', () => {
+    expect(ruleFor({ tools: ['sh'], user: 'go', turns: 1 })).toBe('side/0');
+    expect(ruleFor({ tools: [], system: '<tools>\n- sh: runs "name": r\n</tools>', user: 'go', turns: 1 })).toBe(
+      'side/0',
+    );
   });
 
-  it('finds the tools behind a list of tools in the system prompt', () => {
-    expect(ask({ tools, system: '<tools>\n- sh: runs\n</tools>', user: 'go', turns: 1 })).toBe('main/0');
+  it('finds the tools after a list of tools in the system prompt', () => {
+    expect(ruleFor({ tools, system: '<tools>\n- sh: runs\n</tools>', user: 'go', turns: 1 })).toBe('main/0');
   });
 
-  it('knows a sub-agent by the mark in its first message', () => {
-    expect(ask({ tools, user: `# Task\n${SUBAGENT_MARK}: work`, turns: 0 })).toBe('subagent/0');
-    expect(ask({ tools, user: `# Task\n${SUBAGENT_MARK}: work`, turns: 3 })).toBe('subagent/1');
+  it('recognises a sub-agent by the mark in its first message', () => {
+    expect(ruleFor({ tools, user: `# Task\n${SUBAGENT_MARK}: work`, turns: 0 })).toBe('subagent/0');
+    expect(ruleFor({ tools, user: `# Task\n${SUBAGENT_MARK}: work`, turns: 3 })).toBe('subagent/1');
   });
 });

@@ -10,7 +10,8 @@ import {
 
 const vocabulary = bundledVocabulary();
 
-export type Asked = {
+/** A request of a harness. */
+export type PromptShape = {
   readonly tools: readonly string[];
   readonly user: string;
   /** Earlier assistant turns. */
@@ -18,11 +19,11 @@ export type Asked = {
   readonly system?: string;
 };
 
-/** The simulator's own judgement of which rule answers a prompt, as `<scenario>/<rule>`. Throws `schema_violation`. */
-export function policyOfScenarios(scenarios: readonly ScenarioInput[]): { ask(asked: Asked): string } {
+/** `ruleFor` returns the rule by which the simulator answers a prompt, as `<scenario>/<rule>`. Throws `schema_violation`. */
+export function policyOfScenarios(scenarios: readonly ScenarioInput[]): { ruleFor(prompt: PromptShape): string } {
   const policy = new Policy(vocabulary, parseScenarios({ scenarios }, 'the cell'), 'append_only');
   return {
-    ask({ tools, user, turns, system = 'You are an agent.' }) {
+    ruleFor({ tools, user, turns, system = 'You are an agent.' }) {
       const message = (role: TemplateMessage['role'], text: string): TemplateMessage => {
         return { role, text, reasoning: null, toolCalls: [] };
       };

@@ -1,48 +1,42 @@
 import { describe, expect, it } from 'vitest';
-import { load, plainRow } from './matrix.ts';
-
-type Report = Readonly<Record<string, unknown>>;
-type Outcome = {
-  readonly reports: readonly Report[];
-  readonly overhead: readonly object[];
-  readonly adapters: ReadonlyMap<string, object>;
-  readonly cells: ReadonlyMap<string, { title: string }>;
-  readonly date: string;
-  readonly machine: string;
-};
-type ReportModule = {
-  tableOf(outcome: Outcome): string;
-  lastLineOf(reports: readonly Report[]): string;
-  jsonOf(outcome: Outcome): Readonly<Record<string, unknown>>;
-  documentOf(outcome: Outcome): string;
-  progressOf(number: number, total: number, report: Report): string;
-};
-const report = await load<ReportModule>('report.mjs');
-const { parseStat, descendants } = await load<{
-  parseStat(pid: number, text: string): object;
-  descendants(table: readonly object[], root: number): { pid: number }[];
-}>('process-watch.mjs');
+import { CELLS } from '../../../verify/matrix/cells.ts';
+import type { PlannedCell } from '../../../verify/matrix/plan.ts';
+import { descendants, parseStat } from '../../../verify/matrix/process-watch.ts';
+import {
+  documentOf,
+  jsonOf,
+  lastLineOf,
+  progressOf,
+  type Report,
+  type RunOutcome,
+  tableOf,
+} from '../../../verify/matrix/report.ts';
+import { plainRow } from './row.ts';
 
 const row = plainRow();
-const [variant] = row.variants;
-const cell = (name: string, changes: object = {}): Report => ({
-  row,
-  variant,
-  dialect: 'gemini',
-  cell: name,
-  skip: null,
+const variant = { label: 'plain', settings: {} };
+const RESULT: Pick<Report, 'problems' | 'mismatches' | 'seconds' | 'kept'> = {
   problems: [],
   mismatches: 0,
   seconds: 1.234,
   kept: null,
+};
+
+const ran = (cell: PlannedCell['cell'], changes: Partial<typeof RESULT> = {}): Report => ({
+  ...{ row, variant, dialect: 'gemini', cell, skip: null },
+  ...RESULT,
   ...changes,
 });
-const outcome: Outcome = {
-  reports: [
-    cell('edit'),
-    cell('image', { problems: ['reward 0 instead of 1', 'more'], mismatches: 2 }),
-    cell('subagent', { skip: 'it has none | never had' }),
-  ],
+
+const left = (cell: PlannedCell['cell'], skip: string, dialect: 'gemini' | 'anthropic' = 'gemini'): Report => ({
+  ...{ row, variant, dialect, cell, skip },
+  ...RESULT,
+});
+
+const failed = ran('image', { problems: ['reward 0 instead of 1', 'more'], mismatches: 2 });
+const skipped = left('subagent', 'it has none | never had');
+const outcome: RunOutcome = {
+  reports: [ran('edit'), failed, skipped],
   overhead: [
     {
       label: 'plain',
@@ -56,31 +50,30 @@ const outcome: Outcome = {
     },
   ],
   adapters: new Map([['plain', { version: '1.0', dialects: ['gemini'], installed: true }]]),
-  cells: new Map(['edit', 'image', 'subagent'].map((name) => [name, { title: `about ${name}` }])),
+  cells: { ...CELLS, image: { title: 'about image' } },
   date: '2026-01-02',
   machine: 'a machine',
 };
 
 describe('the report', () => {
-  it('ends in the line that scripts read', () => {
-    expect(report.lastLineOf(outcome.reports)).toBe('matrix: 1 passed, 1 failed, 1 skipped');
+  it('ends with the line that scripts read', () => {
+    expect(lastLineOf(outcome.reports)).toBe('matrix: 1 passed, 1 failed, 1 skipped');
   });
 
   it('marks each cell in the order of the plan', () => {
-    expect(report.tableOf(outcome).split('\n')).toEqual([
+    expect(tableOf(outcome).split('\n')).toEqual([
       'harness  version  dialect  edit  subagent  image',
       'plain    1.0      gemini   yes   –         FAIL',
     ]);
   });
 
-  it('tells why a cell failed or was left out as it ends', () => {
-    const [, failed, skipped] = outcome.reports as [Report, Report, Report];
-    expect(report.progressOf(2, 10, failed)).toBe(' 2/10 failed  plain gemini image (1.2 s): reward 0 instead of 1');
-    expect(report.progressOf(3, 10, skipped)).toContain('skipped plain gemini subagent: it has none');
+  it('prints why a cell failed or was left out when it ends', () => {
+    expect(progressOf(2, 10, failed)).toBe(' 2/10 failed  plain gemini image (1.2 s): reward 0 instead of 1');
+    expect(progressOf(3, 10, skipped)).toContain('skipped plain gemini subagent: it has none');
   });
 
   it('has the counts, the mismatches and every cell as JSON', () => {
-    expect(report.jsonOf(outcome)).toMatchObject({
+    expect(jsonOf(outcome)).toMatchObject({
       passed: 1,
       failed: 1,
       skipped: 1,
@@ -94,16 +87,16 @@ describe('the report', () => {
     });
   });
 
-  it('names the cells together that are left out for one reason', () => {
+  it('has one line for the cells that are left out for one reason', () => {
     const skip = 'floe has no harness plain';
-    const reports = ['edit', 'image'].flatMap((name) => [cell(name, { skip }), cell(name, { skip, dialect: 'x' })]);
-    const text = report.documentOf({ ...outcome, reports: [...reports, cell('subagent', { skip })] });
-    expect(text).toContain(`| plain | \`edit\`, \`image\` | gemini, x | ${skip} |`);
+    const reports = (['edit', 'image'] as const).flatMap((cell) => [left(cell, skip), left(cell, skip, 'anthropic')]);
+    const text = documentOf({ ...outcome, reports: [...reports, left('subagent', skip)] });
+    expect(text).toContain(`| plain | \`edit\`, \`image\` | gemini, anthropic | ${skip} |`);
     expect(text).toContain(`| plain | \`subagent\` | gemini | ${skip} |`);
   });
 
   it('writes a document with the table, the reasons and the figures', () => {
-    const text = report.documentOf(outcome);
+    const text = documentOf(outcome);
     expect(text).toContain('on 2026-01-02, on a machine');
     expect(text).toContain('| plain | 1.0 | gemini | yes | – | FAIL |');
     expect(text).toContain('| plain | `subagent` | gemini | it has none \\| never had |');

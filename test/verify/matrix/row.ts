@@ -1,0 +1,23 @@
+import type { Row, ToolCall } from '../../../verify/matrix/row.ts';
+
+/** A row without special settings. */
+export function plainRow(changes: Partial<Row> = {}): Row {
+  const call =
+    (tool: string) =>
+    (value: string): ToolCall => ({ tool, arguments: { value } });
+  return {
+    harness: 'plain',
+    variants: [{ label: 'plain', settings: {} }],
+    calls: {
+      shell: call('sh'),
+      read: call('r'),
+      edit: call('e'),
+      write: call('w'),
+      image: call('i'),
+      subagent: call('a'),
+    },
+    compaction: { when: {}, window: 1, parts: 1, partBytes: 1 },
+    lengthStop: { reaction: 'ends' },
+    ...changes,
+  };
+}

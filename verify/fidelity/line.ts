@@ -1,0 +1,55 @@
+import { z } from 'zod';
+
+/** What was counted over sessions; as test/fidelity writes it. */
+export const measureSchema = z.looseObject({
+  sessions: z.number(),
+  completions: z.number(),
+  traces: z.number(),
+  sampled: z.number(),
+  trained: z.number(),
+  exact: z.number(),
+  mismatches: z.number(),
+  trained_twice: z.number(),
+  unaccounted: z.number(),
+});
+
+/** A line of the table: one harness, captured and built in one way. */
+export type Line = z.infer<typeof measureSchema> & {
+  readonly harness: string;
+  readonly mode: string;
+  /** Whether its tokens count in the totals: the same sessions, built in another way, would count twice. */
+  readonly counted: boolean;
+};
+
+export function emptyLine(harness: string, mode: string): Line {
+  const zero = { sessions: 0, completions: 0, traces: 0, sampled: 0, trained: 0, exact: 0 };
+  return { harness, mode, counted: true, ...zero, mismatches: 0, trained_twice: 0, unaccounted: 0 };
+}
+
+/** The table, in Markdown. */
+export function tableOf(lines: readonly Line[]): string {
+  const head = ['harness', 'captured and built', 'sessions', 'sampled', 'trained', 'exact context', 'traces a session'];
+  const rows = lines.map((line) => [
+    line.harness,
+    line.mode,
+    String(line.sessions),
+    String(line.sampled),
+    percent(line.trained, line.sampled),
+    percent(line.exact, line.trained),
+    (line.traces / Math.max(1, line.sessions)).toFixed(1),
+  ]);
+  return [head, head.map(() => '---'), ...rows].map((row) => `| ${row.join(' | ')} |`).join('\n');
+}
+
+function percent(part: number, whole: number): string {
+  return whole === 0 ? '–' : `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)} %`;
+}
+
+/** By harness and mode, the share of trained tokens whose context in the trace is the one that they were sampled in. */
+export function exactShares(lines: readonly Line[]): Record<string, Record<string, number | null>> {
+  const shares: Record<string, Record<string, number | null>> = {};
+  for (const { harness, mode, exact, trained } of lines) {
+    shares[harness] = { ...shares[harness], [mode]: trained === 0 ? null : exact / trained };
+  }
+  return shares;
+}

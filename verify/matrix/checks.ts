@@ -1,0 +1,145 @@
+// What holds for every cell: the task is done, the traces equal the ledger, and no sampled token is lost. Pure.
+import type { Audit, ChatMessage, CompletionRecord, SessionResult, Trace } from '../../src/schema/index.ts';
+import type { LedgerEntry } from '../../src/sim/ledger.ts';
+import type { LedgerMismatch } from '../../src/sim/ledger-check.ts';
+
+/** What the checks read of a session's result. */
+export type CheckedResult = Pick<SessionResult, 'outcome' | 'reward'> & {
+  readonly error: { readonly code: string; readonly message: string } | null;
+  readonly audit: { readonly tokens: Pick<Audit['tokens'], 'sampled' | 'trained' | 'excluded'> } | null;
+  readonly trajectory: { readonly traces: readonly Pick<Trace, 'trace_id' | 'completion_ids'>[] } | null;
+};
+
+/** What the checks read of a completion, as floe recorded it. */
+export type CheckedCompletion = Pick<
+  CompletionRecord,
+  'completion_id' | 'index' | 'call_kind' | 'thread' | 'message' | 'finish_reason' | 'abandoned' | 'undelivered'
+> & { readonly request: Pick<CompletionRecord['request'], 'base' | 'keep' | 'messages'> };
+
+/** What the checks read of an entry of the engine's ledger. */
+export type CheckedEntry = Pick<
+  LedgerEntry,
+  'request_id' | 'scenario' | 'prompt_ids' | 'response_ids' | 'aborted_at' | 'faults'
+>;
+
+export type SessionRecord = {
+  readonly result: CheckedResult;
+  readonly completions: readonly CheckedCompletion[];
+  /** The ledger's entries of this session. */
+  readonly entries: readonly CheckedEntry[];
+  /** How many calls of the engine a fault hit. */
+  readonly firedFaults: number;
+};
+
+/** How a session is expected to end. */
+export type Expectation = { readonly outcome?: string; readonly reward?: number };
+
+/** A session as the checks of cells read it. */
+export class Facts {
+  readonly result: CheckedResult;
+  readonly entries: readonly CheckedEntry[];
+  /** By arrival. */
+  readonly completions: readonly CheckedCompletion[];
+  readonly traces: readonly Pick<Trace, 'trace_id' | 'completion_ids'>[];
+  readonly firedFaults: number;
+  private readonly byId: ReadonlyMap<string, CheckedCompletion>;
+  private readonly entryOf: ReadonlyMap<string, CheckedEntry>;
+
+  constructor({ result, completions, entries, firedFaults }: SessionRecord) {
+    this.result = result;
+    this.entries = entries;
+    this.completions = [...completions].sort((a, b) => a.index - b.index);
+    this.traces = result.trajectory?.traces ?? [];
+    this.firedFaults = firedFaults;
+    this.byId = new Map(completions.map((completion) => [completion.completion_id, completion]));
+    this.entryOf = new Map(entries.map((entry) => [entry.request_id, entry]));
+  }
+
+  /** The main agent's completions, by arrival. */
+  get main(): readonly CheckedCompletion[] {
+    return this.byScenario('main');
+  }
+
+  /** Completions that a scenario of the policy gave, by arrival. */
+  byScenario(name: string): CheckedCompletion[] {
+    return this.completions.filter(({ completion_id }) => this.entryOf.get(completion_id)?.scenario === name);
+  }
+
+  /** The length of a completion's prompt, as the engine counted it; 0 when the engine never sampled the completion. */
+  promptTokens({ completion_id }: CheckedCompletion): number {
+    return this.entryOf.get(completion_id)?.prompt_ids.length ?? 0;
+  }
+
+  /** All messages of a completion's request; a record holds only those after its base. */
+  messages({ request }: CheckedCompletion): ChatMessage[] {
+    const base = request.base === null ? undefined : this.byId.get(request.base);
+    const kept = base === undefined ? [] : this.messages(base).slice(0, request.keep);
+    return [...kept, ...request.messages];
+  }
+}
+
+/** The tool results of a conversation, one text each. Calls are left out, because they quote their commands. */
+export function toolResults(messages: readonly ChatMessage[]): string[] {
+  return messages.filter(({ role }) => role === 'tool').map(({ content }) => JSON.stringify(content));
+}
+
+/** The harness did its task. */
+export function taskProblems({ result }: Facts, { outcome = 'completed', reward = 1 }: Expectation = {}): string[] {
+  const problems: string[] = [];
+  if (result.outcome !== outcome) {
+    const why = result.error === null ? '' : `: ${result.error.code}: ${result.error.message}`;
+    problems.push(`outcome ${result.outcome} instead of ${outcome}${why}`);
+  }
+  if (result.reward !== reward) problems.push(`reward ${result.reward} instead of ${reward}`);
+  return problems;
+}
+
+/** Every token in the ledger is trained or excluded with a reason, except for calls that were aborted before their reply was delivered. */
+export function accountProblems({ result, completions, entries }: Facts): string[] {
+  const { audit } = result;
+  if (audit === null) return entries.length === 0 ? [] : ['there is no audit'];
+  const recorded = new Set(completions.map(({ completion_id }) => completion_id));
+  const sampledBy = new Map(entries.map((entry) => [entry.request_id, entry.response_ids.length]));
+  const unrecorded = entries
+    .filter((entry) => !recorded.has(entry.request_id) && entry.aborted_at === null)
+    .map(
+      ({ request_id, response_ids }) =>
+        `the engine sampled ${response_ids.length} tokens for ${request_id}, which floe did not record`,
+    );
+  const unsampled = [...recorded]
+    .filter((id) => !sampledBy.has(id))
+    .map((id) => `${id} is recorded, and the engine never sampled it`);
+  const problems = [...unrecorded, ...unsampled];
+  const sampled = [...recorded].reduce((sum, id) => sum + (sampledBy.get(id) ?? 0), 0);
+  const excluded = Object.values(audit.tokens.excluded).reduce((sum, count) => sum + count, 0);
+  if (audit.tokens.sampled !== sampled) {
+    problems.push(`the audit has ${audit.tokens.sampled} sampled tokens, the ledger ${sampled}`);
+  }
+  if (audit.tokens.trained + excluded !== sampled) {
+    problems.push(`${audit.tokens.trained} trained and ${excluded} excluded tokens are not the ${sampled} sampled`);
+  }
+  return problems;
+}
+
+/** Titles, routing and the like are not the agent's work: with a label that says so they would be trained. */
+export function labelProblems(facts: Facts): string[] {
+  return facts
+    .byScenario('side')
+    .filter(({ call_kind }) => call_kind === 'main' || call_kind === 'subagent')
+    .map(({ completion_id, call_kind }) => `${completion_id} is a side call of the harness and labelled ${call_kind}`);
+}
+
+/** Scenarios that are the agent's own work. */
+const WORK = ['main', 'subagent', 'compaction'];
+
+/** Every reply of the agent's own scenarios that the harness used is in a trace: excluding all of them would keep every sum. */
+export function workProblems(facts: Facts): string[] {
+  const traced = new Set(facts.traces.flatMap(({ completion_ids }) => completion_ids));
+  return WORK.flatMap((name) => facts.byScenario(name))
+    .filter(({ completion_id, abandoned, undelivered }) => !abandoned && !undelivered && !traced.has(completion_id))
+    .map(({ completion_id, call_kind }) => `${completion_id} (${call_kind}) is the agent's work and in no trace`);
+}
+
+export function mismatchProblems(mismatches: readonly LedgerMismatch[]): string[] {
+  return mismatches.map(({ completion_id, what, detail }) => `ledger: ${completion_id ?? 'trace'}: ${what}: ${detail}`);
+}

@@ -1,0 +1,153 @@
+// `npm run verify -- matrix`: every harness, in every dialect that it speaks, through every kind of trouble. Real unchanged programs run
+// in sandboxes against the simulated engine, whose ledger records what was sampled.
+//
+//   npm run verify -- matrix [--harness NAME]… [--dialect D]… [--cell C]… [--jobs N] [--keep] [--json [FILE]] [--capture DIR]
+//                            [--install] [--write] [--samples N]
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { cpus, tmpdir, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { chooseBackend } from '../../src/cli/backend.ts';
+import { harnessDir } from '../../src/cli/home.ts';
+import { GIB } from '../../src/core/bytes.ts';
+import { isoNow, systemClock } from '../../src/core/clock.ts';
+import { packageRoot } from '../../src/core/package-root.ts';
+import { DIALECTS } from '../../src/dialects/registry.ts';
+import { harnessStatus, installHarness } from '../../src/harnesses/install/install.ts';
+import { harnessRegistry } from '../../src/harnesses/registry.ts';
+import { dialectNameSchema } from '../../src/schema/index.ts';
+import { takeJsonOption } from '../../tools/json-option.ts';
+import { RequestCapture } from './capture.ts';
+import { type CellOptions, runCell } from './cell.ts';
+import { CELLS } from './cells.ts';
+import { measureOverhead } from './overhead.ts';
+import { type Adapter, CELL_NAMES, checkRow, type PlannedCell, planCells, type RunnableCell } from './plan.ts';
+import { documentOf, jsonOf, lastLineOf, progressOf, type Report, type RunOutcome, tableOf } from './report.ts';
+import type { Row } from './row.ts';
+import { ROWS } from './rows.ts';
+
+const { args, json } = takeJsonOption(process.argv.slice(2));
+const { values: options } = parseArgs({
+  args: [...args],
+  options: {
+    harness: { type: 'string', multiple: true, default: [] },
+    dialect: { type: 'string', multiple: true, default: [] },
+    cell: { type: 'string', multiple: true, default: [] },
+    jobs: { type: 'string', default: '2' },
+    /** Sessions for each line of the overhead table; without the option a partial run measures none. */
+    samples: { type: 'string' },
+    keep: { type: 'boolean', default: false },
+    capture: { type: 'string' },
+    install: { type: 'boolean', default: false },
+    write: { type: 'boolean', default: false },
+  },
+});
+
+const DEFAULT_SAMPLES = 5;
+/** Problems of one cell that are printed at the end. */
+const MAX_PRINTED_PROBLEMS = 5;
+
+async function adaptersOf(rows: readonly Row[]): Promise<Map<string, Adapter>> {
+  const registry = harnessRegistry();
+  const adapters = new Map<string, Adapter>();
+  for (const { harness } of rows) {
+    const adapter = registry.get(harness);
+    if (adapter === undefined) continue;
+    if (options.install) await installHarness(harness, { cacheDir: harnessDir(), log: (line) => console.error(line) });
+    const { installed } = await harnessStatus(harness, harnessDir());
+    adapters.set(harness, { dialects: adapter.dialects, version: adapter.install?.version ?? null, installed });
+  }
+  return adapters;
+}
+
+function refuseUnknown(option: string, names: readonly string[], known: readonly string[]): void {
+  const unknown = names.find((name) => !known.includes(name));
+  if (unknown !== undefined) throw new Error(`--${option} ${unknown}: there is ${known.join(', ')}`);
+}
+
+type RunOptions = Omit<CellOptions, 'keepAlways'> & { readonly capture: RequestCapture | null };
+
+/** Runs the cells of the plan, prints each as it ends, and returns their reports in the order of the plan. */
+async function runAll(plan: readonly PlannedCell[], { capture, ...cellOptions }: RunOptions): Promise<Report[]> {
+  const reports = new Map<PlannedCell, Report>();
+  const finish = (planned: PlannedCell, report: Report): void => {
+    reports.set(planned, report);
+    console.log(progressOf(reports.size, plan.length, report));
+  };
+  const runnable: (RunnableCell & { readonly skip: null })[] = [];
+  for (const planned of plan) {
+    if (planned.skip === null) runnable.push(planned);
+    else finish(planned, { ...planned, problems: [], mismatches: 0, seconds: 0, kept: null });
+  }
+  const waiting = runnable.values();
+  const work = async (): Promise<void> => {
+    for (const planned of waiting) {
+      if (cellOptions.signal.aborted) return;
+      const report = await runCell(planned, CELLS[planned.cell], { ...cellOptions, keepAlways: options.keep });
+      if (report.sessionId !== null) await capture?.write(planned, report.sessionId);
+      // Stopping the run is not a failure of the cell.
+      if (!cellOptions.signal.aborted) finish(planned, { ...planned, ...report });
+    }
+  };
+  await Promise.all(Array.from({ length: Math.max(1, Number(options.jobs)) }, work));
+  return plan.flatMap((planned) => reports.get(planned) ?? []);
+}
+
+function machineWords(): string {
+  const gib = Math.round(totalmem() / GIB);
+  return `a ${process.platform}-${process.arch} machine with ${cpus().length} cores and ${gib} GiB of memory, Node ${process.versions.node}`;
+}
+
+function printProblems(reports: readonly Report[]): void {
+  for (const { kept, variant, dialect, cell, problems } of reports) {
+    const name = `${variant.label} ${dialect} ${cell}`;
+    for (const problem of problems.slice(0, MAX_PRINTED_PROBLEMS)) console.log(`${name}: ${problem}`);
+    if (kept !== null) console.log(`${name}: material in ${kept}`);
+  }
+}
+
+async function main(signal: AbortSignal): Promise<void> {
+  const { harness, dialect, cell } = options;
+  refuseUnknown(
+    'harness',
+    harness,
+    ROWS.map((row) => row.harness),
+  );
+  refuseUnknown('cell', cell, CELL_NAMES);
+  refuseUnknown('dialect', dialect, dialectNameSchema.options);
+  ROWS.forEach(checkRow);
+  const adapters = await adaptersOf(ROWS.filter((row) => harness.length === 0 || harness.includes(row.harness)));
+  const served = DIALECTS.map(({ name }) => name);
+  const plan = planCells(ROWS, { adapters, served, filter: { harness, dialect, cell } });
+  const { backend, problem } = await chooseBackend();
+  if (problem !== null) console.error(`agents run without isolation: ${problem.problem}`);
+  const keepDir = await mkdtemp(join(tmpdir(), 'floe-matrix-kept-'));
+  const capture = options.capture === undefined ? null : new RequestCapture(options.capture);
+
+  const reports = await runAll(plan, { backend, keepDir, capture, signal });
+  capture?.close();
+  const isWhole = harness.length + dialect.length + cell.length === 0;
+  const samples = Number(options.samples ?? (isWhole || options.write ? DEFAULT_SAMPLES : 0));
+  const overhead = await measureOverhead(reports, { backend, samples, signal, onLine: (line) => console.log(line) });
+  const date = isoNow(systemClock).slice(0, 10);
+  const outcome: RunOutcome = { reports, overhead, adapters, cells: CELLS, date, machine: machineWords() };
+  console.log(`\n${tableOf(outcome)}\n`);
+  printProblems(reports);
+  if ((isWhole || options.write) && !signal.aborted) {
+    await writeFile(join(packageRoot(), 'docs', 'compatibility.md'), documentOf(outcome));
+  }
+  if (json.file !== null) await writeFile(json.file, `${JSON.stringify(jsonOf(outcome), null, 1)}\n`);
+  if (reports.every(({ kept }) => kept === null)) await rm(keepDir, { recursive: true });
+  console.log(lastLineOf(reports));
+  if (json.line) console.log(JSON.stringify(jsonOf(outcome)));
+  if (signal.aborted || reports.some(({ problems }) => problems.length > 0)) process.exitCode = 1;
+}
+
+const stopping = new AbortController();
+for (const name of ['SIGINT', 'SIGTERM']) {
+  process.once(name, () => {
+    console.error('stopping; the cells that are running are taken down');
+    stopping.abort(new Error(`stopped by ${name}`));
+  });
+}
+await main(stopping.signal);

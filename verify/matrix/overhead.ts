@@ -1,0 +1,127 @@
+// What a harness costs besides the model: sessions of the edit cell, one at a time, with an engine that answers immediately.
+import { abortAfter } from '../../src/core/abort.ts';
+import { systemClock } from '../../src/core/clock.ts';
+import type { CompletionRecord, RuntimeBackend, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
+import { taskOf } from './cell.ts';
+import { editCell } from './cells/edit.ts';
+import type { RunnableCell } from './plan.ts';
+import { type ProcessUsage, ProcessWatch } from './process-watch.ts';
+import { type Overhead, type Report, stateOf } from './report.ts';
+import { completionsOf, runTask, startStack } from './stack.ts';
+
+const MB = 1e6;
+const SESSION_MS = 120_000;
+
+/** Measures what the sandbox itself costs: a session whose agent does nothing. */
+const IDLE_AGENT: TaskRequestInput['agent'] = { harness: 'shell', custom_shell: 'true' };
+
+export type OverheadOptions = {
+  readonly backend: RuntimeBackend;
+  /** Sessions for each line. */
+  readonly samples: number;
+  readonly signal: AbortSignal;
+  readonly onLine: (text: string) => void;
+};
+
+type MeasuredSession = {
+  readonly result: SessionResult;
+  readonly usage: ProcessUsage;
+  readonly calls: readonly CompletionRecord[];
+};
+
+/**
+ * One line for each harness variant and dialect whose edit cell passed; none on systems other than Linux. Processes are attributed by
+ * their parents, so no other session may run in the meantime.
+ */
+export async function measureOverhead(reports: readonly Report[], options: OverheadOptions): Promise<Overhead[]> {
+  const measured: Overhead[] = [];
+  if (options.samples < 1 || process.platform !== 'linux') return measured;
+  for (const report of reports) {
+    if (report.skip !== null || report.cell !== 'edit' || stateOf(report) !== 'passed') continue;
+    if (options.signal.aborted) break;
+    try {
+      const line = await measureLine(report, options);
+      measured.push(line);
+      options.onLine(
+        `overhead ${line.label} ${line.dialect}: ${line.wall_seconds} s, CPU ${line.cpu_seconds} s, ${line.peak_rss_mb} MB`,
+      );
+    } catch (error) {
+      // The other lines and the cells are still worth reporting.
+      const reason = error instanceof Error ? error.message : String(error);
+      options.onLine(`overhead ${report.variant.label} ${report.dialect}: not measured: ${reason}`);
+    }
+  }
+  return measured;
+}
+
+async function measureLine(planned: RunnableCell, { backend, samples, signal }: OverheadOptions): Promise<Overhead> {
+  const plan = editCell.build(planned);
+  const stack = await startStack({ backend, sim: { ...planned.row.sim, scenarios: plan.scenarios } });
+  const watch = new ProcessWatch();
+  const measure = async (task: TaskRequestInput): Promise<MeasuredSession> => {
+    const limit = abortAfter(
+      systemClock,
+      SESSION_MS,
+      () => new Error(`no result within ${SESSION_MS / 1000} s`),
+      signal,
+    );
+    try {
+      watch.start();
+      const result = await runTask(stack, task, limit.signal);
+      const usage = await watch.end();
+      return { result, usage, calls: await completionsOf(stack, result, signal) };
+    } finally {
+      limit.release();
+    }
+  };
+  try {
+    const task = { ...taskOf(planned, plan), evaluator: null };
+    const idle = await repeat(samples, () => measure({ ...task, agent: IDLE_AGENT }));
+    const sessions = await repeat(samples, () => measure(task));
+    return overheadOf(planned, idle, sessions);
+  } finally {
+    watch.close();
+    await stack.close();
+  }
+}
+
+function overheadOf(
+  { variant, dialect }: RunnableCell,
+  idle: readonly MeasuredSession[],
+  sessions: readonly MeasuredSession[],
+): Overhead {
+  const failed = sessions.find(({ result }) => result.outcome !== 'completed');
+  if (failed !== undefined) throw new Error(`overhead of ${variant.label}: ${failed.result.outcome}`);
+  const sandboxCpu = median(idle.map(({ usage }) => usage.cpuSeconds));
+  const seconds = (of: (session: MeasuredSession) => number): number => Number(median(sessions.map(of)).toFixed(2));
+  return {
+    label: variant.label,
+    dialect,
+    samples: sessions.length,
+    calls: median(sessions.map(({ calls }) => calls.length)),
+    wall_seconds: seconds(({ result }) => (result.timing.running_ms ?? 0) / 1000),
+    first_call_seconds: seconds(firstCallSeconds),
+    cpu_seconds: seconds(({ usage }) => usage.cpuSeconds - sandboxCpu),
+    peak_rss_mb: Math.round(median(sessions.map(({ usage }) => usage.peakRssBytes)) / MB),
+  };
+}
+
+/** Throws when no call was recorded or no process of the harness was seen. */
+function firstCallSeconds({ calls, usage }: MeasuredSession): number {
+  const [first] = calls;
+  if (first === undefined || usage.startedAtMs === null) throw new Error('no call or no process was seen');
+  return (Date.parse(first.timestamp) - usage.startedAtMs) / 1000;
+}
+
+async function repeat<T>(times: number, work: () => Promise<T>): Promise<T[]> {
+  const results: T[] = [];
+  for (let i = 0; i < times; i++) results.push(await work());
+  return results;
+}
+
+/** Of at least one value; of an even number of values, the mean of the two in the middle. */
+function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.slice((sorted.length - 1) >> 1, (sorted.length >> 1) + 1);
+  return middle.reduce((sum, value) => sum + value, 0) / middle.length;
+}

@@ -1,0 +1,119 @@
+// Which cells are run, and why the others are skipped. Pure.
+import type { DialectName } from '../../src/schema/index.ts';
+import type { Row, Variant } from './row.ts';
+
+/** In the order of the table. */
+export const CELL_NAMES = [
+  'edit',
+  'parallel_calls',
+  'subagent',
+  'compaction',
+  'malformed_call',
+  'length_stop',
+  'engine_429',
+  'engine_500',
+  'image',
+] as const;
+export type CellName = (typeof CELL_NAMES)[number];
+
+/** A cell that can be run: one variant of a harness in one dialect. */
+export type RunnableCell = {
+  readonly row: Row;
+  readonly variant: Variant;
+  readonly dialect: DialectName;
+  readonly cell: CellName;
+};
+
+/** A cell that is left out. Its dialect is `?` when floe does not know the harness. */
+export type SkippedCell = Omit<RunnableCell, 'dialect'> & {
+  readonly dialect: DialectName | '?';
+  readonly skip: string;
+};
+
+export type PlannedCell = (RunnableCell & { readonly skip: null }) | SkippedCell;
+
+/** What floe knows of a harness. */
+export type Adapter = {
+  readonly dialects: readonly DialectName[];
+  /** The version that floe installs; `null` when it installs none. */
+  readonly version: string | null;
+  readonly installed: boolean;
+};
+
+/** Names of harnesses, dialects and cells to run; empty lists choose all. */
+export type Filter = {
+  readonly harness?: readonly string[];
+  readonly dialect?: readonly string[];
+  readonly cell?: readonly string[];
+};
+
+export type PlanInput = {
+  /** By harness. */
+  readonly adapters: ReadonlyMap<string, Adapter>;
+  /** The dialects that floe serves. */
+  readonly served: readonly DialectName[];
+  readonly filter?: Filter;
+};
+
+/** Whether the row has what a cell needs, for the cells that need something. */
+const NEEDS: Readonly<Partial<Record<CellName, (row: Row) => boolean>>> = {
+  subagent: (row) => row.calls.subagent !== null,
+  compaction: (row) => row.compaction !== undefined,
+  image: (row) => row.calls.image !== null,
+  length_stop: (row) => row.lengthStop !== undefined,
+};
+
+/** One entry for each variant, dialect and cell that the filter chooses. */
+export function planCells(rows: readonly Row[], { adapters, served, filter = {} }: PlanInput): PlannedCell[] {
+  const { harness = [], dialect = [], cell = [] } = filter;
+  const isChosen = (names: readonly string[], name: string): boolean => names.length === 0 || names.includes(name);
+  const cells = CELL_NAMES.filter((name) => isChosen(cell, name));
+  return rows
+    .filter((row) => isChosen(harness, row.harness))
+    .flatMap((row) =>
+      row.variants.flatMap((variant) => {
+        const adapter = adapters.get(row.harness);
+        const dialects = (variant.dialects ?? adapter?.dialects ?? (['?'] as const)).filter((name) =>
+          isChosen(dialect, name),
+        );
+        return dialects.flatMap((name) => cells.map((cellName) => plan(row, variant, name, cellName, adapter, served)));
+      }),
+    );
+}
+
+function plan(
+  row: Row,
+  variant: Variant,
+  dialect: DialectName | '?',
+  cell: CellName,
+  adapter: Adapter | undefined,
+  served: readonly DialectName[],
+): PlannedCell {
+  const skipped = (skip: string): SkippedCell => ({ row, variant, dialect, cell, skip });
+  if (dialect === '?' || adapter === undefined) return skipped(`floe has no harness ${row.harness}`);
+  if (!served.includes(dialect)) return skipped(`floe does not serve ${dialect}`);
+  const stated = statedSkip(row, variant, dialect, cell);
+  if (stated !== null) return skipped(stated);
+  if (NEEDS[cell]?.(row) === false) return skipped(`the row says nothing of ${cell}`);
+  if (!adapter.installed) return skipped(`not installed: floe harness install ${row.harness}`);
+  return { row, variant, dialect, cell, skip: null };
+}
+
+/** The row's own reason to skip a cell: for one variant, for one dialect, or for all of them. `null` when it states none. */
+export function statedSkip({ skips = {} }: Row, variant: Variant, dialect: DialectName, cell: CellName): string | null {
+  return skips[`${cell}@${variant.label}`] ?? skips[`${cell}/${dialect}`] ?? skips[cell] ?? null;
+}
+
+/** Throws an Error that names the first mistake of a row's skips, so that a typing error does not become a cell that is run. */
+export function checkRow({ harness, variants, skips = {} }: Row): void {
+  const labels = variants.map(({ label }) => label);
+  for (const key of Object.keys(skips)) {
+    const [, cell = '', , label] = /^([a-z0-9_]+)(\/[a-z_]+|@(.+))?$/.exec(key) ?? [];
+    if (!CELL_NAMES.some((name) => name === cell)) {
+      throw new Error(`matrix row ${harness}: skips.${key}: there is no such cell`);
+    }
+    if (label !== undefined && !labels.includes(label)) {
+      throw new Error(`matrix row ${harness}: skips.${key}: there is no such variant`);
+    }
+  }
+}

@@ -1,0 +1,227 @@
+// What a run prints and writes: lines of progress, a table, docs/compatibility.md and JSON. Pure.
+import type { Cell, CellReport } from './cell.ts';
+import { type Adapter, CELL_NAMES, type CellName, type PlannedCell } from './plan.ts';
+
+/** A planned cell with what came of it. */
+export type Report = PlannedCell & Pick<CellReport, 'problems' | 'mismatches' | 'seconds' | 'kept'>;
+
+/** Medians over the sessions of one harness variant in one dialect; also keys of the JSON report. */
+export type Overhead = {
+  readonly label: string;
+  readonly dialect: string;
+  readonly samples: number;
+  readonly calls: number;
+  readonly wall_seconds: number;
+  readonly first_call_seconds: number;
+  readonly cpu_seconds: number;
+  readonly peak_rss_mb: number;
+};
+
+/** All of a run. */
+export type RunOutcome = {
+  readonly reports: readonly Report[];
+  readonly overhead: readonly Overhead[];
+  /** By harness. */
+  readonly adapters: ReadonlyMap<string, Adapter>;
+  readonly cells: Readonly<Record<CellName, Pick<Cell, 'title'>>>;
+  /** ISO 8601, the day alone. */
+  readonly date: string;
+  /** The machine, in neutral words. */
+  readonly machine: string;
+};
+
+export type CellState = 'passed' | 'failed' | 'skipped';
+
+const MARKS: Readonly<Record<CellState, string>> = { passed: 'yes', failed: 'FAIL', skipped: '–' };
+
+export function stateOf({ skip, problems }: Report): CellState {
+  if (skip !== null) return 'skipped';
+  return problems.length === 0 ? 'passed' : 'failed';
+}
+
+/** The line that is printed when a cell ends. */
+export function progressOf(number: number, total: number, report: Report): string {
+  const { variant, dialect, cell, skip, seconds, problems } = report;
+  const state = stateOf(report);
+  const what = `${String(number).padStart(String(total).length)}/${total} ${state.padEnd(7)} ${variant.label} ${dialect} ${cell}`;
+  if (state === 'skipped') return `${what}: ${skip}`;
+  const [problem = ''] = problems;
+  return `${what} (${seconds.toFixed(1)} s)${state === 'failed' ? `: ${problem.split('\n')[0]}` : ''}`;
+}
+
+/** A line of the table: one variant of a harness in one dialect. */
+type Line = {
+  readonly label: string;
+  readonly version: string | null;
+  readonly dialect: string;
+  readonly cells: Map<CellName, Report>;
+};
+
+/** In the order of the run. */
+function linesOf({ reports, adapters }: RunOutcome): Line[] {
+  const lines = new Map<string, Line>();
+  for (const report of reports) {
+    const { row, variant, dialect, cell } = report;
+    const key = `${variant.label}\n${dialect}`;
+    const line = lines.get(key) ?? {
+      label: variant.label,
+      version: adapters.get(row.harness)?.version ?? null,
+      dialect,
+      cells: new Map<CellName, Report>(),
+    };
+    line.cells.set(cell, report);
+    lines.set(key, line);
+  }
+  return [...lines.values()];
+}
+
+function cellColumns(reports: readonly Report[]): CellName[] {
+  return CELL_NAMES.filter((name) => reports.some(({ cell }) => cell === name));
+}
+
+/** The rows of the table, without its head. */
+function tableRows(outcome: RunOutcome): string[][] {
+  const columns = cellColumns(outcome.reports);
+  return linesOf(outcome).map(({ label, version, dialect, cells }) => [
+    label,
+    version ?? '–',
+    dialect,
+    ...columns.map((name) => {
+      const report = cells.get(name);
+      return report === undefined ? '' : MARKS[stateOf(report)];
+    }),
+  ]);
+}
+
+/** The table as text with aligned columns. */
+export function tableOf(outcome: RunOutcome): string {
+  const head = ['harness', 'version', 'dialect', ...cellColumns(outcome.reports)];
+  const all = [head, ...tableRows(outcome)];
+  const widths = head.map((_, column) => Math.max(...all.map((row) => row[column]?.length ?? 0)));
+  return all
+    .map((row) =>
+      row
+        .map((text, column) => text.padEnd(widths[column] ?? 0))
+        .join('  ')
+        .trimEnd(),
+    )
+    .join('\n');
+}
+
+function countsOf(reports: readonly Report[]): Record<CellState, number> {
+  const counts = { passed: 0, failed: 0, skipped: 0 };
+  for (const report of reports) counts[stateOf(report)]++;
+  return counts;
+}
+
+/** The closing line of a run. */
+export function lastLineOf(reports: readonly Report[]): string {
+  const { passed, failed, skipped } = countsOf(reports);
+  return `matrix: ${passed} passed, ${failed} failed, ${skipped} skipped`;
+}
+
+export function jsonOf(outcome: RunOutcome): Readonly<Record<string, unknown>> {
+  const { reports, overhead, adapters } = outcome;
+  return {
+    ...countsOf(reports),
+    ledger_mismatches: reports.reduce((sum, { mismatches }) => sum + mismatches, 0),
+    harnesses: Object.fromEntries(
+      [...adapters].map(([name, { version, dialects, installed }]) => [name, { version, dialects, installed }]),
+    ),
+    cells: reports.map((report) => ({
+      harness: report.row.harness,
+      variant: report.variant.label,
+      dialect: report.dialect,
+      cell: report.cell,
+      state: stateOf(report),
+      reason: report.skip,
+      problems: report.problems,
+      ledger_mismatches: report.mismatches,
+      seconds: Number(report.seconds.toFixed(2)),
+    })),
+    overhead,
+  };
+}
+
+/** The text of docs/compatibility.md. */
+export function documentOf(outcome: RunOutcome): string {
+  const { reports, overhead, cells, date, machine } = outcome;
+  const columns = cellColumns(reports);
+  const head = ['Harness', 'Version', 'Dialect', ...columns.map((name) => `\`${name}\``)];
+  return `${[
+    '# Compatibility',
+    `Generated by \`npm run verify -- matrix\` on ${date}, on ${machine}. Real, unchanged programs in sandboxes, in the versions that floe pins, against the simulated engine. A cell is \`yes\` when the harness finished its task (a grader in the sandbox said so), every token of every trace equals the engine's ledger (id, log-probability, version), and every token that the engine sampled is trained or excluded with a reason.`,
+    lastLineOf(reports)
+      .replace('matrix: ', '')
+      .replace(/^./, (first) => first.toUpperCase())
+      .concat('.'),
+    '## Cells',
+    markdown(head, tableRows(outcome)),
+    markdown(
+      ['Cell', 'What happens'],
+      columns.map((name) => [`\`${name}\``, cells[name].title]),
+    ),
+    ...skipSection(reports),
+    ...overheadSection(overhead),
+    'How a harness is added: [verify/matrix/README.md](../verify/matrix/README.md).',
+  ].join('\n\n')}\n`;
+}
+
+/** The skipped cells; a harness has one line for all cells that it leaves out in the same dialects for the same reason. */
+function skipSection(reports: readonly Report[]): string[] {
+  type Skipped = { variant: string; skip: string; cell: string; dialect: string };
+  const skipped = reports.flatMap(({ variant, skip, cell, dialect }): Skipped[] =>
+    skip === null ? [] : [{ variant: variant.label, skip, cell, dialect }],
+  );
+  if (skipped.length === 0) return [];
+  const byCell = groupBy(skipped, ({ variant, skip, cell }) => JSON.stringify([variant, skip, cell])).map((group) => ({
+    ...group[0],
+    dialects: group.map(({ dialect }) => dialect).join(', '),
+  }));
+  const byReason = groupBy(byCell, ({ variant, skip, dialects }) => JSON.stringify([variant, skip, dialects]));
+  const rows = byReason.map((group) => {
+    const [{ variant, skip, dialects }] = group;
+    const cells = group.map(({ cell }) => `\`${cell}\``);
+    return [variant, cells.length === CELL_NAMES.length ? 'all' : cells.join(', '), dialects, skip];
+  });
+  return ['## Left out, and why', markdown(['Harness', 'Cells', 'Dialects', 'Reason'], rows)];
+}
+
+/** Groups in the order in which their keys first occur; `Map.groupBy` came with Node 21. */
+function groupBy<T>(list: readonly T[], keyOf: (item: T) => string): [T, ...T[]][] {
+  const groups = new Map<string, [T, ...T[]]>();
+  for (const item of list) {
+    const group = groups.get(keyOf(item));
+    if (group === undefined) groups.set(keyOf(item), [item]);
+    else group.push(item);
+  }
+  return [...groups.values()];
+}
+
+function overheadSection(overhead: readonly Overhead[]): string[] {
+  if (overhead.length === 0) return [];
+  const rows = overhead.map((line) => [
+    line.label,
+    line.dialect,
+    String(line.samples),
+    String(line.calls),
+    ...[line.wall_seconds, line.first_call_seconds, line.cpu_seconds].map((seconds) => seconds.toFixed(2)),
+    String(line.peak_rss_mb),
+  ]);
+  return [
+    '## What a harness costs besides the model',
+    'Medians over sessions of the `edit` cell, one at a time, with an engine that answers at once.',
+    markdown(['Harness', 'Dialect', 'Sessions', 'Calls', 'Wall s', 'To first call s', 'CPU s', 'Peak RSS MB'], rows),
+    [
+      '- Wall: the agent stage, from the start of the program in its sandbox to its end.',
+      '- To first call: from the start of the program to the arrival of its first model call at the proxy.',
+      "- CPU: user and system time of the harness's processes and the commands that it ran: what the kernel charged to the node's spawn helper for ended children over the session, less the same for a session whose agent does nothing, which is what sandbox, relay and grader cost.",
+      '- Peak RSS: largest sum of the resident sizes of these processes, sampled every 25 ms from outside of the sandbox. Pages that processes share count once for each.',
+    ].join('\n'),
+  ];
+}
+
+function markdown(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const escaped = (text: string): string => text.replaceAll('|', '\\|');
+  return [head, head.map(() => '---'), ...rows].map((row) => `| ${row.map(escaped).join(' | ')} |`).join('\n');
+}

@@ -1,0 +1,29 @@
+import { readFileSync } from 'node:fs';
+import { entryPath } from '../../../src/core/package-root.ts';
+import type { Row, ToolCall } from '../row.ts';
+
+/** An agent of one file that runs with nothing but Node. Its compiled form is written to the sandbox, under a name that Node takes for a module. */
+const AGENT_FILE = '.agent/loop.mjs';
+
+const shell = (command: string): ToolCall => ({ tool: 'shell', arguments: { command } });
+const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+
+export const shellRow: Row = {
+  harness: 'shell',
+  variants: [{ label: 'shell', settings: {} }],
+  agent: (dialect) => ({ custom_shell: `node ${AGENT_FILE} ${dialect}` }),
+  files: () => ({ [AGENT_FILE]: readFileSync(entryPath(import.meta.url, '../agents/loop.js'), 'utf8') }),
+  calls: {
+    shell,
+    read: (path) => shell(`cat ${quoted(path)}`),
+    edit: (path, from, to) => shell(`sed -i ${quoted(`s/${from}/${to}/`)} ${quoted(path)}`),
+    write: (path, content) => shell(`printf %s ${quoted(content)} > ${quoted(path)}`),
+    image: (path) => ({ tool: 'view_image', arguments: { path } }),
+    subagent: null,
+  },
+  lengthStop: { reaction: 'ends' },
+  skips: {
+    subagent: 'the script that represents any agent, [loop.ts](../verify/matrix/agents/loop.ts), has no sub-agents',
+    compaction: 'the script that represents any agent, [loop.ts](../verify/matrix/agents/loop.ts), never summarises',
+  },
+};
