@@ -15,7 +15,7 @@ import type { SimConfigInput } from '../../src/sim/config.ts';
 import type { FaultInput } from '../../src/sim/faults.ts';
 import type { LedgerEntry } from '../../src/sim/ledger.ts';
 import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
-import type { ScenarioInput } from '../../src/sim/scenario.ts';
+import type { ScenarioInput } from '../../src/sim/policy/scenario.ts';
 import {
   accountProblems,
   type Expectation,
