@@ -3,8 +3,7 @@ import { chmod, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/
 import { join } from 'node:path';
 import { z } from 'zod';
 import { parseAs, parseJson } from '../core/parse.ts';
-import type { ClusterConfig } from '../deployment/cluster-config.ts';
-import { runFiles } from '../deployment/run-files.ts';
+import { type ClusterConfig, runPaths } from '../deployment/cluster-config.ts';
 import type { PlannedJob } from '../deployment/slurm-plan.ts';
 
 const submittedSchema = z.strictObject({
@@ -16,7 +15,7 @@ export type Submitted = z.infer<typeof submittedSchema>;
 
 /** The jobs of the cluster as they were submitted last; none when it never ran. Throws `schema_violation` for another file. */
 export async function readSubmitted(config: ClusterConfig): Promise<Submitted> {
-  const path = runFiles(config).jobs;
+  const path = runPaths(config).jobs;
   try {
     return parseAs(submittedSchema, parseJson(await readFile(path)), path);
   } catch (error) {
@@ -26,7 +25,7 @@ export async function readSubmitted(config: ClusterConfig): Promise<Submitted> {
 }
 
 export async function writeSubmitted(config: ClusterConfig, submitted: Submitted): Promise<void> {
-  const { jobs } = runFiles(config);
+  const { jobs } = runPaths(config);
   await writeFile(`${jobs}.new`, `${JSON.stringify(submitted, null, 1)}\n`, { mode: 0o600 });
   await rename(`${jobs}.new`, jobs);
 }
@@ -36,7 +35,7 @@ export async function writeSubmitted(config: ClusterConfig, submitted: Submitted
  * kept, as a database knows its password; what it told of where its servers were is removed.
  */
 export async function prepareRunDir(config: ClusterConfig): Promise<void> {
-  const files = runFiles(config);
+  const files = runPaths(config);
   for (const folder of files.folders) {
     await mkdir(folder, { recursive: true, mode: 0o700 });
     await chmod(folder, 0o700);

@@ -2,8 +2,7 @@ import { join } from 'node:path';
 import type { Command } from 'commander';
 import { type Clock, sleep, systemClock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
-import { type ClusterConfig, clusterConfigSchema } from '../deployment/cluster-config.ts';
-import { runFiles } from '../deployment/run-files.ts';
+import { type ClusterConfig, clusterConfigSchema, runPaths } from '../deployment/cluster-config.ts';
 import { DRAIN_SECONDS } from '../deployment/script.ts';
 import { type PlannedJob, slurmPlan } from '../deployment/slurm-plan.ts';
 import { prepareRunDir, readSubmitted, type Submitted, writeScripts, writeSubmitted } from './cluster-files.ts';
@@ -79,7 +78,7 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
       `the cluster ${config.name} runs already, as jobs ${ids}: end them with floe cluster stop --config ${options.config}`,
     );
   }
-  const files = runFiles(config);
+  const files = runPaths(config);
   await prepareRunDir(config);
   const folder = options.out ?? files.scripts;
   await writeScripts(folder, plan);

@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
+import { quoteArgument } from '../deployment/shell-arguments.ts';
 import {
   gatewayArguments,
   serverArguments,
@@ -7,7 +8,6 @@ import {
   type Topology,
   topologySchema,
 } from '../deployment/topology.ts';
-import { quoted } from '../deployment/words.ts';
 import { connected } from './connection.ts';
 import { countOption } from './options.ts';
 import { json, line, note } from './print.ts';
@@ -26,7 +26,7 @@ export function registerTopology(program: Command): void {
       const checked = await readYamlFile(file, topologySchema);
       const commands = commandsOf(checked);
       if (options.json) json({ servers: serverUrls(checked), commands });
-      else for (const words of commands) line(words.map(quoted).join(' '));
+      else for (const words of commands) line(words.map(quoteArgument).join(' '));
     });
   topology
     .command('apply <file>')

@@ -1,14 +1,14 @@
 import type { ClusterConfig, NodeEngine, NodeRole } from './cluster-config.ts';
-import { endingLines, floeLines, SERVERS, scratchLines, scriptHead } from './script.ts';
-import { quoted, templated } from './words.ts';
+import { endingLines, floeLines, SERVER_LINES, scratchLines, scriptHead } from './script.ts';
+import { quoteArgument, quoteTemplate } from './shell-arguments.ts';
 
-/** What a signal and the time limit leave, {@link DRAIN_SECONDS}, is shared by gateway and engines. */
-const ENGINE_END_SECONDS = 20;
+/** Time that engines get to exit after SIGTERM. Together with the gateway's time it must stay below {@link DRAIN_SECONDS}. */
+const ENGINE_EXIT_SECONDS = 20;
 
 const ENGINE_HEAD = `engine_pids=()
 registered=()
 
-# Each engine is a group of processes. Fails when none of them is left.
+# Sends a signal to the process group of each engine. Fails when no process is left.
 # shellcheck disable=SC2317 # called by on_exit
 signal_engines() { # SIGNAL
   local pid status=1
@@ -19,30 +19,30 @@ signal_engines() { # SIGNAL
 }
 `;
 
-/** The job array of the nodes of one role, each with its engines. */
+/** The script of the job array whose jobs are the nodes of one role, each with its engines. */
 export function nodeScript(config: ClusterConfig, role: NodeRole): string {
   const head = scriptHead(config, {
     name: role.name,
-    what: `Nodes of the cluster ${config.name}, role ${role.name}: each job of the array is a gateway${role.engines.length > 0 ? ' with its engines' : ''}.`,
+    description: `Nodes of the cluster ${config.name}, role ${role.name}: each job of the array is a gateway${role.engines.length > 0 ? ' with its engines' : ''}.`,
     job: role.job,
     count: role.count,
   });
-  return `${head}${floeLines(config)}${SERVERS}node_id=${config.name}-${role.name}-$SLURM_ARRAY_TASK_ID
-${scratchLines(config)}# The same on the same host after this job was queued again, so that what an earlier run left is taken up.
+  return `${head}${floeLines(config)}${SERVER_LINES}node_id=${config.name}-${role.name}-$SLURM_ARRAY_TASK_ID
+${scratchLines(config)}# The path is the same when Slurm restarts this job on the same host, so that the node finds the state of its earlier run.
 state=$scratch/$node_id
 ${role.engines.length > 0 ? ENGINE_HEAD : ''}${endingLines(config.restarts, stopLines(role))}
-say "waiting for a rollout server"
+log "waiting for a rollout server"
 await "\${floe[@]}" cluster wait "$servers" "\${trust[@]}" --seconds ${config.wait_seconds}
 ${role.engines.length > 0 ? engineLines(role, config.wait_seconds) : ''}
 mkdir -p "$state"
-say "starting node $node_id"
+log "starting node $node_id"
 "\${floe[@]}" gateway --server "$servers" "\${as_client[@]}" \\
   --node-id "$node_id" --node-host "$host" --engine-locality ${role.engine_locality} --state-dir "$state"${gatewayOptions(role)} &
 gateway=$!
 
 wait -n "$gateway"${role.engines.length > 0 ? ` "\${engine_pids[@]}"` : ''} && status=0 || status=$?
-say "a program of this node ended by itself with status $status"
-again=1
+log "the gateway or an engine exited unexpectedly with status $status"
+requeue=1
 exit 1
 `;
 }
@@ -52,12 +52,12 @@ function gatewayOptions(role: NodeRole): string {
   const options = [
     ...(role.backend === null ? [] : [`--backend ${role.backend}`]),
     ...pools,
-    ...role.options.map(quoted),
+    ...role.options.map(quoteArgument),
   ];
   return options.map((option) => ` \\\n  ${option}`).join('');
 }
 
-/** Sessions are handed back first; then nobody is sent to the engines any more; then they end. */
+/** Stops the gateway, which returns its sessions to the server, then removes the engines from their pools, then ends them. */
 function stopLines(role: NodeRole): string {
   const gateway = `
 if [[ -n \${gateway:-} ]]; then
@@ -67,11 +67,11 @@ fi
 `;
   if (role.engines.length === 0) return gateway;
   return `${gateway}for id in "\${registered[@]}"; do
-  "\${floe[@]}" engines remove "$id" --wait 5 --url "$servers" "\${as_client[@]}" || say "engine $id stays registered"
+  "\${floe[@]}" engines remove "$id" --wait 5 --url "$servers" "\${as_client[@]}" || log "could not remove engine $id from its pool"
 done
 if signal_engines TERM; then
-  # An engine that does not listen must not keep its GPUs until the time limit.
-  for ((n = 0; n < ${ENGINE_END_SECONDS * 10}; n++)); do
+  # An engine that ignores SIGTERM must not keep its GPUs until the job's time limit.
+  for ((n = 0; n < ${ENGINE_EXIT_SECONDS * 10}; n++)); do
     signal_engines 0 || break
     sleep 0.1
   done
@@ -81,7 +81,7 @@ fi
 `;
 }
 
-/** All engines of a node load at once; each is registered when it is ready. */
+/** Starts all engines of a node concurrently and registers each when it is ready. */
 function engineLines(role: NodeRole, waitSeconds: number): string {
   const gpus = role.engines.some((engine) => engine.gpus !== null)
     ? `IFS=, read -ra gpus <<<"\${CUDA_VISIBLE_DEVICES:-}"\nnext_gpu=0\n`
@@ -92,14 +92,14 @@ at=0
 ${role.engines.map((engine) => readyLines(engine, waitSeconds)).join('\n')}`;
 }
 
-/** Nodes that share a host must not share a port. */
+/** Opens a loop over the instances of an engine. Ports differ between the nodes of a role, because nodes may share a host. */
 function loopLines(engine: NodeEngine): string {
   return `for ((n = 0; n < ${engine.count}; n++)); do
   port=$((${engine.port} + (SLURM_ARRAY_TASK_ID - 1) * ${engine.count} + n))`;
 }
 
 function startLines(engine: NodeEngine): string {
-  const command = engine.command.map((word) => templated(word, ['port', 'host', 'node_id'])).join(' ');
+  const command = engine.command.map((word) => quoteTemplate(word, ['port', 'host', 'node_id'])).join(' ');
   if (engine.gpus === null) {
     return `${loopLines(engine)}
   setsid ${command} &
@@ -108,7 +108,7 @@ done`;
   }
   return `${loopLines(engine)}
   if ((next_gpu + ${engine.gpus} > \${#gpus[@]})); then
-    say "this job has too few GPUs: \${CUDA_VISIBLE_DEVICES:-none}"
+    log "this job has too few GPUs for its engines: \${CUDA_VISIBLE_DEVICES:-none}"
     exit 1
   fi
   printf -v devices '%s,' "\${gpus[@]:next_gpu:${engine.gpus}}"
@@ -121,23 +121,23 @@ done`;
 function readyLines(engine: NodeEngine, waitSeconds: number): string {
   const options = [
     `--kind ${engine.kind} --pool ${engine.pool}`,
-    ...(engine.model === null ? [] : [`--model ${quoted(engine.model)}`]),
+    ...(engine.model === null ? [] : [`--model ${quoteArgument(engine.model)}`]),
     ...(engine.max_concurrency === null ? [] : [`--max-concurrency ${engine.max_concurrency}`]),
     ...(engine.logprobs_mode === null ? [] : [`--logprobs-mode ${engine.logprobs_mode}`]),
   ];
   return `${loopLines(engine)}
   if ! await "\${floe[@]}" cluster wait "http://$host:$port${engine.health}" --seconds ${engine.ready_seconds} --pid "\${engine_pids[at]}"; then
-    say "the engine on port $port does not come up"
-    again=1
+    log "the engine on port $port did not become ready"
+    requeue=1
     exit 1
   fi
   registered+=("$node_id-$port")
-  # Loading takes long enough for servers to go and come back. One that an earlier run left may be on another host.
+  # Servers may have restarted while the engine loaded. --replace: an earlier run may have registered the id on another host.
   if ! await "\${floe[@]}" cluster wait "$servers" "\${trust[@]}" --seconds ${waitSeconds} ||
     ! await "\${floe[@]}" engines add "http://$host:$port" --id "$node_id-$port" --replace ${options.join(' ')} \\
       --wait 0 --url "$servers" "\${as_client[@]}"; then
-    say "the engine on port $port could not be registered"
-    again=1
+    log "could not register the engine on port $port"
+    requeue=1
     exit 1
   fi
   at=$((at + 1))

@@ -2,13 +2,13 @@ import { keyTable } from '../schema/key-table.ts';
 import { clusterConfigSchema } from './cluster-config.ts';
 import { topologySchema } from './topology.ts';
 
-/** docs/cluster-reference.md: every key of `topology.yaml` and `cluster.yaml`, taken from their schemas. */
+/** The text of docs/cluster-reference.md: all keys of `topology.yaml` and `cluster.yaml`, derived from their schemas. */
 export function clusterReference(): string {
   return [
     '# Keys of topology.yaml and cluster.yaml',
     '',
-    'Generated from `src/cluster/` by `npm run generate`. `[]` stands for each entry of a list, `*` for any name. Other keys are',
-    'refused. What the files are for: [cluster.md](cluster.md).',
+    'Generated from `src/deployment/` by `npm run generate`. `[]` means each entry of a list and `*` any name. Other keys are refused.',
+    '[cluster.md](cluster.md) explains how to use the files.',
     '',
     '## topology.yaml',
     '',

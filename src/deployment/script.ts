@@ -1,21 +1,22 @@
 import { type ClusterConfig, runDir } from './cluster-config.ts';
-import { mergedJob, resourceLines, type SlurmJob } from './slurm-job.ts';
-import { quoted, templated } from './words.ts';
+import { quoteArgument, quoteTemplate } from './shell-arguments.ts';
+import { mergeJobs, resourceLines, type SlurmJob } from './slurm-job.ts';
 
-/** Seconds between the signal that a job is about to end and its end: enough to hand sessions back and to stop PostgreSQL. */
+/** Seconds between the signal that Slurm sends before it ends a job and that end: enough to return sessions and to stop PostgreSQL. */
 export const DRAIN_SECONDS = 60;
 
-export type ScriptHead = {
-  /** Behind the cluster's name in the name of the job and of its log. */
+type ScriptHead = {
+  /** Name of the job and of its log, after the cluster's name. */
   readonly name: string;
-  readonly what: string;
+  /** One sentence about the job, for a comment in the script. */
+  readonly description: string;
   readonly job: SlurmJob;
-  /** Jobs of the array; null: one job and no array. */
+  /** Number of jobs in the job array; `null` for a single job without an array. */
   readonly count: number | null;
 };
 
-/** What every script begins with: what Slurm is asked for, where things are, and the functions that all share. */
-export function scriptHead(config: ClusterConfig, { name, what, job, count }: ScriptHead): string {
+/** The beginning of every script: the options for Slurm, variables with host and run directory, and functions that all scripts use. */
+export function scriptHead(config: ClusterConfig, { name, description, job, count }: ScriptHead): string {
   const run = runDir(config);
   const log = count === null ? '%j' : '%A_%a';
   return `#!/bin/bash
@@ -26,17 +27,17 @@ export function scriptHead(config: ClusterConfig, { name, what, job, count }: Sc
 #SBATCH --ntasks=1
 #SBATCH --requeue
 #SBATCH --signal=B:TERM@${DRAIN_SECONDS}
-${[...(count === null ? [] : [`#SBATCH --array=1-${count}`]), ...resourceLines(mergedJob(config.slurm, job))].join('\n')}
-# ${what}
+${[...(count === null ? [] : [`#SBATCH --array=1-${count}`]), ...resourceLines(mergeJobs(config.slurm, job))].join('\n')}
+# ${description}
 set -euo pipefail
-${config.setup === null ? '' : `set +u\n# shellcheck source=/dev/null\nsource ${quoted(config.setup)}\nset -u\n`}
+${config.setup === null ? '' : `set +u\n# shellcheck source=/dev/null\nsource ${quoteArgument(config.setup)}\nset -u\n`}
 hostname=$(hostname)
-host=${templated(config.host_name, ['hostname'])}
-run=${quoted(run)}
+host=${quoteTemplate(config.host_name, ['hostname'])}
+run=${quoteArgument(run)}
 
-say() { printf '%s %s: %s\\n' "$(date -u +%FT%TZ)" "$host" "$*"; }
+log() { printf '%s %s: %s\\n' "$(date -u +%FT%TZ)" "$host" "$*"; }
 
-# A signal is acted on while a program is waited for, not once it has ended.
+# Runs a program so that a signal is handled while it runs, not after it has ended.
 await() {
   "$@" &
   wait "$!"
@@ -44,40 +45,40 @@ await() {
 `;
 }
 
-/** How scripts call floe, and how floe's commands reach the server. */
+/** Variables with floe's command, the certificate authority, and the directory of harnesses. */
 export function floeLines(config: ClusterConfig): string {
-  const trust = config.tls === null ? '' : `--ca ${quoted(config.tls.ca)}`;
-  const harnesses = config.harness_dir === null ? '' : `export FLOE_HARNESS_DIR=${quoted(config.harness_dir)}\n`;
-  return `floe=(${config.floe.map(quoted).join(' ')})
+  const trust = config.tls === null ? '' : `--ca ${quoteArgument(config.tls.ca)}`;
+  const harnesses = config.harness_dir === null ? '' : `export FLOE_HARNESS_DIR=${quoteArgument(config.harness_dir)}\n`;
+  return `floe=(${config.floe.map(quoteArgument).join(' ')})
 trust=(${trust})
 ${harnesses}`;
 }
 
-/** How floe's commands prove who they are. */
-export const AS_CLIENT = `as_client=(--token-file "$run/token" "\${trust[@]}")
+/** The options with which floe's commands authenticate to the server. */
+export const CLIENT_OPTION_LINES = `as_client=(--token-file "$run/token" "\${trust[@]}")
 `;
 
-/** Where clients look for the server. */
-export const SERVERS = `${AS_CLIENT}# Each replica of the server has a file with its URL in this folder.
+/** The options of clients, and the folder in which they find the server. */
+export const SERVER_LINES = `${CLIENT_OPTION_LINES}# Each replica of the server writes a file with its URL to this folder.
 servers=file:$run/servers
 `;
 
-/** A directory of this cluster on a disk of the host, for its owner alone: anybody may have made one of that name before. */
+/** Creates a private directory on a disk of the host. Refuses one that another user has created under the same name. */
 export function scratchLines(config: ClusterConfig): string {
   return `
-scratch=${quoted(config.scratch)}/floe-$UID-${config.name}
+scratch=${quoteArgument(config.scratch)}/floe-$UID-${config.name}
 mkdir -p "$scratch"
 if [[ ! -O $scratch || -L $scratch ]]; then
-  say "$scratch belongs to somebody else"
+  log "$scratch is a link or belongs to another user; remove it or set another scratch directory"
   exit 1
 fi
 chmod 700 "$scratch"
 `;
 }
 
-/** A file that other jobs read. */
-export const PUBLISH = `
-# Others see a file whole or not at all.
+/** The shell function that writes a file for other jobs. */
+export const PUBLISH_FUNCTION = `
+# Renames the complete file, so that other jobs never read a part of it.
 publish() { # FILE TEXT
   local new="\${1%/*}/.\${1##*/}.$SLURM_JOB_ID"
   printf '%s\\n' "$2" >"$new"
@@ -85,13 +86,14 @@ publish() { # FILE TEXT
 }
 `;
 
+/** The shell function that waits up to `seconds` for a file of another job. */
 export function waitForFile(seconds: number): string {
   return `
 wait_for_file() { # FILE
   local deadline=$((SECONDS + ${seconds}))
   until [[ -s $1 ]]; do
     if ((SECONDS >= deadline)); then
-      say "gave up: $1 was not there after ${seconds} s"
+      log "$1 did not appear within ${seconds} s; check the job that writes it"
       exit 1
     fi
     await sleep 1
@@ -101,24 +103,24 @@ wait_for_file() { # FILE
 }
 
 /**
- * The end of a job. `stop` is the body of a function that ends what the job has started; it runs once, however the job ends.
- * A job whose program ended by itself is queued again: \`again=1\` asks for that.
+ * The handler for the end of a job. `stop` is shell code that ends the programs of the job; it runs once, however the job ends. A
+ * script sets `requeue=1` before it exits when a program exited unexpectedly, so that Slurm queues the job again.
  */
 export function endingLines(restarts: number, stop: string): string {
   return `
-again=0
+requeue=0
 # shellcheck disable=SC2317 # called by the trap
 on_exit() {
   local status=$?
   trap '' TERM
 ${stop.trim().replaceAll(/^(?=.)/gm, '  ')}
-  if ((again == 1 && \${SLURM_RESTART_COUNT:-0} < ${restarts})); then
-    say 'queueing this job again'
+  if ((requeue == 1 && \${SLURM_RESTART_COUNT:-0} < ${restarts})); then
+    log 'requeueing this job'
     scontrol requeue "$SLURM_JOB_ID"
   fi
   exit "$status"
 }
 trap on_exit EXIT
-trap 'say "asked to stop"; exit 0' TERM
+trap 'log "received SIGTERM"; exit 0' TERM
 `;
 }

@@ -1,26 +1,26 @@
 import { z } from 'zod';
 
-/** Slurm reads `#SBATCH` lines with rules of its own for quotes and escapes; no value that is of use needs any of them. */
+/** A value in an `#SBATCH` line. Slurm has special rules for quotes and escapes there; no useful value needs them. */
 const valueSchema = z
   .string()
   .max(512)
-  .regex(/^[A-Za-z0-9_.,:=+@%/&|()[\]*!~-]+$/, 'must not hold spaces, quotes, "$", "#" or other special characters');
+  .regex(/^[A-Za-z0-9_.,:=+@%/&|()[\]*!~-]+$/, 'must not contain spaces, quotes, "$", "#" or other special characters');
 
-/** What Slurm is asked for, for each job of one kind. Null: as the cluster has it. */
+/** Options of Slurm for each job of one kind; `null` for the default of Slurm. */
 export const slurmJobSchema = z.strictObject({
   partition: valueSchema.nullable().default(null),
   account: valueSchema.nullable().default(null),
   qos: valueSchema.nullable().default(null),
-  constraint: valueSchema.nullable().default(null).describe('features that the hosts must have'),
+  constraint: valueSchema.nullable().default(null).describe('features that hosts must have'),
   reservation: valueSchema.nullable().default(null),
-  nodelist: valueSchema.nullable().default(null).describe('hosts to take'),
-  exclude: valueSchema.nullable().default(null).describe('hosts to leave alone'),
+  nodelist: valueSchema.nullable().default(null).describe('hosts to use'),
+  exclude: valueSchema.nullable().default(null).describe('hosts not to use'),
   time: z
     .string()
     .regex(/^(\d+-)?\d+(:\d{1,2}){0,2}$/, 'must be a time as Slurm writes it, such as 30, 4:00:00 or 1-12:00:00')
     .nullable()
     .default(null)
-    .describe('limit, such as 4:00:00'),
+    .describe('time limit, such as 4:00:00'),
   cpus: z.int().min(1).nullable().default(null).describe('`--cpus-per-task`'),
   memory: z
     .string()
@@ -28,24 +28,24 @@ export const slurmJobSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe('`--mem`, such as 64G'),
-  gres: valueSchema.nullable().default(null).describe('such as gpu:8'),
-  exclusive: z.boolean().default(false).describe('the whole host'),
+  gres: valueSchema.nullable().default(null).describe('generic resources, such as gpu:8'),
+  exclusive: z.boolean().default(false).describe('whether a job gets the whole host'),
   sbatch: z
     .array(
       z.string().regex(/^--[a-z][a-z-]*(=[A-Za-z0-9_.,:=+@%/&|()[\]*!~-]+)?$/, 'must be --option or --option=value'),
     )
     .default([])
-    .describe('further options of sbatch, such as --licenses=data'),
+    .describe('additional options of sbatch, such as --licenses=data'),
 });
 export type SlurmJob = z.infer<typeof slurmJobSchema>;
 
-/** `own` where it says something, else `shared`; further options of both. */
-export function mergedJob(shared: SlurmJob, own: SlurmJob): SlurmJob {
-  const said = Object.entries(own).filter(([, value]) => value !== null && value !== false);
-  return { ...shared, ...Object.fromEntries(said), sbatch: [...shared.sbatch, ...own.sbatch] };
+/** The options of one job: those of `own` where they are set, else those of `shared`; additional sbatch options of both. */
+export function mergeJobs(shared: SlurmJob, own: SlurmJob): SlurmJob {
+  const overrides = Object.entries(own).filter(([, value]) => value !== null && value !== false);
+  return { ...shared, ...Object.fromEntries(overrides), sbatch: [...shared.sbatch, ...own.sbatch] };
 }
 
-/** The `#SBATCH` lines of what was asked for. */
+/** The `#SBATCH` lines of a job's options. */
 export function resourceLines(job: SlurmJob): string[] {
   const valued: readonly (readonly [string, string | number | null])[] = [
     ['partition', job.partition],

@@ -3,14 +3,17 @@ import { databaseScript } from './database-script.ts';
 import { nodeScript } from './node-script.ts';
 import { serverScript } from './server-script.ts';
 
-/** One call of sbatch. */
+/** One job, or job array, to be submitted with sbatch. */
 export type PlannedJob = {
   readonly name: string;
   readonly file: string;
   readonly script: string;
-  /** Jobs of the array; 1 for a job that is none. */
+  /** Number of jobs in the array; 1 for a single job. */
   readonly count: number;
-  /** Name of the job that must have started before this one waits for it, so that no time limit is used up in a queue. */
+  /**
+   * Name of the job that must have started before this one may start, so that this one does not spend its time limit waiting for a
+   * job that is still queued; `null` when it depends on none.
+   */
   readonly after: string | null;
 };
 
@@ -18,12 +21,12 @@ export type PlannedJob = {
 export function slurmPlan(config: ClusterConfig): PlannedJob[] {
   const { database, server, nodes } = config;
   return [
-    ...(database.kind === 'postgres' ? [planned('database', databaseScript(config, database), 1, null)] : []),
-    planned('server', serverScript(config), server.replicas, database.kind === 'postgres' ? 'database' : null),
-    ...nodes.map((role) => planned(role.name, nodeScript(config, role), role.count, 'server')),
+    ...(database.kind === 'postgres' ? [plannedJob('database', databaseScript(config, database), 1, null)] : []),
+    plannedJob('server', serverScript(config), server.replicas, database.kind === 'postgres' ? 'database' : null),
+    ...nodes.map((role) => plannedJob(role.name, nodeScript(config, role), role.count, 'server')),
   ];
 }
 
-function planned(name: string, script: string, count: number, after: string | null): PlannedJob {
+function plannedJob(name: string, script: string, count: number, after: string | null): PlannedJob {
   return { name, file: `${name}.sbatch`, script, count, after };
 }

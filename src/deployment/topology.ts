@@ -7,21 +7,21 @@ import {
   idSchema,
   runtimeBackendSchema,
 } from '../schema/index.ts';
-import { portSchema, wordSchema } from './words.ts';
+import { argumentSchema, portSchema } from './shell-arguments.ts';
 
 const hostSchema = z
   .string()
   .regex(/^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$|^\[[0-9a-f:]+\]$/i, 'must be a host name or an address');
 
 const listenerSchema = z.strictObject({
-  host: wordSchema.default('127.0.0.1'),
+  host: argumentSchema.default('127.0.0.1'),
   port: z.int().min(0).max(65_535).default(0),
 });
 
 const replicaSchema = z.strictObject({
-  host: hostSchema.describe('where nodes and clients reach it'),
+  host: hostSchema.describe('host name or address at which nodes and clients reach it'),
   port: portSchema.default(8080),
-  listen: wordSchema.nullable().default(null).describe('address to listen on; null: `host`'),
+  listen: argumentSchema.nullable().default(null).describe('address to listen on; null for `host`'),
 });
 
 const serverSchema = z.strictObject({
@@ -29,23 +29,35 @@ const serverSchema = z.strictObject({
     .array(replicaSchema)
     .min(1)
     .default([{ host: '127.0.0.1', port: 8080, listen: null }]),
-  dir: wordSchema.nullable().default(null).describe('data of a replica that is embedded in it; null: in the floe home'),
-  database: wordSchema
+  dir: argumentSchema
     .nullable()
     .default(null)
-    .describe('URL of a PostgreSQL, without the password; null: an embedded database'),
-  database_file: wordSchema.nullable().default(null).describe('file with that URL, password and all'),
-  blobs: wordSchema.nullable().default(null).describe('directory or s3:// URL; null: in `dir`'),
-  callback_hosts: z.array(wordSchema).nullable().default(null).describe('hosts that callbacks may go to'),
-  callback_secret_file: wordSchema.nullable().default(null).describe('what callbacks are signed with'),
-  tokens_file: wordSchema.nullable().default(null).describe('further tokens, each with its role'),
-  builders: z.array(idSchema).default([]).describe('custom builders that the nodes have'),
+    .describe('directory for the data of a replica; null for one in the floe home'),
+  database: argumentSchema
+    .nullable()
+    .default(null)
+    .describe('URL of a PostgreSQL without the password; null for an embedded database'),
+  database_file: argumentSchema.nullable().default(null).describe('file with that URL including the password'),
+  blobs: argumentSchema
+    .nullable()
+    .default(null)
+    .describe('directory or s3:// URL for results; null for a directory in `dir`'),
+  callback_hosts: z.array(argumentSchema).nullable().default(null).describe('hosts to which callbacks may be sent'),
+  callback_secret_file: argumentSchema.nullable().default(null).describe('file with the secret that signs callbacks'),
+  tokens_file: argumentSchema.nullable().default(null).describe('file with additional tokens, each with its role'),
+  builders: z.array(idSchema).default([]).describe('names of the custom builders that the nodes have'),
 });
 
 const nodeSchema = z.strictObject({
   id: idSchema,
-  host: hostSchema.nullable().default(null).describe('its machine, as engine addresses have it; null: found out'),
-  runtime: runtimeBackendSchema.nullable().default(null).describe('default runtime; null: bubblewrap where it works'),
+  host: hostSchema
+    .nullable()
+    .default(null)
+    .describe('its machine, as it is named in engine addresses; null to detect it'),
+  runtime: runtimeBackendSchema
+    .nullable()
+    .default(null)
+    .describe('default runtime; null for bubblewrap where it works'),
   pools: z
     .strictObject({
       init: z.int().min(1).max(10_000).optional(),
@@ -54,13 +66,13 @@ const nodeSchema = z.strictObject({
       postrun: z.int().min(1).max(10_000).optional(),
     })
     .prefault({})
-    .describe('workers of each stage; absent: by the number of cores'),
+    .describe('number of workers of each stage; by default derived from the number of cores'),
   engine_policy: enginePolicySchema.nullable().default(null),
   engine_locality: engineLocalitySchema.nullable().default(null),
-  state_dir: wordSchema.nullable().default(null).describe('its own directory; null: in the floe home'),
-  upload_roots: z.array(wordSchema).default([]).describe('host directories that prepare actions may read'),
-  builders: z.record(idSchema, wordSchema).default({}).describe('modules of custom builders, by name'),
-  allow_local: z.boolean().default(false).describe('tasks may ask for no isolation'),
+  state_dir: argumentSchema.nullable().default(null).describe('directory for its state; null for one in the floe home'),
+  upload_roots: z.array(argumentSchema).default([]).describe('host directories that prepare actions may read'),
+  builders: z.record(idSchema, argumentSchema).default({}).describe('modules of custom builders, keyed by name'),
+  allow_local: z.boolean().default(false).describe('whether tasks may request no isolation'),
   allow_host_network: z.boolean().default(false),
   proxy: listenerSchema.nullable().default(null),
   control: listenerSchema.nullable().default(null),
@@ -69,43 +81,46 @@ const nodeSchema = z.strictObject({
     .min(0)
     .nullable()
     .default(null)
-    .describe('how long sessions may finish when it is told to stop'),
+    .describe('how long running sessions may continue after a request to stop'),
 });
 
-/** `topology.yaml`: which processes there are and where, for machines that are known beforehand. Holds no secret. */
+/** `topology.yaml`: the processes of a deployment and their hosts, for machines that are known in advance. Contains no secrets. */
 export const topologySchema = z
   .strictObject({
     server: serverSchema.prefault({}),
-    token_file: wordSchema
+    token_file: argumentSchema
       .nullable()
       .default(null)
-      .describe('file with the control token; null: as without a topology'),
-    config: wordSchema.nullable().default(null).describe('file of settings, of servers and nodes: configuration.md'),
+      .describe('file with the control token; null for the same default as without a topology'),
+    config: argumentSchema
+      .nullable()
+      .default(null)
+      .describe('configuration file of servers and nodes: configuration.md'),
     tls: z
       .strictObject({
-        cert: wordSchema.describe('certificate chain of the servers'),
-        key: wordSchema.describe('its private key'),
-        ca: wordSchema.describe('authorities that nodes and clients trust'),
+        cert: argumentSchema.describe('certificate chain of the servers'),
+        key: argumentSchema.describe('private key of the servers'),
+        ca: argumentSchema.describe('certificate authorities that nodes and clients trust'),
       })
       .nullable()
       .default(null)
-      .describe('files in PEM; null: plain HTTP'),
+      .describe('PEM files; null for plain HTTP'),
     nodes: z.array(nodeSchema).default([]),
     engines: z
       .array(engineSpecSchema.omit({ api_key: true }))
       .default([])
-      .describe('inference servers, registered by `floe topology apply`'),
+      .describe('inference servers that `floe topology apply` registers'),
   })
   .superRefine(({ server, nodes, engines }, context) => {
     const refuse = (path: (string | number)[], message: string): void =>
       context.addIssue({ code: 'custom', path, message });
     if (server.replicas.length > 1 && server.database === null && server.database_file === null)
-      refuse(['server', 'database'], 'several replicas share a PostgreSQL');
+      refuse(['server', 'database'], 'more than one replica needs a PostgreSQL database');
     if (server.database !== null && server.database_file !== null)
-      refuse(['server', 'database_file'], 'names the same as `database`: give one of them');
+      refuse(['server', 'database_file'], 'is an alternative to `database`: set only one of them');
     const unique = (values: readonly string[], path: (index: number) => (string | number)[]): void => {
       for (const [index, value] of values.entries())
-        if (values.indexOf(value) < index) refuse(path(index), `${value} is there already`);
+        if (values.indexOf(value) < index) refuse(path(index), `${value} occurs more than once`);
     };
     unique(
       server.replicas.map(({ host, port }) => `${host}:${port}`),
@@ -122,25 +137,28 @@ export const topologySchema = z
   });
 export type Topology = z.infer<typeof topologySchema>;
 
-/** The replicas as clients and nodes take them: URLs with commas between. */
+/** URLs of the replicas, separated by commas, as clients and nodes accept them. */
 export function serverUrls({ server, tls }: Topology): string {
   return server.replicas.map(({ host, port }) => `${tls === null ? 'http' : 'https'}://${host}:${port}`).join(',');
 }
 
-/** What every client of the server is called with. */
+/** The arguments of every client of the server. */
 export function clientArguments(topology: Topology): string[] {
   return [...option('token-file', topology.token_file), ...option('ca', topology.tls?.ca ?? null)];
 }
 
-/** Arguments of `floe server` for one replica, counted from 1. Throws `not_found`. */
+/** Arguments of `floe server` for one replica, counted from 1. Throws `not_found` for a replica that the topology does not have. */
 export function serverArguments(topology: Topology, replica: number): string[] {
   const { server, tls, token_file } = topology;
-  const own = server.replicas[replica - 1];
-  if (own === undefined)
-    throw new FloeError('not_found', `the topology has ${server.replicas.length} replicas; ${replica} is none of them`);
+  const address = server.replicas[replica - 1];
+  if (address === undefined)
+    throw new FloeError(
+      'not_found',
+      `the topology has ${server.replicas.length} replicas; there is no replica ${replica}`,
+    );
   return [
-    `--host=${own.listen ?? own.host.replace(/^\[|\]$/g, '')}`,
-    `--port=${own.port}`,
+    `--host=${address.listen ?? address.host.replace(/^\[|\]$/g, '')}`,
+    `--port=${address.port}`,
     ...option('config', topology.config),
     ...option('dir', server.dir),
     ...option('database', server.database),
@@ -156,12 +174,12 @@ export function serverArguments(topology: Topology, replica: number): string[] {
   ];
 }
 
-/** Arguments of `floe gateway` for one node. Throws `not_found`. */
+/** Arguments of `floe gateway` for one node. Throws `not_found` for a node that the topology does not have. */
 export function gatewayArguments(topology: Topology, nodeId: string): string[] {
   const node = topology.nodes.find((other) => other.id === nodeId);
   if (node === undefined) {
-    const known = topology.nodes.map((other) => other.id).join(', ') || 'none';
-    throw new FloeError('not_found', `the topology has no node ${nodeId}; those it has: ${known}`, { node_id: nodeId });
+    const nodeIds = topology.nodes.map((other) => other.id).join(', ') || 'none';
+    throw new FloeError('not_found', `the topology has no node ${nodeId}; its nodes: ${nodeIds}`, { node_id: nodeId });
   }
   return [
     `--server=${serverUrls(topology)}`,
@@ -188,6 +206,6 @@ function option(name: string, value: string | number | null): string[] {
   return value === null ? [] : [`--${name}=${value}`];
 }
 
-function listener(name: string, place: { host: string; port: number } | null): string[] {
-  return place === null ? [] : [`--${name}-host=${place.host}`, `--${name}-port=${place.port}`];
+function listener(name: string, address: { host: string; port: number } | null): string[] {
+  return address === null ? [] : [`--${name}-host=${address.host}`, `--${name}-port=${address.port}`];
 }

@@ -8,8 +8,8 @@ import { serverUrls, topologySchema } from '../../src/deployment/topology.ts';
 
 const DEPLOY = join(import.meta.dirname, '..', '..', 'deploy');
 
-describe('the examples', () => {
-  it('are a cluster that can be submitted and a topology that can be started', async () => {
+describe('the example files', () => {
+  it('are a valid cluster and a valid topology', async () => {
     const cluster = await readYamlFile(join(DEPLOY, 'slurm', 'cluster.yaml'), clusterConfigSchema);
     expect(slurmPlan(cluster).map((job) => job.name)).toEqual(['database', 'server', 'gpu', 'cpu']);
     const topology = await readYamlFile(join(DEPLOY, 'topology.yaml'), topologySchema);
@@ -17,8 +17,8 @@ describe('the examples', () => {
   });
 });
 
-describe('the reference', () => {
-  it('tells of keys at every depth, with what they may be', () => {
+describe('the cluster reference', () => {
+  it('lists keys at every depth with their types and defaults', () => {
     const text = clusterReference();
     expect(text).toContain('| `nodes[].engines[].command` | list of string | required | program and arguments;');
     expect(text).toContain('| `database(external).url_file` | string | required |');

@@ -6,17 +6,17 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ClusterConfigInput } from '../../src/deployment/cluster-config.ts';
 import { slurmPlan } from '../../src/deployment/slurm-plan.ts';
-import { fullConfig } from './configs.ts';
+import { fullConfig } from './full-config.ts';
 
 /**
- * Writes down what it was called with; as a server, a gateway or an engine it stays until SIGTERM, which it writes down too.
- * FAKE_REFUSED names what `floe engines` fails at; with FAKE_DEAF engines do not listen to SIGTERM.
+ * Logs its arguments; as a server, a gateway or an engine it runs until SIGTERM, which it logs as well. FAKE_REFUSED is the subcommand
+ * of `floe engines` that fails; with FAKE_UNRESPONSIVE, engines ignore SIGTERM.
  */
 const FAKE_FLOE = `#!/bin/bash
 case $1 in
 server | gateway | serve) trap 'printf "%s ends\\n" "$1" >>"$FAKE_LOG"; exit 0' TERM ;;
 esac
-if [[ "$1 \${FAKE_DEAF:-}" == 'serve yes' ]]; then trap '' TERM; fi
+if [[ "$1 \${FAKE_UNRESPONSIVE:-}" == 'serve yes' ]]; then trap '' TERM; fi
 printf '%s\\n' "$*" >>"$FAKE_LOG"
 case $1 in
 server | gateway | serve)
@@ -24,7 +24,7 @@ server | gateway | serve)
   ;;
 esac
 if [[ $1 == cluster && $3 == http* ]]; then
-  # What is waited for has begun: the server, or both engines.
+  # Returns once the programs that the script waits for have started: the server, or both engines.
   until [[ $(grep -cE '^serve [0-9]' "$FAKE_LOG") == 2 ]] || grep -q '^server ' "$FAKE_LOG"; do sleep 0.05; done
   if [[ $3 == *FAIL* ]]; then exit 1; fi
 fi
@@ -35,13 +35,13 @@ const FAKE_SCONTROL = `#!/bin/bash
 printf 'scontrol %s\\n' "$*" >>"$FAKE_LOG"
 `;
 
-/** The time that a script gives engines to end passes at once where they would not. */
+/** Makes the time that a script gives engines to exit pass immediately when they ignore SIGTERM. */
 const FAKE_SLEEP = `#!/bin/bash
-if [[ -n \${FAKE_DEAF:-} && $1 == 0.1 ]]; then exit 0; fi
+if [[ -n \${FAKE_UNRESPONSIVE:-} && $1 == 0.1 ]]; then exit 0; fi
 exec /bin/sleep "$@"
 `;
 
-/** Runs the script of a job with a floe and a Slurm that only write down what they are called with. */
+/** Runs the script of a job with substitutes for floe and Slurm that only log their arguments. */
 export class FakeJob {
   readonly dir: string;
   private readonly log: string;
@@ -103,7 +103,7 @@ export class FakeJob {
     return text === '' ? [] : text.split('\n');
   }
 
-  /** Resolves to all calls once one is such. */
+  /** Resolves to all calls once one of them matches. */
   async called(pattern: RegExp): Promise<string[]> {
     const watcher = watchFile(this.log);
     try {
@@ -118,12 +118,12 @@ export class FakeJob {
     }
   }
 
-  /** Processes that still run `floe` with this command, or any. */
+  /** Ids of the processes that run `floe` with this command, or with any. */
   async running(command?: string): Promise<number[]> {
     const begin = `${join(this.dir, 'floe')}\0${command === undefined ? '' : `${command}\0`}`;
     const pids: number[] = [];
     for (const pid of (await readdir('/proc')).filter((name) => /^\d+$/.test(name))) {
-      // It may have ended meanwhile.
+      // The process may have ended since the folder was read.
       const line = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
       if (line.includes(begin)) pids.push(Number(pid));
     }

@@ -16,7 +16,7 @@ const hadolint = findTool('hadolint');
 const dir = mkdtempSync(join(tmpdir(), 'floe-helm-'));
 afterAll(() => rmSync(dir, { recursive: true }));
 
-// biome-ignore lint/suspicious/noExplicitAny: manifests are looked at as the cluster would see them.
+// biome-ignore lint/suspicious/noExplicitAny: manifests have the shape that the Kubernetes API defines.
 type Manifest = any;
 type Rendered = { readonly text: string; readonly stderr: string; readonly manifests: readonly Manifest[] };
 
@@ -24,7 +24,7 @@ function render(values: object, ...files: string[]): Rendered {
   return renderChart(CHART, values, files);
 }
 
-/** What Helm prints once the chart is installed, which it renders nowhere without a cluster. */
+/** The notes that Helm prints after an installation, which `helm template` does not render. */
 function notes(values: object, example: string): string {
   const copy = join(dir, 'chart');
   cpSync(CHART, copy, { recursive: true });
@@ -52,7 +52,7 @@ function of(rendered: Rendered, kind: string, name: string): Manifest {
   return found;
 }
 
-/** What the schemas of Kubernetes say against manifests; nothing for kinds that are not its own. */
+/** Violations of Kubernetes' schemas in manifests; custom kinds are not checked. */
 function complaints(text: string, version: string): string {
   const file = join(dir, 'manifests.yaml');
   writeFileSync(file, text);
@@ -80,7 +80,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
       for (const version of ['1.30', '1.34']) expect(complaints(text, version)).toBe('');
     });
 
-    it('would not pass with a field that Kubernetes does not know', () => {
+    it('is rejected with a field that Kubernetes does not know', () => {
       const { text } = render({}, 'trial.yaml');
       expect(complaints(text.replace('livenessProbe:', 'livelinessProbe:'), '1.34')).toContain('livelinessProbe');
     });
@@ -100,7 +100,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     expect(stderr).toContain(message);
   });
 
-  it('gives secrets as files and names each node after its pod', () => {
+  it('passes secrets as files and names each node after its pod', () => {
     const rendered = render({}, 'production.yaml');
     const [server] = of(rendered, 'Deployment', 'demo-floe-server').spec.template.spec.containers;
     expect(server.args).toEqual(
@@ -110,10 +110,10 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     const args = node.containers[0].args;
     expect(args.slice(args.indexOf('--node-id')).slice(0, 2)).toEqual(['--node-id', '$(POD_NAME)']);
     expect(args).toContain('https://demo-floe-server:8080');
-    // A node trusts the server; it cannot pass for it.
+    // A node has the authority's certificate but not the server's key.
     const tls = node.volumes.find((volume: Manifest) => volume.name === 'tls');
     expect(tls.secret.items).toEqual([{ key: 'ca.crt', path: 'ca.crt' }]);
-    // And its token does what nodes do, no more.
+    // Its token has the role of a node only.
     const token = node.volumes.find((volume: Manifest) => volume.name === 'token');
     expect(token.secret.items).toEqual([{ key: 'node-token', path: 'token' }]);
     const { data } = of(render({}, 'trial.yaml'), 'Secret', 'demo-floe-token');
@@ -122,7 +122,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     expect(text('node-token')).not.toBe(text('token'));
   });
 
-  it('looks for harnesses where there is a folder, on a volume or in the image, and tells which roles have no volume', () => {
+  it('uses harnesses on a volume or in the image, and its notes list the roles without a volume', () => {
     const rendered = render({}, 'production.yaml');
     const harnessDir = (role: string): string => {
       const [node] = of(rendered, 'StatefulSet', `demo-floe-${role}`).spec.template.spec.containers;
@@ -137,7 +137,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     expect(notes({ nodes: [{ name: 'a', harnessClaim: 'x' }] }, 'trial.yaml')).not.toContain('image');
   });
 
-  it('gives servers and nodes the settings that have no option, and replaces those whose part has changed', () => {
+  it('writes settings without an option to a file, and restarts the pods whose settings have changed', () => {
     type Part = { annotation: string | undefined; file: string | null };
     const parts = (config: object): [Part, Part] => {
       const rendered = render({ config, server: { podAnnotations: { mine: 'x' } } }, 'production.yaml');
@@ -176,7 +176,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     ]);
   });
 
-  it('registers engines in place of what earlier values said of them', () => {
+  it('registers engines and replaces their earlier registration', () => {
     const engines = of(render({}, 'production.yaml'), 'Job', 'demo-floe-engines').spec.template.spec.initContainers;
     expect(engines.map(({ args }: Manifest) => args.slice(0, 4))).toEqual([
       ['engines', 'add', 'http://vllm-0.vllm:8000', '--replace'],
@@ -184,7 +184,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     ]);
   });
 
-  it('asks for user namespaces where bubblewrap needs them, and nowhere else', () => {
+  it('requests user namespaces only where bubblewrap needs them', () => {
     const pod = (example: string): Manifest =>
       of(render({}, example), 'StatefulSet', 'demo-floe-agents').spec.template.spec;
     expect(pod('production.yaml')).toMatchObject({
@@ -196,7 +196,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     expect(pod('trial.yaml')).not.toHaveProperty('hostUsers');
   });
 
-  it('lets only the server and monitoring reach a node, and nobody its proxy', () => {
+  it('lets only the server and monitoring reach a node, and nothing reach its proxy', () => {
     const policy = of(render({}, 'production.yaml'), 'NetworkPolicy', 'demo-floe-nodes');
     expect(policy.spec.ingress).toEqual([
       {
@@ -212,7 +212,7 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     expect(agents.spec.containers[0].args).not.toContain('--proxy-host');
   });
 
-  it('keeps replicas up while pods move, and watches them', () => {
+  it('keeps replicas available while pods move, and monitors them', () => {
     const rendered = render({}, 'production.yaml');
     expect(of(rendered, 'PodDisruptionBudget', 'demo-floe-server').spec.minAvailable).toBe(1);
     const [server] = of(rendered, 'Deployment', 'demo-floe-server').spec.template.spec.containers;
@@ -221,13 +221,13 @@ describeIf(toolMissing('helm'), 'the Helm chart', () => {
     const tokenFor = (part: string): string =>
       of(rendered, 'ServiceMonitor', `demo-floe-${part}`).spec.endpoints[0].authorization.credentials.key;
     expect([tokenFor('server'), tokenFor('node')]).toEqual(['token', 'node-token']);
-    // With an autoscaler the number of replicas is not the chart's to set.
+    // With an autoscaler the number of replicas is set by the autoscaler, not by the chart.
     expect(of(rendered, 'Deployment', 'demo-floe-server').spec).not.toHaveProperty('replicas');
   });
 });
 
 describeIf(toolMissing('hadolint'), 'the Dockerfile', () => {
-  it('pleases hadolint', () => {
+  it('passes hadolint', () => {
     const { stdout, status } = spawnSync(hadolint ?? '', [join(DEPLOY, 'Dockerfile')], { encoding: 'utf8' });
     expect([stdout, status]).toEqual(['', 0]);
   });

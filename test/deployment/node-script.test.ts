@@ -19,12 +19,12 @@ describe('the script of a node', () => {
     return job.start('gpu', { nodes }, { SLURM_ARRAY_TASK_ID: '2', CUDA_VISIBLE_DEVICES: '0,1,2,3', ...env });
   }
 
-  it('starts engines, waits for them, registers them, and then the node', async () => {
+  it('starts engines, registers them when they are ready, and then starts the gateway', async () => {
     await start();
     const lines = await job.called(/^gateway/);
     const servers = `file:${job.dir}/shared/demo/servers`;
     expect(lines[0]).toBe(`cluster wait ${servers} --seconds 600`);
-    // Ports count on over the nodes of a role, so that two may share a host.
+    // Ports increase over the nodes of a role, so that two nodes may share a host.
     expect(lines).toEqual(expect.arrayContaining(["serve 8002 it's $(id)", "serve 8003 it's $(id)"]));
     const add = (port: number): string =>
       `engines add http://here:${port} --id demo-gpu-2-${port} --replace --kind vllm --pool default --max-concurrency 9 ` +
@@ -35,7 +35,7 @@ describe('the script of a node', () => {
     );
   });
 
-  it('waits for a server again when its engines have loaded, and is queued again when they cannot be registered', async () => {
+  it('waits for a server once more when its engines are ready, and is requeued when they cannot be registered', async () => {
     const child = await start('/health', { FAKE_REFUSED: 'add' });
     expect(await once(child, 'exit')).toEqual([1, null]);
     const calls = await job.calls();
@@ -45,8 +45,8 @@ describe('the script of a node', () => {
     expect(calls).toContain('scontrol requeue 7');
   });
 
-  it('kills engines that do not end when they are told to, and everything that they have started', async () => {
-    const child = await start('/health', { FAKE_DEAF: 'yes' });
+  it('kills engines that ignore SIGTERM together with their child processes', async () => {
+    const child = await start('/health', { FAKE_UNRESPONSIVE: 'yes' });
     await job.called(/^gateway/);
     const engines = await job.running('serve');
     expect(engines).toHaveLength(2);
@@ -56,7 +56,7 @@ describe('the script of a node', () => {
     expect(await job.calls()).not.toContain('serve ends');
   });
 
-  it('hands sessions back first when it is told to end, then takes its engines out, and is not queued again', async () => {
+  it('stops the gateway first on SIGTERM, then removes its engines, and is not requeued', async () => {
     const child = await start();
     await job.called(/^gateway/);
     child.kill('SIGTERM');
@@ -73,24 +73,24 @@ describe('the script of a node', () => {
   });
 
   it.each([
-    ['is queued again', '0', true],
-    ['is given up after so many times', '10', false],
-  ])('%s when an engine does not come up', async (_, restarts, again) => {
+    ['is requeued', '0', true],
+    ['is not requeued after the last restart', '10', false],
+  ])('%s when an engine does not become ready', async (_, restarts, isRequeued) => {
     const child = await start('/FAIL', { SLURM_RESTART_COUNT: restarts });
     expect(await once(child, 'exit')).toEqual([1, null]);
     const calls = await job.calls();
-    expect(calls.includes('scontrol requeue 7')).toBe(again);
+    expect(calls.includes('scontrol requeue 7')).toBe(isRequeued);
     expect(calls).not.toContainEqual(expect.stringMatching(/^gateway/));
     expect(calls.filter((call) => call === 'serve ends')).toHaveLength(2);
   });
 
-  it('does not start more engines than it has GPUs for', async () => {
+  it('exits when its engines need more GPUs than it has', async () => {
     const child = await start('/health', { CUDA_VISIBLE_DEVICES: '0,1,2' });
     expect(await once(child, 'exit')).toEqual([1, null]);
     expect(await job.calls()).not.toContainEqual(expect.stringMatching(/^(gateway|engines add)/));
   });
 
-  it('keeps away from a scratch directory that is somebody else’s', async () => {
+  it('refuses a scratch directory that is a link', async () => {
     await mkdir(join(job.dir, 'elsewhere'));
     await symlink(join(job.dir, 'elsewhere'), join(job.dir, `floe-${process.getuid?.()}-demo`));
     const child = await start();

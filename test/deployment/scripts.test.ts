@@ -5,16 +5,16 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { ClusterConfig } from '../../src/deployment/cluster-config.ts';
+import { argumentSchema, quoteArgument, quoteTemplate } from '../../src/deployment/shell-arguments.ts';
 import { slurmPlan } from '../../src/deployment/slurm-plan.ts';
-import { quoted, templated, wordSchema } from '../../src/deployment/words.ts';
 import { findTool } from '../../verify/services/tools.ts';
 import { describeIf, toolMissing } from '../skip.ts';
-import { fullConfig } from './configs.ts';
+import { fullConfig } from './full-config.ts';
 
-/** Any text that a configuration may hold in one word, with what shells care about more often than by chance. */
-const word = fc
+/** Any argument that a configuration may contain, with characters that shells interpret more often than by chance. */
+const argument = fc
   .oneof(fc.string({ minLength: 1, unit: 'grapheme' }), fc.stringMatching(/^[$(){}`'"\\ !#;&|<>*?~x{port}-]{1,20}$/))
-  .filter((text) => wordSchema.safeParse(text).success);
+  .filter((text) => argumentSchema.safeParse(text).success);
 
 function scriptOf(config: ClusterConfig, name: string): string {
   return slurmPlan(config).find((job) => job.name === name)?.script ?? '';
@@ -24,35 +24,35 @@ function bash(text: string): { stdout: string; status: number | null } {
   return spawnSync('bash', ['-c', text], { encoding: 'utf8' });
 }
 
-describe('words in scripts', () => {
-  it('arrive as they were written, whatever they hold', () => {
+describe('arguments in scripts', () => {
+  it('reach the program unchanged, whatever characters they contain', () => {
     fc.assert(
-      fc.property(fc.array(word, { minLength: 1, maxLength: 30 }), (words) => {
-        const { stdout } = bash(`port=WRONG; printf '%s\\0' ${words.map(quoted).join(' ')}`);
-        expect(stdout.split('\0').slice(0, -1)).toEqual(words);
+      fc.property(fc.array(argument, { minLength: 1, maxLength: 30 }), (values) => {
+        const { stdout } = bash(`port=WRONG; printf '%s\\0' ${values.map(quoteArgument).join(' ')}`);
+        expect(stdout.split('\0').slice(0, -1)).toEqual(values);
       }),
       { numRuns: 60 },
     );
   });
 
-  it('give way to variables that are named, and to nothing else', () => {
+  it('are replaced by the named variables only', () => {
     fc.assert(
-      fc.property(fc.array(word, { minLength: 1, maxLength: 30 }), (words) => {
-        const script = words.map((each) => templated(each, ['port'])).join(' ');
+      fc.property(fc.array(argument, { minLength: 1, maxLength: 30 }), (values) => {
+        const script = values.map((each) => quoteTemplate(each, ['port'])).join(' ');
         const { stdout } = bash(`port='8 0'; host=WRONG; printf '%s\\0' ${script}`);
-        expect(stdout.split('\0').slice(0, -1)).toEqual(words.map((each) => each.replaceAll('{port}', '8 0')));
+        expect(stdout.split('\0').slice(0, -1)).toEqual(values.map((each) => each.replaceAll('{port}', '8 0')));
       }),
       { numRuns: 60 },
     );
   });
 
-  it('cannot break out of a whole script', () => {
+  it('cannot break the syntax of a whole script', () => {
     fc.assert(
-      fc.property(word, word, word, (model, option, argument) => {
+      fc.property(argument, argument, argument, (model, option, engineArgument) => {
         const config = fullConfig({
           floe: ['floe', option],
           engines: [],
-          nodes: [{ name: 'x', options: [option], engines: [{ command: ['serve', argument], model }] }],
+          nodes: [{ name: 'x', options: [option], engines: [{ command: ['serve', engineArgument], model }] }],
         });
         const plan = slurmPlan(config);
         expect(spawnSync('bash', ['-n'], { input: plan.map(({ script }) => script).join('\n') }).status).toBe(0);
@@ -78,15 +78,15 @@ describe('scripts', () => {
   const shellcheck = findTool('shellcheck');
   const configs: [string, ClusterConfig][] = [
     ['everything', fullConfig()],
-    ['the least', fullConfig({ setup: null, tls: null, engines: [], nodes: [{ name: 'cpu' }] })],
+    ['only required settings', fullConfig({ setup: null, tls: null, engines: [], nodes: [{ name: 'cpu' }] })],
     ['an embedded database', fullConfig({ database: { kind: 'sqlite' }, server: { replicas: 1 } })],
     [
-      'a database elsewhere',
+      'an external database',
       fullConfig({ database: { kind: 'external', url_file: '/shared/url' }, blobs: 's3://b/x' }),
     ],
   ];
   describeIf(toolMissing('shellcheck'), 'checked by shellcheck', () => {
-    it.each(configs)('have no complaint with %s', async (_, config) => {
+    it.each(configs)('have no warnings with %s', async (_, config) => {
       for (const { file, script } of slurmPlan(config)) {
         await writeFile(join(dir, file), script);
         const { stdout } = spawnSync(shellcheck ?? '', ['--severity=style', join(dir, file)], { encoding: 'utf8' });
@@ -95,7 +95,7 @@ describe('scripts', () => {
     });
   });
 
-  it('ask Slurm for what the role says, and for what all jobs have where it says nothing', () => {
+  it('request the options of the role, and the shared options where it sets none', () => {
     const lines = (name: string): string[] =>
       scriptOf(fullConfig(), name)
         .split('\n')
@@ -117,7 +117,7 @@ describe('scripts', () => {
     expect(lines('cpu')).not.toContainEqual(expect.stringContaining('--gres'));
   });
 
-  it('name the files of secrets and hold none', () => {
+  it('contain the paths of secret files but no secrets', () => {
     for (const { script } of slurmPlan(fullConfig())) {
       expect(script).not.toMatch(/--token[ =]/);
       expect(script).not.toMatch(/--database[= ]'?postgres:/);
@@ -125,7 +125,7 @@ describe('scripts', () => {
     expect(scriptOf(fullConfig(), 'server')).toContain('--token-file "$run/token"');
   });
 
-  it('are submitted so that each waits only for what has started', () => {
+  it('are submitted so that each depends only on a job that has started', () => {
     expect(slurmPlan(fullConfig()).map(({ name, after }) => [name, after])).toEqual([
       ['database', null],
       ['server', 'database'],

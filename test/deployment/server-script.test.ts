@@ -17,7 +17,7 @@ describe('the script of a replica', () => {
     return job.start('server', config, { SLURM_ARRAY_TASK_ID: '1', ...env });
   }
 
-  it('registers the engines that run already, in place of what an earlier configuration said of them', async () => {
+  it('registers existing engines and replaces their earlier registration', async () => {
     const child = await start();
     const calls = await job.called(/^engines add/);
     expect(calls.at(-1)).toBe(
@@ -29,13 +29,13 @@ describe('the script of a replica', () => {
     expect(await job.calls()).not.toContain('scontrol requeue 7');
   });
 
-  it('hands further options on, a file of settings for instance', async () => {
+  it('passes additional options to the server', async () => {
     await start();
     const calls = await job.called(/^server /);
     expect(calls.find((call) => call.startsWith('server '))).toMatch(/ --config \/shared\/settings of all\.yaml$/);
   });
 
-  it('is queued again when they cannot be registered', async () => {
+  it('is requeued when existing engines cannot be registered', async () => {
     const child = await start({ FAKE_REFUSED: 'add' });
     expect(await once(child, 'exit')).toEqual([1, null]);
     expect((await job.calls()).slice(-2)).toEqual(['server ends', 'scontrol requeue 7']);

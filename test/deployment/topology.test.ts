@@ -6,7 +6,7 @@ import { stringify } from 'yaml';
 import { withTopology } from '../../src/cli/topology.ts';
 import { gatewayArguments, serverUrls, topologySchema } from '../../src/deployment/topology.ts';
 
-const two = {
+const fullTopology = {
   server: {
     replicas: [{ host: 'head1' }, { host: 'head2', port: 9090, listen: '0.0.0.0' }],
     database: 'postgres://floe@db/floe',
@@ -22,8 +22,8 @@ const two = {
 };
 
 describe('a topology', () => {
-  it('stands for the arguments of its processes', () => {
-    const topology = topologySchema.parse(two);
+  it('gives the arguments of its processes', () => {
+    const topology = topologySchema.parse(fullTopology);
     expect(serverUrls(topology)).toBe('https://head1:8080,https://head2:9090');
     expect(gatewayArguments(topology, 'n1')).toEqual([
       '--server=https://head1:8080,https://head2:9090',
@@ -50,13 +50,13 @@ describe('a topology', () => {
     ['replicas without a database', { server: { replicas: [{ host: 'a' }, { host: 'b' }] } }, 'server.database'],
     ['two databases', { server: { database: 'postgres://a', database_file: '/f' } }, 'server.database_file'],
     [
-      'one replica twice',
-      { ...two, server: { ...two.server, replicas: [{ host: 'a' }, { host: 'a' }] } },
+      'a repeated replica',
+      { ...fullTopology, server: { ...fullTopology.server, replicas: [{ host: 'a' }, { host: 'a' }] } },
       'server.replicas.1',
     ],
-    ['one node twice', { nodes: [{ id: 'n' }, { id: 'n' }] }, 'nodes.1.id'],
-    ['a host that is none', { nodes: [{ id: 'n', host: 'a b' }] }, 'nodes.0.host'],
-  ])('refuses %s, naming it', (_, topology, path) => {
+    ['a repeated node', { nodes: [{ id: 'n' }, { id: 'n' }] }, 'nodes.1.id'],
+    ['an invalid host', { nodes: [{ id: 'n', host: 'a b' }] }, 'nodes.0.host'],
+  ])('refuses %s with its path', (_, topology, path) => {
     const parsed = topologySchema.safeParse(topology);
     expect(parsed.error?.issues.map((issue) => issue.path.join('.'))).toEqual([path]);
   });
@@ -68,19 +68,19 @@ describe('the --topology option', () => {
   beforeAll(async () => {
     dir = await mkdtemp(join(tmpdir(), 'floe-topology-'));
     file = join(dir, 'topology.yaml');
-    await writeFile(file, stringify(two));
+    await writeFile(file, stringify(fullTopology));
   });
   afterAll(() => rm(dir, { recursive: true }));
   const expand = (...args: string[]): Promise<string[]> => withTopology(['node', 'floe', ...args]);
 
-  it('becomes the arguments of a server, before what else is given', async () => {
+  it('becomes the arguments of a server, before the other arguments', async () => {
     const argv = await expand('server', '--topology', file, '--replica=2', '--port', '7');
     expect(argv.slice(0, 5)).toEqual(['node', 'floe', 'server', '--host=0.0.0.0', '--port=9090']);
     expect(argv.slice(-2)).toEqual(['--port', '7']);
     expect(argv).toContain('--tls-key=/t/k');
   });
 
-  it('becomes the arguments of the node that is named', async () => {
+  it('becomes the arguments of the named node', async () => {
     expect(await expand('gateway', `--topology=${file}`, '--node-id', 'n2')).toContain('--control-port=8082');
     await expect(expand('gateway', '--topology', file)).rejects.toMatchObject({ code: 'bad_request' });
     await expect(expand('gateway', '--topology', file, '--node-id', 'x')).rejects.toMatchObject({ code: 'not_found' });
@@ -89,7 +89,7 @@ describe('the --topology option', () => {
   it.each([
     ['another command', ['status', '--topology', 'x'], 'bad_request'],
     ['no value', ['server', '--topology'], 'bad_request'],
-    ['a file that is not there', ['server', '--topology', '/no/such'], 'setup_failed'],
+    ['a missing file', ['server', '--topology', '/no/such'], 'setup_failed'],
   ])('is refused with %s', async (_, args, code) => {
     await expect(expand(...args)).rejects.toMatchObject({ code });
   });

@@ -9,8 +9,8 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { waitFor } from '../../src/cli/cluster-wait.ts';
 import type { Clock } from '../../src/core/clock.ts';
 
-/** Every wait is over at once, and has taken as long as it was to. */
-function hastyClock(onWait: () => void = () => undefined): Clock {
+/** A clock on which every wait ends immediately, with its full duration counted. */
+function skippingClock(onWait: () => void = () => undefined): Clock {
   let now = 0;
   return {
     monotonicMs: () => now,
@@ -28,12 +28,12 @@ describe('floe cluster wait', () => {
   let server: Server;
   let url: string;
   let status = 503;
-  const asked: string[] = [];
+  const requests: string[] = [];
   beforeEach(async () => {
     status = 503;
-    asked.length = 0;
+    requests.length = 0;
     server = createServer((request, response) => {
-      asked.push(request.url ?? '');
+      requests.push(request.url ?? '');
       response.writeHead(status).end('{}');
     }).listen(0, '127.0.0.1');
     await once(server, 'listening');
@@ -44,44 +44,46 @@ describe('floe cluster wait', () => {
     server.closeAllConnections();
   });
 
-  it('asks again until the answer is good', async () => {
-    const clock = hastyClock(() => {
-      if (asked.length === 3) status = 200;
+  it('repeats the request until it succeeds', async () => {
+    const clock = skippingClock(() => {
+      if (requests.length === 3) status = 200;
     });
     await waitFor(`${url}/health`, { seconds: 60, clock });
-    expect(asked).toEqual(['/health', '/health', '/health', '/health']);
+    expect(requests).toEqual(['/health', '/health', '/health', '/health']);
   });
 
-  it('gives up after its time, and tells what the last answer was', async () => {
+  it('fails after its time limit with the last reply in the message', async () => {
     const late = { code: 'deadline_exceeded', message: expect.stringContaining('answered 503') };
-    await expect(waitFor(url, { seconds: 5, clock: hastyClock() })).rejects.toMatchObject(late);
-    expect(asked).toHaveLength(6);
+    await expect(waitFor(url, { seconds: 5, clock: skippingClock() })).rejects.toMatchObject(late);
+    expect(requests).toHaveLength(6);
   });
 
-  it('gives up when the process that it waits for is gone', async () => {
+  it('fails when the process that it waits for has ended', async () => {
     // No pid is this large.
-    const options = { seconds: 60, pid: 2 ** 30, clock: hastyClock() };
+    const options = { seconds: 60, pid: 2 ** 30, clock: skippingClock() };
     await expect(waitFor(url, options)).rejects.toMatchObject({ code: 'setup_failed' });
-    expect(asked).toHaveLength(1);
+    expect(requests).toHaveLength(1);
   });
 
-  it('is content with one ready server of a folder that fills up meanwhile', async () => {
+  it('succeeds with one ready server of a folder to which files are added', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'floe-wait-'));
     try {
       await writeFile(join(dir, '1'), 'http://127.0.0.1:9');
       status = 200;
-      const clock = hastyClock();
+      const clock = skippingClock();
       const target = pathToFileURL(dir).href;
       await expect(waitFor(target, { seconds: 2, clock })).rejects.toMatchObject({ code: 'deadline_exceeded' });
       await writeFile(join(dir, '2'), url);
       await waitFor(target, { seconds: 2, clock });
-      expect(asked).toEqual(['/ready']);
+      expect(requests).toEqual(['/ready']);
     } finally {
       await rm(dir, { recursive: true });
     }
   });
 
-  it('refuses what is no URL', async () => {
-    await expect(waitFor('here', { seconds: 1, clock: hastyClock() })).rejects.toMatchObject({ code: 'bad_request' });
+  it('refuses an invalid URL', async () => {
+    await expect(waitFor('here', { seconds: 1, clock: skippingClock() })).rejects.toMatchObject({
+      code: 'bad_request',
+    });
   });
 });

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { stringify } from 'yaml';
 import { registerCluster } from '../../src/cli/cluster.ts';
 
-/** Each writes down how it was called. sbatch counts its jobs in a file; squeue shows what the test says is queued. */
+/** Programs that log their arguments. sbatch counts its jobs in a file; squeue prints the queue that the test has set. */
 const FAKES = {
   sbatch: `n=$(($(wc -l <"$FAKE/jobs") + 1)); echo "$n" >>"$FAKE/jobs"
 if [[ -e $FAKE/refuse && $n -ge 3 ]]; then echo 'sbatch: error: invalid partition' >&2; exit 1; fi
@@ -49,7 +49,7 @@ describe('floe cluster', () => {
   const calls = async (): Promise<string[]> => (await readFile(join(dir, 'calls'), 'utf8')).trim().split('\n');
   const queue = (...rows: string[]): Promise<void> => writeFile(join(dir, 'queue'), rows.join('\n'));
 
-  it('submits each job once what it needs has been submitted, and remembers the ids', async () => {
+  it('submits each job after the jobs that it depends on and stores their ids', async () => {
     await floe('slurm');
     const scripts = join(dir, 'shared', 'demo', 'scripts');
     expect((await calls()).filter((call) => call.startsWith('sbatch'))).toEqual([
@@ -67,7 +67,7 @@ describe('floe cluster', () => {
     });
   });
 
-  it('makes secrets that only their owner can read, and keeps its own to itself', async () => {
+  it('creates secrets that only their owner can read and passes none to Slurm', async () => {
     await floe('slurm');
     const run = join(dir, 'shared', 'demo');
     expect((await stat(run)).mode & 0o777).toBe(0o700);
@@ -78,7 +78,7 @@ describe('floe cluster', () => {
     for (const name of ['database', 'server', 'cpu'])
       expect(await readFile(join(run, 'scripts', `${name}.sbatch`), 'utf8')).not.toContain(token.trim());
     expect(await readFile(join(dir, 'env'), 'utf8')).not.toContain('secret-of-the-user');
-    // Started again, a database still knows its password.
+    // A later submission keeps the secrets, because the existing database has the same password.
     await floe('slurm');
     expect(await readFile(join(run, 'token'), 'utf8')).toBe(token);
   });
@@ -90,14 +90,14 @@ describe('floe cluster', () => {
     await expect(stat(join(dir, 'shared'))).rejects.toMatchObject({ code: 'ENOENT' });
   });
 
-  it('cancels what it has submitted when a job is refused, and passes on what Slurm said', async () => {
+  it('cancels submitted jobs when a job is refused and reports the message of Slurm', async () => {
     await writeFile(join(dir, 'refuse'), '');
     const refused = { code: 'setup_failed', message: expect.stringContaining('invalid partition') };
     await expect(floe('slurm')).rejects.toMatchObject(refused);
     expect((await calls()).at(-1)).toBe('scancel --quiet 101 102');
   });
 
-  it('does not start a cluster that runs already', async () => {
+  it('refuses to start a cluster that is running', async () => {
     await floe('slurm');
     await queue('102_1|102|RUNNING|h|1:00|None');
     const refused = {
@@ -108,7 +108,7 @@ describe('floe cluster', () => {
     expect(await readFile(join(dir, 'jobs'), 'utf8')).toBe('1\n2\n3\n');
   });
 
-  it('ends its own jobs only: those that run in order, those that wait at once', async () => {
+  it('ends only its own jobs: running ones with SIGTERM, queued ones immediately', async () => {
     await floe('slurm');
     await queue('103_1|103|RUNNING|h|1:00|None', '103_2|103|PENDING||0:00|Resources', '99|99|RUNNING|h|1:00|None');
     await floe('stop');
@@ -116,7 +116,7 @@ describe('floe cluster', () => {
     expect(cancelled).toEqual(['scancel --quiet 103_2', 'scancel --quiet --batch --signal=TERM 103_1']);
   });
 
-  it('says so where there is no Slurm', async () => {
+  it('fails when Slurm is not installed', async () => {
     process.env.PATH = '/nowhere';
     await expect(floe('slurm')).rejects.toMatchObject({
       code: 'setup_failed',

@@ -4,7 +4,7 @@ import {
   clusterConfigSchema,
 } from '../../src/deployment/cluster-config.ts';
 
-/** A cluster with one of everything. */
+/** A configuration that uses every feature once. */
 export function fullConfig(changes: Partial<ClusterConfigInput> = {}): ClusterConfig {
   return clusterConfigSchema.parse({
     name: 'demo',

@@ -1,0 +1,41 @@
+import { z } from 'zod';
+
+/** One argument of a command. It is quoted before it is written to a script, so that the shell never interprets it. */
+export const argumentSchema = z
+  .string()
+  .min(1)
+  .max(4096)
+  .regex(/^[^\p{Cc}\u2028\u2029]*$/u, 'must be one line without control characters');
+
+/** An absolute path without characters that Slurm or a shell interprets, such as `%` and quotes. */
+export const pathSchema = z
+  .string()
+  .max(1024)
+  .regex(
+    /^\/[A-Za-z0-9_.@+=/-]*$/,
+    'must be an absolute path of letters, digits and "_", ".", "@", "+", "=", "-", "/"',
+  );
+
+/** A name that becomes part of ids, file names and Slurm job names. */
+export const nameSchema = z
+  .string()
+  .regex(/^[a-z][a-z0-9-]{0,31}$/, 'must be 1 to 32 of lower-case letters, digits and "-", starting with a letter');
+
+export const portSchema = z.int().min(1).max(65_535);
+
+/** Quotes an argument so that the shell takes it literally. */
+export function quoteArgument(argument: string): string {
+  return /^[A-Za-z0-9_.,:=+@%/-]+$/.test(argument) ? argument : `'${argument.replaceAll("'", "'\\''")}'`;
+}
+
+/**
+ * Quotes an argument in which `{name}` is replaced by the shell variable `name`, for the given names only. Everything else is literal:
+ * `--port={port}` becomes `--port="$port"`.
+ */
+export function quoteTemplate(argument: string, names: readonly string[]): string {
+  const parts = argument.split(/(\{[a-z_]+\})/).filter((part) => part !== '');
+  const quoted = parts.map((part) =>
+    names.includes(part.slice(1, -1)) ? `"$${part.slice(1, -1)}"` : quoteArgument(part),
+  );
+  return quoted.join('') || "''";
+}
