@@ -1,30 +1,46 @@
-import { type buildConnector, Pool } from 'undici';
+import { buildConnector, Pool } from 'undici';
+import { type LinkedAbort, linkAbort } from '../core/abort.ts';
 import { type Clock, systemClock } from '../core/clock.ts';
 import { ERROR_TABLE, type ErrorCode, FloeError } from '../core/errors.ts';
 import { parseJson } from '../core/parse.ts';
+import { type RandomSource, systemRandom } from '../core/random.ts';
+import { readPem } from '../core/tls-files.ts';
 import { errorReplySchema } from '../schema/index.ts';
-import { type ClientTlsFiles, connectorFor } from './client-tls.ts';
-import { Patience } from './patience.ts';
+import { RetryBudget } from './retry-budget.ts';
 import { type ServerAddress, ServerList } from './server-list.ts';
 
-/** Longer than any answer takes that is not held on purpose; waits are added to it. */
-const ANSWER_TIMEOUT_MS = 30_000;
+/** Longer than any reply takes that the server does not hold on request; the requested wait is added to it. */
+const REPLY_TIMEOUT_MS = 30_000;
+
+/** A host that accepts no connection within this time is considered down, and the next replica is called. */
+const CONNECT_TIMEOUT_MS = 5_000;
+
+/** PEM files of a client. They are read for every new connection, so that renewed files are used without a restart. */
+export type ClientTlsFiles = {
+  /** Authorities that may sign the server's certificate, instead of those that Node knows. */
+  readonly ca?: string | null | undefined;
+  /** The client's own certificate, for servers that require one. */
+  readonly cert?: string | null | undefined;
+  readonly key?: string | null | undefined;
+};
 
 export type ConnectionOptions = {
   /**
-   * Of the rollout server, `http://host:port`, with a path when it is behind one. Several replicas: URLs with commas between
-   * them, or a `file:` URL of a folder that holds a file with the URL of each.
+   * Address of the rollout server, `http://host:port`, with a path when a proxy serves it below one. Several replicas: comma-separated
+   * URLs, or the `file:` URL of a folder that holds one file per replica with its URL.
    */
   readonly url: string;
   readonly token?: string | null | undefined;
-  /** For https. Default: the authorities that Node knows, those of `NODE_EXTRA_CA_CERTS` among them. */
+  /** Files for https. Default: the authorities that Node knows, including those of `NODE_EXTRA_CA_CERTS`. */
   readonly tls?: ClientTlsFiles | undefined;
   /**
-   * A call that fails for a reason that may pass (the server restarts, its store is away, a limit is reached) is repeated with
-   * growing pauses for this long. Default 0: never.
+   * How long a call is repeated, with growing pauses, after a transient failure: the server restarts, its store is unavailable, or a limit
+   * is reached. Default 0: calls are not repeated.
    */
   readonly retrySeconds?: number | undefined;
   readonly clock?: Clock | undefined;
+  /** Source of the jitter in pauses. */
+  readonly random?: RandomSource | undefined;
 };
 
 export type Query = Readonly<Record<string, string | number | boolean | undefined>>;
@@ -36,144 +52,142 @@ export type CallOptions = {
   readonly bytes?: { readonly type: string; readonly data: Buffer };
   readonly accept?: string;
   readonly signal?: AbortSignal | undefined;
-  /** How long the server was asked to hold the request. */
+  /** How long the server is requested to hold the request. */
   readonly waitSeconds?: number | undefined;
-  /** How long the answer may take beyond that. Default: {@link ANSWER_TIMEOUT_MS}. */
-  readonly answerSeconds?: number | undefined;
+  /** How long the reply may take in addition to `waitSeconds`. Default: {@link REPLY_TIMEOUT_MS}. */
+  readonly replySeconds?: number | undefined;
 };
 
-/** Whether the time limit is for the whole answer, for its head and each piece that is waited for, or for its head alone. */
-type StreamOptions = CallOptions & { readonly limit?: 'whole' | 'each piece' | 'head' };
-
-/** A host that takes no connection within this time is down; the next replica is asked. */
-const CONNECT_TIMEOUT_MS = 5_000;
+/** Whether the time limit applies to the whole reply, to the head and then to each wait for a chunk, or to the head only. */
+type StreamOptions = CallOptions & { readonly limit?: 'reply' | 'chunk' | 'head' };
 
 /**
- * HTTP to the rollout server: typed errors, no hidden timeouts. A call that one replica does not take goes to the next, once
- * round; beyond that nothing is repeated without `retrySeconds`.
+ * HTTP calls to the rollout server, with typed errors and without hidden timeouts. A call that one replica cannot serve is sent to each of
+ * the others once; beyond that calls are repeated only with `retrySeconds`.
  */
 export class Connection {
   private readonly pools = new Map<string, Pool>();
   private readonly servers: ServerList;
-  private readonly ending = new AbortController();
+  private readonly closing = new AbortController();
   private readonly token: string | null;
   private readonly clock: Clock;
+  private readonly random: RandomSource;
   private readonly retryMs: number;
   private readonly connect: buildConnector.connector;
 
-  /** Throws `bad_request` when the URL is none, and `setup_failed` for a TLS file that cannot be read. */
+  /** Throws `bad_request` for an invalid URL and `setup_failed` for a TLS file that cannot be read. */
   constructor(options: ConnectionOptions) {
     this.servers = new ServerList(options.url);
     this.token = options.token ?? null;
     this.clock = options.clock ?? systemClock;
+    this.random = options.random ?? systemRandom;
     this.retryMs = (options.retrySeconds ?? 0) * 1000;
     this.connect = connectorFor(options.tls, CONNECT_TIMEOUT_MS);
   }
 
-  /** For one call, or for one that goes on over many. */
-  patience(): Patience {
-    return new Patience(this.clock, this.retryMs, this.ending.signal);
+  /** A retry budget for one call, or for a sequence of calls that belong together. */
+  retryBudget(): RetryBudget {
+    return new RetryBudget(this.clock, this.retryMs, this.closing.signal, this.random);
   }
 
-  /** How many replicas a call may be tried at. */
-  get replicas(): number {
+  /** How many replicas a call can be sent to. */
+  get replicaCount(): number {
     return this.servers.size;
   }
 
   /** Resolves to the reply's JSON. Throws the server's error as a FloeError, or `peer_unreachable`. */
   async json(method: 'GET' | 'POST' | 'DELETE', path: string, options: CallOptions = {}): Promise<unknown> {
-    return parseJson(await this.whole(method, path, options));
+    return parseJson(await this.collect(method, path, options));
   }
 
   async bytes(path: string, options: CallOptions = {}): Promise<Buffer> {
-    return this.whole('GET', path, options);
+    return this.collect('GET', path, options);
   }
 
-  private async whole(method: 'GET' | 'POST' | 'DELETE', path: string, options: CallOptions): Promise<Buffer> {
-    const patience = this.patience();
+  private async collect(method: 'GET' | 'POST' | 'DELETE', path: string, options: CallOptions): Promise<Buffer> {
+    const budget = this.retryBudget();
     for (;;) {
       try {
         const chunks: Buffer[] = [];
         for await (const chunk of this.stream(method, path, options)) chunks.push(chunk);
         return Buffer.concat(chunks);
       } catch (thrown) {
-        await patience.afterFailure(thrown, options.signal);
+        await budget.waitAfter(thrown, options.signal);
       }
     }
   }
 
-  /** The reply's bytes as they arrive. Leaving the loop early ends the request. Repeated at no replica once begun. */
+  /** Yields the reply's bytes as they arrive. Leaving the loop early ends the request. Once bytes have arrived no other replica is called. */
   async *stream(method: 'GET' | 'POST' | 'DELETE', path: string, options: StreamOptions = {}): AsyncGenerator<Buffer> {
-    for (let tries = 1; ; tries++) {
+    for (let attempt = 1; ; attempt++) {
       const server = this.servers.current();
-      let begun = false;
+      let hasBytes = false;
       try {
-        for await (const chunk of this.request(server, method, path, options)) {
-          begun = true;
+        for await (const chunk of this.send(server, method, path, options)) {
+          hasBytes = true;
           yield chunk;
         }
         return;
       } catch (thrown) {
-        // Another replica may be able to do what this one cannot now.
-        if (this.ending.signal.aborted || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503)
+        // Another replica may be able to serve what this one cannot at present.
+        if (this.closing.signal.aborted || options.signal?.aborted || !FloeError.is(thrown) || thrown.status !== 503)
           throw thrown;
         this.servers.moveOn(server);
-        if (begun || tries >= this.servers.size) throw thrown;
+        if (hasBytes || attempt >= this.servers.size) throw thrown;
       }
     }
   }
 
-  /** Ends every request that is still running. */
+  /** Aborts every request that is still running. */
   async close(): Promise<void> {
-    this.ending.abort(new FloeError('peer_unreachable', 'the client was closed'));
+    this.closing.abort(new FloeError('peer_unreachable', 'the client was closed'));
     await Promise.all([...this.pools.values()].map((pool) => pool.destroy()));
   }
 
-  private async *request(
+  private async *send(
     { origin, prefix }: ServerAddress,
     method: 'GET' | 'POST' | 'DELETE',
     path: string,
     options: StreamOptions,
   ): AsyncGenerator<Buffer> {
-    const controller = new AbortController();
-    const { signal } = options;
-    const forward = (): void => controller.abort(signal?.reason);
-    if (signal?.aborted) forward();
-    signal?.addEventListener('abort', forward, { once: true });
-    const { answerSeconds = ANSWER_TIMEOUT_MS / 1000, waitSeconds = 0 } = options;
-    const limitMs = (answerSeconds + waitSeconds) * 1000;
-    const arm = (): (() => void) =>
-      this.clock.schedule(limitMs, () =>
-        controller.abort(new FloeError('peer_unreachable', `${origin} did not answer within ${limitMs} ms`)),
-      );
-    let cancelTimer = arm();
+    const { replySeconds = REPLY_TIMEOUT_MS / 1000, waitSeconds = 0, limit = 'reply' } = options;
+    const limitMs = (replySeconds + waitSeconds) * 1000;
+    const aborted = linkAbort(options.signal);
+    const startTimer = (): (() => void) => this.startTimer(aborted, origin, limitMs);
+    let cancelTimer = startTimer();
     try {
       const reply = await this.poolOf(origin).request({
         method,
         path: `${prefix}${path}${queryText(options.query)}`,
         headers: this.headers(options),
         body: options.bytes?.data ?? (options.body === undefined ? null : JSON.stringify(options.body)),
-        signal: controller.signal,
+        signal: aborted.signal,
       });
       if (reply.statusCode >= 400) throw errorOf(reply.statusCode, Buffer.from(await reply.body.arrayBuffer()));
-      const { limit = 'whole' } = options;
-      if (limit !== 'whole') cancelTimer();
-      const pieces: AsyncIterable<Buffer> = reply.body;
-      yield* limit !== 'each piece'
-        ? pieces
-        : eachInTime(pieces, () => {
-            cancelTimer = arm();
+      if (limit !== 'reply') cancelTimer();
+      const chunks: AsyncIterable<Buffer> = reply.body;
+      yield* limit !== 'chunk'
+        ? chunks
+        : limitEachWait(chunks, () => {
+            cancelTimer = startTimer();
             return cancelTimer;
           });
     } catch (thrown) {
       if (FloeError.is(thrown)) throw thrown;
-      if (controller.signal.aborted) throw controller.signal.reason;
+      if (aborted.signal.aborted) throw aborted.signal.reason;
       const reason = thrown instanceof Error ? thrown.message || thrown.name : String(thrown);
       throw new FloeError('peer_unreachable', `${method} ${origin}${path}: ${reason}`, {}, thrown);
     } finally {
       cancelTimer();
-      signal?.removeEventListener('abort', forward);
+      aborted.release();
     }
+  }
+
+  /** Aborts the request after `limitMs`; returns a function that prevents that. */
+  private startTimer(request: LinkedAbort, origin: string, limitMs: number): () => void {
+    return this.clock.schedule(limitMs, () =>
+      request.abort(new FloeError('peer_unreachable', `${origin} did not reply within ${limitMs} ms`)),
+    );
   }
 
   private poolOf(origin: string): Pool {
@@ -194,13 +208,13 @@ export class Connection {
   }
 }
 
-/** `arm` starts a time limit whenever a piece is waited for, and returns its end: what the caller does between two is free. */
-async function* eachInTime(pieces: AsyncIterable<Buffer>, arm: () => () => void): AsyncGenerator<Buffer> {
-  const iterator = pieces[Symbol.asyncIterator]();
+/** Runs a timer while waiting for a chunk and not while the caller handles one. `startTimer` returns the function that stops it. */
+async function* limitEachWait(chunks: AsyncIterable<Buffer>, startTimer: () => () => void): AsyncGenerator<Buffer> {
+  const iterator = chunks[Symbol.asyncIterator]();
   try {
     for (;;) {
-      const disarm = arm();
-      const next = await iterator.next().finally(disarm);
+      const stopTimer = startTimer();
+      const next = await iterator.next().finally(stopTimer);
       if (next.done === true) return;
       yield next.value;
     }
@@ -209,12 +223,54 @@ async function* eachInTime(pieces: AsyncIterable<Buffer>, arm: () => () => void)
   }
 }
 
+const NEWLINE = 0x0a;
+
+/** Splits bytes into lines without their newline. Bytes after the last newline are not a line and are dropped. */
+export async function* linesOf(chunks: AsyncIterable<Buffer>): AsyncGenerator<string> {
+  let pieces: Buffer[] = [];
+  for await (const chunk of chunks) {
+    let start = 0;
+    for (let end = chunk.indexOf(NEWLINE); end >= 0; end = chunk.indexOf(NEWLINE, start)) {
+      pieces.push(chunk.subarray(start, end));
+      yield Buffer.concat(pieces).toString('utf8');
+      pieces = [];
+      start = end + 1;
+    }
+    if (start < chunk.length) pieces.push(chunk.subarray(start));
+  }
+}
+
+/** Makes connections with the certificates of `files`. Throws `setup_failed` for a file that cannot be read. */
+function connectorFor(files: ClientTlsFiles | undefined, timeoutMs: number): buildConnector.connector {
+  const build = (): buildConnector.connector => buildConnector({ timeout: timeoutMs, ...readFiles(files ?? {}) });
+  const first = build();
+  if (files === undefined) return first;
+  return (options, callback) => {
+    let connect: buildConnector.connector;
+    try {
+      connect = build();
+    } catch (thrown) {
+      callback(thrown as Error, null);
+      return;
+    }
+    connect(options, callback);
+  };
+}
+
+function readFiles({ ca, cert, key }: ClientTlsFiles): { ca?: Buffer; cert?: Buffer; key?: Buffer } {
+  return {
+    ...(ca == null ? {} : { ca: readPem(ca) }),
+    ...(cert == null ? {} : { cert: readPem(cert) }),
+    ...(key == null ? {} : { key: readPem(key) }),
+  };
+}
+
 function queryText(query: Query = {}): string {
   const given = Object.entries(query).flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]));
   return given.length === 0 ? '' : `?${new URLSearchParams(given as [string, string][])}`;
 }
 
-/** The server's own error; or, from something in between that does not speak floe, one by status. */
+/** The server's own error; or, when a proxy in between replied, an error that matches the status. */
 function errorOf(status: number, body: Buffer): FloeError {
   let value: unknown = null;
   try {
@@ -228,7 +284,7 @@ function errorOf(status: number, body: Buffer): FloeError {
     return new FloeError(code as ErrorCode, message, details);
   }
   const excerpt = body.toString('utf8', 0, 200);
-  const mayPass = status >= 500 || status === 429 || status === 408;
-  const code: ErrorCode = mayPass ? 'peer_unreachable' : status === 404 ? 'not_found' : 'bad_request';
-  return new FloeError(code, `answered with status ${status}: ${excerpt}`, { status });
+  const isTransientStatus = status >= 500 || status === 429 || status === 408;
+  const code: ErrorCode = isTransientStatus ? 'peer_unreachable' : status === 404 ? 'not_found' : 'bad_request';
+  return new FloeError(code, `the server replied with status ${status}: ${excerpt}`, { status });
 }

@@ -28,43 +28,42 @@ import {
   taskStatusSchema,
   taskSummarySchema,
 } from '../schema/index.ts';
-import { Connection, type ConnectionOptions, type Query } from './connection.ts';
-import { linesOf } from './lines.ts';
+import { Connection, type ConnectionOptions, linesOf, type Query } from './connection.ts';
 
-/** As long as the server waits by itself. */
+/** The server's own default. */
 const CHANGE_WAIT_SECONDS = 15;
 
-/** The server holds a request for results this long before the client asks again. */
+/** How long the server holds a request for results until there are some; the client then repeats the request. */
 const RESULTS_WAIT_SECONDS = 30;
 
-/** The largest archive over a link of 1 MiB a second, beside the time of any answer. */
+/** Time for the largest archive over a link of 1 MiB per second, in addition to the time of any reply. */
 const ARCHIVE_SECONDS = MAX_ARTIFACTS_MB;
 
 export type ChangeOptions = {
-  /** How long the server waits for its nodes to carry the change out. Default 15. */
+  /** How long the server waits for its nodes to apply the change. Default 15. */
   readonly waitSeconds?: number;
   readonly signal?: AbortSignal;
 };
 
 export type PartOptions = {
-  /** Of this attempt, instead of the one that ended the session. */
+  /** The attempt to read from, instead of the one that ended the session. */
   readonly attempt?: number;
   readonly signal?: AbortSignal;
 };
 
 export type ResultsOptions = {
-  /** Results after this cursor. Absent: from where the consumer was, or without one from the first. */
+  /** Return results after this cursor. Default: after the consumer's position, or from the first result without a consumer. */
   readonly after?: number;
   /**
-   * A name under which the server remembers, over restarts of both sides, how far its results were handled. A result is
-   * handled when the next one is asked for.
+   * Name under which the server remembers, across restarts of both sides, which results were handled. A result counts as handled when
+   * the next one is requested.
    */
   readonly consumer?: string;
-  /** Results of this trainer's tasks only. */
+  /** Return only results of this trainer's tasks. */
   readonly trainer?: string;
-  /** Only look: the server does not take them as collected. */
+  /** Read without marking the results as collected. Default false. */
   readonly peek?: boolean;
-  /** Go on waiting when all results have been read. Default true. */
+  /** Wait for further results when all have been read. Default true. */
   readonly follow?: boolean;
   /** Results per request; default 100. */
   readonly pageSize?: number;
@@ -72,9 +71,9 @@ export type ResultsOptions = {
 };
 
 /**
- * A trainer's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable` when it
- * cannot be reached. Of several replicas the next is asked when one cannot answer; beyond that nothing is retried without
- * `retrySeconds`. Every call is safe to repeat: a submit with neither `task_id` nor `idempotency_key` gets a key.
+ * The control API for trainers. Every method throws a FloeError: the server's own, or `peer_unreachable` when the server cannot be reached.
+ * With several replicas, a call that one cannot serve is sent to the next; beyond that calls are repeated only with `retrySeconds`. Every
+ * call is safe to repeat: a submission with neither `task_id` nor `idempotency_key` is given a key.
  */
 export class FloeClient {
   private readonly connection: Connection;
@@ -94,7 +93,7 @@ export class FloeClient {
     return parseAs(taskStatusSchema, await this.connection.json('GET', taskPath(taskId), { signal }), 'task');
   }
 
-  /** A task with the token data of its finished sessions. */
+  /** The finished sessions of a task with their token data. */
   async taskResults(taskId: string, signal?: AbortSignal): Promise<SessionResult[]> {
     const reply = await this.connection.json('GET', taskPath(taskId), { query: { results: 'full' }, signal });
     return (reply as { results: SessionResult[] }).results;
@@ -129,13 +128,13 @@ export class FloeClient {
     return parseAs(sessionViewSchema, reply, 'session');
   }
 
-  /** What nodes have delivered of each attempt at a session, the remains of those that were cut off included. */
+  /** All deliveries of nodes for a session, one for each attempt, including partial results of interrupted attempts. */
   async attempts(sessionId: string, signal?: AbortSignal): Promise<AttemptView[]> {
     const reply = await this.connection.json('GET', `${sessionPath(sessionId)}/attempts`, { signal });
     return parseAs(attemptViewSchema.array(), (reply as { attempts?: unknown }).attempts, 'attempts');
   }
 
-  /** Not checked against the schema: the arrays are large and were checked when they were built. */
+  /** The reply is not validated, because its arrays are large and were validated when they were built. */
   async trajectory(sessionId: string, { attempt, signal }: PartOptions = {}): Promise<Trajectory> {
     const path = `${sessionPath(sessionId)}/trajectory`;
     return (await this.connection.json('GET', path, { query: { attempt }, signal })) as Trajectory;
@@ -145,7 +144,7 @@ export class FloeClient {
     return this.connection.bytes(`${sessionPath(sessionId)}/completions`, { query: { attempt }, signal });
   }
 
-  /** A tar archive, compressed with gzip, of what the agent left behind. Throws `not_found` when there is none. */
+  /** The files that the agent left, as a tar archive compressed with gzip. Throws `not_found` when there is none. */
   async artifacts(sessionId: string, { attempt, signal }: PartOptions = {}): Promise<Buffer> {
     return this.connection.bytes(`${sessionPath(sessionId)}/artifacts`, {
       query: { attempt },
@@ -154,20 +153,20 @@ export class FloeClient {
     });
   }
 
-  /** The engines that sessions may use, and on which nodes each is ready. */
+  /** The engines that sessions may use, with the state of each on every node. */
   async engines(signal?: AbortSignal): Promise<EnginesStatus> {
     return parseAs(enginesStatusSchema, await this.connection.json('GET', '/engines', { signal }), 'engines');
   }
 
   /**
-   * Registers an engine at every node; the reply says which nodes can use it, and what went wrong at the others. Throws `conflict`
-   * when another has its id, unless that is to be replaced.
+   * Registers an engine with every node. The reply lists the nodes that can use it and the problems of the others. Throws `conflict` when
+   * another engine has its id and `replace` is not set.
    */
   addEngine(spec: EngineSpecInput, options: ChangeOptions & { replace?: boolean } = {}): Promise<EngineChange> {
     return this.changeEngines('POST', '/engines', options, spec, { replace: options.replace });
   }
 
-  /** Removes one engine. No call reaches it on the nodes that the reply lists as `done`. Throws `not_found`. */
+  /** Removes an engine. Nodes that the reply lists as `done` no longer call it. Throws `not_found`. */
   removeEngine(engineId: string, options: ChangeOptions = {}): Promise<EngineChange> {
     return this.changeEngines('DELETE', `/engines/${encodeURIComponent(engineId)}`, options);
   }
@@ -176,7 +175,7 @@ export class FloeClient {
     return this.changeEngines('DELETE', '/engines', options);
   }
 
-  /** Before a weight update: new calls wait or are refused with 429; those under way are kept or broken off. */
+  /** Pauses engines before a weight update: new calls wait or are rejected with 429, and calls in progress are frozen or aborted. */
   pauseEngines(
     mode: PauseMode,
     options: ChangeOptions & { whilePaused?: 'hold' | 'reject' } = {},
@@ -188,7 +187,7 @@ export class FloeClient {
     return this.changeEngines('POST', '/engines/resume', options);
   }
 
-  /** Names the weights that engines sample with from now on, where they do not tell themselves. */
+  /** Sets the policy version that engines sample with from now on, for engines that do not report it themselves. */
   setPolicyVersion(version: string, options: ChangeOptions = {}): Promise<EngineChange> {
     return this.changeEngines('POST', '/engines/version', options, { version });
   }
@@ -198,22 +197,22 @@ export class FloeClient {
   }
 
   /**
-   * Finished sessions in the order of their cursors, each with its token data. Asking for the next one tells the server that
-   * all before it were handled. After an error go on under the same `consumer`, or with `after` set to the cursor of the
-   * last result that was handled: nothing is lost; a result that was being handled may come again.
+   * Yields finished sessions with their token data in the order of their cursors. Requesting the next result acknowledges all earlier ones.
+   * After an error, continue with the same `consumer`, or with `after` set to the cursor of the last result that was handled: no result
+   * is lost, but the one that was being handled may be repeated.
    */
   async *results(options: ResultsOptions = {}): AsyncGenerator<SessionResult> {
     const { follow = true, pageSize = 100, signal, consumer, trainer, peek } = options;
     const wait = follow ? RESULTS_WAIT_SECONDS : 0;
-    const patience = this.connection.patience();
+    const budget = this.connection.retryBudget();
     let { after } = options;
     let failures = 0;
     for (;;) {
       const bytes = this.connection.stream('GET', '/rollout/results', {
         query: { after, limit: pageSize, wait, consumer, trainer, peek },
         accept: 'application/x-ndjson',
-        // A page is read as fast as the caller handles it, which may take any time.
-        limit: 'each piece',
+        // The caller handles results while the page is read, which may take any time.
+        limit: 'chunk',
         waitSeconds: wait,
         signal,
       });
@@ -224,21 +223,21 @@ export class FloeClient {
           after = result.cursor ?? after;
           read++;
           failures = 0;
-          patience.reset();
+          budget.reset();
           yield result;
         }
-        patience.reset();
+        budget.reset();
       } catch (thrown) {
-        // A page that breaks off is gone on with at the next replica, and when all have failed after a pause.
-        const gone = FloeError.is(thrown) && thrown.code === 'peer_unreachable' && signal?.aborted !== true;
-        if (!gone || ++failures >= this.connection.replicas) await patience.afterFailure(thrown, signal);
+        // An interrupted page continues at the next replica, and after a pause once all replicas have failed.
+        const isInterrupted = FloeError.is(thrown) && thrown.code === 'peer_unreachable' && signal?.aborted !== true;
+        if (!isInterrupted || ++failures >= this.connection.replicaCount) await budget.waitAfter(thrown, signal);
         continue;
       }
       if (read === 0 && !follow) return;
     }
   }
 
-  /** What happens from now on. Ends when the server ends the stream; events are not repeated. */
+  /** Yields events from now on until the server ends the stream. Missed events are not repeated. */
   async *events(signal?: AbortSignal): AsyncGenerator<RolloutEvent> {
     const bytes = this.connection.stream('GET', '/events', { accept: 'text/event-stream', limit: 'head', signal });
     for await (const line of linesOf(bytes)) {

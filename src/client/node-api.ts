@@ -1,3 +1,4 @@
+import { MIB } from '../core/bytes.ts';
 import { ENVELOPE_TYPE, type Envelope, encodeEnvelope, envelopeLength } from '../core/envelope.ts';
 import { parseAs } from '../core/parse.ts';
 import {
@@ -18,27 +19,27 @@ import {
 } from '../schema/index.ts';
 import { Connection, type ConnectionOptions } from './connection.ts';
 
-/** What a node hands in for one attempt. Parts are bytes that the server stores without reading them. */
+/** A node's result of one attempt. The server stores the parts without parsing them. */
 export type DeliveredResult = {
   readonly summary: SessionSummary;
-  /** A Trajectory as JSON on one line; null when none was built. */
+  /** A Trajectory as one line of JSON; `null` when none was built. */
   readonly trajectory: Buffer | null;
   readonly completions: Buffer | null;
-  /** A compressed tar archive of `summary.artifacts.bytes`. */
+  /** A compressed tar archive of `summary.artifacts.bytes` bytes; `null` when there is none. */
   readonly artifacts: Buffer | null;
 };
 
-/** What a node tells of itself, beside its id and process. */
-export type OwnRegistration = Omit<NodeRegistration, 'node_id' | 'instance'>;
+/** A node's registration without its id and process. */
+export type NodeDescription = Omit<NodeRegistration, 'node_id' | 'instance'>;
 
 export type NodeApiOptions = ConnectionOptions & {
   readonly nodeId: string;
-  /** New with each process of the node. Default: one that all such processes share. */
+  /** Changes with each process of the node. Default: the same value for all processes that set none. */
   readonly instance?: string;
 };
 
-/** Between server and node there may be a slow link: each of these many bytes may take a second more. */
-const BYTES_PER_SECOND = 1024 * 1024;
+/** Slowest link between node and server that is supported; large deliveries get the time that it needs. */
+const MIN_BYTES_PER_SECOND = MIB;
 
 function envelopeOf(result: DeliveredResult): Envelope {
   const parts = new Map<string, Buffer>();
@@ -49,16 +50,16 @@ function envelopeOf(result: DeliveredResult): Envelope {
   return { header: result.summary, parts };
 }
 
-/** Bytes of the request that delivers a result; a server takes up to RESULT_LIMIT_BYTES. */
+/** Size in bytes of the request that delivers a result; servers accept up to RESULT_LIMIT_BYTES. */
 export function deliveryLength(result: DeliveredResult): number {
   return envelopeLength(envelopeOf(result));
 }
 
 /**
- * A gateway node's side of the control API. Every method throws a FloeError: the server's own, or `peer_unreachable`.
- * Nothing is retried here. `not_found` from `heartbeat` or `lease` means: register again. `deliverResult` is to be repeated
- * with the same result until it resolves or throws what the server says of the result itself (`stale_epoch`, `cancelled`,
- * `schema_violation`, `body_too_large`, and `conflict` and `not_found` that name the session): then nobody wants it.
+ * The control API for gateway nodes. Every method throws a FloeError: the server's own, or `peer_unreachable`. `not_found` from `heartbeat`
+ * or `lease` means that the node must register first. `deliverResult` has to be repeated with the same result until it resolves, or until
+ * the server rejects the result itself (`stale_epoch`, `cancelled`, `schema_violation`, `body_too_large`, or a `conflict` or `not_found` that
+ * names the session); a rejected result can be dropped.
  */
 export class NodeApi {
   readonly nodeId: string;
@@ -73,33 +74,36 @@ export class NodeApi {
     this.path = `/nodes/${encodeURIComponent(options.nodeId)}`;
   }
 
-  async register(registration: OwnRegistration, signal?: AbortSignal): Promise<NodeInfo> {
-    const body: NodeRegistration = { ...registration, node_id: this.nodeId, instance: this.instance };
+  async register(description: NodeDescription, signal?: AbortSignal): Promise<NodeInfo> {
+    const body: NodeRegistration = { ...description, node_id: this.nodeId, instance: this.instance };
     return parseAs(nodeInfoSchema, await this.connection.json('POST', '/nodes/register', { body, signal }), 'node');
   }
 
   /**
-   * Renews the leases of the listed sessions; with `wait_seconds` held until there is something new to stop. A replica that
-   * takes `answerSeconds` longer hangs: the next one is asked.
+   * Renews the leases of the listed sessions. With `wait_seconds` the server holds the reply until there is a session to stop. A replica
+   * that takes `replySeconds` longer than that is unresponsive, and the next one is called.
    */
   async heartbeat(
     beat: Omit<Heartbeat, 'instance'>,
     signal?: AbortSignal,
-    answerSeconds?: number,
+    replySeconds?: number,
   ): Promise<HeartbeatReply> {
     const body: Heartbeat = { ...beat, instance: this.instance };
     const reply = await this.connection.json('POST', `${this.path}/heartbeat`, {
       body,
       waitSeconds: body.wait_seconds,
-      answerSeconds,
+      replySeconds,
       signal,
     });
     return parseAs(heartbeatReplySchema, reply, 'reply to heartbeat');
   }
 
-  /** Takes up to `slots` sessions; with `wait_seconds` held until there is one. Empty when there is none or the node drains. */
-  async lease(asked: Omit<LeaseRequest, 'instance'>, signal?: AbortSignal): Promise<Lease[]> {
-    const body: LeaseRequest = { ...asked, instance: this.instance };
+  /**
+   * Leases up to `slots` sessions. With `wait_seconds` the server holds the reply until there is one. Empty when no session is queued or
+   * the node drains.
+   */
+  async lease(request: Omit<LeaseRequest, 'instance'>, signal?: AbortSignal): Promise<Lease[]> {
+    const body: LeaseRequest = { ...request, instance: this.instance };
     const reply = await this.connection.json('POST', `${this.path}/lease`, {
       body,
       waitSeconds: body.wait_seconds,
@@ -108,18 +112,18 @@ export class NodeApi {
     return parseAs(leaseReplySchema, reply, 'reply to lease').leases;
   }
 
-  /** Resolves when the result is on disk at the server. */
+  /** Resolves once the server has the result on disk. */
   async deliverResult(result: DeliveredResult, signal?: AbortSignal): Promise<DeliveryReply> {
     return parseAs(deliveryReplySchema, await this.post('results', result, signal), 'reply to result');
   }
 
   /**
-   * Hands in what is left of an attempt that lost its lease or whose process died: evidence to look at, which never changes
-   * the session and is never trained. To be repeated as `deliverResult` is. `not_found`: the server knows no such session or
-   * attempt, so nobody will ask for it.
+   * Delivers the partial result of an attempt that lost its lease or whose process died. It is kept for diagnosis, never changes the
+   * session and is never trained on. Has to be repeated as `deliverResult` has. `not_found` means that the server does not know the session
+   * or attempt, and the partial result can be dropped.
    */
-  async deliverPartial(remains: DeliveredResult, signal?: AbortSignal): Promise<PartialReply> {
-    return parseAs(partialReplySchema, await this.post('partials', remains, signal), 'reply to partial');
+  async deliverPartial(partial: DeliveredResult, signal?: AbortSignal): Promise<PartialReply> {
+    return parseAs(partialReplySchema, await this.post('partials', partial, signal), 'reply to partial');
   }
 
   /** Takes this node out of service. */
@@ -131,11 +135,11 @@ export class NodeApi {
     await this.connection.close();
   }
 
-  private post(what: 'results' | 'partials', result: DeliveredResult, signal?: AbortSignal): Promise<unknown> {
+  private post(collection: 'results' | 'partials', result: DeliveredResult, signal?: AbortSignal): Promise<unknown> {
     const data = encodeEnvelope(envelopeOf(result));
-    return this.connection.json('POST', `${this.path}/${what}`, {
+    return this.connection.json('POST', `${this.path}/${collection}`, {
       bytes: { type: ENVELOPE_TYPE, data },
-      waitSeconds: data.length / BYTES_PER_SECOND,
+      waitSeconds: data.length / MIN_BYTES_PER_SECOND,
       signal,
     });
   }

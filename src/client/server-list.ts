@@ -7,53 +7,53 @@ import { FloeError } from '../core/errors.ts';
 export type ServerAddress = { readonly origin: string; readonly prefix: string };
 
 /**
- * The replicas of a rollout server, and the one that is called now. Written as URLs with commas between them. A `file:` URL
- * names a folder in which each file holds the URL of one replica; it is read again whenever a replica fails, so that replicas
- * may come, go and move.
+ * The replicas of a rollout server and the one that is currently called. The list is written as comma-separated URLs. A `file:` URL names a
+ * folder in which each file holds the URL of one replica; the folder is re-read whenever a replica fails, so that replicas can be added,
+ * removed and moved.
  */
 export class ServerList {
   private readonly text: string;
   private addresses: readonly ServerAddress[] = [];
-  private chosen: ServerAddress | null = null;
+  private address: ServerAddress | null = null;
 
   /**
-   * Throws `bad_request` for a part that is no URL, and `peer_unreachable` for a folder that cannot be read. It may still be
-   * empty, or not be there yet.
+   * Throws `bad_request` for an invalid URL and `peer_unreachable` for a folder that cannot be read. The folder may be empty or not exist
+   * yet.
    */
   constructor(text: string) {
     this.text = text;
     if (text.trim() === '') throw new FloeError('bad_request', 'the URL of the rollout server is empty');
-    this.choose(0);
+    this.select(0);
   }
 
-  /** How many replicas there are; at least 1, though they may not be known yet. */
+  /** Number of replicas; 1 while none is known yet. */
   get size(): number {
     return Math.max(1, this.addresses.length);
   }
 
   /** Throws `peer_unreachable` while the list is empty or cannot be read. */
   current(): ServerAddress {
-    if (this.chosen === null) this.choose(0);
-    if (this.chosen === null) throw new FloeError('peer_unreachable', `${this.text} names no rollout server yet`);
-    return this.chosen;
+    if (this.address === null) this.select(0);
+    if (this.address === null) throw new FloeError('peer_unreachable', `${this.text} lists no rollout server yet`);
+    return this.address;
   }
 
-  /** `failed` did not answer: the next one is current from now on, unless another call has moved on already. */
+  /** Makes the replica after `failed` the current one, unless another call has already done so. */
   moveOn(failed: ServerAddress): void {
-    if (this.chosen !== null && !same(this.chosen, failed)) return;
+    if (this.address !== null && !same(this.address, failed)) return;
     const next = this.addresses.findIndex((other) => same(other, failed)) + 1;
     try {
-      this.choose(next);
+      this.select(next);
     } catch (thrown) {
       if (!FloeError.is(thrown) || !thrown.retryable) throw thrown;
-      // The file system of the folder is away for now: the replicas that it had may well be there.
-      this.chosen = this.addresses[next % this.addresses.length] ?? null;
+      // The folder cannot be read at present, but the replicas that it listed may well be running.
+      this.address = this.addresses[next % this.addresses.length] ?? null;
     }
   }
 
-  private choose(index: number): void {
+  private select(index: number): void {
     this.addresses = addressesOf(this.text);
-    this.chosen = this.addresses[index % this.addresses.length] ?? null;
+    this.address = this.addresses[index % this.addresses.length] ?? null;
   }
 }
 
@@ -66,7 +66,7 @@ function addressesOf(text: string): ServerAddress[] {
     .split(',')
     .map((part) => part.trim())
     .filter((part) => part !== '')
-    .flatMap((part) => (part.startsWith('file:') ? urlsBelow(part) : [part]))
+    .flatMap((part) => (part.startsWith('file:') ? urlsIn(part) : [part]))
     .map(addressOf);
 }
 
@@ -74,21 +74,21 @@ function addressOf(text: string): ServerAddress {
   if (!URL.canParse(text)) throw new FloeError('bad_request', `${text} is not a URL`);
   const { origin, pathname, protocol } = new URL(text);
   if (protocol !== 'http:' && protocol !== 'https:')
-    throw new FloeError('bad_request', `${text}: a rollout server has an http or https URL`);
+    throw new FloeError('bad_request', `${text}: the URL of a rollout server must begin with http: or https:`);
   return { origin, prefix: pathname.replace(/\/+$/, '') };
 }
 
-function urlsBelow(url: string): string[] {
+function urlsIn(url: string): string[] {
   if (!URL.canParse(url)) throw new FloeError('bad_request', `${url} is not a URL`);
   const dir = fileURLToPath(url);
   try {
-    // Files appear here by being renamed into place; a name with a leading dot is one that is still being written.
+    // Writers rename files into place; a name with a leading dot is a file that is still being written.
     const names = readdirSync(dir).filter((name) => !name.startsWith('.'));
     return names.sort().map((name) => readFileSync(join(dir, name), 'utf8').trim());
   } catch (error) {
-    // Before the first replica is up there is no folder, and a file may go between the two calls.
+    // The folder does not exist before the first replica is up, and a file may be removed between the two calls.
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
     const code = (error as NodeJS.ErrnoException).code === 'ENOTDIR' ? 'bad_request' : 'peer_unreachable';
-    throw new FloeError(code, `${url} is no folder that can be read`, {}, error);
+    throw new FloeError(code, `${url} is not a readable folder`, {}, error);
   }
 }

@@ -2,9 +2,10 @@ import { once } from 'node:events';
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import fc from 'fast-check';
-import { afterEach, expect, test } from 'vitest';
-import { FloeClient, NodeApi } from '../../src/client/index.ts';
-import { linesOf } from '../../src/client/lines.ts';
+import { afterEach, describe, expect, it } from 'vitest';
+import { linesOf } from '../../src/client/connection.ts';
+import { FloeClient } from '../../src/client/index.ts';
+import { NodeApi } from '../../src/client/node-api.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { summaryOf, TRAJECTORY, task, Workbench } from '../rollout/workbench.ts';
 
@@ -29,138 +30,149 @@ async function stub(listener: RequestListener): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
-function clientOf(url: string): FloeClient {
+function openClient(url: string): FloeClient {
   const client = new FloeClient({ url });
   undo.push(() => client.close());
   return client;
 }
 
-test("the server's error arrives with its code, details and retryability", async () => {
-  const client = await (await (await workbench()).server()).client();
-  await expect(client.task('nope')).rejects.toMatchObject({
-    code: 'not_found',
-    retryable: false,
-    details: { task_id: 'nope' },
+describe('FloeClient', () => {
+  it("throws the server's error with its code, details and retryability", async () => {
+    const client = await (await (await workbench()).server()).client();
+    await expect(client.task('nope')).rejects.toMatchObject({
+      code: 'not_found',
+      retryable: false,
+      details: { task_id: 'nope' },
+    });
+    await expect(client.submit({ ...task(), num_samples: 0 })).rejects.toMatchObject({
+      code: 'schema_violation',
+      details: { issues: [{ path: 'num_samples' }] },
+    });
   });
-  await expect(client.submit({ ...task(), num_samples: 0 })).rejects.toMatchObject({
-    code: 'schema_violation',
-    details: { issues: [{ path: 'num_samples' }] },
+
+  it('throws peer_unreachable when the server is down or closes the connection', async () => {
+    const running = await (await workbench()).server();
+    const url = await running.listen();
+    await running.close();
+    await expect(openClient(url).status()).rejects.toMatchObject({ code: 'peer_unreachable', retryable: true });
+    const hangsUp = await stub((request) => request.socket.destroy());
+    await expect(openClient(hangsUp).submit(task())).rejects.toMatchObject({ code: 'peer_unreachable' });
+    const halfway = await stub((_, response) => {
+      response.writeHead(200, { 'content-length': '100' });
+      response.write('{"half":');
+      response.socket?.end();
+    });
+    await expect(openClient(halfway).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
   });
-});
 
-test('a server that is not there, or goes away, is peer_unreachable', async () => {
-  const running = await (await workbench()).server();
-  const url = await running.listen();
-  await running.close();
-  await expect(clientOf(url).status()).rejects.toMatchObject({ code: 'peer_unreachable', retryable: true });
-  const hangsUp = await stub((request) => request.socket.destroy());
-  await expect(clientOf(hangsUp).submit(task())).rejects.toMatchObject({ code: 'peer_unreachable' });
-  const halfway = await stub((_, response) => {
-    response.writeHead(200, { 'content-length': '100' });
-    response.write('{"half":');
-    response.socket?.end();
+  it('throws peer_unreachable when the server does not reply in time', async () => {
+    const clock = new VirtualClock();
+    let arrived = (): void => {};
+    const received = new Promise<void>((resolve) => {
+      arrived = resolve;
+    });
+    const client = new FloeClient({ url: await stub(() => arrived()), clock });
+    const reply = client.status();
+    await received;
+    clock.advance(30_000);
+    await expect(reply).rejects.toMatchObject({ code: 'peer_unreachable' });
+    await client.close();
   });
-  await expect(clientOf(halfway).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
-});
 
-test('a server that does not answer is given up after a while', async () => {
-  const clock = new VirtualClock();
-  let arrived = (): void => {};
-  const asked = new Promise<void>((resolve) => {
-    arrived = resolve;
+  it.each([
+    [502, '<html>bad gateway</html>', 'peer_unreachable'],
+    [404, 'nothing here', 'not_found'],
+    [400, '{"error":"text"}', 'bad_request'],
+    [500, '{"error":{"code":"from_the_future","message":"m","details":{},"retryable":true}}', 'peer_unreachable'],
+  ])('turns a reply from something other than floe (%i %s) into %s', async (status, body, code) => {
+    const url = await stub((_, response) => response.writeHead(status).end(body));
+    await expect(openClient(url).status()).rejects.toMatchObject({ code });
   });
-  const client = new FloeClient({ url: await stub(() => arrived()), clock });
-  const answer = client.status();
-  await asked;
-  clock.advance(30_000);
-  await expect(answer).rejects.toMatchObject({ code: 'peer_unreachable' });
-  await client.close();
-});
 
-test.each([
-  [502, '<html>bad gateway</html>', 'peer_unreachable'],
-  [404, 'nothing here', 'not_found'],
-  [400, '{"error":"text"}', 'bad_request'],
-  [500, '{"error":{"code":"from_the_future","message":"m","details":{},"retryable":true}}', 'peer_unreachable'],
-])('what does not speak floe (%i %s) becomes %s', async (status, body, code) => {
-  const url = await stub((_, response) => response.writeHead(status).end(body));
-  await expect(clientOf(url).status()).rejects.toMatchObject({ code });
-});
-
-test('a reply of another shape is refused with the field', async () => {
-  const url = await stub((_, response) => response.end('{"task_id":"t"}'));
-  await expect(clientOf(url).submit(task())).rejects.toMatchObject({ code: 'schema_violation' });
-});
-
-test('a URL that is none is refused', () => {
-  expect(() => new FloeClient({ url: 'not a url' })).toThrow(expect.objectContaining({ code: 'bad_request' }));
-});
-
-test('token and path prefix are sent', async () => {
-  const seen: string[] = [];
-  const url = await stub((request, response) => {
-    seen.push(`${request.headers.authorization} ${request.url}`);
-    response.end('{"tasks":[]}');
+  it('rejects a reply that does not match the schema', async () => {
+    const url = await stub((_, response) => response.end('{"task_id":"t"}'));
+    await expect(openClient(url).submit(task())).rejects.toMatchObject({ code: 'schema_violation' });
   });
-  const client = new FloeClient({ url: `${url}/behind/`, token: 'secret' });
-  await client.tasks({ status: 'running' });
-  await client.close();
-  expect(seen).toEqual(['Bearer secret /behind/tasks?status=running']);
-});
 
-test('results go on over pages and from any cursor, and stop when told to', async () => {
-  const running = await (await workbench()).server();
-  const client = await running.client();
-  const node = await running.node();
-  await client.submit(task({ num_samples: 5 }));
-  for (const lease of await node.lease({ slots: 5, wait_seconds: 0 })) {
-    await node.deliverResult({ summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null, artifacts: null });
-  }
-  const cursors = async (after: number) => {
-    const seen: (number | undefined)[] = [];
-    for await (const result of client.results({ after, pageSize: 2, follow: false })) seen.push(result.cursor);
-    return seen;
-  };
-  expect(await cursors(0)).toEqual([1, 2, 3, 4, 5]);
-  expect(await cursors(3)).toEqual([4, 5]);
-  const controller = new AbortController();
-  const stop = new Error('enough');
-  const following = (async () => {
-    for await (const result of client.results({ signal: controller.signal })) {
-      if (result.cursor === 5) controller.abort(stop);
+  it('rejects an invalid URL', () => {
+    expect(() => new FloeClient({ url: 'not a url' })).toThrow(expect.objectContaining({ code: 'bad_request' }));
+  });
+
+  it('sends the token and the path prefix', async () => {
+    const seen: string[] = [];
+    const url = await stub((request, response) => {
+      seen.push(`${request.headers.authorization} ${request.url}`);
+      response.end('{"tasks":[]}');
+    });
+    const client = new FloeClient({ url: `${url}/prefix/`, token: 'secret' });
+    await client.tasks({ status: 'running' });
+    await client.close();
+    expect(seen).toEqual(['Bearer secret /prefix/tasks?status=running']);
+  });
+
+  it('reads results across pages, from any cursor, and until its signal aborts', async () => {
+    const running = await (await workbench()).server();
+    const client = await running.client();
+    const node = await running.node();
+    await client.submit(task({ num_samples: 5 }));
+    for (const lease of await node.lease({ slots: 5, wait_seconds: 0 })) {
+      await node.deliverResult({
+        summary: summaryOf(lease),
+        trajectory: TRAJECTORY,
+        completions: null,
+        artifacts: null,
+      });
     }
-  })();
-  await expect(following).rejects.toBe(stop);
+    const cursors = async (after: number) => {
+      const seen: (number | undefined)[] = [];
+      for await (const result of client.results({ after, pageSize: 2, follow: false })) seen.push(result.cursor);
+      return seen;
+    };
+    expect(await cursors(0)).toEqual([1, 2, 3, 4, 5]);
+    expect(await cursors(3)).toEqual([4, 5]);
+    const controller = new AbortController();
+    const stop = new Error('enough');
+    const following = (async () => {
+      for await (const result of client.results({ signal: controller.signal })) {
+        if (result.cursor === 5) controller.abort(stop);
+      }
+    })();
+    await expect(following).rejects.toBe(stop);
+  });
 });
 
-test('a node drains itself', async () => {
-  const running = await (await workbench()).server();
-  const node = await running.node('n9');
-  expect((await node.drain()).draining).toBe(true);
-  const stranger = new NodeApi({ url: await running.listen(), nodeId: 'stranger' });
-  await expect(stranger.lease({ slots: 1, wait_seconds: 0 })).rejects.toMatchObject({ code: 'not_found' });
-  await stranger.close();
+describe('NodeApi', () => {
+  it('lets a node drain itself', async () => {
+    const running = await (await workbench()).server();
+    const node = await running.node('n9');
+    expect((await node.drain()).draining).toBe(true);
+    const stranger = new NodeApi({ url: await running.listen(), nodeId: 'stranger' });
+    await expect(stranger.lease({ slots: 1, wait_seconds: 0 })).rejects.toMatchObject({ code: 'not_found' });
+    await stranger.close();
+  });
 });
 
-test('lines come out whole however the bytes are cut', async () => {
-  await fc.assert(
-    fc.asyncProperty(
-      fc.array(fc.string({ unit: 'grapheme' })),
-      fc.infiniteStream(fc.integer({ min: 1, max: 7 })),
-      async (texts, sizes) => {
-        const lines = texts.map((text) => text.replaceAll('\n', ' '));
-        const bytes = Buffer.from(`${lines.map((line) => `${line}\n`).join('')}unfinished`);
-        async function* pieces(): AsyncGenerator<Buffer> {
-          for (let at = 0; at < bytes.length; ) {
-            const size = sizes.next().value as number;
-            yield bytes.subarray(at, at + size);
-            at += size;
+describe('linesOf', () => {
+  it('yields complete lines however the bytes are split', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.string({ unit: 'grapheme' })),
+        fc.infiniteStream(fc.integer({ min: 1, max: 7 })),
+        async (texts, sizes) => {
+          const lines = texts.map((text) => text.replaceAll('\n', ' '));
+          const bytes = Buffer.from(`${lines.map((line) => `${line}\n`).join('')}unfinished`);
+          async function* pieces(): AsyncGenerator<Buffer> {
+            for (let at = 0; at < bytes.length; ) {
+              const size = sizes.next().value as number;
+              yield bytes.subarray(at, at + size);
+              at += size;
+            }
           }
-        }
-        const seen: string[] = [];
-        for await (const line of linesOf(pieces())) seen.push(line);
-        expect(seen).toEqual(lines);
-      },
-    ),
-  );
+          const seen: string[] = [];
+          for await (const line of linesOf(pieces())) seen.push(line);
+          expect(seen).toEqual(lines);
+        },
+      ),
+    );
+  });
 });

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { afterEach, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { Caller } from '../rollout/call.ts';
@@ -22,7 +22,7 @@ async function stub(listener: RequestListener): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
-function clientOf(url: string, retrySeconds: number, clock?: VirtualClock): FloeClient {
+function openClient(url: string, retrySeconds: number, clock?: VirtualClock): FloeClient {
   const client = new FloeClient({ url, retrySeconds, clock });
   undo.push(() => client.close());
   return client;
@@ -35,117 +35,121 @@ async function finish(running: Running, samples: number): Promise<void> {
   for (const lease of await caller.lease('n1', samples)) await caller.deliver('n1', summaryOf(lease));
 }
 
-test('a trainer that reads under a name survives a restart of the server, and misses nothing', async () => {
-  const bench = await Workbench.create();
-  undo.push(() => bench.dispose());
-  const first = await bench.server();
-  const url = await first.listen();
-  await finish(first, 3);
-  const client = clientOf(url, 60);
-  const seen: (number | undefined)[] = [];
-  const results = client.results({ consumer: 'trainer-1' });
-  for (let i = 0; i < 3; i++) seen.push((await results.next()).value?.cursor);
-  // Asks for what is not there yet, and is still asking when the server goes away.
-  const next = results.next();
-  await first.close();
-  const second = await bench.server({ port: Number(new URL(url).port) });
-  await second.listen();
-  await finish(second, 2);
-  seen.push((await next).value?.cursor, (await results.next()).value?.cursor);
-  expect(seen).toEqual([1, 2, 3, 4, 5]);
-  await results.return(undefined);
+describe('FloeClient with retrySeconds', () => {
+  it('delivers every result to a consumer across a restart of the server', async () => {
+    const bench = await Workbench.create();
+    undo.push(() => bench.dispose());
+    const first = await bench.server();
+    const url = await first.listen();
+    await finish(first, 3);
+    const client = openClient(url, 60);
+    const seen: (number | undefined)[] = [];
+    const results = client.results({ consumer: 'trainer-1' });
+    for (let i = 0; i < 3; i++) seen.push((await results.next()).value?.cursor);
+    // This request waits for a result that does not exist yet when the server stops.
+    const next = results.next();
+    await first.close();
+    const second = await bench.server({ port: Number(new URL(url).port) });
+    await second.listen();
+    await finish(second, 2);
+    seen.push((await next).value?.cursor, (await results.next()).value?.cursor);
+    expect(seen).toEqual([1, 2, 3, 4, 5]);
+    await results.return(undefined);
 
-  // A trainer that starts again under the name gets what it had not come past.
-  const again: (number | undefined)[] = [];
-  for await (const result of client.results({ consumer: 'trainer-1', follow: false })) again.push(result.cursor);
-  // The fourth came in a page of its own or not, and was acknowledged or not.
-  expect(again.filter((cursor) => cursor !== 4)).toEqual([5]);
-  for await (const result of client.results({ consumer: 'trainer-1', follow: false })) again.push(result.cursor);
-  expect(again.filter((cursor) => cursor !== 4)).toEqual([5]);
-});
-
-test('a page that is cut off is gone on with behind the last whole result', async () => {
-  const asked: string[] = [];
-  const url = await stub((request, response) => {
-    asked.push(request.url ?? '');
-    const after = Number(new URL(request.url ?? '', 'http://x').searchParams.get('after') ?? 0);
-    response.writeHead(200, { 'content-type': 'application/x-ndjson' });
-    const lines = [1, 2, 3].filter((cursor) => cursor > after).map((cursor) => `{"cursor":${cursor}}\n`);
-    if (asked.length > 1) response.end(lines.join(''));
-    else response.write(`${lines[0]}{"cursor":2`, () => request.socket.destroy());
+    // A trainer that restarts with the same consumer name continues after the results that it acknowledged.
+    const afterRestart: (number | undefined)[] = [];
+    for await (const result of client.results({ consumer: 'trainer-1', follow: false }))
+      afterRestart.push(result.cursor);
+    // The fourth result may have come in a separate page, so it may or may not have been acknowledged.
+    expect(afterRestart.filter((cursor) => cursor !== 4)).toEqual([5]);
+    for await (const result of client.results({ consumer: 'trainer-1', follow: false }))
+      afterRestart.push(result.cursor);
+    expect(afterRestart.filter((cursor) => cursor !== 4)).toEqual([5]);
   });
-  const seen: (number | undefined)[] = [];
-  for await (const result of clientOf(url, 60).results({ follow: false })) seen.push(result.cursor);
-  expect(seen).toEqual([1, 2, 3]);
-  expect(asked.map((one) => new URL(one, 'http://x').searchParams.get('after'))).toEqual([null, '1', '3']);
-});
 
-test('a submit that is repeated has the same key, and one of its own if it was given none', async () => {
-  const keys: unknown[] = [];
-  const url = await stub(async (request, response) => {
-    let body = '';
-    for await (const chunk of request) body += String(chunk);
-    keys.push(JSON.parse(body).idempotency_key);
-    if (keys.length % 2 === 1) request.socket.destroy();
-    else response.end('{"task_id":"t","status":"running","session_ids":[],"duplicate":true}');
+  it('continues an interrupted page after its last complete result', async () => {
+    const requests: string[] = [];
+    const url = await stub((request, response) => {
+      requests.push(request.url ?? '');
+      const after = Number(new URL(request.url ?? '', 'http://x').searchParams.get('after') ?? 0);
+      response.writeHead(200, { 'content-type': 'application/x-ndjson' });
+      const lines = [1, 2, 3].filter((cursor) => cursor > after).map((cursor) => `{"cursor":${cursor}}\n`);
+      if (requests.length > 1) response.end(lines.join(''));
+      else response.write(`${lines[0]}{"cursor":2`, () => request.socket.destroy());
+    });
+    const seen: (number | undefined)[] = [];
+    for await (const result of openClient(url, 60).results({ follow: false })) seen.push(result.cursor);
+    expect(seen).toEqual([1, 2, 3]);
+    expect(requests.map((one) => new URL(one, 'http://x').searchParams.get('after'))).toEqual([null, '1', '3']);
   });
-  const client = clientOf(url, 60);
-  await client.submit(task());
-  await client.submit(task({ idempotency_key: 'mine' }));
-  expect(keys[0]).toMatch(/^client-[0-9a-f-]{36}$/);
-  expect(keys).toEqual([keys[0], keys[0], 'mine', 'mine']);
-});
 
-test.each([
-  [503, 'not_ready', 3],
-  [429, 'overloaded', 3],
-  [404, 'not_found', 1],
-  [500, 'internal', 1],
-])('status %i %s is asked %i times in all', async (status, code, times) => {
-  let asked = 0;
-  const url = await stub((_, response) => {
-    if (++asked === 3) response.end('{"tasks":[]}');
-    else
-      response.writeHead(status).end(JSON.stringify({ error: { code, message: 'm', details: {}, retryable: true } }));
+  it('repeats a submission with the same idempotency key, generated if it has none', async () => {
+    const keys: unknown[] = [];
+    const url = await stub(async (request, response) => {
+      let body = '';
+      for await (const chunk of request) body += String(chunk);
+      keys.push(JSON.parse(body).idempotency_key);
+      if (keys.length % 2 === 1) request.socket.destroy();
+      else response.end('{"task_id":"t","status":"running","session_ids":[],"duplicate":true}');
+    });
+    const client = openClient(url, 60);
+    await client.submit(task());
+    await client.submit(task({ idempotency_key: 'mine' }));
+    expect(keys[0]).toMatch(/^client-[0-9a-f-]{36}$/);
+    expect(keys).toEqual([keys[0], keys[0], 'mine', 'mine']);
   });
-  const answer = clientOf(url, 60).tasks();
-  if (times === 3) expect(await answer).toEqual([]);
-  else await expect(answer).rejects.toMatchObject({ code });
-  expect(asked).toBe(times);
-});
 
-test('a server that stays away is given up when the time is over, and at once without retries', async () => {
-  const clock = new VirtualClock();
-  let asked = 0;
-  const url = await stub((request) => {
-    asked++;
-    request.socket.destroy();
+  it.each([
+    [503, 'not_ready', 3],
+    [429, 'overloaded', 3],
+    [404, 'not_found', 1],
+    [500, 'internal', 1],
+  ])('sends a call that gets status %i (%s) %i times', async (status, code, times) => {
+    let requests = 0;
+    const url = await stub((_, response) => {
+      if (++requests === 3) response.end('{"tasks":[]}');
+      else
+        response.writeHead(status).end(JSON.stringify({ error: { code, message: 'm', details: {}, retryable: true } }));
+    });
+    const reply = openClient(url, 60).tasks();
+    if (times === 3) expect(await reply).toEqual([]);
+    else await expect(reply).rejects.toMatchObject({ code });
+    expect(requests).toBe(times);
   });
-  await expect(clientOf(url, 0).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
-  expect(asked).toBe(1);
-  const answer = clientOf(url, 60, clock).status();
-  let done = false;
-  const settled = answer.then(
-    () => 'answered',
-    (error: { code: string }) => {
-      done = true;
-      return error.code;
-    },
-  );
-  while (!done) {
-    clock.advance(1000);
+
+  it('repeats calls to an unreachable server until the retry time is over, and not at all without one', async () => {
+    const clock = new VirtualClock();
+    let requests = 0;
+    const url = await stub((request) => {
+      requests++;
+      request.socket.destroy();
+    });
+    await expect(openClient(url, 0).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
+    expect(requests).toBe(1);
+    const reply = openClient(url, 60, clock).status();
+    let done = false;
+    const settled = reply.then(
+      () => 'replied',
+      (error: { code: string }) => {
+        done = true;
+        return error.code;
+      },
+    );
+    while (!done) {
+      clock.advance(1000);
+      await new Promise(setImmediate);
+    }
+    expect(await settled).toBe('peer_unreachable');
+    // Pauses grow to five seconds.
+    expect(requests).toBeGreaterThan(10);
+    expect(requests).toBeLessThan(40);
+  });
+
+  it('rejects a call that waits to be repeated when the client is closed', async () => {
+    const client = openClient('http://127.0.0.1:9', 3600);
+    const reply = client.status();
     await new Promise(setImmediate);
-  }
-  expect(await settled).toBe('peer_unreachable');
-  // The pauses grow to five seconds.
-  expect(asked).toBeGreaterThan(10);
-  expect(asked).toBeLessThan(40);
-});
-
-test('closing the client ends a call that is waiting to be repeated', async () => {
-  const client = clientOf('http://127.0.0.1:9', 3600);
-  const answer = client.status();
-  await new Promise(setImmediate);
-  await client.close();
-  await expect(answer).rejects.toMatchObject({ code: 'peer_unreachable' });
+    await client.close();
+    await expect(reply).rejects.toMatchObject({ code: 'peer_unreachable' });
+  });
 });

@@ -17,8 +17,8 @@ afterEach(async () => {
   for (const close of undo.splice(0).reverse()) await close();
 });
 
-describe('a list of replicas', () => {
-  it('moves from one to the next and round again', () => {
+describe('ServerList with URLs', () => {
+  it('moves from each replica to the next and from the last to the first', () => {
     const list = new ServerList('http://a:1, https://b/floe/,http://c:3');
     const seen = [0, 1, 2, 3].map(() => {
       const now = list.current();
@@ -28,7 +28,7 @@ describe('a list of replicas', () => {
     expect(seen).toEqual(['http://a:1', 'https://b/floe', 'http://c:3', 'http://a:1']);
   });
 
-  it('moves once, however many calls failed at the same replica', () => {
+  it('moves once when several calls failed at the same replica', () => {
     const list = new ServerList('http://a:1,http://b:2,http://c:3');
     const first = list.current();
     list.moveOn(first);
@@ -36,19 +36,19 @@ describe('a list of replicas', () => {
     expect(list.current().origin).toBe('http://b:2');
   });
 
-  it.each([['nothing'], ['http://a:1,://'], ['ftp://a'], ['']])('refuses %j', (text) => {
+  it.each([['nothing'], ['http://a:1,://'], ['ftp://a'], ['']])('rejects %j', (text) => {
     expect(() => new ServerList(text)).toThrow(expect.objectContaining({ code: 'bad_request' }));
   });
 });
 
-describe('a folder of replicas', () => {
+describe('ServerList with a folder', () => {
   let dir: string;
   beforeEach(async () => {
     dir = await mkdtemp(join(tmpdir(), 'floe-replicas-'));
     undo.push(() => rm(dir, { recursive: true }));
   });
 
-  it('may be filled later, and overlooks files that are being written', async () => {
+  it('accepts a folder that is created later and ignores files that are still being written', async () => {
     const list = new ServerList(pathToFileURL(join(dir, 'later')).href);
     expect(() => list.current()).toThrow(expect.objectContaining({ code: 'peer_unreachable' }));
     await mkdir(join(dir, 'later'));
@@ -58,7 +58,7 @@ describe('a folder of replicas', () => {
     expect(list.current().origin).toBe('http://a:1');
   });
 
-  it('is read again when a replica fails, so that one that moved is found', async () => {
+  it('re-reads the folder when a replica fails and finds one that moved', async () => {
     await writeFile(join(dir, '1'), 'http://a:1');
     await writeFile(join(dir, '2'), 'http://b:2');
     const list = new ServerList(pathToFileURL(dir).href);
@@ -73,14 +73,14 @@ describe('a folder of replicas', () => {
   });
 });
 
-describe('a folder of replicas that cannot be read for a while', () => {
-  it('is no reason to forget the replicas that it had', async () => {
+describe('ServerList with a folder that cannot be read temporarily', () => {
+  it('keeps the replicas that it knew', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'floe-replicas-'));
     undo.push(() => rm(dir, { recursive: true }));
     await writeFile(join(dir, '1'), 'http://a:1');
     await writeFile(join(dir, '2'), 'http://b:2');
     const list = new ServerList(pathToFileURL(dir).href);
-    // As EIO or EACCES: an entry that cannot be read as a file.
+    // A folder in place of a file cannot be read, as with EIO or EACCES.
     await mkdir(join(dir, '3'));
     list.moveOn(list.current());
     expect(list.current().origin).toBe('http://b:2');
@@ -90,7 +90,7 @@ describe('a folder of replicas that cannot be read for a while', () => {
   });
 });
 
-describe('a client of several replicas', () => {
+describe('FloeClient with several replicas', () => {
   async function replica(listener: RequestListener): Promise<string> {
     const server = createServer(listener).listen(0, '127.0.0.1');
     await once(server, 'listening');
@@ -100,9 +100,9 @@ describe('a client of several replicas', () => {
     });
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   }
-  /** Port 9 is the discard service, which nobody runs. */
+  /** Port 9 is the discard service, which is not running on test machines. */
   const DOWN = 'http://127.0.0.1:9';
-  function clientOf(...urls: string[]): FloeClient {
+  function openClient(...urls: string[]): FloeClient {
     const client = new FloeClient({ url: urls.join(',') });
     undo.push(() => client.close());
     return client;
@@ -113,23 +113,23 @@ describe('a client of several replicas', () => {
   });
   const task = { instruction: 'x', agent: { harness: 'shell' as const, custom_shell: 'true' } };
 
-  it('asks the next when one is down, and stays with it', async () => {
+  it('calls the next replica when one is down, and keeps using it', async () => {
     let calls = 0;
     const up = await replica((_, response) => {
       calls++;
       response.end(submitted);
     });
-    const client = clientOf(DOWN, up);
+    const client = openClient(DOWN, up);
     await client.submit(task);
     await client.submit(task);
     expect(calls).toBe(2);
-    await expect(clientOf(DOWN, DOWN).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
+    await expect(openClient(DOWN, DOWN).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
   });
 
   it.each([
     ['store_unavailable', (response: ServerResponse) => response.writeHead(503).end(unavailable)],
     ['peer_unreachable', (response: ServerResponse) => response.destroy()],
-  ])('sends a submission that may have been carried out (%s) to the next under one name', async (_, fail) => {
+  ])('sends a submission that may have been accepted (%s) to the next replica with the same key', async (_, fail) => {
     const names: unknown[] = [];
     const keep = async (request: IncomingMessage) => {
       const { task_id, idempotency_key } = JSON.parse(await text(request));
@@ -137,13 +137,13 @@ describe('a client of several replicas', () => {
     };
     const fails = await replica((request, response) => void keep(request).then(() => fail(response)));
     const up = await replica((request, response) => void keep(request).then(() => response.end(submitted)));
-    expect(await clientOf(fails, up).submit(task)).toMatchObject({ task_id: 't' });
-    expect(await clientOf(fails, up).submit({ ...task, task_id: 't' })).toMatchObject({ task_id: 't' });
+    expect(await openClient(fails, up).submit(task)).toMatchObject({ task_id: 't' });
+    expect(await openClient(fails, up).submit({ ...task, task_id: 't' })).toMatchObject({ task_id: 't' });
     const fresh = [undefined, expect.stringMatching(/^client-[0-9a-f-]{36}$/)];
     expect(names).toEqual([fresh, names[0], ['t', undefined], ['t', undefined]]);
   });
 
-  it('asks the next when one takes a heartbeat and never answers', async () => {
+  it('calls the next replica when one does not reply to a heartbeat', async () => {
     let hanging = 0;
     const hangs = await replica(() => {
       hanging++;
@@ -165,7 +165,7 @@ describe('a client of several replicas', () => {
     expect(hanging).toBe(1);
   });
 
-  it('passes a refusal on without asking anybody else', async () => {
+  it('throws an error that is not transient without calling another replica', async () => {
     let others = 0;
     const refuses = await replica((_, response) => {
       const error = { code: 'conflict', message: 'taken', details: {}, retryable: false };
@@ -175,12 +175,12 @@ describe('a client of several replicas', () => {
       others++;
       response.end(submitted);
     });
-    await expect(clientOf(refuses, other).submit(task)).rejects.toMatchObject({ code: 'conflict' });
+    await expect(openClient(refuses, other).submit(task)).rejects.toMatchObject({ code: 'conflict' });
     expect(others).toBe(0);
   });
 
-  it('goes on with the results where a replica broke off', async () => {
-    const asked: string[] = [];
+  it('continues the results at the next replica after an interruption', async () => {
+    const received: string[] = [];
     const lines = (from: number, to: number): string => {
       const cursors = Array.from({ length: to - from + 1 }, (_, index) => from + index);
       return cursors.map((cursor) => `{"cursor":${cursor}}\n`).join('');
@@ -190,12 +190,12 @@ describe('a client of several replicas', () => {
       response.write(lines(1, 2), () => request.socket.destroySoon());
     });
     const up = await replica((request, response) => {
-      asked.push(new URL(request.url ?? '', 'http://x').searchParams.get('after') ?? '');
-      response.end(asked.length === 1 ? lines(3, 4) : '');
+      received.push(new URL(request.url ?? '', 'http://x').searchParams.get('after') ?? '');
+      response.end(received.length === 1 ? lines(3, 4) : '');
     });
     const cursors: unknown[] = [];
-    for await (const result of clientOf(breaks, up).results({ follow: false })) cursors.push(result.cursor);
+    for await (const result of openClient(breaks, up).results({ follow: false })) cursors.push(result.cursor);
     expect(cursors).toEqual([1, 2, 3, 4]);
-    expect(asked).toEqual(['2', '4']);
+    expect(received).toEqual(['2', '4']);
   });
 });

@@ -1,7 +1,8 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { FloeClient, NodeApi, type OwnRegistration } from '../../src/client/index.ts';
+import { FloeClient } from '../../src/client/index.ts';
+import { NodeApi, type NodeDescription } from '../../src/client/node-api.ts';
 import { type Clock, systemClock } from '../../src/core/clock.ts';
 import { sessionSummary } from '../../src/core/session-summary.ts';
 import {
@@ -90,7 +91,7 @@ export class Running {
   }
 }
 
-export const REGISTRATION: OwnRegistration = {
+export const REGISTRATION: NodeDescription = {
   host: null,
   dispatch_policy: 'pipeline',
   gateway_url: null,

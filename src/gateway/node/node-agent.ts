@@ -1,4 +1,4 @@
-import { type DeliveredResult, deliveryLength, type NodeApi, type OwnRegistration } from '../../client/node-api.ts';
+import { type DeliveredResult, deliveryLength, type NodeApi, type NodeDescription } from '../../client/node-api.ts';
 import { onAbort } from '../../core/abort.ts';
 import { type Backoff, backoffMs } from '../../core/backoff.ts';
 import { GIB } from '../../core/bytes.ts';
@@ -38,7 +38,7 @@ export type NodeCalls = Pick<
 
 export type NodeAgentDeps = {
   readonly api: NodeCalls;
-  readonly registration: OwnRegistration;
+  readonly registration: NodeDescription;
   readonly clock: Clock;
   readonly log: Logger;
   /** Default: trace contexts are passed through and no span is recorded. */

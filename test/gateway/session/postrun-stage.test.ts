@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
-import { deliveryLength } from '../../../src/client/index.ts';
+import { deliveryLength } from '../../../src/client/node-api.ts';
 import { MIB } from '../../../src/core/bytes.ts';
 import { RESULT_LIMIT_BYTES } from '../../../src/core/envelope.ts';
 import { FloeError } from '../../../src/core/errors.ts';

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import type { NodeApi } from '../../../src/client/index.ts';
+import type { NodeApi } from '../../../src/client/node-api.ts';
 import { engineInfoSchema, engineSpecSchema, type Heartbeat } from '../../../src/schema/index.ts';
 import { METRICS, type Running, Workbench } from '../workbench.ts';
 

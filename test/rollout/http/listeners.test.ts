@@ -1,7 +1,8 @@
 import { writeFileSync } from 'node:fs';
 import { connect } from 'node:tls';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
-import { FloeClient, NodeApi } from '../../../src/client/index.ts';
+import { FloeClient } from '../../../src/client/index.ts';
+import { NodeApi } from '../../../src/client/node-api.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { RolloutConfigInput } from '../../../src/rollout/index.ts';
 import { describeIf } from '../../skip.ts';

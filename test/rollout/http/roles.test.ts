@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { NodeApi } from '../../../src/client/index.ts';
+import { NodeApi } from '../../../src/client/node-api.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Role } from '../../../src/rollout/config.ts';
 import { RateLimit } from '../../../src/rollout/http/admission.ts';

@@ -1,0 +1,57 @@
+import { linkAbort } from '../core/abort.ts';
+import { jitteredBackoffMs } from '../core/backoff.ts';
+import { type Clock, sleep } from '../core/clock.ts';
+import { FloeError } from '../core/errors.ts';
+import type { RandomSource } from '../core/random.ts';
+
+const FIRST_PAUSE_MS = 100;
+/** A server that restarts is reached within this time. */
+const MAX_PAUSE_MS = 5_000;
+
+/**
+ * Decides whether and when a failed call is repeated: with growing, jittered pauses, until calls have failed for `limitMs` milliseconds
+ * without a success in between.
+ */
+export class RetryBudget {
+  private readonly clock: Clock;
+  private readonly limitMs: number;
+  private readonly closed: AbortSignal;
+  private readonly random: RandomSource;
+  private failures = 0;
+  private failingSinceMs: number | null = null;
+
+  /** Once `closed` aborts nothing is repeated any more. */
+  constructor(clock: Clock, limitMs: number, closed: AbortSignal, random: RandomSource) {
+    this.clock = clock;
+    this.limitMs = limitMs;
+    this.closed = closed;
+    this.random = random;
+  }
+
+  /** Records a success: the next failure starts with the full limit and the shortest pause. */
+  reset(): void {
+    this.failures = 0;
+    this.failingSinceMs = null;
+  }
+
+  /** Resolves when the call should be repeated. Throws `thrown` itself when repeating cannot help or the limit has passed. */
+  async waitAfter(thrown: unknown, signal?: AbortSignal): Promise<void> {
+    if (signal?.aborted || this.closed.aborted || !isTransient(thrown)) throw thrown;
+    const nowMs = this.clock.monotonicMs();
+    this.failingSinceMs ??= nowMs;
+    const leftMs = this.failingSinceMs + this.limitMs - nowMs;
+    if (leftMs <= 0) throw thrown;
+    const backoff = { baseMs: FIRST_PAUSE_MS, maxMs: Math.min(MAX_PAUSE_MS, leftMs) };
+    const stop = linkAbort(signal, this.closed);
+    try {
+      await sleep(this.clock, jitteredBackoffMs(backoff, ++this.failures, this.random), stop.signal);
+    } finally {
+      stop.release();
+    }
+  }
+}
+
+/** `internal` is retryable in principle, but the same call would meet the same defect. */
+function isTransient(thrown: unknown): boolean {
+  return FloeError.is(thrown) && thrown.retryable && thrown.code !== 'internal';
+}

@@ -1,0 +1,58 @@
+import { getEventListeners } from 'node:events';
+import { describe, expect, it } from 'vitest';
+import { RetryBudget } from '../../src/client/retry-budget.ts';
+import { FloeError } from '../../src/core/errors.ts';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
+
+const transient = new FloeError('not_ready', 'starting');
+
+describe('RetryBudget', () => {
+  it('doubles the pauses, shortened by the random source, until its limit has passed', async () => {
+    const clock = new VirtualClock();
+    const budget = new RetryBudget(clock, 1_000, new AbortController().signal, () => 0);
+    const pausesMs: number[] = [];
+    for (;;) {
+      const startMs = clock.monotonicMs();
+      const waiting = budget.waitAfter(transient).then(
+        () => true,
+        () => false,
+      );
+      clock.fireNext();
+      if (!(await waiting)) break;
+      pausesMs.push(clock.monotonicMs() - startMs);
+    }
+    expect(pausesMs.slice(0, 4)).toEqual([50, 100, 200, 325]);
+    expect(pausesMs.every((ms) => ms > 0)).toBe(true);
+  });
+
+  it('starts with the shortest pause after a success', async () => {
+    const clock = new VirtualClock();
+    const budget = new RetryBudget(clock, 10_000, new AbortController().signal, () => 0);
+    for (const expectedMs of [50, 50]) {
+      const startMs = clock.monotonicMs();
+      const waiting = budget.waitAfter(transient);
+      clock.fireNext();
+      await waiting;
+      expect(clock.monotonicMs() - startMs).toBe(expectedMs);
+      budget.reset();
+    }
+  });
+
+  it('leaves no listener on its signals', async () => {
+    const clock = new VirtualClock();
+    const [closed, caller] = [new AbortController(), new AbortController()];
+    const budget = new RetryBudget(clock, 10_000, closed.signal, () => 0);
+    const waiting = budget.waitAfter(transient, caller.signal);
+    clock.fireNext();
+    await waiting;
+    const counts = [closed, caller].map(({ signal }) => getEventListeners(signal, 'abort').length);
+    expect(counts).toEqual([0, 0]);
+  });
+
+  it('throws the failure itself when repeating cannot help', async () => {
+    const budget = new RetryBudget(new VirtualClock(), 1_000, new AbortController().signal, () => 0);
+    for (const failure of [new FloeError('not_found', 'x'), new FloeError('internal', 'x'), new Error('x')]) {
+      await expect(budget.waitAfter(failure)).rejects.toBe(failure);
+    }
+  });
+});
