@@ -14,8 +14,8 @@ const DIST = new URL('../dist/', import.meta.url);
 if (!existsSync(DIST)) throw new Error('dist/ is missing: build first');
 const load = (path) => import(new URL(path, DIST).href);
 
-const [{ createEnginePool }, { PrefixCache }, schema] = await Promise.all([
-  load('engines/pool.js'),
+const [{ createEnginePools }, { PrefixCache }, schema] = await Promise.all([
+  load('engines/pool/managed-engine-pools.js'),
   load('sim/prefix-cache.js'),
   load('schema/index.js'),
 ]);
@@ -287,7 +287,7 @@ function requestOf(index, turn, ids, maxTokens, seed) {
     responseFormat: null,
     seed,
     prompt: { ids, json: NO_JSON },
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
   };
 }
@@ -312,7 +312,7 @@ async function run(name, speeds, durationMs) {
       pool: perSession ? `pool-${i}` : 'default',
     }),
   );
-  const pool = await createEnginePool(specs, { clock, policy, connect });
+  const pool = await createEnginePools(specs, { clock, policy, connect });
   let started = 0;
   const another = async () => {
     for (;;) {

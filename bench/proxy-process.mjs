@@ -61,14 +61,19 @@ async function serveFloor() {
 }
 
 async function serveProxy() {
-  const [{ createEnginePool }, { CaptureJournal }, { createProxy }, { systemClock }, { newSessionKey }, schema] =
+  const [{ createEnginePools }, { CaptureJournal }, { createProxy }, { systemClock }, { newSessionKey }, schema] =
     await Promise.all(
-      ['engines/pool', 'proxy/journal/journal', 'proxy/http/proxy', 'core/clock', 'core/ids', 'schema/index'].map(
-        (name) => import(`../dist/${name}.js`),
-      ),
+      [
+        'engines/pool/managed-engine-pools',
+        'proxy/journal/journal',
+        'proxy/http/proxy',
+        'core/clock',
+        'core/ids',
+        'schema/index',
+      ].map((name) => import(`../dist/${name}.js`)),
     );
   const clock = systemClock;
-  const engines = await createEnginePool([schema.engineSpecSchema.parse({ base_url: engineUrl })], { clock });
+  const engines = await createEnginePools([schema.engineSpecSchema.parse({ base_url: engineUrl })], { clock });
   const journal = await CaptureJournal.open(directory);
   const proxy = createProxy({ engines, journal, clock });
   await proxy.listen({ host: '127.0.0.1', port: 0 });

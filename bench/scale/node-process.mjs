@@ -2,7 +2,7 @@
 import { NodeApi } from '../../dist/client/node-api.js';
 import { sleep, systemClock } from '../../dist/core/clock.js';
 import { newId } from '../../dist/core/ids.js';
-import { poolOf } from '../../dist/engines/pool.js';
+import { enginePoolsOf } from '../../dist/engines/pool/managed-engine-pools.js';
 import { NodeAgent } from '../../dist/gateway/node/node-agent.js';
 import { NodeEngines } from '../../dist/gateway/node/node-engines.js';
 import { StagePools } from '../../dist/gateway/node/stage-pools.js';
@@ -31,7 +31,7 @@ const { url, nodeId, pools: sizes, policy = 'pipeline', mode } = JSON.parse(proc
 const clock = systemClock;
 const pools = new StagePools(sizes, policy);
 const builders = builderRegistry();
-const engines = poolOf([], { clock });
+const engines = enginePoolsOf([], { clock });
 const startLimits = new StartLimits({});
 
 const proxy = {

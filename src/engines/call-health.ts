@@ -1,47 +1,47 @@
 import { FloeError } from '../core/errors.ts';
 
-/** Counts the calls of one engine, and judges its health by how the last of them ended. */
+/** Counts the calls in flight on one engine, and derives the engine's health from the last call that ended. */
 export class CallHealth {
   private readonly engineId: string;
-  private running = 0;
-  private good = true;
+  private callCount = 0;
+  private isHealthy = true;
 
   constructor(engineId: string) {
     this.engineId = engineId;
   }
 
   get inflight(): number {
-    return this.running;
+    return this.callCount;
   }
 
   get healthy(): boolean {
-    return this.good;
+    return this.isHealthy;
   }
 
-  /** Runs one call. Rejects as it does, with the engine's name in what a reply's reader threw. */
+  /** Runs one call. Rejects as it does; the engine's id is added to errors of a reply's parser, which does not know it. */
   async track<T>(work: () => Promise<T>): Promise<T> {
-    this.running++;
+    this.callCount++;
     try {
       const result = await work();
-      this.good = true;
+      this.isHealthy = true;
       return result;
     } catch (error) {
       if (!FloeError.is(error)) throw error;
-      this.good = !isFault(error);
-      throw this.named(error);
+      this.isHealthy = !isEngineFault(error);
+      throw this.withEngineId(error);
     } finally {
-      this.running--;
+      this.callCount--;
     }
   }
 
-  private named(error: FloeError): FloeError {
-    if (!isFault(error) || error.details.engine_id !== undefined) return error;
+  private withEngineId(error: FloeError): FloeError {
+    if (!isEngineFault(error) || error.details.engine_id !== undefined) return error;
     const details = { ...error.details, engine_id: this.engineId };
     return new FloeError(error.code, `engine ${this.engineId}: ${error.message}`, details, error.cause);
   }
 }
 
-/** Whether it says something of the engine, and not only of the call. */
-function isFault({ code }: FloeError): boolean {
+/** Whether the error concerns the engine, and not only this call. */
+function isEngineFault({ code }: FloeError): boolean {
   return code === 'engine_unavailable' || code === 'engine_error';
 }

@@ -1,59 +1,104 @@
+import type { Readable } from 'node:stream';
 import { Pool } from 'undici';
 import { z } from 'zod';
+import { abortAfter, onAbort } from '../core/abort.ts';
+import { MIB } from '../core/bytes.ts';
+import type { Clock } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 import { engineIdOf } from '../core/ids.ts';
 import type { EngineSpec } from '../schema/index.ts';
-import type { CallNames } from './engine.ts';
-import { callEngine, type HttpCall, type HttpReply, type OpenReply, openReply } from './http.ts';
-import { errorMessage, isErrorBody, refusal, shaped } from './record.ts';
+import { errorMessageOf, invalidReply, isErrorBody, parseWith } from './chat/reply-tokens.ts';
+import type { CallContext } from './engine.ts';
 
-/** Servers (uvicorn, for one) close idle connections after 5 s or more; a request on a connection that is being closed would be lost. */
+/** Servers, uvicorn for one, close idle connections after 5 s or more; a request on a connection that is being closed would be lost. */
 const KEEP_ALIVE_MS = 4_000;
 
-/** An engine that does not accept a connection for this long is not there. */
+/** Time limit for opening a connection; a server that needs longer counts as unavailable. */
 const CONNECT_TIMEOUT_MS = 5_000;
 
-/** Look-ups and probes are small; one that hangs must not hold anything up. */
+/** Time limit of a control request, which is small; one that hangs must not block its caller. */
 const CONTROL_TIMEOUT_MS = 10_000;
 
-export type EngineServerOptions = {
-  /** Whether a refusal is of a prompt that is too long for the model. */
-  readonly isOverflow: (refusal: Refusal) => boolean;
-  /** Headers that name a call to the server and to routers before it; absent: none. */
-  readonly headersOf?: (names: CallNames) => Readonly<Record<string, string>>;
+/** Largest reply body. A reply of a million ids and log-probabilities has about 110 MB. */
+const MAX_REPLY_BYTES = 256 * MIB;
+
+/** Error codes of failures before a connection exists: the request was not sent, so no token was sampled. */
+const NOT_SENT_CODES = new Set([
+  'ECONNREFUSED',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'ETIMEDOUT',
+  'UND_ERR_CONNECT_TIMEOUT',
+]);
+
+/** Error codes of a connection that was lost before the first byte of a reply. */
+const CONNECTION_LOST_CODES = new Set(['UND_ERR_SOCKET', 'ECONNRESET', 'EPIPE']);
+
+export type HttpReply = {
+  readonly status: number;
+  readonly headers: Record<string, string | string[] | undefined>;
+  readonly body: Buffer;
 };
 
-/** What an error body says; the fields that OpenAI's API and its likes have beside the message. */
-export type Refusal = {
+/** A reply whose status has arrived and whose body has not. The caller must call either `read` or `each`. */
+export type OpenReply = {
+  readonly status: number;
+  readonly headers: HttpReply['headers'];
+  /** Resolves with the complete body. */
+  read(): Promise<Buffer>;
+  /** Passes the body's chunks to `take` until it returns true or throws, or the body ends. Rejects with the error that `take` throws. */
+  each(take: (chunk: Buffer) => boolean): Promise<void>;
+};
+
+type HttpRequest = {
+  readonly method: 'GET' | 'POST';
+  readonly path: string;
+  readonly headers: Record<string, string>;
+  readonly body?: string | Buffer;
+  readonly signal: AbortSignal;
+};
+
+export type EngineServerOptions = {
+  readonly clock: Clock;
+  /** Whether the server rejected a prompt because it is too long for the model. */
+  readonly isOverflow: (error: ErrorBody) => boolean;
+  /** Headers that identify a call to the server and to routers in front of it; absent when the server knows none. */
+  readonly headersOf?: (context: CallContext) => Readonly<Record<string, string>>;
+};
+
+/** The error in a reply's body, with the fields of OpenAI's API; a field that is missing is `null`. */
+export type ErrorBody = {
   readonly message: string;
   readonly type: string | null;
   readonly param: string | null;
   readonly code: string | null;
 };
 
-const refusalSchema = z.looseObject({
+const errorBodySchema = z.looseObject({
   error: z.looseObject({ type: z.unknown().optional(), param: z.unknown().optional(), code: z.unknown().optional() }),
 });
 
-/** HTTP to one inference server: connections, addresses, headers, and what a status means. */
+/** HTTP client of one inference server: connections, URLs, headers, and the meaning of statuses. */
 export class EngineServer {
   readonly engineId: string;
   private readonly pool: Pool;
-  private readonly prefix: string;
+  private readonly pathPrefix: string;
   private readonly headers: Record<string, string>;
   private readonly options: EngineServerOptions;
 
   constructor(spec: EngineSpec, options: EngineServerOptions) {
     const base = new URL(spec.base_url);
     this.engineId = spec.engine_id ?? engineIdOf(spec.base_url);
-    this.prefix = base.pathname.replace(/\/+$/, '');
+    this.pathPrefix = base.pathname.replace(/\/+$/, '');
     this.options = options;
     this.headers = {
       'content-type': 'application/json',
       ...(spec.api_key === null ? {} : { authorization: `Bearer ${spec.api_key}` }),
     };
     this.pool = new Pool(base.origin, {
-      // A reply takes as long as it takes; deadlines come with the signal.
+      // A reply may take any time; deadlines come with the signal.
       headersTimeout: 0,
       bodyTimeout: 0,
       connections: null,
@@ -64,134 +109,179 @@ export class EngineServer {
     });
   }
 
-  /** A look-up under a deadline of its own; any status. Rejects as {@link callEngine} does, `engine_unavailable` at the deadline. */
-  look(path: string, signal?: AbortSignal): Promise<HttpReply> {
-    return this.ask({ method: 'GET', path }, signal);
+  /**
+   * Sends a small GET that belongs to no session and resolves with its reply, of any status. Rejects as {@link post} does, and with
+   * `engine_unavailable` after {@link CONTROL_TIMEOUT_MS}.
+   */
+  controlGet(path: string, signal?: AbortSignal): Promise<HttpReply> {
+    return this.control({ method: 'GET', path }, signal);
   }
 
-  /** A small request that belongs to no session. As {@link look}. */
-  tell(path: string, body: string, signal?: AbortSignal): Promise<HttpReply> {
-    return this.ask({ method: 'POST', path, body }, signal);
+  /** As {@link controlGet}, with a body. */
+  controlPost(path: string, body: string, signal?: AbortSignal): Promise<HttpReply> {
+    return this.control({ method: 'POST', path, body }, signal);
   }
 
-  private async ask(
-    { path, ...call }: Pick<HttpCall, 'method' | 'path' | 'body'>,
+  private control(
+    { path, ...request }: Pick<HttpRequest, 'method' | 'path' | 'body'>,
     signal: AbortSignal | undefined,
   ): Promise<HttpReply> {
-    const deadline = AbortSignal.timeout(CONTROL_TIMEOUT_MS);
+    const send = async (limited: AbortSignal): Promise<HttpReply> => {
+      const { headers } = this;
+      const reply = await this.open({ ...request, path: this.pathPrefix + path, headers, signal: limited });
+      return { status: reply.status, headers: reply.headers, body: await reply.read() };
+    };
+    return this.withDeadline(CONTROL_TIMEOUT_MS, send, path, signal);
+  }
+
+  /** Runs `work` with a signal that aborts with `engine_unavailable` after `limitMs`, or when `signal` aborts. */
+  async withDeadline<T>(
+    limitMs: number,
+    work: (signal: AbortSignal) => Promise<T>,
+    what = 'the server',
+    signal?: AbortSignal,
+  ): Promise<T> {
+    const lateError = (): FloeError => this.error('engine_unavailable', `${what} did not answer within ${limitMs} ms`);
+    const limit = abortAfter(this.options.clock, limitMs, lateError, signal);
     try {
-      return await callEngine(this.pool, this.engineId, {
-        ...call,
-        path: this.prefix + path,
-        headers: this.headers,
-        signal: signal === undefined ? deadline : AbortSignal.any([signal, deadline]),
-      });
-    } catch (error) {
-      if (!deadline.aborted || signal?.aborted === true) throw error;
-      throw this.fail('engine_unavailable', `${path} did not answer within ${CONTROL_TIMEOUT_MS} ms`);
+      return await work(limit.signal);
+    } finally {
+      limit.release();
     }
   }
 
-  /** The server's own metrics in Prometheus text; null: it has none, or was started without. */
+  /** The server's own metrics in Prometheus text; `null` when it has none, or was started without. */
   async metrics(signal: AbortSignal): Promise<string | null> {
-    const reply = await this.look('/metrics', signal);
-    // llama.cpp without --metrics says that it does not support them.
+    const reply = await this.controlGet('/metrics', signal);
+    // llama.cpp without --metrics answers 501.
     if (reply.status === 501 || reply.status === 404) return null;
-    if (reply.status !== 200) throw this.refused(reply);
+    if (reply.status !== 200) throw this.statusError(reply);
     return reply.body.toString('utf8');
   }
 
-  /** Opens a call. Rejects with what the status says, unless it is 200. */
-  async post(path: string, body: string | Buffer, names: CallNames | null, signal: AbortSignal): Promise<OpenReply> {
-    const reply = await openReply(this.pool, this.engineId, {
+  /**
+   * Sends a request and resolves with its reply of status 200; rejects with {@link statusError} for another status. Rejects with
+   * `engine_unavailable` when no reply began: no connection could be opened, or it was lost (`details.connection_lost`) before the
+   * first byte, as happens when a server closes an idle connection in the moment that it is used. The body's functions reject with
+   * `engine_error` when the reply is incomplete (`details.broken_off`). All reject with the signal's reason when it aborts.
+   */
+  async post(
+    path: string,
+    body: string | Buffer,
+    context: CallContext | null,
+    signal: AbortSignal,
+  ): Promise<OpenReply> {
+    const reply = await this.open({
       method: 'POST',
-      path: this.prefix + path,
-      headers: names === null ? this.headers : this.headersFor(names),
+      path: this.pathPrefix + path,
+      headers: context === null ? this.headers : this.headersFor(context),
       body,
       signal,
     });
     if (reply.status === 200) return reply;
-    throw this.refused({ status: reply.status, headers: reply.headers, body: await reply.read() });
+    throw this.statusError({ status: reply.status, headers: reply.headers, body: await reply.read() });
   }
 
-  private headersFor(names: CallNames): Record<string, string> {
-    const headers = { ...this.headers, ...this.options.headersOf?.(names) };
-    return names.traceparent == null ? headers : { ...headers, traceparent: names.traceparent };
+  private headersFor(context: CallContext): Record<string, string> {
+    const headers = { ...this.headers, ...this.options.headersOf?.(context) };
+    return context.traceparent == null ? headers : { ...headers, traceparent: context.traceparent };
   }
 
-  /** A small call whose answer has `schema`. Rejects as {@link post} does, and with `engine_error` for another answer. */
+  /** Sends a small request and parses its reply with `schema`. Rejects as {@link post} does, and with `engine_error` for another reply. */
   async call<T extends z.ZodType>(
     path: string,
     body: string,
-    names: CallNames | null,
+    context: CallContext | null,
     schema: T,
     signal: AbortSignal,
   ): Promise<z.output<T>> {
-    const reply = await this.post(path, body, names, signal);
+    const reply = await this.post(path, body, context, signal);
     const json = jsonOf(await reply.read());
-    if (isErrorBody(json)) throw refusal(`${path}: status 200 with an error inside: ${errorMessage(json) ?? ''}`);
-    return shaped(schema, json);
+    if (isErrorBody(json))
+      throw invalidReply(`${path}: status 200 with an error inside: ${errorMessageOf(json) ?? ''}`);
+    return parseWith(schema, json);
   }
 
   /**
-   * Runs one call, and tells the server when the signal aborts meanwhile: it notices only late that a connection is gone. Whether it
-   * was heard changes nothing for the caller. Rejects as `work` does, or with the signal's reason.
+   * Runs one call, and posts `body` to `path` when the signal aborts meanwhile, because a server detects a closed connection late.
+   * Whether that request succeeds makes no difference to the caller. Rejects as `work` does, or with the signal's reason.
    */
   async abortable<T>(signal: AbortSignal, path: string, body: string, work: () => Promise<T>): Promise<T> {
-    const abort = (): void => {
-      this.tell(path, body).catch(() => {});
-    };
     signal.throwIfAborted();
-    signal.addEventListener('abort', abort, { once: true });
+    const release = onAbort(signal, () => {
+      this.controlPost(path, body).catch(() => {});
+    });
     try {
       return await work();
     } finally {
-      signal.removeEventListener('abort', abort);
+      release();
     }
   }
 
-  /** What a reply with another status than 200 means. */
-  refused(reply: HttpReply): FloeError {
+  /** The error for a reply with another status than 200. */
+  statusError(reply: HttpReply): FloeError {
     const { status } = reply;
-    const said = refusalOf(jsonOf(reply.body), status);
-    const { message } = said;
+    const body = errorBodyOf(jsonOf(reply.body), status);
+    const { message } = body;
     if (status === 503 || status === 429) {
-      return this.fail('engine_unavailable', message, { status, retry_after_ms: retryAfterMs(reply.headers) });
+      return this.error('engine_unavailable', message, { status, retry_after_ms: retryAfterMs(reply.headers) });
     }
-    if (status === 501) return this.fail('unsupported', message, { status });
-    // The URL, the key, what was paid and the model are floe's own, so a server that does not know or trust us is no fault of the request.
-    const misplaced = (status >= 401 && status <= 404) || status === 405;
-    if (misplaced || status >= 500 || status < 400) return this.fail('engine_error', message, { status });
-    // The wording stays the engine's own: harnesses recognise an overlong prompt by it.
+    if (status === 501) return this.error('unsupported', message, { status });
+    // URL, key, account and model are configured in floe, so a server that does not accept them does not reject the request as such.
+    const isMisconfigured = (status >= 401 && status <= 404) || status === 405;
+    if (isMisconfigured || status >= 500 || status < 400) return this.error('engine_error', message, { status });
+    // The message stays the engine's own: harnesses recognise an overlong prompt by its wording.
     return new FloeError('engine_rejected', message, {
       status,
       engine_id: this.engineId,
-      ...(said.param === null ? {} : { param: said.param }),
-      ...(said.code === null ? {} : { engine_code: said.code }),
-      ...(this.options.isOverflow(said) ? { context_overflow: true } : {}),
+      ...(body.param === null ? {} : { param: body.param }),
+      ...(body.code === null ? {} : { engine_code: body.code }),
+      ...(this.options.isOverflow(body) ? { context_overflow: true } : {}),
     });
   }
 
-  fail(code: 'engine_error' | 'engine_unavailable' | 'unsupported', what: string, details: object = {}): FloeError {
+  /** An error with the engine's id in message and details. */
+  error(code: 'engine_error' | 'engine_unavailable' | 'unsupported', what: string, details: object = {}): FloeError {
     return new FloeError(code, `engine ${this.engineId}: ${what}`, { ...details, engine_id: this.engineId });
   }
 
   async close(): Promise<void> {
     if (!this.pool.destroyed) await this.pool.destroy();
   }
+
+  private async open({ signal, method, path, headers, body }: HttpRequest): Promise<OpenReply> {
+    const { engineId } = this;
+    const converted = async <T>(hasBegun: boolean, work: () => Promise<T>): Promise<T> => {
+      try {
+        return await work();
+      } catch (thrown) {
+        if (signal.aborted) throw signal.reason;
+        if (FloeError.is(thrown)) throw thrown;
+        throw transportError(thrown, engineId, hasBegun);
+      }
+    };
+    const reply = await converted(false, () =>
+      this.pool.request({ method, path, signal, headers, body: body ?? null }),
+    );
+    return {
+      status: reply.statusCode,
+      headers: reply.headers,
+      read: async () => {
+        const chunks: Buffer[] = [];
+        await converted(true, () => eachChunk(reply.body, engineId, (chunk) => chunks.push(chunk) === 0));
+        return chunks.length === 1 ? (chunks[0] as Buffer) : Buffer.concat(chunks);
+      },
+      each: (take) => converted(true, () => eachChunk(reply.body, engineId, take)),
+    };
+  }
 }
 
-function refusalOf(json: unknown, status: number): Refusal {
-  const parsed = refusalSchema.safeParse(json);
-  const { type, param, code } = parsed.success ? parsed.data.error : { type: null, param: null, code: null };
-  return { message: errorMessage(json) ?? `status ${status}`, type: word(type), param: word(param), code: word(code) };
+/** Whether a call failed with a complete answer of the server, which shows something about its capabilities. */
+export function hasAnswered(error: unknown): error is FloeError {
+  return FloeError.is(error) && error.code !== 'engine_unavailable' && error.details.broken_off !== true;
 }
 
-function word(value: unknown): string | null {
-  return typeof value === 'string' ? value : null;
-}
-
-/** Null for what is no JSON. */
+/** The JSON value of a body; `null` for a body that is not JSON. */
 export function jsonOf(body: Buffer): unknown {
   try {
     return JSON.parse(body.toString('utf8'));
@@ -200,7 +290,76 @@ export function jsonOf(body: Buffer): unknown {
   }
 }
 
+function errorBodyOf(json: unknown, status: number): ErrorBody {
+  const parsed = errorBodySchema.safeParse(json);
+  const { type, param, code } = parsed.success ? parsed.data.error : { type: null, param: null, code: null };
+  return {
+    message: errorMessageOf(json) ?? `status ${status}`,
+    type: stringOrNull(type),
+    param: stringOrNull(param),
+    code: stringOrNull(code),
+  };
+}
+
+function stringOrNull(value: unknown): string | null {
+  return typeof value === 'string' ? value : null;
+}
+
 function retryAfterMs(headers: HttpReply['headers']): number | null {
   const seconds = Number(headers['retry-after']);
   return Number.isFinite(seconds) && seconds >= 0 ? seconds * 1000 : null;
+}
+
+function transportError(thrown: unknown, engineId: string, hasBegun: boolean): FloeError {
+  const code = String((thrown as { code?: unknown }).code ?? '');
+  const message = thrown instanceof Error && thrown.message !== '' ? thrown.message : code || String(thrown);
+  const details = { engine_id: engineId };
+  if (hasBegun) {
+    const brokenOff = { ...details, broken_off: true };
+    return new FloeError('engine_error', `engine ${engineId} broke off its reply: ${message}`, brokenOff, thrown);
+  }
+  if (thrown instanceof AggregateError || NOT_SENT_CODES.has(code)) {
+    return new FloeError('engine_unavailable', `engine ${engineId} cannot be reached: ${message}`, details, thrown);
+  }
+  if (CONNECTION_LOST_CODES.has(code)) {
+    const lost = { ...details, connection_lost: true };
+    return new FloeError('engine_unavailable', `engine ${engineId} closed the connection: ${message}`, lost, thrown);
+  }
+  return new FloeError('engine_error', `engine ${engineId} failed: ${message}`, details, thrown);
+}
+
+/** Uses events, because an async iterator costs several times as much for each of a stream's many chunks. */
+function eachChunk(body: Readable, engineId: string, take: (chunk: Buffer) => boolean): Promise<void> {
+  return new Promise((resolve, reject) => {
+    let bytes = 0;
+    let isSettled = false;
+    const settle = (outcome: () => void): void => {
+      if (isSettled) return;
+      isSettled = true;
+      body.off('data', onData);
+      outcome();
+    };
+    const onData = (chunk: Buffer): void => {
+      try {
+        bytes += chunk.length;
+        if (bytes > MAX_REPLY_BYTES) throw tooLargeError(engineId);
+        // The rest of the body is discarded, so that the connection can be reused.
+        if (take(chunk)) settle(() => resolve(void body.resume()));
+      } catch (error) {
+        settle(() => reject(error));
+        body.destroy();
+      }
+    };
+    body.on('data', onData);
+    body.once('end', () => settle(resolve));
+    // Never removed: a body may fail after this promise has settled.
+    body.on('error', (error) => settle(() => reject(error)));
+    body.once('close', () => settle(() => reject(new Error('the connection was closed'))));
+  });
+}
+
+function tooLargeError(engineId: string): FloeError {
+  return new FloeError('engine_error', `engine ${engineId}: the reply exceeds ${MAX_REPLY_BYTES} bytes`, {
+    engine_id: engineId,
+  });
 }

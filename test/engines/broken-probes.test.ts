@@ -3,8 +3,8 @@ import type { AddressInfo } from 'node:net';
 import { afterEach, describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { FloeError } from '../../src/core/errors.ts';
-import { createEngine } from '../../src/engines/create.ts';
-import { toldSomething } from '../../src/engines/http.ts';
+import { createEngine } from '../../src/engines/engine-kinds.ts';
+import { hasAnswered } from '../../src/engines/engine-server.ts';
 import { type EngineInfo, type EngineSpec, engineSpecSchema } from '../../src/schema/index.ts';
 import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/index.ts';
 
@@ -70,7 +70,7 @@ async function lookAt(spec: EngineSpec): Promise<EngineInfo | null> {
     await engine.close();
     return { ...info, policy_version: null };
   } catch (error) {
-    if (FloeError.is(error) && !toldSomething(error)) return null;
+    if (FloeError.is(error) && !hasAnswered(error)) return null;
     throw error;
   }
 }

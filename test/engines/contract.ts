@@ -81,7 +81,7 @@ export function contractRequest(about: string, over: Partial<GenerateRequest> = 
     responseFormat: null,
     seed: 5,
     prompt: null,
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
     ...over,
   };
@@ -128,13 +128,13 @@ export function expectSound(subject: ContractSubject, request: GenerateRequest, 
 function expectLedger(subject: ContractSubject, request: GenerateRequest, reply: GenerateReply): void {
   if (subject.ledger === undefined) return;
   const entry = subject.ledger.entries({ requestId: request.completionId }).at(-1);
-  const begun = request.begun?.responseIds ?? new Int32Array(0);
+  const resumeFrom = request.resumeFrom?.responseIds ?? new Int32Array(0);
   expect(entry, 'the ledger knows the call by its completion id').toBeDefined();
-  expect([...reply.promptIds, ...begun]).toEqual(entry?.prompt_ids);
-  expect([...reply.responseIds.subarray(begun.length)]).toEqual(entry?.response_ids);
+  expect([...reply.promptIds, ...resumeFrom]).toEqual(entry?.prompt_ids);
+  expect([...reply.responseIds.subarray(resumeFrom.length)]).toEqual(entry?.response_ids);
   const logprobs = reply.logprobsMode === 'raw' ? entry?.raw_logprobs : entry?.processed_logprobs;
-  expect([...reply.responseLogprobs.subarray(begun.length)]).toEqual([...Float32Array.from(logprobs ?? [])]);
-  if (begun.length === 0 && subject.engine.info().capabilities.version_spans) {
+  expect([...reply.responseLogprobs.subarray(resumeFrom.length)]).toEqual([...Float32Array.from(logprobs ?? [])]);
+  if (resumeFrom.length === 0 && subject.engine.info().capabilities.version_spans) {
     expect(reply.versionSpans).toEqual(entry?.version_spans);
   }
 }
@@ -322,21 +322,21 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    test('a reply that was begun goes on from where it stopped, and is told as one', async (context) => {
+    test('a reply that was resumeFrom goes on from where it stopped, and is told as one', async (context) => {
       needs.tokens(context);
       for (const about of ['words', 'unicode', 'calls']) {
         const reply = await byTokens(subject, contractRequest(about, withTools));
         const cut = Math.max(1, reply.responseIds.length >> 1);
-        const begun = {
+        const resumeFrom = {
           responseIds: reply.responseIds.slice(0, cut),
           responseLogprobs: reply.responseLogprobs.slice(0, cut),
           versionSpans: [{ version: 'before', start: 0, end: cut }],
           routedExperts: null,
         };
-        const again = contractRequest(about, { ...withTools, prompt: promptOf(reply.promptIds), begun });
+        const again = contractRequest(about, { ...withTools, prompt: promptOf(reply.promptIds), resumeFrom });
         const continued = await whole(subject, again);
-        expect([...continued.responseIds.subarray(0, cut)]).toEqual([...begun.responseIds]);
-        expect([...continued.responseLogprobs.subarray(0, cut)]).toEqual([...begun.responseLogprobs]);
+        expect([...continued.responseIds.subarray(0, cut)]).toEqual([...resumeFrom.responseIds]);
+        expect([...continued.responseLogprobs.subarray(0, cut)]).toEqual([...resumeFrom.responseLogprobs]);
         expect(continued.versionSpans[0]).toEqual({ version: 'before', start: 0, end: cut });
         if (subject.ledger === undefined) continue;
         expect([...continued.responseIds]).toEqual([...reply.responseIds]);
@@ -344,18 +344,18 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    test('the bound of a reply that was begun counts what was', async (context) => {
+    test('the bound of a reply that was resumeFrom counts what was', async (context) => {
       needs.tokens(context);
       const reply = await byTokens(subject, contractRequest('words', { maxTokens: 4 }));
       context.skip(reply.finishReason !== 'length', 'the model ended its reply before the bound');
-      const begun = {
+      const resumeFrom = {
         responseIds: reply.responseIds.slice(0, 2),
         responseLogprobs: reply.responseLogprobs.slice(0, 2),
         versionSpans: [{ version: null, start: 0, end: 2 }],
         routedExperts: null,
       };
       const prompt = promptOf(reply.promptIds);
-      const continued = await whole(subject, contractRequest('words', { maxTokens: 4, prompt, begun }));
+      const continued = await whole(subject, contractRequest('words', { maxTokens: 4, prompt, resumeFrom }));
       expect(continued.responseIds.length).toBeLessThanOrEqual(4);
     });
 

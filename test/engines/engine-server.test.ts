@@ -1,16 +1,17 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { systemClock } from '../../src/core/clock.ts';
 import { CallHealth } from '../../src/engines/call-health.ts';
-import type { CallNames } from '../../src/engines/engine.ts';
+import { invalidReply } from '../../src/engines/chat/reply-tokens.ts';
+import type { CallContext } from '../../src/engines/engine.ts';
 import { EngineServer } from '../../src/engines/engine-server.ts';
-import { refusal } from '../../src/engines/record.ts';
-import { sglangServer } from '../../src/engines/sglang/server.ts';
-import { vllmServer } from '../../src/engines/vllm/server.ts';
+import { sglangServer } from '../../src/engines/sglang/engine.ts';
+import { vllmServer } from '../../src/engines/vllm/engine.ts';
 import { type EngineSpec, engineSpecSchema } from '../../src/schema/index.ts';
 import { json, ScriptedServer } from './scripted-server.ts';
 
 const never = new AbortController().signal;
-const NAMES: CallNames = { completionId: 'cmpl_1', sessionId: 'ses_1', pool: 'default' };
+const NAMES: CallContext = { completionId: 'cmpl_1', sessionId: 'ses_1', pool: 'default' };
 
 let http: ScriptedServer;
 const opened: EngineServer[] = [];
@@ -35,7 +36,7 @@ function opening(server: EngineServer): EngineServer {
 }
 
 const plain = (more: object = {}): EngineServer =>
-  opening(new EngineServer(specOf(more), { isOverflow: ({ type }) => type === 'too_long' }));
+  opening(new EngineServer(specOf(more), { clock: systemClock, isOverflow: ({ type }) => type === 'too_long' }));
 
 const refusing = (status: number, error: unknown, headers = {}): void => {
   http.routes['/act'] = ({ response }) => json(response, status, { error }, headers);
@@ -82,9 +83,21 @@ describe('what a status means', () => {
 
   const overlong: [string, () => EngineServer, object][] = [
     ['by what the adapter knows', plain, { message: 'no', type: 'too_long' }],
-    ['vLLM names the parameter', () => opening(vllmServer(specOf())), { message: 'no', param: 'input_tokens' }],
-    ['vLLM words it', () => opening(vllmServer(specOf())), { message: "This model's maximum context length is 9." }],
-    ['SGLang words it', () => opening(sglangServer(specOf())), { message: 'It exceeds the maximum allowed length.' }],
+    [
+      'vLLM names the parameter',
+      () => opening(vllmServer(specOf(), systemClock)),
+      { message: 'no', param: 'input_tokens' },
+    ],
+    [
+      'vLLM words it',
+      () => opening(vllmServer(specOf(), systemClock)),
+      { message: "This model's maximum context length is 9." },
+    ],
+    [
+      'SGLang words it',
+      () => opening(sglangServer(specOf(), systemClock)),
+      { message: 'It exceeds the maximum allowed length.' },
+    ],
   ];
   test.each(overlong)('an overlong prompt is told apart: %s', async (_, make, error) => {
     const server = make();
@@ -101,7 +114,7 @@ describe('what a status means', () => {
 });
 
 describe('what is sent', () => {
-  const sentBy = async (server: EngineServer, names: CallNames | null): Promise<Record<string, unknown>> => {
+  const sentBy = async (server: EngineServer, names: CallContext | null): Promise<Record<string, unknown>> => {
     http.routes['/base/act'] = ({ response }) => json(response, 200, {});
     const reply = await server.post('/act', Buffer.from('{"a":[1,2]}'), names, never);
     await reply.read();
@@ -112,7 +125,7 @@ describe('what is sent', () => {
   const based = (): EngineSpec => specOf({ base_url: `${http.baseUrl}/base/` });
 
   test('vLLM hears of the call and the session', async () => {
-    expect(await sentBy(opening(vllmServer(based())), NAMES)).toMatchObject({
+    expect(await sentBy(opening(vllmServer(based(), systemClock)), NAMES)).toMatchObject({
       authorization: 'Bearer secret',
       'content-type': 'application/json',
       'x-request-id': 'cmpl_1',
@@ -121,21 +134,21 @@ describe('what is sent', () => {
   });
 
   test("SGLang's routers hear of the session", async () => {
-    const headers = await sentBy(opening(sglangServer(based())), NAMES);
+    const headers = await sentBy(opening(sglangServer(based(), systemClock)), NAMES);
     expect(headers).toMatchObject({ 'x-smg-routing-key': 'ses_1', 'x-session-id': 'ses_1' });
     expect(headers).not.toHaveProperty('x-request-id');
   });
 
   test('a call that belongs to no session names none', async () => {
     for (const make of [vllmServer, sglangServer]) {
-      const headers = await sentBy(opening(make(based())), null);
+      const headers = await sentBy(opening(make(based(), systemClock)), null);
       expect(Object.keys(headers).filter((name) => name.startsWith('x-'))).toEqual([]);
     }
   });
 
   test('without a key there is no token, and without an id the address is one', async () => {
     const server = opening(
-      vllmServer(specOf({ api_key: null, engine_id: undefined, base_url: `${http.baseUrl}/base` })),
+      vllmServer(specOf({ api_key: null, engine_id: undefined, base_url: `${http.baseUrl}/base` }), systemClock),
     );
     expect(await sentBy(server, null)).not.toHaveProperty('authorization');
     expect(server.engineId).toBe(`127.0.0.1-${new URL(http.baseUrl).port}-base`);
@@ -146,15 +159,15 @@ describe('small calls', () => {
   test('any status is an answer to a look-up', async () => {
     http.routes['/act'] = ({ response, text }) => json(response, 418, { text });
     const server = plain();
-    expect((await server.look('/nowhere')).status).toBe(404);
-    const told = await server.tell('/act', '{"b":1}', never);
+    expect((await server.controlGet('/nowhere')).status).toBe(404);
+    const told = await server.controlPost('/act', '{"b":1}', never);
     expect([told.status, JSON.parse(told.body.toString())]).toEqual([418, { text: '{"b":1}' }]);
   });
 
   test("a look-up ends with the caller's reason", async () => {
     const controller = new AbortController();
     http.routes['/act'] = () => controller.abort(new Error('enough'));
-    await expect(plain().tell('/act', '{}', controller.signal)).rejects.toThrow('enough');
+    await expect(plain().controlPost('/act', '{}', controller.signal)).rejects.toThrow('enough');
   });
 
   test('an answer of another shape is an engine error, and so is an error that comes as a success', async () => {
@@ -184,15 +197,15 @@ describe('health', () => {
     const server = plain();
     const calls = new CallHealth(server.engineId);
     const failing = (error: unknown): Promise<unknown> => calls.track(() => Promise.reject(error)).catch((e) => e);
-    await failing(server.fail('engine_unavailable', 'gone'));
+    await failing(server.error('engine_unavailable', 'gone'));
     expect(calls.healthy).toBe(false);
     await failing(new Error('not of the engine'));
     expect(calls.healthy).toBe(false);
     await calls.track(() => Promise.resolve());
     expect(calls.healthy).toBe(true);
-    await failing(server.fail('engine_error', 'garbage'));
+    await failing(server.error('engine_error', 'garbage'));
     expect(calls.healthy).toBe(false);
-    await failing(server.fail('unsupported', 'not that'));
+    await failing(server.error('unsupported', 'not that'));
     expect(calls.healthy).toBe(true);
   });
 
@@ -213,7 +226,7 @@ describe('health', () => {
     const calls = new CallHealth('eng-1');
     const thrown = (error: unknown): Promise<unknown> =>
       calls.track(() => Promise.reject(error)).catch((error: unknown) => error);
-    const named = await thrown(refusal('ids are missing', undefined, { lost_ids: true }));
+    const named = await thrown(invalidReply('ids are missing', undefined, { lost_ids: true }));
     expect(named).toMatchObject({
       message: "engine eng-1: the engine's reply cannot be recorded: ids are missing",
       details: { engine_id: 'eng-1', lost_ids: true },

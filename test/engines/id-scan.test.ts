@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { compareIds, IdScanner, scanIds } from '../../src/engines/id-scan.ts';
+import { compareIds, IdScanner, scanIds } from '../../src/engines/chat/reply-scan.ts';
 
 const ids = fc.array(fc.oneof(fc.nat(9), fc.nat(200_000), fc.nat({ max: 2 ** 31 - 1 })), {
   maxLength: 1_500,

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { isPlain, processedLogprob } from '../../src/engines/llama-cpp/processed.ts';
+import { isUntransformed, processedLogprob } from '../../src/engines/llama-cpp/logprobs.ts';
 import { knownLogprobs } from '../../src/engines/llama-cpp/reply.ts';
 import { samplingSchema } from '../../src/schema/index.ts';
 
@@ -54,7 +54,7 @@ describe('log-probabilities of the distribution that is sampled from', () => {
         expect(kept.reduce((sum, logprob) => sum + Math.exp(logprob), 0)).toBeCloseTo(1, 9);
         expect(logprobs[0]).not.toBeNull();
         if (sampling.top_k > 0) expect(kept.length).toBeLessThanOrEqual(sampling.top_k);
-        if (isPlain(sampling, false)) {
+        if (isUntransformed(sampling, false)) {
           for (const [i, { logprob }] of raw.entries()) expect(logprobs[i]).toBeCloseTo(logprob, 9);
         }
       }),

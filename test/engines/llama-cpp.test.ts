@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
 import type { Engine, GenerateRequest } from '../../src/engines/engine.ts';
 import { createLlamaCppEngine } from '../../src/engines/llama-cpp/engine.ts';
 import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
@@ -13,7 +14,10 @@ let server: LlamaCppServer;
 let engine: Engine | null = null;
 
 async function connect(over: object = {}): Promise<Engine> {
-  engine = await createLlamaCppEngine(engineSpecSchema.parse({ kind: 'llama_cpp', base_url: server.baseUrl, ...over }));
+  engine = await createLlamaCppEngine(
+    engineSpecSchema.parse({ kind: 'llama_cpp', base_url: server.baseUrl, ...over }),
+    { clock: systemClock },
+  );
   return engine;
 }
 
@@ -213,17 +217,17 @@ describe('replies', () => {
     expect((await generate({ sampling: cool })).logprobsMode).toBe('raw');
   });
 
-  test('a reply that was begun is prompted with what there is of it, and told as one', async () => {
+  test('a reply that was resumeFrom is prompted with what there is of it, and told as one', async () => {
     server.reply = 'lo.';
     const prompt = promptOf(Int32Array.of(5, 6));
-    const begun = {
+    const resumeFrom = {
       responseIds: Int32Array.from(idsOf('Hel')),
       responseLogprobs: Float32Array.of(-1, -2, -3),
       versionSpans: [{ version: 'v1', start: 0, end: 3 }],
       routedExperts: null,
     };
     (await connect()).setPolicyVersion('v2');
-    const reply = await generate({ prompt, begun, maxTokens: 10 });
+    const reply = await generate({ prompt, resumeFrom, maxTokens: 10 });
     expect(server.asked('/completion')[0]?.body).toMatchObject({ prompt: [5, 6, ...idsOf('Hel')], n_predict: 7 });
     expect(reply.message.content).toBe('Hello.');
     expect([...reply.promptIds]).toEqual([5, 6]);

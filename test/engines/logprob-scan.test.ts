@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { scanLogprobs } from '../../src/engines/logprob-scan.ts';
+import { scanLogprobs } from '../../src/engines/chat/reply-scan.ts';
 
 type Entry = { readonly id: number; readonly logprob: number; readonly rank: number | null };
 

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { ReplyDelta } from '../../src/core/reply.ts';
 import { SentDeltas } from '../../src/dialects/reply-stream.ts';
-import { MessageBuilder } from '../../src/engines/message-builder.ts';
+import { MessageBuilder } from '../../src/engines/chat/messages.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 
 type Piece =
@@ -25,8 +25,8 @@ function build(pieces: readonly Piece[]): { deltas: ReplyDelta[]; message: Assis
 /** Whether a call got more text than it had when the next one was handed out. */
 function goesBack(pieces: readonly Piece[], message: AssistantMessage): boolean {
   const { deltas } = build(pieces);
-  const begun = deltas.filter(({ kind }) => kind === 'call').length;
-  return (message.tool_calls ?? []).slice(0, Math.max(0, begun - 1)).some((call, index) => {
+  const resumeFrom = deltas.filter(({ kind }) => kind === 'call').length;
+  return (message.tool_calls ?? []).slice(0, Math.max(0, resumeFrom - 1)).some((call, index) => {
     const own = deltas.map((delta) => (delta.kind === 'arguments' && delta.index === index ? delta.text : ''));
     return own.join('') !== call.function.arguments;
   });

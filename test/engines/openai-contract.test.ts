@@ -1,5 +1,5 @@
 import { systemClock } from '../../src/core/clock.ts';
-import { createEngine } from '../../src/engines/create.ts';
+import { createEngine } from '../../src/engines/engine-kinds.ts';
 import { engineSpecSchema } from '../../src/schema/index.ts';
 import { startSim } from '../../src/sim/index.ts';
 import { contractScenarios, engineContract } from './contract.ts';

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
 import type { ReplyDelta } from '../../src/core/reply.ts';
 import type { Engine, GenerateRequest } from '../../src/engines/engine.ts';
 import { createOpenaiEngine } from '../../src/engines/openai/engine.ts';
@@ -26,7 +27,9 @@ const refuse = (received: Received, status: number, error: object, headers = {})
   json(received.response, status, { error }, headers);
 
 async function connect(over: object = {}): Promise<Engine> {
-  engine = await createOpenaiEngine(engineSpecSchema.parse({ kind: 'openai', base_url: server.baseUrl, ...over }));
+  engine = await createOpenaiEngine(engineSpecSchema.parse({ kind: 'openai', base_url: server.baseUrl, ...over }), {
+    clock: systemClock,
+  });
   return engine;
 }
 

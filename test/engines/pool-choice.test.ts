@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type Candidate, type ChoicePolicy, choicePolicy } from '../../src/engines/pool/choice.ts';
-import { isLocal } from '../../src/engines/pool/locality.ts';
+import { type Candidate, type ChoicePolicy, choicePolicy } from '../../src/engines/pool/choice-policies.ts';
+import { isLocal } from '../../src/engines/pool/member.ts';
 import { enginePolicySchema } from '../../src/schema/index.ts';
 
 type Server = { id: string; local: boolean; inflight: number };

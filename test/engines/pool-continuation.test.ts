@@ -3,7 +3,7 @@ import { FloeError } from '../../src/core/errors.ts';
 import type { ReplyDelta } from '../../src/core/reply.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
-import { poolOf } from '../../src/engines/pool.ts';
+import { enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 import {
   gone,
@@ -23,12 +23,12 @@ const TAKES_IDS: ToyFacts = { capabilities: { token_input: 'generate', pause: tr
 const cut = (ids: readonly number[], over: Partial<GenerateReply> = {}): GenerateReply =>
   replyOf(ids, { finishReason: 'abort', ...over });
 
-/** `begun` and some more, as an adapter puts it together. */
+/** `resumeFrom` and some more, as an adapter puts it together. */
 function onwards(request: GenerateRequest, more: readonly number[], over: Partial<GenerateReply> = {}): GenerateReply {
-  const begun = request.begun;
-  const before = [...(begun?.responseIds ?? [])];
+  const resumeFrom = request.resumeFrom;
+  const before = [...(resumeFrom?.responseIds ?? [])];
   const spans = [
-    ...(begun?.versionSpans ?? []),
+    ...(resumeFrom?.versionSpans ?? []),
     { version: 'v2', start: before.length, end: before.length + more.length },
   ];
   return replyOf([...before, ...more], { versionSpans: spans, ...over });
@@ -44,7 +44,7 @@ const joinable = new ToyNetwork();
 function poolWith(...engines: readonly ToyEngine[]) {
   const clock = new VirtualClock();
   const notices: string[] = [];
-  const pool = poolOf(engines, {
+  const pool = enginePoolsOf(engines, {
     clock,
     connect: joinable.connect,
     policy: 'assignment_count',
@@ -68,7 +68,7 @@ describe('a reply that an update broke off', () => {
     const [, asked] = engine.requests as [GenerateRequest, GenerateRequest];
     expect(asked.prompt?.ids).toEqual(Int32Array.of(1, 2, 3));
     expect(asked.prompt?.json.toString()).toBe('1,2,3');
-    expect(asked.begun).toMatchObject({ responseIds: Int32Array.of(7, 8) });
+    expect(asked.resumeFrom).toMatchObject({ responseIds: Int32Array.of(7, 8) });
     engine.pending[0]?.answer(onwards(asked, [9]));
     await expect(call).resolves.toMatchObject({
       engineId: 'a',
@@ -86,7 +86,7 @@ describe('a reply that an update broke off', () => {
   test('goes on with the very ids that it was prompted with', async () => {
     const engine = new ToyEngine(
       'a',
-      async (asked) => (asked.begun === null ? cut([7]) : onwards(asked, [8])),
+      async (asked) => (asked.resumeFrom === null ? cut([7]) : onwards(asked, [8])),
       TAKES_IDS,
     );
     const prompt = { ids: Int32Array.of(4, 5), json: Buffer.from('4,5') };
@@ -133,7 +133,7 @@ describe('a reply that an update broke off', () => {
     const engine = new ToyEngine(
       'a',
       async (asked) => {
-        const length = asked.begun?.responseIds.length ?? 0;
+        const length = asked.resumeFrom?.responseIds.length ?? 0;
         return onwards(asked, [length], { finishReason: length < 30 ? 'abort' : 'stop' });
       },
       TAKES_IDS,
@@ -145,7 +145,7 @@ describe('a reply that an update broke off', () => {
   });
 
   test('comes back as it is when it gets no longer for a while', async () => {
-    const engine = new ToyEngine('a', async (asked) => cut([...(asked.begun?.responseIds ?? [7])]), TAKES_IDS);
+    const engine = new ToyEngine('a', async (asked) => cut([...(asked.resumeFrom?.responseIds ?? [7])]), TAKES_IDS);
     const { pool, clock } = poolWith(engine);
     const { reply } = await through(clock, pool.generate(REQUEST, never()));
     expect(reply).toMatchObject({ finishReason: 'abort', responseIds: Int32Array.of(7) });
@@ -170,7 +170,7 @@ describe('a reply that an update broke off', () => {
     const messageTexts = [JSON.stringify({ role: 'user', content })];
     const { reply } = await poolWith(engine).pool.generate({ ...REQUEST, messageTexts }, never());
     expect([reply.finishReason, engine.calls]).toEqual(['abort', 1]);
-    engine.onCall = async (asked) => (asked.begun === null ? cut([7]) : onwards(asked, [8]));
+    engine.onCall = async (asked) => (asked.resumeFrom === null ? cut([7]) : onwards(asked, [8]));
     const quoted = [JSON.stringify({ role: 'user', content: messageTexts[0] })];
     await expect(poolWith(engine).pool.generate({ ...REQUEST, messageTexts: quoted }, never())).resolves.toMatchObject({
       reply: { finishReason: 'stop' },
@@ -186,7 +186,7 @@ describe('a reply that an update broke off', () => {
     expect([engine.calls, roomy.calls]).toEqual([1, 1]);
   });
 
-  test('is simply sampled when it had not begun, and its listener hears of it', async () => {
+  test('is simply sampled when it had not resumeFrom, and its listener hears of it', async () => {
     const heard: string[] = [];
     const listener = { started: () => {}, delta: (delta: ReplyDelta) => void heard.push(delta.kind) };
     let first = true;
@@ -206,7 +206,7 @@ describe('a reply that an update broke off', () => {
     await expect(through(clock, pool.generate({ ...REQUEST, listener }, never()))).resolves.toMatchObject({
       reply: { finishReason: 'stop' },
     });
-    expect(engine.requests[1]).toMatchObject({ prompt: null, begun: null });
+    expect(engine.requests[1]).toMatchObject({ prompt: null, resumeFrom: null });
     expect(heard).toEqual(['text']);
   });
 
@@ -230,12 +230,14 @@ describe('a reply that an update broke off', () => {
     const refuse = new FloeError('engine_rejected', 'too long');
     const engine = new ToyEngine(
       'a',
-      (asked) => (asked.begun === null ? Promise.resolve(cut([7])) : Promise.reject(refuse)),
+      (asked) => (asked.resumeFrom === null ? Promise.resolve(cut([7])) : Promise.reject(refuse)),
       TAKES_IDS,
     );
     const { pool, notices } = poolWith(engine);
     await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ reply: cut([7]) });
-    expect(notices).toEqual(['a reply that an update broke off could not be continued: too long']);
+    expect(notices).toEqual([
+      'a reply that a weight update interrupted could not be resumed; its partial result is returned: too long',
+    ]);
   });
 
   test('ends with the reason of a signal that aborts while it waits', async () => {
@@ -262,7 +264,11 @@ describe('a reply that an update broke off', () => {
   });
 
   test.each([[[8, 9]], [[7]], [[]]])('is refused when what comes back begins otherwise (%j)', async (ids) => {
-    const engine = new ToyEngine('a', async (asked) => (asked.begun === null ? cut([7, 8]) : replyOf(ids)), TAKES_IDS);
+    const engine = new ToyEngine(
+      'a',
+      async (asked) => (asked.resumeFrom === null ? cut([7, 8]) : replyOf(ids)),
+      TAKES_IDS,
+    );
     await expect(poolWith(engine).pool.generate(REQUEST, never())).rejects.toMatchObject({
       code: 'engine_error',
       message: /does not begin with what was sampled/,
@@ -291,7 +297,7 @@ describe('a reply of which a listener has heard', () => {
     const engine = new ToyEngine(
       'a',
       async (asked) => {
-        if (asked.begun !== null) {
+        if (asked.resumeFrom !== null) {
           asked.listener?.delta({ kind: 'text', text: 'twice' });
           return onwards(asked, [8], says(message));
         }
@@ -334,7 +340,7 @@ describe('a reply of which a listener has heard', () => {
   ])('is refused when its message contradicts that by its %s', async (_, message) => {
     await expect(continued(CALL_BEGUN, message)).rejects.toMatchObject({
       code: 'engine_error',
-      message: /contradicts what was streamed/,
+      message: /contradicts the part that was streamed/,
     });
   });
 });

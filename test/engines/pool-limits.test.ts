@@ -1,10 +1,11 @@
 import { describe, expect, test } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
 import type { EngineSpec } from '../../src/schema/index.ts';
 import { gone, never, REQUEST, replyOf, settle, specOf, ToyEngine, ToyNetwork } from './toy-engine.ts';
 
-type Rig = { pool: EnginePool; clock: VirtualClock; engines: Map<string, ToyEngine> };
+type Rig = { pool: EnginePools; clock: VirtualClock; engines: Map<string, ToyEngine> };
 
 async function rig(specs: Record<string, Partial<EngineSpec>>): Promise<Rig> {
   const clock = new VirtualClock();
@@ -15,7 +16,7 @@ async function rig(specs: Record<string, Partial<EngineSpec>>): Promise<Rig> {
     engines.set(id, engine);
     network.put(id, engine);
   }
-  const pool = await createEnginePool(
+  const pool = await createEnginePools(
     Object.entries(specs).map(([id, over]) => specOf(id, over)),
     { clock, connect: network.connect },
   );
@@ -185,7 +186,7 @@ describe('engines of the same host', () => {
     const engines = new Map(['near', 'far'].map((id) => [id, ToyEngine.held(id)]));
     for (const [id, engine] of engines) network.put(id, engine);
     const specs = [specOf('near', address('node-7.cluster')), specOf('far', address('node-8.cluster'))];
-    const pool = await createEnginePool(specs, { clock, connect: network.connect, locality, host: 'Node-7.cluster' });
+    const pool = await createEnginePools(specs, { clock, connect: network.connect, locality, host: 'Node-7.cluster' });
     return { pool, clock, engines };
   }
   const calls = ({ pool }: Rig, count: number, from = 0): Promise<unknown>[] =>
@@ -238,12 +239,12 @@ test('a session is known to await its turn, and not to when its call is with an 
   const second = pool.generate({ ...REQUEST, sessionId: 'second' }, never());
   const third = pool.generate({ ...REQUEST, sessionId: 'second' }, controller.signal);
   await settle();
-  expect(['first', 'second'].map((id) => pool.awaitsTurn(id))).toEqual([false, true]);
+  expect(['first', 'second'].map((id) => pool.isWaiting(id))).toEqual([false, true]);
   await pass(clock, 1_000);
-  expect(pool.awaitsTurn('second')).toBe(true);
+  expect(pool.isWaiting('second')).toBe(true);
   controller.abort(new Error('over'));
   await expect(third).rejects.toThrow('over');
-  expect(pool.awaitsTurn('second')).toBe(false);
+  expect(pool.isWaiting('second')).toBe(false);
   for (const call of [...a.pending]) call.answer();
   await Promise.all([first, second]);
 });

@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { createEnginePool, type EnginePool, poolOf } from '../../src/engines/pool.ts';
+import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
+import { createEnginePools, enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
 import type { TemplateFacts } from '../../src/schema/index.ts';
 import {
   gone,
@@ -22,7 +23,7 @@ type Setting = {
   readonly clock: VirtualClock;
   readonly network: ToyNetwork;
   readonly notices: { message: string; details: Readonly<Record<string, unknown>> }[];
-  readonly pool: EnginePool;
+  readonly pool: EnginePools;
 };
 
 async function setting(engines: Readonly<Record<string, ToyEngine>> = {}): Promise<Setting> {
@@ -30,7 +31,7 @@ async function setting(engines: Readonly<Record<string, ToyEngine>> = {}): Promi
   const network = new ToyNetwork();
   const notices: Setting['notices'] = [];
   for (const [id, engine] of Object.entries(engines)) network.put(id, engine);
-  const pool = await createEnginePool(
+  const pool = await createEnginePools(
     Object.keys(engines).map((id) => specOf(id)),
     {
       clock,
@@ -160,7 +161,7 @@ describe('deregistering', () => {
     const [a, b] = [ToyEngine.held('a'), ToyEngine.held('b')];
     Object.assign(a.spec, { max_concurrency: 1 });
     Object.assign(b.spec, { max_concurrency: 1 });
-    const pool = poolOf([a, b], { clock, policy: 'assignment_count' });
+    const pool = enginePoolsOf([a, b], { clock, policy: 'assignment_count' });
     const calls = [1, 2, 3].map(() => pool.generate(REQUEST, never()));
     await settle();
     pool.deregister('a');
@@ -235,7 +236,7 @@ describe('the mode of a pool', () => {
         facts({ tail_render: false, thinking: { tool_results: 'kept', user_message: 'kept' } }),
       ),
     ];
-    expect(poolOf(engines, { clock }).modeOf('default', 'auto')).toEqual({
+    expect(enginePoolsOf(engines, { clock }).modeOf('default', 'auto')).toEqual({
       mode: 'tokens',
       template: {
         close_ids: [9],
@@ -244,12 +245,12 @@ describe('the mode of a pool', () => {
         fingerprint: null,
       },
     });
-    expect(poolOf(engines, { clock }).modeOf('default', 'chat').mode).toBe('chat');
+    expect(enginePoolsOf(engines, { clock }).modeOf('default', 'chat').mode).toBe('chat');
     const unlike = [
       new ToyEngine('a', undefined, facts({})),
       new ToyEngine('b', undefined, facts({ close_ids: [9, 10] })),
     ];
-    expect(poolOf(unlike, { clock }).modeOf('default', 'tokens').template.close_ids).toEqual([]);
+    expect(enginePoolsOf(unlike, { clock }).modeOf('default', 'tokens').template.close_ids).toEqual([]);
   });
 
   test('is chat where one does not, and tokens is refused naming it and the reason', () => {
@@ -257,26 +258,26 @@ describe('the mode of a pool', () => {
       new ToyEngine('a', undefined, TAKES_IDS),
       new ToyEngine('b', undefined, { capabilities: { notes: ['it has no generate endpoint'] } }),
     ];
-    const pool = poolOf(engines, { clock: new VirtualClock() });
+    const pool = enginePoolsOf(engines, { clock: new VirtualClock() });
     expect(pool.modeOf('default', 'auto').mode).toBe('chat');
     expect(() => pool.modeOf('default', 'tokens')).toThrow(
-      /engine b .*takes no token ids.*it has no generate endpoint/,
+      /engine b .*accepts no prompt of token ids.*it has no generate endpoint/,
     );
   });
 
   test('is text where the engines tell no ids', () => {
-    const pool = poolOf([new ToyEngine('a', undefined, { capabilities: { token_ids: false } })], {
+    const pool = enginePoolsOf([new ToyEngine('a', undefined, { capabilities: { token_ids: false } })], {
       clock: new VirtualClock(),
     });
     expect(pool.modeOf('default', 'auto').mode).toBe('text');
     expect(pool.modeOf('default', 'chat').mode).toBe('text');
-    expect(() => pool.modeOf('default', 'tokens')).toThrow(/engine a .*tells no token ids/);
+    expect(() => pool.modeOf('default', 'tokens')).toThrow(/engine a .*reports no token ids/);
   });
 
   test('bounds prompts by the engine with the least room', () => {
     const clock = new VirtualClock();
     const of = (lengths: readonly (number | null)[]) =>
-      poolOf(
+      enginePoolsOf(
         lengths.map((maxModelLen, i) => new ToyEngine(`e${i}`, undefined, { maxModelLen })),
         { clock },
       ).maxModelLen('default');
@@ -348,7 +349,9 @@ describe('an engine that comes back', () => {
       await settle();
     }
     expect(pool.info().map(({ engine_id }) => engine_id)).toEqual(['b']);
-    expect(notices).toEqual([{ message: expect.stringContaining('taken out'), details: expect.anything() }]);
+    expect(notices).toEqual([
+      { message: expect.stringContaining('removed from its pool'), details: expect.anything() },
+    ]);
     expect(String(notices[0]?.details.reason)).toMatch(reason);
     expect([other.calls, other.closed]).toEqual([0, 1]);
   });
@@ -358,14 +361,14 @@ describe('an engine that comes back', () => {
     network.put('a', new ToyEngine('a', undefined, { model: 'other' }));
     await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({
       code: 'engine_error',
-      message: /came back as another: it serves other/,
+      message: /was replaced by another server: it serves other/,
     });
     expect(clock.monotonicMs()).toBeLessThan(1_000);
   });
 
   test.each([
     ['no model list', () => Promise.reject(new FloeError('engine_error', 'no model list')), /no model list/],
-    ['no template', async () => new ToyEngine('a', undefined, { fingerprint: null }), /does not render/],
+    ['no template', async () => new ToyEngine('a', undefined, { fingerprint: null }), /no longer renders/],
   ])('may answer with %s for as long as it takes, gets no call meanwhile, and is used again', async (_, wrong, why) => {
     const a = new ToyEngine('a', lost, { fingerprint: 'f' });
     const { pool, network, clock, notices } = await setting({
@@ -469,7 +472,7 @@ test('a pool is not opened when its engines do not fit each other', async () => 
     new ToyEngine('b', undefined, { fingerprint: 'g' }),
   ];
   for (const [i, engine] of engines.entries()) network.put('ab'[i] as string, engine);
-  const opened = createEnginePool([specOf('a'), specOf('b')], { clock: new VirtualClock(), connect: network.connect });
+  const opened = createEnginePools([specOf('a'), specOf('b')], { clock: new VirtualClock(), connect: network.connect });
   await expect(opened).rejects.toMatchObject({ code: 'engine_error' });
   expect(engines.map(({ closed }) => closed)).toEqual([1, 1]);
 });

@@ -1,12 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { relabelled } from '../../src/engines/pool/exposition.ts';
-import { poolOf } from '../../src/engines/pool.ts';
+import { relabelledMetrics } from '../../src/engines/pool/exposition.ts';
+import { enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
 import { ToyEngine, through } from './toy-engine.ts';
 
 const of = (...texts: readonly string[]): string =>
-  relabelled(texts.map((text, i) => ({ engineId: `e${i}`, pool: 'default', text })));
+  relabelledMetrics(texts.map((text, i) => ({ engineId: `e${i}`, pool: 'default', text })));
 
 describe("engines' metrics", () => {
   test('get the labels engine_id and pool, and are described once per family', () => {
@@ -134,7 +134,7 @@ describe("engines' metrics", () => {
     up.facts = { metricsText: 'x 1\n' };
     down.metrics = () => Promise.reject(new Error('down'));
     slow.metrics = () => new Promise(() => {});
-    const pool = poolOf([up, down, slow, none], { clock });
+    const pool = enginePoolsOf([up, down, slow, none], { clock });
     expect(await through(clock, pool.metrics())).toBe('x{engine_id="a",pool="default"} 1\n');
     expect(clock.monotonicMs()).toBeLessThan(6_000);
   });

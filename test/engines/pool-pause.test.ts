@@ -1,20 +1,21 @@
 import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { type EnginePool, poolOf } from '../../src/engines/pool.ts';
+import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
+import { enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
 import { gone, never, REQUEST, settle, ToyEngine, type ToyFacts, through } from './toy-engine.ts';
 
 const PAUSES: ToyFacts = { capabilities: { pause: true } };
 const HOLD = { mode: 'keep', whilePaused: 'hold' } as const;
 const REJECT = { mode: 'keep', whilePaused: 'reject' } as const;
 
-type Rig = { readonly pool: EnginePool; readonly clock: VirtualClock; readonly notices: string[] };
+type Rig = { readonly pool: EnginePools; readonly clock: VirtualClock; readonly notices: string[] };
 
 function rig(...engines: readonly ToyEngine[]): Rig {
   const clock = new VirtualClock();
   const notices: string[] = [];
   const notice = (message: string, details: object): void => void notices.push(`${message} ${JSON.stringify(details)}`);
-  return { pool: poolOf(engines, { clock, notice, policy: 'assignment_count' }), clock, notices };
+  return { pool: enginePoolsOf(engines, { clock, notice, policy: 'assignment_count' }), clock, notices };
 }
 
 describe('a pause', () => {
@@ -141,7 +142,7 @@ describe('a pause', () => {
     const call = pool.generate(REQUEST, never());
     await settle();
     await pool.pause({ mode: 'abort', whilePaused: 'hold' });
-    expect(notices).toEqual([expect.stringMatching(/cannot be paused.*left to end.*"inflight":1/)]);
+    expect(notices).toEqual([expect.stringMatching(/does not support pausing.*run to their end.*"inflight":1/)]);
     expect(engine.pending[0]?.signal.aborted).toBe(false);
     engine.pending[0]?.answer();
     await call;
@@ -164,7 +165,7 @@ describe('a pause', () => {
     silent.onOrder = () => new Promise(() => {});
     const { pool, clock, notices } = rig(away, silent);
     await through(clock, pool.pause(HOLD));
-    expect(notices.map((notice) => notice.includes('could not be told to pause'))).toEqual([true, true]);
+    expect(notices.map((notice) => notice.includes('an engine did not pause'))).toEqual([true, true]);
   });
 });
 

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { poolOf } from '../../src/engines/pool.ts';
+import { enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
 import { never, REQUEST, ToyEngine } from './toy-engine.ts';
 
 const prompt = (fingerprint: string | null) => ({
@@ -14,7 +14,7 @@ describe('a prompt of ids', () => {
 
   test('is not given to an engine that has come with another tokenizer meanwhile', async () => {
     const engine = new ToyEngine('a', undefined, takesIds);
-    const pool = poolOf([engine], { clock: new VirtualClock() });
+    const pool = enginePoolsOf([engine], { clock: new VirtualClock() });
     const call = pool.generate({ ...REQUEST, prompt: prompt('old') }, never());
     await expect(call).rejects.toMatchObject({ code: 'engine_error', details: { engine_id: 'a' } });
     expect(engine.requests).toEqual([]);
@@ -27,7 +27,7 @@ describe('a prompt of ids', () => {
 describe('a pool without an engine', () => {
   test('is waited for', async () => {
     const clock = new VirtualClock();
-    const pool = poolOf([], { clock });
+    const pool = enginePoolsOf([], { clock });
     const ready = pool.ready('default', never());
     const late = expect(ready).rejects.toMatchObject({ code: 'engine_unavailable' });
     for (let second = 0; second < 62; second++) {
@@ -39,14 +39,14 @@ describe('a pool without an engine', () => {
 
   test('is waited for no longer than its caller is there', async () => {
     const gone = new AbortController();
-    const ready = poolOf([], { clock: new VirtualClock() }).ready('default', gone.signal);
+    const ready = enginePoolsOf([], { clock: new VirtualClock() }).ready('default', gone.signal);
     gone.abort(new Error('the client went away'));
     await expect(ready).rejects.toThrow('the client went away');
   });
 
   test('is ready at once with one', async () => {
     const clock = new VirtualClock();
-    await poolOf([new ToyEngine('a')], { clock }).ready('default', never());
+    await enginePoolsOf([new ToyEngine('a')], { clock }).ready('default', never());
     expect(clock.monotonicMs()).toBe(new VirtualClock().monotonicMs());
   });
 });

@@ -1,7 +1,8 @@
 import { afterEach, describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import type { ReplyDelta } from '../../src/core/reply.ts';
-import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
 import { engineSpecSchema } from '../../src/schema/index.ts';
 import { parseScenarios, type SimServer, startSim } from '../../src/sim/index.ts';
 import { never, REQUEST } from './toy-engine.ts';
@@ -15,12 +16,12 @@ const messageTexts = [JSON.stringify({ role: 'user', content: 'Tell me.' })];
 
 describe('a pool of simulated engines', () => {
   const sims: SimServer[] = [];
-  let pool: EnginePool;
+  let pool: EnginePools;
 
   const start = async (count: number): Promise<void> => {
     for (let i = 0; i < count; i++) sims.push(await startSim({ scenarios, scaleOut: true, tokenDelayMs: 1, seed: i }));
     const specs = sims.map(({ url }, i) => engineSpecSchema.parse({ base_url: url, engine_id: `sim-${i}` }));
-    pool = await createEnginePool(specs, { clock: systemClock });
+    pool = await createEnginePools(specs, { clock: systemClock });
   };
 
   afterEach(async () => {
@@ -59,7 +60,7 @@ describe('a pool of simulated engines', () => {
     await start(2);
     let text = '';
     let begin = (): void => {};
-    const begun = new Promise<void>((resolve) => (begin = resolve));
+    const resumeFrom = new Promise<void>((resolve) => (begin = resolve));
     const listener = {
       started: () => {},
       delta: (delta: ReplyDelta) => {
@@ -68,7 +69,7 @@ describe('a pool of simulated engines', () => {
       },
     };
     const call = pool.generate({ ...REQUEST, messageTexts, listener }, never());
-    await begun;
+    await resumeFrom;
     await update();
     const { reply } = await call;
     expect(reply).toMatchObject({ finishReason: 'stop', message: { content: words } });

@@ -1,11 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
 import { type EnginePolicy, enginePolicySchema } from '../../src/schema/index.ts';
 import { gone, never, REQUEST, settle, specOf, ToyEngine, ToyNetwork } from './toy-engine.ts';
 
-type Rig = { readonly pool: EnginePool; readonly clock: VirtualClock; readonly engines: Map<string, ToyEngine> };
+type Rig = { readonly pool: EnginePools; readonly clock: VirtualClock; readonly engines: Map<string, ToyEngine> };
 
 /** Engines that hold their calls, with so many slots each. */
 async function rig(
@@ -20,7 +21,7 @@ async function rig(
     network.put(id, engines.get(id) as ToyEngine);
   }
   const specs = Object.entries(slots).map(([id, max_concurrency]) => specOf(id, { max_concurrency }));
-  return { pool: await createEnginePool(specs, { clock, connect: network.connect, policy }), clock, engines };
+  return { pool: await createEnginePools(specs, { clock, connect: network.connect, policy }), clock, engines };
 }
 
 const pendingOf = ({ engines }: Rig): number[] => [...engines.values()].map(({ pending }) => pending.length);
@@ -146,7 +147,7 @@ describe('slots', () => {
 const MICROTASKS = Array.from({ length: 25 }, (_, i) => i);
 
 describe.each([['is deregistered'], ['is paused']])('an engine that %s', (what) => {
-  const take = (pool: EnginePool): void => {
+  const take = (pool: EnginePools): void => {
     if (what === 'is deregistered') pool.deregister('a');
     else void pool.pause({ mode: 'keep', whilePaused: 'hold' });
   };

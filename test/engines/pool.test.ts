@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { GenerateReply, GenerateRequest } from '../../src/engines/engine.ts';
-import { createEnginePool, poolOf } from '../../src/engines/pool.ts';
+import { createEnginePools, enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
 import { engineSpecSchema } from '../../src/schema/index.ts';
 import { json, ScriptedServer } from './scripted-server.ts';
 import { gone, never, REQUEST, replyOf, settle, ToyEngine, through } from './toy-engine.ts';
@@ -11,7 +11,7 @@ const failing = (error: FloeError) => () => Promise.reject(error);
 
 /** Takes the first engine first, then in turn. */
 const inTurn = (engines: readonly ToyEngine[], clock = new VirtualClock()) =>
-  poolOf(engines, { clock, policy: 'assignment_count' });
+  enginePoolsOf(engines, { clock, policy: 'assignment_count' });
 
 function listening(): { heard: string[]; request: GenerateRequest } {
   const heard: string[] = [];
@@ -33,7 +33,7 @@ describe('the pool', () => {
       },
       { model: 'm' },
     );
-    await expect(poolOf([engine], { clock }).generate(REQUEST, never())).resolves.toMatchObject({
+    await expect(enginePoolsOf([engine], { clock }).generate(REQUEST, never())).resolves.toMatchObject({
       reply: replyOf([7, 8]),
       engineId: 'a',
       model: 'm',
@@ -117,7 +117,7 @@ describe('the pool', () => {
   test('passes an engine over after failures in a row, and has one call try it again later', async () => {
     const clock = new VirtualClock();
     const engines = [ToyEngine.held('a'), ToyEngine.held('b')];
-    const pool = poolOf(engines, { clock, policy: 'consistent_hash' });
+    const pool = enginePoolsOf(engines, { clock, policy: 'consistent_hash' });
     const call = async (): Promise<{ done: Promise<unknown> }> => {
       const done = pool.generate(REQUEST, never());
       await settle();
@@ -171,7 +171,7 @@ describe('the pool', () => {
 
   test('without engines has none to offer after a minute', async () => {
     const clock = new VirtualClock();
-    const pool = poolOf([], { clock });
+    const pool = enginePoolsOf([], { clock });
     await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({ code: 'engine_unavailable' });
     await expect(through(clock, pool.countTokens(REQUEST, never()))).rejects.toMatchObject({
       code: 'engine_unavailable',
@@ -185,7 +185,7 @@ describe('the pool', () => {
     const server = new ScriptedServer(({ response }) => json(response, 200, {}));
     await server.listen();
     const specs = [server.baseUrl, 'http://127.0.0.1:1'].map((base_url) => engineSpecSchema.parse({ base_url }));
-    await expect(createEnginePool(specs, { clock: new VirtualClock() })).rejects.toMatchObject({
+    await expect(createEnginePools(specs, { clock: new VirtualClock() })).rejects.toMatchObject({
       code: 'engine_unavailable',
     });
     await server.close();
@@ -194,7 +194,7 @@ describe('the pool', () => {
   test('refuses calls once it is closed, those that wait for a slot as well', async () => {
     const engine = ToyEngine.held('a');
     Object.assign(engine.spec, { max_concurrency: 1 });
-    const pool = poolOf([engine], { clock: new VirtualClock() });
+    const pool = enginePoolsOf([engine], { clock: new VirtualClock() });
     const first = pool.generate(REQUEST, never());
     await settle();
     const second = pool.generate(REQUEST, never());

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
-import { createEngine } from '../../src/engines/create.ts';
 import type { GenerateReply } from '../../src/engines/engine.ts';
-import { processedLogprob } from '../../src/engines/llama-cpp/processed.ts';
+import { createEngine } from '../../src/engines/engine-kinds.ts';
+import { processedLogprob } from '../../src/engines/llama-cpp/logprobs.ts';
 import { engineSpecSchema, samplingSchema } from '../../src/schema/index.ts';
 import { describeIf } from '../skip.ts';
 import { contractRequest, engineContract } from './contract.ts';

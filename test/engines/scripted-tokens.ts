@@ -119,7 +119,7 @@ export function tokenRequest(over: Partial<GenerateRequest> = {}): GenerateReque
     stop: [],
     seed: 9,
     prompt: { ids, json: Buffer.from(ids.join(',')) },
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
     ...over,
   };

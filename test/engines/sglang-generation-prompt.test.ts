@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { learnGenerationPrompt } from '../../src/engines/sglang/generation-prompt.ts';
+import { findGenerationPrompt } from '../../src/engines/sglang/renderer.ts';
 
 type Message = { role: string; content: string; reasoning_content?: string; tool_calls?: unknown[] };
 
@@ -70,7 +70,7 @@ describe('the generation prompt of a template that never leaves it out', () => {
     let found = 0;
     await fc.assert(
       fc.asyncProperty(templates, async (template) => {
-        const learned = await learnGenerationPrompt(async (texts, tools) => render(template, texts, tools));
+        const learned = await findGenerationPrompt(async (texts, tools) => render(template, texts, tools));
         if (learned === null) return;
         found++;
         expect([...learned]).toEqual(generationPrompt(template));
@@ -82,7 +82,7 @@ describe('the generation prompt of a template that never leaves it out', () => {
 
   test('is not found where renderings do not fit together', async () => {
     let calls = 0;
-    expect(await learnGenerationPrompt(async () => Int32Array.from([++calls, 5, 6]))).toBeNull();
-    expect(await learnGenerationPrompt(async () => null)).toBeNull();
+    expect(await findGenerationPrompt(async () => Int32Array.from([++calls, 5, 6]))).toBeNull();
+    expect(await findGenerationPrompt(async () => null)).toBeNull();
   });
 });

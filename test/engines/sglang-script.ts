@@ -262,7 +262,7 @@ export function askRequest(over: Partial<GenerateRequest> = {}): GenerateRequest
     sessionId: 'ses_1',
     pool: 'default',
     prompt: null,
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
     messageTexts: ['{"role":"user","content":"hi  \\u00e9"}'],
     tools: [],

@@ -58,7 +58,7 @@ describe.each([false, true])('an update in the middle of a reply, by /generate: 
     const { completionId: one } = first;
     expect(first.reply).toMatchObject({ finishReason: 'abort', stop: null });
     const cut = first.reply.responseIds.length;
-    const whole = await byTokens({ completionId: 'cpl_two', begun: first.reply });
+    const whole = await byTokens({ completionId: 'cpl_two', resumeFrom: first.reply });
     const [before] = sim.ledger.entries({ requestId: one });
     const [two] = sim.ledger.entries({ requestId: 'cpl_two' });
     expect([...whole.responseIds]).toEqual([...(before?.response_ids ?? []), ...(two?.response_ids ?? [])]);

@@ -30,7 +30,7 @@ const withTools = { tools, toolsText: JSON.stringify(tools) };
 const generate = (over: Partial<GenerateRequest> = {}): Promise<GenerateReply> =>
   engine.generate(askRequest({ prompt: prompted(PROMPT), ...over }), never);
 
-function begun(ids: number[]): SampledTokens {
+function resumeFrom(ids: number[]): SampledTokens {
   return {
     responseIds: Int32Array.from(ids),
     responseLogprobs: Float32Array.from(ids, () => -1),
@@ -78,10 +78,10 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     expect(await generate({ messageTexts: [quoted] })).toMatchObject({ finishReason: 'stop' });
   });
 
-  test('goes on behind what was begun, and all of it is one reply', async () => {
+  test('goes on behind what was resumeFrom, and all of it is one reply', async () => {
     await start({ ...script, modelInfo: { weight_version: 'new' } });
     server.script.ids = [12, 2];
-    const reply = await generate({ begun: begun([21, 22]), maxTokens: 10, ...withTools });
+    const reply = await generate({ resumeFrom: resumeFrom([21, 22]), maxTokens: 10, ...withTools });
     const [call] = server.calls(path);
     expect(call?.text).toContain('"input_ids":[7,8,9,10,21,22]');
     const params = (call?.body.sampling_params ?? call?.body) as Record<string, unknown>;
@@ -98,9 +98,9 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     expect(reply.message.content).toBe('<21><22><12>');
   });
 
-  test('is asked for no more when what was begun has reached its bound', async () => {
+  test('is asked for no more when what was resumeFrom has reached its bound', async () => {
     await start(script);
-    const reply = await generate({ begun: begun([21, 22]), maxTokens: 2 });
+    const reply = await generate({ resumeFrom: resumeFrom([21, 22]), maxTokens: 2 });
     expect(server.calls(path)).toEqual([]);
     expect(reply).toMatchObject({ finishReason: 'length', stop: null, message: { content: '<21><22>' } });
     expect([...reply.responseIds]).toEqual([21, 22]);
@@ -109,7 +109,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
   test('a continuation that is broken off before its first token loses nothing', async () => {
     await start(script);
     Object.assign(server.script, { ids: [], finish: { type: 'abort' } });
-    await expect(generate({ begun: begun([21]) })).rejects.toMatchObject({ code: 'engine_unavailable' });
+    await expect(generate({ resumeFrom: resumeFrom([21]) })).rejects.toMatchObject({ code: 'engine_unavailable' });
   });
 });
 
@@ -145,7 +145,7 @@ describe('what /generate samples', () => {
     await start({ ...native, seeds: false });
     await generate();
     expect(server.calls('/generate')[0]?.body.sampling_params).not.toHaveProperty('sampling_seed');
-    expect(engine.info().capabilities.notes).toContain('/generate knows no seeds');
+    expect(engine.info().capabilities.notes).toContain('/generate does not support seeds');
   });
 
   test('a server that does not repeat the prompt is taken at its number', async () => {
@@ -237,11 +237,11 @@ describe('what a server cannot do', () => {
     expect(await generate({ prompt: null })).toMatchObject({ finishReason: 'stop' });
   });
 
-  test('without parsers of text, /generate is no way, and nothing begun goes on', async () => {
+  test('without parsers of text, /generate is no way, and nothing resumeFrom goes on', async () => {
     await start({ parsers: false });
     expect(engine.info().capabilities.token_input).toBe('input_ids');
     expect(await generate()).toMatchObject({ finishReason: 'stop' });
-    await expect(generate({ begun: begun([21]) })).rejects.toMatchObject({ code: 'unsupported' });
+    await expect(generate({ resumeFrom: resumeFrom([21]) })).rejects.toMatchObject({ code: 'unsupported' });
     await engine.close();
     await server.http.close();
     await start({ parsers: false, inputIds: false });
@@ -249,7 +249,7 @@ describe('what a server cannot do', () => {
   });
 
   test('without a place for ids it is refused at registration', async () => {
-    const refused = { code: 'engine_error', message: expect.stringMatching(/tell no token ids/) };
+    const refused = { code: 'engine_error', message: expect.stringMatching(/report no token ids/) };
     const silent = new SglangScript();
     silent.chatReply = () => ({ id: 'x', model: 'toy', choices: [{ message: {}, finish_reason: 'stop' }], usage: {} });
     await silent.http.listen();
@@ -272,7 +272,7 @@ describe('what a server cannot do', () => {
     delete other.http.routes['GET /model_info'];
     await expect(connect({})).rejects.toMatchObject({
       code: 'engine_error',
-      message: expect.stringMatching(/no SGLang server/),
+      message: expect.stringMatching(/not an SGLang server/),
     });
     await other.http.close();
     await expect(connect({})).rejects.toMatchObject({ code: 'engine_unavailable' });

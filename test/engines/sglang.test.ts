@@ -230,7 +230,7 @@ describe('routed experts', () => {
     await start(told);
     expect((await generate()).routedExperts).toBeNull();
     expect(server.calls().at(-1)?.body).not.toHaveProperty('return_routed_experts');
-    expect(engine.info().capabilities.notes.join()).toMatch(/routed experts are not asked for/);
+    expect(engine.info().capabilities.notes.join()).toMatch(/routed experts are not requested/);
   });
 });
 
@@ -306,7 +306,7 @@ describe('what is refused, with the reason', () => {
           withChoice({ ...r, usage: { prompt_tokens: PROMPT.length, completion_tokens: 0 } }, { token_ids: [] }),
           tuples([]),
         ),
-      /nothing was sampled|entries/,
+      /no token was sampled|entries/,
     ],
   ];
   test.each(cases)('%s', async (_, spoil, message) => {

@@ -29,7 +29,7 @@ function request(seed: number, over: Partial<GenerateRequest> = {}): GenerateReq
     sessionId: 'ses_1',
     pool: 'default',
     prompt: null,
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
     messageTexts: ['{"role":"user","content":"Repair it."}'],
     tools,

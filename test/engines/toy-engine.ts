@@ -17,7 +17,7 @@ export const REQUEST: GenerateRequest = {
   sessionId: 'ses_1',
   pool: 'default',
   prompt: null,
-  begun: null,
+  resumeFrom: null,
   cacheSalt: null,
   messageTexts: [],
   tools: [],

@@ -110,7 +110,7 @@ describe('a server is looked at', () => {
     server.onTokenize = ({ response }) => json(response, 500, { error: { message: 'no chat template' } });
     const { template, notes } = await capabilities();
     expect(template.close_ids).toEqual([]);
-    expect(notes).toContainEqual(expect.stringMatching(/its template cannot be looked at: .*no chat template/));
+    expect(notes).toContainEqual(expect.stringMatching(/its template cannot be probed: .*no chat template/));
   });
 
   test('that is not there', async () => {

@@ -56,7 +56,7 @@ function request(over: Partial<GenerateRequest> = {}): GenerateRequest {
     sessionId: 'ses_1',
     pool: 'default',
     prompt: null,
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
     messageTexts: ['{"role":"user","content":"hi"}'],
     tools: [],
@@ -296,7 +296,7 @@ describe('a stream is refused, with the reason,', () => {
     [
       'with a gap between calls',
       choice(1, { delta: { tool_calls: [{ index: 1, id: 'a', function: { name: 'f' } }] } }),
-      /tool_calls\.1 comes before/,
+      /tool_calls\.1 arrives before/,
     ],
     [
       'with a call without a name',

@@ -44,11 +44,15 @@ async function connect(options: TokenOptions = {}): Promise<Engine> {
   return engine;
 }
 
-/** Every pause is over at once. */
+/** Longer than every pause between retries, and shorter than every time limit. */
+const LONGEST_PAUSE_MS = 5_000;
+
+/** Records pauses and ends them immediately; time limits never expire. */
 const impatient: Clock = {
   monotonicMs: () => 0,
   nowMs: () => 0,
   schedule: (delayMs, callback) => {
+    if (delayMs > LONGEST_PAUSE_MS) return () => {};
     pauses.push(delayMs);
     queueMicrotask(callback);
     return () => {};
@@ -362,8 +366,8 @@ describe('a demanded form', () => {
   });
 });
 
-describe('a reply that was begun', () => {
-  const begun = {
+describe('a reply that was resumeFrom', () => {
+  const resumeFrom = {
     responseIds: Int32Array.of(8, 9),
     responseLogprobs: Float32Array.of(-1, -2),
     versionSpans: [{ version: '1', start: 0, end: 2 }],
@@ -373,7 +377,7 @@ describe('a reply that was begun', () => {
   test('is continued behind its ids, and told and read as one', async () => {
     const reply = await generate(
       { generated: (r) => withChoice(r, { weight_versions: [{ version: '2', start: 0, end: 3 }] }) },
-      { begun },
+      { resumeFrom },
     );
     expect(callsOf(server, GENERATE)[0]?.body).toMatchObject({
       token_ids: [1, 5, 6, 7, 8, 9],
@@ -393,22 +397,22 @@ describe('a reply that was begun', () => {
   test('under the same version has one span', async () => {
     const reply = await generate(
       { generated: (r) => withChoice(r, { weight_versions: [{ version: '1', start: 0, end: 3 }] }) },
-      { begun },
+      { resumeFrom },
     );
     expect(reply.versionSpans).toEqual([{ version: '1', start: 0, end: 5 }]);
   });
 
   test('at its bound is over', async () => {
-    const reply = await generate({}, { begun, maxTokens: 2 });
+    const reply = await generate({}, { resumeFrom, maxTokens: 2 });
     expect(callsOf(server, GENERATE)).toEqual([]);
     expect(reply).toMatchObject({ finishReason: 'length', stop: null, usage: { completion_tokens: 2 } });
     expect([...reply.responseIds]).toEqual([8, 9]);
-    expect(reply.versionSpans).toEqual(begun.versionSpans);
+    expect(reply.versionSpans).toEqual(resumeFrom.versionSpans);
   });
 
   test('is refused when the echo is of the prompt alone', async () => {
     await expect(
-      generate({ generated: (r) => ({ ...r, prompt_token_ids: [1, 5, 6, 7] }) }, { begun }),
+      generate({ generated: (r) => ({ ...r, prompt_token_ids: [1, 5, 6, 7] }) }, { resumeFrom }),
     ).rejects.toMatchObject({
       code: 'engine_error',
       message: expect.stringMatching(/prompt_token_ids are not the 6 ids that were sent, from index 4 on/),
@@ -416,7 +420,7 @@ describe('a reply that was begun', () => {
   });
 
   test('and is broken off again keeps all there is', async () => {
-    const reply = await generate({ generated: (r) => withChoice(r, { finish_reason: 'abort' }) }, { begun });
+    const reply = await generate({ generated: (r) => withChoice(r, { finish_reason: 'abort' }) }, { resumeFrom });
     expect(reply).toMatchObject({ finishReason: 'abort', stop: null });
     expect([...reply.responseIds]).toEqual([8, 9, 11, 12, 2]);
   });
@@ -507,7 +511,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
           { ...r, usage: { prompt_tokens: 4, completion_tokens: 0 } },
           { token_ids: [], logprobs: { content: [] } },
         ),
-      /nothing was sampled/,
+      /no token was sampled/,
     ],
   ];
   test.each(lies)('%s', async (_, lie, message) => {

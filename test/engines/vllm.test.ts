@@ -15,7 +15,7 @@ function request(over: Partial<GenerateRequest> = {}): GenerateRequest {
     sessionId: 'ses_1',
     pool: 'default',
     prompt: null,
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
     messageTexts: ['{"role":"user","content":"hi  \\u00e9"}'],
     tools: [],
@@ -279,7 +279,7 @@ describe('what is refused, with the reason', () => {
           { ...r, usage: { prompt_tokens: 4, completion_tokens: 0 } },
           { token_ids: [], logprobs: { content: [] } },
         ),
-      /nothing was sampled/,
+      /no token was sampled/,
     ],
   ];
   test.each(cases)('%s', async (_, broken, message) => {

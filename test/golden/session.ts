@@ -1,6 +1,7 @@
 import { expect } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
-import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
 import { createProxy, type ModelProxy } from '../../src/proxy/http/proxy.ts';
 import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session/session.ts';
 import {
@@ -37,11 +38,11 @@ export class Golden {
   readonly sim: SimServer;
   readonly journal = new HandJournal();
   private readonly clock = new WatchedClock();
-  readonly engines: EnginePool;
+  readonly engines: EnginePools;
   private readonly proxy: ModelProxy;
   private sessions = 0;
 
-  private constructor(sim: SimServer, engines: EnginePool) {
+  private constructor(sim: SimServer, engines: EnginePools) {
     this.sim = sim;
     this.engines = engines;
     this.proxy = createProxy({ engines, journal: this.journal, clock: this.clock, abandonGraceMs: GRACE_MS });
@@ -49,7 +50,7 @@ export class Golden {
 
   static async start({ kind, sim: settings }: Mode, options: SimOptions): Promise<Golden> {
     const sim = await startSim({ ...settings, ...options });
-    const engines = await createEnginePool([engineSpecSchema.parse({ kind, base_url: sim.url })], {
+    const engines = await createEnginePools([engineSpecSchema.parse({ kind, base_url: sim.url })], {
       clock: systemClock,
     });
     const golden = new Golden(sim, engines);

@@ -2,7 +2,8 @@ import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { Clock } from '../../src/core/clock.ts';
 import { systemClock } from '../../src/core/clock.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
-import { createEnginePool, type EnginePool } from '../../src/engines/pool.ts';
+import type { EnginePools } from '../../src/engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
 import { createProxy, type ModelProxy } from '../../src/proxy/http/proxy.ts';
 import type { CompletionJournal } from '../../src/proxy/journal/journal.ts';
 import type { ProxySession, ProxySessionSpec } from '../../src/proxy/session/session.ts';
@@ -81,7 +82,7 @@ export class Rig {
   readonly server: ScriptedServer;
   readonly journal = new HandJournal();
   proxy!: ModelProxy;
-  engines!: EnginePool;
+  engines!: EnginePools;
   private nextKey = 0;
 
   constructor(onChat: Handler = (received) => json(received.response, 200, vllmReply(received))) {
@@ -91,7 +92,7 @@ export class Rig {
   static async start(clock: Clock = systemClock, journal?: CompletionJournal): Promise<Rig> {
     const rig = new Rig();
     await rig.server.listen();
-    rig.engines = await createEnginePool([engineSpecSchema.parse({ base_url: rig.server.baseUrl })], { clock });
+    rig.engines = await createEnginePools([engineSpecSchema.parse({ base_url: rig.server.baseUrl })], { clock });
     // What the adapter asked to learn about the server is none of the tests' business.
     rig.server.received.splice(0);
     rig.proxy = createProxy({ engines: rig.engines, journal: journal ?? rig.journal, clock });

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { FloeError } from '../../src/core/errors.ts';
 import type { GenerateReply, GenerateRequest, RenderRequest } from '../../src/engines/engine.ts';
-import type { EnginePool, PooledReply, PoolMode } from '../../src/engines/pool.ts';
+import type { EnginePools, PooledReply, PoolMode } from '../../src/engines/pool/engine-pools.ts';
 import { probeTemplate } from '../../src/engines/template-probe.ts';
 import type { AssistantMessage, FinishReason, StopCause, TemplateFacts, ToolCall } from '../../src/schema/index.ts';
 import {
@@ -46,7 +46,7 @@ export function idsOf(text: string): Int32Array {
 }
 
 /** An engine that takes ids, with the simulated model's template and vocabulary; what it says is given. */
-export class TemplatePool implements Partial<EnginePool> {
+export class TemplatePool implements Partial<EnginePools> {
   readonly generated: GenerateRequest[] = [];
   readonly rendered: RenderRequest[] = [];
   /** What comes next; then a word. */
@@ -69,8 +69,8 @@ export class TemplatePool implements Partial<EnginePool> {
     return pool;
   }
 
-  get asPool(): EnginePool {
-    return this as unknown as EnginePool;
+  get asPool(): EnginePools {
+    return this as unknown as EnginePools;
   }
 
   async ready(): Promise<void> {}

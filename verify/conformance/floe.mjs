@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
-import { createEnginePool } from '../../src/engines/pool.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
 import { createProxy } from '../../src/proxy/http/proxy.ts';
 import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
 import { attemptKey, indexSegment, readRecords } from '../../src/proxy/journal/journal-index.ts';
@@ -25,7 +25,7 @@ let sessions = 0;
 export async function startFloe({ sim: simOptions = {}, proxy: proxyOptions = {} } = {}) {
   const dir = await mkdtemp(join(tmpdir(), 'floe-conformance-'));
   const sim = await startSim({ scenarios: SCENARIOS, maxModelLen: MAX_MODEL_LEN, ...simOptions });
-  const engines = await createEnginePool([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
+  const engines = await createEnginePools([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
   const journal = await CaptureJournal.open(dir);
   const proxy = createProxy({ engines, journal, clock: systemClock, ...proxyOptions });
   await proxy.listen({ host: '127.0.0.1', port: 0 });

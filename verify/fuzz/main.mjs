@@ -109,12 +109,19 @@ function threadMs() {
 }
 
 async function serveProxy() {
-  const names = ['engines/pool', 'proxy/journal/journal', 'proxy/http/proxy', 'core/clock', 'core/ids', 'schema/index'];
-  const [{ createEnginePool }, { CaptureJournal }, { createProxy }, { systemClock }, { newSessionKey }, schema] =
+  const names = [
+    'engines/pool/managed-engine-pools',
+    'proxy/journal/journal',
+    'proxy/http/proxy',
+    'core/clock',
+    'core/ids',
+    'schema/index',
+  ];
+  const [{ createEnginePools }, { CaptureJournal }, { createProxy }, { systemClock }, { newSessionKey }, schema] =
     await Promise.all(names.map((name) => import(`../dist/${name}.js`)));
   const clock = systemClock;
   const [, , , engineUrl, directory] = process.argv;
-  const engines = await createEnginePool([schema.engineSpecSchema.parse({ base_url: engineUrl })], { clock });
+  const engines = await createEnginePools([schema.engineSpecSchema.parse({ base_url: engineUrl })], { clock });
   const journal = await CaptureJournal.open(directory);
   const proxy = createProxy({ engines, journal, clock });
   await proxy.listen({ host: '127.0.0.1', port: 0 });

@@ -58,13 +58,13 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'capture: logprobs above 0 are taken',
-    file: 'src/engines/record.ts',
+    file: 'src/engines/chat/reply-tokens.ts',
     find: ' && value <= LOGPROB_ROUNDING',
     replace: '',
   },
   {
     name: 'capture: ids need not add up to the usage',
-    file: 'src/engines/record.ts',
+    file: 'src/engines/chat/reply-tokens.ts',
     find: 'if (count !== usage) throw',
     replace: 'if (count < 0) throw',
   },

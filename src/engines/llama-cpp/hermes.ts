@@ -1,32 +1,32 @@
 import type { AssistantMessage, ToolCall } from '../../schema/index.ts';
-import { assistantMessage, besideCalls } from '../assistant-message.ts';
+import { assistantMessage, contentWithCalls } from '../chat/messages.ts';
 
 const THINK_OPEN = '<think>';
 const THINK_CLOSE = '</think>';
 const CALL_OPEN = '<tool_call>';
 const CALL_CLOSE = '</tool_call>';
 
-/** What to look for in a reply's text. */
+/** What a reply's text is searched for. */
 export type HermesOptions = {
   readonly thinking: boolean;
-  /** The prompt ends inside a thinking block. */
+  /** Whether the prompt ends inside a thinking block. */
   readonly opensThinking: boolean;
   readonly calls: boolean;
-  /** Makes the ids of the calls, which a reply's text has none of. */
+  /** Returns the id of the call with this index, since a reply's text contains no ids. */
   readonly callId: (index: number) => string;
 };
 
 /**
- * Reads a reply that is written as Hermes and Qwen models do: thinking between `<think>` and `</think>`, calls as
- * `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Arguments stay the text that was sampled. A block that is no such call,
- * or that is not closed, stays part of the text, so that it can be seen. Takes time linear in the text.
+ * Parses a reply in the format of Hermes and Qwen models: thinking between `<think>` and `</think>`, calls as
+ * `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. Arguments remain the text that was sampled. A block that is not a valid
+ * call, or is not closed, remains visible as text. Takes linear time.
  */
 export function parseHermes(text: string, options: HermesOptions): AssistantMessage {
   const { reasoning, rest } = options.thinking
     ? splitThinking(text, options.opensThinking)
     : { reasoning: '', rest: text };
   const { content, calls } = options.calls ? splitCalls(rest, options.callId) : { content: rest, calls: [] };
-  return assistantMessage(besideCalls(content, calls), reasoning, calls);
+  return assistantMessage(contentWithCalls(content, calls), reasoning, calls);
 }
 
 function splitThinking(text: string, opened: boolean): { reasoning: string; rest: string } {
@@ -37,7 +37,7 @@ function splitThinking(text: string, opened: boolean): { reasoning: string; rest
       : -1;
   if (start < 0) return { reasoning: '', rest: text };
   const end = text.indexOf(THINK_CLOSE, start);
-  // Line breaks around the tags belong to the format.
+  // Line breaks next to the tags belong to the format.
   const reasoning = text.slice(start, end < 0 ? text.length : end).replace(/^\n+|\n+$/g, '');
   return { reasoning, rest: end < 0 ? '' : text.slice(end + THINK_CLOSE.length).replace(/^\n+/, '') };
 }
@@ -52,7 +52,7 @@ function splitCalls(text: string, callId: HermesOptions['callId']): { content: s
     const close = skipSpace(text, body.end);
     const call = body.entries !== null && text.startsWith(CALL_CLOSE, close) ? callOf(text, bodyStart, body) : null;
     if (call === null) {
-      // What was scanned in vain is not scanned again.
+      // The scanned part is skipped, which keeps the time linear.
       open = text.indexOf(CALL_OPEN, body.end);
       continue;
     }
@@ -63,7 +63,7 @@ function splitCalls(text: string, callId: HermesOptions['callId']): { content: s
   }
   if (calls.length === 0) return { content: text, calls };
   kept.push(text.slice(from));
-  // White space alone between calls is layout; what surrounds text stays with it, but for the line break before a call.
+  // White space alone between calls is layout; white space around text is kept, except for the line breaks before a call.
   return {
     content: kept
       .filter((piece) => piece.trim() !== '')
@@ -74,7 +74,7 @@ function splitCalls(text: string, callId: HermesOptions['callId']): { content: s
 }
 
 type Span = { readonly start: number; readonly end: number };
-/** `entries`: where the values of the outermost keys are; null for what is no object. `end` is how far the text was read. */
+/** `entries`: the positions of the outermost keys and values; `null` when it is not an object. `end`: how far the text was scanned. */
 type ScannedObject = { readonly end: number; readonly entries: readonly { key: Span; value: Span }[] | null };
 
 function callOf(text: string, start: number, { end, entries }: ScannedObject): ToolCall['function'] | null {
@@ -88,12 +88,12 @@ function callOf(text: string, start: number, { end, entries }: ScannedObject): T
   if (typeof name !== 'string' || name === '') return null;
   if (values === undefined) return { name, arguments: '{}' };
   if (typeof values !== 'object' || values === null || Array.isArray(values)) return null;
-  // The last one counts, as in JSON.parse.
+  // The last of several equal keys counts, as in JSON.parse.
   const entry = entries?.findLast(({ key }) => JSON.parse(text.slice(key.start, key.end)) === 'arguments');
   return entry === undefined ? null : { name, arguments: text.slice(entry.value.start, entry.value.end) };
 }
 
-/** Finds the end of a JSON object and the values of its own keys. Whether it is valid JSON, JSON.parse has to tell. */
+/** Finds the end of a JSON object and the values of its outermost keys. Does not check that it is valid JSON. */
 function scanObject(text: string, start: number): ScannedObject {
   if (text[start] !== '{') return { end: start, entries: null };
   const entries: { key: Span; value: Span }[] = [];
@@ -124,7 +124,7 @@ function scanObject(text: string, start: number): ScannedObject {
   return { end: text.length, entries: null };
 }
 
-/** Behind the closing quote; the end of the text where there is none. */
+/** The position after the closing quote; the end of the text when there is none. */
 function stringEnd(text: string, open: number): number {
   for (let at = open + 1; at < text.length; at++) {
     if (text[at] === '\\') at++;

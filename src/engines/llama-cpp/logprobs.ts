@@ -1,57 +1,89 @@
 import type { LogprobsMode, Sampling } from '../../schema/index.ts';
-import { refusal } from '../record.ts';
-import { processedLogprob } from './processed.ts';
-import type { parseDistribution } from './reply.ts';
+import { concatIds, invalidReply } from '../chat/reply-tokens.ts';
+import type { TokenLogprob } from './reply.ts';
 
-/** A sampled token is mostly among so many of the most likely; the whole vocabulary is megabytes. */
+/** Number of likely tokens to request first: a sampled token is usually among them, and the whole vocabulary is megabytes. */
 const FIRST_COUNT = 64;
 
-/** The most likely tokens behind `prefix`, at most `count`. */
-export type Distribution = (prefix: Int32Array, count: number) => Promise<ReturnType<typeof parseDistribution>>;
+/** Requests the most likely tokens after `prefix`, at most `count`, the most likely first. */
+export type Distribution = (prefix: Int32Array, count: number) => Promise<readonly TokenLogprob[]>;
 
-export type LostLogprobs = {
+export type MissingLogprobs = {
   readonly promptIds: Int32Array;
   readonly ids: Int32Array;
-  /** NaN where it was not told. */
+  /** The log-probabilities that the server reported; NaN where it reported none. */
   readonly known: Float32Array;
   readonly mode: LogprobsMode;
-  /** Whether the mode `processed` is another distribution than `raw`. */
-  readonly transformed: boolean;
+  /** Whether the distributions of the modes `processed` and `raw` differ. */
+  readonly isTransformed: boolean;
   readonly sampling: Sampling;
+  /** Size of the vocabulary; `null` when unknown. */
   readonly vocabulary: number | null;
 };
 
 /**
- * Asks anew for each log-probability that a reply does not tell: the model is the same, and so is what came before the token.
- * Throws `engine_error` when the server does not tell it either.
+ * The log-probabilities of all ids. Each one that the reply lacks is requested separately: the model and the preceding ids are the
+ * same. Throws `engine_error` when the server does not report it then either.
  */
-export async function findLostLogprobs(lost: LostLogprobs, distribution: Distribution): Promise<Float32Array> {
-  const { promptIds, ids, known } = lost;
-  const found = known.slice();
+export async function completeLogprobs(missing: MissingLogprobs, distribution: Distribution): Promise<Float32Array> {
+  const { promptIds, ids, known } = missing;
+  const logprobs = known.slice();
   for (const [index, id] of ids.entries()) {
     if (!Number.isNaN(known[index])) continue;
-    const prefix = new Int32Array(promptIds.length + index);
-    prefix.set(promptIds);
-    prefix.set(ids.subarray(0, index), promptIds.length);
-    found[index] = await findOne(lost, id, (count) => distribution(prefix, count));
+    const prefix = concatIds(promptIds, ids.subarray(0, index));
+    logprobs[index] = await logprobOf(missing, id, (count) => distribution(prefix, count));
   }
-  return found;
+  return logprobs;
 }
 
-async function findOne(
-  { mode, transformed, sampling, vocabulary }: LostLogprobs,
+async function logprobOf(
+  { mode, isTransformed, sampling, vocabulary }: MissingLogprobs,
   id: number,
   likeliest: (count: number) => ReturnType<Distribution>,
 ): Promise<number> {
-  const whole = vocabulary ?? 2 ** 31 - 1;
-  if (mode === 'processed' && transformed) {
-    const logprob = processedLogprob(await likeliest(whole), id, sampling);
-    if (logprob === null) throw refusal(`the sampling that was asked for cannot have sampled the id ${id}`);
+  const all = vocabulary ?? 2 ** 31 - 1;
+  if (mode === 'processed' && isTransformed) {
+    const logprob = processedLogprob(await likeliest(all), id, sampling);
+    if (logprob === null) throw invalidReply(`the requested sampling cannot have sampled the id ${id}`);
     return logprob;
   }
-  for (const count of [FIRST_COUNT, whole]) {
-    const told = (await likeliest(count)).find((candidate) => candidate.id === id);
-    if (told !== undefined) return told.logprob;
+  for (const count of [FIRST_COUNT, all]) {
+    const candidate = (await likeliest(count)).find((token) => token.id === id);
+    if (candidate !== undefined) return candidate.logprob;
   }
-  throw refusal(`the server does not tell the log-probability of the id ${id}`);
+  throw invalidReply(`the server does not report the log-probability of the id ${id}`);
+}
+
+/** Whether sampling does not transform the model's distribution, so that raw and processed log-probabilities are equal. */
+export function isUntransformed(sampling: Sampling, isConstrained: boolean): boolean {
+  const { temperature, top_p, top_k, min_p, repetition_penalty } = sampling;
+  return !isConstrained && temperature === 1 && top_p === 1 && top_k === 0 && min_p === 0 && repetition_penalty === 1;
+}
+
+/**
+ * The log-probability of `id` in the distribution that was sampled from; `null` for a token that the sampling excludes. `raw` is
+ * the model's own distribution over the whole vocabulary, most likely first. Does not support penalties, which depend on the
+ * preceding ids.
+ */
+export function processedLogprob(raw: readonly TokenLogprob[], id: number, sampling: Sampling): number | null {
+  const { temperature, min_p, top_k, top_p } = sampling;
+  if (temperature === 0) return raw[0]?.id === id ? 0 : null;
+  const top = (raw[0]?.logprob ?? 0) / temperature;
+  const weights = raw.map(({ logprob }) => Math.exp(logprob / temperature - top));
+  let count = weights.findIndex((weight) => weight < min_p);
+  if (count < 0) count = weights.length;
+  if (top_k > 0) count = Math.min(count, top_k);
+  let sum = 0;
+  for (let i = 0; i < count; i++) sum += weights[i] as number;
+  if (top_p < 1) {
+    const limit = top_p * sum;
+    let reached = 0;
+    for (let i = 0; i < count; i++) {
+      reached += weights[i] as number;
+      if (reached >= limit) count = i + 1;
+    }
+    sum = reached;
+  }
+  const at = raw.findIndex((candidate) => candidate.id === id);
+  return at < 0 || at >= count ? null : Math.log((weights[at] as number) / sum);
 }

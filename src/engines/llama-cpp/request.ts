@@ -1,13 +1,13 @@
 import type { GenerateRequest, RenderRequest } from '../engine.ts';
 
 /**
- * As vLLM and SGLang order them: what is cut is judged after the temperature. The server's own order cuts before it, and has
- * samplers that no task asked for.
+ * The samplers in the order of vLLM and SGLang, which exclude tokens after the temperature was applied. The server's default order
+ * excludes them before, and has further samplers.
  */
 const SAMPLERS = ['penalties', 'temperature', 'min_p', 'top_k', 'top_p'];
 
-/** Without this a reply repeats its prompt. */
-const FIELDS = [
+/** The fields to return; without this list a reply repeats its prompt. */
+const RESPONSE_FIELDS = [
   'model',
   'tokens',
   'tokens_predicted',
@@ -19,44 +19,44 @@ const FIELDS = [
   'completion_probabilities',
 ];
 
-/** Seeds are 32 bits there; the largest means none. */
-const SEEDS = 2 ** 32 - 1;
+/** Number of valid seeds: they have 32 bits, and the largest one means none. */
+const SEED_COUNT = 2 ** 32 - 1;
 
 export type CompletionOptions = {
-  /** Null: up to the end of the context. */
-  readonly maxNew: number | null;
-  /** Log-probabilities of the distribution that was sampled from. */
+  /** Bound on the tokens of this call; `null` for the end of the context. */
+  readonly maxNewTokens: number | null;
+  /** Whether to return log-probabilities of the distribution that was sampled from, instead of the model's own. */
   readonly postSampling: boolean;
   readonly contextTokens: number;
 };
 
-/** The body of `/completion`. Sampling is always explicit: the server has defaults of its own. `idsJson` are the ids between the brackets. */
+/** The body of `/completion`. Sampling is always explicit, because the server has other defaults. `idsJson`: the ids, without brackets. */
 export function completionBody(
   model: string,
   request: GenerateRequest,
   idsJson: string,
-  { maxNew, postSampling, contextTokens }: CompletionOptions,
+  { maxNewTokens, postSampling, contextTokens }: CompletionOptions,
 ): string {
   const { sampling, stop, seed, responseFormat } = request;
   const rest = JSON.stringify({
     model,
-    n_predict: maxNew ?? -1,
+    n_predict: maxNewTokens ?? -1,
     samplers: SAMPLERS,
     temperature: sampling.temperature,
     top_p: sampling.top_p,
     top_k: sampling.top_k,
     min_p: sampling.min_p,
     repeat_penalty: sampling.repetition_penalty,
-    // The whole prompt, as elsewhere; 0 switches the penalty off.
+    // The penalty covers the whole prompt, as in other engines; 0 switches it off.
     repeat_last_n: sampling.repetition_penalty === 1 ? 0 : contextTokens,
     mirostat: 0,
     ...(stop.length === 0 ? {} : { stop }),
-    ...(seed === null ? {} : { seed: ((seed % SEEDS) + SEEDS) % SEEDS }),
+    ...(seed === null ? {} : { seed: ((seed % SEED_COUNT) + SEED_COUNT) % SEED_COUNT }),
     ...(responseFormat === null ? {} : { json_schema: schemaOf(responseFormat) }),
     stream: false,
     cache_prompt: true,
     return_tokens: true,
-    response_fields: FIELDS,
+    response_fields: RESPONSE_FIELDS,
     n_probs: 1,
     post_sampling_probs: postSampling,
   });
@@ -67,14 +67,14 @@ function schemaOf(format: NonNullable<GenerateRequest['responseFormat']>): objec
   return format.type === 'json_schema' ? format.json_schema.schema : { type: 'object' };
 }
 
-/** Asks for the distribution behind some ids: one token is sampled, and it is `forcedId`, which is of no further use. */
+/** The body that requests the distribution after some ids: one token is sampled, which is `forcedId` and is discarded. */
 export function distributionBody(model: string, idsJson: string, forcedId: number, count: number): string {
   const rest = JSON.stringify({
     model,
     n_predict: 1,
     samplers: ['temperature'],
     temperature: 0,
-    // A bias counts for what is sampled, not for the probabilities before sampling.
+    // A bias affects the sampled token, but not the probabilities before sampling.
     logit_bias: [[forcedId, FORCING_BIAS]],
     stream: false,
     cache_prompt: true,
@@ -85,14 +85,14 @@ export function distributionBody(model: string, idsJson: string, forcedId: numbe
   return `{"prompt":[${idsJson}],${rest.slice(1)}`;
 }
 
-/** Logits are some tens. */
+/** Far above any logit, which are below 100. */
 const FORCING_BIAS = 10_000;
 
-export function templateBody(
-  model: string,
-  request: Pick<RenderRequest, 'messageTexts' | 'toolsText' | 'generationPrompt'>,
-): string {
-  const { messageTexts, toolsText, generationPrompt } = request;
+/** A conversation to be rendered. */
+export type Conversation = Pick<RenderRequest, 'messageTexts' | 'toolsText' | 'generationPrompt'>;
+
+/** The body of `/apply-template`. */
+export function templateBody(model: string, { messageTexts, toolsText, generationPrompt }: Conversation): string {
   const rest = JSON.stringify({ model, add_generation_prompt: generationPrompt });
   return `{"messages":[${messageTexts.join(',')}],"tools":${toolsText},${rest.slice(1)}`;
 }

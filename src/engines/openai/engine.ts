@@ -1,34 +1,34 @@
 import { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities, EngineInfo, EngineSpec } from '../../schema/index.ts';
 import { CallHealth } from '../call-health.ts';
+import { isEventStream } from '../chat/chat-stream.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../engine.ts';
-import { EngineServer, jsonOf } from '../engine-server.ts';
-import { isEventStream } from '../event-stream.ts';
-import type { OpenReply } from '../http.ts';
+import { EngineServer, jsonOf, type OpenReply } from '../engine-server.ts';
 import { UNKNOWN_TEMPLATE } from '../template-probe.ts';
-import { parseReply } from './reply.ts';
-import { canDoWithout, chatBody, droppedSampling, isOptionalField, type OptionalField } from './request.ts';
-import { ReplyStreamReader } from './stream.ts';
+import { ChatStreamReader, parseChatReply } from './reply.ts';
+import { chatBody, droppedSampling, isDispensable, isOptionalField, type OptionalField } from './request.ts';
 
 const modelsSchema = z.looseObject({
   data: z.array(z.looseObject({ id: z.string(), max_model_len: z.int().nullish() })),
 });
 
-/** As OpenAI names the refusal of a field; servers that follow its API mostly pass unknown fields over. */
-const UNKNOWN_FIELD = 'unsupported_parameter';
-const OVERFLOW = 'context_length_exceeded';
-/** Of servers that have no such code. */
+/** OpenAI's error code for a field that it does not know; most servers with the same API ignore unknown fields. */
+const UNKNOWN_FIELD_CODE = 'unsupported_parameter';
+const OVERFLOW_CODE = 'context_length_exceeded';
+/** Messages about an overlong prompt, of servers without an error code for it. */
 const OVERFLOW_WORDING = /context (?:length|size|window)|maximum model length|prompt is too long/i;
 
 /**
- * Any API like OpenAI's chat completions, for evaluation and data generation: it tells no token ids, so that nothing of it is
- * trained on. Rejects with `engine_unavailable` when it cannot be reached, `engine_error` when it takes no such key, or lists no
- * models and `spec` names none.
+ * Connects to any API with OpenAI's chat completions, for evaluation and data generation: it reports no token ids, so that its
+ * replies are not trained on. Rejects with `engine_unavailable` when it cannot be reached, `engine_error` when it refuses the API
+ * key, or when it lists no models and `spec` names none.
  */
-export async function createOpenaiEngine(spec: EngineSpec): Promise<Engine> {
+export async function createOpenaiEngine(spec: EngineSpec, { clock }: { readonly clock: Clock }): Promise<Engine> {
   const server = new EngineServer(spec, {
-    isOverflow: ({ code, message }) => code === OVERFLOW || OVERFLOW_WORDING.test(message),
+    clock,
+    isOverflow: ({ code, message }) => code === OVERFLOW_CODE || OVERFLOW_WORDING.test(message),
   });
   try {
     return new OpenaiEngine(server, spec, await findModel(server, spec.model));
@@ -38,48 +38,49 @@ export async function createOpenaiEngine(spec: EngineSpec): Promise<Engine> {
   }
 }
 
+/** `listed`: whether `/v1/models` names it. */
 type Model = { readonly model: string; readonly maxModelLen: number | null; readonly listed: boolean };
 
-async function findModel(server: EngineServer, wanted: string | null): Promise<Model> {
-  const reply = await server.look('/v1/models');
+async function findModel(server: EngineServer, requested: string | null): Promise<Model> {
+  const reply = await server.controlGet('/v1/models');
   const parsed = modelsSchema.safeParse(jsonOf(reply.body));
   const { status } = reply;
-  if (status >= 500 || status === 401 || status === 403 || status === 429) throw server.refused(reply);
+  if (status >= 500 || status === 401 || status === 403 || status === 429) throw server.statusError(reply);
   const listed = status === 200 && parsed.success ? parsed.data.data : [];
-  const entry = wanted === null ? listed[0] : listed.find(({ id }) => id === wanted);
-  const model = entry?.id ?? wanted;
-  if (model === null) throw server.fail('engine_error', '/v1/models lists no models; name the one to use', { status });
+  const entry = requested === null ? listed[0] : listed.find(({ id }) => id === requested);
+  const model = entry?.id ?? requested;
+  if (model === null) throw server.error('engine_error', '/v1/models lists no models; name the one to use', { status });
   return { model, maxModelLen: entry?.max_model_len ?? null, listed: entry !== undefined };
 }
 
 class OpenaiEngine implements Engine {
   private readonly server: EngineServer;
   private readonly spec: EngineSpec;
-  private readonly found: Model;
-  /** What the API has refused as not known to it. */
+  private readonly model: Model;
+  /** Fields that the API has refused as unknown. */
   private readonly unknown = new Set<OptionalField>();
-  /** Sampling that a task fixed in vain. */
+  /** Sampling parameters of tasks that were not sent. */
   private readonly dropped = new Set<string>();
   private readonly calls: CallHealth;
   private version: string | null = null;
 
-  constructor(server: EngineServer, spec: EngineSpec, found: Model) {
+  constructor(server: EngineServer, spec: EngineSpec, model: Model) {
     this.server = server;
     this.calls = new CallHealth(server.engineId);
     this.spec = spec;
-    this.found = found;
+    this.model = model;
   }
 
   info(): EngineInfo {
-    const { server, spec, found } = this;
+    const { server, spec, model } = this;
     return {
       engine_id: server.engineId,
       kind: 'openai',
       base_url: spec.base_url,
       pool: spec.pool,
-      model: found.model,
+      model: model.model,
       server_version: null,
-      max_model_len: found.maxModelLen,
+      max_model_len: model.maxModelLen,
       logprobs_mode: null,
       policy_version: this.version,
       healthy: this.calls.healthy,
@@ -92,35 +93,35 @@ class OpenaiEngine implements Engine {
 
   generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
     return this.calls.track(async () => {
-      if (request.prompt !== null) throw this.server.fail('unsupported', 'the API takes no token ids');
+      if (request.prompt !== null) throw this.server.error('unsupported', 'the API accepts no token ids');
       for (const field of droppedSampling(request)) this.dropped.add(field);
       const listener = this.spec.stream === 'auto' ? request.listener : undefined;
       const reply = await this.open(request, listener !== undefined, signal);
-      if (listener === undefined || !isEventStream(reply)) return parseReply(await reply.read());
-      const stream = new ReplyStreamReader(listener);
+      if (listener === undefined || !isEventStream(reply)) return parseChatReply(await reply.read());
+      const stream = new ChatStreamReader(listener);
       await reply.each((bytes) => stream.push(bytes));
       return stream.reply();
     });
   }
 
   countTokens(): Promise<number> {
-    return Promise.reject(this.server.fail('unsupported', 'the API does not count tokens'));
+    return Promise.reject(this.server.error('unsupported', 'the API does not count tokens'));
   }
 
   render(): Promise<Int32Array> {
-    return Promise.reject(this.server.fail('unsupported', 'the API does not render messages'));
+    return Promise.reject(this.server.error('unsupported', 'the API does not render messages'));
   }
 
   detokenize(): Promise<string> {
-    return Promise.reject(this.server.fail('unsupported', 'the API knows no token ids'));
+    return Promise.reject(this.server.error('unsupported', 'the API knows no token ids'));
   }
 
   pause(): Promise<void> {
-    return Promise.reject(this.server.fail('unsupported', 'the API cannot be paused'));
+    return Promise.reject(this.server.error('unsupported', 'the API cannot be paused'));
   }
 
   resume(): Promise<void> {
-    return Promise.reject(this.server.fail('unsupported', 'the API cannot be paused'));
+    return Promise.reject(this.server.error('unsupported', 'the API cannot be paused'));
   }
 
   setPolicyVersion(version: string): void {
@@ -145,7 +146,7 @@ class OpenaiEngine implements Engine {
       cache_salt: false,
       notes: [
         'no token ids: its replies are not trained on',
-        ...(this.found.listed ? [] : [`/v1/models does not list ${this.found.model}`]),
+        ...(this.model.listed ? [] : [`/v1/models does not list ${this.model.model}`]),
         ...[...this.unknown].map((field) => `the API does not know ${field}; it is not sent`),
         ...[...this.dropped].map((field) => `the API has no field for ${field}; it is not sent`),
       ],
@@ -153,15 +154,15 @@ class OpenaiEngine implements Engine {
     };
   }
 
-  /** Asks again without a field that the API does not know, if the reply may do without it. */
+  /** Retries without a field that the API does not know, if the field is dispensable. */
   private async open(request: GenerateRequest, stream: boolean, signal: AbortSignal): Promise<OpenReply> {
     for (;;) {
       try {
-        const body = chatBody(this.found.model, request, stream, this.unknown);
+        const body = chatBody(this.model.model, request, stream, this.unknown);
         return await this.server.post('/v1/chat/completions', body, request, signal);
       } catch (error) {
         const field = unknownField(error);
-        if (field === null || this.unknown.has(field) || !canDoWithout(request, field)) throw error;
+        if (field === null || this.unknown.has(field) || !isDispensable(request, field)) throw error;
         this.unknown.add(field);
       }
     }
@@ -171,5 +172,5 @@ class OpenaiEngine implements Engine {
 function unknownField(error: unknown): OptionalField | null {
   if (!FloeError.is(error) || error.code !== 'engine_rejected') return null;
   const { param, engine_code } = error.details;
-  return engine_code === UNKNOWN_FIELD && isOptionalField(param) ? param : null;
+  return engine_code === UNKNOWN_FIELD_CODE && isOptionalField(param) ? param : null;
 }

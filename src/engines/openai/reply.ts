@@ -1,9 +1,10 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage, FinishReason } from '../../schema/index.ts';
-import { assistantMessage, toolCalls } from '../assistant-message.ts';
-import type { GenerateReply } from '../engine.ts';
-import { foreignUsageSchema, parseReplyJson, refusal, shaped, usageOf } from '../record.ts';
+import { type CallDelta, ChatStream, callDeltaSchema, truncatedStream } from '../chat/chat-stream.ts';
+import { assistantMessage, toolCallsFrom } from '../chat/messages.ts';
+import { invalidReply, parseReplyJson, parseWith, usageFrom, usageSchema } from '../chat/reply-tokens.ts';
+import type { GenerateReply, ReplyListener } from '../engine.ts';
 
 const messageSchema = z.looseObject({
   content: z.string().nullish(),
@@ -22,28 +23,25 @@ const messageSchema = z.looseObject({
 
 const replySchema = z.looseObject({
   choices: z.array(z.looseObject({ message: messageSchema, finish_reason: z.string() })).length(1),
-  usage: foreignUsageSchema.nullish(),
+  usage: usageSchema.nullish(),
 });
 
-/** What a reply says, whole or in pieces. */
-export type TextReply = {
-  readonly message: AssistantMessage;
-  readonly finishReason: string;
-  readonly usage: z.output<typeof foreignUsageSchema> | null | undefined;
-};
-
-/** Reads a 200 reply that came whole. Throws `engine_error`, naming what is wrong, and as {@link textReply} does. */
-export function parseReply(body: Buffer): GenerateReply {
-  const reply = shaped(replySchema, parseReplyJson(body, null));
+/** Parses a 200 reply that is not streamed. Throws as {@link textReply} does, and `engine_error` naming a field that is wrong. */
+export function parseChatReply(body: Buffer): GenerateReply {
+  const reply = parseWith(replySchema, parseReplyJson(body, null));
   const [choice] = reply.choices;
-  if (choice === undefined) throw refusal('choices is empty');
-  return textReply({ message: messageOf(choice.message), finishReason: choice.finish_reason, usage: reply.usage });
+  if (choice === undefined) throw invalidReply('choices is empty');
+  return textReply(messageOf(choice.message), choice.finish_reason, reply.usage);
 }
 
-/** A reply without token ids. Throws `engine_error` without usage, `engine_rejected` where the API's filter withheld the reply. */
-export function textReply({ message, finishReason, usage }: TextReply): GenerateReply {
-  const finish = finishOf(finishReason, message);
-  if (!usage) throw refusal('usage is missing, and nothing is estimated');
+/** A reply without token ids. Throws `engine_error` without usage, `engine_rejected` when the API's content filter withheld the reply. */
+function textReply(
+  message: AssistantMessage,
+  finishReason: string,
+  usage: z.output<typeof usageSchema> | null | undefined,
+): GenerateReply {
+  const finish = finishReasonOf(finishReason, message);
+  if (!usage) throw invalidReply('usage is missing, and it is never estimated');
   return {
     promptIds: new Int32Array(0),
     responseIds: new Int32Array(0),
@@ -54,27 +52,96 @@ export function textReply({ message, finishReason, usage }: TextReply): Generate
     message,
     finishReason: finish,
     stop: null,
-    usage: usageOf(usage),
+    usage: usageFrom(usage),
   };
 }
 
-function finishOf(reason: string, message: AssistantMessage): FinishReason {
+function finishReasonOf(reason: string, message: AssistantMessage): FinishReason {
   switch (reason) {
     case 'length':
     case 'tool_calls':
       return reason;
     case 'stop':
-      // Some say so of replies with calls too, where a harness would not look for them.
+      // Some APIs send `stop` for replies with calls too, and a harness would not execute the calls then.
       return message.tool_calls === undefined ? 'stop' : 'tool_calls';
     case 'content_filter':
       throw new FloeError('engine_rejected', "the API's content filter withheld the reply", { content_filter: true });
     default:
-      throw refusal(`finish_reason is ${JSON.stringify(reason)}`);
+      throw invalidReply(`finish_reason is ${JSON.stringify(reason)}`);
   }
 }
 
 function messageOf(message: z.output<typeof messageSchema>): AssistantMessage {
   const reasoning = message.reasoning_content ?? message.reasoning ?? '';
-  // A refusal in the model's own words is what it says.
-  return assistantMessage(message.content ?? message.refusal ?? '', reasoning, toolCalls(message.tool_calls));
+  // A refusal is text of the model too, in another field.
+  return assistantMessage(message.content ?? message.refusal ?? '', reasoning, toolCallsFrom(message.tool_calls));
+}
+
+const chunkChoiceSchema = z.looseObject({
+  index: z.literal(0).nullish(),
+  delta: z
+    .looseObject({
+      content: z.string().nullish(),
+      refusal: z.string().nullish(),
+      reasoning: z.string().nullish(),
+      reasoning_content: z.string().nullish(),
+      tool_calls: z.array(callDeltaSchema).nullish(),
+    })
+    .nullish(),
+  finish_reason: z.string().nullish(),
+});
+
+const chunkSchema = z.looseObject({
+  choices: z.array(chunkChoiceSchema).max(1).nullish(),
+  usage: usageSchema.nullish(),
+});
+
+/** Reads a 200 reply that is streamed, and notifies a listener meanwhile. Its message consists of the deltas. */
+export class ChatStreamReader {
+  private readonly stream: ChatStream;
+  private callCount = 0;
+  private finishReason: string | null = null;
+  private usage: z.output<typeof usageSchema> | null = null;
+
+  constructor(listener: ReplyListener) {
+    this.stream = new ChatStream({
+      listener,
+      takeChunk: (data) => this.takeChunk(data),
+      promptTokens: () => this.usage?.prompt_tokens ?? null,
+    });
+  }
+
+  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws `engine_error`. */
+  push(bytes: Buffer): boolean {
+    return this.stream.push(bytes);
+  }
+
+  /** The reply, once the stream has ended; not all APIs end it with `[DONE]`. Throws as {@link textReply} does. */
+  reply(): GenerateReply {
+    const { finishReason, usage } = this;
+    if (finishReason === null) throw truncatedStream('it has no finish chunk');
+    const message = this.stream.message();
+    this.stream.start();
+    return textReply(message, finishReason, usage);
+  }
+
+  private takeChunk(data: Buffer): void {
+    const chunk = parseWith(chunkSchema, parseReplyJson(data, null));
+    if (chunk.usage) this.usage = chunk.usage;
+    const choice = chunk.choices?.[0];
+    if (choice === undefined) return;
+    if (choice.finish_reason) this.finishReason = choice.finish_reason;
+    const { delta } = choice;
+    if (!delta) return;
+    this.stream.addReasoning(delta.reasoning_content ?? delta.reasoning ?? '');
+    this.stream.addText(delta.content ?? delta.refusal ?? '');
+    for (const piece of delta.tool_calls ?? []) this.takeCall(piece);
+  }
+
+  private takeCall(piece: CallDelta): void {
+    // In APIs that do not number calls, a piece with an id begins the next call.
+    const at = piece.index ?? (piece.id ? this.callCount : this.callCount - 1);
+    this.stream.addCall(at, piece);
+    this.callCount = Math.max(this.callCount, at + 1);
+  }
 }

@@ -1,6 +1,6 @@
 import type { GenerateRequest } from '../engine.ts';
 
-/** What an API may not know. Left out once it has said so, where that changes nothing about the reply. */
+/** Fields that an API may not know. One that it has refused is left out, if that makes no difference to the reply. */
 export const OPTIONAL_FIELDS = ['max_tokens', 'temperature', 'top_p', 'seed', 'parallel_tool_calls'] as const;
 export type OptionalField = (typeof OPTIONAL_FIELDS)[number];
 
@@ -9,8 +9,8 @@ export function isOptionalField(name: unknown): name is OptionalField {
 }
 
 /**
- * The body of a chat completion with the fields of OpenAI's API alone. `unknown` are fields that the API has refused: `max_tokens`
- * is then sent as `max_completion_tokens`, and others are left out where the reply may do without them.
+ * The body of a chat completion, with only the fields of OpenAI's API. `unknown` are fields that the API has refused: `max_tokens`
+ * is then sent as `max_completion_tokens`, and others are left out if {@link isDispensable} allows it.
  */
 export function chatBody(
   model: string,
@@ -28,7 +28,7 @@ export function chatBody(
   };
   const known = Object.fromEntries(
     Object.entries(optional).filter(
-      ([field]) => !isOptionalField(field) || !unknown.has(field) || !canDoWithout(request, field),
+      ([field]) => !isOptionalField(field) || !unknown.has(field) || !isDispensable(request, field),
     ),
   );
   const rest = JSON.stringify({
@@ -45,8 +45,8 @@ export function chatBody(
   return `{"model":${JSON.stringify(model)},"messages":[${messages}]${toolsPart},${rest.slice(1)}`;
 }
 
-/** Whether a reply is the same without the field: the task's sampling is kept, or the reply is refused. */
-export function canDoWithout(request: GenerateRequest, field: OptionalField): boolean {
+/** Whether the field may be left out: the reply then has the same distribution, as the task's sampling is never changed. */
+export function isDispensable(request: GenerateRequest, field: OptionalField): boolean {
   switch (field) {
     case 'max_tokens':
       return true;
@@ -55,14 +55,14 @@ export function canDoWithout(request: GenerateRequest, field: OptionalField): bo
     case 'top_p':
       return request.sampling.top_p === 1;
     case 'seed':
-      // Asked for as far as the API can, as OpenAI's own does.
+      // A seed is a best effort, in OpenAI's own API too.
       return true;
     case 'parallel_tool_calls':
       return request.parallelToolCalls !== false;
   }
 }
 
-/** What the task fixes and the API has no field for. */
+/** Sampling parameters that the task sets and the API has no field for. */
 export function droppedSampling({ sampling }: GenerateRequest): string[] {
   return [
     ...(sampling.top_k === 0 ? [] : ['top_k']),
@@ -71,7 +71,10 @@ export function droppedSampling({ sampling }: GenerateRequest): string[] {
   ];
 }
 
-/** Thinking is no field of a message there, and APIs refuse it. The name as a key cannot occur inside a JSON string. */
+/**
+ * A message, as JSON text, without its thinking, which is not a field of OpenAI's API and is refused by some APIs. The name with plain
+ * quotes cannot occur inside a JSON string.
+ */
 function withoutThinking(text: string): string {
   if (!text.includes('"reasoning_content":')) return text;
   const { reasoning_content: _, ...message } = JSON.parse(text) as Record<string, unknown>;

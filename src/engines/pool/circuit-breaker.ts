@@ -1,13 +1,13 @@
 import type { Clock } from '../../core/clock.ts';
 
-/** A single failure may be one bad request; this many in a row are the engine. */
+/** A single failure may be caused by one bad request; this many in a row are the engine's. */
 const FAILURES_UNTIL_OPEN = 3;
-/** How long an engine is passed over before one call tries it again. */
+/** How long an engine is excluded before one call tries it. */
 export const OPEN_MS = 5_000;
 
 /**
- * Passes an engine over after failures in a row. Closed: calls go through. Open: for {@link OPEN_MS} none should. Half open, from
- * then on: one call at a time, until one succeeds.
+ * Excludes an engine after consecutive failures. Closed: calls may use it. Open: for {@link OPEN_MS} none should. Half open after
+ * that: one call at a time, until one succeeds.
  */
 export class CircuitBreaker {
   private readonly clock: Clock;
@@ -19,35 +19,35 @@ export class CircuitBreaker {
     this.clock = clock;
   }
 
-  get closed(): boolean {
+  get isClosed(): boolean {
     return this.failures < FAILURES_UNTIL_OPEN;
   }
 
-  /** Open, and not to be tried yet. */
-  get cooling(): boolean {
-    return !this.closed && this.clock.monotonicMs() < this.openUntilMs;
+  /** Whether it is open and not half open yet. */
+  get isCoolingDown(): boolean {
+    return !this.isClosed && this.clock.monotonicMs() < this.openUntilMs;
   }
 
   /** Whether a call may choose the engine. */
-  get admits(): boolean {
-    return this.closed || (!this.cooling && this.probes === 0);
+  get admitsCall(): boolean {
+    return this.isClosed || (!this.isCoolingDown && this.probes === 0);
   }
 
-  /** A call begins; the returned function, to be called once, tells that it has ended. */
+  /** Records the start of a call; the returned function, to be called once, records its end. */
   begin(): () => void {
-    if (this.closed) return () => {};
+    if (this.isClosed) return () => {};
     this.probes++;
     return () => {
       this.probes--;
     };
   }
 
-  succeeded(): void {
+  recordSuccess(): void {
     this.failures = 0;
   }
 
-  failed(): void {
+  recordFailure(): void {
     this.failures++;
-    if (!this.closed) this.openUntilMs = this.clock.monotonicMs() + OPEN_MS;
+    if (!this.isClosed) this.openUntilMs = this.clock.monotonicMs() + OPEN_MS;
   }
 }

@@ -1,51 +1,60 @@
+import { raceAbort } from '../../core/abort.ts';
+import { backoffMs } from '../../core/backoff.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineInfo } from '../../schema/index.ts';
-import type { CallNames, Engine } from '../engine.ts';
-import type { Gate } from './gate.ts';
+import type { CallContext, Engine } from '../engine.ts';
+import type { EnginePool, Slot } from './engine-pool.ts';
 import type { Member } from './member.ts';
-import type { Slot, SlotQueue } from './slot-queue.ts';
+import type { PauseGate } from './pausing.ts';
 
-/** Weight updates and restarts take engines away for about this long; a session should outlive them. */
-export const PATIENCE_MS = 60_000;
-/** A request that makes engines drop their connections must not be sent round all of them for ever. */
+/** How long a call is retried. Weight updates and restarts make engines unavailable for about this long; a session should survive them. */
+export const CALL_PATIENCE_MS = 60_000;
+/** Bound on tries that lose their connection, so that a request that crashes engines is not sent to all of them again and again. */
 const MAX_LOST_CONNECTIONS = 3;
-/** First pause after every engine was tried; doubles up to {@link MAX_PAUSE_MS}. */
-const FIRST_PAUSE_MS = 100;
-const MAX_PAUSE_MS = 5_000;
+/** Pauses after rounds in which every engine failed. */
+const ROUND_BACKOFF = { baseMs: 100, maxMs: 5_000 };
 
-export type Job<T> = {
-  readonly names: CallNames;
-  /** Takes a slot, and stops at the gate; look-ups do neither. */
+/** A call that waits for an engine, or runs on one. */
+export type PooledCall<T> = {
+  readonly context: CallContext;
+  /** Takes a slot and stops at the pause gate; a look-up does neither. */
   readonly sampling: boolean;
-  /** Only engines that can be prompted with ids will do. */
+  /** Requires an engine that accepts a prompt of token ids. */
   readonly ids: boolean;
-  /** Has been past the gate before: it waits there, whatever new calls meet. */
+  /** Has passed the pause gate before: it waits there during a pause, even when new calls are rejected. */
   readonly admitted: boolean;
-  /** See `SlotNeed`. */
+  /** See `SlotRequest`. */
   readonly ticket: number;
-  /** Why the call cannot be given to this engine, which is no fault of its; null: it can. */
-  unfit(engine: EngineInfo): FloeError | null;
-  /** Calls the engine before it returns. */
+  /** Why this call must not be sent to this engine although the engine works; `null` when it may be sent. */
+  rejectionBy(engine: EngineInfo): FloeError | null;
+  /** Calls the engine synchronously, before it returns its promise. */
   run(engine: Engine, signal: AbortSignal): Promise<T>;
-  /** Tokens that a call of this result came to. */
+  /** Tokens that a call with this result used, prompt and reply. */
   tokensOf(result: T): number;
 };
 
+/** How one try ended. `failure` may be retried on another engine; it is `null` when the engine was not called. */
+type TryOutcome<T> =
+  | { readonly result: T }
+  | { readonly failure: FloeError | null }
+  | { readonly rejection: FloeError };
+
 export type DispatcherDeps = {
   readonly clock: Clock;
-  readonly gate: Gate;
-  readonly queueOf: (pool: string) => SlotQueue;
+  readonly gate: PauseGate;
+  /** `null` when the pool has no engines. Throws `engine_unavailable` when the pools are closed. */
+  readonly poolOf: (name: string) => EnginePool | null;
 };
 
-/** Sends a call to one engine after the other, until one answers. */
+/** Sends each call to one engine after another until one of them answers. */
 export class Dispatcher {
   private readonly deps: DispatcherDeps;
   private nextTicket = 0;
-  /** Calls that wait at the gate or in a queue, by session. */
-  private readonly awaiting = new Map<string, number>();
-  /** Calls that failed at every engine so far, with the last failure, and are at none. */
-  private readonly inVain = new Map<Pick<Job<unknown>, 'names'>, FloeError>();
+  /** Number of calls that wait at the gate or for a slot, by session. */
+  private readonly waiting = new Map<string, number>();
+  /** The last failure of each call that has failed on every engine so far and is running on none. */
+  private readonly failures = new Map<Pick<PooledCall<unknown>, 'context'>, FloeError>();
 
   constructor(deps: DispatcherDeps) {
     this.deps = deps;
@@ -55,104 +64,107 @@ export class Dispatcher {
     return this.nextTicket++;
   }
 
-  /** See `EnginePool.awaitsTurn`. */
-  awaitsTurn(sessionId: string): boolean {
-    return this.awaiting.has(sessionId);
+  /** See `EnginePools.isWaiting`. */
+  isWaiting(sessionId: string): boolean {
+    return this.waiting.has(sessionId);
   }
 
-  /** See `EnginePool.failureOf`. */
+  /** See `EnginePools.failureOf`. */
   failureOf(sessionId: string): FloeError | null {
-    for (const [job, failure] of this.inVain) if (job.names.sessionId === sessionId) return failure;
+    for (const [call, failure] of this.failures) if (call.context.sessionId === sessionId) return failure;
     return null;
   }
 
   /**
-   * Rejects with the last failure when {@link PATIENCE_MS} have passed, waiting for a slot, for limits and for the gate not counted; at once with
-   * what is no `engine_unavailable`, or with the signal's reason.
+   * Rejects with the last failure after {@link CALL_PATIENCE_MS}, not counting the time spent waiting for a slot, a rate limit or the
+   * gate; immediately with any error other than `engine_unavailable`, or with the signal's reason.
    */
-  async send<T>(job: Job<T>, signal: AbortSignal): Promise<T> {
+  async send<T>(call: PooledCall<T>, signal: AbortSignal): Promise<T> {
     try {
-      return await this.untilAnswered(job, signal);
+      return await this.sendUntilAnswered(call, signal);
     } finally {
-      this.inVain.delete(job);
+      this.failures.delete(call);
     }
   }
 
-  private async untilAnswered<T>(job: Job<T>, signal: AbortSignal): Promise<T> {
-    const attempts = new Attempts(this.deps.clock);
+  private async sendUntilAnswered<T>(call: PooledCall<T>, signal: AbortSignal): Promise<T> {
+    const tries = new CallTries(this.deps.clock);
     let failure: FloeError | null = null;
     for (;;) {
-      const admitted = job.admitted || failure !== null;
-      if (this.deps.gate.closed !== null && (job.sampling || admitted)) {
-        await attempts.outside(() => this.inTurn(job, () => this.passGate(admitted, signal)));
-        attempts.afresh();
+      const admitted = call.admitted || failure !== null;
+      if (this.deps.gate.closed !== null && (call.sampling || admitted)) {
+        await tries.uncounted(() => this.counted(call, () => this.passGate(admitted, signal)));
+        tries.restartRound();
       }
-      const slot = await attempts.outside(() => this.inTurn(job, () => this.acquire(job, attempts.tried, signal)));
+      const slot = await tries.uncounted(() =>
+        this.counted(call, () => this.acquireSlot(call, tries.failedOn, signal)),
+      );
       if (slot === null) {
-        failure ??= new FloeError('engine_unavailable', `no engine is registered in pool ${job.names.pool}`);
-        this.inVain.set(job, failure);
-        await attempts.rest(failure, signal);
+        failure ??= new FloeError('engine_unavailable', `no engine is registered in pool ${call.context.pool}`);
+        this.failures.set(call, failure);
+        await tries.pauseBetweenRounds(failure, signal);
         continue;
       }
-      const outcome = await this.once(slot, job, signal);
+      const outcome = await this.tryOnce(slot, call, signal);
       if ('result' in outcome) return outcome.result;
-      if ('unfit' in outcome) throw outcome.unfit;
+      if ('rejection' in outcome) throw outcome.rejection;
       if (outcome.failure === null) continue;
       failure = outcome.failure;
-      this.inVain.set(job, failure);
-      attempts.failed(slot.member, failure);
+      this.failures.set(call, failure);
+      tries.recordFailure(slot.member, failure);
     }
   }
 
-  private async inTurn<T, W>({ names: { sessionId } }: Job<T>, wait: () => Promise<W>): Promise<W> {
-    this.awaiting.set(sessionId, (this.awaiting.get(sessionId) ?? 0) + 1);
+  /** Counts the call as waiting while `wait` runs. */
+  private async counted<T, W>({ context: { sessionId } }: PooledCall<T>, wait: () => Promise<W>): Promise<W> {
+    this.waiting.set(sessionId, (this.waiting.get(sessionId) ?? 0) + 1);
     try {
       return await wait();
     } finally {
-      const others = (this.awaiting.get(sessionId) ?? 1) - 1;
-      if (others === 0) this.awaiting.delete(sessionId);
-      else this.awaiting.set(sessionId, others);
+      const others = (this.waiting.get(sessionId) ?? 1) - 1;
+      if (others === 0) this.waiting.delete(sessionId);
+      else this.waiting.set(sessionId, others);
     }
   }
 
-  /** A call that was there before the pause waits for its end, whatever new ones meet. */
   private passGate(admitted: boolean, signal: AbortSignal): Promise<void> {
-    return admitted ? this.deps.gate.opened(signal) : this.deps.gate.pass(signal);
+    return admitted ? this.deps.gate.waitUntilOpen(signal) : this.deps.gate.pass(signal);
   }
 
-  private acquire<T>(job: Job<T>, tried: ReadonlySet<Member>, signal: AbortSignal): Promise<Slot | null> {
-    const { sampling, ids, ticket, names } = job;
-    return this.deps.queueOf(names.pool).acquire({ sessionId: names.sessionId, sampling, ids, ticket, tried }, signal);
-  }
-
-  /** A failure that may be tried elsewhere; null: the engine has left, or the gate has closed, before it was called, or its limits hold the call back. */
-  private async once<T>(
-    slot: Slot,
-    job: Job<T>,
+  private acquireSlot<T>(
+    { context, sampling, ids, ticket }: PooledCall<T>,
+    failedOn: ReadonlySet<Member>,
     signal: AbortSignal,
-  ): Promise<{ readonly result: T } | { readonly failure: FloeError | null } | { readonly unfit: FloeError }> {
+  ): Promise<Slot | null> {
+    const pool = this.deps.poolOf(context.pool);
+    if (pool === null) return signal.aborted ? Promise.reject(signal.reason) : Promise.resolve(null);
+    return pool.acquire({ sessionId: context.sessionId, sampling, ids, ticket, failedOn }, signal);
+  }
+
+  /** The outcome has neither result nor failure when the engine left, the gate closed, or a rate limit deferred the call. */
+  private async tryOnce<T>(slot: Slot, call: PooledCall<T>, signal: AbortSignal): Promise<TryOutcome<T>> {
     const { member, end } = slot;
     let tokens = 0;
     try {
-      if (member.gone) return { failure: null };
-      if (member.doubtful) {
-        const unusable = await this.verified(member, job, signal);
+      if (member.isRemoved) return { failure: null };
+      if (member.needsVerification) {
+        const unusable = await this.verificationFailure(member, call, signal);
         if (unusable !== null) return { failure: unusable };
       }
-      // Nothing is awaited from here to the engine: what has left the pool, or a closed gate, is not passed.
-      if (member.gone || (job.sampling && this.deps.gate.closed !== null)) return { failure: null };
+      // Nothing is awaited from here to the engine, so that no call reaches a removed engine or passes a closed gate.
+      if (member.isRemoved || (call.sampling && this.deps.gate.closed !== null)) return { failure: null };
       signal.throwIfAborted();
-      const unfit = job.unfit(member.engine.info());
-      if (unfit !== null) return { unfit };
-      this.inVain.delete(job);
-      const result = await member.run(signal, job.run);
-      tokens = job.tokensOf(result);
-      member.succeeded();
+      const rejection = call.rejectionBy(member.engine.info());
+      if (rejection !== null) return { rejection };
+      this.failures.delete(call);
+      const result = await member.run(signal, call.run);
+      tokens = call.tokensOf(result);
+      member.recordSuccess();
       return { result };
     } catch (error) {
       if (signal.aborted) throw signal.reason;
-      if (FloeError.is(error) && member.heldBack(error)) return { failure: null };
-      if (FloeError.is(error)) member.failed(error, this.deps.gate.closed !== null);
+      if (FloeError.is(error) && member.isDeferral(error)) return { failure: null };
+      if (FloeError.is(error)) member.recordFailure(error, this.deps.gate.closed !== null);
       if (!FloeError.is(error) || error.code !== 'engine_unavailable') throw error;
       return { failure: error };
     } finally {
@@ -160,73 +172,70 @@ export class Dispatcher {
     }
   }
 
-  private async verified<T>(member: Member, job: Job<T>, signal: AbortSignal): Promise<FloeError | null> {
+  /** Verifies the engine; `null` when it may be used. */
+  private async verificationFailure<T>(
+    member: Member,
+    call: PooledCall<T>,
+    signal: AbortSignal,
+  ): Promise<FloeError | null> {
     try {
-      await orAborted(member.verify(), signal);
+      await raceAbort(member.verify(), signal);
       return null;
     } catch (error) {
       if (signal.aborted || !FloeError.is(error)) throw error;
-      // One that has become another is out; who has nowhere else to go hears why.
-      if (error.code === 'engine_error' && this.deps.queueOf(job.names.pool).engines.length === 0) throw error;
+      // A replaced engine has been removed. When it was the pool's last one, the call fails with the reason instead of waiting.
+      const isPoolEmpty = (this.deps.poolOf(call.context.pool)?.engines.length ?? 0) === 0;
+      if (error.code === 'engine_error' && isPoolEmpty) throw error;
       return error;
     }
   }
 }
 
-/** What one call has tried, and how long it may go on. */
-class Attempts {
-  readonly tried = new Set<Member>();
+/** The tries of one call: which engines failed, and when to give up. */
+class CallTries {
+  /** The engines on which the call has failed in this round. */
+  readonly failedOn = new Set<Member>();
   private readonly clock: Clock;
-  private giveUpMs: number;
-  private pauseMs = FIRST_PAUSE_MS;
+  private deadlineMs: number;
+  private rounds = 0;
   private lostConnections = 0;
 
   constructor(clock: Clock) {
     this.clock = clock;
-    this.giveUpMs = clock.monotonicMs() + PATIENCE_MS;
+    this.deadlineMs = clock.monotonicMs() + CALL_PATIENCE_MS;
   }
 
-  /** Time that is not the call's own. */
-  async outside<T>(wait: () => Promise<T>): Promise<T> {
+  /** Runs `wait` and postpones the deadline by its duration. */
+  async uncounted<T>(wait: () => Promise<T>): Promise<T> {
     const startMs = this.clock.monotonicMs();
     const result = await wait();
-    this.giveUpMs += this.clock.monotonicMs() - startMs;
+    this.deadlineMs += this.clock.monotonicMs() - startMs;
     return result;
   }
 
-  /** Throws `failure` when the call must not be sent again. */
-  failed(member: Member, failure: FloeError): void {
-    this.tried.add(member);
+  /** Throws `failure` when the call must not be retried. */
+  recordFailure(member: Member, failure: FloeError): void {
+    this.failedOn.add(member);
     if (failure.details.connection_lost === true && ++this.lostConnections >= MAX_LOST_CONNECTIONS) throw failure;
   }
 
-  /** What failed before or during a pause may be tried at once behind it. */
-  afresh(): void {
-    this.tried.clear();
-    this.pauseMs = FIRST_PAUSE_MS;
+  /** After a weight update, engines that failed before or during it may be tried immediately. */
+  restartRound(): void {
+    this.failedOn.clear();
+    this.rounds = 0;
   }
 
-  /** Between rounds. Throws `failure` when there is no time for another one. */
-  async rest(failure: FloeError, signal: AbortSignal): Promise<void> {
-    const waitMs = Math.max(this.pauseMs, retryAfterMs(failure));
-    if (this.clock.monotonicMs() + waitMs > this.giveUpMs) throw failure;
+  /** Throws `failure` when the deadline would pass during the pause. */
+  async pauseBetweenRounds(failure: FloeError, signal: AbortSignal): Promise<void> {
+    const waitMs = Math.max(backoffMs(ROUND_BACKOFF, this.rounds + 1), retryAfterMs(failure));
+    if (this.clock.monotonicMs() + waitMs > this.deadlineMs) throw failure;
     await sleep(this.clock, waitMs, signal);
-    this.pauseMs = Math.min(this.pauseMs * 2, MAX_PAUSE_MS);
-    this.tried.clear();
+    this.rounds++;
+    this.failedOn.clear();
   }
 }
 
 function retryAfterMs(error: FloeError): number {
   const value = error.details.retry_after_ms;
   return typeof value === 'number' ? value : 0;
-}
-
-/** Settles with `promise`, or rejects with the signal's reason when that comes first. */
-function orAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const onAbort = (): void => reject(signal.reason);
-    if (signal.aborted) onAbort();
-    signal.addEventListener('abort', onAbort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
-  });
 }

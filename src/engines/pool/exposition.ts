@@ -1,13 +1,15 @@
-/** Of one engine. vLLM's is some 100 KB; much more is no engine's. */
-const MAX_TEXT_CHARS = 4 * 1024 * 1024;
+import { MIB } from '../../core/bytes.ts';
+
+/** Longest metrics text of one engine, in characters. vLLM's has about 100,000; a much longer one is an error. */
+const MAX_TEXT_CHARS = 4 * MIB;
 
 const METRIC_NAME = /^[a-zA-Z_:][a-zA-Z0-9_:]*/;
 const LABEL_NAME = /^[a-zA-Z_][a-zA-Z0-9_]*/;
 const VALUE = /^(?:[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?Inf|NaN)$/;
 const TYPES = new Set(['counter', 'gauge', 'histogram', 'summary', 'untyped']);
-/** The node has families of these names itself, and a family may be described only once. */
+/** The node's own metrics have these prefixes, and a family may be described only once. */
 const OWN_FAMILIES = /^(?:floe|process|nodejs)_/;
-/** What the samples of a family may be called beside its own name. */
+/** Suffixes that the samples of a family may have, by type. */
 const SUFFIXES: Readonly<Record<string, readonly string[]>> = {
   histogram: ['_bucket', '_sum', '_count'],
   summary: ['_sum', '_count'],
@@ -19,12 +21,12 @@ type Family = { type: string | null; help: string | null; readonly samples: stri
 type Sample = { readonly name: string; readonly labels: string; readonly value: string };
 
 /**
- * Several engines' metrics as one Prometheus text. Every sample gets the labels `engine_id` and `pool`; labels that an engine gave
- * these names become `exported_engine_id` and `exported_pool`. Each family is described once, as the first engine that has
- * it does. Left out: lines that are no samples, time stamps, a series that came before, a family whose type differs from another
- * engine's, families that the node has itself, and all of a text beyond 4 MiB.
+ * The metrics of several engines as one Prometheus text. Every sample gets the labels `engine_id` and `pool`; an engine's own labels
+ * of these names become `exported_engine_id` and `exported_pool`. Each family keeps the description of the first engine that has
+ * it. Left out: lines that are not samples, time stamps, repeated series, families whose type differs from another engine's,
+ * families with a prefix of the node's own, and texts longer than {@link MAX_TEXT_CHARS}.
  */
-export function relabelled(texts: readonly EngineText[]): string {
+export function relabelledMetrics(texts: readonly EngineText[]): string {
   const families = new Map<string, Family>();
   for (const text of texts) if (text.text.length <= MAX_TEXT_CHARS) addEngine(families, text);
   const lines: string[] = [];
@@ -70,9 +72,9 @@ function describe(line: string, types: Map<string, string>, helps: Map<string, s
   if (keyword === 'HELP' && !helps.has(name)) helps.set(name, printable(text));
 }
 
-/** A help text may have escapes; what else is no plain text would only confuse who reads it. */
+/** Help text without control characters, and with only the escapes that the format has. */
 function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is to go.
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are replaced.
   return text.replace(/[\u0000-\u001f\u007f]/g, ' ').replace(/\\(?![\\n])/g, '\\\\');
 }
 
@@ -88,7 +90,7 @@ function familyOf(sampleName: string, types: ReadonlyMap<string, string>): strin
   return sampleName;
 }
 
-/** `name{label="value",…} value [timestamp]`; null: it is not that. */
+/** Parses `name{label="value",…} value [timestamp]`; `null` for any other line. */
 function parseSample(line: string): Sample | null {
   const name = METRIC_NAME.exec(line)?.[0];
   if (name === undefined) return null;
@@ -103,7 +105,10 @@ function parseSample(line: string): Sample | null {
   return { name, labels: parsed.labels, value };
 }
 
-/** The labels from behind the bracket on, each with a comma before it. `end` is behind the closing bracket. */
+/**
+ * Parses the labels from `start`, after the opening bracket. `labels` has a comma before each of them; `end` is the position after the
+ * closing bracket. `null` for malformed labels.
+ */
 function parseLabels(line: string, start: number): { readonly labels: string; readonly end: number } | null {
   const names = new Set(['engine_id', 'pool']);
   let labels = '';
@@ -127,7 +132,7 @@ function parseLabels(line: string, start: number): { readonly labels: string; re
   return { labels, end: at + 1 };
 }
 
-/** Position behind the closing quote. Null: no quoted text, or one with an escape that the format does not have. */
+/** The position after the closing quote; `null` for text without quotes, or with an escape that the format does not have. */
 function endOfQuoted(line: string, start: number): number | null {
   if (line[start] !== '"') return null;
   for (let i = start + 1; i < line.length; i++) {

@@ -1,26 +1,87 @@
-import type { Clock } from '../../core/clock.ts';
+import { onAbort } from '../../core/abort.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import type { PauseMode } from '../../schema/index.ts';
 import type { EngineNotice } from '../engine.ts';
-import type { PauseOptions } from '../pool.ts';
-import { withDeadline } from './deadline.ts';
-import type { Gate } from './gate.ts';
-import { CONTROL_MS, type Member } from './member.ts';
+import type { PauseOptions } from './engine-pools.ts';
+import type { Member } from './member.ts';
+
+/** Weight updates take seconds; a harness that retries sooner only uses up its retries. */
+const RETRY_AFTER_MS = 2_000;
+
+/** Admits new calls; closed while the engines are paused. */
+export class PauseGate {
+  private options: PauseOptions | null = null;
+  private waiters = new Set<() => void>();
+
+  /** The options of the pause in effect; `null` when the gate is open. */
+  get closed(): PauseOptions | null {
+    return this.options;
+  }
+
+  close(options: PauseOptions): void {
+    this.options = options;
+    // Waiting calls check the new options, which may reject them.
+    this.wakeAll();
+  }
+
+  open(): void {
+    this.options = null;
+    this.wakeAll();
+  }
+
+  /** Resolves when the gate is open. Rejects with `overloaded` when the pause rejects calls, or with the signal's reason. */
+  async pass(signal: AbortSignal): Promise<void> {
+    while (this.options !== null) {
+      if (this.options.whilePaused === 'reject') {
+        throw new FloeError('overloaded', 'the engines are paused for a weight update; try again', {
+          paused: true,
+          retry_after_ms: RETRY_AFTER_MS,
+        });
+      }
+      await this.nextChange(signal);
+    }
+  }
+
+  /** As {@link pass} for a call that has passed the gate before: it waits even when new calls are rejected. */
+  async waitUntilOpen(signal: AbortSignal): Promise<void> {
+    while (this.options !== null) await this.nextChange(signal);
+  }
+
+  private wakeAll(): void {
+    const waiters = this.waiters;
+    this.waiters = new Set();
+    for (const wake of waiters) wake();
+  }
+
+  private nextChange(signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      if (signal.aborted) return reject(signal.reason);
+      const wake = (): void => {
+        release();
+        resolve();
+      };
+      const release = onAbort(signal, () => {
+        this.waiters.delete(wake);
+        reject(signal.reason);
+      });
+      this.waiters.add(wake);
+    });
+  }
+}
 
 export type PausingDeps = {
-  readonly clock: Clock;
   readonly notice: EngineNotice;
-  readonly gate: Gate;
+  readonly gate: PauseGate;
   readonly members: () => readonly Member[];
 };
 
-/** Pauses and resumes all engines, one order after the other. */
+/** Pauses and resumes all engines; one pause or resume runs after the other. */
 export class Pausing {
   private readonly deps: PausingDeps;
-  /** Told to pause, and not yet to go on. */
-  private readonly told = new Set<Member>();
-  private orders: Promise<unknown> = Promise.resolve();
-  private pauses = 0;
+  /** Engines that were sent a pause and not yet the following resume. */
+  private readonly pausedMembers = new Set<Member>();
+  private lastOrder: Promise<unknown> = Promise.resolve();
+  private pauseCount = 0;
 
   constructor(deps: PausingDeps) {
     this.deps = deps;
@@ -30,50 +91,56 @@ export class Pausing {
     return this.deps.gate.closed?.mode ?? null;
   }
 
-  /** The gate is closed when this returns. Rejects with `engine_error` when an engine refused, after all have been told; the gate stays closed. */
+  /**
+   * Closes the gate before it returns. Resolves when every engine has answered; rejects with `engine_error` when an engine refused,
+   * and the gate stays closed.
+   */
   pause(options: PauseOptions): Promise<void> {
-    this.pauses++;
+    this.pauseCount++;
     this.deps.gate.close(options);
     return this.inOrder(async () => {
-      await this.tell('pause', this.deps.members(), (member) => this.pauseOne(member, options.mode));
+      await this.sendAll('pause', this.deps.members(), (member) => this.pauseOne(member, options.mode));
     });
   }
 
-  /** The gate opens when all have been told, unless another pause has begun. Rejects with `engine_error` when an engine refused; it is not used until it goes on. */
+  /**
+   * Opens the gate once every engine has answered, unless another pause has begun. Rejects with `engine_error` when an engine
+   * refused; that engine is excluded until it resumes.
+   */
   resume(): Promise<void> {
-    const pauses = this.pauses;
+    const { pauseCount } = this;
     return this.inOrder(async () => {
       try {
-        await this.tell('resume', [...this.told], (member) => this.resumeOne(member));
+        await this.sendAll('resume', [...this.pausedMembers], (member) => this.resumeOne(member));
       } finally {
-        if (this.pauses === pauses) this.deps.gate.open();
+        if (this.pauseCount === pauseCount) this.deps.gate.open();
       }
     });
   }
 
   private inOrder(work: () => Promise<void>): Promise<void> {
-    const done = this.orders.then(work);
-    this.orders = done.catch(() => {});
+    const done = this.lastOrder.then(work);
+    this.lastOrder = done.catch(() => {});
     return done;
   }
 
-  /** An engine that cannot be reached samples nothing for us; that is no reason to refuse an update of the others. */
-  private async tell(
+  /** An unreachable engine is no reason to refuse an update of the others, since it samples nothing for this process. */
+  private async sendAll(
     verb: 'pause' | 'resume',
     members: readonly Member[],
-    order: (member: Member) => Promise<void>,
+    send: (member: Member) => Promise<void>,
   ): Promise<void> {
     const refusals: FloeError[] = [];
-    const one = async (member: Member): Promise<void> => {
+    const sendOne = async (member: Member): Promise<void> => {
       try {
-        await order(member);
+        await send(member);
       } catch (thrown) {
         const error = asFloeError(thrown, 'engine_error');
         if (error.code !== 'engine_unavailable') refusals.push(error);
-        this.deps.notice(`an engine could not be told to ${verb}`, { engine_id: member.id, reason: error.message });
+        this.deps.notice(`an engine did not ${verb}`, { engine_id: member.id, reason: error.message });
       }
     };
-    await Promise.all(members.map(one));
+    await Promise.all(members.map(sendOne));
     const [first] = refusals;
     if (first === undefined) return;
     const reasons = refusals.map(({ message }) => message).join('; ');
@@ -81,30 +148,19 @@ export class Pausing {
   }
 
   private async pauseOne(member: Member, mode: PauseMode): Promise<void> {
-    const { clock, notice } = this.deps;
-    if (!member.engine.info().capabilities.pause) {
-      if (member.inflight === 0) return;
-      notice('an engine cannot be paused; its calls under way are left to end by themselves', {
+    if (member.engine.info().capabilities.pause) {
+      this.pausedMembers.add(member);
+      await member.pause(mode);
+    } else if (member.inflight > 0) {
+      this.deps.notice('an engine does not support pausing; its calls in flight run to their end', {
         engine_id: member.id,
         inflight: member.inflight,
       });
-      return;
     }
-    this.told.add(member);
-    member.pausedAnew();
-    await withDeadline(clock, CONTROL_MS, `pausing engine ${member.id}`, (signal) => member.engine.pause(mode, signal));
   }
 
   private async resumeOne(member: Member): Promise<void> {
-    this.told.delete(member);
-    if (member.gone) return;
-    try {
-      await withDeadline(this.deps.clock, CONTROL_MS, `resuming engine ${member.id}`, (signal) =>
-        member.engine.resume(signal),
-      );
-    } catch (error) {
-      member.leftPaused();
-      throw error;
-    }
+    this.pausedMembers.delete(member);
+    if (!member.isRemoved) await member.resume();
   }
 }

@@ -2,22 +2,22 @@ import type { Clock } from '../../core/clock.ts';
 import { TokenBucket } from '../../core/token-bucket.ts';
 import type { EngineLimits } from '../../schema/index.ts';
 
-/** A provider that refuses and says "at once" would else be asked in a tight loop. */
+/** Shortest pause after a refusal, so that a provider that refuses with `retry-after: 0` is not called in a tight loop. */
 const MIN_REFUSAL_MS = 1_000;
 
-/** Share of the latest call in what the next one is expected to come to: some ten calls are remembered. */
-const LATEST_SHARE = 0.1;
+/** Weight of the latest call in the moving average of tokens per call; it covers about ten calls. */
+const LATEST_WEIGHT = 0.1;
 
 /**
- * What a provider allows per minute, of one engine. Tokens are known only when a call has ended: until then it is charged what
- * calls came to so far on average.
+ * Requests and tokens per minute that a provider allows on one engine. A call's tokens are known only when it has ended: until then
+ * it is charged the average of earlier calls.
  */
 export class RateLimits {
   private readonly clock: Clock;
   private readonly requests: TokenBucket | null;
   private readonly tokens: TokenBucket | null;
-  /** Tokens of a call, prompt and reply; null: none has ended. */
-  private expected: number | null = null;
+  /** Average tokens of a call, prompt and reply; `null` before the first call has ended. */
+  private averageTokens: number | null = null;
 
   constructor({ requests_per_minute, tokens_per_minute }: EngineLimits, clock: Clock) {
     const bucket = (perMinute: number | null): TokenBucket | null =>
@@ -27,26 +27,27 @@ export class RateLimits {
     this.tokens = bucket(tokens_per_minute);
   }
 
-  /** Milliseconds until a call may begin; 0: now. */
+  /** Milliseconds until a call may begin; 0 when it may begin now. */
   waitMs(): number {
     const nowMs = this.clock.monotonicMs();
     const requests = this.requests?.waitMs(1, nowMs) ?? 0;
-    return Math.max(requests, this.tokens?.waitMs(Math.max(1, this.expected ?? 1), nowMs) ?? 0);
+    return Math.max(requests, this.tokens?.waitMs(Math.max(1, this.averageTokens ?? 1), nowMs) ?? 0);
   }
 
-  /** A call begins. The returned function, to be called once, tells what it came to; 0: it failed. */
+  /** Charges a call that begins. The returned function, to be called once, corrects the charge to the call's tokens, 0 for a failed one. */
   begin(): (tokens: number) => void {
-    const charged = this.expected ?? 0;
+    const charged = this.averageTokens ?? 0;
     const startMs = this.clock.monotonicMs();
     this.requests?.take(1, startMs);
     this.tokens?.take(charged, startMs);
     return (tokens) => {
       this.tokens?.take(tokens - charged, this.clock.monotonicMs());
-      if (tokens > 0) this.expected = (this.expected ?? tokens) * (1 - LATEST_SHARE) + tokens * LATEST_SHARE;
+      if (tokens === 0) return;
+      this.averageTokens = (this.averageTokens ?? tokens) * (1 - LATEST_WEIGHT) + tokens * LATEST_WEIGHT;
     };
   }
 
-  /** The provider has refused a call and wants none for `retryAfterMs`. */
+  /** Records that the provider refused a call and accepts none for `retryAfterMs`. */
   refused(retryAfterMs: number): void {
     const nowMs = this.clock.monotonicMs();
     const untilMs = nowMs + Math.max(retryAfterMs, MIN_REFUSAL_MS);

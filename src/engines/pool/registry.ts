@@ -1,29 +1,36 @@
+import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { engineIdOf } from '../../core/ids.ts';
 import type { EngineInfo, EngineLocality, EnginePolicy, EngineSpec } from '../../schema/index.ts';
-import type { Engine } from '../engine.ts';
-import { choicePolicy } from './choice.ts';
-import { mismatchOf, sameSpec } from './identity.ts';
-import { Member, type MemberDeps } from './member.ts';
-import { SlotQueue } from './slot-queue.ts';
+import type { Engine, EngineNotice } from '../engine.ts';
+import { choicePolicy } from './choice-policies.ts';
+import { isSameSpec, mismatchOf } from './compatibility.ts';
+import { EnginePool } from './engine-pool.ts';
+import { Member } from './member.ts';
 
-/** An engine that is being connected to. */
-type Joining = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo> };
+/** A registration in progress. */
+type Connecting = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo> };
 
-type Connect = NonNullable<MemberDeps['connect']>;
+type Connect = (spec: EngineSpec) => Promise<Engine>;
 
-export type RegistryDeps = Omit<MemberDeps, 'onReplaced' | 'connect'> & {
+export type RegistryDeps = {
+  readonly clock: Clock;
+  readonly notice: EngineNotice;
   readonly policy: EnginePolicy;
   readonly locality: EngineLocality;
+  /** See `EnginePoolsDeps.host`. */
+  readonly host: string | null;
   readonly connect: Connect;
+  /** The version of the weights, for engines that are added or reconnected. */
+  readonly policyVersion: () => string | null;
 };
 
-/** Which engines there are, in which pool. */
+/** The registered engines and their pools. A pool exists while it has an engine. */
 export class EngineRegistry {
   private readonly deps: RegistryDeps;
   private readonly byId = new Map<string, Member>();
-  private readonly queues = new Map<string, SlotQueue>();
-  private readonly joining = new Map<string, Joining>();
+  private readonly pools = new Map<string, EnginePool>();
+  private readonly connecting = new Map<string, Connecting>();
   private closed = false;
 
   constructor(deps: RegistryDeps) {
@@ -35,37 +42,36 @@ export class EngineRegistry {
   }
 
   membersOf(pool: string): readonly Member[] {
-    return this.queues.get(pool)?.engines ?? [];
+    return this.pools.get(pool)?.engines ?? [];
   }
 
-  /** Throws `engine_unavailable` when the registry is closed. */
-  queueOf(pool: string): SlotQueue {
+  /** `null` when the pool has no engines. Throws `engine_unavailable` when the registry is closed. */
+  poolOf(name: string): EnginePool | null {
     if (this.closed) throw closedError();
-    // One without engines lets nobody wait, so that it need not be remembered.
-    return this.queues.get(pool) ?? new SlotQueue(choicePolicy(this.deps.policy, this.deps.locality), this.deps.clock);
+    return this.pools.get(name) ?? null;
   }
 
-  /** See `EnginePool.register`. */
-  async register(asked: EngineSpec): Promise<EngineInfo> {
+  /** See `EnginePools.register`. */
+  async register(requested: EngineSpec): Promise<EngineInfo> {
     if (this.closed) throw closedError();
-    const id = asked.engine_id ?? engineIdOf(asked.base_url);
-    const spec = { ...asked, engine_id: id };
-    const known = this.byId.get(id)?.spec ?? this.joining.get(id)?.spec;
-    if (known !== undefined && !sameSpec(known, spec)) throw conflict(id);
+    const id = requested.engine_id ?? engineIdOf(requested.base_url);
+    const spec = { ...requested, engine_id: id };
+    const known = this.byId.get(id)?.spec ?? this.connecting.get(id)?.spec;
+    if (known !== undefined && !isSameSpec(known, spec)) throw conflictError(id);
     const member = this.byId.get(id);
     if (member !== undefined) return member.info();
-    const joining = this.joining.get(id) ?? { spec, info: this.join(spec) };
-    this.joining.set(id, joining);
+    const connecting = this.connecting.get(id) ?? { spec, info: this.connectAndAdd(spec) };
+    this.connecting.set(id, connecting);
     try {
-      return await joining.info;
+      return await connecting.info;
     } finally {
-      if (this.joining.get(id) === joining) this.joining.delete(id);
+      if (this.connecting.get(id) === connecting) this.connecting.delete(id);
     }
   }
 
   /**
-   * Takes in an engine that is connected. `connect` is how to look at it anew; null: it cannot be. Throws `engine_error` when it does
-   * not fit its pool.
+   * Adds a connected engine to the pool of its specification. `connect` reconnects to it for verification; `null` when that is
+   * impossible. Throws `engine_error` when it does not match the pool's other engines.
    */
   add(engine: Engine, spec: EngineSpec, connect: Connect | null): EngineInfo {
     const info = engine.info();
@@ -77,24 +83,27 @@ export class EngineRegistry {
         other_engine_id: other.id,
       });
     }
-    const onReplaced = (member: Member, error: FloeError): void => this.takeOut(member, error);
-    const member = new Member(engine, spec, { ...this.deps, connect, onReplaced });
-    const version = this.deps.policyVersion();
+    const { clock, notice, host, policyVersion, policy, locality } = this.deps;
+    const onReplaced = (member: Member, error: FloeError): void => this.removeReplaced(member, error);
+    const member = new Member(engine, spec, { clock, notice, host, policyVersion, connect, onReplaced });
+    const version = policyVersion();
     if (version !== null) engine.setPolicyVersion(version);
-    const queue = this.queueOf(spec.pool);
+    const pool = this.poolOf(spec.pool) ?? new EnginePool(choicePolicy(policy, locality), clock);
     this.byId.set(member.id, member);
-    this.queues.set(spec.pool, queue);
-    queue.join(member);
+    this.pools.set(spec.pool, pool);
+    pool.join(member);
     return member.info();
   }
 
-  private async join(spec: EngineSpec & { readonly engine_id: string }): Promise<EngineInfo> {
+  private async connectAndAdd(spec: EngineSpec & { readonly engine_id: string }): Promise<EngineInfo> {
     const { engine_id: id } = spec;
     const engine = await this.deps.connect(spec);
     try {
       if (this.closed) throw closedError();
-      if (this.joining.get(id)?.spec !== spec) {
-        throw new FloeError('cancelled', `engine ${id} was deregistered while it was connected to`, { engine_id: id });
+      if (this.connecting.get(id)?.spec !== spec) {
+        throw new FloeError('cancelled', `engine ${id} was deregistered while it was being connected`, {
+          engine_id: id,
+        });
       }
       return this.add(engine, spec, this.deps.connect);
     } catch (error) {
@@ -103,53 +112,53 @@ export class EngineRegistry {
     }
   }
 
-  /** See `EnginePool.deregister`. */
+  /** See `EnginePools.deregister`. */
   deregister(engineId: string | null, abort: boolean): readonly string[] {
-    if (engineId === null) this.joining.clear();
-    else this.joining.delete(engineId);
-    const gone = this.members.filter(({ id }) => engineId === null || id === engineId);
-    this.remove(gone, abort);
-    return gone.map(({ id }) => id);
+    if (engineId === null) this.connecting.clear();
+    else this.connecting.delete(engineId);
+    const members = this.members.filter(({ id }) => engineId === null || id === engineId);
+    this.remove(members, abort);
+    return members.map(({ id }) => id);
   }
 
   async close(): Promise<void> {
     this.closed = true;
-    this.joining.clear();
+    this.connecting.clear();
     const { members } = this;
     this.byId.clear();
-    const queues = [...this.queues.values()];
-    this.queues.clear();
-    for (const queue of queues) queue.refuseAll(closedError());
+    const pools = [...this.pools.values()];
+    this.pools.clear();
+    for (const pool of pools) pool.refuseAll(closedError());
     await Promise.all(members.map((member) => member.close()));
   }
 
-  private takeOut(member: Member, error: FloeError): void {
+  private removeReplaced(member: Member, error: FloeError): void {
     this.remove([member], false);
-    this.deps.notice('an engine was taken out of its pool; register it again to use it as what it is now', {
+    this.deps.notice('an engine was removed from its pool because another server replaced it; register it to use it', {
       engine_id: member.id,
       pool: member.spec.pool,
       reason: error.message,
     });
   }
 
-  /** All at once: who waits and looks again must not get one that is about to go. */
-  private remove(gone: readonly Member[], abort: boolean): void {
-    for (const member of gone) {
+  /** Removes all of them before any pool serves its waiting calls, so that none is given an engine that is about to leave. */
+  private remove(removed: readonly Member[], abort: boolean): void {
+    for (const member of removed) {
       this.byId.delete(member.id);
       member.remove(abort);
     }
-    for (const [pool, queue] of this.queues) {
-      const leaving = gone.filter(({ spec }) => spec.pool === pool);
-      if (leaving.length > 0) queue.leave(leaving);
-      if (queue.engines.length === 0) this.queues.delete(pool);
+    for (const [name, pool] of this.pools) {
+      const leaving = removed.filter(({ spec }) => spec.pool === name);
+      if (leaving.length > 0) pool.leave(leaving);
+      if (pool.engines.length === 0) this.pools.delete(name);
     }
   }
 }
 
-function conflict(id: string): FloeError {
+function conflictError(id: string): FloeError {
   return new FloeError('conflict', `engine ${id} is registered already, with another specification`, { engine_id: id });
 }
 
 function closedError(): FloeError {
-  return new FloeError('engine_unavailable', 'the engine pool is closed');
+  return new FloeError('engine_unavailable', 'the engine pools are closed');
 }

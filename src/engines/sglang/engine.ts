@@ -2,32 +2,30 @@ import type { Clock } from '../../core/clock.ts';
 import { asFloeError, FloeError } from '../../core/errors.ts';
 import type { EngineInfo, EngineSpec, PauseMode, VersionSpan } from '../../schema/index.ts';
 import { CallHealth } from '../call-health.ts';
+import { hasImage } from '../chat/messages.ts';
 import type { Engine, EngineNotice, GenerateReply, GenerateRequest, RenderRequest, SampledTokens } from '../engine.ts';
-import { type EngineServer, jsonOf } from '../engine-server.ts';
-import type { HttpReply } from '../http.ts';
+import { EngineServer, type HttpReply, jsonOf } from '../engine-server.ts';
 import { EngineVersions } from '../versions.ts';
-import { joinReply } from './continuation.ts';
-import { readExperts } from './experts.ts';
-import { versionName } from './facts.ts';
+import { joinReply, readExperts } from './joined-reply.ts';
 import { type Profile, probeServer } from './probe.ts';
-import { hasImage, hasLostIds, type ReadReply, Sampler } from './sampler.ts';
-import { sglangServer } from './server.ts';
+import { versionOf } from './reply.ts';
+import { type ReadReply, Sampler } from './sampler.ts';
 
 export type SglangDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
-/** `forceNative`: prompts of ids go to `/generate` even where chat completions take them. */
+/** `forceNative`: prompts of ids are sent to `/generate` even if chat completions accept them. */
 export type SglangOptions = { readonly forceNative?: boolean };
 
 /**
- * An SGLang server, of any release that tells token ids. Rejects with `engine_unavailable` when it cannot be reached, `engine_error`
- * when it is none, tells no ids or does not serve the model that `spec` names.
+ * Connects to an SGLang server of any release that reports token ids (see `IdSource`). Rejects with `engine_unavailable` when it
+ * cannot be reached, `engine_error` when it is not an SGLang server, reports no ids or does not serve the model that `spec` names.
  */
 export async function createSglangEngine(
   spec: EngineSpec,
   deps: SglangDeps,
   options: SglangOptions = {},
 ): Promise<Engine> {
-  const server = sglangServer(spec);
+  const server = sglangServer(spec, deps.clock);
   try {
     const nowMs = deps.clock.nowMs();
     const profile = await probeServer(server, {
@@ -36,7 +34,7 @@ export async function createSglangEngine(
       forceNative: options.forceNative === true,
     });
     const versions = new EngineVersions(deps.clock, async () =>
-      namedWeights(await server.look(profile.info.weightPath)),
+      withVersionOf(await server.controlGet(profile.facts.versionPath)),
     );
     await versions.current();
     const sampler = new Sampler(server, profile, deps.clock);
@@ -47,10 +45,24 @@ export async function createSglangEngine(
   }
 }
 
-/** Weights that nobody named have no version, whatever SGLang calls them. */
-function namedWeights(reply: HttpReply): HttpReply {
-  const told = (jsonOf(reply.body) as { weight_version?: string | number | null } | null)?.weight_version;
-  return { ...reply, body: Buffer.from(JSON.stringify({ weight_version: versionName(told) })) };
+/** Messages of SGLang's three checks for an overlong prompt, which has no error code. */
+const OVERFLOW_WORDING =
+  /longer than the model's context length|maximum context length|exceeds the maximum allowed length/i;
+
+/** The HTTP client of one SGLang server. */
+export function sglangServer(spec: EngineSpec, clock: Clock): EngineServer {
+  return new EngineServer(spec, {
+    clock,
+    isOverflow: ({ message }) => OVERFLOW_WORDING.test(message),
+    // Routers send all calls with one key to the same server.
+    headersOf: ({ sessionId }) => ({ 'x-smg-routing-key': sessionId, 'x-session-id': sessionId }),
+  });
+}
+
+/** The reply with no version in place of the one that SGLang reports for weights that were not given one. */
+function withVersionOf(reply: HttpReply): HttpReply {
+  const reported = (jsonOf(reply.body) as { weight_version?: string | number | null } | null)?.weight_version;
+  return { ...reply, body: Buffer.from(JSON.stringify({ weight_version: versionOf(reported) })) };
 }
 
 type Parts = {
@@ -65,7 +77,7 @@ type Parts = {
 class SglangEngine implements Engine {
   private readonly parts: Parts;
   private readonly calls: CallHealth;
-  /** Once a stream has lost ids, the next would as well. */
+  /** Set by the first stream that has lost ids; later ones would lose them as well. */
   private losesIds = false;
 
   constructor(parts: Parts) {
@@ -80,32 +92,32 @@ class SglangEngine implements Engine {
       kind: 'sglang',
       base_url: spec.base_url,
       pool: spec.pool,
-      model: profile.info.model,
-      server_version: profile.info.version,
-      max_model_len: profile.info.maxModelLen,
+      model: profile.facts.model,
+      server_version: profile.facts.version,
+      max_model_len: profile.facts.maxModelLen,
       logprobs_mode: spec.logprobs_mode,
       policy_version: versions.last,
       healthy: this.calls.healthy,
-      streaming: this.streaming,
+      streaming: this.isStreaming,
       inflight: this.calls.inflight,
       max_concurrency: spec.max_concurrency,
       capabilities: profile.capabilities,
     };
   }
 
-  private get streaming(): boolean {
-    return this.parts.profile.chat.streamed !== null && !this.losesIds;
+  private get isStreaming(): boolean {
+    return this.parts.profile.chat.streamFlags !== null && !this.losesIds;
   }
 
   async generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
     return this.calls.track(async () => {
-      const { prompt, begun } = request;
-      if (prompt === null || begun === null) return this.recorded(request, await this.sample(request, signal));
-      if (request.maxTokens !== null && begun.responseIds.length >= request.maxTokens) {
-        return this.ended(request, prompt.ids, begun, signal);
+      const { prompt, resumeFrom } = request;
+      if (prompt === null || resumeFrom === null) return this.toReply(request, await this.sample(request, signal));
+      if (request.maxTokens !== null && resumeFrom.responseIds.length >= request.maxTokens) {
+        return this.replyAtBound(request, prompt.ids, resumeFrom, signal);
       }
-      const { message, logprobsMode, ...reply } = await this.recorded(request, await this.sample(request, signal));
-      return { ...joinReply(prompt, begun, reply), message, logprobsMode };
+      const { message, logprobsMode, ...reply } = this.toReply(request, await this.sample(request, signal));
+      return { ...joinReply(prompt, resumeFrom, reply), message, logprobsMode };
     });
   }
 
@@ -116,7 +128,7 @@ class SglangEngine implements Engine {
   async render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
     return this.calls.track(async () => {
       if (request.messageTexts.some(hasImage)) {
-        throw this.parts.server.fail('unsupported', 'images cannot be rendered to ids', { images: true });
+        throw this.parts.server.error('unsupported', 'images cannot be rendered to ids', { images: true });
       }
       return this.renderer().render(request.messageTexts, request, signal, request);
     });
@@ -135,7 +147,7 @@ class SglangEngine implements Engine {
   }
 
   setPolicyVersion(version: string): void {
-    this.parts.versions.name(version);
+    this.parts.versions.assign(version);
   }
 
   metrics(signal: AbortSignal): Promise<string | null> {
@@ -148,85 +160,86 @@ class SglangEngine implements Engine {
 
   private async control(path: string, body: object, signal: AbortSignal): Promise<void> {
     const { server, profile } = this.parts;
-    if (!profile.capabilities.pause) throw server.fail('unsupported', 'it cannot be paused');
-    const reply = await server.tell(path, JSON.stringify(body), signal);
-    if (reply.status !== 200) throw server.refused(reply);
+    if (!profile.capabilities.pause) throw server.error('unsupported', 'it cannot be paused');
+    const reply = await server.controlPost(path, JSON.stringify(body), signal);
+    if (reply.status !== 200) throw server.statusError(reply);
   }
 
   private renderer(): NonNullable<Profile['renderer']> {
     const { server, profile } = this.parts;
-    if (profile.renderer === null) throw server.fail('unsupported', 'its /tokenize takes no messages');
+    if (profile.renderer === null) throw server.error('unsupported', 'its /tokenize takes no messages');
     return profile.renderer;
   }
 
   /**
-   * Harnesses ask for bounds such as 32,000 tokens whatever the model; SGLang refuses a bound that does not fit behind the
-   * prompt instead of lowering it. Without a bound it takes the room there is, which is then less than what was asked for.
+   * Harnesses request bounds such as 32,000 tokens for any model; SGLang refuses a bound that exceeds the context left after the
+   * prompt, instead of lowering it. Without a bound it samples to the end of the context, which is then below the requested bound.
    */
-  private async sample(request: GenerateRequest, signal: AbortSignal): Promise<DatedReply> {
-    const before = this.parts.versions.current();
+  private async sample(request: GenerateRequest, signal: AbortSignal): Promise<ReplyWithSpans> {
+    const versionBefore = this.parts.versions.current();
     const bound = this.boundOf(request);
     const reply = await this.abortable(request, signal, async () => {
       try {
-        return await this.listened(request, bound, signal);
+        return await this.sampleWithin(request, bound, signal);
       } catch (error) {
         if (bound === null || !FloeError.is(error) || error.details.context_overflow !== true) throw error;
-        return await this.listened(request, null, signal);
+        return await this.sampleWithin(request, null, signal);
       }
     });
-    return { ...reply, versionSpans: reply.versionSpans ?? (await this.oneSpan(reply, await before)) };
+    return { ...reply, versionSpans: reply.versionSpans ?? (await this.singleSpan(reply, await versionBefore)) };
   }
 
-  /** `/generate` has a small bound of its own, so that it is told the room there is. */
-  private boundOf({ prompt, begun, maxTokens }: GenerateRequest): number | null {
-    const { tokenInput, info } = this.parts.profile;
-    const length = info.maxModelLen;
-    const fits = maxTokens !== null && (length === null || maxTokens < length);
-    const begunCount = begun?.responseIds.length ?? 0;
-    if (fits) return maxTokens - begunCount;
-    if (prompt === null || length === null || tokenInput !== 'generate') return null;
-    // One less than that: SGLang wants the last place free.
-    const room = length - prompt.ids.length - begunCount - 1;
-    return room > 0 ? room : null;
+  /** The bound on the tokens of this call; `null` for none. `/generate` has a small bound by default, so it always gets one. */
+  private boundOf({ prompt, resumeFrom, maxTokens }: GenerateRequest): number | null {
+    const { tokenInput, facts } = this.parts.profile;
+    const contextTokens = facts.maxModelLen;
+    const isWithinContext = maxTokens !== null && (contextTokens === null || maxTokens < contextTokens);
+    const firstCount = resumeFrom?.responseIds.length ?? 0;
+    if (isWithinContext) return maxTokens - firstCount;
+    if (prompt === null || contextTokens === null || tokenInput !== 'generate') return null;
+    // SGLang requires the last position of the context to stay free.
+    const capacity = contextTokens - prompt.ids.length - firstCount - 1;
+    return capacity > 0 ? capacity : null;
   }
 
-  private async listened(request: GenerateRequest, bound: number | null, signal: AbortSignal): Promise<ReadReply> {
+  private async sampleWithin(request: GenerateRequest, bound: number | null, signal: AbortSignal): Promise<ReadReply> {
     try {
-      return await this.parts.sampler.sample(request, bound, this.streaming ? request.listener : undefined, signal);
+      return await this.parts.sampler.sample(request, bound, this.isStreaming ? request.listener : undefined, signal);
     } catch (error) {
-      if (hasLostIds(error)) this.giveUpStreams(error);
+      if (FloeError.is(error) && error.details.lost_ids === true) this.stopStreaming(error);
       throw error;
     }
   }
 
-  /** Ends the call on the server too when the signal aborts. */
+  /** Runs one call, and aborts it on the server too when the signal aborts. */
   private abortable<T>({ completionId }: GenerateRequest, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     const { server, profile } = this.parts;
     if (!profile.capabilities.abort) return work();
     return server.abortable(signal, '/abort_request', JSON.stringify({ rid: completionId }), work);
   }
 
-  private giveUpStreams(error: FloeError): void {
+  private stopStreaming(error: FloeError): void {
     if (this.losesIds) return;
     this.losesIds = true;
     const { server, notice } = this.parts;
-    notice('a streamed reply has lost token ids; replies of this engine arrive whole from now on', {
+    notice('a streamed reply has lost token ids; this engine no longer streams', {
       engine_id: server.engineId,
       reason: error.message,
     });
   }
 
-  /** Without spans from the server: one version if it was the same before and after, otherwise nobody knows. */
-  private async oneSpan(reply: ReadReply, before: string | null): Promise<VersionSpan[]> {
-    const after = reply.endVersion ?? (await this.parts.versions.afterReply());
-    return [{ version: before === after ? before : null, start: 0, end: reply.responseIds.length }];
+  /** Without spans from the server, the version is known only if it was the same before and after the reply. */
+  private async singleSpan(reply: ReadReply, versionBefore: string | null): Promise<VersionSpan[]> {
+    const versionAfter = reply.endVersion ?? (await this.parts.versions.afterReply());
+    const version = versionBefore === versionAfter ? versionBefore : null;
+    return [{ version, start: 0, end: reply.responseIds.length }];
   }
 
-  private recorded(request: GenerateRequest, reply: DatedReply): GenerateReply {
+  private toReply(request: GenerateRequest, reply: ReplyWithSpans): GenerateReply {
     const { promptIds, responseIds, responseLogprobs, versionSpans, message, finishReason, stop, usage } = reply;
-    const shape = this.parts.profile.experts ? this.parts.profile.info.expertShape : null;
+    const shape = this.parts.profile.experts ? this.parts.profile.facts.expertShape : null;
     return {
-      promptIds: request.prompt === null || request.begun !== null ? promptIds : request.prompt.ids,
+      promptIds: request.prompt === null || request.resumeFrom !== null ? promptIds : request.prompt.ids,
       responseIds,
       responseLogprobs,
       versionSpans,
@@ -242,21 +255,21 @@ class SglangEngine implements Engine {
     };
   }
 
-  /** A reply that was broken off when it had reached its bound. */
-  private async ended(
+  /** The reply that was interrupted exactly at its bound: it is complete, and only its message is read. */
+  private async replyAtBound(
     request: GenerateRequest,
     promptIds: Int32Array,
-    begun: SampledTokens,
+    resumeFrom: SampledTokens,
     signal: AbortSignal,
   ): Promise<GenerateReply> {
-    const { responseIds, responseLogprobs, versionSpans, routedExperts } = begun;
+    const { responseIds, responseLogprobs, versionSpans, routedExperts } = resumeFrom;
     return {
       promptIds,
       responseIds,
       responseLogprobs,
       versionSpans,
       routedExperts,
-      message: await this.parts.sampler.readBegun(request, begun, signal),
+      message: await this.parts.sampler.readAtBound(request, resumeFrom, signal),
       finishReason: 'length',
       stop: null,
       usage: { prompt_tokens: promptIds.length, completion_tokens: responseIds.length, cached_tokens: null },
@@ -265,4 +278,4 @@ class SglangEngine implements Engine {
   }
 }
 
-type DatedReply = ReadReply & { readonly versionSpans: readonly VersionSpan[] };
+type ReplyWithSpans = ReadReply & { readonly versionSpans: readonly VersionSpan[] };

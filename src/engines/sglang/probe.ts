@@ -1,167 +1,172 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineCapabilities, EngineSpec, TemplateFacts } from '../../schema/index.ts';
-import type { EngineServer } from '../engine-server.ts';
-import { toldSomething } from '../http.ts';
+import { type EngineServer, hasAnswered } from '../engine-server.ts';
 import { probeTemplate, UNKNOWN_TEMPLATE } from '../template-probe.ts';
 import {
-  type ChatFindings,
-  type NativeFindings,
+  type ChatFeatures,
+  type NativeFeatures,
   probeChat,
   probeNative,
   probeSalt,
-  type SaltFinding,
+  type SaltSupport,
 } from './chat-probe.ts';
-import { type PromptRenderer, probeRenderer } from './render.ts';
-import { readServerInfo, type ServerInfo } from './server-info.ts';
+import { type PromptRenderer, probeRenderer } from './renderer.ts';
+import { readServerFacts, type ServerFacts } from './server-facts.ts';
 import type { Parsers } from './text-reader.ts';
 
-/** How prompts are given as ids. */
+/** How prompts are given as token ids. */
 export type TokenInput = 'input_ids' | 'generate' | 'none';
 
-/** All that was found out about a server when it was registered. */
+/** The properties of a server that are determined when it is connected. */
 export type Profile = {
-  readonly info: ServerInfo;
-  readonly chat: ChatFindings;
-  readonly native: NativeFindings | null;
+  readonly facts: ServerFacts;
+  readonly chat: ChatFeatures;
+  readonly native: NativeFeatures | null;
   readonly tokenInput: TokenInput;
   readonly renderer: PromptRenderer | null;
   readonly template: TemplateFacts;
   readonly parsers: Parsers;
-  /** Whether text can be read by the server's parsers apart from sampling. */
-  readonly readsText: boolean;
-  /** What the template opens before a reply that the reasoning parser has to see. */
+  /** Whether the server parses text independently of sampling. */
+  readonly canReadText: boolean;
+  /** Text that the template puts before a reply and the reasoning parser must see. */
   readonly opening: string;
-  readonly salt: SaltFinding;
+  readonly salt: SaltSupport;
+  /** Whether routed experts are requested. */
   readonly experts: boolean;
   readonly capabilities: EngineCapabilities;
 };
 
 export type ProbeOptions = {
   readonly spec: EngineSpec;
-  /** Names that no other probe uses. */
+  /** Salts that no other probe uses. */
   readonly salts: readonly [string, string];
-  /** Prompts go to `/generate` even where chat completions take ids. */
+  /** Whether prompts of ids are sent to `/generate` even if chat completions accept them. */
   readonly forceNative: boolean;
 };
 
 /**
- * Asks a server what it can do, by look-ups and calls of two tokens. Rejects with `engine_unavailable` when it cannot be reached,
- * `engine_error` when it is no SGLang server, serves another model or tells no token ids.
+ * Determines the properties of a server by control requests and calls of two tokens. Rejects with `engine_unavailable` when it
+ * cannot be reached, `engine_error` when it is not an SGLang server, does not serve the model or reports no token ids.
  */
 export async function probeServer(server: EngineServer, options: ProbeOptions): Promise<Profile> {
   const { spec } = options;
-  const info = await readServerInfo(server, spec.model);
+  const facts = await readServerFacts(server, spec.model);
   const parsers = {
-    tools: spec.tool_parser ?? info.toolParser,
-    reasoning: spec.reasoning_parser ?? info.reasoningParser,
+    tools: spec.tool_parser ?? facts.toolParser,
+    reasoning: spec.reasoning_parser ?? facts.reasoningParser,
   };
-  const renderer = await probeRenderer(server, info.model);
-  const ids = await renderer?.sample();
-  const chat = await probeChat(server, info.model, ids ?? null, spec.stream === 'auto');
+  const renderer = await probeRenderer(server, facts.model);
+  const ids = await renderer?.samplePrompt();
+  const chat = await probeChat(server, facts.model, ids ?? null, spec.stream === 'auto');
   const native = ids === undefined ? null : await probeNative(server, ids);
-  const reading = await probeReading(server, parsers, renderer);
-  const tokenInput = tokenInputOf(chat, native, reading.works, options.forceNative);
-  const salt = await probeSalt(server, info.model, chat.whole, options.salts);
-  const abort = await answers(server, '/abort_request', { rid: 'floe-probe-of-no-call' });
-  // Any mode would pause it, and releases that know no modes would pause for a body that has none.
-  const pause = (await server.look('/pause_generation')).status === WRONG_METHOD;
-  const template = await templateOf(renderer);
-  const experts = info.tellsExperts && info.expertShape !== null;
-  const facts = { info, chat, native, tokenInput, renderer, template, parsers, salt, experts };
+  const { canReadText, opening } = await probeParsers(server, parsers, renderer);
+  const tokenInput = tokenInputOf(chat, native, canReadText, options.forceNative);
+  const salt = await probeSalt(server, facts.model, chat.flags, options.salts);
+  const abort = await accepts(server, '/abort_request', { rid: 'floe-probe-of-no-call' });
+  // A POST would pause the server: with any mode, and without one on releases that have no modes.
+  const pause = (await server.controlGet('/pause_generation')).status === WRONG_METHOD;
+  const template = await templateOf(server, renderer);
+  const experts = facts.reportsExperts && facts.expertShape !== null;
+  const found = { facts, chat, native, tokenInput, renderer, template, parsers, salt, experts, canReadText };
   const capabilities: EngineCapabilities = {
     token_ids: true,
     token_input: tokenInput,
     version_spans: chat.versionSpans || native?.versionSpans === true,
     pause,
     abort,
-    cache_salt: salt === 'seen',
-    notes: notesOf({ ...facts, readsText: reading.works, pause, abort }),
+    cache_salt: salt === 'honoured',
+    notes: notesOf({ ...found, pause, abort }),
     template,
   };
-  return { ...facts, readsText: reading.works, opening: reading.opening, capabilities };
+  return { ...found, opening, capabilities };
 }
 
 function tokenInputOf(
-  chat: ChatFindings,
-  native: NativeFindings | null,
-  readsText: boolean,
+  chat: ChatFeatures,
+  native: NativeFeatures | null,
+  canReadText: boolean,
   forceNative: boolean,
 ): TokenInput {
   if (chat.inputIds && !forceNative) return 'input_ids';
-  return native !== null && readsText ? 'generate' : 'none';
+  return native !== null && canReadText ? 'generate' : 'none';
 }
 
-const PROBED_TOOLS = [{ type: 'function', function: { name: 'look', parameters: { type: 'object' } } }];
+const PROBE_TOOLS = [{ type: 'function', function: { name: 'look', parameters: { type: 'object' } } }];
 const separatedSchema = z.looseObject({ reasoning_text: z.string().nullish(), text: z.string().nullish() });
 
-/** What a reply might say, and no template. */
-const WORD = 'yes';
+/** A word that a reply may contain, and no template. */
+const PROBE_WORD = 'yes';
 
-/** Openings of thinking are a few tokens long. */
+/** Longest opening to try; openings of thinking are a few tokens long. */
 const MAX_OPENING_TOKENS = 16;
 
-type Reading = { readonly works: boolean; readonly opening: string };
+type ParserFeatures = { readonly canReadText: boolean; readonly opening: string };
 
-async function probeReading(server: EngineServer, parsers: Parsers, renderer: PromptRenderer | null): Promise<Reading> {
+async function probeParsers(
+  server: EngineServer,
+  parsers: Parsers,
+  renderer: PromptRenderer | null,
+): Promise<ParserFeatures> {
   const { tools, reasoning } = parsers;
-  const calls = { text: WORD, tools: PROBED_TOOLS, tool_call_parser: tools };
-  if (tools !== null && !(await answers(server, '/parse_function_call', calls))) {
-    return { works: false, opening: '' };
+  const body = { text: PROBE_WORD, tools: PROBE_TOOLS, tool_call_parser: tools };
+  if (tools !== null && !(await accepts(server, '/parse_function_call', body))) {
+    return { canReadText: false, opening: '' };
   }
-  if (reasoning === null) return { works: true, opening: '' };
-  if ((await thinks(server, reasoning, WORD)) === null) return { works: false, opening: '' };
-  return { works: true, opening: await openingOf(server, reasoning, renderer) };
+  if (reasoning === null) return { canReadText: true, opening: '' };
+  if ((await endsInThinking(server, reasoning, PROBE_WORD)) === null) return { canReadText: false, opening: '' };
+  return { canReadText: true, opening: await openingOf(server, reasoning, renderer) };
 }
 
-/** The shortest end of the generation prompt behind which the parser takes a word for thinking; none: the empty text. */
+/** The shortest end of the generation prompt after which the parser treats a word as thinking; empty when there is none. */
 async function openingOf(server: EngineServer, parser: string, renderer: PromptRenderer | null): Promise<string> {
   const ids = renderer?.generationPrompt ?? null;
   if (renderer === null || ids === null) return '';
   for (let length = 0; length <= Math.min(ids.length, MAX_OPENING_TOKENS); length++) {
-    const text = length === 0 ? '' : await renderer.detokenize(ids.subarray(ids.length - length), deadline());
-    if ((await thinks(server, parser, text + WORD)) !== true) continue;
-    // What a parser that was told of the opening does not see as thinking either.
-    const bare = text.trimEnd();
-    return (await thinks(server, parser, bare + WORD)) === true ? bare : text;
+    const end = ids.subarray(ids.length - length);
+    const text =
+      length === 0 ? '' : await server.withDeadline(PROBE_TIMEOUT_MS, (signal) => renderer.detokenize(end, signal));
+    if ((await endsInThinking(server, parser, text + PROBE_WORD)) !== true) continue;
+    // Without trailing white space, if that is enough: it would become part of the thinking.
+    const trimmed = text.trimEnd();
+    return (await endsInThinking(server, parser, trimmed + PROBE_WORD)) === true ? trimmed : text;
   }
   return '';
 }
 
-/** Whether a text ends within thinking; null: the server cannot tell. */
-async function thinks(server: EngineServer, parser: string, text: string): Promise<boolean | null> {
+/** Whether the parser treats the word at the end of a text as thinking; `null` when the server cannot parse it. */
+async function endsInThinking(server: EngineServer, parser: string, text: string): Promise<boolean | null> {
   try {
     const body = JSON.stringify({ text, reasoning_parser: parser });
-    const parsed = await server.call('/separate_reasoning', body, null, separatedSchema, deadline());
-    return parsed.reasoning_text?.includes(WORD) === true && parsed.text?.includes(WORD) !== true;
+    const parsed = await server.withDeadline(PROBE_TIMEOUT_MS, (signal) =>
+      server.call('/separate_reasoning', body, null, separatedSchema, signal),
+    );
+    return parsed.reasoning_text?.includes(PROBE_WORD) === true && parsed.text?.includes(PROBE_WORD) !== true;
   } catch (error) {
-    if (toldSomething(error)) return null;
+    if (hasAnswered(error)) return null;
     throw error;
   }
 }
 
-/** A route that is there refuses another method by 405. */
+/** Status of an existing route for a request with another method. */
 const WRONG_METHOD = 405;
 
-async function answers(server: EngineServer, path: string, body: object): Promise<boolean> {
-  const { status } = await server.tell(path, JSON.stringify(body));
+async function accepts(server: EngineServer, path: string, body: object): Promise<boolean> {
+  const { status } = await server.controlPost(path, JSON.stringify(body));
   return status === 200;
 }
 
+/** Time limit of one probe. */
 const PROBE_TIMEOUT_MS = 10_000;
 
-function deadline(): AbortSignal {
-  return AbortSignal.timeout(PROBE_TIMEOUT_MS);
-}
-
-/** A conversation that the server fails on tells as little as one that its template refuses. */
-async function templateOf(renderer: PromptRenderer | null): Promise<TemplateFacts> {
+/** A conversation on which the server fails counts as one that its template refuses. */
+async function templateOf(server: EngineServer, renderer: PromptRenderer | null): Promise<TemplateFacts> {
   if (renderer === null || renderer.generationPrompt === null) return UNKNOWN_TEMPLATE;
-  return probeTemplate(async (texts, how) => {
+  return probeTemplate(async (texts, options) => {
     try {
-      return await renderer.render(texts, how, deadline());
+      return await server.withDeadline(PROBE_TIMEOUT_MS, (signal) => renderer.render(texts, options, signal));
     } catch (error) {
-      if (!toldSomething(error)) throw error;
+      if (!hasAnswered(error)) throw error;
       throw new FloeError('engine_rejected', error.message, error.details, error);
     }
   });
@@ -170,30 +175,36 @@ async function templateOf(renderer: PromptRenderer | null): Promise<TemplateFact
 type Notable = Omit<Profile, 'capabilities' | 'opening'> & { readonly pause: boolean; readonly abort: boolean };
 
 function notesOf(found: Notable): string[] {
-  const { chat, info, renderer } = found;
-  const notes = [`token ids: ${chat.age}`, chat.streamed === null ? 'replies arrive whole' : 'streams are exact'];
-  if (info.version !== null) notes.push(`SGLang ${info.version}`);
-  const say = (holds: boolean, note: string): void => {
+  const { chat, facts, renderer } = found;
+  const notes = [
+    `token ids: ${chat.idSource}`,
+    chat.streamFlags === null ? 'replies arrive whole' : 'streams are exact',
+  ];
+  if (facts.version !== null) notes.push(`SGLang ${facts.version}`);
+  const noteIf = (holds: boolean, note: string): void => {
     if (holds) notes.push(note);
   };
-  say(info.incrementalStreams, '/generate streams pieces');
-  say(renderer === null, '/tokenize takes no messages, so that prompts cannot be rendered');
-  say(
+  noteIf(facts.incrementalStreams, '/generate streams pieces');
+  noteIf(renderer === null, '/tokenize takes no messages, so that prompts cannot be rendered');
+  noteIf(
     renderer?.generationPrompt === null,
-    "the template's generation prompt cannot be told apart, so that no turn is spliced",
+    "the template's generation prompt cannot be determined, so that no turn is spliced",
   );
-  say(chat.inputIds, 'chat completions take input_ids');
-  say(found.native !== null, '/generate tells ids');
-  say(found.native?.seed === false, '/generate knows no seeds');
-  say(found.parsers.tools === null, 'it has no tool-call parser');
-  say(found.parsers.reasoning === null, 'it has no reasoning parser');
-  say(!found.readsText, 'it does not parse text apart from sampling, so that broken-off replies are not continued');
-  say(!found.abort, 'calls cannot be aborted by id');
-  say(!found.pause, 'it cannot be paused');
-  say(found.salt === 'taken', 'whether it honours cache_salt cannot be seen');
-  say(
-    info.tellsExperts && !found.experts,
-    'routed experts are not asked for, since neither layers nor experts per token are told',
+  noteIf(chat.inputIds, 'chat completions take input_ids');
+  noteIf(found.native !== null, '/generate reports ids');
+  noteIf(found.native?.seed === false, '/generate does not support seeds');
+  noteIf(found.parsers.tools === null, 'it has no tool-call parser');
+  noteIf(found.parsers.reasoning === null, 'it has no reasoning parser');
+  noteIf(
+    !found.canReadText,
+    'it does not parse text independently of sampling, so that interrupted replies are not resumed',
+  );
+  noteIf(!found.abort, 'calls cannot be aborted by id');
+  noteIf(!found.pause, 'it cannot be paused');
+  noteIf(found.salt === 'accepted', 'whether it honours cache_salt cannot be determined');
+  noteIf(
+    facts.reportsExperts && !found.experts,
+    'routed experts are not requested, because neither layers nor experts per token are reported',
   );
   return notes;
 }

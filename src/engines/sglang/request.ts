@@ -1,36 +1,33 @@
 import type { GenerateRequest } from '../engine.ts';
 
-/** Which of SGLang's ways to tell ids a chat completion is asked to use. */
+/** The fields in which a chat completion is requested to report ids. */
 export type IdFlags = {
-  /** `choices[].meta_info` with the ids beside their log-probabilities; not in streams. */
+  /** `choices[].meta_info`, with ids and log-probabilities; not in streams. */
   readonly metaInfo: boolean;
   /** `choices[].token_ids`. */
   readonly tokenIds: boolean;
   /** `choices[].prompt_token_ids`. */
   readonly promptIds: boolean;
-  /** `sglext.input_ids` and `sglext.output_ids`, in a stream as its last chunk but the usage. */
+  /** `sglext.input_ids` and `sglext.output_ids`; in a stream they are in the last chunk before the usage. */
   readonly sglext: boolean;
 };
 
-/** What a call is sampled with beside what its request says. */
+/** What the body of a chat completion contains in addition to the request. */
 export type ChatOptions = {
   readonly flags: IdFlags;
   readonly stream: boolean;
   readonly maxTokens: number | null;
-  /** `return_routed_experts`. */
+  /** Whether to set `return_routed_experts`. */
   readonly experts: boolean;
-  /** Ids that end the reply beside the model's own. */
+  /** Ids that end the reply, in addition to the model's own. */
   readonly stopIds?: readonly number[];
 };
 
-/**
- * Messages for a prompt that is given as ids. The server needs some, and reads nothing from them; those of the conversation would
- * be sent for nothing.
- */
-const STAND_IN = '{"role":"user","content":"-"}';
+/** The messages of a prompt that is given as ids: the server requires some and ignores them, so that the real ones are not sent. */
+const PLACEHOLDER_MESSAGE = '{"role":"user","content":"-"}';
 
-/** Turns on what `flags` name. `sglext` has two spellings: headers, which a router may drop, and these. */
-export function idFlagFields(flags: IdFlags): Record<string, boolean> {
+/** The request fields of the flags. `sglext` can also be requested by headers, but a router may drop those. */
+function idFlagFields(flags: IdFlags): Record<string, boolean> {
   return {
     ...(flags.metaInfo ? { return_meta_info: true } : {}),
     ...(flags.tokenIds ? { return_token_ids: true } : {}),
@@ -40,8 +37,8 @@ export function idFlagFields(flags: IdFlags): Record<string, boolean> {
 }
 
 /**
- * The body of a chat completion, joined from texts that exist already. Sampling is always explicit, because the server otherwise
- * takes defaults from the model's generation_config.
+ * The body of a chat completion, concatenated from JSON texts that exist already. Sampling is always explicit, because the server
+ * takes defaults from the model's generation_config otherwise.
  */
 export function chatBody(model: string, request: GenerateRequest, options: ChatOptions): string {
   const { sampling, toolChoice, parallelToolCalls, stop, responseFormat, seed } = request;
@@ -69,21 +66,21 @@ export function chatBody(model: string, request: GenerateRequest, options: ChatO
     ...idFlagFields(options.flags),
   });
   const ids = request.prompt === null ? '' : `,"input_ids":[${promptJson(request)}]`;
-  const messages = request.prompt === null ? request.messageTexts.join(',') : STAND_IN;
-  return `${conversation(model, messages, tools ? request.toolsText : '[]')}${ids},${rest.slice(1)}`;
+  const messages = request.prompt === null ? request.messageTexts.join(',') : PLACEHOLDER_MESSAGE;
+  return `${conversationJson(model, messages, tools ? request.toolsText : '[]')}${ids},${rest.slice(1)}`;
 }
 
-/** What the body of `/generate` may hold. */
+/** What the body of `/generate` contains in addition to the request. */
 export type NativeOptions = {
   readonly maxTokens: number | null;
-  /** Whether the server knows `sampling_seed`; one that does not fails on it. */
+  /** Whether the server supports `sampling_seed`; one that does not fails on it. */
   readonly seed: boolean;
   readonly experts: boolean;
 };
 
 /**
- * The body of `/generate`. Delimiters are often special tokens, so they are kept in the text. A bound of null must be said:
- * without one it stops after 128 tokens.
+ * The body of `/generate`. Special tokens are kept in the text, because delimiters of calls and thinking often are such tokens. A bound
+ * of `null` is sent explicitly: without the field the reply ends after 128 tokens.
  */
 export function nativeBody(request: GenerateRequest, options: NativeOptions): string {
   const { sampling, stop, seed } = request;
@@ -105,7 +102,7 @@ export function nativeBody(request: GenerateRequest, options: NativeOptions): st
     logprob_start_len: -1,
     return_prompt_token_ids: true,
     stream: false,
-    // The older of the two names of the prefix cache's salt here; chat completions have the newer one from the start.
+    // The older of the salt's two names in this endpoint; chat completions have always had the newer one.
     ...(request.cacheSalt === null ? {} : { extra_key: request.cacheSalt }),
     ...(options.experts ? { return_routed_experts: true } : {}),
   });
@@ -113,7 +110,7 @@ export function nativeBody(request: GenerateRequest, options: NativeOptions): st
   return `{${rid}"input_ids":[${promptJson(request)}],${rest.slice(1)}`;
 }
 
-/** A conversation to be rendered. `generationPrompt` is only asked about where the server knows the field. */
+/** The body of a conversation to be rendered. `generationPrompt` is `null` when the server does not support the field. */
 export function tokenizeBody(
   model: string,
   messageTexts: readonly string[],
@@ -121,22 +118,22 @@ export function tokenizeBody(
   generationPrompt: boolean | null = null,
 ): string {
   const flag = generationPrompt === null ? '' : `,"add_generation_prompt":${generationPrompt}`;
-  return `${conversation(model, messageTexts.join(','), toolsText)}${flag}}`;
+  return `${conversationJson(model, messageTexts.join(','), toolsText)}${flag}}`;
 }
 
-function conversation(model: string, messages: string, toolsText: string): string {
+function conversationJson(model: string, messages: string, toolsText: string): string {
   const tools = toolsText === '[]' ? '' : `,"tools":${toolsText}`;
   return `{"model":${JSON.stringify(model)},"messages":[${messages}]${tools}`;
 }
 
-/** The prompt and what was sampled of the reply already, between brackets. */
-function promptJson({ prompt, begun }: GenerateRequest): string {
+/** The ids of the prompt and of `resumeFrom`, as JSON text between the brackets. */
+function promptJson({ prompt, resumeFrom }: GenerateRequest): string {
   const own = prompt?.json.toString('latin1') ?? '';
-  if (begun === null || begun.responseIds.length === 0) return own;
-  return `${own}${own === '' ? '' : ','}${begun.responseIds.join(',')}`;
+  if (resumeFrom === null || resumeFrom.responseIds.length === 0) return own;
+  return `${own}${own === '' ? '' : ','}${resumeFrom.responseIds.join(',')}`;
 }
 
-/** SGLang switches the limit off by -1 and refuses 0. */
+/** SGLang switches the limit off with -1 and refuses 0. */
 function topK({ sampling }: GenerateRequest): number {
   return sampling.top_k === 0 ? -1 : sampling.top_k;
 }

@@ -1,42 +1,35 @@
 import { z } from 'zod';
 import type { FloeError } from '../../core/errors.ts';
-import { ChatStream, callPieceSchema } from '../chat-stream.ts';
-import type { GenerateRequest, ReplyListener } from '../engine.ts';
-import type { IdScanner, ScannedIds } from '../id-scan.ts';
+import { ChatStream, callDeltaSchema } from '../chat/chat-stream.ts';
+import type { IdScanner, ScannedIds } from '../chat/reply-scan.ts';
 import {
-  brokenOffEarly,
-  foreignUsageSchema,
-  idsOf,
+  abortedBeforeFirstToken,
+  assertReplyId,
+  assertReplyModel,
+  idsFrom,
   idsSchema,
+  invalidReply,
   logprobsSchema,
   parseReplyJson,
-  refusal,
-  refuseForeignId,
-  refuseForeignModel,
-  shaped,
-} from '../record.ts';
-import { metadataSchema, type ReplyReading, sglextSchema } from './chat-reply.ts';
-import {
-  type ChatReply,
-  idListSchema,
-  matchedStopSchema,
-  readContent,
-  recordable,
-  usageOf,
-  versionName,
-} from './facts.ts';
+  parseWith,
+  tokenIdsSchema,
+  usageSchema,
+} from '../chat/reply-tokens.ts';
+import type { GenerateRequest, ReplyListener } from '../engine.ts';
+import { type ChatReplyOptions, metadataSchema, sglextSchema } from './chat-reply.ts';
+import { type ChatReply, checkedReply, matchedStopSchema, readContent, usageOf, versionOf } from './reply.ts';
 
 const choiceSchema = z.looseObject({
   index: z.literal(0).optional(),
   delta: z.looseObject({
     content: z.string().nullish(),
     reasoning_content: z.string().nullish(),
-    tool_calls: z.array(callPieceSchema).nullish(),
+    tool_calls: z.array(callDeltaSchema).nullish(),
   }),
   finish_reason: z.string().nullish(),
   matched_stop: matchedStopSchema,
   prompt_token_ids: idsSchema,
-  token_ids: idListSchema.nullish(),
+  token_ids: tokenIdsSchema.nullish(),
   logprobs: logprobsSchema,
 });
 type ForeignChoice = z.output<typeof choiceSchema>;
@@ -48,24 +41,26 @@ const chunkSchema = z.looseObject({
   prompt_token_ids: idsSchema,
   sglext: sglextSchema.nullish(),
   metadata: metadataSchema.nullish(),
-  usage: foreignUsageSchema.nullish(),
+  usage: usageSchema.nullish(),
 });
 type ForeignChunk = z.output<typeof chunkSchema>;
 
 /**
- * Reads a 200 reply of a chat completion that comes as a stream, and tells a listener on the way. Ids come in pieces beside the text,
- * or all of them in one of the last chunks; the reply is refused for the same reasons as one that comes whole. One that has lost ids or
- * log-probabilities, as happened where a parser swallowed the text, is refused with `details.lost_ids`.
+ * Reads a 200 reply of a chat completion that is streamed, and notifies a listener meanwhile. The ids arrive in every chunk, or all
+ * of them in one of the last chunks. A reply is rejected for the same reasons as one that is not streamed. A stream that has lost
+ * ids or log-probabilities, because a parser dropped them together with the text, is rejected with `details.lost_ids`.
  */
 export class ChatStreamReader {
   private readonly request: GenerateRequest;
   private readonly scanner: IdScanner;
-  private readonly options: ReplyReading;
+  private readonly options: ChatReplyOptions;
   private readonly models: ReadonlySet<string>;
   private readonly stream: ChatStream;
   private promptIds: Int32Array | null = null;
-  private readonly pieces: number[] = [];
-  private listed: readonly number[] | null = null;
+  /** Ids from the chunks. */
+  private readonly chunkIds: number[] = [];
+  /** All ids from `sglext`; `null` before they have arrived. */
+  private listedIds: readonly number[] | null = null;
   private readonly logprobs: unknown[] = [];
   private experts: string | null = null;
   private metadata: ForeignChunk['metadata'];
@@ -73,7 +68,7 @@ export class ChatStreamReader {
   private matched: ForeignChoice['matched_stop'];
   private usage: ForeignChunk['usage'] = null;
 
-  constructor(request: GenerateRequest, scanner: IdScanner, listener: ReplyListener, options: ReplyReading) {
+  constructor(request: GenerateRequest, scanner: IdScanner, listener: ReplyListener, options: ChatReplyOptions) {
     this.request = request;
     this.scanner = scanner;
     this.options = options;
@@ -85,30 +80,30 @@ export class ChatStreamReader {
     });
   }
 
-  /** Takes bytes, cut anywhere. True when the stream is complete. Throws `engine_error`. */
+  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws `engine_error`. */
   push(bytes: Buffer): boolean {
     return this.stream.push(bytes);
   }
 
-  /** The whole reply, when the stream has ended. Throws as {@link parseChatReply} does. */
+  /** The reply, once the stream has ended. Throws as {@link checkedReply} does. */
   reply(): ChatReply {
     const { promptIds } = this;
-    const { finishReason, usage } = this.stream.whole(this.finishReason, this.usage);
-    if (finishReason === 'abort' && usage.completion_tokens === 0) throw brokenOffEarly();
-    if (promptIds === null) throw lost('the ids of its prompt are missing');
+    const { finishReason, usage } = this.stream.end(this.finishReason, this.usage);
+    if (finishReason === 'abort' && usage.completion_tokens === 0) throw abortedBeforeFirstToken();
+    if (promptIds === null) throw lostIdsError('the ids of its prompt are missing');
     const message = this.stream.message();
-    const ids = this.ids();
+    const ids = this.responseIds();
     if (ids.length !== usage.completion_tokens || this.logprobs.length !== ids.length) {
       const counts = `${ids.length} ids and ${this.logprobs.length} log-probabilities`;
-      throw lost(`it has ${counts}, but usage.completion_tokens is ${usage.completion_tokens}`);
+      throw lostIdsError(`it has ${counts}, but usage.completion_tokens is ${usage.completion_tokens}`);
     }
-    const sampled = recordable(
+    const sampled = checkedReply(
       {
         promptIds,
         responseIds: ids,
         responseLogprobs: readContent(this.logprobs, ids.length),
         versions: this.metadata?.weight_versions,
-        endVersion: versionName(this.metadata?.weight_version),
+        endVersion: versionOf(this.metadata?.weight_version),
         finishReason,
         matched: this.matched,
         usage: usageOf(usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens_details?.cached_tokens),
@@ -119,20 +114,23 @@ export class ChatStreamReader {
     return { ...sampled, message };
   }
 
-  private ids(): Int32Array {
-    const { pieces, listed } = this;
-    if (listed === null) return Int32Array.from(pieces);
-    const same = pieces.length === listed.length && pieces.every((id, index) => listed[index] === id);
-    if (pieces.length > 0 && !same) throw refusal('the ids of its chunks and sglext.output_ids are not the same');
-    return Int32Array.from(listed);
+  private responseIds(): Int32Array {
+    const { chunkIds, listedIds } = this;
+    if (listedIds === null) return Int32Array.from(chunkIds);
+    const isSame = chunkIds.length === listedIds.length && chunkIds.every((id, index) => listedIds[index] === id);
+    if (chunkIds.length > 0 && !isSame) {
+      throw invalidReply('the ids of its chunks and sglext.output_ids are not the same');
+    }
+    return Int32Array.from(listedIds);
   }
 
   private takeChunk(data: Buffer): void {
-    // Prompt ids come once, and are most of the bytes of their chunk.
-    const scanned = this.promptIds === null ? this.scanner.scan(data, this.options.key, this.request.sessionId) : null;
-    const chunk = shaped(chunkSchema, parseReplyJson(data, scanned));
-    refuseForeignId(chunk.id, this.request.completionId);
-    refuseForeignModel(chunk.model, this.models);
+    // Only one chunk has prompt ids; they are most of its bytes.
+    const scanned =
+      this.promptIds === null ? this.scanner.scan(data, this.options.promptKey, this.request.sessionId) : null;
+    const chunk = parseWith(chunkSchema, parseReplyJson(data, scanned));
+    assertReplyId(chunk.id, this.request.completionId);
+    assertReplyModel(chunk.model, this.models);
     const choice = chunk.choices[0];
     const promptIds = chunk.sglext?.input_ids ?? choice?.prompt_token_ids ?? chunk.prompt_token_ids;
     if (promptIds !== null && promptIds !== undefined) this.takePromptIds(promptIds, scanned);
@@ -143,19 +141,19 @@ export class ChatStreamReader {
   }
 
   private takePromptIds(ids: number[] | number, scanned: ScannedIds | null): void {
-    if (this.promptIds !== null) throw refusal(`${this.options.key} comes twice`);
-    this.promptIds = idsOf(ids, scanned, this.options.key);
+    if (this.promptIds !== null) throw invalidReply(`${this.options.promptKey} comes twice`);
+    this.promptIds = idsFrom(ids, scanned, this.options.promptKey);
   }
 
   private takeExtension({ output_ids, routed_experts }: z.output<typeof sglextSchema>): void {
     if (routed_experts) this.experts = routed_experts;
     if (!output_ids) return;
-    if (output_ids.length !== 1) throw refusal(`sglext.output_ids has ${output_ids.length} lists for one choice`);
-    this.listed = output_ids[0] ?? [];
+    if (output_ids.length !== 1) throw invalidReply(`sglext.output_ids has ${output_ids.length} lists for one choice`);
+    this.listedIds = output_ids[0] ?? [];
   }
 
   private takeChoice(choice: ForeignChoice): void {
-    for (const id of choice.token_ids ?? []) this.pieces.push(id);
+    for (const id of choice.token_ids ?? []) this.chunkIds.push(id);
     for (const entry of choice.logprobs?.content ?? []) this.logprobs.push(entry);
     if (choice.finish_reason) {
       this.finishReason = choice.finish_reason;
@@ -169,6 +167,6 @@ export class ChatStreamReader {
   }
 }
 
-function lost(what: string): FloeError {
-  return refusal(what, undefined, { lost_ids: true });
+function lostIdsError(reason: string): FloeError {
+  return invalidReply(reason, undefined, { lost_ids: true });
 }

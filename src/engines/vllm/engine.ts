@@ -1,38 +1,54 @@
 import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
-import type { EngineInfo, EngineSpec, PauseMode, TemplateFacts, VersionSpan } from '../../schema/index.ts';
+import type { EngineInfo, EngineSpec, PauseMode, VersionSpan } from '../../schema/index.ts';
 import { CallHealth } from '../call-health.ts';
+import { isEventStream } from '../chat/chat-stream.ts';
+import { IdScanner } from '../chat/reply-scan.ts';
+import { joinVersionSpans } from '../chat/reply-tokens.ts';
 import type { Engine, EngineNotice, GenerateReply, GenerateRequest, RenderRequest } from '../engine.ts';
-import type { EngineServer } from '../engine-server.ts';
-import { isEventStream } from '../event-stream.ts';
-import { IdScanner } from '../id-scan.ts';
-import type { ParsedReply } from '../record.ts';
+import { EngineServer } from '../engine-server.ts';
 import { EngineVersions } from '../versions.ts';
-import { joinedSpans, type TokenCalls, type TokenReply, type TokenRequest } from './generate.ts';
-import { capabilitiesOf, type ServerFacts } from './probe.ts';
-import { connect } from './registration.ts';
+import type { TokenCalls, TokenReply, TokenRequest } from './generate.ts';
+import { type Profile, probeServer } from './probe.ts';
 import { countTokens, detokenize, render } from './rendering.ts';
-import { parseReply, parseTextReply, type ReplyContext } from './reply.ts';
+import { type ParsedReply, parseChatReply, parseTextReply, type ReplyContext } from './reply.ts';
 import { chatBody } from './request.ts';
-import { vllmServer } from './server.ts';
-import { ReplyStreamReader } from './stream.ts';
+import { capabilitiesOf } from './server-facts.ts';
+import { ChatStreamReader } from './stream.ts';
 
 export type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
- * A vLLM server, once it has told what it can do. Rejects with `engine_unavailable` when it cannot be reached, `engine_error` when
- * it does not serve the model that `spec` names.
+ * Connects to a vLLM server and determines what it supports. Rejects with `engine_unavailable` when it cannot be reached,
+ * `engine_error` when it does not serve the model that `spec` names.
  */
 export async function createVllmEngine(spec: EngineSpec, deps: VllmDeps): Promise<Engine> {
-  const server = vllmServer(spec);
+  const server = vllmServer(spec, deps.clock);
   try {
-    const versions = new EngineVersions(deps.clock, () => server.look('/weight_info'));
-    const [found] = await Promise.all([connect(server, spec.model, deps.clock), versions.current()]);
-    return new VllmEngine({ server, spec, versions, notice: deps.notice ?? (() => {}), ...found });
+    const versions = new EngineVersions(deps.clock, () => server.controlGet('/weight_info'));
+    const [profile] = await Promise.all([probeServer(server, spec.model, deps.clock), versions.current()]);
+    return new VllmEngine({ server, spec, versions, notice: deps.notice ?? (() => {}), profile });
   } catch (error) {
     await server.close();
     throw error;
   }
+}
+
+/** vLLM has no error code for an overlong prompt; releases that do not name the parameter are recognised by their message. */
+const OVERFLOW_WORDING = /maximum context length|maximum model length|max_model_len|longer than the maximum/i;
+const OVERFLOW_PARAM = 'input_tokens';
+
+/** The HTTP client of one vLLM server. */
+export function vllmServer(spec: EngineSpec, clock: Clock): EngineServer {
+  return new EngineServer(spec, {
+    clock,
+    isOverflow: ({ param, message }) => param === OVERFLOW_PARAM || OVERFLOW_WORDING.test(message),
+    headersOf: ({ completionId, sessionId }) => ({
+      'x-request-id': completionId,
+      // Routers send all calls of a session to the server that caches its prefix.
+      'x-session-id': sessionId,
+    }),
+  });
 }
 
 type Parts = {
@@ -40,36 +56,33 @@ type Parts = {
   readonly spec: EngineSpec;
   readonly versions: EngineVersions;
   readonly notice: EngineNotice;
-  readonly facts: ServerFacts;
-  readonly template: TemplateFacts;
-  readonly notes: readonly string[];
-  /** Null: prompts cannot be ids. */
-  readonly tokens: TokenCalls | null;
+  readonly profile: Profile;
 };
 
 class VllmEngine implements Engine {
   private readonly parts: Parts;
   private readonly base: Omit<EngineInfo['capabilities'], 'template' | 'version_spans' | 'token_input'>;
   private readonly scanner = new IdScanner();
-  /** Null: the server takes none, or does not tell what it was prompted by. */
-  private tokens: TokenCalls | null;
   private readonly calls: CallHealth;
-  /** Once a stream has lost ids, the next would as well. */
+  /** `null` when prompts cannot be given as token ids, or a reply did not show what its prompt was. */
+  private tokens: TokenCalls | null;
+  /** Set by the first stream that has lost ids; later ones would lose them as well. */
   private losesIds = false;
-  /** Whether the last reply told which weights sampled it. */
-  private tellsSpans = false;
-  /** As last told: every call asks, and what is told hardly ever changes. */
-  private capabilities: EngineInfo['capabilities'] | null = null;
+  /** Whether the last reply reported the versions of the weights that sampled it. */
+  private reportsSpans = false;
+  /** The last result of {@link capabilities}, which every call reads and which hardly ever changes. */
+  private cachedCapabilities: EngineInfo['capabilities'] | null = null;
 
   constructor(parts: Parts) {
     this.parts = parts;
     this.calls = new CallHealth(parts.server.engineId);
-    this.base = capabilitiesOf(parts.facts);
-    this.tokens = parts.tokens;
+    this.base = capabilitiesOf(parts.profile.facts);
+    this.tokens = parts.profile.tokens;
   }
 
   info(): EngineInfo {
-    const { server, spec, facts, versions } = this.parts;
+    const { server, spec, versions } = this.parts;
+    const { facts } = this.parts.profile;
     return {
       engine_id: server.engineId,
       kind: 'vllm',
@@ -81,63 +94,65 @@ class VllmEngine implements Engine {
       logprobs_mode: this.base.token_ids ? spec.logprobs_mode : null,
       policy_version: versions.last,
       healthy: this.calls.healthy,
-      streaming: this.streaming,
+      streaming: this.isStreaming,
       inflight: this.calls.inflight,
       max_concurrency: spec.max_concurrency,
-      capabilities: this.capabilitiesNow(),
+      capabilities: this.capabilities(),
     };
   }
 
-  private capabilitiesNow(): EngineInfo['capabilities'] {
+  private capabilities(): EngineInfo['capabilities'] {
     const token_input = this.tokens === null ? 'none' : 'generate';
-    const known = this.capabilities;
-    if (known?.token_input === token_input && known.version_spans === this.tellsSpans) return known;
-    const { template, notes } = this.parts;
+    const cached = this.cachedCapabilities;
+    if (cached?.token_input === token_input && cached.version_spans === this.reportsSpans) return cached;
+    const { template, notes } = this.parts.profile;
     const { base } = this;
-    this.capabilities = {
+    this.cachedCapabilities = {
       ...base,
       token_input,
-      version_spans: this.tellsSpans,
+      version_spans: this.reportsSpans,
       notes: [...base.notes, ...notes],
       template,
     };
-    return this.capabilities;
+    return this.cachedCapabilities;
   }
 
-  private get streaming(): boolean {
+  private get isStreaming(): boolean {
     return this.parts.spec.stream === 'auto' && !this.losesIds && this.base.token_ids;
   }
 
   async generate(request: GenerateRequest, signal: AbortSignal): Promise<GenerateReply> {
     const { prompt } = request;
-    const kind = prompt === null ? 'chatcmpl' : 'generate-tokens';
+    const idPrefix = prompt === null ? 'chatcmpl' : 'generate-tokens';
     return this.calls.track(() =>
-      this.abortable(`${kind}-${request.completionId}`, signal, async () => {
+      this.abortable(`${idPrefix}-${request.completionId}`, signal, async () => {
         const versionBefore = this.parts.versions.current();
         const { reply, newSpans } =
-          prompt === null ? await this.chat(request, signal) : await this.complete({ ...request, prompt }, signal);
+          prompt === null
+            ? await this.chat(request, signal)
+            : await this.generateFromIds({ ...request, prompt }, signal);
         return {
           ...reply,
           logprobsMode: this.base.token_ids ? this.parts.spec.logprobs_mode : null,
-          versionSpans: await this.spansOf(request, reply, newSpans, versionBefore),
+          versionSpans: await this.versionSpansOf(request, reply, newSpans, versionBefore),
         };
       }),
     );
   }
 
   countTokens(request: GenerateRequest, signal: AbortSignal): Promise<number> {
-    const { server, facts } = this.parts;
-    return this.calls.track(() => countTokens(server, facts, request, signal));
+    const { server, profile } = this.parts;
+    return this.calls.track(() => countTokens(server, profile.facts, request, signal));
   }
 
   render(request: RenderRequest, signal: AbortSignal): Promise<Int32Array> {
-    const { server, facts } = this.parts;
-    return this.calls.track(() => render(server, facts, request, signal));
+    const { server, profile } = this.parts;
+    return this.calls.track(() => render(server, profile.facts, request, signal));
   }
 
   detokenize(ids: Int32Array, signal: AbortSignal): Promise<string> {
-    const { server, facts } = this.parts;
-    return this.calls.track(() => detokenize(server, facts, ids, signal));
+    const { server, profile } = this.parts;
+    return this.calls.track(() => detokenize(server, profile.facts, ids, signal));
   }
 
   pause(mode: PauseMode, signal: AbortSignal): Promise<void> {
@@ -149,7 +164,7 @@ class VllmEngine implements Engine {
   }
 
   setPolicyVersion(version: string): void {
-    this.parts.versions.name(version);
+    this.parts.versions.assign(version);
   }
 
   metrics(signal: AbortSignal): Promise<string | null> {
@@ -162,107 +177,111 @@ class VllmEngine implements Engine {
 
   private async control(path: string, signal: AbortSignal): Promise<void> {
     const { server } = this.parts;
-    if (!this.base.pause) throw server.fail('unsupported', 'it cannot be paused');
+    if (!this.base.pause) throw server.error('unsupported', 'it cannot be paused');
     const reply = await server.post(path, '{}', null, signal);
     await reply.read();
   }
 
-  /** Ends the call on the server too when the signal aborts. */
+  /** Runs one call, and aborts it on the server too when the signal aborts. */
   private abortable<T>(requestId: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     if (!this.base.abort) return work();
-    // An empty list would end everybody's calls, so there is always one.
+    // Never an empty list, which would abort the calls of all clients.
     const body = JSON.stringify({ request_ids: [requestId] });
     return this.parts.server.abortable(signal, '/abort_requests', body, work);
   }
 
-  private async complete(request: TokenRequest, signal: AbortSignal): Promise<TokenReply> {
+  private async generateFromIds(request: TokenRequest, signal: AbortSignal): Promise<TokenReply> {
     const { server } = this.parts;
-    if (this.tokens === null) throw server.fail('unsupported', 'prompts cannot be given as token ids');
+    if (this.tokens === null) throw server.error('unsupported', 'prompts cannot be given as token ids');
     try {
       return await this.tokens.generate(request, this.contextOf(request), signal);
     } catch (error) {
-      if (FloeError.is(error) && error.details.unverifiable === true) this.giveUpTokens(error);
+      if (FloeError.is(error) && error.details.unverifiable === true) this.stopUsingIds(error);
       throw error;
     }
   }
 
   /**
-   * Harnesses ask for bounds such as 32,000 tokens whatever the model; vLLM refuses a bound that does not fit behind the
-   * prompt instead of lowering it. Without a bound it takes the room there is, which is then less than what was asked for.
+   * Harnesses request bounds such as 32,000 tokens for any model; vLLM refuses a bound that exceeds the context left after the
+   * prompt, instead of lowering it. Without a bound it samples to the end of the context, which is then below the requested bound.
    */
   private async chat(request: GenerateRequest, signal: AbortSignal): Promise<TokenReply> {
-    const { maxModelLen } = this.parts.facts;
-    const hopeless = request.maxTokens !== null && maxModelLen !== null && request.maxTokens >= maxModelLen;
-    const maxTokens = hopeless ? null : request.maxTokens;
-    const ask = async (bound: number | null): Promise<TokenReply> => {
-      const reply = await this.converse(request, bound, signal);
+    const { maxModelLen } = this.parts.profile.facts;
+    const isTooLarge = request.maxTokens !== null && maxModelLen !== null && request.maxTokens >= maxModelLen;
+    const maxTokens = isTooLarge ? null : request.maxTokens;
+    const chatWithin = async (bound: number | null): Promise<TokenReply> => {
+      const reply = await this.chatCompletion(request, bound, signal);
       return { reply, newSpans: reply.versionSpans };
     };
     try {
-      return await ask(maxTokens);
+      return await chatWithin(maxTokens);
     } catch (error) {
       if (maxTokens === null || !FloeError.is(error) || error.details.context_overflow !== true) throw error;
-      return await ask(null);
+      return await chatWithin(null);
     }
   }
 
-  private async converse(
+  private async chatCompletion(
     request: GenerateRequest,
     maxTokens: number | null,
     signal: AbortSignal,
   ): Promise<ParsedReply> {
-    const { server, facts } = this.parts;
-    const listener = this.streaming ? request.listener : undefined;
+    const { server } = this.parts;
+    const { facts } = this.parts.profile;
+    const listener = this.isStreaming ? request.listener : undefined;
     const options = { model: facts.model, maxTokens, stream: listener !== undefined, unknown: facts.unknownFields };
     const reply = await server.post('/v1/chat/completions', chatBody(request, options), request, signal);
     const context = this.contextOf(request);
     if (!this.base.token_ids) return parseTextReply(await reply.read(), context);
-    if (listener === undefined || !isEventStream(reply)) return parseReply(await reply.read(), context);
-    const stream = new ReplyStreamReader(context, listener);
+    if (listener === undefined || !isEventStream(reply)) return parseChatReply(await reply.read(), context);
+    const stream = new ChatStreamReader(context, listener);
     try {
       await reply.each((bytes) => stream.push(bytes));
       return stream.reply();
     } catch (error) {
-      if (FloeError.is(error) && error.details.lost_ids === true) this.giveUpStreams(error);
+      if (FloeError.is(error) && error.details.lost_ids === true) this.stopStreaming(error);
       throw error;
     }
   }
 
   private contextOf({ completionId, sessionId }: GenerateRequest): ReplyContext {
-    return { completionId, sessionId, models: this.parts.facts.modelNames, scanner: this.scanner };
+    return { completionId, sessionId, models: this.parts.profile.facts.modelNames, scanner: this.scanner };
   }
 
-  private giveUpStreams(error: FloeError): void {
+  private stopStreaming(error: FloeError): void {
     if (this.losesIds) return;
     this.losesIds = true;
-    this.notice('a streamed reply has lost token ids; replies of this engine arrive whole from now on', error);
+    this.notify('a streamed reply has lost token ids; this engine no longer streams', error);
   }
 
-  private giveUpTokens(error: FloeError): void {
+  private stopUsingIds(error: FloeError): void {
     if (this.tokens === null) return;
     this.tokens = null;
-    this.notice('replies do not tell what they were prompted by; this engine renders messages from now on', error);
+    this.notify('a reply does not show its prompt; prompts are no longer given to this engine as token ids', error);
   }
 
-  private notice(message: string, error: FloeError): void {
+  private notify(message: string, error: FloeError): void {
     const { server, notice } = this.parts;
     notice(message, { engine_id: server.engineId, reason: error.message });
   }
 
-  /** Without spans from the server: one version if it was the same before and after, otherwise nobody knows. */
-  private async spansOf(
-    { begun, prompt }: GenerateRequest,
+  /** Without spans from the server, the version is known only if it was the same before and after the reply. */
+  private async versionSpansOf(
+    { resumeFrom, prompt }: GenerateRequest,
     { responseIds }: ParsedReply,
-    told: readonly VersionSpan[] | null,
+    newSpans: readonly VersionSpan[] | null,
     versionBefore: Promise<string | null>,
   ): Promise<VersionSpan[]> {
     if (responseIds.length === 0) return [];
-    const before = prompt === null ? null : begun;
-    // A reply that was over when it was to be continued says nothing of the server.
-    if (told === null || told.length > 0) this.tellsSpans = told !== null;
-    if (told !== null) return joinedSpans(before, told);
-    const [first, last] = [await versionBefore, await this.parts.versions.afterReply()];
-    const end = responseIds.length - (before?.responseIds.length ?? 0);
-    return joinedSpans(before, [{ version: first === last ? first : null, start: 0, end }]);
+    const first = prompt === null ? null : resumeFrom;
+    const firstCount = first?.responseIds.length ?? 0;
+    const withFirst = (spans: readonly VersionSpan[]): VersionSpan[] =>
+      first === null ? [...spans] : joinVersionSpans(first.versionSpans, firstCount, spans);
+    // A reply that was already complete when it was to be resumed shows nothing about the server.
+    if (newSpans === null || newSpans.length > 0) this.reportsSpans = newSpans !== null;
+    if (newSpans !== null) return withFirst(newSpans);
+    const [before, after] = [await versionBefore, await this.parts.versions.afterReply()];
+    const version = before === after ? before : null;
+    return withFirst([{ version, start: 0, end: responseIds.length - firstCount }]);
   }
 }

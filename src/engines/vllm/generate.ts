@@ -1,31 +1,29 @@
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
-import type { AssistantMessage, StopCause, Usage, VersionSpan } from '../../schema/index.ts';
+import type { AssistantMessage, StopCause, VersionSpan } from '../../schema/index.ts';
+import { type ComparedIds, compareIds, firstDifference, scanLogprobs } from '../chat/reply-scan.ts';
+import {
+  concatIds,
+  concatLogprobs,
+  idsFrom,
+  idsSchema,
+  invalidReply,
+  logprobEntriesFrom,
+  parseReplyJson,
+  parseWith,
+  resumedUsage,
+  scannedLogprobsSchema,
+  usageSchema,
+  versionsSchema,
+} from '../chat/reply-tokens.ts';
 import type { GenerateRequest, PromptIds, SampledTokens } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
-import { type ComparedIds, compareIds, firstDifference } from '../id-scan.ts';
-import { scanLogprobs } from '../logprob-scan.ts';
-import {
-  foreignUsageSchema,
-  idsOf,
-  idsSchema,
-  logprobsIn,
-  type ParsedReply,
-  parseReplyJson,
-  recordable,
-  refusal,
-  scannedLogprobsSchema,
-  shaped,
-  stopReasonSchema,
-  versionsSchema,
-} from '../record.ts';
-import { type Constraint, constraintOf } from './constraint.ts';
-import { cutAtStop } from './derender.ts';
-import { MessageReader } from './message-reader.ts';
-import { GENERATE_PATH, type ServerFacts } from './probe.ts';
-import { type ReplyContext, refuseForeign } from './reply.ts';
-import { samplingFields } from './request.ts';
+import { cutAtStop, MessageReader } from './message-reader.ts';
+import { type Constraint, constraintOf } from './rendering.ts';
+import { assertOwnReply, checkedReply, type ParsedReply, type ReplyContext, stopReasonSchema } from './reply.ts';
+import { GENERATE_PATH, samplingFields } from './request.ts';
 import { foreignRoutingSchema, joinedRouting, routedExpertsOf } from './routing.ts';
+import type { ServerFacts } from './server-facts.ts';
 
 const choiceSchema = z.looseObject({
   token_ids: idsSchema,
@@ -41,7 +39,7 @@ const replySchema = z.looseObject({
   model: z.string().nullish(),
   choices: z.array(choiceSchema).length(1),
   prompt_token_ids: idsSchema,
-  usage: foreignUsageSchema.nullish(),
+  usage: usageSchema.nullish(),
 });
 type ForeignReply = z.output<typeof replySchema>;
 
@@ -49,17 +47,20 @@ const NO_MESSAGE: AssistantMessage = { role: 'assistant', content: '' };
 const COMMA = Buffer.from(',');
 const NO_IDS = new Int32Array(0);
 
-/** What is known of the tokens that end a turn. */
+/** The token ids that close a turn, and how the parsers treat them. */
 export type TurnEnds = {
   readonly closeIds: ReadonlySet<number>;
-  /** The parsers take the token that ended a reply for text, so that they are given the ids without it. */
-  readonly shown: boolean;
+  /** Whether the parsers show the closing token as text, so that they must be given the ids without it. */
+  readonly isCloseShown: boolean;
 };
 
-/** A request whose prompt is ids. */
+/** A request whose prompt is token ids. */
 export type TokenRequest = GenerateRequest & { readonly prompt: PromptIds };
 
-/** Ids in, ids out: `/inference/v1/generate`, and a message by `/v1/chat/completions/derender`. */
+/** `newSpans` are the version spans of the tokens that this call sampled, from its own first token; `null` when not reported. */
+export type TokenReply = { readonly reply: ParsedReply; readonly newSpans: readonly VersionSpan[] | null };
+
+/** Calls with token ids as prompt: `/inference/v1/generate`, and the message from `/v1/chat/completions/derender`. */
 export class TokenCalls {
   private readonly server: EngineServer;
   private readonly facts: ServerFacts;
@@ -74,23 +75,22 @@ export class TokenCalls {
   }
 
   /**
-   * One reply, with what was begun before it. Its version spans are null where the server does not tell those of what it sampled
-   * now. A reply that tells neither its prompt nor how long that was is refused with `details.unverifiable`.
+   * Samples one reply, which begins with `resumeFrom`. A reply that reports neither its prompt nor the prompt's length is rejected
+   * with `details.unverifiable`.
    */
   async generate(request: TokenRequest, context: ReplyContext, signal: AbortSignal): Promise<TokenReply> {
-    const begun = request.begun;
-    const left = request.maxTokens === null ? null : request.maxTokens - (begun?.responseIds.length ?? 0);
-    if (begun !== null && left !== null && left <= 0) return this.finished(request, begun, context, signal);
+    const { resumeFrom } = request;
+    const bound = request.maxTokens === null ? null : request.maxTokens - (resumeFrom?.responseIds.length ?? 0);
+    if (resumeFrom !== null && bound !== null && bound <= 0) return this.atBound(request, resumeFrom, context, signal);
     const constraint = await constraintOf(this.server, this.facts.model, request, signal);
     const sent = this.sentIds(request);
-    const body = this.body(request, sent, left, constraint);
+    const body = this.body(request, sent, bound, constraint);
     const reply = await this.server.post(GENERATE_PATH, body, request, signal);
-    return this.told(request, parseGenerated(await reply.read(), request, sent, context), context, signal);
+    return this.complete(request, parseGenerated(await reply.read(), request, sent, context), context, signal);
   }
 
-  /** The ids as text between brackets, and as arrays. */
-  private sentIds({ prompt, begun }: TokenRequest): SentIds {
-    const more = begun?.responseIds ?? NO_IDS;
+  private sentIds({ prompt, resumeFrom }: TokenRequest): SentIds {
+    const more = resumeFrom?.responseIds ?? NO_IDS;
     const text = more.length === 0 ? prompt.json : Buffer.concat([prompt.json, COMMA, Buffer.from(more.join(','))]);
     return {
       text,
@@ -99,12 +99,13 @@ export class TokenCalls {
     };
   }
 
-  private body(request: TokenRequest, sent: SentIds, left: number | null, constraint: Constraint | null): Buffer {
+  private body(request: TokenRequest, sent: SentIds, bound: number | null, constraint: Constraint | null): Buffer {
     const { model, maxModelLen, unknownFields } = this.facts;
     const { stop, seed, cacheSalt } = request;
-    // vLLM ends a reply where its context ends, but refuses a bound beyond that; a prompt without room is refused in its words.
-    const room = maxModelLen === null ? null : Math.max(1, maxModelLen - sent.count);
-    const maxTokens = left === null || room === null ? (left ?? room) : Math.min(left, room);
+    // vLLM ends a reply at the end of its context, but refuses a higher bound. A prompt that fills the context is refused in vLLM's
+    // own words.
+    const capacity = maxModelLen === null ? null : Math.max(1, maxModelLen - sent.count);
+    const maxTokens = bound === null || capacity === null ? (bound ?? capacity) : Math.min(bound, capacity);
     const params = JSON.stringify({
       ...samplingFields(request, unknownFields),
       ...(maxTokens === null ? {} : { max_tokens: maxTokens }),
@@ -112,119 +113,110 @@ export class TokenCalls {
       ...(seed === null ? {} : { seed }),
       logprobs: 0,
     });
-    const form = constraint === null ? '' : `,"structured_outputs":${constraint.structuredOutputs}`;
+    const outputs = constraint === null ? '' : `,"structured_outputs":${constraint.structuredOutputs}`;
     const parser = constraint?.reasoningParser ?? null;
     const head = `{"model":${JSON.stringify(model)},"token_ids":[`;
     const tail =
-      `],"sampling_params":${params.slice(0, -1)}${form}},"stream":false,"return_token_ids":true` +
+      `],"sampling_params":${params.slice(0, -1)}${outputs}},"stream":false,"return_token_ids":true` +
       (cacheSalt === null || unknownFields.has('cache_salt') ? '' : `,"cache_salt":${JSON.stringify(cacheSalt)}`) +
       (parser === null ? '}' : `,"reasoning_parser_kwargs":${parser}}`);
     return Buffer.concat([Buffer.from(head), sent.text, Buffer.from(tail)]);
   }
 
-  /** A reply that was broken off exactly at its bound. */
-  private async finished(
+  /** The reply that was interrupted exactly at its bound: it is complete, and only its message is read. */
+  private async atBound(
     request: TokenRequest,
-    begun: SampledTokens,
+    resumeFrom: SampledTokens,
     context: ReplyContext,
     signal: AbortSignal,
   ): Promise<TokenReply> {
-    const ids = begun.responseIds;
-    const message = await this.reader.read(request, ids, 'length', context, signal);
-    const usage = { prompt_tokens: request.prompt.ids.length, completion_tokens: ids.length, cached_tokens: null };
-    const reply = {
-      ...begun,
-      promptIds: request.prompt.ids,
-      message,
-      finishReason: 'length',
-      stop: null,
-      usage,
-    } as const;
-    return { reply, newSpans: [] };
+    const promptIds = request.prompt.ids;
+    const ids = resumeFrom.responseIds;
+    const message = await this.reader.read(request, { promptIds, ids, finishReason: 'length' }, context, signal);
+    const usage = { prompt_tokens: promptIds.length, completion_tokens: ids.length, cached_tokens: null };
+    return { reply: { ...resumeFrom, promptIds, message, finishReason: 'length', stop: null, usage }, newSpans: [] };
   }
 
-  /** Puts what was begun in front, and reads the message out of all of it. */
-  private async told(
+  /** Prepends the tokens of `resumeFrom`, and reads the message from all of them. */
+  private async complete(
     request: TokenRequest,
-    { sampled, tellsStop }: Generated,
+    { sampled, reportsStop }: Generated,
     context: ReplyContext,
     signal: AbortSignal,
   ): Promise<TokenReply> {
-    const { begun, prompt } = request;
-    const all = begun === null ? sampled : joined(begun, sampled);
+    const { resumeFrom, prompt } = request;
+    const all = resumeFrom === null ? sampled : joined(resumeFrom, sampled);
     const { responseIds, finishReason } = all;
-    const ending = this.endingOf(request, sampled, tellsStop);
-    const dropped = ending?.kind === 'token' && this.ends.shown;
-    const ids = dropped ? responseIds.subarray(0, -1) : responseIds;
-    const read = await this.reader.read(request, ids, finishReason, context, signal);
-    const { message, stop } = this.ended(request, read, ending, finishReason);
-    const calls = message.tool_calls !== undefined && message.tool_calls.length > 0;
+    const stopCause = this.stopCauseOf(request, sampled, reportsStop);
+    const isCloseDropped = stopCause?.kind === 'token' && this.ends.isCloseShown;
+    const ids = isCloseDropped ? responseIds.subarray(0, -1) : responseIds;
+    const read = await this.reader.read(request, { promptIds: prompt.ids, ids, finishReason }, context, signal);
+    const { message, stop } = this.withoutStopString(request, read, stopCause, finishReason);
+    const hasCalls = message.tool_calls !== undefined && message.tool_calls.length > 0;
     return {
       reply: {
         ...all,
         promptIds: prompt.ids,
-        usage: usageOf(all, prompt.ids.length, responseIds.length),
+        usage: resumedUsage(prompt.ids.length, responseIds.length, all.usage.cached_tokens),
         message,
         stop,
-        finishReason: calls && finishReason === 'stop' ? 'tool_calls' : finishReason,
+        finishReason: hasCalls && finishReason === 'stop' ? 'tool_calls' : finishReason,
       },
       newSpans: sampled.versionSpans,
     };
   }
 
   /**
-   * What ended a reply, as far as its ids and the server tell. Not every release tells stop strings; with any asked for, only a
-   * last id that is known to close turns is then one that ended it.
+   * What ended a reply, as far as its ids and the server show. Not every release reports stop strings; when some were requested and
+   * the release is such a one, the last id counts as the cause only if it is known to close turns.
    */
-  private endingOf(
+  private stopCauseOf(
     { stop: stops }: GenerateRequest,
     { stop, finishReason, responseIds }: ParsedReply,
-    tellsStop: boolean,
+    reportsStop: boolean,
   ): StopCause | null {
-    if (finishReason !== 'stop' || tellsStop || stops.length === 0) return stop;
+    if (finishReason !== 'stop' || reportsStop || stops.length === 0) return stop;
     return this.ends.closeIds.has(responseIds.at(-1) ?? -1) ? stop : null;
   }
 
-  private ended(
+  private withoutStopString(
     { stop: stops }: GenerateRequest,
     message: AssistantMessage,
-    ending: StopCause | null,
+    cause: StopCause | null,
     finishReason: string,
   ): { message: AssistantMessage; stop: StopCause | null } {
-    if (finishReason !== 'stop' || ending?.kind === 'token') return { message, stop: ending };
-    const found = cutAtStop(message, ending === null ? stops : [ending.text]);
-    if (found === null) return { message, stop: ending };
-    return { message: found.message, stop: { kind: 'string', text: found.text } };
+    if (finishReason !== 'stop' || cause?.kind === 'token') return { message, stop: cause };
+    const cut = cutAtStop(message, cause === null ? stops : [cause.text]);
+    if (cut === null) return { message, stop: cause };
+    return { message: cut.message, stop: { kind: 'string', text: cut.stop } };
   }
 }
 
-/** `newSpans` are the versions of what was sampled now, counted from its own beginning; null: the server does not tell. */
-export type TokenReply = { readonly reply: ParsedReply; readonly newSpans: readonly VersionSpan[] | null };
-
+/** The prompt of a call with the tokens of `resumeFrom`: as JSON text between the brackets, and as arrays. */
 type SentIds = { readonly text: Buffer; readonly parts: readonly Int32Array[]; readonly count: number };
 
 type Generated = {
-  /** Its message is still empty. */
+  /** The reply without its message. */
   readonly sampled: ParsedReply;
-  /** The reply has a field for what stopped it, be it null. */
-  readonly tellsStop: boolean;
+  /** Whether the reply has a field for the stop reason, even a null one. */
+  readonly reportsStop: boolean;
 };
 
-/** Reads a 200 reply of `/inference/v1/generate`. Throws `engine_error`. */
+/** Parses a 200 reply of `/inference/v1/generate`. Throws `engine_error`. */
 function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, context: ReplyContext): Generated {
   const compared = compareIds(body, 'prompt_token_ids', sent.text, sent.parts);
   const logprobs = scanLogprobs(body);
-  const reply = shaped(replySchema, parseReplyJson(body, compared && { ids: NO_IDS, ...compared }, logprobs));
-  refuseForeign({ id: reply.request_id, model: reply.model }, context);
-  refuseOtherPrompt(reply, compared, sent);
+  const reply = parseWith(replySchema, parseReplyJson(body, compared && { ids: NO_IDS, ...compared }, logprobs));
+  assertOwnReply({ id: reply.request_id, model: reply.model }, context);
+  assertSentPrompt(reply, compared, sent);
   const choice = reply.choices[0];
-  const responseIds = idsOf(choice?.token_ids, null, 'token_ids');
+  const responseIds = idsFrom(choice?.token_ids, null, 'token_ids');
   const usage = reply.usage ?? { prompt_tokens: sent.count, completion_tokens: responseIds.length };
-  const sampled = recordable({
-    // The count of what was sent is what the usage is held against; the ids were compared.
+  const sampled = checkedReply({
+    // Only their number is checked, against the usage; the ids have been compared.
     promptIds: sent.parts.length === 1 ? request.prompt.ids : new Int32Array(sent.count),
     responseIds,
-    logprobs: logprobsIn(choice?.logprobs?.content, logprobs),
+    logprobs: logprobEntriesFrom(choice?.logprobs?.content, logprobs),
     versions: choice?.weight_versions,
     message: NO_MESSAGE,
     finishReason: choice?.finish_reason ?? '',
@@ -232,61 +224,30 @@ function parseGenerated(body: Buffer, request: TokenRequest, sent: SentIds, cont
     usage,
     routedExperts: routedExpertsOf(choice?.routed_experts, sent.count + responseIds.length),
   });
-  return { sampled, tellsStop: choice?.stop_reason !== undefined };
+  return { sampled, reportsStop: choice?.stop_reason !== undefined };
 }
 
-function refuseOtherPrompt(reply: ForeignReply, compared: ComparedIds | null, sent: SentIds): void {
+/** Throws `engine_error` for a reply to another prompt, and for one that does not show what its prompt was. */
+function assertSentPrompt(reply: ForeignReply, compared: ComparedIds | null, sent: SentIds): void {
   const { prompt_token_ids: echoed, usage } = reply;
-  const told = compared !== null || Array.isArray(echoed);
-  if (told) {
+  if (compared !== null || Array.isArray(echoed)) {
     const difference = compared === null ? firstDifference(echoed as number[], sent.parts) : compared.difference;
     if (difference === null) return;
-    throw refusal(`prompt_token_ids are not the ${sent.count} ids that were sent, from index ${difference} on`);
+    throw invalidReply(`prompt_token_ids are not the ${sent.count} ids that were sent, from index ${difference} on`);
   }
-  if (echoed !== null && echoed !== undefined) throw refusal('prompt_token_ids is not an array of ids');
+  if (echoed !== null && echoed !== undefined) throw invalidReply('prompt_token_ids is not an array of ids');
   if (usage === null || usage === undefined) {
-    const what = 'neither prompt_token_ids nor usage is there, so that nobody knows what it was prompted by';
-    throw refusal(what, undefined, { unverifiable: true });
+    const reason = 'neither prompt_token_ids nor usage is present, so that its prompt cannot be verified';
+    throw invalidReply(reason, undefined, { unverifiable: true });
   }
 }
 
-/** A later part behind what was begun; positions of the later one are moved. Version spans of the later one are not told here. */
-function joined(begun: SampledTokens, later: ParsedReply): ParsedReply {
-  const at = begun.responseIds.length;
-  const responseIds = new Int32Array(at + later.responseIds.length);
-  responseIds.set(begun.responseIds);
-  responseIds.set(later.responseIds, at);
-  const responseLogprobs = new Float32Array(responseIds.length);
-  responseLogprobs.set(begun.responseLogprobs);
-  responseLogprobs.set(later.responseLogprobs, at);
+/** The tokens of both parts. The version spans are those of the later part, counted from its own first token. */
+function joined(first: SampledTokens, later: ParsedReply): ParsedReply {
   return {
     ...later,
-    responseIds,
-    responseLogprobs,
-    routedExperts: joinedRouting(begun.routedExperts, later.routedExperts),
+    responseIds: concatIds(first.responseIds, later.responseIds),
+    responseLogprobs: concatLogprobs(first.responseLogprobs, later.responseLogprobs),
+    routedExperts: joinedRouting(first.routedExperts, later.routedExperts),
   };
-}
-
-/** What was begun is no part of the prompt, though the later call was prompted by it. */
-function usageOf({ usage }: ParsedReply, promptTokens: number, completionTokens: number): Usage {
-  const cached = usage.cached_tokens;
-  return {
-    prompt_tokens: promptTokens,
-    completion_tokens: completionTokens,
-    cached_tokens: cached === null ? null : Math.min(cached, promptTokens),
-  };
-}
-
-/** The spans of what was begun and, behind them, of what came later; neighbours of one version are one. */
-export function joinedSpans(begun: SampledTokens | null, later: readonly VersionSpan[]): VersionSpan[] {
-  if (begun === null) return [...later];
-  const at = begun.responseIds.length;
-  const moved = later.map(({ version, start, end }) => ({ version, start: start + at, end: end + at }));
-  const spans: VersionSpan[] = [];
-  for (const span of [...begun.versionSpans, ...moved]) {
-    const last = spans.at(-1);
-    if (last !== undefined && last.version === span.version) spans[spans.length - 1] = { ...last, end: span.end };
-    else spans.push(span);
-  }
-  return spans;
 }

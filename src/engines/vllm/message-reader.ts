@@ -3,17 +3,26 @@ import { FloeError } from '../../core/errors.ts';
 import type { AssistantMessage } from '../../schema/index.ts';
 import type { GenerateRequest } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
-import { derender, tailOf } from './derender.ts';
-import type { TokenRequest } from './generate.ts';
-import type { ServerFacts } from './probe.ts';
-import type { ReplyContext } from './reply.ts';
+import { parseDerendered, type ReplyContext } from './reply.ts';
+import { choiceFields, DERENDER_PATH } from './request.ts';
+import type { ServerFacts } from './server-facts.ts';
 
-const EMPTY: AssistantMessage = { role: 'assistant', content: '' };
+const EMPTY_MESSAGE: AssistantMessage = { role: 'assistant', content: '' };
 
-/** Before each further try: what was sampled is worth a wait, and a busy server is free again within these or not at all. */
-const PAUSES_MS = [50, 500, 2_000];
+/** Pauses before the retries: a sampled reply is worth the wait, and a busy server is free again within them or not at all. */
+const RETRY_PAUSES_MS = [50, 500, 2_000];
 
-/** Reads messages out of what was sampled. The sample exists, so a server that cannot be reached is asked again, not sampled from anew. */
+/** Number of prompt ids that are sent along: whether a tokenizer writes a word with a leading space depends on the ids before it. */
+const PROMPT_TAIL_IDS = 32;
+
+/** Sampled ids to be turned into a message. */
+export type SampledIds = {
+  readonly promptIds: Int32Array;
+  readonly ids: Int32Array;
+  readonly finishReason: string;
+};
+
+/** Turns sampled ids into messages. A server that is unavailable is retried, because sampling once more would lose the reply. */
 export class MessageReader {
   private readonly server: EngineServer;
   private readonly facts: ServerFacts;
@@ -26,54 +35,120 @@ export class MessageReader {
   }
 
   /**
-   * Calls that the parsers refuse to read stay in the text, as in vLLM's chat. Rejects with `engine_error` for everything but the
-   * signal: a caller that tried again would sample a second reply.
+   * Calls that the parsers reject stay in the text, as in vLLM's chat completions. Rejects with the signal's reason, and otherwise
+   * only with `engine_error`, because a caller would retry other errors and sample a second reply.
    */
   async read(
-    request: TokenRequest,
-    ids: Int32Array,
-    finishReason: string,
+    request: GenerateRequest,
+    sampled: SampledIds,
     context: ReplyContext,
     signal: AbortSignal,
   ): Promise<AssistantMessage> {
-    // A reply that ended at once says nothing, and the parsers refuse to read nothing.
-    if (ids.length === 0) return EMPTY;
+    // A reply that consists of its closing token has no ids left, and the parsers reject an empty list.
+    if (sampled.ids.length === 0) return EMPTY_MESSAGE;
     const { model, unknownFields } = this.facts;
-    const names = { ...context, model, includeReasoning: !unknownFields.has('include_reasoning') };
-    const sampled = { promptTail: tailOf(request.prompt.ids), ids, finishReason };
-    const attempt = (asked: GenerateRequest): Promise<AssistantMessage> =>
-      this.patiently(() => derender(this.server, asked, sampled, names, signal), signal);
+    const options = { ...context, model, includeReasoning: !unknownFields.has('include_reasoning') };
+    const derendered = (asked: GenerateRequest): Promise<AssistantMessage> =>
+      this.withRetries(() => derender(this.server, asked, sampled, options, signal), signal);
     try {
-      return await attempt(request);
+      return await derendered(request);
     } catch (error) {
-      if (!isCode(error, 'engine_rejected')) throw this.final(error);
+      if (!hasCode(error, 'engine_rejected')) throw this.finalError(error);
     }
     try {
-      return await attempt({ ...request, toolChoice: 'none' });
+      return await derendered({ ...request, toolChoice: 'none' });
     } catch (error) {
-      throw this.final(error);
+      throw this.finalError(error);
     }
   }
 
-  private async patiently<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
-    for (const pauseMs of PAUSES_MS) {
+  private async withRetries<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
+    for (const pauseMs of RETRY_PAUSES_MS) {
       try {
         return await work();
       } catch (error) {
-        if (!isCode(error, 'engine_unavailable')) throw error;
+        if (!hasCode(error, 'engine_unavailable')) throw error;
         await sleep(this.clock, pauseMs, signal);
       }
     }
     return work();
   }
 
-  private final(error: unknown): unknown {
+  private finalError(error: unknown): unknown {
     if (!FloeError.is(error) || error.code === 'engine_error') return error;
-    const what = `what it sampled could not be read: ${error.message}`;
-    return this.server.fail('engine_error', what, { status: error.details.status });
+    const message = `the sampled reply could not be read: ${error.message}`;
+    return this.server.error('engine_error', message, { status: error.details.status });
   }
 }
 
-function isCode(error: unknown, code: FloeError['code']): boolean {
+function hasCode(error: unknown, code: FloeError['code']): boolean {
   return FloeError.is(error) && error.code === code;
+}
+
+/**
+ * Turns sampled ids, at least one, into a message by the server's own parsers. The tools are sent along, since parsers convert
+ * arguments according to their schemas; the conversation is not needed.
+ */
+export async function derender(
+  server: EngineServer,
+  request: GenerateRequest,
+  { ids, promptIds, finishReason }: SampledIds,
+  context: ReplyContext & { readonly model: string; readonly includeReasoning: boolean },
+  signal: AbortSignal,
+): Promise<AssistantMessage> {
+  const promptTail = promptIds.subarray(Math.max(0, promptIds.length - PROMPT_TAIL_IDS));
+  const model = JSON.stringify(context.model);
+  const tools = request.tools.length === 0 ? '' : `,"tools":${request.toolsText}`;
+  const choice = JSON.stringify({
+    ...choiceFields(request),
+    ...(context.includeReasoning ? { include_reasoning: true } : {}),
+  });
+  const chat = `{"model":${model},"messages":[{"role":"user","content":"."}]${tools}${choice === '{}' ? '}' : `,${choice.slice(1)}`}`;
+  const requestId = JSON.stringify(request.completionId);
+  const body =
+    `{"model":${model},"generate_response":{"request_id":${requestId},"choices":[{"index":0,"token_ids":[${ids.join(',')}],` +
+    `"finish_reason":${JSON.stringify(finishReason)}}]},"prompt_token_ids":[${promptTail.join(',')}],"chat_request":${chat}}`;
+  const reply = await server.post(DERENDER_PATH, body, request, signal);
+  const message = parseDerendered(await reply.read(), context, ids.length);
+  return request.parallelToolCalls === false ? withFirstCallOnly(message) : message;
+}
+
+/** vLLM's chat completions also drop the further calls of a model that makes several although only one is allowed. */
+function withFirstCallOnly(message: AssistantMessage): AssistantMessage {
+  const { tool_calls: calls } = message;
+  return calls === undefined ? message : { ...message, tool_calls: calls.slice(0, 1) };
+}
+
+/** A message that ends before a stop string, and that string. */
+export type CutMessage = { readonly message: AssistantMessage; readonly stop: string };
+
+/**
+ * The message without the stop string that ended it and without the rest of the last token: parsers receive all ids, while the text
+ * of a chat completion ends before the stop string. Thinking precedes text, so the first occurrence there is the one that stopped
+ * the reply. `null` when no stop string occurs.
+ */
+export function cutAtStop(message: AssistantMessage, stops: readonly string[]): CutMessage | null {
+  const inThinking = firstStop(message.reasoning_content ?? '', stops);
+  if (inThinking !== null) {
+    const { at, stop } = inThinking;
+    const reasoning = (message.reasoning_content ?? '').slice(0, at);
+    return {
+      message: { role: 'assistant', content: '', ...(reasoning === '' ? {} : { reasoning_content: reasoning }) },
+      stop,
+    };
+  }
+  const inText = firstStop(message.content ?? '', stops);
+  if (inText === null) return null;
+  const { tool_calls: _, ...rest } = message;
+  return { message: { ...rest, content: (message.content ?? '').slice(0, inText.at) }, stop: inText.stop };
+}
+
+/** The stop string that ends first in the text. */
+function firstStop(text: string, stops: readonly string[]): { at: number; stop: string } | null {
+  let first: { at: number; stop: string } | null = null;
+  for (const stop of stops) {
+    const at = text.indexOf(stop);
+    if (at >= 0 && (first === null || at + stop.length < first.at + first.stop.length)) first = { at, stop };
+  }
+  return first;
 }

@@ -1,17 +1,21 @@
 import { z } from 'zod';
+import { scanIds } from '../chat/reply-scan.ts';
+import { idsFrom, idsSchema, invalidReply, parseReplyJson, parseWith } from '../chat/reply-tokens.ts';
 import type { GenerateRequest, RenderRequest } from '../engine.ts';
 import type { EngineServer } from '../engine-server.ts';
-import { scanIds } from '../id-scan.ts';
-import { idsOf, idsSchema, parseReplyJson, refusal, shaped } from '../record.ts';
-import { RENDER_PATH, type ServerFacts } from './probe.ts';
-import { renderBody } from './request.ts';
+import { choiceFields, conversationJson, RENDER_PATH, renderBody } from './request.ts';
+import type { ServerFacts } from './server-facts.ts';
 
 const renderedSchema = z.looseObject({ token_ids: idsSchema, features: z.unknown().optional() });
 const tokenizedSchema = z.looseObject({ tokens: idsSchema, count: z.int().min(0).nullish() });
 const countSchema = z.looseObject({ count: z.int().min(0) });
 const textSchema = z.looseObject({ prompt: z.string() });
+const samplingSchema = z.looseObject({
+  sampling_params: z.looseObject({ structured_outputs: z.looseObject({}).nullish() }),
+  reasoning_parser_kwargs: z.looseObject({}).nullish(),
+});
 
-/** Messages as ids, by the server's own template. Rejects with `unsupported` where it cannot, and for messages with images. */
+/** The ids of messages by the server's chat template. Rejects with `unsupported` on servers without a renderer, and for images. */
 export async function render(
   server: EngineServer,
   { model, routes }: ServerFacts,
@@ -23,27 +27,27 @@ export async function render(
     const reply = await server.post(RENDER_PATH, body, request, signal);
     return renderedIds(server, await reply.read());
   }
-  if (!routes.tokenize) throw server.fail('unsupported', 'it has neither /tokenize nor a renderer');
+  if (!routes.tokenize) throw server.error('unsupported', 'it has neither /tokenize nor a renderer');
   const reply = await server.post('/tokenize', body, request, signal);
   const bytes = await reply.read();
   const scanned = scanIds(bytes, 'tokens');
-  const { tokens, count } = shaped(tokenizedSchema, parseReplyJson(bytes, scanned));
-  const ids = idsOf(tokens, scanned, 'tokens');
-  if ((count ?? ids.length) !== ids.length) throw refusal(`tokens has ${ids.length} ids, but count is ${count}`);
+  const { tokens, count } = parseWith(tokenizedSchema, parseReplyJson(bytes, scanned));
+  const ids = idsFrom(tokens, scanned, 'tokens');
+  if ((count ?? ids.length) !== ids.length) throw invalidReply(`tokens has ${ids.length} ids, but count is ${count}`);
   return ids;
 }
 
 function renderedIds(server: EngineServer, bytes: Buffer): Int32Array {
   const scanned = scanIds(bytes, 'token_ids');
-  const { token_ids: ids, features } = shaped(renderedSchema, parseReplyJson(bytes, scanned));
-  // The ids of an image only hold its place: prompted by them alone, the model would see none.
+  const { token_ids: ids, features } = parseWith(renderedSchema, parseReplyJson(bytes, scanned));
+  // The ids of an image are only placeholders: a prompt of these ids alone would have no image.
   if (features !== null && features !== undefined) {
-    throw server.fail('unsupported', 'messages with images cannot be given as token ids', { field: 'features' });
+    throw server.error('unsupported', 'messages with images cannot be given as token ids', { field: 'features' });
   }
-  return idsOf(ids, scanned, 'token_ids');
+  return idsFrom(ids, scanned, 'token_ids');
 }
 
-/** The number of ids that messages and tools are rendered to, with the opening of a reply. */
+/** The number of prompt tokens of messages and tools, with the generation prompt. */
 export async function countTokens(
   server: EngineServer,
   facts: ServerFacts,
@@ -53,7 +57,7 @@ export async function countTokens(
   const rendering = { ...request, generationPrompt: true };
   if (!facts.routes.tokenize) return (await render(server, facts, rendering, signal)).length;
   const reply = await server.post('/tokenize', renderBody(facts.model, rendering), request, signal);
-  return shaped(countSchema, parseReplyJson(await reply.read(), null)).count;
+  return parseWith(countSchema, parseReplyJson(await reply.read(), null)).count;
 }
 
 /** The text of ids, special tokens included. */
@@ -63,8 +67,53 @@ export async function detokenize(
   ids: Int32Array,
   signal: AbortSignal,
 ): Promise<string> {
-  if (!routes.detokenize) throw server.fail('unsupported', 'it has no /detokenize');
+  if (!routes.detokenize) throw server.error('unsupported', 'it has no /detokenize');
   const body = `{"model":${JSON.stringify(model)},"tokens":[${ids.join(',')}]}`;
   const reply = await server.post('/detokenize', body, null, signal);
-  return shaped(textSchema, parseReplyJson(await reply.read(), null)).prompt;
+  return parseWith(textSchema, parseReplyJson(await reply.read(), null)).prompt;
+}
+
+/** How the sampler is constrained to a forced tool call or a response format; the values are JSON texts of generate request fields. */
+export type Constraint = {
+  readonly structuredOutputs: string;
+  /** How the reasoning parser detects the end of thinking, which is not constrained; `null` for the server's own default. */
+  readonly reasoningParser: string | null;
+};
+
+/**
+ * The constraint that a request demands; `null` when it forces no call and has no response format. Its notation differs between
+ * vLLM releases and tool parsers, so the server renders the request, and the parameters that it would give its own sampler are
+ * used. Rejects with `unsupported` when the rendering does not contain them.
+ */
+export async function constraintOf(
+  server: EngineServer,
+  model: string,
+  request: GenerateRequest,
+  signal: AbortSignal,
+): Promise<Constraint | null> {
+  const { responseFormat } = request;
+  const isCallForced = forcesCall(request);
+  if (!isCallForced && responseFormat === null) return null;
+  const rest = JSON.stringify({
+    ...choiceFields(request),
+    ...(responseFormat === null ? {} : { response_format: responseFormat }),
+    max_tokens: 1,
+  });
+  const body = `${conversationJson(model, request.messageTexts, request.toolsText)},${rest.slice(1)}`;
+  const reply = await server.post(RENDER_PATH, body, request, signal);
+  const rendered = parseWith(samplingSchema, parseReplyJson(await reply.read(), null));
+  const { structured_outputs: outputs } = rendered.sampling_params;
+  if (outputs === null || outputs === undefined) {
+    const field = isCallForced ? 'tool_choice' : 'response_format';
+    throw server.error('unsupported', `it does not report how ${field} applies to a prompt of token ids`, { field });
+  }
+  const parser = rendered.reasoning_parser_kwargs ?? null;
+  return {
+    structuredOutputs: JSON.stringify(outputs),
+    reasoningParser: parser === null ? null : JSON.stringify(parser),
+  };
+}
+
+function forcesCall({ tools, toolChoice }: GenerateRequest): boolean {
+  return tools.length > 0 && toolChoice !== null && toolChoice !== 'auto' && toolChoice !== 'none';
 }

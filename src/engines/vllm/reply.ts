@@ -1,35 +1,41 @@
 import { z } from 'zod';
-import type { AssistantMessage } from '../../schema/index.ts';
-import { assistantMessage, callsSchema, toolCalls } from '../assistant-message.ts';
-import type { IdScanner } from '../id-scan.ts';
-import { scanLogprobs } from '../logprob-scan.ts';
+import type { RoutedExperts } from '../../core/reply.ts';
+import type { AssistantMessage, FinishReason, StopCause, VersionSpan } from '../../schema/index.ts';
+import { assistantMessage, toolCallsFrom, toolCallsSchema } from '../chat/messages.ts';
+import { type IdScanner, type ScannedLogprobs, scanLogprobs } from '../chat/reply-scan.ts';
 import {
-  finishOf,
-  foreignUsageSchema,
-  idsOf,
+  abortedBeforeFirstToken,
+  assertIdCount,
+  assertReplyId,
+  assertReplyModel,
+  finishReasonFrom,
+  idsFrom,
   idsSchema,
-  logprobsIn,
-  type ParsedReply,
+  invalidReply,
+  logprobEntriesFrom,
+  logprobFrom,
   parseReplyJson,
-  recordable,
-  refusal,
-  refuseForeignId,
-  refuseForeignModel,
+  parseWith,
   scannedLogprobsSchema,
-  shaped,
-  stopReasonSchema,
-  usageOf,
+  usageFrom,
+  usageSchema,
+  versionSpansFrom,
   versionsSchema,
-} from '../record.ts';
+} from '../chat/reply-tokens.ts';
+import type { GenerateReply } from '../engine.ts';
 import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
+
+/** How vLLM writes an id in the field that holds the token's text in OpenAI's API. */
+const TOKEN_ID_PREFIX = 'token_id:';
+
+export const stopReasonSchema = z.union([z.int(), z.string()]).nullish();
 
 const messageSchema = z.looseObject({
   content: z.string().nullish(),
   reasoning: z.string().nullish(),
   reasoning_content: z.string().nullish(),
-  tool_calls: callsSchema,
+  tool_calls: toolCallsSchema,
 });
-type ForeignMessage = z.output<typeof messageSchema>;
 
 const choiceSchema = z.looseObject({
   message: messageSchema,
@@ -48,10 +54,10 @@ const replySchema = z.looseObject({
   model: z.string().nullish(),
   choices: z.array(choiceSchema).length(1),
   prompt_token_ids: idsSchema,
-  usage: foreignUsageSchema,
+  usage: usageSchema,
 });
 
-/** What a reply has to agree with. */
+/** What a reply is checked against. */
 export type ReplyContext = {
   readonly completionId: string;
   readonly sessionId: string;
@@ -60,19 +66,114 @@ export type ReplyContext = {
   readonly scanner: IdScanner;
 };
 
-/** Reads a 200 reply of vLLM that came whole. Throws `engine_error`, naming what is wrong, for everything that cannot be trained on. */
-export function parseReply(body: Buffer, context: ReplyContext): ParsedReply {
-  const scanned = context.scanner.scan(body, 'prompt_token_ids', context.sessionId);
-  const logprobs = scanLogprobs(body);
-  const reply = shaped(replySchema, parseReplyJson(body, scanned, logprobs));
-  refuseForeign(reply, context);
-  const choice = reply.choices[0] as ForeignChoice;
-  const promptIds = idsOf(reply.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids');
-  const responseIds = idsOf(choice.token_ids, null, 'token_ids');
-  return recordable({
+/** The fields of a reply, streamed or not, before they are checked. */
+export type ReplyFields = {
+  readonly promptIds: Int32Array;
+  readonly responseIds: Int32Array;
+  /** The entries of `logprobs.content`, one for each response id. */
+  readonly logprobs: readonly unknown[] | ScannedLogprobs | null | undefined;
+  readonly versions: z.output<typeof versionsSchema>;
+  readonly message: AssistantMessage;
+  readonly finishReason: string;
+  readonly stopReason: z.output<typeof stopReasonSchema>;
+  readonly usage: z.output<typeof usageSchema>;
+  readonly routedExperts?: RoutedExperts | null;
+};
+
+/** A checked reply, except for what only the adapter knows. `versionSpans` is `null` when the server does not report them. */
+export type ParsedReply = Omit<GenerateReply, 'versionSpans' | 'logprobsMode'> & {
+  readonly versionSpans: readonly VersionSpan[] | null;
+};
+
+/**
+ * Throws `engine_error`, naming what is wrong, for a reply that must not be trained on; `engine_unavailable` for a reply that was
+ * aborted before its first token, since another one may be sampled instead.
+ */
+export function checkedReply(fields: ReplyFields): ParsedReply {
+  const { promptIds, responseIds } = fields;
+  const finishReason = finishReasonFrom(fields.finishReason);
+  const usage = usageFrom(fields.usage);
+  assertIdCount('prompt_token_ids', promptIds.length, 'usage.prompt_tokens', usage.prompt_tokens);
+  assertIdCount('token_ids', responseIds.length, 'usage.completion_tokens', usage.completion_tokens);
+  if (responseIds.length === 0) {
+    throw finishReason === 'abort'
+      ? abortedBeforeFirstToken()
+      : invalidReply('token_ids is empty: no token was sampled');
+  }
+  return {
     promptIds,
     responseIds,
-    logprobs: logprobsIn(choice.logprobs?.content, logprobs),
+    responseLogprobs: logprobsOf(fields.logprobs, responseIds),
+    versionSpans: versionSpansFrom(fields.versions, responseIds.length),
+    routedExperts: fields.routedExperts ?? null,
+    message: fields.message,
+    finishReason,
+    stop: stopOf(fields.stopReason, finishReason, responseIds),
+    usage,
+  };
+}
+
+/** Checked without a schema: one schema object per token costs more than everything else in a reply. */
+function logprobsOf(content: ReplyFields['logprobs'], ids: Int32Array): Float32Array {
+  if (content === null || content === undefined) throw invalidReply('logprobs.content is missing');
+  const columns = 'start' in content ? content : null;
+  const entries = 'start' in content ? content.values : content;
+  const count = ids.length;
+  if (entries.length !== count) {
+    throw invalidReply(`logprobs.content has ${entries.length} entries for ${count} token_ids`);
+  }
+  const logprobs = new Float32Array(count);
+  for (let i = 0; i < count; i++) {
+    logprobs[i] = columns === null ? entryLogprob(entries[i], i, ids[i]) : columnLogprob(columns, i, ids[i]);
+  }
+  return logprobs;
+}
+
+function columnLogprob({ ids, values }: ScannedLogprobs, i: number, id: number | undefined): number {
+  if (ids[i] !== id) {
+    throw invalidReply(`logprobs.content.${i} is of ${TOKEN_ID_PREFIX}${ids[i]}, but token_ids.${i} is ${id}`);
+  }
+  return logprobFrom(values[i], `logprobs.content.${i}.logprob`);
+}
+
+function entryLogprob(entry: unknown, i: number, id: number | undefined): number {
+  const fields = entry as { logprob?: unknown; token?: unknown; token_id?: unknown } | null;
+  const value = typeof fields === 'object' && fields !== null ? fields.logprob : undefined;
+  const logprob = logprobFrom(value, `logprobs.content.${i}.logprob`);
+  const token = fields?.token;
+  // Servers that do not honour return_tokens_as_token_ids send the token's text, which proves nothing.
+  if (typeof token === 'string' && token.startsWith(TOKEN_ID_PREFIX) && token !== `${TOKEN_ID_PREFIX}${id}`) {
+    throw invalidReply(`logprobs.content.${i} is of ${token}, but token_ids.${i} is ${id}`);
+  }
+  const tokenId = fields?.token_id;
+  if (typeof tokenId === 'number' && tokenId !== id) {
+    throw invalidReply(`logprobs.content.${i} is of ${TOKEN_ID_PREFIX}${tokenId}, but token_ids.${i} is ${id}`);
+  }
+  return logprob;
+}
+
+/** vLLM leaves `stop_reason` null when the end-of-sequence token ended the reply, and keeps that token in the ids. */
+function stopOf(reason: ReplyFields['stopReason'], finish: FinishReason, ids: Int32Array): StopCause | null {
+  if (typeof reason === 'string') return { kind: 'string', text: reason };
+  if (typeof reason === 'number') return { kind: 'token', id: reason };
+  const last = ids.at(-1);
+  const isStopped = finish === 'stop' || finish === 'tool_calls';
+  return isStopped && last !== undefined ? { kind: 'token', id: last } : null;
+}
+
+/** Parses a 200 reply of a chat completion that is not streamed. Throws as {@link checkedReply} does. */
+export function parseChatReply(body: Buffer, context: ReplyContext): ParsedReply {
+  const scanned = context.scanner.scan(body, 'prompt_token_ids', context.sessionId);
+  const logprobs = scanLogprobs(body);
+  const reply = parseWith(replySchema, parseReplyJson(body, scanned, logprobs));
+  assertOwnReply(reply, context);
+  const choice = reply.choices[0] as ForeignChoice;
+  const promptIds = idsFrom(reply.prompt_token_ids ?? choice.prompt_token_ids, scanned, 'prompt_token_ids');
+  const responseIds = idsFrom(choice.token_ids, null, 'token_ids');
+  return checkedReply({
+    promptIds,
+    responseIds,
+    logprobs: logprobEntriesFrom(choice.logprobs?.content, logprobs),
     versions: choice.weight_versions,
     message: messageOf(choice.message),
     finishReason: choice.finish_reason,
@@ -82,10 +183,10 @@ export function parseReply(body: Buffer, context: ReplyContext): ParsedReply {
   });
 }
 
-/** Reads a 200 reply of a server that tells no token ids. Throws `engine_error`. */
+/** Parses a 200 reply of a server that reports no token ids. Throws `engine_error`. */
 export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply {
-  const reply = shaped(replySchema, parseReplyJson(body, null));
-  refuseForeign(reply, context);
+  const reply = parseWith(replySchema, parseReplyJson(body, null));
+  assertOwnReply(reply, context);
   const choice = reply.choices[0] as ForeignChoice;
   const reason = choice.stop_reason;
   return {
@@ -95,18 +196,18 @@ export function parseTextReply(body: Buffer, context: ReplyContext): ParsedReply
     versionSpans: [],
     routedExperts: null,
     message: messageOf(choice.message),
-    finishReason: finishOf(choice.finish_reason),
+    finishReason: finishReasonFrom(choice.finish_reason),
     stop: typeof reason === 'string' ? { kind: 'string', text: reason } : null,
-    usage: usageOf(reply.usage),
+    usage: usageFrom(reply.usage),
   };
 }
 
 type Named = { readonly id?: string | null | undefined; readonly model?: string | null | undefined };
 
-/** Throws `engine_error` for a reply to another call, or of another model. */
-export function refuseForeign({ id, model }: Named, { completionId, models }: ReplyContext): void {
-  refuseForeignId(id, completionId);
-  refuseForeignModel(model, models);
+/** Throws `engine_error` for the reply to another call, or of another model. */
+export function assertOwnReply({ id, model }: Named, { completionId, models }: ReplyContext): void {
+  assertReplyId(id, completionId);
+  assertReplyModel(model, models);
 }
 
 const derenderedSchema = z.looseObject({
@@ -117,19 +218,24 @@ const derenderedSchema = z.looseObject({
 });
 
 /**
- * The message that vLLM's parsers read out of ids. Throws `engine_error` for an answer to another call, of another model, or to
- * another number of ids than `idCount`.
+ * The message that vLLM's parsers made of `idCount` ids. Throws `engine_error` for the answer to another call, of another model, or
+ * to another number of ids.
  */
 export function parseDerendered(body: Buffer, context: ReplyContext, idCount: number): AssistantMessage {
-  const reply = shaped(derenderedSchema, parseReplyJson(body, null));
-  refuseForeign(reply, context);
+  const reply = parseWith(derenderedSchema, parseReplyJson(body, null));
+  assertOwnReply(reply, context);
   const counted = reply.usage?.completion_tokens ?? idCount;
   if (counted !== idCount) {
-    throw refusal(`the derendered message is of ${counted} ids, not of the ${idCount} that were sent`);
+    throw invalidReply(`the derendered message is of ${counted} ids, not of the ${idCount} that were sent`);
   }
   return messageOf(reply.choices[0]?.message ?? {});
 }
 
-function messageOf({ content, reasoning, reasoning_content, tool_calls }: ForeignMessage): AssistantMessage {
-  return assistantMessage(content ?? '', reasoning ?? reasoning_content ?? '', toolCalls(tool_calls));
+function messageOf({
+  content,
+  reasoning,
+  reasoning_content,
+  tool_calls,
+}: z.output<typeof messageSchema>): AssistantMessage {
+  return assistantMessage(content ?? '', reasoning ?? reasoning_content ?? '', toolCallsFrom(tool_calls));
 }

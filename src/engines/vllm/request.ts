@@ -1,13 +1,17 @@
 import { FloeError } from '../../core/errors.ts';
 import type { GenerateRequest, RenderRequest } from '../engine.ts';
 
+export const GENERATE_PATH = '/inference/v1/generate';
+export const RENDER_PATH = '/v1/chat/completions/render';
+export const DERENDER_PATH = '/v1/chat/completions/derender';
+
 /**
- * Tokens of one streamed chunk, where the server can do that; the first token comes at once all the same. One chunk for each
- * token would take several times the CPU, and a harness does not mind text that comes a third of a second later.
+ * Tokens per streamed chunk, on servers that support it; the first token is sent immediately regardless. One chunk per token would
+ * cost several times the CPU, and a harness tolerates text that arrives a third of a second later.
  */
 const TOKENS_PER_CHUNK = 16;
 
-/** Fields that not every server of this kind knows, and that a chat can do without. */
+/** Fields that not every vLLM-compatible server knows, and that a chat completion does not require. */
 export const OPTIONAL_CHAT_FIELDS = [
   'stream_interval',
   'return_tokens_as_token_ids',
@@ -18,12 +22,12 @@ export const OPTIONAL_CHAT_FIELDS = [
   'cache_salt',
 ] as const;
 
-/** Without these a reply cannot be trained on. */
+/** Fields without which a reply cannot be trained on. */
 export const TOKEN_ID_FIELDS = ['return_token_ids', 'logprobs'] as const;
 
 export type ChatField = (typeof OPTIONAL_CHAT_FIELDS)[number] | (typeof TOKEN_ID_FIELDS)[number];
 
-/** Values of the sampling fields that change nothing, so that a server need not know them. */
+/** Values that switch a sampling field off, so that a server need not know the field. */
 const NEUTRAL = { top_k: 0, min_p: 0, repetition_penalty: 1 } as const;
 
 export type ChatOptions = {
@@ -35,9 +39,9 @@ export type ChatOptions = {
 };
 
 /**
- * The body of a chat completion, joined from texts that exist already: messages and tools are never stringified again.
- * Sampling is always explicit, because the server's generation_config otherwise overrides the defaults, and
- * `include_reasoning` is forced, because without it a reasoning parser swallows ids and log-probabilities.
+ * The body of a chat completion. It is concatenated from JSON texts that exist already, so that messages and tools are not
+ * serialised for every call. Sampling is always explicit, because the server's generation_config overrides the defaults otherwise,
+ * and `include_reasoning` is set, because without it a reasoning parser drops ids and log-probabilities.
  * Throws `unsupported` for sampling that needs a field which the server does not know.
  */
 export function chatBody(request: GenerateRequest, { model, maxTokens, stream, unknown }: ChatOptions): string {
@@ -56,14 +60,14 @@ export function chatBody(request: GenerateRequest, { model, maxTokens, stream, u
     ...(stream && knows('stream_interval') ? { stream_interval: TOKENS_PER_CHUNK } : {}),
     ...(knows('logprobs') ? { logprobs: true, top_logprobs: 0 } : {}),
     ...(knows('return_token_ids') ? { return_token_ids: true } : {}),
-    // Each log-probability then names the id that it belongs to, so that a shift between the two lists shows.
+    // Each log-probability then names the id that it belongs to, so that a shift between the two lists is detected.
     ...(knows('return_tokens_as_token_ids') ? { return_tokens_as_token_ids: true } : {}),
     ...(knows('include_reasoning') ? { include_reasoning: true } : {}),
   });
-  return `${conversation(model, request.messageTexts, request.toolsText)},${rest.slice(1)}`;
+  return `${conversationJson(model, request.messageTexts, request.toolsText)},${rest.slice(1)}`;
 }
 
-/** What a request says of the calls that it wants; nothing without tools. */
+/** The request's fields about tool calls; none without tools. */
 export function choiceFields({ tools, toolChoice, parallelToolCalls }: GenerateRequest): object {
   if (tools.length === 0) return {};
   return {
@@ -72,7 +76,10 @@ export function choiceFields({ tools, toolChoice, parallelToolCalls }: GenerateR
   };
 }
 
-/** The sampling in vLLM's names, which are the same for messages and for ids. Throws `unsupported`. */
+/**
+ * The sampling in vLLM's field names, which are the same for chat completions and `/inference/v1/generate`. Throws `unsupported` as
+ * {@link chatBody} does.
+ */
 export function samplingFields({ sampling }: GenerateRequest, unknown: ReadonlySet<string>): object {
   const { temperature, top_p, ...others } = sampling;
   const fields: Record<string, number> = { temperature, top_p };
@@ -85,16 +92,16 @@ export function samplingFields({ sampling }: GenerateRequest, unknown: ReadonlyS
   return fields;
 }
 
-/** The same conversation, to be rendered and counted instead of answered. */
+/** The body of a request that renders or counts a conversation. */
 export function renderBody(
   model: string,
   { messageTexts, toolsText, generationPrompt }: Pick<RenderRequest, 'messageTexts' | 'toolsText' | 'generationPrompt'>,
 ): string {
-  return `${conversation(model, messageTexts, toolsText)},"add_generation_prompt":${generationPrompt}}`;
+  return `${conversationJson(model, messageTexts, toolsText)},"add_generation_prompt":${generationPrompt}}`;
 }
 
-/** The beginning of a body, without its closing brace. */
-export function conversation(model: string, messageTexts: readonly string[], toolsText: string): string {
+/** The beginning of a body with a conversation, without the closing brace. */
+export function conversationJson(model: string, messageTexts: readonly string[], toolsText: string): string {
   const tools = toolsText === '[]' ? '' : `,"tools":${toolsText}`;
   return `{"model":${JSON.stringify(model)},"messages":[${messageTexts.join(',')}]${tools}`;
 }

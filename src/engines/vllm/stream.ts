@@ -1,25 +1,20 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
-import { ChatStream, callPieceSchema } from '../chat-stream.ts';
-import type { ReplyListener } from '../engine.ts';
-import type { ScannedIds } from '../id-scan.ts';
+import { ChatStream, callDeltaSchema } from '../chat/chat-stream.ts';
+import type { ScannedIds } from '../chat/reply-scan.ts';
 import {
-  foreignUsageSchema,
-  idsOf,
+  idsFrom,
   idsSchema,
+  invalidReply,
   logprobsSchema,
-  type ParsedReply,
   parseReplyJson,
-  recordable,
-  refusal,
-  shaped,
-  stopReasonSchema,
+  parseWith,
+  usageSchema,
   versionsSchema,
-} from '../record.ts';
-import { type ReplyContext, refuseForeign } from './reply.ts';
+} from '../chat/reply-tokens.ts';
+import type { ReplyListener } from '../engine.ts';
+import { assertOwnReply, checkedReply, type ParsedReply, type ReplyContext, stopReasonSchema } from './reply.ts';
 import { foreignRoutingSchema, routedExpertsOf } from './routing.ts';
-
-const numberedPieceSchema = callPieceSchema.extend({ index: z.int().min(0) });
 
 const choiceSchema = z.looseObject({
   index: z.literal(0).optional(),
@@ -27,7 +22,7 @@ const choiceSchema = z.looseObject({
     content: z.string().nullish(),
     reasoning: z.string().nullish(),
     reasoning_content: z.string().nullish(),
-    tool_calls: z.array(numberedPieceSchema).nullish(),
+    tool_calls: z.array(callDeltaSchema.extend({ index: z.int().min(0) })).nullish(),
   }),
   finish_reason: z.string().nullish(),
   stop_reason: stopReasonSchema,
@@ -44,17 +39,17 @@ const chunkSchema = z.looseObject({
   model: z.string().nullish(),
   choices: z.array(choiceSchema).max(1),
   prompt_token_ids: idsSchema,
-  usage: foreignUsageSchema.nullish(),
+  usage: usageSchema.nullish(),
 });
 
 /**
- * Reads a 200 reply of vLLM that comes as a stream, and tells a listener on the way. The reply is the one that
- * {@link parseReply} would make of the same sampling, refused for the same reasons; its message is what the deltas add up to.
+ * Reads a 200 reply of a chat completion that is streamed, and notifies a listener meanwhile. The result is the one that
+ * {@link parseChatReply} returns for the same sampling, rejected for the same reasons; its message consists of the deltas.
  *
- * A stream that has lost token ids, as those of some releases did when a parser swallowed the text, is refused with
+ * A stream that has lost token ids, as in releases whose parsers swallowed them together with the text, is rejected with
  * `details.lost_ids`.
  */
-export class ReplyStreamReader {
+export class ChatStreamReader {
   private readonly context: ReplyContext;
   private readonly stream: ChatStream;
   private promptIds: Int32Array | null = null;
@@ -64,7 +59,7 @@ export class ReplyStreamReader {
   private routing: ForeignChoice['routed_experts'];
   private finishReason: string | null = null;
   private stopReason: ForeignChoice['stop_reason'];
-  private usage: z.output<typeof foreignUsageSchema> | null = null;
+  private usage: z.output<typeof usageSchema> | null = null;
 
   constructor(context: ReplyContext, listener: ReplyListener) {
     this.context = context;
@@ -75,27 +70,28 @@ export class ReplyStreamReader {
     });
   }
 
-  /** Takes bytes, cut anywhere. True when the stream is complete. Throws `engine_error`. */
+  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws `engine_error`. */
   push(bytes: Buffer): boolean {
     return this.stream.push(bytes);
   }
 
-  /** The whole reply, when the stream has ended. Throws `engine_error`. */
+  /** The reply, once the stream has ended. Throws `engine_error`. */
   reply(): ParsedReply {
     const { promptIds } = this;
-    const { finishReason, usage } = this.stream.whole(this.finishReason, this.usage);
-    if (promptIds === null)
-      throw lostIds(refusal('prompt_token_ids is missing; the server does not honour return_token_ids'));
+    const { finishReason, usage } = this.stream.end(this.finishReason, this.usage);
+    if (promptIds === null) {
+      throw lostIdsError(invalidReply('prompt_token_ids is missing; the server does not honour return_token_ids'));
+    }
     const message = this.stream.message();
     const responseIds = Int32Array.from(this.responseIds);
     const { logprobs, versions, stopReason } = this;
     try {
       const routedExperts = routedExpertsOf(this.routing, promptIds.length + responseIds.length);
       const fields = { promptIds, responseIds, logprobs, versions, message, finishReason, stopReason, usage };
-      return recordable({ ...fields, routedExperts });
+      return checkedReply({ ...fields, routedExperts });
     } catch (error) {
-      const lost = responseIds.length !== usage.completion_tokens || promptIds.length !== usage.prompt_tokens;
-      throw lost && FloeError.is(error) ? lostIds(error) : error;
+      const hasLostIds = responseIds.length !== usage.completion_tokens || promptIds.length !== usage.prompt_tokens;
+      throw hasLostIds && FloeError.is(error) ? lostIdsError(error) : error;
     }
   }
 
@@ -103,8 +99,8 @@ export class ReplyStreamReader {
     // Only the first chunk has prompt ids; they are most of its bytes.
     const scanned =
       this.promptIds === null ? this.context.scanner.scan(data, 'prompt_token_ids', this.context.sessionId) : null;
-    const chunk = shaped(chunkSchema, parseReplyJson(data, scanned));
-    refuseForeign(chunk, this.context);
+    const chunk = parseWith(chunkSchema, parseReplyJson(data, scanned));
+    assertOwnReply(chunk, this.context);
     const choice = chunk.choices[0];
     const promptIds = chunk.prompt_token_ids ?? choice?.prompt_token_ids;
     if (promptIds !== null && promptIds !== undefined) this.takePromptIds(promptIds, scanned);
@@ -113,13 +109,13 @@ export class ReplyStreamReader {
   }
 
   private takePromptIds(ids: number[] | number, scanned: ScannedIds | null): void {
-    if (this.promptIds !== null) throw refusal('prompt_token_ids comes twice');
-    this.promptIds = idsOf(ids, scanned, 'prompt_token_ids');
+    if (this.promptIds !== null) throw invalidReply('prompt_token_ids comes twice');
+    this.promptIds = idsFrom(ids, scanned, 'prompt_token_ids');
   }
 
   private takeChoice(choice: ForeignChoice): void {
-    if (this.finishReason !== null) refuseMore(choice);
-    if (choice.token_ids) for (const id of idsOf(choice.token_ids, null, 'token_ids')) this.responseIds.push(id);
+    if (this.finishReason !== null) assertEmptyAfterFinish(choice);
+    if (choice.token_ids) for (const id of idsFrom(choice.token_ids, null, 'token_ids')) this.responseIds.push(id);
     const entries = choice.logprobs?.content;
     if (entries) {
       this.logprobs ??= [];
@@ -139,15 +135,15 @@ export class ReplyStreamReader {
   }
 }
 
-/** Behind the finish there may be a chunk that says nothing. */
-function refuseMore({ finish_reason, delta, token_ids, logprobs }: ForeignChoice): void {
-  if (finish_reason) throw refusal('a second finish_reason comes after the finish chunk');
-  if (Array.isArray(token_ids) && token_ids.length > 0) throw refusal('token_ids come after the finish chunk');
-  if (logprobs?.content?.length) throw refusal('logprobs come after the finish chunk');
+/** A chunk after the finish chunk may exist, but must be empty. Throws `engine_error` for one with content. */
+function assertEmptyAfterFinish({ finish_reason, delta, token_ids, logprobs }: ForeignChoice): void {
+  if (finish_reason) throw invalidReply('a second finish_reason comes after the finish chunk');
+  if (Array.isArray(token_ids) && token_ids.length > 0) throw invalidReply('token_ids come after the finish chunk');
+  if (logprobs?.content?.length) throw invalidReply('logprobs come after the finish chunk');
   const text = delta.content || delta.reasoning || delta.reasoning_content;
-  if (text || delta.tool_calls?.length) throw refusal('content comes after the finish chunk');
+  if (text || delta.tool_calls?.length) throw invalidReply('content comes after the finish chunk');
 }
 
-function lostIds(error: FloeError): FloeError {
+function lostIdsError(error: FloeError): FloeError {
   return new FloeError(error.code, error.message, { ...error.details, lost_ids: true }, error.cause);
 }

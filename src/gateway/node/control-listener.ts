@@ -4,7 +4,7 @@ import { type FastifyInstance, fastify } from 'fastify';
 import { systemClock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { readTls, type TlsFiles, watchTls } from '../../core/tls-files.ts';
-import type { EnginePool } from '../../engines/pool.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type { GatewayMetrics } from '../../observe/gateway-metrics.ts';
 import type { Logger } from '../../observe/log.ts';
 import type { CaptureJournal } from '../../proxy/journal/journal.ts';
@@ -19,7 +19,7 @@ const TEXT_FORMAT = 'text/plain; version=0.0.4; charset=utf-8';
 
 type ListenerParts = {
   readonly agent: NodeAgent;
-  readonly engines: EnginePool;
+  readonly engines: EnginePools;
   readonly pools: StagePools;
   readonly sandboxes: Sandboxes;
   readonly journal: CaptureJournal;

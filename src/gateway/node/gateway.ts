@@ -6,7 +6,8 @@ import { newId } from '../../core/ids.ts';
 import { undoAll } from '../../core/promises.ts';
 import { passThroughTracer, type Tracer } from '../../core/tracing.ts';
 import type { EngineNotice } from '../../engines/engine.ts';
-import { createEnginePool, type EnginePool } from '../../engines/pool.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../engines/pool/managed-engine-pools.ts';
 import { evaluatorRegistry } from '../../evaluators/registry.ts';
 import { harnessInstallDir } from '../../harnesses/install/install.ts';
 import { harnessRegistry } from '../../harnesses/registry.ts';
@@ -87,7 +88,7 @@ async function assemble(
   const spawner = await createSpawner(labelOf(owner, HELPER_NAME));
   cleanups.push(() => spawner.close());
   const notice: EngineNotice = (message, details) => log.warn(details, message);
-  const engines: EnginePool = await createEnginePool(config.engines, {
+  const engines: EnginePools = await createEnginePools(config.engines, {
     clock,
     notice,
     policy: config.engine_policy,
@@ -176,7 +177,7 @@ async function assemble(
             }),
           ),
         assertLease: (live) => agent.assertLease(live),
-        awaitsEngine: (sessionId) => engines.awaitsTurn(sessionId),
+        awaitsEngine: (sessionId) => engines.isWaiting(sessionId),
         pendingCallFailure: (sessionId) => engines.failureOf(sessionId),
         stallSeconds: config.stall_seconds,
         sandboxes,

@@ -1,14 +1,14 @@
 import { isDeepStrictEqual } from 'node:util';
 import { asFloeError } from '../../core/errors.ts';
 import { engineIdOf } from '../../core/ids.ts';
-import type { EnginePool } from '../../engines/pool.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type { Logger } from '../../observe/log.ts';
 import type { EngineDirectory, EngineSpec, Heartbeat } from '../../schema/index.ts';
 
 type Report = NonNullable<Heartbeat['engines']>;
 
 export type NodeEnginesDeps = {
-  readonly pool: EnginePool;
+  readonly pool: EnginePools;
   /** Engines of the node's configuration, which the pool already contains. */
   readonly own: readonly EngineSpec[];
   readonly log: Logger;

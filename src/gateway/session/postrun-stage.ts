@@ -5,7 +5,7 @@ import { RESULT_LIMIT_BYTES } from '../../core/envelope.ts';
 import { asFloeError } from '../../core/errors.ts';
 import { OUTCOMES } from '../../core/outcomes.ts';
 import { sessionSummary } from '../../core/session-summary.ts';
-import type { EnginePool } from '../../engines/pool.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type { Evaluation, Evaluator } from '../../evaluators/evaluator.ts';
 import { type Collected, collect } from '../../runtimes/collect.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
@@ -25,7 +25,7 @@ const COLLECT_SECONDS = 20;
 const DRIFT_PROOF_MS = 10_000;
 
 /** The functions of an engine pool that resolve token drift. */
-export type Decoder = Pick<EnginePool, 'info' | 'modeOf' | 'detokenize'>;
+export type Decoder = Pick<EnginePools, 'info' | 'modeOf' | 'detokenize'>;
 
 /** A runtime for grading whose start was requested. */
 export type FreshRuntime = {

@@ -5,7 +5,7 @@ import { asFloeError, FloeError } from '../../core/errors.ts';
 import type { CallContext, Dialect, RouteKind } from '../../dialects/dialect.ts';
 import { matchRoute, type RouteMatch } from '../../dialects/registry.ts';
 import type { EngineNotice } from '../../engines/engine.ts';
-import type { EnginePool } from '../../engines/pool.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type { CompletionJournal } from '../journal/journal.ts';
 import { SuffixRenderer } from '../prompt/suffix-renderer.ts';
 import { ABANDON_GRACE_MS, type CallObserver, requestDigest } from '../session/call.ts';
@@ -34,7 +34,7 @@ const TIMEOUT_CHECK_MS = 5_000;
 const KEEP_ALIVE_MS = 65_000;
 
 export type ProxyDeps = {
-  readonly engines: EnginePool;
+  readonly engines: EnginePools;
   readonly journal: CompletionJournal;
   readonly clock: Clock;
   /** Receives messages about engines for their operator; default: none. */

@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
-import type { CallNames, GenerateReply, PromptIds } from '../../engines/engine.ts';
-import type { EnginePool, PoolMode } from '../../engines/pool.ts';
+import type { CallContext, GenerateReply, PromptIds } from '../../engines/engine.ts';
+import type { EnginePools, PoolMode } from '../../engines/pool/engine-pools.ts';
 import type {
   AssistantMessage,
   Capture,
@@ -48,7 +48,7 @@ export type BuiltPrompt = {
 
 /** Everything that a prompt of ids is built from. */
 type PromptPlan = PendingCall & {
-  readonly names: CallNames;
+  readonly names: CallContext;
   readonly texts: readonly string[];
   readonly template: TemplateFacts;
 };
@@ -64,7 +64,7 @@ type PromptParts =
  */
 export class PromptBuilder {
   private readonly engine: TaskEngine;
-  private readonly engines: EnginePool;
+  private readonly engines: EnginePools;
   private readonly suffixes: SuffixRenderer;
   private readonly index = new PrefixIndex();
   private readonly messages: EngineMessages;
@@ -73,7 +73,7 @@ export class PromptBuilder {
   /** `recorded` returns the session's completion with an id, `null` when there is none. */
   constructor(
     engine: TaskEngine,
-    engines: EnginePool,
+    engines: EnginePools,
     suffixes: SuffixRenderer,
     recorded: (completionId: string) => Completion | null,
   ) {
@@ -98,8 +98,8 @@ export class PromptBuilder {
     return used;
   }
 
-  /** Rejects as `EnginePool.ready`, `EnginePool.modeOf` and `EnginePool.render` do. */
-  async build(names: CallNames, call: PendingCall, signal: AbortSignal): Promise<PromptInput> {
+  /** Rejects as `EnginePools.ready`, `EnginePools.modeOf` and `EnginePools.render` do. */
+  async build(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<PromptInput> {
     await this.engines.ready(this.engine.pool, signal);
     const { template, ...pool } = this.engines.modeOf(this.engine.pool, this.engine.mode);
     const texts = this.textsOf(call);
@@ -109,7 +109,7 @@ export class PromptBuilder {
   }
 
   /** The length of the prompt in tokens; `null` when the engine must count it. Rejects as {@link build} does. */
-  async count(names: CallNames, call: PendingCall, signal: AbortSignal): Promise<number | null> {
+  async count(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<number | null> {
     const { mode, template } = this.engines.modeOf(this.engine.pool, this.engine.mode);
     if (effectiveMode(mode, call) !== 'tokens') return null;
     const { onto, added } = await this.partsOf({ ...call, names, texts: this.textsOf(call), template }, signal);
@@ -140,7 +140,7 @@ export class PromptBuilder {
     this.index.add({ completion, hasThinking, fingerprint }, match.last);
   }
 
-  /** Rejects as `EnginePool.render` does. When the template refuses the conversation, the error has the engine's message. */
+  /** Rejects as `EnginePools.render` does. When the template refuses the conversation, the error has the engine's message. */
   private async promptOf(plan: PromptPlan, signal: AbortSignal): Promise<BuiltPrompt> {
     const parts = await this.partsOf(plan, signal);
     const ids = this.buffers.extend(plan.thread, plan.names.completionId, parts.onto, parts.added);

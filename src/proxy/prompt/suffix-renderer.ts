@@ -1,21 +1,21 @@
 import { LRUCache } from 'lru-cache';
 import { FloeError } from '../../core/errors.ts';
-import type { CallNames, EngineNotice } from '../../engines/engine.ts';
-import type { EnginePool } from '../../engines/pool.ts';
+import type { CallContext, EngineNotice } from '../../engines/engine.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import {
-  type Closing,
-  closingOf,
   equalIds,
-  type StandInCall,
-  standInHistory,
-  suffixOf,
+  type HistoryEnd,
+  historyEndOf,
+  type PlaceholderCall,
+  placeholderHistory,
+  suffixAfter,
 } from '../../engines/turn-close.ts';
 import type { AssistantMessage, ChatMessage, TemplateFacts } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
 
 /** New messages and the recorded completion that they follow. */
 export type SuffixRequest = {
-  readonly names: CallNames;
+  readonly names: CallContext;
   readonly template: TemplateFacts;
   readonly completion: Completion;
   /** The messages of the whole conversation. */
@@ -43,18 +43,18 @@ const NO_TOOLS = '[]';
  * text that a template leaves out. One instance is shared by all sessions of a proxy.
  */
 export class SuffixRenderer {
-  private readonly engines: EnginePool;
+  private readonly engines: EnginePools;
   private readonly notice: EngineNotice;
-  private readonly closings = new LRUCache<string, { readonly closing: Closing | null }>({ max: MAX_CLOSINGS });
+  private readonly closings = new LRUCache<string, { readonly closing: HistoryEnd | null }>({ max: MAX_CLOSINGS });
   /** Keys of the templates for which the short form gave a wrong suffix. */
   private readonly fullOnly = new Set<string>();
 
-  constructor(engines: EnginePool, notice: EngineNotice) {
+  constructor(engines: EnginePools, notice: EngineNotice) {
     this.engines = engines;
     this.notice = notice;
   }
 
-  /** `null` when the suffix cannot be determined. Rejects as `EnginePool.render` does, except when the template refuses messages. */
+  /** `null` when the suffix cannot be determined. Rejects as `EnginePools.render` does, except when the template refuses messages. */
   async render(request: SuffixRequest, signal: AbortSignal): Promise<Int32Array | null> {
     const { template } = request;
     if (template.close_ids.length === 0) return null;
@@ -85,7 +85,7 @@ export class SuffixRenderer {
       .every(({ role, content }) => (role === 'user' || role === 'tool') && typeof content === 'string');
   }
 
-  private async short(request: SuffixRequest, plain: Closing, signal: AbortSignal): Promise<Int32Array | null> {
+  private async short(request: SuffixRequest, plain: HistoryEnd, signal: AbortSignal): Promise<Int32Array | null> {
     const { completion, texts, from, template } = request;
     const calls = (completion.message.tool_calls ?? []).map(({ function: called }, index) => ({
       id: completion.engineCallIds[index] ?? '',
@@ -93,35 +93,35 @@ export class SuffixRenderer {
     }));
     const closing = calls.length === 0 ? plain : await this.closing(request, calls, signal);
     if (closing === null || !closesLike(closing, plain)) return null;
-    const history = standInHistory(calls);
+    const history = placeholderHistory(calls);
     const whole = await this.idsOf(request, [...history, ...texts.slice(from)], NO_TOOLS, true, signal);
-    return whole && suffixOf(whole, template.close_ids, closing);
+    return whole && suffixAfter(whole, template.close_ids, closing);
   }
 
-  private async full(request: SuffixRequest, plain: Closing, signal: AbortSignal): Promise<Int32Array | null> {
+  private async full(request: SuffixRequest, plain: HistoryEnd, signal: AbortSignal): Promise<Int32Array | null> {
     const { messages, texts, from, toolsText, template } = request;
     const history = texts.slice(0, from).map((text, index) => {
       return messages[index]?.role === 'assistant' ? withoutThinking(text) : text;
     });
     const head = await this.idsOf(request, history, toolsText, false, signal);
-    const closing = head && closingOf(head, template.close_ids);
+    const closing = head && historyEndOf(head, template.close_ids);
     if (!closing || !closesLike(closing, plain)) return null;
     const whole = await this.idsOf(request, [...history, ...texts.slice(from)], toolsText, true, signal);
-    return whole && suffixOf(whole, template.close_ids, closing);
+    return whole && suffixAfter(whole, template.close_ids, closing);
   }
 
   /** The closing of a stand-in history, which is the same for all histories with calls of the same names. */
   private async closing(
     request: SuffixRequest,
-    calls: readonly StandInCall[],
+    calls: readonly PlaceholderCall[],
     signal: AbortSignal,
-  ): Promise<Closing | null> {
+  ): Promise<HistoryEnd | null> {
     const { close_ids } = request.template;
     const key = JSON.stringify([templateKey(request), close_ids, calls.map(({ name }) => name)]);
     const cached = this.closings.get(key);
     if (cached !== undefined) return cached.closing;
-    const ids = await this.idsOf(request, standInHistory(calls), NO_TOOLS, false, signal);
-    const closing = ids && closingOf(ids, close_ids);
+    const ids = await this.idsOf(request, placeholderHistory(calls), NO_TOOLS, false, signal);
+    const closing = ids && historyEndOf(ids, close_ids);
     if (key.length <= MAX_KEY_CHARS) this.closings.set(key, { closing });
     return closing;
   }
@@ -144,14 +144,14 @@ export class SuffixRenderer {
 }
 
 /** Whether the last turn is closed and followed by the same ids as in the plain stand-in history. */
-function closesLike({ before, tail }: Closing, plain: Closing): boolean {
+function closesLike({ before, tail }: HistoryEnd, plain: HistoryEnd): boolean {
   return before.length >= plain.before.length && equalIds(tail, plain.tail);
 }
 
 /** The turn without thinking, wherever its text has it: the same calls, or the stand-in's text when it has no calls. */
 function withoutThinking(text: string): string {
   const { tool_calls: calls } = JSON.parse(text) as AssistantMessage;
-  if (calls === undefined || calls.length === 0) return standInHistory([])[1] as string;
+  if (calls === undefined || calls.length === 0) return placeholderHistory([])[1] as string;
   return JSON.stringify({ role: 'assistant', content: null, tool_calls: calls });
 }
 

@@ -1,4 +1,4 @@
-import type { PooledReply } from '../../engines/pool.ts';
+import type { PooledReply } from '../../engines/pool/engine-pools.ts';
 import type { CallKind, Capture } from '../../schema/index.ts';
 import type { Completion, CompletionRequest } from '../../tokens/completion.ts';
 import { withCallIds } from '../prompt/call-ids.ts';

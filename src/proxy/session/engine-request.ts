@@ -55,7 +55,7 @@ export function engineRequest(
     responseFormat: request.samplingAsked.response_format ?? null,
     seed: recorded.sampling.seed,
     prompt,
-    begun: null,
+    resumeFrom: null,
     cacheSalt: null,
   };
 }

@@ -3,8 +3,8 @@ import { asFloeError, FloeError } from '../../core/errors.ts';
 import { newId } from '../../core/ids.ts';
 import { NO_SPAN, type Span } from '../../core/tracing.ts';
 import type { CanonicalRequest, Dialect } from '../../dialects/dialect.ts';
-import type { CallNames, ReplyListener } from '../../engines/engine.ts';
-import type { EnginePool } from '../../engines/pool.ts';
+import type { CallContext, ReplyListener } from '../../engines/engine.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type { ChatMessage, Sampling } from '../../schema/index.ts';
 import type { Completion, CompletionRequest } from '../../tokens/completion.ts';
 import { BodyBudget } from '../http/body.ts';
@@ -49,7 +49,7 @@ export type ProxySessionSpec = AttemptSpec & {
 
 export type SessionDeps = {
   readonly clock: Clock;
-  readonly engines: EnginePool;
+  readonly engines: EnginePools;
   readonly journal: CompletionJournal;
   readonly suffixes: SuffixRenderer;
   readonly abandonGraceMs: number;
@@ -344,7 +344,7 @@ export class ProxySession {
     return this.prompts.locate(thread, recorded, (index) => claimedCompletions?.get(messages[index] as ChatMessage));
   }
 
-  private namesOf(completionId: string): CallNames {
+  private namesOf(completionId: string): CallContext {
     return { completionId, sessionId: this.spec.sessionId, pool: this.spec.engine.pool };
   }
 

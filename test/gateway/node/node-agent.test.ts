@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { DeliveredResult, NodeApi } from '../../../src/client/node-api.ts';
 import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
-import { poolOf } from '../../../src/engines/pool.ts';
+import { enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
 import { NodeAgent, type NodeAgentDeps } from '../../../src/gateway/node/node-agent.ts';
 import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
 import { StagePools } from '../../../src/gateway/node/stage-pools.ts';
@@ -84,7 +84,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
     log: silentLogger,
     metrics: createGatewayMetrics(),
     pools: new StagePools({ init: 1, ready: 1, run: 1, postrun: 1 }),
-    engines: new NodeEngines({ pool: poolOf([], { clock }), own: [], log: silentLogger, onChange: () => {} }),
+    engines: new NodeEngines({ pool: enginePoolsOf([], { clock }), own: [], log: silentLogger, onChange: () => {} }),
     leaseWaitSeconds: 1,
     heartbeatSeconds: 1,
     runSession: async () => null,

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
-import type { EnginePool } from '../../../src/engines/pool.ts';
+import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { NodeEngines } from '../../../src/gateway/node/node-engines.ts';
 import { silentLogger } from '../../../src/observe/log.ts';
 import { type EngineDirectory, type EngineSpec, engineSpecSchema, type PauseMode } from '../../../src/schema/index.ts';
@@ -56,7 +56,7 @@ function node(own: EngineSpec[] = []) {
   const pool = new RecordingPool();
   for (const { engine_id } of own) pool.ids.add(engine_id ?? '');
   const engines = new NodeEngines({
-    pool: pool as unknown as EnginePool,
+    pool: pool as unknown as EnginePools,
     own,
     log: silentLogger,
     onChange: () => {},

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
-import { createEnginePool, type EnginePool } from '../../../src/engines/pool.ts';
+import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
 import { createProxy, type ModelProxy } from '../../../src/proxy/http/proxy.ts';
 import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../../src/schema/index.ts';
 import { type ScenarioInput, type SimServer, startSim } from '../../../src/sim/index.ts';
@@ -27,11 +28,11 @@ const SCENARIO: ScenarioInput = {
 };
 
 let sim: SimServer;
-let engines: EnginePool;
+let engines: EnginePools;
 let proxy: ModelProxy;
 beforeAll(async () => {
   sim = await startSim({ scaleOut: true, templateMode: 'strip_thinking', scenarios: [SCENARIO] });
-  engines = await createEnginePool([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
+  engines = await createEnginePools([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
   proxy = createProxy({ engines, journal: new HandJournal(), clock: systemClock });
   await proxy.listen({ host: '127.0.0.1', port: 0 });
 });

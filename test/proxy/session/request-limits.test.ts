@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { DIALECTS } from '../../../src/dialects/registry.ts';
-import { createEnginePool } from '../../../src/engines/pool.ts';
+import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
 import { createProxy } from '../../../src/proxy/http/proxy.ts';
 import { engineSpecSchema } from '../../../src/schema/index.ts';
 import { startSim } from '../../../src/sim/index.ts';
@@ -215,7 +215,7 @@ describe('a message thread', () => {
 describe('what is no generation', () => {
   test('counts the exact prompt, tools included, lists models and answers probes, and samples nothing', async () => {
     const sim = await startSim();
-    const engines = await createEnginePool([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
+    const engines = await createEnginePools([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
     const proxy = createProxy({ engines, journal: rig.journal, clock: systemClock });
     await proxy.listen({ host: '127.0.0.1', port: 0 });
     const scripted = rig.proxy;

@@ -9,18 +9,18 @@ import { createVllmEngine } from './vllm/engine.ts';
 export type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
- * Connects to a server of `spec.kind` and finds out what it can do. Rejects with `engine_unavailable` when it cannot be reached,
- * `engine_error` when it is no server of that kind or does not serve the model that `spec` names.
+ * Connects to a server of `spec.kind` and determines what it supports. Rejects with `engine_unavailable` when it cannot be reached,
+ * `engine_error` when it is not a server of that kind or does not serve the model that `spec` names.
  */
 export function createEngine(spec: EngineSpec, deps: EngineDeps): Promise<Engine> {
   switch (spec.kind) {
     case 'vllm':
       return createVllmEngine(spec, deps);
     case 'llama_cpp':
-      return createLlamaCppEngine(spec);
+      return createLlamaCppEngine(spec, deps);
     case 'sglang':
       return createSglangEngine(spec, deps);
     case 'openai':
-      return createOpenaiEngine(spec);
+      return createOpenaiEngine(spec, deps);
   }
 }

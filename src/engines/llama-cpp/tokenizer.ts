@@ -1,14 +1,14 @@
 import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import type { EngineServer } from '../engine-server.ts';
-import { templateBody } from './request.ts';
+import { type Conversation, templateBody } from './request.ts';
 
 const promptSchema = z.looseObject({ prompt: z.string() });
 const tokensSchema = z.looseObject({ tokens: z.array(z.int().min(0)) });
 const contentSchema = z.looseObject({ content: z.string() });
 
-/** Messages to text, text to ids and back. All reject as `Engine.render` does. */
-export class LlamaCppTexts {
+/** Converts messages to text, and text to ids and back, on the server. All methods reject as `Engine.render` does. */
+export class LlamaCppTokenizer {
   private readonly server: EngineServer;
   private readonly model: string;
 
@@ -17,23 +17,18 @@ export class LlamaCppTexts {
     this.model = model;
   }
 
-  async template(
-    messageTexts: readonly string[],
-    toolsText: string,
-    generationPrompt: boolean,
-    signal: AbortSignal,
-  ): Promise<string> {
-    const body = templateBody(this.model, { messageTexts, toolsText, generationPrompt });
+  async template(conversation: Conversation, signal: AbortSignal): Promise<string> {
+    const body = templateBody(this.model, conversation);
     try {
       return (await this.server.call('/apply-template', body, null, promptSchema, signal)).prompt;
     } catch (error) {
-      // The server has 500 for messages that the template or it itself cannot take; there is nothing else to fail there.
+      // The server answers 500 for messages that the template or the server rejects; nothing else can fail in this request.
       if (!FloeError.is(error) || error.details.status !== 500) throw error;
       throw new FloeError('engine_rejected', error.message, error.details, error);
     }
   }
 
-  /** As the server itself makes ids of a rendered conversation: special tokens are read, and a missing first one is put there. */
+  /** Tokenizes as the server does for a rendered conversation: special tokens are parsed, and a missing first one is added. */
   async ids(content: string, signal: AbortSignal, addSpecial = true): Promise<Int32Array> {
     const body = JSON.stringify({ model: this.model, content, add_special: addSpecial, parse_special: true });
     return Int32Array.from((await this.server.call('/tokenize', body, null, tokensSchema, signal)).tokens);

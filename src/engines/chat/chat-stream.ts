@@ -1,0 +1,152 @@
+import { z } from 'zod';
+import type { FloeError } from '../../core/errors.ts';
+import type { AssistantMessage } from '../../schema/index.ts';
+import type { ReplyListener } from '../engine.ts';
+import type { OpenReply } from '../engine-server.ts';
+import { MessageBuilder } from './messages.ts';
+import { invalidReply } from './reply-tokens.ts';
+
+const DONE = Buffer.from('[DONE]');
+
+export const callDeltaSchema = z.looseObject({
+  index: z.int().min(0).nullish(),
+  id: z.string().nullish(),
+  function: z.looseObject({ name: z.string().nullish(), arguments: z.string().nullish() }).nullish(),
+});
+export type CallDelta = z.output<typeof callDeltaSchema>;
+
+export type ChatStreamDeps = {
+  readonly listener: ReplyListener;
+  /** Takes the data of one chunk. An error that it throws ends the stream. */
+  readonly takeChunk: (data: Buffer) => void;
+  /** Number of prompt tokens, for the listener when the first token arrives; `null` when the engine has not reported it by then. */
+  readonly promptTokens: () => number | null;
+};
+
+/** The part of reading a chat completion's stream that all engines share: chunks until `[DONE]`, the message, and its listener. */
+export class ChatStream {
+  private readonly deps: ChatStreamDeps;
+  private readonly events = new EventSplitter();
+  private readonly builder: MessageBuilder;
+  private hasStarted = false;
+  private hasEnded = false;
+
+  constructor(deps: ChatStreamDeps) {
+    this.deps = deps;
+    this.builder = new MessageBuilder((delta) => {
+      this.start();
+      deps.listener.delta(delta);
+    });
+  }
+
+  /** Takes the next bytes, split at any position. Returns true when the stream is complete. Throws what `takeChunk` throws. */
+  push(bytes: Buffer): boolean {
+    this.events.push(bytes, (data) => {
+      if (this.hasEnded) return;
+      if (data.equals(DONE)) this.hasEnded = true;
+      else this.deps.takeChunk(data);
+    });
+    // Once for all events of one read, so that a fast engine costs one delta per read instead of one per token.
+    this.builder.flush();
+    return this.hasEnded;
+  }
+
+  addReasoning(text: string): void {
+    this.builder.addReasoning(text);
+  }
+
+  addText(text: string): void {
+    this.builder.addText(text);
+  }
+
+  /** Adds a piece of the call at `index`. Throws `engine_error` when a call before that index is missing. */
+  addCall(index: number, { id, function: piece }: CallDelta): void {
+    const isAdded = index >= 0 && this.builder.addCall(index, id ?? '', piece?.name ?? '', piece?.arguments ?? '');
+    if (!isAdded) throw invalidReply(`tool_calls.${index} arrives before the calls with lower indices`);
+  }
+
+  /** Notifies the listener, once, that the first token has arrived; the first delta does so too. */
+  start(): void {
+    if (this.hasStarted) return;
+    this.hasStarted = true;
+    this.deps.listener.started(this.deps.promptTokens());
+  }
+
+  /** The end of a stream that must be recorded completely. Throws `engine_error` naming the part that is missing. */
+  end<U>(finishReason: string | null, usage: U | null | undefined): { finishReason: string; usage: U } {
+    if (finishReason === null) throw truncatedStream('it has no finish chunk');
+    if (!this.hasEnded) throw truncatedStream('it has no [DONE]');
+    if (!usage) throw invalidReply('usage is missing; the server does not honour stream_options.include_usage');
+    return { finishReason, usage };
+  }
+
+  /** The message that the chunks contain. Throws `engine_error` for a call without id or name. */
+  message(): AssistantMessage {
+    const incomplete = this.builder.incompleteCall();
+    if (incomplete !== null) throw invalidReply(`tool_calls.${incomplete.index} has no ${incomplete.field}`);
+    return this.builder.message();
+  }
+}
+
+/** The error for a stream that ended too early. */
+export function truncatedStream(missing: string): FloeError {
+  return invalidReply(`the stream broke off: ${missing}`);
+}
+
+/** Whether a reply is a stream of events; a server that does not stream answers with one JSON body instead. */
+export function isEventStream({ headers }: OpenReply): boolean {
+  return String(headers['content-type'] ?? '').startsWith('text/event-stream');
+}
+
+const LINE_FEED = 0x0a;
+const CARRIAGE_RETURN = 0x0d;
+const DATA_FIELD = Buffer.from('data:');
+const SPACE = 0x20;
+const NEWLINE = Buffer.from('\n');
+
+/**
+ * Splits server-sent events, whose bytes may be split at any position, into the data of each event. Lines end with LF or CRLF;
+ * comments and fields other than `data` are skipped; an event that the stream does not finish is dropped.
+ */
+export class EventSplitter {
+  /** The pieces of an unfinished line. */
+  private line: Buffer[] = [];
+  private data: Buffer[] = [];
+
+  /** Calls `onEvent` for each event that these bytes complete. */
+  push(chunk: Buffer, onEvent: (data: Buffer) => void): void {
+    let from = 0;
+    for (;;) {
+      const end = chunk.indexOf(LINE_FEED, from);
+      if (end < 0) break;
+      this.takeLine(this.completeLine(chunk.subarray(from, end)), onEvent);
+      from = end + 1;
+    }
+    if (from < chunk.length) this.line.push(chunk.subarray(from));
+  }
+
+  private completeLine(last: Buffer): Buffer {
+    if (this.line.length === 0) return last;
+    const line = Buffer.concat([...this.line, last]);
+    this.line = [];
+    return line;
+  }
+
+  private takeLine(line: Buffer, onEvent: (data: Buffer) => void): void {
+    const end = line.at(-1) === CARRIAGE_RETURN ? line.length - 1 : line.length;
+    if (end === 0) {
+      if (this.data.length === 0) return;
+      const data = this.data.length === 1 ? (this.data[0] as Buffer) : joinLines(this.data);
+      this.data = [];
+      onEvent(data);
+      return;
+    }
+    if (end < DATA_FIELD.length || line.compare(DATA_FIELD, 0, DATA_FIELD.length, 0, DATA_FIELD.length) !== 0) return;
+    const start = line[DATA_FIELD.length] === SPACE ? DATA_FIELD.length + 1 : DATA_FIELD.length;
+    this.data.push(line.subarray(start, Math.max(start, end)));
+  }
+}
+
+function joinLines(lines: readonly Buffer[]): Buffer {
+  return Buffer.concat(lines.flatMap((line, index) => (index === 0 ? [line] : [NEWLINE, line])));
+}

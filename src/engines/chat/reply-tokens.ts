@@ -1,0 +1,256 @@
+import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
+import type { FinishReason, Usage, VersionSpan } from '../../schema/index.ts';
+import type { ScannedIds, ScannedLogprobs } from './reply-scan.ts';
+
+/** How far above 0 a log-probability may be: the log-probability of a certain token is a float32 sum with rounding errors. */
+const LOGPROB_ROUNDING = 1e-3;
+
+/** Replaces an id array that was read from the bytes; a number is not a valid value of that field otherwise. */
+const SCANNED_IDS_MARK = -1;
+
+/** Replaces a list of log-probabilities that was read from the bytes. */
+const SCANNED_LOGPROBS_MARK = -2;
+
+/** Token ids are stored as int32. */
+const MAX_TOKEN_ID = 2 ** 31 - 1;
+
+export const tokenIdSchema = z.int().min(0).max(MAX_TOKEN_ID);
+
+export const tokenIdsSchema = z.array(tokenIdSchema);
+
+/** A list of ids in JSON that {@link parseReplyJson} has parsed. */
+export const idsSchema = z.union([tokenIdsSchema, z.literal(SCANNED_IDS_MARK)]).nullish();
+
+export const logprobsSchema = z.looseObject({ content: z.array(z.unknown()).nullish() }).nullish();
+
+/** A list of log-probabilities in JSON that {@link parseReplyJson} has parsed. */
+export const scannedLogprobsSchema = z
+  .looseObject({ content: z.union([z.array(z.unknown()), z.literal(SCANNED_LOGPROBS_MARK)]).nullish() })
+  .nullish();
+
+export const versionsSchema = z
+  .array(z.looseObject({ version: z.union([z.string(), z.int()]).nullable(), start: z.int(), end: z.int() }))
+  .nullish();
+
+export const usageSchema = z.looseObject({
+  prompt_tokens: z.int().min(0),
+  completion_tokens: z.int().min(0),
+  prompt_tokens_details: z.looseObject({ cached_tokens: z.int().nullish() }).nullish(),
+});
+
+/** The error for a reply that must not be recorded; `reason` names what is wrong with it. */
+export function invalidReply(reason: string, cause?: unknown, details: object = {}): FloeError {
+  return new FloeError('engine_error', `the engine's reply cannot be recorded: ${reason}`, { ...details }, cause);
+}
+
+/** The error for a reply that was aborted before its first token: no token is lost when it is sampled on another engine. */
+export function abortedBeforeFirstToken(): FloeError {
+  return new FloeError('engine_unavailable', 'the engine aborted the reply before its first token');
+}
+
+/**
+ * Parses a reply's JSON, except for an id array and a list of log-probabilities that were read from its bytes. Throws `engine_error`
+ * for text that is not JSON, and for a body that reports an error.
+ */
+export function parseReplyJson(
+  body: Buffer,
+  scannedIds: ScannedIds | null,
+  scannedLogprobs: ScannedLogprobs | null = null,
+): unknown {
+  const cuts: Cut[] = [];
+  if (scannedIds !== null) cuts.push({ start: scannedIds.start, end: scannedIds.end, mark: SCANNED_IDS_MARK });
+  if (scannedLogprobs !== null) {
+    cuts.push({ start: scannedLogprobs.start, end: scannedLogprobs.end, mark: SCANNED_LOGPROBS_MARK });
+  }
+  const text = textWithout(body, cuts);
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (cause) {
+    throw invalidReply('it is not JSON', cause);
+  }
+  if (isErrorBody(json)) {
+    throw invalidReply(`status 200 with an error inside: ${errorMessageOf(json) ?? 'without a message'}`);
+  }
+  return json;
+}
+
+type Cut = { readonly start: number; readonly end: number; readonly mark: number };
+
+function textWithout(body: Buffer, cuts: Cut[]): string {
+  let text = '';
+  let at = 0;
+  for (const { start, end, mark } of cuts.sort((a, b) => a.start - b.start)) {
+    text += body.toString('utf8', at, start) + mark;
+    at = end;
+  }
+  return text + body.toString('utf8', at);
+}
+
+/** The value with the schema's type. Throws `engine_error` naming the first field that does not match. */
+export function parseWith<T extends z.ZodType>(schema: T, json: unknown): z.output<T> {
+  const parsed = schema.safeParse(json);
+  if (parsed.success) return parsed.data;
+  const issue = parsed.error.issues[0];
+  throw invalidReply(issue ? `${issue.path.map(String).join('.') || 'body'}: ${issue.message}` : 'wrong shape');
+}
+
+const errorBodySchema = z.looseObject({ error: z.unknown() });
+
+/** Checked without a schema, because a mismatch creates an error object, a cost that every good reply would have. */
+export function isErrorBody(json: unknown): boolean {
+  if (typeof json !== 'object' || json === null) return false;
+  return 'error' in json || ('object' in json && json.object === 'error');
+}
+
+const messageBodySchema = z.looseObject({ message: z.string() });
+
+/** The message of an error body, in either notation that vLLM has used; `null` when it has none. */
+export function errorMessageOf(json: unknown): string | null {
+  const nested = errorBodySchema.safeParse(json);
+  const holder = messageBodySchema.safeParse(nested.success && nested.data.error ? nested.data.error : json);
+  if (holder.success) return holder.data.message;
+  return nested.success && typeof nested.data.error === 'string' ? nested.data.error : null;
+}
+
+/**
+ * Throws `engine_error` for a reply with the id of another floe call: the server or a router has mixed up replies. A reply's id
+ * repeats the request id that was sent.
+ */
+export function assertReplyId(id: string | null | undefined, completionId: string): void {
+  if (!id || id.endsWith(completionId)) return;
+  const prefix = completionId.slice(0, completionId.indexOf('_') + 1);
+  if (prefix !== '' && id.replace(/^(?:chatcmpl|generate-tokens)-/, '').startsWith(prefix)) {
+    throw invalidReply(`it answers ${id}, not ${completionId}`);
+  }
+}
+
+/** Throws `engine_error` for a reply of a model that the server did not have when the engine was registered. */
+export function assertReplyModel(model: string | null | undefined, models: ReadonlySet<string>): void {
+  if (!model || models.has(model)) return;
+  throw invalidReply(`model is ${JSON.stringify(model)}, at registration it was ${[...models].join(' or ')}`);
+}
+
+/** Throws `engine_error` when the number of ids differs from the usage. */
+export function assertIdCount(field: string, count: number, usageField: string, usage: number): void {
+  if (count !== usage) throw invalidReply(`${field} has ${count} ids, but ${usageField} is ${usage}`);
+}
+
+/** The ids of a field with {@link idsSchema}. Throws `engine_error` when there are none. */
+export function idsFrom(
+  value: number[] | number | null | undefined,
+  scanned: ScannedIds | null,
+  field: string,
+): Int32Array {
+  if (value === null || value === undefined) {
+    throw invalidReply(`${field} is missing; the server does not honour return_token_ids`);
+  }
+  if (typeof value !== 'number') return Int32Array.from(value);
+  if (scanned === null) throw invalidReply(`${field} is not an array of ids`);
+  return scanned.ids;
+}
+
+/** The entries of a field with {@link scannedLogprobsSchema}, parsed or scanned. Throws `engine_error` for a mark that was not scanned. */
+export function logprobEntriesFrom(
+  content: readonly unknown[] | number | null | undefined,
+  scanned: ScannedLogprobs | null,
+): readonly unknown[] | ScannedLogprobs | null | undefined {
+  if (typeof content !== 'number') return content;
+  if (scanned === null) throw invalidReply('logprobs.content is not a list');
+  return scanned;
+}
+
+/** The log-probability of a sampled token. Throws `engine_error` for any other value. */
+export function logprobFrom(value: unknown, field: string): number {
+  if (isLogprob(value)) return value;
+  if (typeof value !== 'number' || !Number.isFinite(value)) throw invalidReply(`${field} is not a finite number`);
+  throw invalidReply(`${field} is ${value}, above 0`);
+}
+
+function isLogprob(value: unknown): value is number {
+  return typeof value === 'number' && Number.isFinite(value) && value <= LOGPROB_ROUNDING;
+}
+
+export function finishReasonFrom(reason: string): FinishReason {
+  switch (reason) {
+    case 'stop':
+    case 'length':
+    case 'tool_calls':
+    case 'abort':
+      return reason;
+    default:
+      throw invalidReply(`finish_reason is ${JSON.stringify(reason)}`);
+  }
+}
+
+/** Version spans that cover `count` ids without gaps; `null` when there are none. Throws `engine_error` for spans that do not. */
+export function versionSpansFrom(spans: z.output<typeof versionsSchema>, count: number): VersionSpan[] | null {
+  if (spans === null || spans === undefined || spans.length === 0) return null;
+  let next = 0;
+  for (const [index, span] of spans.entries()) {
+    if (span.start !== next || span.end < span.start) {
+      throw invalidReply(`weight_versions.${index} does not follow the span before`);
+    }
+    next = span.end;
+  }
+  if (next !== count) throw invalidReply(`weight_versions cover ${next} of ${count} token_ids`);
+  return spans.map(({ version, start, end }) => ({ version: version === null ? null : String(version), start, end }));
+}
+
+/** The usage as reported. An impossible number of cached tokens becomes `null`: training ignores it, but clients may rely on it. */
+export function usageFrom({
+  prompt_tokens,
+  completion_tokens,
+  prompt_tokens_details,
+}: z.output<typeof usageSchema>): Usage {
+  const cached = prompt_tokens_details?.cached_tokens ?? null;
+  const isPossible = cached !== null && cached >= 0 && cached <= prompt_tokens;
+  return { prompt_tokens, completion_tokens, cached_tokens: isPossible ? cached : null };
+}
+
+/**
+ * The usage of a resumed reply: its first part is not counted as prompt, although the later call was prompted with it.
+ * `cachedTokens` is what the later call reported.
+ */
+export function resumedUsage(promptTokens: number, completionTokens: number, cachedTokens: number | null): Usage {
+  return {
+    prompt_tokens: promptTokens,
+    completion_tokens: completionTokens,
+    cached_tokens: cachedTokens === null ? null : Math.min(cachedTokens, promptTokens),
+  };
+}
+
+export function concatIds(first: Int32Array, second: Int32Array): Int32Array {
+  return concat(first, second, Int32Array);
+}
+
+export function concatLogprobs(first: Float32Array, second: Float32Array): Float32Array {
+  return concat(first, second, Float32Array);
+}
+
+function concat<T extends Int32Array | Float32Array>(first: T, second: T, make: new (length: number) => T): T {
+  const all = new make(first.length + second.length);
+  all.set(first);
+  all.set(second, first.length);
+  return all;
+}
+
+/**
+ * The version spans of a resumed reply: `later`, counted from the first resumed token, follows the `count` tokens that `first`
+ * covers. Adjacent spans of one version become one span.
+ */
+export function joinVersionSpans(
+  first: readonly VersionSpan[],
+  count: number,
+  later: readonly VersionSpan[],
+): VersionSpan[] {
+  const moved = later.map(({ version, start, end }) => ({ version, start: start + count, end: end + count }));
+  const spans: VersionSpan[] = [];
+  for (const span of [...first, ...moved]) {
+    const last = spans.at(-1);
+    if (last !== undefined && last.version === span.version) spans[spans.length - 1] = { ...last, end: span.end };
+    else if (span.end > span.start) spans.push(span);
+  }
+  return spans;
+}

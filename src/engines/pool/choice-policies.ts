@@ -1,0 +1,218 @@
+import { createHash } from 'node:crypto';
+import { LRUCache } from 'lru-cache';
+import type { EngineLocality, EnginePolicy } from '../../schema/index.ts';
+
+/** What a choice policy knows of an engine. */
+export type Candidate = {
+  readonly id: string;
+  /** Whether it is on this host; such an engine is preferred among equally busy ones. */
+  readonly local: boolean;
+  /** Number of sampling calls in flight. */
+  readonly inflight: number;
+};
+
+/** Decides which engine of one pool gets a session's next call. */
+export interface ChoicePolicy {
+  joined(engine: Candidate): void;
+  left(engine: Candidate): void;
+  /** Returns one of `free`, which is not empty and has only engines that have joined. */
+  pick<T extends Candidate>(sessionId: string, free: readonly T[]): T;
+  /** Records that a call of the session was assigned to this engine. */
+  assigned(sessionId: string, engine: Candidate): void;
+}
+
+export function choicePolicy(policy: EnginePolicy, locality: EngineLocality = 'none'): ChoicePolicy {
+  const base = basePolicy(policy);
+  return locality === 'prefer_local' ? new LocalFirst(base) : base;
+}
+
+function basePolicy(policy: EnginePolicy): ChoicePolicy {
+  switch (policy) {
+    case 'least_in_flight':
+      return new LeastInFlight();
+    case 'assignment_count':
+      return new AssignmentCount();
+    case 'consistent_hash':
+      return new HashRing();
+  }
+}
+
+/** More sessions than a node ever runs concurrently; about 100 bytes each. */
+const REMEMBERED_SESSIONS = 16_384;
+
+/**
+ * A session stays on the engine that caches its prefix while that engine has at most this share more calls in flight than the least
+ * busy one, plus {@link STICKY_CALLS}. Another engine would have to prefill its whole history, which delays every reply in that
+ * engine's batch, while a batch that is half as large again decodes only a little slower. In `bench/pool.mjs` a quarter and two
+ * cost 6 % of the throughput; larger values gain nothing.
+ */
+const STICKY_SHARE = 0.5;
+/** With few calls in flight a share means little: this many more are chance and slow down no call. */
+const STICKY_CALLS = 4;
+
+/** The engine with the fewest calls in flight, sticky for the prefix cache. Among equals engines on this host first, then by hash. */
+class LeastInFlight implements ChoicePolicy {
+  /** The engine of each session's last call. */
+  private readonly lastEngines = new LRUCache<string, string>({ max: REMEMBERED_SESSIONS });
+  private readonly weights = new Map<string, number>();
+
+  joined({ id }: Candidate): void {
+    this.weights.set(id, hash32(id));
+  }
+
+  left({ id }: Candidate): void {
+    this.weights.delete(id);
+  }
+
+  pick<T extends Candidate>(sessionId: string, free: readonly T[]): T {
+    const least = Math.min(...free.map(({ inflight }) => inflight));
+    const lastId = this.lastEngines.peek(sessionId);
+    const last = lastId === undefined ? undefined : free.find(({ id }) => id === lastId);
+    if (last !== undefined && last.inflight <= least * (1 + STICKY_SHARE) + STICKY_CALLS) return last;
+    const leastBusy = free.filter(({ inflight }) => inflight === least);
+    const local = leastBusy.filter((candidate) => candidate.local);
+    return this.byHash(sessionId, local.length > 0 ? local : leastBusy);
+  }
+
+  assigned(sessionId: string, { id }: Candidate): void {
+    this.lastEngines.set(sessionId, id);
+  }
+
+  /** Highest random weight: another gateway, or this one after a restart, picks the same engine. */
+  private byHash<T extends Candidate>(sessionId: string, candidates: readonly T[]): T {
+    const [first] = candidates as readonly [T, ...T[]];
+    if (candidates.length === 1) return first;
+    const session = hash32(sessionId);
+    const weight = ({ id }: Candidate): number => mix(session ^ (this.weights.get(id) ?? 0));
+    return candidates.reduce((best, candidate) => (weight(candidate) > weight(best) ? candidate : best), first);
+  }
+}
+
+function hash32(text: string): number {
+  return createHash('sha256').update(text).digest().readUInt32LE(0);
+}
+
+/** Spreads a difference in any bit over all of them (the finaliser of MurmurHash3). */
+function mix(value: number): number {
+  let h = value >>> 0;
+  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
+  return (h ^ (h >>> 16)) >>> 0;
+}
+
+/**
+ * ProRL's min-heap: the engine that was assigned the fewest calls so far, whatever their outcome. A scan instead of a heap, because
+ * full and excluded engines must be left out at each choice.
+ */
+class AssignmentCount implements ChoicePolicy {
+  private readonly counts = new Map<string, number>();
+
+  /** A later engine starts with the lowest count of the others: from 0 it would get every call until it has caught up. */
+  joined({ id }: Candidate): void {
+    this.counts.set(id, this.counts.size === 0 ? 0 : Math.min(...this.counts.values()));
+  }
+
+  left({ id }: Candidate): void {
+    this.counts.delete(id);
+  }
+
+  pick<T extends Candidate>(_sessionId: string, free: readonly T[]): T {
+    return free.reduce((best, candidate) => {
+      const difference = this.countOf(candidate) - this.countOf(best);
+      return difference < 0 || (difference === 0 && candidate.local && !best.local) ? candidate : best;
+    });
+  }
+
+  assigned(_sessionId: string, engine: Candidate): void {
+    this.counts.set(engine.id, this.countOf(engine) + 1);
+  }
+
+  private countOf({ id }: Candidate): number {
+    return this.counts.get(id) ?? 0;
+  }
+}
+
+/** Ring points per engine. With a few engines, the largest share of the ring is then within about 20 % of the mean. */
+const POINTS_PER_ENGINE = 160;
+
+type RingPoint = { readonly at: number; readonly id: string };
+
+/**
+ * Consistent hashing: a session belongs to the engine whose point follows the session's own on the ring, or to the next free one.
+ * When an engine leaves, only its sessions move; when one joins, sessions move only to it.
+ */
+class HashRing implements ChoicePolicy {
+  private ring: readonly RingPoint[] = [];
+
+  joined({ id }: Candidate): void {
+    const points = Array.from({ length: POINTS_PER_ENGINE }, (_, i) => ({ at: ringPosition(`${id}#${i}`), id }));
+    this.ring = [...this.ring, ...points].sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
+  }
+
+  left({ id }: Candidate): void {
+    this.ring = this.ring.filter((point) => point.id !== id);
+  }
+
+  pick<T extends Candidate>(sessionId: string, free: readonly T[]): T {
+    const byId = new Map(free.map((candidate) => [candidate.id, candidate]));
+    const start = this.firstIndexFrom(ringPosition(sessionId));
+    for (let i = 0; i < this.ring.length; i++) {
+      const point = this.ring[(start + i) % this.ring.length] as RingPoint;
+      const candidate = byId.get(point.id);
+      if (candidate !== undefined) return candidate;
+    }
+    return free[0] as T;
+  }
+
+  assigned(): void {}
+
+  /** Index of the first point at or after position `at`; the ring's length when every point is before it. */
+  private firstIndexFrom(at: number): number {
+    let low = 0;
+    let high = this.ring.length;
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if ((this.ring[middle] as RingPoint).at < at) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}
+
+/** 48 bits, so that points of thousands of engines do not coincide. */
+function ringPosition(text: string): number {
+  return createHash('sha256').update(text).digest().readUIntBE(0, 6);
+}
+
+/**
+ * Two phases: a session goes to an engine on this host while one is free, and otherwise to the one that `base` picks among all. A
+ * session that went to another host keeps choosing among all, so that its history is not prefilled here as soon as a slot is free.
+ */
+class LocalFirst implements ChoicePolicy {
+  private readonly base: ChoicePolicy;
+  /** Sessions whose last call went to another host. */
+  private readonly remoteSessions = new LRUCache<string, true>({ max: REMEMBERED_SESSIONS });
+
+  constructor(base: ChoicePolicy) {
+    this.base = base;
+  }
+
+  joined(engine: Candidate): void {
+    this.base.joined(engine);
+  }
+
+  left(engine: Candidate): void {
+    this.base.left(engine);
+  }
+
+  pick<T extends Candidate>(sessionId: string, free: readonly T[]): T {
+    const local = this.remoteSessions.has(sessionId) ? [] : free.filter((candidate) => candidate.local);
+    return this.base.pick(sessionId, local.length > 0 ? local : free);
+  }
+
+  assigned(sessionId: string, engine: Candidate): void {
+    if (engine.local) this.remoteSessions.delete(sessionId);
+    else this.remoteSessions.set(sessionId, true);
+    this.base.assigned(sessionId, engine);
+  }
+}

@@ -1,0 +1,97 @@
+import { isDeepStrictEqual } from 'node:util';
+import { FloeError } from '../../core/errors.ts';
+import {
+  type EngineInfo,
+  type EngineMode,
+  type EngineSpec,
+  engineSpecSchema,
+  type TemplateFacts,
+} from '../../schema/index.ts';
+import type { PoolMode } from './engine-pools.ts';
+
+/** How a reconnected server differs from the one that joined, in words; `null` when no difference matters. */
+export function changeOf(before: EngineInfo, after: EngineInfo): string | null {
+  if (after.model !== before.model) return `it serves ${after.model}, not ${before.model}`;
+  const joined = before.capabilities.template.fingerprint;
+  const current = after.capabilities.template.fingerprint;
+  if (joined !== null && current !== null && current !== joined) {
+    return `its tokenizer or template is ${current}, not ${joined}`;
+  }
+  if (before.capabilities.token_ids && !after.capabilities.token_ids) return 'it no longer reports token ids';
+  return null;
+}
+
+/** Whether a reconnected server no longer shows its tokenizer and template, which may be the same as before or not. */
+export function hasLostTemplate(before: EngineInfo, after: EngineInfo): boolean {
+  return before.capabilities.template.fingerprint !== null && after.capabilities.template.fingerprint === null;
+}
+
+/**
+ * Whether a server reported the same properties on two connections. The older connection is kept then, because its adapter has
+ * learned from replies what this server does not support.
+ */
+export function isSameServer(one: EngineInfo, other: EngineInfo): boolean {
+  return isDeepStrictEqual(reportedBy(one), reportedBy(other));
+}
+
+function reportedBy(info: EngineInfo): readonly unknown[] {
+  return [info.server_version, info.max_model_len, info.logprobs_mode, info.capabilities];
+}
+
+/** Why two engines cannot serve one pool, in words; `null` when they can. */
+export function mismatchOf(one: EngineInfo, other: EngineInfo): string | null {
+  if (one.capabilities.token_ids !== other.capabilities.token_ids) {
+    const [reports, omits] = one.capabilities.token_ids ? [one, other] : [other, one];
+    return `${reports.engine_id} reports token ids and ${omits.engine_id} does not`;
+  }
+  const [a, b] = [one.capabilities.template.fingerprint, other.capabilities.template.fingerprint];
+  if (a === null || b === null || a === b) return null;
+  return `${one.engine_id} and ${other.engine_id} differ in tokenizer or template (${a}, ${b})`;
+}
+
+/** Whether two specifications of one engine id are equal. */
+export function isSameSpec(one: EngineSpec, other: EngineSpec): boolean {
+  const keys = Object.keys(engineSpecSchema.shape) as (keyof EngineSpec)[];
+  return keys.every((key) => key === 'engine_id' || isDeepStrictEqual(one[key], other[key]));
+}
+
+/** See `EnginePools.modeOf`; `engines` are those of the pool. */
+export function captureModeOf(pool: string, engines: readonly EngineInfo[], requested: EngineMode): PoolMode {
+  const [first, ...others] = engines;
+  if (first === undefined) throw new FloeError('engine_unavailable', `no engine is registered in pool ${pool}`);
+  const template = others.reduce(
+    (facts, { capabilities }) => commonFacts(facts, capabilities.template),
+    first.capabilities.template,
+  );
+  if (requested !== 'chat') {
+    const obstacle = engines.map(obstacleToTokens).find((reason) => reason !== null) ?? null;
+    if (obstacle === null) return { mode: 'tokens', template };
+    if (requested === 'tokens') {
+      throw new FloeError('unsupported', `pool ${pool} cannot be used in tokens mode: ${obstacle}`);
+    }
+  }
+  return { mode: engines.every(({ capabilities }) => capabilities.token_ids) ? 'chat' : 'text', template };
+}
+
+/** Why an engine does not support tokens mode, in words; `null` when it does. */
+function obstacleToTokens({ engine_id, kind, capabilities }: EngineInfo): string | null {
+  const { token_ids, token_input, notes } = capabilities;
+  if (token_ids && token_input !== 'none') return null;
+  const reason = token_ids ? 'accepts no prompt of token ids' : 'reports no token ids';
+  return `engine ${engine_id} (${kind}) ${[reason, ...notes].join('; ')}`;
+}
+
+/** The facts that hold for both templates. */
+function commonFacts(one: TemplateFacts, other: TemplateFacts): TemplateFacts {
+  const isSameClose =
+    one.close_ids.length === other.close_ids.length && one.close_ids.every((id, i) => id === other.close_ids[i]);
+  return {
+    close_ids: isSameClose ? one.close_ids : [],
+    tail_render: one.tail_render && other.tail_render,
+    thinking: {
+      tool_results: one.thinking.tool_results === other.thinking.tool_results ? one.thinking.tool_results : 'unknown',
+      user_message: one.thinking.user_message === other.thinking.user_message ? one.thinking.user_message : 'unknown',
+    },
+    fingerprint: one.fingerprint === other.fingerprint ? one.fingerprint : null,
+  };
+}

@@ -1,0 +1,177 @@
+import { onAbort } from '../../core/abort.ts';
+import type { Clock } from '../../core/clock.ts';
+import type { FloeError } from '../../core/errors.ts';
+import type { ChoicePolicy } from './choice-policies.ts';
+import type { Member } from './member.ts';
+
+export type SlotRequest = {
+  readonly sessionId: string;
+  /** Position in the queue: the call that arrived first has the lowest, and keeps it when it is retried or resumed. */
+  readonly ticket: number;
+  /** Takes a slot and counts as an assignment; a look-up does neither. */
+  readonly sampling: boolean;
+  /** Requires an engine that accepts a prompt of token ids. */
+  readonly ids: boolean;
+  /** Engines on which this call has failed in this round. */
+  readonly failedOn: ReadonlySet<Member>;
+};
+
+/** A call's hold on an engine. `end`, to be called once, releases the slot and reports the tokens that the call used. */
+export type Slot = { readonly member: Member; readonly end: (tokens: number) => void };
+
+type Waiter = {
+  readonly request: SlotRequest;
+  readonly settle: (slot: Slot | null) => void;
+  readonly fail: (error: FloeError) => void;
+};
+
+/**
+ * The engines of one pool and the calls that wait for one of them, first come first served. A call takes an engine that is ready;
+ * while the ready engines are full it waits. Only when no engine is ready does it take one that is not.
+ */
+export class EnginePool {
+  private readonly policy: ChoicePolicy;
+  private readonly clock: Clock;
+  private members: readonly Member[] = [];
+  private waiters: Waiter[] = [];
+  private cancelWake = (): void => {};
+
+  constructor(policy: ChoicePolicy, clock: Clock) {
+    this.policy = policy;
+    this.clock = clock;
+  }
+
+  get engines(): readonly Member[] {
+    return this.members;
+  }
+
+  /** Number of calls that wait. */
+  get waiting(): number {
+    return this.waiters.length;
+  }
+
+  join(member: Member): void {
+    this.members = [...this.members, member];
+    this.policy.joined(member);
+    this.serveWaiters();
+  }
+
+  leave(members: readonly Member[]): void {
+    this.members = this.members.filter((member) => !members.includes(member));
+    for (const member of members) this.policy.left(member);
+    // Calls without another engine to try are settled immediately, even while the remaining engines are full.
+    this.settleExhausted();
+    this.serveWaiters();
+  }
+
+  /** Rejects every waiting call with `error`. */
+  refuseAll(error: FloeError): void {
+    this.cancelWake();
+    for (const waiter of this.waiters.splice(0)) waiter.fail(error);
+  }
+
+  /**
+   * Resolves with a slot that must be ended; `null` when the call has failed on every suitable engine, or there is none. The engine
+   * may leave the pool before the caller uses the slot. Rejects with the signal's reason, and holds no slot then.
+   */
+  acquire(request: SlotRequest, signal: AbortSignal): Promise<Slot | null> {
+    if (signal.aborted) return Promise.reject(signal.reason);
+    if (this.untried(request).length === 0) return Promise.resolve(null);
+    if (!request.sampling) {
+      const slot = this.slotFor(request);
+      return Promise.resolve(slot === 'wait' ? null : slot);
+    }
+    return new Promise((resolve, reject) => {
+      const waiter: Waiter = {
+        request,
+        settle: (slot) => {
+          release();
+          resolve(slot);
+        },
+        fail: (error) => {
+          release();
+          reject(error);
+        },
+      };
+      const release = onAbort(signal, () => {
+        this.waiters = this.waiters.filter((other) => other !== waiter);
+        reject(signal.reason);
+      });
+      this.enqueue(waiter);
+      this.serveWaiters();
+    });
+  }
+
+  /** Gives slots to waiting calls, after something has changed, and schedules the next check when only rate limits hold them. */
+  private serveWaiters(): void {
+    this.grantSlots();
+    this.cancelWake();
+    if (this.waiters.length === 0) return;
+    const waits = this.members.map((member) => member.limits?.waitMs() ?? 0).filter((waitMs) => waitMs > 0);
+    if (waits.length > 0) this.cancelWake = this.clock.schedule(Math.min(...waits), () => this.serveWaiters());
+  }
+
+  private grantSlots(): void {
+    for (let i = 0; i < this.waiters.length; ) {
+      if (this.members.length > 0 && this.members.every((member) => member.isFull)) return;
+      const waiter = this.waiters[i] as Waiter;
+      const slot = this.slotFor(waiter.request);
+      if (slot === 'wait') i++;
+      else {
+        this.waiters.splice(i, 1);
+        waiter.settle(slot);
+      }
+    }
+  }
+
+  private enqueue(waiter: Waiter): void {
+    let at = this.waiters.length;
+    while (at > 0 && (this.waiters[at - 1] as Waiter).request.ticket > waiter.request.ticket) at--;
+    this.waiters.splice(at, 0, waiter);
+  }
+
+  private settleExhausted(): void {
+    const exhausted = this.waiters.filter(({ request }) => this.untried(request).length === 0);
+    this.waiters = this.waiters.filter((waiter) => !exhausted.includes(waiter));
+    for (const waiter of exhausted) waiter.settle(null);
+  }
+
+  private untried({ failedOn, ids }: SlotRequest): readonly Member[] {
+    return this.members.filter((member) => !failedOn.has(member) && (!ids || member.acceptsIds));
+  }
+
+  private slotFor(request: SlotRequest): Slot | null | 'wait' {
+    const untried = this.untried(request);
+    if (untried.length === 0) return null;
+    const ready = untried.filter((member) => member.isReady);
+    if (ready.length > 0) this.verifyInBackground(untried);
+    const usable = ready.length > 0 ? ready : untried;
+    const free = request.sampling ? usable.filter((member) => !member.isFull) : usable;
+    if (free.length === 0) return 'wait';
+    return this.take(this.policy.pick(request.sessionId, free), request);
+  }
+
+  /** Lets excluded engines return while others serve the calls, so that no call has to wait for a verification. */
+  private verifyInBackground(members: readonly Member[]): void {
+    const serve = (): void => this.serveWaiters();
+    for (const member of members) {
+      if (member.isVerificationDue) member.verify().then(serve, serve);
+    }
+  }
+
+  private take(member: Member, { sampling, sessionId }: SlotRequest): Slot {
+    const endProbe = member.breaker.begin();
+    const charge = (sampling && member.limits?.begin()) || (() => {});
+    if (sampling) {
+      member.inflight++;
+      this.policy.assigned(sessionId, member);
+    }
+    const end = (tokens: number): void => {
+      endProbe();
+      charge(tokens);
+      if (sampling) member.inflight--;
+      this.serveWaiters();
+    };
+    return { member, end };
+  }
+}

@@ -1,0 +1,102 @@
+import { z } from 'zod';
+import { FloeError } from '../../core/errors.ts';
+import { type EngineServer, type HttpReply, jsonOf } from '../engine-server.ts';
+import type { ExpertShape } from './joined-reply.ts';
+
+const modelsSchema = z.looseObject({
+  data: z.array(z.looseObject({ id: z.string(), max_model_len: z.int().nullish() })).min(1),
+});
+
+const sizeSchema = z.int().min(1).nullish();
+const configSchema = z.looseObject({ num_hidden_layers: sizeSchema, num_experts_per_tok: sizeSchema });
+
+const serverInfoSchema = z.looseObject({
+  version: z.string().nullish(),
+  tool_call_parser: z.string().nullish(),
+  reasoning_parser: z.string().nullish(),
+  incremental_streaming_output: z.boolean().nullish(),
+  enable_return_routed_experts: z.boolean().nullish(),
+});
+
+const modelInfoSchema = configSchema.extend({
+  model_config: configSchema.nullish(),
+  hf_config: configSchema.nullish(),
+});
+
+/** The properties that a server reports. */
+export type ServerFacts = {
+  readonly model: string;
+  readonly maxModelLen: number | null;
+  readonly version: string | null;
+  readonly toolParser: string | null;
+  readonly reasoningParser: string | null;
+  /** Whether a chunk of the server's native streams has only new text; otherwise it repeats all text before it. */
+  readonly incrementalStreams: boolean;
+  /** Path of the endpoint that reports the weights' version. */
+  readonly versionPath: string;
+  readonly reportsExperts: boolean;
+  /** `null` when not reported. */
+  readonly expertShape: ExpertShape | null;
+};
+
+/** Rejects with `engine_error` when it is not an SGLang server, or does not serve `model`; `null` selects its first model. */
+export async function readServerFacts(server: EngineServer, model: string | null): Promise<ServerFacts> {
+  const entry = await findModel(server, model);
+  const serverInfo = await firstEndpoint(server, ['/server_info', '/get_server_info']);
+  const modelInfo = await firstEndpoint(server, ['/model_info', '/get_model_info']);
+  if (modelInfo === null) {
+    throw server.error('engine_error', 'it is not an SGLang server: it has neither /model_info nor /get_model_info');
+  }
+  const info = serverInfoSchema.safeParse(serverInfo === null ? {} : jsonOf(serverInfo.reply.body)).data;
+  const config = modelInfoSchema.safeParse(jsonOf(modelInfo.reply.body)).data;
+  return {
+    ...entry,
+    version: info?.version ?? null,
+    toolParser: info?.tool_call_parser ?? null,
+    reasoningParser: info?.reasoning_parser ?? null,
+    incrementalStreams: info?.incremental_streaming_output === true,
+    versionPath: modelInfo.path,
+    reportsExperts: info?.enable_return_routed_experts === true,
+    expertShape: expertShapeOf(config) ?? expertShapeOf(config?.model_config) ?? expertShapeOf(config?.hf_config),
+  };
+}
+
+function expertShapeOf(config: z.output<typeof configSchema> | null | undefined): ExpertShape | null {
+  const { num_hidden_layers: layers, num_experts_per_tok: experts } = config ?? {};
+  return layers && experts ? { layers, experts } : null;
+}
+
+/** The models that the server lists. Rejects with `engine_unavailable` or `engine_error`. */
+export async function readModels(server: EngineServer): Promise<z.output<typeof modelsSchema>> {
+  const reply = await server.controlGet('/v1/models');
+  if (reply.status === 503 || reply.status === 429) throw server.statusError(reply);
+  const parsed = modelsSchema.safeParse(jsonOf(reply.body));
+  if (reply.status === 200 && parsed.success) return parsed.data;
+  throw server.error('engine_error', `/v1/models answered ${reply.status} without a model list`);
+}
+
+async function findModel(
+  server: EngineServer,
+  model: string | null,
+): Promise<{ model: string; maxModelLen: number | null }> {
+  const { data } = await readModels(server);
+  const entry = model === null ? data[0] : data.find(({ id }) => id === model);
+  if (entry === undefined) {
+    const served = data.map(({ id }) => id).join(', ');
+    throw new FloeError('engine_error', `engine ${server.engineId} does not serve ${model}, but ${served}`, {
+      engine_id: server.engineId,
+    });
+  }
+  return { model: entry.id, maxModelLen: entry.max_model_len ?? null };
+}
+
+type Endpoint = { readonly path: string; readonly reply: HttpReply };
+
+/** The first of the paths that exists; `null` when none does. */
+async function firstEndpoint(server: EngineServer, paths: readonly string[]): Promise<Endpoint | null> {
+  for (const path of paths) {
+    const reply = await server.controlGet(path);
+    if (reply.status === 200) return { path, reply };
+  }
+  return null;
+}
