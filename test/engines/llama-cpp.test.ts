@@ -261,7 +261,11 @@ describe('what cannot be recorded', () => {
     ['ids missing', { tokens: [] }, 'tokens has 0 ids, but tokens_predicted is'],
     ['another model', { model: 'other' }, 'model is "other"'],
     ['no log-probabilities', { completion_probabilities: null }, 'completion_probabilities is missing'],
-    ['those of another id', { completion_probabilities: [{ id: 1, logprob: -1 }] }, 'is of 1, which tokens has not'],
+    [
+      'those of another id',
+      { completion_probabilities: [{ id: 1, logprob: -1 }] },
+      'is of 1, which tokens does not have',
+    ],
     ['one above 0', { completion_probabilities: [{ id: idsOf('H')[0], logprob: 1 }] }, 'is 1, above 0'],
     [
       'one that is no number',
@@ -325,7 +329,7 @@ describe('what cannot be recorded', () => {
     };
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
-      message: expect.stringContaining('does not tell the log-probability'),
+      message: expect.stringContaining('does not report the log-probability'),
     });
   });
 });

@@ -309,8 +309,13 @@ describe('streams', () => {
       '[DONE]',
       'engine_error',
     ],
-    ['comes before those', [choice({ delta: { tool_calls: [{ index: 3, id: 'a' }] } })], '', 'engine_error'],
-    ['comes before those', [choice({ delta: { tool_calls: [{ function: { arguments: '1' } }] } })], '', 'engine_error'],
+    ['arrives before the calls', [choice({ delta: { tool_calls: [{ index: 3, id: 'a' }] } })], '', 'engine_error'],
+    [
+      'arrives before the calls',
+      [choice({ delta: { tool_calls: [{ function: { arguments: '1' } }] } })],
+      '',
+      'engine_error',
+    ],
     ['content filter', [choice({ finish_reason: 'content_filter' }), last], '[DONE]', 'engine_rejected'],
     ['not JSON', ['{bad'], '', 'engine_error'],
   ])('%s is typed', async (message, chunks, end, code) => {

@@ -240,7 +240,7 @@ describe('the message of sampled ids', () => {
     server.routes[DERENDER] = ({ response }) => json(response, 503, { error: { message: 'busy' } });
     await expect(own.generate(tokenRequest(), never())).rejects.toMatchObject({
       code: 'engine_error',
-      message: 'engine the-engine: what it sampled could not be read: engine the-engine: busy',
+      message: 'engine the-engine: the sampled reply could not be read: engine the-engine: busy',
     });
     expect(callsOf(server, GENERATE)).toHaveLength(1);
   });
@@ -579,7 +579,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
     });
     expect(engine?.info().capabilities.token_input).toBe('none');
     expect(notices).toEqual([
-      [expect.stringMatching(/do not tell/), expect.objectContaining({ engine_id: 'the-engine' })],
+      [expect.stringMatching(/does not show its prompt/), expect.objectContaining({ engine_id: 'the-engine' })],
     ]);
   });
 
