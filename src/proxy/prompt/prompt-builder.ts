@@ -1,6 +1,6 @@
 import { FloeError } from '../../core/errors.ts';
 import type { CallContext, GenerateReply, PromptIds } from '../../engines/engine.ts';
-import type { EnginePools, PoolMode } from '../../engines/pool/engine-pools.ts';
+import type { EnginePools } from '../../engines/pool/engine-pools.ts';
 import type {
   AssistantMessage,
   Capture,
