@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import type { CallContext, CanonicalReply } from '../../src/dialects/dialect.ts';
 import { DIALECTS } from '../../src/dialects/registry.ts';
@@ -33,13 +33,13 @@ function replyCalling(name: string): CanonicalReply {
 }
 
 describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))(
-  'any body at all, as %s',
+  'any request body of the dialect %s',
   (name, dialect) => {
-    test('is either refused with a client error or becomes a valid canonical request that can be answered', () => {
+    it('is either refused with a client error or becomes a valid canonical request whose reply can be encoded', () => {
       let accepted = 0;
       fc.assert(
         fc.property(strangeBody(name), (input) => {
-          // As it comes from the wire: what JSON cannot say cannot occur.
+          // Encoded as JSON once, because a request cannot contain what JSON cannot represent.
           const foreign: unknown = JSON.parse(JSON.stringify(input) ?? 'null');
           for (const parse of [dialect.parseRequest, dialect.parseCount]) {
             try {

@@ -1,16 +1,16 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
 import {
   type CallContext,
   type CanonicalReply,
   type CanonicalRequest,
   plainContext,
   type RecordedReply,
-} from '../../src/dialects/dialect.ts';
-import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
-import type { AssistantMessage, CallKind } from '../../src/schema/index.ts';
-import { streamOf } from './whole-stream.ts';
+} from '../../../src/dialects/dialect.ts';
+import { openaiResponses } from '../../../src/dialects/openai_responses/dialect.ts';
+import type { AssistantMessage, CallKind } from '../../../src/schema/index.ts';
+import { streamOf } from '../whole-stream.ts';
 
 type Item = { readonly type: string; readonly id: string };
 
@@ -62,7 +62,7 @@ const refusalOf = (input: readonly object[], over: object = {}, context = sessio
 };
 
 describe('references to all items of a reply', () => {
-  test('are the reply as it was recorded, and its results pair with its calls', () => {
+  it('are resolved to the recorded reply, and its results are paired with its calls', () => {
     const input = [
       user('x'),
       ...refs('rs_cpl_full', 'msg_cpl_full', 'fc_cpl_full_0', 'fc_cpl_full_1'),
@@ -76,7 +76,7 @@ describe('references to all items of a reply', () => {
     expect(request.adjusted).toEqual([]);
   });
 
-  test('stay one turn with results between them, and end where another reply begins', () => {
+  it('form one assistant message even with results between them, and end at the next reply', () => {
     const input = [
       ref('fc_cpl_full_0'),
       output('a'),
@@ -113,7 +113,7 @@ describe('references to all items of a reply', () => {
     { type: 'namespace', name: 'n', tools: [{ type: 'function', name: 'g' }] },
   ];
 
-  /** As engines give them: content is null only, and never empty, with calls. */
+  /** A message in the form that engines return: with calls, empty content is null. */
   function recordedOf({ content, thinking, names, args }: Form): AssistantMessage {
     return {
       role: 'assistant',
@@ -137,7 +137,7 @@ describe('references to all items of a reply', () => {
       .flatMap(({ type, item }) => (type === 'response.output_item.done' ? [item] : []));
   }
 
-  test('are the same turn for every reply, whole or streamed; some of them are the same as those items sent', () => {
+  it('give the same message for every reply, streamed or not, as the items themselves', () => {
     fc.assert(
       fc.property(reply, fc.array(fc.boolean(), { minLength: 5, maxLength: 5 }), (form, keep) => {
         const answer = recordedOf(form);
@@ -148,7 +148,7 @@ describe('references to all items of a reply', () => {
         const some = items.filter((_, i) => keep[i]);
         const { messages } = named(some);
         const sent = parse([user('x'), ...some], { tools }).messages;
-        // The free text of a custom call is the input of its arguments, which it need not have been written as.
+        // The free text of a custom call becomes its `input` argument, whatever form the sampled arguments had.
         if (!some.some(({ type }) => type === 'custom_tool_call')) expect(messages).toEqual(sent);
         expect(messages).toHaveLength(some.length === 0 ? 1 : 2);
       }),
@@ -158,7 +158,7 @@ describe('references to all items of a reply', () => {
 });
 
 describe('references to some items of a reply', () => {
-  test('are told apart by their replies, in whatever order they come', () => {
+  it('are grouped by reply, in any order', () => {
     expect(parse(refs('rs_cpl_thought', 'rs_cpl_full', 'fc_cpl_full_0', 'msg_cpl_full')).messages).toEqual([
       THOUGHT,
       { ...FULL, tool_calls: [canonicalCall('a')] },
@@ -168,7 +168,7 @@ describe('references to some items of a reply', () => {
     ]);
   });
 
-  test.each<[string[], AssistantMessage]>([
+  it.each<[string[], AssistantMessage]>([
     [
       ['msg_cpl_full', 'fc_cpl_full_0', 'fc_cpl_full_1'],
       message({ content: '\n\nLook.', tool_calls: FULL.tool_calls }),
@@ -177,11 +177,11 @@ describe('references to some items of a reply', () => {
     [['msg_cpl_full'], message({ content: '\n\nLook.' })],
     [['fc_cpl_full_1'], message({ tool_calls: [canonicalCall('b', '{"cut')] })],
     [['msg_cpl_empty'], EMPTY],
-  ])('are those parts of it alone: %j', (ids, expected) => {
+  ])('give only these parts of it: %j', (ids, expected) => {
     expect(parse(refs(...ids)).messages).toEqual([expected]);
   });
 
-  test('are one turn with the items that are sent, which stay as they are sent', () => {
+  it('form one message with items that are sent, which are kept as sent', () => {
     const sent = { type: 'function_call', call_id: 'a', name: 'f', arguments: '{"x":1}' };
     const input = [...refs('rs_cpl_full', 'msg_cpl_full'), sent, { ...sent, call_id: 'b' }, output('a'), output('b')];
     expect(parse(input).messages).toEqual([
@@ -191,12 +191,12 @@ describe('references to some items of a reply', () => {
     ]);
   });
 
-  test('go with a response that the request goes on from', () => {
+  it('can be combined with previous_response_id', () => {
     const request = parse([...refs('msg_cpl_plain'), user('x')], { previous_response_id: 'resp_cpl_full' });
     expect(request).toMatchObject({ previousCompletionId: 'cpl_full', messages: [PLAIN, user('x')] });
   });
 
-  test('may leave their type out, and can be counted', () => {
+  it('may omit their type and occur in a count request', () => {
     const body = { input: [user('x'), { id: 'msg_cpl_plain' }, { type: null, id: 'rs_cpl_full' }] };
     expect(openaiResponses.parseCount(body, session()).messages).toEqual([
       user('x'),
@@ -205,7 +205,7 @@ describe('references to some items of a reply', () => {
     ]);
   });
 
-  test('give the summary of a compaction back as one that is sent', () => {
+  it('are resolved to the summary of a compaction', () => {
     const messages = parse(refs('cmp_cpl_summary')).messages;
     expect(messages).toMatchObject([{ role: 'user', content: expect.stringContaining('The state.') }]);
     const encrypted_content = `floe.summary.2.cpl_1.${Buffer.from('The state.').toString('base64url')}`;
@@ -213,14 +213,14 @@ describe('references to some items of a reply', () => {
   });
 });
 
-describe('a reference to what the session did not hand out', () => {
+describe('a reference that cannot be resolved', () => {
   const foreign = [
     ...['rs_cpl_other', 'msg_1', 'rs_cpl_', 'cpl_full', 'resp_cpl_full', '', 'x'.repeat(1000)],
     ...['rs_cpl_plain', 'msg_cpl_thought', 'rs_cpl_empty', 'fc_cpl_plain_0', 'cmp_cpl_full'],
     ...['fc_cpl_full', 'fc_cpl_full_2', 'fc_cpl_full_00', 'fc_cpl_full_-1', 'fc_cpl_full_1e0', 'rs_cpl_full_0'],
     ...['ws_cpl_full', '__proto___cpl_full', 'rs_cpl_full\n', ' rs_cpl_full', 'RS_cpl_full', 'rs_constructor'],
   ];
-  test.each(foreign)('is refused by the name of the field: %j', (id) => {
+  it.each(foreign)('is refused with the path of the field: %j', (id) => {
     const error = refusalOf([user('x'), ref(id)]);
     expect(error.code).toBe('schema_violation');
     expect(error.message).toContain('responses request: input.1.id: no item "');
@@ -229,11 +229,11 @@ describe('a reference to what the session did not hand out', () => {
     expect(openaiResponses.encodeError(error).status).toBe(400);
   });
 
-  test('is refused where there is no session to ask', () => {
+  it('is refused when the session has no replies', () => {
     expect(refusalOf(refs('rs_cpl_full'), {}, plainContext()).message).toContain('input.0.id: no item');
   });
 
-  test.each<object>([{}, { type: 'item_reference' }, { type: 'item_reference', id: 5 }, { id: null }])(
+  it.each<object>([{}, { type: 'item_reference' }, { type: 'item_reference', id: 5 }, { id: null }])(
     'is refused without an id: %j',
     (item) => {
       expect(refusalOf([user('x'), item])).toMatchObject({
@@ -243,7 +243,7 @@ describe('a reference to what the session did not hand out', () => {
     },
   );
 
-  test('twice is refused: a small request makes no more text than the session has', () => {
+  it('is refused when it occurs twice, so that a small request cannot multiply text', () => {
     for (const [first, second] of [
       ['msg_cpl_plain', 'msg_cpl_plain'],
       ['fc_cpl_full_0', 'ctc_cpl_full_0'],
@@ -255,7 +255,7 @@ describe('a reference to what the session did not hand out', () => {
   });
 });
 
-test.each<CallKind>(['main', 'compaction'])('a reply of kind %s has its message', (callKind) => {
+it.each<CallKind>(['main', 'compaction'])('a reply of the kind %s can be referenced', (callKind) => {
   const context = session({ cpl_1: { message: PLAIN, callKind } });
   expect(parse(refs('msg_cpl_1'), {}, context).messages).toEqual([PLAIN]);
 });

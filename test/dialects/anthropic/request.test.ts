@@ -1,78 +1,78 @@
-import { describe, expect, test } from 'vitest';
-import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
-import { type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
+import { describe, expect, it } from 'vitest';
+import { anthropic } from '../../../src/dialects/anthropic/dialect.ts';
+import { type CanonicalRequest, plainContext } from '../../../src/dialects/dialect.ts';
 
 const text = (value: string, over = {}) => ({ type: 'text', text: value, ...over });
 const user = { role: 'user', content: 'hi' };
 
 const parse = (over: object): CanonicalRequest =>
   anthropic.parseRequest({ model: 'm', max_tokens: 100, messages: [user], ...over }, plainContext());
-/** A turn and the user's next word. */
+/** A conversation with an assistant message and the user's next message. */
 const afterAssistant = (content: unknown) => parse({ messages: [user, { role: 'assistant', content }, user] });
 
 describe('system text', () => {
   const billing = 'x-anthropic-billing-header: cc_version=2.1.329.ab1; cc_entrypoint=sdk-cli; cch=1f2e3;';
 
-  test.each<[string, unknown]>([
+  it.each<[string, unknown]>([
     ['a string', 'S'],
     ['one block', [text('S')]],
     ['one block with a cache mark', [text('S', { cache_control: { type: 'ephemeral', ttl: '1h' } })]],
     ['a block behind the billing block', [text(billing), text('S')]],
     ['a block behind a billing block with a line end', [text(`${billing}\n`), text('S')]],
-  ])('is the same as %s', (_, system) => {
+  ])('is the same when sent as %s', (_, system) => {
     expect(parse({ system }).messages[0]).toEqual({ role: 'system', content: 'S' });
   });
 
-  test.each<[string, unknown]>([
+  it.each<[string, unknown]>([
     ['none', undefined],
     ['null', null],
     ['an empty string', ''],
     ['no blocks', []],
     ['the billing block alone', billing],
-  ])('that is %s makes no message', (_, system) => {
+  ])('adds no message when it is %s', (_, system) => {
     expect(parse({ system }).messages).toEqual([user]);
   });
 
-  test('of nothing else, and empty, is refused', () => {
+  it('is refused when it is empty and nothing else is in the request', () => {
     expect(() => parse({ messages: [{ role: 'system', content: [text(billing)] }] })).toThrow(
       'messages: there is no text',
     );
   });
 
-  test('that only begins like a billing block is a prompt', () => {
+  it('is kept when it only starts like a billing block', () => {
     const system = `${billing}\nYou are an agent.`;
     expect(parse({ system })).toMatchObject({ messages: [{ role: 'system', content: system }, user], adjusted: [] });
   });
 
-  test('that begins like a billing block is a prompt however much white space it has', () => {
+  it('is kept in linear time when it starts like a billing block and has much white space', () => {
     const system = `${billing}${' '.repeat(300_000)}\nYou are an agent.`;
     expect(parse({ system }).messages[0]).toEqual({ role: 'system', content: system });
   });
 
-  test('among the messages loses its billing block as well', () => {
+  it('loses its billing block in a message, too', () => {
     const { messages } = parse({ messages: [{ role: 'system', content: [text(billing), text('env')] }, user] });
     expect(messages).toEqual([{ role: 'system', content: 'env' }, user]);
   });
 
-  test.each<[unknown, string]>([
+  it.each<[unknown, string]>([
     [5, 'system'],
     [[text('a'), { type: 'image' }], 'system.1.type'],
-  ])('of another kind is refused with its path: %j', (system, path) => {
+  ])('is refused with its path when it has another type: %j', (system, path) => {
     expect(() => parse({ system })).toThrow(path);
   });
 });
 
-describe('an assistant turn', () => {
+describe('an assistant message', () => {
   const thinking = (value: string) => ({ type: 'thinking', thinking: value, signature: 'sig' });
   const use = (id: string) => ({ type: 'tool_use', id, name: 'f', input: {} });
   const reordered = 'blocks of an assistant message reordered: thinking, text, calls';
 
-  test.each<[string, object[], string[]]>([
+  it.each<[string, object[], string[]]>([
     ['in canonical order', [thinking('a'), text('b'), use('1'), use('2')], []],
     ['with thinking between texts', [text('b'), thinking('a'), use('1'), use('2')], [reordered]],
-    ['with text behind a call', [thinking('a'), use('1'), text('b'), use('2')], [reordered]],
+    ['with text after a call', [thinking('a'), use('1'), text('b'), use('2')], [reordered]],
     ['with thinking between calls', [text('b'), use('1'), thinking('a'), use('2')], [reordered]],
-  ])('%s has one thinking, one text and its calls', (_, content, notes) => {
+  ])('has one thinking, one text and its calls: %s', (_, content, notes) => {
     const { messages, adjusted } = afterAssistant(content);
     const ids = messages[1]?.role === 'assistant' ? messages[1].tool_calls?.map(({ id }) => id) : [];
     expect(messages[1]).toMatchObject({ content: 'b', reasoning_content: 'a' });
@@ -80,7 +80,7 @@ describe('an assistant turn', () => {
     expect(adjusted).toEqual(notes);
   });
 
-  test('loses what the vendor ran, and says so', () => {
+  it("drops blocks of the vendor's tools and notes it", () => {
     const content = [
       { type: 'server_tool_use', id: 's', name: 'web_search', input: {} },
       { type: 'web_search_tool_result', tool_use_id: 's', content: [] },
@@ -101,7 +101,7 @@ describe('an assistant turn', () => {
     ]);
   });
 
-  test.each<[unknown, string]>([
+  it.each<[unknown, string]>([
     [{ __unparsedToolInput: { raw: '{"a": 1,', len: 8 } }, '{"a": 1,'],
     [{ __unparsedToolInput: { len: 8 } }, '{"__unparsedToolInput":{"len":8}}'],
     [{ __unparsedToolInput: { raw: 'x' }, other: 1 }, '{"__unparsedToolInput":{"raw":"x"},"other":1}'],
@@ -110,12 +110,12 @@ describe('an assistant turn', () => {
     ['echo hello', '"echo hello"'],
     [[1], '[1]'],
     [null, 'null'],
-  ])('with the input %j has the arguments %s', (input, expected) => {
+  ])('translates the input %j to the arguments %s', (input, expected) => {
     const { messages } = afterAssistant([{ type: 'tool_use', id: '1', name: 'f', input }]);
     expect(messages[1]).toMatchObject({ tool_calls: [{ function: { name: 'f', arguments: expected } }] });
   });
 
-  test('echoes arguments that were no JSON as they were sampled', () => {
+  it('returns arguments that were not JSON exactly as sampled', () => {
     const raw = '{"command": "ls';
     const message = {
       role: 'assistant' as const,
@@ -128,7 +128,7 @@ describe('an assistant turn', () => {
     expect(afterAssistant(JSON.parse(body).content).messages[1]).toEqual(message);
   });
 
-  test('at the end is refused with its place, since a reply cannot go on from it; but it is counted', () => {
+  it('is refused with its path at the end of a request, but accepted in a count request', () => {
     const messages = [user, { role: 'assistant', content: '{' }];
     expect(() => parse({ messages })).toThrow(/^messages\.1: /);
     expect(() => parse({ messages: [...messages, { role: 'system', content: 's' }] })).not.toThrow();
@@ -136,7 +136,7 @@ describe('an assistant turn', () => {
   });
 });
 
-describe('a user turn', () => {
+describe('a user message', () => {
   const use = (...ids: string[]) => ({
     role: 'assistant',
     content: ids.map((id) => ({ type: 'tool_use', id, name: 'f', input: {} })),
@@ -144,7 +144,7 @@ describe('a user turn', () => {
   const result = (id: string, over = {}) => ({ type: 'tool_result', tool_use_id: id, content: id, ...over });
   const answered = (...content: object[]) => parse({ messages: [user, use('a', 'b'), { role: 'user', content }] });
 
-  test('of results and text has the results first, in order', () => {
+  it('is ordered with its tool results first', () => {
     const { messages, adjusted } = answered(result('a'), result('b'), text('and'), text('now'));
     expect(messages.slice(2)).toEqual([
       { role: 'tool', tool_call_id: 'a', content: 'a' },
@@ -154,12 +154,12 @@ describe('a user turn', () => {
     expect(adjusted).toEqual([]);
   });
 
-  test('with a cache mark on a result is the same without', () => {
+  it('is the same with and without a cache mark on a result', () => {
     const mark = { cache_control: { type: 'ephemeral' }, is_error: false };
     expect(answered(result('a', mark)).messages).toEqual(answered(result('a')).messages);
   });
 
-  test('with a result for a call that is not there keeps it and says so, and so does a call id that is used twice', () => {
+  it('keeps and notes a result without a call, and a call id that occurs twice', () => {
     expect(answered(result('z'))).toMatchObject({
       messages: [user, {}, { role: 'tool', tool_call_id: 'z' }],
       adjusted: ['a tool result answers no call'],
@@ -168,7 +168,7 @@ describe('a user turn', () => {
     expect(parse({ messages: [user, ...turns, ...turns] }).adjusted).toEqual(['a tool call id occurs twice']);
   });
 
-  test.each<[object, unknown, string[]]>([
+  it.each<[object, unknown, string[]]>([
     [{ type: 'document', source: { type: 'text', media_type: 'text/plain', data: 'D' } }, 'D', []],
     [{ type: 'document', source: { type: 'base64', data: '' } }, '', ['document block dropped']],
     [{ type: 'container_upload', file_id: 'f' }, '', ['container_upload block dropped']],
@@ -183,24 +183,24 @@ describe('a user turn', () => {
       'T\nsrc\none\ntwo',
       ['search result sent as text'],
     ],
-  ])('of %j', (block, content, adjusted) => {
+  ])('translates the block %j', (block, content, adjusted) => {
     const request = parse({ messages: [{ role: 'user', content: [block] }] });
     expect(request).toMatchObject({ messages: [{ role: 'user', content }], adjusted });
   });
 
-  test.each<[unknown, string]>([
+  it.each<[unknown, string]>([
     [5, 'messages.0.content'],
     [undefined, 'messages.0.content'],
     [[{ type: 'tool_result', tool_use_id: 'a', content: [{ type: 'video' }] }], 'messages.0.content.0.content.0.type'],
     [[{ type: 'tool_result', tool_use_id: 'a', content: 5 }], 'messages.0.content.0.content'],
     [[{ type: 'tool_use', id: 'a', name: 'f', input: {} }], 'messages.0.content.0.type'],
-  ])('of another kind is refused with its path: %j', (content, path) => {
+  ])('is refused with its path when it has another type: %j', (content, path) => {
     expect(() => parse({ messages: [{ role: 'user', content }] })).toThrow(path);
   });
 });
 
-describe('settings', () => {
-  test.each<[object, string[]]>([
+describe('the settings of a request', () => {
+  it.each<[object, string[]]>([
     [{ thinking: { type: 'adaptive', display: 'omitted' } }, ['thinking ignored']],
     [{ thinking: { type: 'enabled', budget_tokens: 1_024 } }, ['thinking ignored']],
     [{ thinking: { type: 'disabled' } }, ['thinking ignored']],
@@ -210,23 +210,23 @@ describe('settings', () => {
     [{ metadata: { user_id: '{"device_id":"d","session_id":"s"}' }, service_tier: 'auto' }, []],
     [{ output_config: {} }, []],
     [{ output_config: null, thinking: null, tools: null, stop_sequences: null, stream: null }, []],
-  ])('%j say what has no effect', (over, adjusted) => {
+  ])('note what is ignored: %j', (over, adjusted) => {
     expect(parse(over).adjusted).toEqual(adjusted);
   });
 
   const schema = { type: 'object', properties: { answer: { type: 'string' } } };
   const response_format = { type: 'json_schema', json_schema: { name: 'response', schema } };
 
-  test.each<[object]>([
+  it.each<[object]>([
     [{ output_config: { format: { type: 'json_schema', schema } } }],
     [{ output_config: { format: { schema } } }],
     [{ output_format: { type: 'json_schema', schema } }],
-  ])('with an output format in %j ask the engine for it', (over) => {
+  ])('request the output format from the engine when it is in %j', (over) => {
     expect(parse(over).samplingAsked).toEqual({ max_tokens: 100, response_format });
   });
 
-  test.each<[unknown]>([[{ type: 'text' }], ['json'], [{ type: 'json_schema', schema: 'x' }]])(
-    'with the output format %j go without it',
+  it.each<[unknown]>([[{ type: 'text' }], ['json'], [{ type: 'json_schema', schema: 'x' }]])(
+    'note and ignore the output format %j',
     (format) => {
       expect(parse({ output_config: { format } })).toMatchObject({
         samplingAsked: { max_tokens: 100 },
@@ -235,26 +235,26 @@ describe('settings', () => {
     },
   );
 
-  test('of a count need neither model nor bound', () => {
+  it('need neither model nor max_tokens in a count request', () => {
     const request = anthropic.parseCount({ system: 'S', messages: [user], tools: [{ name: 'f' }] }, plainContext());
     expect(request).toMatchObject({ model: '', messages: [{ role: 'system', content: 'S' }, user] });
     expect(() => anthropic.parseRequest({ messages: [user] }, plainContext())).toThrow('model');
   });
 });
 
-describe('tools', () => {
-  test.each<[object, object]>([
+describe('the tools of a request', () => {
+  it.each<[object, object]>([
     [{ input_schema: { type: 'object', properties: {} } }, { parameters: { type: 'object', properties: {} } }],
     [{ input_schema: { type: 'object' }, type: 'custom' }, { parameters: { type: 'object' } }],
     [{ input_schema: null, description: '' }, {}],
     [{}, {}],
-  ])('with %j are functions', (over, expected) => {
+  ])('become functions: %j', (over, expected) => {
     expect(parse({ tools: [{ name: 'f', ...over }] }).tools).toEqual([
       { type: 'function', function: { name: 'f', ...expected } },
     ]);
   });
 
-  test('of the vendor are dropped, with the choice of one of them', () => {
+  it("are dropped when they run on the vendor's servers, and so is the choice of one", () => {
     const tools = [
       { type: 'bash_20250124', name: 'bash' },
       { type: 'mcp_toolset', mcp_server_name: 'x' },
@@ -272,10 +272,10 @@ describe('tools', () => {
     });
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ input_schema: {} }, 'tools.0.name'],
     [{ name: 'f', input_schema: [] }, 'tools.0.input_schema'],
-  ])('without a part are refused with the path: %j', (tool, path) => {
+  ])('are refused with the path of a missing field: %j', (tool, path) => {
     expect(() => parse({ tools: [tool] })).toThrow(path);
   });
 });

@@ -1,8 +1,8 @@
-import { describe, expect, test } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
-import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
-import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
-import { streamOf } from './whole-stream.ts';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { anthropic } from '../../../src/dialects/anthropic/dialect.ts';
+import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../../src/dialects/dialect.ts';
+import { streamOf } from '../whole-stream.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   anthropic.parseRequest(
@@ -10,7 +10,7 @@ const parse = (over: object, headers = {}): CanonicalRequest =>
     plainContext(headers),
   );
 
-/** As counted, where the conversation may end anywhere. */
+/** Parses a count request, in which the conversation may end with any message. */
 const counted = (messages: object[], over: object = {}) => anthropic.parseCount({ messages, ...over }, plainContext());
 const messagesOf = (messages: object[], over: object = {}) => counted(messages, over).messages;
 
@@ -19,7 +19,7 @@ const pngPart = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA
 const text = (value: string, over = {}) => ({ type: 'text', text: value, ...over });
 
 describe('a Messages request', () => {
-  test('of Claude Code becomes canonical, and says what was left out', () => {
+  it('becomes canonical as Claude Code sends it and notes what was dropped', () => {
     const request = parse({
       system: [
         text('x-anthropic-billing-header: cc_version=2.1.329.ab1; cc_entrypoint=sdk-cli;'),
@@ -87,13 +87,13 @@ describe('a Messages request', () => {
     });
   });
 
-  test('is the same whether a text is a string or one block, and wherever the cache mark is', () => {
+  it('is the same for a text as a string or one block, and for any position of the cache mark', () => {
     const plain = messagesOf([{ role: 'user', content: 'hi' }], { system: 'S' });
     const mark = { cache_control: { type: 'ephemeral' } };
     expect(messagesOf([{ role: 'user', content: [text('hi', mark)] }], { system: [text('S', mark)] })).toEqual(plain);
   });
 
-  test('keeps thinking as reasoning and every call with its arguments', () => {
+  it('keeps thinking as reasoning and every call with its arguments', () => {
     const content = [
       { type: 'thinking', thinking: 'Hm. ', signature: 'anything' },
       { type: 'redacted_thinking', data: 'x' },
@@ -117,13 +117,13 @@ describe('a Messages request', () => {
     });
   });
 
-  test('an assistant turn of calls alone has no content; an empty one has an empty text', () => {
+  it('has no content in an assistant message with only calls, and an empty text in an empty one', () => {
     const call = { type: 'tool_use', id: 'a', name: 'f', input: {} };
     expect(messagesOf([{ role: 'assistant', content: [call] }])[0]).toMatchObject({ content: null });
     expect(messagesOf([{ role: 'assistant', content: [] }])[0]).toEqual({ role: 'assistant', content: '' });
   });
 
-  test.each<[string, object, object[]]>([
+  it.each<[string, object, object[]]>([
     ['a string', { content: 'out' }, [{ role: 'tool', tool_call_id: 'a', content: 'out' }]],
     ['nothing', {}, [{ role: 'tool', tool_call_id: 'a', content: '' }]],
     [
@@ -144,12 +144,12 @@ describe('a Messages request', () => {
       { content: [{ type: 'tool_reference', tool_name: 'Grep' }] },
       [{ role: 'tool', tool_call_id: 'a', content: 'Grep' }],
     ],
-  ])('a tool result of %s', (_, result, expected) => {
+  ])('translates a tool result that is %s', (_, result, expected) => {
     const block = { type: 'tool_result', tool_use_id: 'a', ...result };
     expect(messagesOf([{ role: 'user', content: [block] }])).toEqual(expected);
   });
 
-  test('several tool results come in order, and the text and image among them follow as one user message', () => {
+  it('keeps the order of tool results and moves text and images between them into one user message', () => {
     const request = parse({
       messages: [
         {
@@ -176,7 +176,7 @@ describe('a Messages request', () => {
     ]);
   });
 
-  test('system messages at the head lead; later ones join the user turn beside them', () => {
+  it('keeps leading system messages and merges later ones into the adjacent user message', () => {
     const request = parse({
       system: 'S',
       messages: [
@@ -196,7 +196,7 @@ describe('a Messages request', () => {
     ]);
   });
 
-  test('a conversation that grows keeps its canonical beginning', () => {
+  it('keeps its canonical beginning when the conversation grows', () => {
     const turns = [
       { role: 'user', content: [text('a'), text('b')] },
       { role: 'system', content: 's' },
@@ -214,7 +214,7 @@ describe('a Messages request', () => {
     }
   });
 
-  test.each([
+  it.each([
     [{ type: 'any' }, 'required', null],
     [{ type: 'none' }, 'none', null],
     [
@@ -222,12 +222,12 @@ describe('a Messages request', () => {
       { type: 'function', function: { name: 'f' } },
       true,
     ],
-  ])('tool choice %j', (choice, toolChoice, parallelToolCalls) => {
+  ])('translates the tool choice %j', (choice, toolChoice, parallelToolCalls) => {
     const tools = [{ name: 'f', input_schema: {} }];
     expect(parse({ tool_choice: choice, tools })).toMatchObject({ toolChoice, parallelToolCalls });
   });
 
-  test('a request for nothing but a title is a title call; a sub-agent is named by its header', () => {
+  it('is labelled as a title call by its schema, and as a sub-agent by its header', () => {
     const schema = { type: 'object', properties: { title: { type: 'string' } } };
     const output_config = { format: { type: 'json_schema', schema } };
     const tools = [{ name: 'f', input_schema: {} }];
@@ -236,7 +236,7 @@ describe('a Messages request', () => {
     expect(parse({}, { 'x-claude-code-agent-id': 'ab12' })).toMatchObject({ callKind: 'subagent', thread: 'ab12' });
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ messages: [] }, 'messages'],
     [{ messages: [{ role: 'user', content: [{ type: 'tool_result' }] }] }, 'messages.0.content.0.tool_use_id'],
     [
@@ -252,7 +252,7 @@ describe('a Messages request', () => {
     [{ tools: [{ name: 5 }] }, 'tools.0.name'],
     [{ max_tokens: '5' }, 'max_tokens'],
     [{ tool_choice: { type: 'tool' } }, 'tool_choice.name'],
-  ])('with a wrong type is refused with the path: %j', (over, path) => {
+  ])('is refused with the path of a field with a wrong type: %j', (over, path) => {
     expect(() => parse(over)).toThrow(path);
   });
 });
@@ -289,7 +289,7 @@ function eventsOf(stream: string): Event[] {
 }
 
 describe('a reply', () => {
-  test('has thinking, text and calls in order, the arguments as sampled, and truthful usage', () => {
+  it('contains thinking, text and calls in order, the arguments as sampled, and the usage', () => {
     const body = anthropic.encodeReply(reply(), parse({}));
     expect(body).toContain('"input":{"b": 1,  "a":9007199254740993}');
     expect(JSON.parse(body)).toMatchObject({
@@ -308,11 +308,11 @@ describe('a reply', () => {
     });
   });
 
-  test.each([
+  it.each([
     ['{"a":', { __unparsedToolInput: { raw: '{"a":', len: 5 } }],
     ['[1]', { __unparsedToolInput: { raw: '[1]', len: 3 } }],
     ['', {}],
-  ])('with arguments %j, which the shape has no place for, does not pretend otherwise', (raw, input) => {
+  ])('wraps the arguments %j, which are not a JSON object', (raw, input) => {
     const message = {
       role: 'assistant' as const,
       content: null,
@@ -326,7 +326,7 @@ describe('a reply', () => {
     expect(pieces.join('')).toBe(raw);
   });
 
-  test('closes no call in a stream before the end, and then all of them in order', () => {
+  it('closes calls in a stream only at the end, all of them in order', () => {
     const call = (id: string) => ({ id, type: 'function' as const, function: { name: 'f', arguments: '{}' } });
     const message = { role: 'assistant' as const, content: null, tool_calls: [call('a'), call('b')] };
     const { body, end } = streamOf(anthropic, reply({ message }), parse({ stream: true }));
@@ -343,7 +343,7 @@ describe('a reply', () => {
     ]);
   });
 
-  test('streams as the events that a client puts together again', () => {
+  it('streams events from which a client assembles the same message', () => {
     const { body, end } = streamOf(anthropic, reply(), parse({ stream: true }));
     const events = eventsOf(body);
     expect(events.map(({ type }) => type)).toEqual([
@@ -372,24 +372,24 @@ describe('a reply', () => {
     ]);
   });
 
-  test.each([
+  it.each([
     [{ finishReason: 'length' as const }, { stop_reason: 'max_tokens' }],
     [{ finishReason: 'stop' as const }, { stop_reason: 'end_turn' }],
     [
       { finishReason: 'stop' as const, stopText: 'END' },
       { stop_reason: 'stop_sequence', stop_sequence: 'END' },
     ],
-  ])('that ended with %j says so', (over, expected) => {
+  ])('has the stop reason for %j', (over, expected) => {
     const message = { role: 'assistant' as const, content: 'x' };
     expect(JSON.parse(anthropic.encodeReply(reply({ message, ...over }), parse({})))).toMatchObject(expected);
   });
 
-  test('of nothing has no blocks', () => {
+  it('has no blocks when it is empty', () => {
     const message = { role: 'assistant' as const, content: '' };
     expect(JSON.parse(anthropic.encodeReply(reply({ message, finishReason: 'stop' }), parse({}))).content).toEqual([]);
   });
 
-  test('an echo of it is the canonical turn again', () => {
+  it('is translated back to the same canonical message', () => {
     const plain = reply({
       message: {
         ...reply().message,
@@ -402,7 +402,7 @@ describe('a reply', () => {
 });
 
 describe('an error', () => {
-  test.each([
+  it.each([
     ['schema_violation', 400, 'invalid_request_error'],
     ['unauthorized', 401, 'authentication_error'],
     ['not_found', 404, 'not_found_error'],
@@ -411,13 +411,13 @@ describe('an error', () => {
     ['overloaded', 429, 'rate_limit_error'],
     ['engine_error', 502, 'api_error'],
     ['engine_unavailable', 503, 'overloaded_error'],
-  ] as const)('%s is %d %s', (code, status, type) => {
+  ] as const)('%s has the status %d and the type %s', (code, status, type) => {
     const encoded = anthropic.encodeError(new FloeError(code, 'why'));
     expect(encoded.status).toBe(status);
     expect(JSON.parse(encoded.body)).toEqual({ type: 'error', error: { type, message: 'why' } });
   });
 
-  test('for an overlong prompt has the words that clients look for, and the engine its own', () => {
+  it("has the words that clients expect for an overlong prompt, and the engine's message", () => {
     const error = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
     const message = 'prompt is too long: maximum context length is 5';
     expect(JSON.parse(anthropic.encodeError(error).body).error.message).toBe(message);

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { ERROR_TABLE, type ErrorCode, FloeError } from '../../src/core/errors.ts';
 import type { ReplyDelta } from '../../src/core/reply.ts';
 import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
@@ -8,7 +8,7 @@ import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
 import { SentDeltas } from '../../src/dialects/reply-stream.ts';
 import type { AssistantMessage } from '../../src/schema/index.ts';
 
-/** Server-sent events as the standard says: lines end in CR, LF or both, and data lines of one event are joined. */
+/** Parses server-sent events according to the standard: lines end in CR, LF or both, and data lines of one event are joined. */
 function eventsIn(stream: string): { name: string | null; data: string }[] {
   const events: { name: string | null; data: string }[] = [];
   let name: string | null = null;
@@ -30,7 +30,7 @@ function eventsIn(stream: string): { name: string | null; data: string }[] {
 
 type Piece = { readonly kind: 'reasoning' | 'text' | 'call' | 'arguments'; readonly at: number; readonly text: string };
 
-/** What a client makes of a stream: the pieces in their order. */
+/** Per dialect, a client's reader: returns the pieces of a stream in order. */
 const READERS: Record<string, (stream: string) => Piece[]> = {
   openai_chat: (stream) =>
     eventsIn(stream)
@@ -115,7 +115,7 @@ function messageOf(deltas: readonly ReplyDelta[]): AssistantMessage {
   };
 }
 
-/** Neighbouring pieces of one part as one. */
+/** Joins adjacent pieces of the same part. */
 function joined(list: readonly Piece[]): Piece[] {
   const out: Piece[] = [];
   for (const piece of list) {
@@ -146,7 +146,7 @@ const requestFor = (dialect: Dialect) =>
   dialect.parseRequest({ model: 'm', max_tokens: 9, messages: [{ role: 'user', content: 'hi' }] }, plainContext());
 
 describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] as const))('%s', (name, dialect) => {
-  test('streams thinking, text and calls in their order, whatever they hold and however they are cut', () => {
+  it('streams thinking, text and calls in order, whatever their text is and however it is split', () => {
     fc.assert(
       fc.property(drawnReply, fc.nat(12), (drawn, relayed) => {
         const deltas = deltasOf(drawn);
@@ -154,7 +154,7 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
         const stream = dialect.openStream(head, requestFor(dialect));
         const sent = new SentDeltas();
         let text = stream.start();
-        // Some pieces come from the engine one by one, the rest with the whole message.
+        // The engine streams some of the deltas, and the whole message provides the missing ones.
         for (const delta of deltas.slice(0, relayed)) {
           sent.add(delta);
           text += stream.delta(delta);
@@ -167,7 +167,7 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
     );
   });
 
-  test('has a place for thinking that comes between texts', () => {
+  it('streams thinking between texts', () => {
     const deltas: ReplyDelta[] = [
       { kind: 'text', text: 'a' },
       { kind: 'reasoning', text: 'b' },
@@ -178,24 +178,27 @@ describe.each([anthropic, openaiChat].map((dialect) => [dialect.name, dialect] a
     expect(READERS[name]?.(text)).toEqual(deltas.map(asPiece));
   });
 
-  test.each(Object.keys(ERROR_TABLE) as ErrorCode[])('tells %s in its own shape, alone and inside a stream', (code) => {
-    const error = new FloeError(code, 'why\n\ndata: {}\n\n');
-    const { status, body } = dialect.encodeError(error);
-    expect(status).toBe(error.status === 422 ? 400 : error.status);
-    const [inStream, ...others] = eventsIn(dialect.encodeStreamError(error, requestFor(dialect)));
-    const shape = { message: error.message, type: expect.stringMatching(/^[a-z_]+_error$|^request_too_large$/) };
-    const expected =
-      name === 'anthropic' ? { type: 'error', error: shape } : { error: { ...shape, param: null, code } };
-    expect(JSON.parse(body)).toEqual(expected);
-    expect(JSON.parse(inStream?.data ?? '')).toEqual(expected);
-    expect([inStream?.name, others.map(({ data }) => data)]).toEqual(
-      name === 'anthropic' ? ['error', []] : [null, ['[DONE]']],
-    );
-  });
+  it.each(Object.keys(ERROR_TABLE) as ErrorCode[])(
+    'encodes the error %s in its form, alone and inside a stream',
+    (code) => {
+      const error = new FloeError(code, 'why\n\ndata: {}\n\n');
+      const { status, body } = dialect.encodeError(error);
+      expect(status).toBe(error.status === 422 ? 400 : error.status);
+      const [inStream, ...others] = eventsIn(dialect.encodeStreamError(error, requestFor(dialect)));
+      const shape = { message: error.message, type: expect.stringMatching(/^[a-z_]+_error$|^request_too_large$/) };
+      const expected =
+        name === 'anthropic' ? { type: 'error', error: shape } : { error: { ...shape, param: null, code } };
+      expect(JSON.parse(body)).toEqual(expected);
+      expect(JSON.parse(inStream?.data ?? '')).toEqual(expected);
+      expect([inStream?.name, others.map(({ data }) => data)]).toEqual(
+        name === 'anthropic' ? ['error', []] : [null, ['[DONE]']],
+      );
+    },
+  );
 });
 
 describe('a stream of the chat dialect', () => {
-  /** What leaves before the end. */
+  /** The deltas that are sent before the end. */
   const early = (...deltas: ReplyDelta[]): string => {
     const stream = openaiChat.openStream(head, requestFor(openaiChat));
     const text = stream.start() + deltas.map((delta) => stream.delta(delta)).join('');
@@ -204,22 +207,22 @@ describe('a stream of the chat dialect', () => {
   const begin = (index: number): ReplyDelta => ({ kind: 'call', index, id: `c${index}`, name: 'f' });
   const piece = (index: number, text: string): ReplyDelta => ({ kind: 'arguments', index, text });
 
-  test.each<[string, string[], string]>([
+  it.each<[string, string[], string]>([
     ['an object', ['{"a"', ':{}', '}', '\n'], '{"a"|:{}'],
     ['an object in one piece', [' {"a":"}\\"}"} '], ' {"a":"}\\"}"'],
     ['a list', ['[', '[1]', ',', '"\\', '"]"]'], '[|[1]|,|"\\|"]"'],
     ['a number', ['4', '2'], ''],
-    ['no JSON', ['run', ' {}'], ''],
-    ['an object that is cut', ['{"a":"'], '{"a":"'],
-  ])('never holds a call whose arguments are whole before its end: %s', (_, texts, expected) => {
+    ['text that is not JSON', ['run', ' {}'], ''],
+    ['a truncated object', ['{"a":"'], '{"a":"'],
+  ])('never contains a complete call before its end: %s', (_, texts, expected) => {
     const sent = early(begin(0), ...texts.map((text) => piece(0, text)));
     expect(sent).toBe(['c0 f', expected].filter(Boolean).join('|'));
-    // The next call would tell as well that this one is whole.
+    // The beginning of the next call would also let a client run this one.
     expect(early(begin(0), ...texts.map((text) => piece(0, text)), begin(1), piece(1, '{"b"'))).toBe(sent);
   });
 });
 
-describe('the rest of a reply', () => {
+describe('the missing deltas of a reply', () => {
   const callOf = (id: string, text: string) => ({
     id,
     type: 'function' as const,
@@ -231,16 +234,16 @@ describe('the rest of a reply', () => {
     return sent;
   };
 
-  test('begins with what is missing of the open call, which text behind it would close', () => {
+  it('start with those of the open call, which later text would close', () => {
     const sent = begun({ kind: 'call', index: 0, id: 'c', name: 'f' }, { kind: 'arguments', index: 0, text: '{"a"' });
-    const message = { role: 'assistant' as const, content: 'behind', tool_calls: [callOf('c', '{"a":1}')] };
+    const message = { role: 'assistant' as const, content: 'after', tool_calls: [callOf('c', '{"a":1}')] };
     expect(sent.missingFrom(message)).toEqual([
       { kind: 'arguments', index: 0, text: ':1}' },
-      { kind: 'text', text: 'behind' },
+      { kind: 'text', text: 'after' },
     ]);
   });
 
-  test('is an engine error where a call grew that is closed: its end would be taken for that of another', () => {
+  it('are an engine error when a closed call has grown', () => {
     const sent = begun(
       { kind: 'call', index: 0, id: 'c', name: 'f' },
       { kind: 'arguments', index: 0, text: '{"a"' },
@@ -254,12 +257,12 @@ describe('the rest of a reply', () => {
     expect(() => sent.missingFrom(message)).toThrow('continued a tool call after the next one had begun');
   });
 
-  test.each<[string, ReplyDelta[]]>([
+  it.each<[string, ReplyDelta[]]>([
     ['thinking', [{ kind: 'reasoning', text: 'more than there is' }]],
     ['text', [{ kind: 'text', text: 'more than there is' }]],
     ['calls', [{ kind: 'call', index: 1, id: 'c', name: 'f' }]],
     ['arguments', [{ kind: 'arguments', index: 0, text: '{"much": "longer"}' }]],
-  ])('is an engine error where the engine streamed more %s than the reply holds', (_, deltas) => {
+  ])('are an engine error when more %s was streamed than the reply contains', (_, deltas) => {
     const sent = new SentDeltas();
     for (const delta of deltas) sent.add(delta);
     const call = { id: 'c', type: 'function' as const, function: { name: 'f', arguments: '{}' } };

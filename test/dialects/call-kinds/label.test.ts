@@ -1,13 +1,16 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { type LabelInput, labelCall, threadKeyOf } from '../../src/dialects/call-kinds/label.ts';
-import type { Headers } from '../../src/dialects/dialect.ts';
-import { matchRoute } from '../../src/dialects/registry.ts';
-import { type ChatMessage, type ChatTool, callKindSchema, dialectNameSchema } from '../../src/schema/index.ts';
+import { type LabelInput, labelCall, threadKeyOf } from '../../../src/dialects/call-kinds/label.ts';
+import type { Headers } from '../../../src/dialects/dialect.ts';
+import { matchRoute } from '../../../src/dialects/registry.ts';
+import { type ChatMessage, type ChatTool, callKindSchema, dialectNameSchema } from '../../../src/schema/index.ts';
 
-/** What the programs really sent, cut down to what tells their calls apart. A thread that no header names is a word of ours. */
+/**
+ * A call that a harness really sent, shortened to the parts that decide its label. A thread that no header names has a name that was
+ * chosen for the capture.
+ */
 const callSchema = z.object({
   of: z.string().optional(),
   dialect: dialectNameSchema,
@@ -41,17 +44,17 @@ function parsed({ dialect, path, headers, body }: CapturedCall) {
   return route.dialect.parseRequest(body, { headers, query: url.searchParams, model, stream });
 }
 
-describe('what each program really sends is told apart', () => {
-  test('by captures of every program', () => {
+describe('captured calls of every harness', () => {
+  it('exist for every harness', () => {
     expect(CAPTURES.map(({ harness }) => harness).sort()).toEqual(
       ['claude_code', 'codex', 'gemini_cli', 'mini_swe_agent', 'opencode', 'pi', 'qwen_code'].sort(),
     );
   });
 
-  test.each(SESSIONS)('$name', ({ calls }) => {
+  it.each(SESSIONS)('are labelled correctly: $name', ({ calls }) => {
     const labels = calls.map(parsed);
     expect(labels.map(({ callKind }) => callKind)).toEqual(calls.map(({ callKind }) => callKind));
-    // Same word, same thread; other word, other thread.
+    // Calls have equal threads exactly when the capture gives them equal names.
     const names = new Map<string, string>();
     for (const [index, { thread }] of calls.entries()) names.set(thread, labels[index]?.thread ?? '');
     expect(labels.map(({ thread }) => thread)).toEqual(calls.map(({ thread }) => names.get(thread)));
@@ -88,17 +91,17 @@ const codexHeaders = (metadata: object, more: Headers = {}): Headers => ({
 });
 const MAIN = { thread: 'main', callKind: 'main' };
 
-describe('headers', () => {
-  test.each<[string, Headers, string, string]>([
-    ['nothing is told', {}, 'main', 'main'],
+describe('labels from headers', () => {
+  it.each<[string, Headers, string, string]>([
+    ['they state nothing', {}, 'main', 'main'],
     ['Claude Code names a sub-agent', { 'x-claude-code-agent-id': 'a5' }, 'a5', 'subagent'],
-    ['opencode names a parent', { 'x-parent-session-id': 'p', 'x-session-id': 'c' }, 'c', 'subagent'],
-    ['opencode names no parent', { 'x-session-id': 'c' }, 'main', 'main'],
-    ['Copilot CLI says that it is the user who asks', { 'x-interaction-type': 'conversation-user' }, 'main', 'main'],
-    ['Codex takes a turn', codexHeaders({ request_kind: 'turn', thread_source: 'user' }), 'main', 'main'],
+    ['opencode names a parent session', { 'x-parent-session-id': 'p', 'x-session-id': 'c' }, 'c', 'subagent'],
+    ['opencode names no parent session', { 'x-session-id': 'c' }, 'main', 'main'],
+    ['Copilot CLI marks a call of the user', { 'x-interaction-type': 'conversation-user' }, 'main', 'main'],
+    ['Codex works on a turn', codexHeaders({ request_kind: 'turn', thread_source: 'user' }), 'main', 'main'],
     ['Codex compacts', codexHeaders({ request_kind: 'compaction', thread_source: 'user' }), 'main', 'compaction'],
-    ['Codex warms up', codexHeaders({ request_kind: 'prewarm', thread_source: 'user' }), 'main', 'probe'],
-    ['Codex does what is not known', codexHeaders({ request_kind: 'toString' }), 'main', 'main'],
+    ['Codex prewarms', codexHeaders({ request_kind: 'prewarm', thread_source: 'user' }), 'main', 'probe'],
+    ['Codex names an unknown kind', codexHeaders({ request_kind: 'toString' }), 'main', 'main'],
     [
       "a sub-agent of Codex's takes a turn",
       codexHeaders({ request_kind: 'turn', thread_source: 'subagent' }, { 'thread-id': 't' }),
@@ -111,16 +114,16 @@ describe('headers', () => {
       't',
       'compaction',
     ],
-    ['Codex reviews, without metadata', { 'x-openai-subagent': 'review', 'thread-id': 't' }, 't', 'subagent'],
+    ['Codex reviews and sends no metadata', { 'x-openai-subagent': 'review', 'thread-id': 't' }, 't', 'subagent'],
     ['Codex compacts in a sub-agent', { 'x-openai-subagent': 'compact', 'thread-id': 't' }, 't', 'compaction'],
-    ['Codex remembers', { 'x-openai-subagent': 'memory_consolidation', 'thread-id': 't' }, 't', 'memory'],
-    ['Codex names a parent only', { 'x-codex-parent-thread-id': 'p', 'thread-id': 't' }, 't', 'subagent'],
-    ['Codex names the thread in its metadata only', codexless('t'), 't', 'subagent'],
-  ])('tell the label: %s', (_, headers, thread, callKind) => {
+    ['Codex consolidates memories', { 'x-openai-subagent': 'memory_consolidation', 'thread-id': 't' }, 't', 'memory'],
+    ['Codex names only a parent thread', { 'x-codex-parent-thread-id': 'p', 'thread-id': 't' }, 't', 'subagent'],
+    ['Codex names the thread only in its metadata', codexless('t'), 't', 'subagent'],
+  ])('are correct when %s', (_, headers, thread, callKind) => {
     expect(label(headers)).toEqual({ thread, callKind });
   });
 
-  test('of a sub-agent without an id leave it to the prompt which one it is', () => {
+  it('name a sub-agent without an id according to its prompt', () => {
     for (const headers of [
       { 'x-interaction-type': 'conversation-subagent' },
       { 'x-parent-session-id': 'p' },
@@ -136,14 +139,14 @@ describe('headers', () => {
     }
   });
 
-  test('that make no sense are those of the main agent', () => {
+  it('are those of the main agent for invalid headers', () => {
     const huge = JSON.stringify({ request_kind: 'compaction', more: 'x'.repeat(20_000) });
     for (const text of ['{', 'null', '{"request_kind":1}', '[]', '{"thread_source":{}}', huge]) {
       expect(label({ 'x-codex-turn-metadata': text })).toEqual(MAIN);
     }
   });
 
-  test('cannot put a sub-agent into the main thread, nor give it a name that is long or odd', () => {
+  it('neither put a sub-agent into the main thread nor contain an unusable name', () => {
     const long = 'a'.repeat(500);
     const names = ['main', long, `${long}b`, 'ä', ' ', '\u0000'].map(
       (id) => label({ 'x-claude-code-agent-id': id }).thread,
@@ -182,7 +185,7 @@ describe('headers', () => {
     )
     .map(([told, codex]) => ({ ...told, ...(codex === undefined ? {} : { 'x-codex-turn-metadata': codex }) }));
 
-  test('of any kind never throw, and name threads within the limit; only a sub-agent leaves the main thread', () => {
+  it('exist for any headers, have a bounded thread name, and leave the main thread only for a sub-agent', () => {
     fc.assert(
       fc.property(headers, (given) => {
         const { thread, callKind } = label(given);
@@ -195,18 +198,18 @@ describe('headers', () => {
     );
   });
 
-  test('with one key give one body one label', () => {
+  it('are equal for equal keys and equal bodies', () => {
     fc.assert(
       fc.property(headers, headers, (a, b) => {
         if (threadKeyOf(a) === threadKeyOf(b)) expect(label(a)).toEqual(label(b));
-        // What tells nothing changes no key.
+        // Headers that state nothing do not change the key.
         expect(threadKeyOf({ ...a, 'x-request-id': 'r', 'user-agent': 'u' })).toBe(threadKeyOf(a));
       }),
       { numRuns: 500 },
     );
   });
 
-  test('that tell of different threads, purposes or runs have different keys', () => {
+  it('have different keys for different threads, purposes or runs', () => {
     const keys = [
       {},
       { 'x-claude-code-agent-id': 'a' },
@@ -242,16 +245,16 @@ const PI_SUMMARY = 'You are a context summarization assistant. Your task is to r
 const OPENCODE_SUMMARY = 'You are a context summarization agent. You are given a conversation.';
 const OPENCODE_TITLE = 'You are a title generator. You output ONLY a thread title. Nothing else.';
 
-describe('a prompt', () => {
-  test.each<[string, Partial<LabelInput>, string]>([
-    ['of Claude Code that asks for a summary', chat(user(CLAUDE_SUMMARY)), 'compaction'],
-    ['of Claude Code in an older form', chat(user(CLAUDE_SUMMARY.slice(12))), 'compaction'],
-    ['of Codex without its headers', chat(user('a'), assistant('b'), user(CODEX_SUMMARY)), 'compaction'],
-    ['of pi that asks for a summary', chat(system(PI_SUMMARY), user('[User]: a')), 'compaction'],
-    ['of opencode that asks for a summary', chat(system(OPENCODE_SUMMARY), user('[User]: a')), 'compaction'],
-    ['of opencode that asks for a title', chat(system(OPENCODE_TITLE), user('a')), 'title'],
-    ['of Gemini CLI that asks for a snapshot', chat(system(GEMINI_SNAPSHOT), user('go')), 'compaction'],
-    ['of Qwen Code that asks for a snapshot', chat(system(QWEN_SUMMARY), user(QWEN_DIRECTIVE)), 'compaction'],
+describe('labels from a prompt', () => {
+  it.each<[string, Partial<LabelInput>, string]>([
+    ['of Claude Code for a summary', chat(user(CLAUDE_SUMMARY)), 'compaction'],
+    ['of Claude Code for a summary in an older form', chat(user(CLAUDE_SUMMARY.slice(12))), 'compaction'],
+    ['of Codex for a summary without headers', chat(user('a'), assistant('b'), user(CODEX_SUMMARY)), 'compaction'],
+    ['of pi for a summary', chat(system(PI_SUMMARY), user('[User]: a')), 'compaction'],
+    ['of opencode for a summary', chat(system(OPENCODE_SUMMARY), user('[User]: a')), 'compaction'],
+    ['of opencode for a title', chat(system(OPENCODE_TITLE), user('a')), 'title'],
+    ['of Gemini CLI for a snapshot', chat(system(GEMINI_SNAPSHOT), user('go')), 'compaction'],
+    ['of Qwen Code for a snapshot', chat(system(QWEN_SUMMARY), user(QWEN_DIRECTIVE)), 'compaction'],
     [
       "of Qwen Code that asks for one behind the agent's own prompt",
       {
@@ -261,57 +264,72 @@ describe('a prompt', () => {
       'compaction',
     ],
     ['for a title in JSON', format('title'), 'title'],
-    ['for a title by the one tool that Qwen Code has for it', jsonTool('title'), 'title'],
+    ["for a title by Qwen Code's JSON tool", jsonTool('title'), 'title'],
     ['for the next speaker', format('reasoning', 'next_speaker'), 'routing'],
-    ['for the next speaker by a tool', jsonTool('reasoning', 'next_speaker'), 'routing'],
+    ['for the next speaker by the JSON tool', jsonTool('reasoning', 'next_speaker'), 'routing'],
     ['for a model', format('reasoning', 'model_choice'), 'routing'],
     ['for a score of the task', format('complexity_reasoning', 'complexity_score'), 'routing'],
-    ['for a loop', format('unproductive_state_analysis', 'unproductive_state_confidence'), 'routing'],
-  ])('%s tells what it is for', (_, more, callKind) => {
+    ['for a loop check', format('unproductive_state_analysis', 'unproductive_state_confidence'), 'routing'],
+  ])('are correct for a request %s', (_, more, callKind) => {
     expect(label({}, more)).toEqual({ thread: 'main', callKind });
   });
 
-  test.each<[string, Partial<LabelInput>]>([
-    ['that quotes the words of Claude Code in a task', chat(user(`Explain "${CLAUDE_SUMMARY.slice(12)}"`))],
-    ['that has the words without the form of the answer', chat(user(CLAUDE_SUMMARY.split('<')[0] ?? ''))],
-    ['whose summary was asked for before', chat(user(CLAUDE_SUMMARY), assistant('a'), user('go on'))],
+  it.each<[string, Partial<LabelInput>]>([
+    ["that quotes Claude Code's summary prompt in a task", chat(user(`Explain "${CLAUDE_SUMMARY.slice(12)}"`))],
+    ['with that prompt but without the summary tag', chat(user(CLAUDE_SUMMARY.split('<')[0] ?? ''))],
+    ['after a summary', chat(user(CLAUDE_SUMMARY), assistant('a'), user('go on'))],
     [
-      'whose tool result has the words',
+      'whose tool result contains that prompt',
       chat(user('a'), assistant('b'), { role: 'tool', tool_call_id: 'c', content: CLAUDE_SUMMARY }),
     ],
-    ['whose reply has the words', chat(user('a'), assistant(CLAUDE_SUMMARY))],
-    ['that has the words of Codex and tools', { ...chat(user(CODEX_SUMMARY)), tools: [tool('exec_command')] }],
-    ['that has the words of Codex further down', chat(user(`What does this do? ${CODEX_SUMMARY}`))],
-    ['that begins as that of pi and has tools', { ...chat(system(PI_SUMMARY), user('a')), tools: [tool('read')] }],
-    ['that begins as that of pi and goes on', chat(system(PI_SUMMARY), user('a'), assistant('b'), user('c'))],
-    ['that quotes what pi says', chat(system(`Never say: ${PI_SUMMARY}`), user('a'))],
-    ['whose user says what pi says', chat(system('s'), user(PI_SUMMARY))],
-    ['that quotes what opencode says', chat(system(`Never say: ${OPENCODE_SUMMARY}`), user('a'))],
-    ['that asks opencode for a title, with tools', { ...chat(system(OPENCODE_TITLE)), tools: [tool('bash')] }],
-    ['whose user asks for a title', chat(user(OPENCODE_TITLE))],
-    ['that asks for a title as a part of more', format('title', 'body')],
-    ['that asks for a title after a reply', { ...chat(user('a'), assistant('b'), user('c')), ...format('title') }],
-    ['that asks for a title and has tools', { ...format('title'), tools: [tool('read')] }],
-    ['that asks for JSON of any form', { responseFormat: { type: 'json_object' } }],
-    ['that asks for a reason alone', format('reasoning')],
-    ['that asks for a speaker and more', format('reasoning', 'next_speaker', 'answer')],
-    ['whose only tool has a title', { tools: [tool('publish', json('title'))] }],
-    ['that has the JSON tool among others', { tools: [tool('respond_in_schema', json('title')), tool('read')] }],
-    ['that distils, with tools', { ...chat(system(GEMINI_SNAPSHOT), user('a')), tools: [tool('glob')] }],
-    ['that distils into something else', chat(system(GEMINI_SNAPSHOT.split('<')[0] ?? ''), user('a'))],
-    ['whose tool completes a task', { ...chat(system('Finish.'), user('a')), tools: [tool('complete_task')] }],
-    ['whose mission has one way only', { ...chat(system(GEMINI_SUBAGENT)), tools: [tool('glob')] }],
-    ['whose user has a mission', { ...chat(system('s'), user(GEMINI_SUBAGENT)), tools: [tool('complete_task')] }],
-    ['whose user speaks as to a sub-agent of Qwen Code', chat(system('s'), user(QWEN_SUBAGENT))],
-    ['whose user quotes the prompt of a summary', chat(user(`Improve this: ${QWEN_SUMMARY} ${QWEN_DIRECTIVE}`))],
-    ['that summarises into something else', chat(system(QWEN_SUMMARY), user('Write a poem.'))],
-    ['that mentions memory', chat(system(`You are not that agent: ${QWEN_MEMORY}`), user('a'))],
-    ['whose user speaks of memory', chat(system('s'), user(QWEN_MEMORY))],
-  ])('%s is a turn of the main agent', (_, more) => {
+    ['whose reply contains that prompt', chat(user('a'), assistant(CLAUDE_SUMMARY))],
+    ["with Codex's summary prompt and tools", { ...chat(user(CODEX_SUMMARY)), tools: [tool('exec_command')] }],
+    ["that contains Codex's summary prompt in a longer text", chat(user(`What does this do? ${CODEX_SUMMARY}`))],
+    ["with pi's summary prompt and tools", { ...chat(system(PI_SUMMARY), user('a')), tools: [tool('read')] }],
+    ["with pi's summary prompt and a reply", chat(system(PI_SUMMARY), user('a'), assistant('b'), user('c'))],
+    ["that quotes pi's summary prompt", chat(system(`Never say: ${PI_SUMMARY}`), user('a'))],
+    ["with pi's summary prompt in a user message", chat(system('s'), user(PI_SUMMARY))],
+    ["that quotes opencode's summary prompt", chat(system(`Never say: ${OPENCODE_SUMMARY}`), user('a'))],
+    ["with opencode's title prompt and tools", { ...chat(system(OPENCODE_TITLE)), tools: [tool('bash')] }],
+    ["with opencode's title prompt in a user message", chat(user(OPENCODE_TITLE))],
+    ['for a title and another field', format('title', 'body')],
+    ['for a title after a reply', { ...chat(user('a'), assistant('b'), user('c')), ...format('title') }],
+    ['for a title with tools', { ...format('title'), tools: [tool('read')] }],
+    ['for JSON without a schema', { responseFormat: { type: 'json_object' } }],
+    ['for only one of the routing fields', format('reasoning')],
+    ['for the next speaker and another field', format('reasoning', 'next_speaker', 'answer')],
+    ['whose only tool has a title argument', { tools: [tool('publish', json('title'))] }],
+    ['with the JSON tool and another tool', { tools: [tool('respond_in_schema', json('title')), tool('read')] }],
+    [
+      "with Gemini CLI's snapshot prompt and tools",
+      { ...chat(system(GEMINI_SNAPSHOT), user('a')), tools: [tool('glob')] },
+    ],
+    [
+      "with Gemini CLI's snapshot prompt but without the snapshot tag",
+      chat(system(GEMINI_SNAPSHOT.split('<')[0] ?? ''), user('a')),
+    ],
+    [
+      'with the tool complete_task but another system prompt',
+      { ...chat(system('Finish.'), user('a')), tools: [tool('complete_task')] },
+    ],
+    [
+      "with the system prompt of Gemini CLI's sub-agents but without their tool",
+      { ...chat(system(GEMINI_SUBAGENT)), tools: [tool('glob')] },
+    ],
+    [
+      'with that system prompt in a user message',
+      { ...chat(system('s'), user(GEMINI_SUBAGENT)), tools: [tool('complete_task')] },
+    ],
+    ["with the prompt of Qwen Code's sub-agents in a user message", chat(system('s'), user(QWEN_SUBAGENT))],
+    ["whose user quotes Qwen Code's summary prompt", chat(user(`Improve this: ${QWEN_SUMMARY} ${QWEN_DIRECTIVE}`))],
+    ["with Qwen Code's summary prompt but without the snapshot tag", chat(system(QWEN_SUMMARY), user('Write a poem.'))],
+    ["that quotes Qwen Code's memory prompt", chat(system(`You are not that agent: ${QWEN_MEMORY}`), user('a'))],
+    ["with Qwen Code's memory prompt in a user message", chat(system('s'), user(QWEN_MEMORY))],
+  ])("are the main agent's for a request %s", (_, more) => {
     expect(label({}, more)).toEqual(MAIN);
   });
 
-  test('of a sub-agent tells which one it is, and that it compacts', () => {
+  it('identify a sub-agent, also when it compacts', () => {
     const gemini = { tools: [tool('complete_task')] };
     const agents = [
       label({}, { ...gemini, ...chat(system(GEMINI_SUBAGENT), user('one')) }),
@@ -328,13 +346,13 @@ describe('a prompt', () => {
     expect(claude).toEqual({ thread: 'a5', callKind: 'compaction' });
   });
 
-  test('of an agent that remembers has a thread of its own', () => {
+  it('put an agent that writes memories into a separate thread', () => {
     const { thread, callKind } = label({}, chat(system(QWEN_MEMORY), user('a')));
     expect(callKind).toBe('memory');
     expect(thread).not.toBe('main');
   });
 
-  test('counts less than what the headers say', () => {
+  it('are overridden by labels from headers', () => {
     const turn = codexHeaders({ request_kind: 'turn', thread_source: 'user' });
     expect(label(turn, { ...chat(system(GEMINI_SUBAGENT)), tools: [tool('complete_task')] })).toEqual(MAIN);
     const compaction = codexHeaders({ request_kind: 'compaction', thread_source: 'user' });

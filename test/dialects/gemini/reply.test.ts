@@ -1,11 +1,11 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
-import type { CanonicalReply, CanonicalRequest } from '../../src/dialects/dialect.ts';
-import { gemini } from '../../src/dialects/gemini/dialect.ts';
-import { SentDeltas } from '../../src/dialects/reply-stream.ts';
-import type { AssistantMessage } from '../../src/schema/index.ts';
-import { streamOf } from './whole-stream.ts';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import type { CanonicalReply, CanonicalRequest } from '../../../src/dialects/dialect.ts';
+import { gemini } from '../../../src/dialects/gemini/dialect.ts';
+import { SentDeltas } from '../../../src/dialects/reply-stream.ts';
+import type { AssistantMessage } from '../../../src/schema/index.ts';
+import { streamOf } from '../whole-stream.ts';
 
 const requestOf = (contents: object[], alt: string, stream = true): CanonicalRequest =>
   gemini.parseCount({ contents }, { headers: {}, query: new URLSearchParams({ alt }), model: 'm', stream });
@@ -46,7 +46,7 @@ type Response = {
   responseId?: string;
 };
 
-/** As Gemini CLI's client takes events apart: a line that starts with `data: `, up to an empty one. */
+/** Splits events as Gemini CLI's client does: each starts with a line `data: ` and ends at an empty line. */
 function responsesIn(stream: string): Response[] {
   const responses: Response[] = [];
   let rest = stream;
@@ -68,7 +68,7 @@ const partsOf = (responses: readonly Response[]) => responses.flatMap(({ candida
 const encoded = (given: CanonicalReply): Response => JSON.parse(gemini.encodeReply(given, whole));
 
 describe('a reply', () => {
-  test('has thinking, text and calls in order, the arguments as sampled, and truthful usage', () => {
+  it('contains thinking, text and calls in order, the arguments as sampled, and the usage', () => {
     expect(gemini.encodeReply(reply(), whole)).toContain('"args":{"b": 1,  "a":9007199254740993}}');
     expect(encoded(reply())).toEqual({
       candidates: [
@@ -97,7 +97,7 @@ describe('a reply', () => {
     });
   });
 
-  test('signs the first part behind the thinking, whatever it is, else the first call', () => {
+  it('signs the first part after the thinking, or the first call when there is no thinking', () => {
     const signatures = (message: Omit<AssistantMessage, 'role'>) =>
       partsOf([encoded(replyOf(message))]).map(({ thoughtSignature }) => thoughtSignature !== undefined);
     const tool_calls = [callOf('a', 'f', '{}'), callOf('b', 'f', '{}')];
@@ -114,7 +114,7 @@ describe('a reply', () => {
     ]);
   });
 
-  test.each([
+  it.each([
     ['{"a":', { __unparsedToolInput: { raw: '{"a":', len: 5 } }],
     ['[1]', { __unparsedToolInput: { raw: '[1]', len: 3 } }],
     ['null', { __unparsedToolInput: { raw: 'null', len: 4 } }],
@@ -124,7 +124,7 @@ describe('a reply', () => {
     ],
     ['{"__unparsedToolInput":{"raw":"x","len":2}}', { __unparsedToolInput: { raw: 'x', len: 2 } }],
     [' ', {}],
-  ])('with arguments %j, which `args` has no place for, does not pretend otherwise', (raw, args) => {
+  ])('wraps the arguments %j, which `args` cannot represent', (raw, args) => {
     const given = replyOf({ content: null, tool_calls: [callOf('c', 'f', raw)] });
     const [part] = partsOf([encoded(given)]);
     expect(part).toMatchObject({ functionCall: { id: 'c', name: 'f', args } });
@@ -133,23 +133,23 @@ describe('a reply', () => {
     expect(back?.function.arguments).toBe(raw.trim() === '' ? '{}' : raw);
   });
 
-  test.each([
+  it.each([
     ['stop', 'STOP'],
     ['tool_calls', 'STOP'],
     ['length', 'MAX_TOKENS'],
     ['abort', 'MAX_TOKENS'],
-  ] as const)('that ended with %s says %s', (finishReason, expected) => {
+  ] as const)('translates the finish reason %s to %s', (finishReason, expected) => {
     expect(encoded(reply({ finishReason })).candidates[0].finishReason).toBe(expected);
     expect(streamed(reply({ finishReason }), events).at(-1)?.candidates[0].finishReason).toBe(expected);
   });
 
-  test('of nothing is an empty text, so that clients keep the turn', () => {
+  it('contains an empty text when it is empty, so that clients keep it in their history', () => {
     const nothing = replyOf({ content: '' });
     expect(partsOf([encoded(nothing)])).toEqual([{ text: '' }]);
     expect(partsOf(streamed(nothing, events))).toEqual([{ text: '' }]);
   });
 
-  test('leaves out how much was cached where nobody knows', () => {
+  it('omits the number of cached tokens when it is unknown', () => {
     const usage = { prompt_tokens: 1, completion_tokens: 2, cached_tokens: null };
     expect(encoded(reply({ usage })).usageMetadata).toEqual({
       promptTokenCount: 1,
@@ -160,7 +160,7 @@ describe('a reply', () => {
 });
 
 describe('a stream', () => {
-  test('sends text as it comes and each call in one part, and says only at the end that it is complete', () => {
+  it('sends text immediately and each call in one part, and the finish reason only at the end', () => {
     const stream = gemini.openStream(reply(), events);
     expect(stream.start()).toBe('');
     const sent = [
@@ -207,7 +207,7 @@ describe('a stream', () => {
     ]);
   });
 
-  test('as an array comes in one piece that is JSON with heartbeats before it', () => {
+  it('is sent as an array in one piece that is JSON even after heartbeats', () => {
     const { contentType, heartbeat } = gemini.framing(array);
     expect(contentType).toMatch(/^application\/json/);
     const { body, end } = streamOf(gemini, reply(), array);
@@ -215,7 +215,7 @@ describe('a stream', () => {
     expect(JSON.parse(heartbeat + heartbeat + end)).toEqual(streamed(reply(), events));
   });
 
-  test('has no line that a client would take for the end of one, whatever was sampled', () => {
+  it('contains no line break inside an event, whatever was sampled', () => {
     const given = replyOf({
       content: 'a\u2028b\u2029c\n\ndata: x\r\n\r\n',
       tool_calls: [callOf('c', 'f', '{\n\n "a": "\u2028",\r\n\r\n "b": 1\r\r}')],
@@ -226,7 +226,7 @@ describe('a stream', () => {
     expect(gemini.encodeReply(given, whole)).toContain('{\n\n "a": "\u2028",\r\n\r\n "b": 1\r\r}');
   });
 
-  test('has heartbeats that are responses with an empty text, and no comments', () => {
+  it('has heartbeats that are responses with an empty text instead of comments', () => {
     const { contentType, heartbeat } = gemini.framing(events);
     expect(contentType).toMatch(/^text\/event-stream/);
     expect(responsesIn(heartbeat + heartbeat).map(({ candidates }) => candidates)).toEqual(
@@ -261,7 +261,7 @@ const message: fc.Arbitrary<AssistantMessage> = fc
     ...(calls.length === 0 ? {} : { tool_calls: calls.map(({ name, args }, i) => callOf(`call_x${i}`, name, args)) }),
   }));
 
-/** Arguments as an echo has them: JSON objects compact, everything else as sampled. */
+/** Arguments as a client returns them: JSON objects in compact form, everything else as sampled. */
 function normal(turn: AssistantMessage, id: (id: string, index: number) => string): AssistantMessage {
   if (turn.tool_calls === undefined) return turn;
   const compact = (raw: string): string => {
@@ -299,15 +299,15 @@ function without(part: Part): Part {
   return { ...part, functionCall };
 }
 
-describe.each(CLIENTS)('an echo by a client that %s', (name, change) => {
+describe.each(CLIENTS)('a reply that a client returns, when the client %s', (name, change) => {
   const id = (given: string, index: number) => (name.includes('ids') ? `call_0_${index}` : given);
 
-  test('is the canonical turn again, however it was sent', () => {
+  it('is translated back to the same canonical message, streamed or not', () => {
     fc.assert(
       fc.property(message, (turn) => {
         const given = reply({ message: turn });
         for (const responses of [[encoded(given)], streamed(given, events), streamed(given, array)]) {
-          // Over the wire and through the client's memory.
+          // Encoded as JSON twice, for the connection and for the client's stored history.
           const parts: Part[] = JSON.parse(JSON.stringify(change(partsOf(responses))));
           expect(requestOf([{ role: 'model', parts }], 'sse').messages).toEqual([normal(turn, id)]);
         }
@@ -317,8 +317,8 @@ describe.each(CLIENTS)('an echo by a client that %s', (name, change) => {
   });
 });
 
-test('streams in both framings and the whole reply say the same, however the deltas are cut', () => {
-  /** What a client shows: pieces of one kind joined. */
+it('streams in both framings contain the same as the whole reply, however the deltas are split', () => {
+  /** The reply as a client displays it, with adjacent pieces of one kind joined. */
   const shown = (responses: readonly Response[]) => {
     const parts = partsOf(responses);
     const join = (thought: boolean) =>
@@ -360,7 +360,7 @@ test('streams in both framings and the whole reply say the same, however the del
 });
 
 describe('an error', () => {
-  test.each([
+  it.each([
     ['schema_violation', 400, 'INVALID_ARGUMENT'],
     ['engine_rejected', 400, 'INVALID_ARGUMENT'],
     ['unauthorized', 401, 'UNAUTHENTICATED'],
@@ -375,13 +375,13 @@ describe('an error', () => {
     ['engine_error', 502, 'INTERNAL'],
     ['engine_unavailable', 503, 'UNAVAILABLE'],
     ['deadline_exceeded', 504, 'DEADLINE_EXCEEDED'],
-  ] as const)('%s is %d %s', (code, status, name) => {
+  ] as const)('%s has the status %d and the name %s', (code, status, name) => {
     const answer = gemini.encodeError(new FloeError(code, 'why'));
     expect(answer.status).toBe(status);
     expect(JSON.parse(answer.body)).toEqual({ error: { code: status, message: 'why', status: name } });
   });
 
-  test('for an overlong prompt keeps the words of the engine', () => {
+  it("keeps the engine's message for an overlong prompt", () => {
     const error = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
     expect(JSON.parse(gemini.encodeError(error).body).error).toEqual({
       code: 400,
@@ -390,7 +390,7 @@ describe('an error', () => {
     });
   });
 
-  test('that passes says for how long, in whole seconds', () => {
+  it('contains the delay in whole seconds when the client can retry', () => {
     const details = [{ '@type': 'type.googleapis.com/google.rpc.RetryInfo', retryDelay: '2s' }];
     const busy = new FloeError('overloaded', 'busy', { retry_after_ms: 1_200 });
     expect(JSON.parse(gemini.encodeError(busy).body).error.details).toEqual(details);
@@ -398,7 +398,7 @@ describe('an error', () => {
     expect(JSON.parse(gemini.encodeError(refused).body).error).not.toHaveProperty('details');
   });
 
-  test('in a stream is JSON by itself among events, and all of an array', () => {
+  it('is plain JSON in a stream of events, and a whole array in an array stream', () => {
     const error = new FloeError('engine_error', 'why');
     const { body } = gemini.encodeError(error);
     expect(gemini.encodeStreamError(error, events)).toBe(body);
@@ -407,7 +407,7 @@ describe('an error', () => {
   });
 });
 
-test('the model list names the model as a resource, with its window where that is known', () => {
+it('the model list names the model as a resource, with its context window when it is known', () => {
   const model = {
     name: 'models/policy',
     displayName: 'policy',

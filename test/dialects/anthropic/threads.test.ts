@@ -1,7 +1,7 @@
-import { describe, expect, test } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
-import { anthropic } from '../../src/dialects/anthropic/dialect.ts';
-import { type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { anthropic } from '../../../src/dialects/anthropic/dialect.ts';
+import { type CanonicalRequest, plainContext } from '../../../src/dialects/dialect.ts';
 
 const continuing = { thread: { type: 'continue', previous_message_id: 'cpl_7' } };
 const results = [{ role: 'user', content: [{ type: 'tool_result', tool_use_id: 'c1', content: 'sun' }] }];
@@ -10,12 +10,12 @@ const parse = (over: object): CanonicalRequest =>
   anthropic.parseRequest({ model: 'm', max_tokens: 100, messages: results, ...over }, plainContext());
 
 describe('a message thread', () => {
-  test('begins with a request like any other', () => {
+  it('starts with an ordinary request', () => {
     const messages = [{ role: 'user', content: 'hi' }];
     expect(parse({ messages, thread: { type: 'create' } })).toEqual(parse({ messages }));
   });
 
-  test('is continued from a completion, with its tools', () => {
+  it('is continued from a completion and inherits its tools', () => {
     expect(parse(continuing)).toMatchObject({
       previousCompletionId: 'cpl_7',
       inheritsTools: true,
@@ -25,20 +25,20 @@ describe('a message thread', () => {
     });
   });
 
-  test('may force a tool that an earlier request had', () => {
+  it('may force a tool of an earlier request', () => {
     const forced = parse({ ...continuing, tool_choice: { type: 'tool', name: 'bash' } });
     expect(forced.toolChoice).toEqual({ type: 'function', function: { name: 'bash' } });
     expect(forced.adjusted).toEqual([]);
   });
 
-  test('takes tools and system text where a request has them all the same', () => {
+  it('uses tools and system text when the request contains them', () => {
     const request = parse({ ...continuing, system: 'Be brief.', tools: [{ name: 'bash', input_schema: {} }] });
     expect(request.inheritsTools).toBeUndefined();
     expect(request.tools).toHaveLength(1);
     expect(request.messages[0]).toEqual({ role: 'system', content: 'Be brief.' });
   });
 
-  test('keeps images of results behind them, and folds system text that comes later', () => {
+  it('keeps images after their results and merges later system text', () => {
     const png = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } };
     const content = [{ type: 'tool_result', tool_use_id: 'c1', content: [png] }];
     const { messages } = parse({
@@ -60,11 +60,11 @@ describe('a message thread', () => {
     ]);
   });
 
-  test.each([[{ type: 'continue' }], [{ type: 'fork' }], ['create']])('of another form is refused: %j', (thread) => {
+  it.each([[{ type: 'continue' }], [{ type: 'fork' }], ['create']])('is refused in any other form: %j', (thread) => {
     expect(() => parse({ thread })).toThrow(/thread/);
   });
 
-  test('that is lost is told by the code for which clients send the whole conversation', () => {
+  it('is reported as lost with the code on which clients send the whole conversation', () => {
     const error = new FloeError('schema_violation', 'x', { unknown_response: 'cpl_7' });
     const { status, body } = anthropic.encodeError(error);
     expect(status).toBe(404);

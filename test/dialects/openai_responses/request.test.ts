@@ -1,10 +1,10 @@
-import { describe, expect, test } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
-import { type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
-import { sealText } from '../../src/dialects/opaque-fields.ts';
-import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
-import { COMPACTION_PROMPT } from '../../src/dialects/openai_responses/history.ts';
-import { matchRoute } from '../../src/dialects/registry.ts';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { type CanonicalRequest, plainContext } from '../../../src/dialects/dialect.ts';
+import { sealText } from '../../../src/dialects/opaque-fields.ts';
+import { openaiResponses } from '../../../src/dialects/openai_responses/dialect.ts';
+import { COMPACTION_PROMPT } from '../../../src/dialects/openai_responses/history.ts';
+import { matchRoute } from '../../../src/dialects/registry.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   openaiResponses.parseRequest({ model: 'm', input: 'hi', ...over }, plainContext(headers));
@@ -49,7 +49,7 @@ const refusalOf = (over: object): FloeError => {
 };
 
 describe('a responses request', () => {
-  test('as Codex sends it becomes canonical, and says what was left out', () => {
+  it('becomes canonical as Codex sends it and notes what was dropped', () => {
     const request = parse({
       input: [
         {
@@ -134,7 +134,7 @@ describe('a responses request', () => {
     });
   });
 
-  test('takes a string, items without a type, and instructions before developer text', () => {
+  it('accepts a string, items without a type, and instructions before developer text', () => {
     expect(parse({ input: 'hi' }).messages).toEqual([{ role: 'user', content: 'hi' }]);
     const items = [
       { role: 'developer', content: 'b' },
@@ -150,7 +150,7 @@ describe('a responses request', () => {
     ]);
   });
 
-  test('keeps images, and says what it cannot show', () => {
+  it('keeps images and notes what it drops', () => {
     const request = parse({
       input: [
         user([
@@ -179,7 +179,7 @@ describe('a responses request', () => {
     ]);
   });
 
-  test('asks for the formats that engines know', () => {
+  it('translates output formats', () => {
     const schema = { properties: { title: { type: 'string' } } };
     const format = { type: 'json_schema', name: 'n', schema, strict: true };
     expect(parse({ text: { format } })).toMatchObject({
@@ -192,7 +192,7 @@ describe('a responses request', () => {
     expect(parse({ text: { format: { type: 'text' } } }).samplingAsked).toEqual({});
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ model: 5 }, 'model'],
     [{ input: 5 }, 'input: '],
     [{ input: [5] }, 'input.0: '],
@@ -214,13 +214,13 @@ describe('a responses request', () => {
     [{ tool_choice: { name: 'f' } }, 'tool_choice.type: '],
     [{ max_output_tokens: 0 }, 'max_output_tokens: '],
     [{ text: { format: { type: 'json_schema', name: 'n' } } }, 'text.format.schema: '],
-  ])('with a wrong type is refused with the path: %j', (over, path) => {
+  ])('is refused with the path of a field with a wrong type: %j', (over, path) => {
     const error = refusalOf(over);
     expect(error.code).toBe('schema_violation');
     expect(error.message).toContain(`responses request: ${path}`);
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ conversation: 'conv_1' }, 'conversation: '],
     [{ prompt: { id: 'pmpt_1' } }, 'prompt: '],
     [{ background: true }, 'background: '],
@@ -230,13 +230,13 @@ describe('a responses request', () => {
     [{ input: [{ type: '__proto__' }] }, 'input.0.type: unknown item type'],
     [{ input: [{ type: 'compaction', encrypted_content: 'gAAAA' }] }, 'input.0.encrypted_content: '],
     [{ input: [{ type: 'compaction_trigger' }, user('x')] }, 'input.1: nothing may follow'],
-  ])('for what only the vendor has is refused by its name: %j', (over, path) => {
+  ])("is refused by field name when it refers to objects on the vendor's servers: %j", (over, path) => {
     const error = refusalOf(over);
     expect(error.code).toBe('unsupported');
     expect(error.message.startsWith(path)).toBe(true);
   });
 
-  test('to go on from a response names its completion, and holds what is new', () => {
+  it('names the completion of the previous response and contains only new messages', () => {
     const request = parse({
       previous_response_id: 'resp_cpl_7',
       instructions: 'rules',
@@ -249,13 +249,13 @@ describe('a responses request', () => {
       { role: 'user', content: 'now\nnext' },
     ]);
     expect(request.adjusted).not.toContain('a tool result answers no call');
-    // Developer text right behind the reply is no system message of a new conversation.
+    // Developer text directly after the previous reply does not become the system message of the conversation.
     expect(
       parse({ previous_response_id: 'resp_cpl_7', input: [{ role: 'developer', content: 'x' }] }).messages,
     ).toEqual([{ role: 'user', content: 'x' }]);
   });
 
-  test('to be counted needs no model', () => {
+  it('needs no model when tokens are counted', () => {
     expect(openaiResponses.parseCount({ input: 'hi' }, plainContext()).messages).toEqual([
       { role: 'user', content: 'hi' },
     ]);
@@ -268,8 +268,8 @@ describe('a request of a hundred thousand pieces', () => {
   const many = <T>(piece: T): T[] => new Array<T>(100_000).fill(piece);
   const begun = [user('x'), assistant('y')];
 
-  test.each<[string, object[], number]>([
-    ['late system text', [...begun, ...many({ role: 'developer', content: 'z' })], 3],
+  it.each<[string, object[], number]>([
+    ['system text after a reply', [...begun, ...many({ role: 'developer', content: 'z' })], 3],
     ['images of one result', [...begun, output('a', many({ type: 'input_image', image_url: image }))], 4],
     [
       'images between texts',
@@ -277,13 +277,13 @@ describe('a request of a hundred thousand pieces', () => {
       4,
     ],
     ['calls', many(call('a')), 1],
-  ])('is taken like any other: %s', (_, input, count) => {
+  ])('is translated in reasonable time: %s', (_, input, count) => {
     expect(messagesOf(input)).toHaveLength(count);
   });
 });
 
-describe('the items of one assistant turn', () => {
-  test('are one message: thinking, text, calls as they came', () => {
+describe('the items of one reply', () => {
+  it('form one message with thinking, text and calls in order', () => {
     const items = [thinking('t'), assistant('x'), call('a', '{ "x":1'), call('b', ''), output('a'), output('b')];
     expect(messagesOf(items)).toEqual([
       {
@@ -297,14 +297,14 @@ describe('the items of one assistant turn', () => {
     ]);
   });
 
-  test('without text have none, with or without an empty message', () => {
+  it('form a message without text, with or without an empty message item', () => {
     const expected = [{ role: 'assistant', content: null, tool_calls: [canonicalCall('a')] }];
     expect(messagesOf([call('a')])).toEqual(expected);
     expect(messagesOf([assistant(''), call('a')])).toEqual(expected);
     expect(messagesOf([thinking('t')])).toEqual([{ role: 'assistant', content: '', reasoning_content: 't' }]);
   });
 
-  test('end where the order of a reply begins again', () => {
+  it('end where the item order of a reply restarts', () => {
     expect(messagesOf([assistant('one'), assistant('two'), thinking('t'), call('a'), thinking('u')])).toEqual([
       { role: 'assistant', content: 'one' },
       { role: 'assistant', content: 'two' },
@@ -313,7 +313,7 @@ describe('the items of one assistant turn', () => {
     ]);
   });
 
-  test('are told by their ids, whatever stands between and in whatever order they come', () => {
+  it('are recognised by their ids, in any order and with anything between them', () => {
     const items = [
       call('a', '{}', { id: 'fc_cpl_1_0' }),
       output('a'),
@@ -332,7 +332,7 @@ describe('the items of one assistant turn', () => {
     ]);
   });
 
-  test('without ids end at a result', () => {
+  it('end at a result when they have no ids', () => {
     expect(messagesOf([call('a'), output('a'), call('b')]).map(({ role }) => role)).toEqual([
       'assistant',
       'tool',
@@ -340,7 +340,7 @@ describe('the items of one assistant turn', () => {
     ]);
   });
 
-  test('of hosted tools are dropped and do not break the turn', () => {
+  it('are not split by items of hosted tools, which are dropped', () => {
     const request = parse({ input: [thinking('t'), { type: 'web_search_call', id: 'ws_1' }, call('a')] });
     expect(request.messages).toHaveLength(1);
     expect(request.adjusted).toEqual(['hosted item web_search_call dropped']);
@@ -354,27 +354,27 @@ describe('thinking', () => {
   const summary = [{ type: 'summary_text', text: 's' }];
   const content = [{ type: 'reasoning_text', text: 'c' }];
   const sealed = sealText('thinking', 'cpl_1', 'e\u2028é');
-  test.each<[object, string | undefined]>([
+  it.each<[object, string | undefined]>([
     [{ content, summary, encrypted_content: sealed }, 'c'],
     [{ content: [], summary, encrypted_content: sealed }, 's'],
     [{ content: null, summary: [], encrypted_content: sealed }, 'e\u2028é'],
     [{ summary: [], encrypted_content: 'gAAAA' }, undefined],
     [{ summary: [], encrypted_content: sealText('summary', 'cpl_1', 'x') }, undefined],
     [{}, undefined],
-  ])('is the raw text, else the summary, else what was sealed: %j', (over, expected) => {
+  ])('is the raw text, otherwise the summary, otherwise the sealed text: %j', (over, expected) => {
     expect(messagesOf([{ type: 'reasoning', ...over }])).toEqual([
       { role: 'assistant', content: '', ...(expected === undefined ? {} : { reasoning_content: expected }) },
     ]);
   });
 
-  test('that another service sealed is said to be lost', () => {
+  it('is dropped and noted when another service encrypted it', () => {
     const request = parse({ input: [{ type: 'reasoning', summary: [], encrypted_content: 'gAAAA' }] });
     expect(request.adjusted).toEqual(['reasoning encrypted elsewhere dropped']);
   });
 });
 
 describe('tool results', () => {
-  test('come as text, parts or nothing, and their images follow in a user message', () => {
+  it('are accepted as text, parts or nothing, and their images follow in a user message', () => {
     const items = [
       call('a'),
       call('b'),
@@ -397,8 +397,8 @@ describe('tool results', () => {
   });
 });
 
-describe('tools', () => {
-  test('that take free text become functions of one argument, with their grammar told', () => {
+describe('the tools of a request', () => {
+  it('become functions with one argument and the grammar in the description when they take free text', () => {
     const format = { type: 'grammar', syntax: 'lark', definition: 'start: "x"' };
     const { tools, toolForms, messages } = parse({
       tools: [
@@ -423,7 +423,7 @@ describe('tools', () => {
     ]);
   });
 
-  test('of a namespace carry it in their name, in the history too', () => {
+  it('have the namespace in their canonical name, also in the history', () => {
     const long = 'n'.repeat(60);
     const request = parse({
       tools: [
@@ -468,7 +468,7 @@ describe('tools', () => {
     expect(request.adjusted).toEqual(['description of a tool namespace dropped', 'hosted tool web_search dropped']);
   });
 
-  test('inside the input join the others; the same ones may come again', () => {
+  it('may also be declared and repeated in the input', () => {
     const exec = { type: 'custom', name: 'exec' };
     const request = parse({
       tools: [{ type: 'function', name: 'f' }],
@@ -482,7 +482,7 @@ describe('tools', () => {
     expect(request.messages).toEqual([{ role: 'user', content: 'x' }]);
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [
       {
         tools: [
@@ -508,11 +508,11 @@ describe('tools', () => {
       },
       'input.0.tools.0',
     ],
-  ])('that cannot be told apart are refused: %j', (over, path) => {
+  ])('are refused when two have the same name: %j', (over, path) => {
     expect(refusalOf(over).message).toContain(`${path}: a second tool`);
   });
 
-  test('named like members of objects are tools like any other', () => {
+  it('may have names such as __proto__', () => {
     const names = ['__proto__', 'constructor', 'toString'];
     const { tools, toolForms } = parse({ tools: names.map((name) => ({ type: 'custom', name })) });
     expect(tools.map((tool) => tool.function.name)).toEqual(names);
@@ -525,7 +525,7 @@ describe('tools', () => {
     { type: 'namespace', name: 'n', tools: [{ type: 'function', name: 'g' }] },
   ];
   const choiceOf = (name: string) => ({ type: 'function', function: { name } });
-  test.each<[unknown, unknown, string[]]>([
+  it.each<[unknown, unknown, string[]]>([
     ['auto', 'auto', []],
     ['none', 'none', []],
     ['required', 'required', []],
@@ -540,7 +540,7 @@ describe('tools', () => {
       ['allowed_tools: the tool list is sent in full'],
     ],
     [{ type: 'web_search_preview' }, 'auto', ['choice of the hosted tool web_search_preview ignored']],
-  ])('are chosen by %j', (tool_choice, expected, adjusted) => {
+  ])('are chosen by the tool choice %j', (tool_choice, expected, adjusted) => {
     const request = parse({ tools, tool_choice });
     expect(request.toolChoice).toEqual(expected);
     expect(request.adjusted).toEqual(adjusted);
@@ -548,7 +548,7 @@ describe('tools', () => {
 });
 
 describe('compaction', () => {
-  test('is asked for by the last item, in words', () => {
+  it('is requested from the policy by a prompt when the last item triggers it', () => {
     const request = parse({
       tools: [{ type: 'function', name: 'f' }],
       input: [user('task'), assistant('done'), { type: 'compaction_trigger' }],
@@ -560,32 +560,35 @@ describe('compaction', () => {
     expect(request.adjusted).toEqual(['compaction_trigger sent as a request for a summary']);
   });
 
-  test.each(['compaction', 'compaction_summary', 'context_compaction'])('gives its summary back as %s', (type) => {
-    const messages = messagesOf([
-      user('kept'),
-      { type, encrypted_content: sealText('summary', 'cpl_1', 'The state: é') },
-    ]);
-    expect(messages).toHaveLength(2);
-    expect(messages[1]?.role).toBe('user');
-    expect(messages[1]?.content).toContain('The state: é');
-  });
+  it.each(['compaction', 'compaction_summary', 'context_compaction'])(
+    'restores its summary from an item of type %s',
+    (type) => {
+      const messages = messagesOf([
+        user('kept'),
+        { type, encrypted_content: sealText('summary', 'cpl_1', 'The state: é') },
+      ]);
+      expect(messages).toHaveLength(2);
+      expect(messages[1]?.role).toBe('user');
+      expect(messages[1]?.content).toContain('The state: é');
+    },
+  );
 });
 
-describe('paths', () => {
-  test.each(['/v1/responses', '/responses'])('%s is answered and counted', (path) => {
+describe('the paths of the dialect', () => {
+  it.each(['/v1/responses', '/responses'])('include generation and counting at %s', (path) => {
     expect(matchRoute('POST', path, {})).toMatchObject({ found: true, kind: 'generate', dialect: openaiResponses });
     expect(matchRoute('POST', `${path}/input_tokens`, {})).toMatchObject({ found: true, kind: 'count_tokens' });
   });
 
-  test.each(['/v1/responses/resp_1', '/v1/responses/resp_1/cancel', '/v1/responses/compact', '/v1/conversations'])(
-    '%s is none',
+  it.each(['/v1/responses/resp_1', '/v1/responses/resp_1/cancel', '/v1/responses/compact', '/v1/conversations'])(
+    'do not include %s',
     (path) => {
       expect(matchRoute('POST', path, {}).found).toBe(false);
       expect(matchRoute('GET', path, {})).toMatchObject({ found: false, allow: [] });
     },
   );
 
-  test('errors of unknown paths have the shape of this dialect', () => {
+  it('are part of this dialect even when unknown, so that errors have its form', () => {
     expect(matchRoute('GET', '/v1/responses/resp_1', {}).dialect).toBe(openaiResponses);
     expect(matchRoute('GET', '/v1/responses', {})).toMatchObject({
       found: false,

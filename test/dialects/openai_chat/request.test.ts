@@ -1,7 +1,7 @@
-import { describe, expect, test } from 'vitest';
-import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
-import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { streamOf } from './whole-stream.ts';
+import { describe, expect, it } from 'vitest';
+import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../../src/dialects/dialect.ts';
+import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
+import { streamOf } from '../whole-stream.ts';
 
 const text = (value: string) => ({ type: 'text', text: value });
 const user = { role: 'user', content: 'hi' };
@@ -9,10 +9,10 @@ const user = { role: 'user', content: 'hi' };
 const parse = (over: object): CanonicalRequest =>
   openaiChat.parseRequest({ model: 'm', messages: [user], ...over }, plainContext());
 
-describe('contents', () => {
+describe('the content of a message', () => {
   const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA' } };
 
-  test.each<[string, object, object]>([
+  it.each<[string, object, object]>([
     ['a string', { role: 'system', content: 'a' }, { role: 'system', content: 'a' }],
     ['parts', { role: 'developer', content: [text('a'), text('b')] }, { role: 'system', content: 'a\nb' }],
     ['null', { role: 'user', content: null }, { role: 'user', content: '' }],
@@ -27,11 +27,11 @@ describe('contents', () => {
       { role: 'assistant', content: null, reasoning_content: 'r', reasoning: 'r' },
       { role: 'assistant', content: '', reasoning_content: 'r' },
     ],
-  ])('of %s', (_, message, expected) => {
+  ])('is translated from %s', (_, message, expected) => {
     expect(parse({ messages: [message] }).messages).toEqual([expected]);
   });
 
-  test('that the policy cannot take are dropped by name', () => {
+  it('is dropped and noted by type when the policy cannot read it', () => {
     const content = [text('hear'), { type: 'input_audio', input_audio: {} }, { type: 'file', file: {} }];
     expect(parse({ messages: [{ role: 'user', content }] })).toMatchObject({
       messages: [{ role: 'user', content: 'hear' }],
@@ -39,14 +39,14 @@ describe('contents', () => {
     });
   });
 
-  test('with an image where only text can be lose it', () => {
+  it('loses an image in a message that may contain only text', () => {
     expect(parse({ messages: [{ role: 'system', content: [text('a'), image] }] })).toMatchObject({
       messages: [{ role: 'system', content: 'a' }],
       adjusted: ['image outside a user message dropped'],
     });
   });
 
-  test('of tool results without a call, and of calls with one id, are kept and noted', () => {
+  it('is kept and noted for tool results without a call and for repeated call ids', () => {
     const call = { id: 'a', type: 'function', function: { name: 'f', arguments: '{}' } };
     const messages = [
       { role: 'assistant', tool_calls: [call, call] },
@@ -55,7 +55,7 @@ describe('contents', () => {
     expect(parse({ messages }).adjusted).toEqual(['a tool call id occurs twice', 'a tool result answers no call']);
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ role: 'user', content: 5 }, 'messages.0.content'],
     [{ role: 'user', content: [text('a'), { type: 'text' }] }, 'messages.0.content.1.text'],
     [{ role: 'assistant', tool_calls: [{ id: 'a', type: 'function' }] }, 'messages.0.tool_calls.0.function'],
@@ -63,23 +63,23 @@ describe('contents', () => {
     [{ role: 'function', name: 'f', content: 'x' }, 'messages.0.role: results of legacy functions'],
     [{ role: 'assistant', content: null, function_call: { name: 'f', arguments: '' } }, 'messages.0.function_call'],
     [{ role: 'critic', content: 'x' }, 'messages.0.role'],
-  ])('of another kind are refused with the path: %j', (message, path) => {
+  ])('is refused with the path when it has another type: %j', (message, path) => {
     expect(() => parse({ messages: [message] })).toThrow(path);
   });
 });
 
-describe('settings', () => {
-  test.each<[object, string[]]>([
+describe('the settings of a request', () => {
+  it.each<[object, string[]]>([
     [{ store: true, prompt_cache_key: 'k', user: 'u', metadata: {}, service_tier: 'auto', safety_identifier: 'x' }, []],
     [{ logprobs: false, top_logprobs: 0, presence_penalty: 0, frequency_penalty: 0, reasoning_effort: null }, []],
     [{ logprobs: true, top_logprobs: 3 }, ['logprobs ignored', 'top_logprobs ignored']],
     [{ reasoning_effort: 'low', verbosity: 'high' }, ['reasoning_effort ignored', 'verbosity ignored']],
     [{ functions: [], function_call: null, n: 1, tools: null, stop: null, stop_sequences: ['x'] }, []],
-  ])('%j say what has no effect', (over, adjusted) => {
+  ])('note what is ignored: %j', (over, adjusted) => {
     expect(parse(over).adjusted).toEqual(adjusted);
   });
 
-  test.each<[object, object]>([
+  it.each<[object, object]>([
     [{ max_tokens: 5 }, { max_tokens: 5 }],
     [{ max_completion_tokens: 6 }, { max_tokens: 6 }],
     [{ max_tokens: 5, max_completion_tokens: 6 }, { max_tokens: 6 }],
@@ -91,11 +91,11 @@ describe('settings', () => {
     [{ stop: ['a', 'b'] }, { stop: ['a', 'b'] }],
     [{ response_format: { type: 'text' } }, {}],
     [{ response_format: { type: 'json_object' } }, { response_format: { type: 'json_object' } }],
-  ])('%j ask for %j', (over, asked) => {
+  ])('translate %j to %j', (over, asked) => {
     expect(parse(over).samplingAsked).toEqual(asked);
   });
 
-  test('ask for a schema, named or not', () => {
+  it('request a schema with or without a name', () => {
     const schema = { type: 'object' };
     const formatOf = (json_schema: object) =>
       parse({ response_format: { type: 'json_schema', json_schema } }).samplingAsked.response_format;
@@ -114,14 +114,14 @@ describe('settings', () => {
     });
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ n: 2 }, 'n: '],
     [{ functions: [{ name: 'f' }] }, 'functions: '],
     [{ function_call: 'auto' }, 'function_call: '],
     [{ continue_final_message: true }, 'continue_final_message: '],
     [{ add_generation_prompt: false }, 'add_generation_prompt: '],
     [{ response_format: { type: 'json_schema', json_schema: { schema: 'x' } } }, 'response_format.json_schema.schema'],
-  ])('that cannot be had are refused by name: %j', (over, words) => {
+  ])('are refused by name when floe does not support them: %j', (over, words) => {
     expect(() => parse(over)).toThrow(words);
   });
 });
@@ -135,21 +135,21 @@ const patch = {
   },
 };
 
-describe('tools', () => {
-  test.each<[object, object]>([
+describe('the tools of a request', () => {
+  it.each<[object, object]>([
     [{ name: 'f', strict: false, parameters: null, description: '' }, { name: 'f' }],
     [
       { name: 'f', parameters: { type: 'object', properties: { n: { type: ['integer', 'null'] } } } },
       { name: 'f', parameters: { type: 'object', properties: { n: { type: ['integer', 'null'] } } } },
     ],
-  ])('of %j', (declared, expected) => {
+  ])('are translated from %j', (declared, expected) => {
     expect(parse({ tools: [{ type: 'function', function: declared }] })).toMatchObject({
       tools: [{ type: 'function', function: expected }],
       adjusted: [],
     });
   });
 
-  test('of the custom type are functions with one text, and tell their grammar', () => {
+  it('become functions with one text argument and the grammar in the description when they are custom', () => {
     const request = parse({ tools: [patch, { type: 'custom', custom: { name: 'free' } }] });
     expect(request.tools.map((tool) => tool.function)).toEqual([
       {
@@ -169,7 +169,7 @@ describe('tools', () => {
     expect(request.adjusted).toEqual(['grammar of a custom tool moved to its description']);
   });
 
-  test.each<[unknown, unknown, string[]]>([
+  it.each<[unknown, unknown, string[]]>([
     ['none', 'none', []],
     ['required', 'required', []],
     [{ type: 'function', function: { name: 'f' } }, { type: 'function', function: { name: 'f' } }, []],
@@ -180,7 +180,7 @@ describe('tools', () => {
       'required',
       ['tool_choice.allowed_tools: all tools stay allowed'],
     ],
-  ])('with the choice %j', (tool_choice, toolChoice, adjusted) => {
+  ])('are forced or not by the choice %j', (tool_choice, toolChoice, adjusted) => {
     const tools = [
       { type: 'function', function: { name: 'f' } },
       { type: 'custom', custom: { name: 'free' } },
@@ -188,8 +188,8 @@ describe('tools', () => {
     expect(parse({ tools, tool_choice })).toMatchObject({ toolChoice, adjusted });
   });
 
-  test.each([['any'], [{ type: 'function' }], [{ type: 'allowed_tools' }]])(
-    'with the unknown choice %j are refused',
+  it.each([['any'], [{ type: 'function' }], [{ type: 'allowed_tools' }]])(
+    'are refused with the unknown choice %j',
     (tool_choice) => {
       expect(() => parse({ tool_choice })).toThrow('tool_choice');
     },
@@ -220,7 +220,7 @@ describe('a call of a custom tool', () => {
   ];
   const custom = (id: string, input: string) => ({ id, type: 'custom', custom: { name: 'apply_patch', input } });
 
-  test('goes back as one, with the text alone; what is no such argument goes back as it is', () => {
+  it('is returned with its text alone, and with other arguments unchanged', () => {
     const { message } = JSON.parse(openaiChat.encodeReply(reply(...calls), request)).choices[0];
     expect(message.tool_calls).toEqual([custom('a', 'x\né'), calls[1], custom('c', 'cut {')]);
     const echoed = parse({ messages: [message] }).messages[0];
@@ -233,22 +233,22 @@ describe('a call of a custom tool', () => {
     });
   });
 
-  test.each([['{"input": 5}'], ['{"text": "x"}'], ['["input"]'], ['null'], ['']])(
-    'with the arguments %j has them as its text',
+  it.each([['{"input": 5}'], ['{"text": "x"}'], ['["input"]'], ['null'], ['']])(
+    'has the arguments %j as its text',
     (args) => {
       const { message } = JSON.parse(openaiChat.encodeReply(reply(call('a', 'apply_patch', args)), request)).choices[0];
       expect(message.tool_calls).toEqual([custom('a', args)]);
     },
   );
 
-  test('streams its text in one piece, before the next call', () => {
+  it('is streamed with its text in one piece before the next call', () => {
     const { body, end } = streamOf(openaiChat, reply(...calls), request);
     const callsIn = (text: string): unknown[] =>
       text
         .split('\n\n')
         .filter((event) => event.startsWith('data: {'))
         .flatMap((event) => JSON.parse(event.slice('data: '.length)).choices[0].delta.tool_calls ?? []);
-    // A text that is complete, or a next call, would tell that the first one is.
+    // Complete arguments, or the next call, would let a client run the first call.
     expect(callsIn(body)).toEqual([{ index: 0, ...custom('a', '') }]);
     expect(callsIn(body + end)).toEqual([
       { index: 0, ...custom('a', '') },

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
-import type { CallContext, CanonicalRequest } from '../../src/dialects/dialect.ts';
-import { gemini } from '../../src/dialects/gemini/dialect.ts';
-import { matchRoute } from '../../src/dialects/registry.ts';
+import { describe, expect, it } from 'vitest';
+import type { CallContext, CanonicalRequest } from '../../../src/dialects/dialect.ts';
+import { gemini } from '../../../src/dialects/gemini/dialect.ts';
+import { matchRoute } from '../../../src/dialects/registry.ts';
 
 const context = (over: Partial<CallContext> = {}): CallContext => ({
   headers: {},
@@ -15,7 +15,7 @@ const context = (over: Partial<CallContext> = {}): CallContext => ({
 const hi = { role: 'user', parts: [{ text: 'hi' }] };
 const parse = (over: object, at: Partial<CallContext> = {}): CanonicalRequest =>
   gemini.parseRequest({ contents: [hi], ...over }, context(at));
-/** As for counting, which also takes a conversation that ends with a turn of the model. */
+/** Parses a count request, which may end with a model content. */
 const read = (contents: object[], over: object = {}): CanonicalRequest =>
   gemini.parseCount({ contents, ...over }, context());
 const messagesOf = (contents: object[]) => read(contents).messages;
@@ -34,7 +34,7 @@ const base64 = (text: string) => Buffer.from(text).toString('base64');
 const signed = (thinking: string) => base64(`floe/th2:cpl_1:${JSON.stringify(thinking)}`);
 
 describe('a generate content request', () => {
-  test('of Gemini CLI becomes canonical, and says what was left out', () => {
+  it('becomes canonical as Gemini CLI sends it and notes what was dropped', () => {
     const request = parse({
       contents: [hi],
       systemInstruction: { role: 'user', parts: [{ text: 'You are an agent.' }, { text: 'Be brief.' }] },
@@ -104,7 +104,7 @@ describe('a generate content request', () => {
     });
   });
 
-  test('may spell its fields in snake_case, and write one object for a list of one', () => {
+  it('may spell its fields in snake_case and write one object instead of a list', () => {
     const camel = parse({
       contents: [user({ text: 'see' }, png), model(call('f', { a_b: 1 }, 'x')), user(result('f', {}, 'x'))],
       systemInstruction: { parts: [{ text: 'S' }] },
@@ -128,7 +128,7 @@ describe('a generate content request', () => {
     expect(snake.messages[2]).toMatchObject({ tool_calls: [{ function: { arguments: '{"a_b":1}' } }] });
   });
 
-  test('takes its model and its streaming from the path, and a model without one from the body', () => {
+  it('uses the model and the streaming mode of the path, and the model of the body when the path has none', () => {
     expect(parse({ model: 'models/other' })).toMatchObject({ model: 'm', stream: true });
     expect(parse({ model: 'models/other' }, { model: null, stream: false })).toMatchObject({
       model: 'other',
@@ -137,7 +137,7 @@ describe('a generate content request', () => {
     expect(() => parse({}, { model: null })).toThrow('model: neither the path nor the body');
   });
 
-  test('streams an array where it does not ask for events', () => {
+  it('streams an array when it does not request events', () => {
     const query = new URLSearchParams();
     expect(parse({})).not.toHaveProperty('streamAsArray');
     expect(parse({}, { query, stream: false })).not.toHaveProperty('streamAsArray');
@@ -145,7 +145,7 @@ describe('a generate content request', () => {
     expect(parse({}, { query: new URLSearchParams('alt=json') })).toMatchObject({ streamAsArray: true });
   });
 
-  test.each([
+  it.each([
     [{ mode: 'AUTO' }, 'auto', []],
     [{ mode: 'NONE' }, 'none', []],
     [{ mode: 'ANY' }, 'required', []],
@@ -156,12 +156,12 @@ describe('a generate content request', () => {
     [{ mode: 'ANY', allowedFunctionNames: ['f', 'g'] }, 'required', ['allowedFunctionNames ignored']],
     [{ mode: 'AUTO', allowedFunctionNames: ['f'] }, 'auto', ['allowedFunctionNames ignored']],
     [{ mode: 'ANY', allowedFunctionNames: ['h'] }, null, ['tool_choice ignored: it names no tool of the request']],
-  ])('tool choice %j', (functionCallingConfig, toolChoice, adjusted) => {
+  ])('translates the tool choice %j', (functionCallingConfig, toolChoice, adjusted) => {
     const tools = [{ functionDeclarations: [{ name: 'f' }, { name: 'g' }] }];
     expect(parse({ tools, toolConfig: { functionCallingConfig } })).toMatchObject({ toolChoice, adjusted });
   });
 
-  test.each<[object, object | undefined, string[]]>([
+  it.each<[object, object | undefined, string[]]>([
     [{ responseMimeType: 'application/json' }, { type: 'json_object' }, []],
     [
       {
@@ -186,19 +186,19 @@ describe('a generate content request', () => {
       undefined,
       ['response schema ignored: responseMimeType is not application/json'],
     ],
-  ])('response format %j', (generationConfig, format, adjusted) => {
+  ])('translates the response format %j', (generationConfig, format, adjusted) => {
     const request = parse({ generationConfig });
     expect(request.samplingAsked.response_format).toEqual(format);
     expect(request.adjusted).toEqual(adjusted);
   });
 
-  test('that only wants a title is a title call', () => {
+  it('is labelled as a title call when it requests only a title', () => {
     const responseSchema = { type: 'OBJECT', properties: { title: { type: 'STRING' } } };
     const generationConfig = { responseMimeType: 'application/json', responseSchema };
     expect(parse({ generationConfig })).toMatchObject({ callKind: 'title' });
   });
 
-  test('for counting holds contents alone, or a whole request', () => {
+  it('contains contents alone or a whole request when tokens are counted', () => {
     const whole = { model: 'models/other', contents: [hi], systemInstruction: { parts: [{ text: 'S' }] } };
     const at = context({ model: null });
     expect(gemini.parseCount({ generateContentRequest: whole }, at)).toMatchObject({
@@ -213,7 +213,7 @@ describe('a generate content request', () => {
     expect(gemini.encodeCount(5)).toBe('{"totalTokens":5}');
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ contents: [] }, 'contents: '],
     [{ contents: 'hi' }, 'contents: '],
     [{ contents: [{ role: 'assistant', parts: [] }] }, 'contents.0.role'],
@@ -234,17 +234,17 @@ describe('a generate content request', () => {
     [{ generationConfig: { candidateCount: 2 } }, 'generationConfig.candidateCount'],
     [{ cachedContent: 'cachedContents/x' }, 'cachedContent'],
     [{ contents: [hi, model({ text: 'Sure, ' })] }, 'contents.1: a model content at the end'],
-  ])('that cannot be taken is refused with the path: %j', (over, path) => {
+  ])('is refused with the path of an unsupported field: %j', (over, path) => {
     expect(() => parse(over)).toThrow(path);
     expect(() => parse(over)).toThrow(expect.objectContaining({ status: 422 }));
   });
 });
 
-describe('a schema in the form of Google', () => {
+describe("a schema in Google's format", () => {
   const schemaOf = (parameters: object, key = 'parameters') =>
     parse({ tools: [{ functionDeclarations: [{ name: 'f', [key]: parameters }] }] }).tools[0]?.function.parameters;
 
-  test('becomes JSON Schema', () => {
+  it('is converted to JSON Schema', () => {
     expect(
       schemaOf({
         type: 'OBJECT',
@@ -274,7 +274,7 @@ describe('a schema in the form of Google', () => {
     });
   });
 
-  test('leaves JSON Schema as it is, with names of the prototype', () => {
+  it('is kept when it is JSON Schema, even with property names such as __proto__', () => {
     const schema = JSON.parse(
       '{"type":"object","properties":{"__proto__":{"type":["string","null"]},"constructor":{"$ref":"#/$defs/x"}},' +
         '"$defs":{"x":{"const":"OBJECT"}},"additionalProperties":false,"minProperties":1}',
@@ -283,8 +283,8 @@ describe('a schema in the form of Google', () => {
   });
 });
 
-describe('a turn of the model', () => {
-  test('has its text, thinking and calls, however many contents it was split into', () => {
+describe('an assistant turn', () => {
+  it('contains text, thinking and calls, however many contents it was split into', () => {
     const turn = {
       role: 'assistant',
       content: ' Let me look.',
@@ -306,12 +306,12 @@ describe('a turn of the model', () => {
     expect(messagesOf([model(), ...parts.map((part) => model(part)), model({ text: '' })])).toEqual([turn]);
   });
 
-  test('of calls alone has no content; an empty one has an empty text', () => {
+  it('has no content when it has only calls, and an empty text when it is empty', () => {
     expect(messagesOf([model(call('f', {}, 'a'))])[0]).toMatchObject({ content: null });
     expect(messagesOf([{ role: 'model' }])).toEqual([{ role: 'assistant', content: '' }]);
   });
 
-  test('drops what only Google runs or reads, and says so', () => {
+  it('drops and notes parts that only Google runs or reads', () => {
     const request = read([
       model(
         { executableCode: { language: 'PYTHON', code: 'x' } },
@@ -336,7 +336,7 @@ describe('a turn of the model', () => {
     ]);
   });
 
-  test('takes images as data or by URL', () => {
+  it('accepts images as data or by URL', () => {
     const file = (fileUri: string) => ({ fileData: { mimeType: 'image/jpeg', fileUri } });
     const request = read([user({ text: 'see' }, png, file('https://host/x.jpg'), file('gs://bucket/x.jpg'))]);
     expect(request.messages[0]?.content).toEqual([
@@ -347,7 +347,7 @@ describe('a turn of the model', () => {
     expect(request.adjusted).toEqual(['image that only Google can fetch dropped']);
   });
 
-  test('keeps arguments whose names are those of the prototype', () => {
+  it('keeps arguments with names such as __proto__', () => {
     const args = JSON.parse('{"__proto__":{"polluted":true},"constructor":1}');
     expect(messagesOf([model(call('f', args, 'a'))])[0]).toMatchObject({
       tool_calls: [{ function: { arguments: '{"__proto__":{"polluted":true},"constructor":1}' } }],
@@ -362,7 +362,7 @@ describe('thinking in a signature', () => {
     return message?.role === 'assistant' ? message.reasoning_content : undefined;
   };
 
-  test('comes back where the thought part is missing, and only there', () => {
+  it('is restored only when the thought part is missing', () => {
     const thought = { text: 'Hm', thought: true };
     const text = { text: 'x', thoughtSignature: signed('Hm') };
     expect(reasoningOf(thought, text)).toBe('Hm');
@@ -377,21 +377,21 @@ describe('thinking in a signature', () => {
     );
   });
 
-  test('survives clients that write bytes in the URL-safe alphabet without padding', () => {
+  it('is decoded from the URL-safe alphabet without padding, too', () => {
     const thinking = '>>>???ü\ud83d\ude00';
     const signature = signed(thinking).replaceAll('+', '-').replaceAll('/', '_').replaceAll('=', '');
     expect(reasoningOf({ text: 'x', thoughtSignature: signature })).toBe(thinking);
   });
 
-  test.each([
+  it.each([
     ['the placeholder of Gemini CLI', 'skip_thought_signature_validator'],
-    ['one of Google', 'CiQBVKhc7n0DZ2Jl'],
+    ["one of Google's", 'CiQBVKhc7n0DZ2Jl'],
     ['one of another version', base64('floe/th2:"x"')],
-    ['one that was cut', base64('floe/th2:cpl_1:"x')],
-    ['one that holds no text', base64('floe/th2:cpl_1:{"text":"x"}')],
-    ['one that holds more than anybody can read', base64(`floe/th2:cpl_1:${'[[],'.repeat(10_000_000)}`)],
+    ['a truncated one', base64('floe/th2:cpl_1:"x')],
+    ['one that contains no string', base64('floe/th2:cpl_1:{"text":"x"}')],
+    ['one with very long JSON', base64(`floe/th2:cpl_1:${'[[],'.repeat(10_000_000)}`)],
     ['an empty one', ''],
-  ])('is not looked for in %s', (_, thoughtSignature) => {
+  ])('is not read from %s', (_, thoughtSignature) => {
     expect(messagesOf([model({ text: 'x', thoughtSignature })])).toEqual([{ role: 'assistant', content: 'x' }]);
     expect(reasoningOf({ text: 'T', thought: true, thoughtSignature }, { text: 'x', thoughtSignature })).toBe('T');
   });
@@ -401,7 +401,7 @@ describe('a tool result', () => {
   const answered = (response: object | undefined, over: object = {}) =>
     read([model(call('f', {}, 'a')), user({ functionResponse: { name: 'f', id: 'a', response, ...over } })]);
 
-  test.each<[object | undefined, string, string[]]>([
+  it.each<[object | undefined, string, string[]]>([
     [{ output: 'text' }, 'text', []],
     [{ output: '' }, '', []],
     [{ output: { lines: [1, 2] } }, '{"lines":[1,2]}', []],
@@ -411,13 +411,13 @@ describe('a tool result', () => {
     [{ output: 'text', exit: 1 }, '{"output":"text","exit":1}', []],
     [{}, '{}', []],
     [undefined, '', []],
-  ])('of %j is %j', (response, content, adjusted) => {
+  ])('translates the response %j to %j', (response, content, adjusted) => {
     const request = answered(response);
     expect(request.messages[1]).toEqual({ role: 'tool', tool_call_id: 'a', content });
     expect(request.adjusted).toEqual(adjusted);
   });
 
-  test('has its images in a user message behind it, nested or following', () => {
+  it('is followed by its images in a user message, whether they were nested or followed it', () => {
     const nested = answered({ output: 'see' }, { parts: [png] });
     const following = read([model(call('f', {}, 'a')), user(result('f', { output: 'see' }, 'a'), png)]);
     expect(nested.messages.slice(1)).toEqual([
@@ -427,7 +427,7 @@ describe('a tool result', () => {
     expect(following).toEqual(nested);
   });
 
-  test('comes before the text of its turn', () => {
+  it('is placed before the text of its content', () => {
     const request = read([
       model(call('f', {}, 'a'), call('g', {}, 'b')),
       user({ text: 'one' }, result('g', { output: 'B' }, 'b'), png, result('f', { output: 'A' }, 'a'), { text: 'two' }),
@@ -449,43 +449,48 @@ describe('a tool result', () => {
     return rest.map((message) => (message.role === 'tool' ? ids.indexOf(message.tool_call_id) : null));
   };
 
-  test.each<[string, object[], object[], number[]]>([
+  it.each<[string, object[], object[], number[]]>([
     [
       'by id, in any order',
       [call('f', {}, 'a'), call('f', {}, 'b')],
       [result('f', {}, 'b'), result('g', {}, 'a')],
       [1, 0],
     ],
-    ['by name where there are no ids', [call('f'), call('g')], [result('g'), result('f')], [1, 0]],
+    ['by name when there are no ids', [call('f'), call('g')], [result('g'), result('f')], [1, 0]],
     [
       'by order among calls of one name',
       [call('f'), call('g'), call('f')],
       [result('f'), result('f'), result('g')],
       [0, 2, 1],
     ],
-    ['by order where no name fits', [call('f'), call('g')], [result('x'), result('y')], [0, 1]],
+    ['by order when no name matches', [call('f'), call('g')], [result('x'), result('y')], [0, 1]],
     [
-      'by name where only the calls have ids',
+      'by name when only the calls have ids',
       [call('f', {}, 'a'), call('g', {}, 'b')],
       [result('g'), result('f')],
       [1, 0],
     ],
     [
-      'by name where only the results have ids',
+      'by name when only the results have ids',
       [call('f'), call('g')],
       [result('g', {}, 'y'), result('f', {}, 'x')],
       [1, 0],
     ],
-    ['around those with an id', [call('f'), call('f', {}, 'a')], [result('f', {}, 'a'), result('f')], [1, 0]],
-  ])('finds its call %s', (_, calls, results, expected) => {
+    [
+      'after calls with an id were paired',
+      [call('f'), call('f', {}, 'a')],
+      [result('f', {}, 'a'), result('f')],
+      [1, 0],
+    ],
+  ])('is paired with its call %s', (_, calls, results, expected) => {
     expect(pairs(calls, results)).toEqual(expected);
   });
 
-  test.each<[string, object[], string]>([
+  it.each<[string, object[], string]>([
     ['no call at all', [user(result('f'))], 'contents.0.parts.0.functionResponse'],
     ['an unknown call', [model(call('f', {}, 'a')), user(result('f', {}, 'b'))], 'contents.1.parts.0.functionResponse'],
     [
-      'a call that is answered',
+      'a call that already has a result',
       [model(call('f', {}, 'a')), user(result('f', {}, 'a'), result('f', {}, 'a'))],
       'contents.1.parts.1.functionResponse',
     ],
@@ -494,11 +499,11 @@ describe('a tool result', () => {
       [model(call('f')), user({ text: 'wait' }), model({ text: 'yes' }), user(result('f'))],
       'contents.3.parts.0.functionResponse',
     ],
-  ])('that answers %s is refused with its path', (_, contents, path) => {
+  ])('is refused with its path when it answers %s', (_, contents, path) => {
     expect(() => read(contents)).toThrow(`${path}: it answers no open call`);
   });
 
-  test('may come in several user turns', () => {
+  it('may be sent in several user contents', () => {
     const request = read([model(call('f'), call('f')), user(result('f')), user({ text: 'image:' }), user(result('f'))]);
     expect(request.messages.map((message) => (message.role === 'tool' ? message.tool_call_id : message.role))).toEqual([
       'assistant',
@@ -508,7 +513,7 @@ describe('a tool result', () => {
     ]);
   });
 
-  test('of a call without an id gets one that nobody gave', () => {
+  it('gets an id that the client did not use when its call has none', () => {
     const contents = [
       model(call('f', {}, 'call_1_1'), call('f', {}, 'call_1_1_')),
       user(result('f', {}, 'call_1_1'), result('f', {}, 'call_1_1_')),
@@ -526,7 +531,7 @@ describe('a tool result', () => {
     expect(adjusted).toEqual([]);
   });
 
-  test('is paired in a number of steps that grows with the request, not with its square', () => {
+  it('is paired in linear time', () => {
     const many = 20_000;
     const names = Array.from({ length: many }, (_, index) => `f${index % 7}`);
     const calls = names.map((name) => call(name));
@@ -537,7 +542,7 @@ describe('a tool result', () => {
   }, 5_000);
 });
 
-test('a conversation that grows keeps its canonical beginning, with and without ids', () => {
+it('a conversation keeps its canonical beginning when it grows, with and without ids', () => {
   const turn = fc.record({
     thinking: fc.string(),
     text: fc.string(),
@@ -549,7 +554,7 @@ test('a conversation that grows keeps its canonical beginning, with and without 
   });
   fc.assert(
     fc.property(fc.array(turn, { minLength: 1, maxLength: 4 }), (turns) => {
-      // What clients give is unique.
+      // Ids of clients are unique.
       const contents = turns.flatMap(({ thinking, text, calls, note, image }, index) => {
         const ids = calls.map(({ id }, at) => (id === null ? undefined : `${id}_${index}${at}x`));
         return [
@@ -558,7 +563,7 @@ test('a conversation that grows keeps its canonical beginning, with and without 
         ];
       });
       const whole = messagesOf(contents);
-      // Every request ends before a turn of the model.
+      // Every request ends before a model content.
       for (let end = 2; end < contents.length; end += 2) {
         const part = messagesOf(contents.slice(0, end));
         expect(whole.slice(0, part.length)).toEqual(part);
@@ -568,8 +573,8 @@ test('a conversation that grows keeps its canonical beginning, with and without 
   );
 });
 
-describe('the paths', () => {
-  test.each(['/v1beta', '/v1'])('%s has generation, streams, counts and the model', (version) => {
+describe('the paths of the dialect', () => {
+  it.each(['/v1beta', '/v1'])('include generation, streams, counts and the model below %s', (version) => {
     const headers = { 'x-goog-api-key': 'k' };
     const at = (verb: string) => matchRoute('POST', `${version}/models/gemini-2.5:${verb}`, {});
     const found = { found: true, dialect: gemini, model: 'gemini-2.5' };
@@ -584,17 +589,17 @@ describe('the paths', () => {
     });
   });
 
-  test.each([
+  it.each([
     ['POST', '/v1beta/models/m:embedContent', {}],
     ['POST', '/v1beta/cachedContents', {}],
     ['POST', '/v1beta/files', {}],
     ['POST', '/v1/models/m:batchGenerateContent', {}],
     ['GET', '/v1/unknown', { 'x-goog-api-key': 'k' }],
-  ])('%s %s is unknown, in the words of this dialect', (method, path, headers) => {
+  ])('are unknown for %s %s, with an error of this dialect', (method, path, headers) => {
     expect(matchRoute(method, path, headers)).toEqual({ found: false, dialect: gemini, allow: [] });
   });
 
-  test('may name a model with slashes and colons', () => {
+  it('may contain a model name with slashes and colons', () => {
     for (const model of ['org/model', 'org/model:7b', 'a/b/c']) {
       for (const version of ['/v1beta', '/v1']) {
         const path = `${version}/models/${model}:streamGenerateContent`;
@@ -604,7 +609,7 @@ describe('the paths', () => {
     expect(matchRoute('GET', '/v1beta/models/org/model', {})).toEqual({ found: false, dialect: gemini, allow: [] });
   });
 
-  test('leave the paths of others alone', () => {
+  it('do not include those of other dialects', () => {
     const headers = { 'x-goog-api-key': 'k' };
     expect(matchRoute('POST', '/v1/chat/completions', headers).dialect.name).toBe('openai_chat');
     expect(matchRoute('POST', '/v1/messages', headers).dialect.name).toBe('anthropic');

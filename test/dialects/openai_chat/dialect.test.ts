@@ -1,8 +1,8 @@
-import { describe, expect, test } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
-import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
-import { openaiChat } from '../../src/dialects/openai_chat/dialect.ts';
-import { streamOf } from './whole-stream.ts';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../../src/dialects/dialect.ts';
+import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
+import { streamOf } from '../whole-stream.ts';
 
 const parse = (over: object, headers = {}): CanonicalRequest =>
   openaiChat.parseRequest({ model: 'm', messages: [{ role: 'user', content: 'hi' }], ...over }, plainContext(headers));
@@ -13,7 +13,7 @@ const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA',
 const imagePart = { type: 'image_url', image_url: { url: 'data:image/png;base64,AA' } };
 
 describe('a chat request', () => {
-  test('of a coding harness becomes canonical, and says what was left out', () => {
+  it('becomes canonical as a coding harness sends it and notes what was dropped', () => {
     const request = parse({
       messages: [
         { role: 'developer', content: 'You are an agent.' },
@@ -83,8 +83,8 @@ describe('a chat request', () => {
     });
   });
 
-  test.each([[null], [''], [undefined], [[]]])(
-    'an assistant turn of calls alone is the same with content %j',
+  it.each([[null], [''], [undefined], [[]]])(
+    'is the same for an assistant message of calls with content %j',
     (content) => {
       const tool_calls = [{ id: 'a', type: 'function', function: { name: 'f', arguments: '{ "x":1}' } }];
       expect(messagesOf([{ role: 'assistant', content, tool_calls, refusal: null, audio: null }])).toEqual([
@@ -93,12 +93,12 @@ describe('a chat request', () => {
     },
   );
 
-  test('arguments stay the text that they are, even where it is no JSON', () => {
+  it('keeps the text of arguments, even when it is not JSON', () => {
     const tool_calls = [{ id: 'a', type: 'function', function: { name: 'f', arguments: '{"x":' } }];
     expect(messagesOf([{ role: 'assistant', content: 'x', tool_calls }])[0]).toMatchObject({ tool_calls });
   });
 
-  test('reasoning is taken under both of its names; whitespace and think tags are kept', () => {
+  it('accepts reasoning under both field names and keeps white space and think tags', () => {
     const [one, two] = messagesOf([
       { role: 'assistant', content: '<think>a</think>\n b ', reasoning_content: 'r' },
       { role: 'assistant', content: [text('a'), { type: 'refusal', refusal: 'no' }], reasoning: 'r' },
@@ -107,7 +107,7 @@ describe('a chat request', () => {
     expect(two).toEqual({ role: 'assistant', content: 'a\nno', reasoning_content: 'r' });
   });
 
-  test('tool results come as text, parts or nothing, and their images follow in a user message', () => {
+  it('accepts tool results as text, parts or nothing, and moves their images into a user message', () => {
     expect(
       messagesOf([
         { role: 'tool', tool_call_id: 'a', content: [text('one'), image] },
@@ -121,7 +121,7 @@ describe('a chat request', () => {
     ]);
   });
 
-  test('consecutive user messages stay apart, with their images', () => {
+  it('keeps consecutive user messages and their images separate', () => {
     const users = [
       { role: 'user', content: 'a' },
       { role: 'user', content: [text('b'), image] },
@@ -134,7 +134,7 @@ describe('a chat request', () => {
     ]);
   });
 
-  test('several leading system messages are joined, later ones join the user turn', () => {
+  it('joins leading system messages and merges later ones into a user message', () => {
     expect(
       messagesOf([
         { role: 'system', content: 'a' },
@@ -151,7 +151,7 @@ describe('a chat request', () => {
     ]);
   });
 
-  test('names a forced tool, and the call kind and thread that headers tell', () => {
+  it('contains the forced tool, and the call kind and thread from the headers', () => {
     const choice = { type: 'function', function: { name: 'f' } };
     const tools = [{ type: 'function', function: { name: 'f' } }];
     expect(parse({ tool_choice: choice, tools }).toolChoice).toEqual(choice);
@@ -168,7 +168,7 @@ describe('a chat request', () => {
     expect(parse({ response_format })).toMatchObject({ callKind: 'title', adjusted: [] });
   });
 
-  test.each<[object, string]>([
+  it.each<[object, string]>([
     [{ messages: [{ role: 'user', content: [{ type: 'video' }] }] }, 'messages.0.content.0.type'],
     [{ messages: [{ role: 'tool', content: 'x' }] }, 'messages.0.tool_call_id'],
     [
@@ -179,7 +179,7 @@ describe('a chat request', () => {
     [{ max_tokens: 0 }, 'max_tokens'],
     [{ n: 2 }, 'n: only one choice'],
     [{ stop: [1] }, 'stop'],
-  ])('with a wrong type is refused with the path: %j', (over, path) => {
+  ])('is refused with the path of a field with a wrong type: %j', (over, path) => {
     expect(() => parse(over)).toThrow(path);
   });
 });
@@ -211,7 +211,7 @@ const chunksOf = (stream: string): string[] =>
     .map((line) => line.replace(/^data: /, ''));
 
 describe('a reply', () => {
-  test('is the message with the arguments as sampled', () => {
+  it('contains the message with the arguments as sampled', () => {
     expect(JSON.parse(openaiChat.encodeReply(reply(), parse({})))).toEqual({
       id: 'cpl_1',
       object: 'chat.completion',
@@ -222,7 +222,7 @@ describe('a reply', () => {
     });
   });
 
-  test('streams role, thinking, text and calls; what ends its first call comes apart', () => {
+  it('streams role, thinking, text and calls, and holds back the end of the first call', () => {
     const { body, end } = streamOf(openaiChat, reply(), parse({ stream_options: { include_usage: true } }));
     const deltas = chunksOf(body).map((chunk) => JSON.parse(chunk).choices[0]);
     expect(deltas.map(({ delta }) => delta)).toEqual([
@@ -245,15 +245,15 @@ describe('a reply', () => {
     expect(rest).toEqual([]);
   });
 
-  test('has no usage chunk unless it was asked for', () => {
+  it('has no usage chunk unless the client requested it', () => {
     const text = reply({ message: { role: 'assistant', content: 'x' } });
     expect(chunksOf(streamOf(openaiChat, text, parse({})).end)).toHaveLength(2);
   });
 
-  test.each([
+  it.each([
     ['stop', 'stop'],
     ['length', 'length'],
-  ] as const)('that ended by %s says %s, and without a cache count gives none', (finishReason, expected) => {
+  ] as const)('translates the finish reason %s to %s, and omits an unknown cache count', (finishReason, expected) => {
     const usage = { prompt_tokens: 1, completion_tokens: 1, cached_tokens: null };
     const body = JSON.parse(
       openaiChat.encodeReply(reply({ message: { role: 'assistant', content: 'x' }, finishReason, usage }), parse({})),
@@ -262,13 +262,13 @@ describe('a reply', () => {
     expect(body.usage).toEqual({ prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 });
   });
 
-  test('an echo of it is the canonical turn again', () => {
+  it('is translated back to the same canonical message', () => {
     const { message } = JSON.parse(openaiChat.encodeReply(reply(), parse({}))).choices[0];
     expect(messagesOf([message])).toEqual([reply().message]);
   });
 });
 
-test('an error has a type, a message and a code', () => {
+it('an error has a type, a message and a code', () => {
   const overflow = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
   expect(openaiChat.encodeError(overflow)).toEqual({
     status: 400,

@@ -1,11 +1,11 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
-import { FloeError } from '../../src/core/errors.ts';
-import type { ReplyDelta } from '../../src/core/reply.ts';
-import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../src/dialects/dialect.ts';
-import { openaiResponses } from '../../src/dialects/openai_responses/dialect.ts';
-import type { AssistantMessage } from '../../src/schema/index.ts';
-import { streamOf } from './whole-stream.ts';
+import { describe, expect, it } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import type { ReplyDelta } from '../../../src/core/reply.ts';
+import { type CanonicalReply, type CanonicalRequest, plainContext } from '../../../src/dialects/dialect.ts';
+import { openaiResponses } from '../../../src/dialects/openai_responses/dialect.ts';
+import type { AssistantMessage } from '../../../src/schema/index.ts';
+import { streamOf } from '../whole-stream.ts';
 
 const TOOLS = [
   { type: 'function', name: 'f' },
@@ -83,7 +83,7 @@ function eventsOf(stream: string): Event[] {
 
 const typesOf = (stream: string): string[] => eventsOf(stream).map(({ type }) => type.replace('response.', ''));
 
-/** What Codex keeps of a stream. */
+/** The items that Codex keeps from a stream. */
 const doneItems = (events: readonly Event[]): Item[] =>
   events.flatMap(({ type, item }) => (type === 'response.output_item.done' && item ? [item] : []));
 
@@ -123,7 +123,7 @@ const ITEMS: object[] = [
 ];
 
 describe('a reply', () => {
-  test('is a response whose items are thinking, text and calls as they were declared', () => {
+  it('contains items for thinking, text and calls as the tools were declared', () => {
     const response = encode(
       reply(),
       parse({ ...sealing, previous_response_id: 'resp_cpl_0', parallel_tool_calls: false, max_output_tokens: 9 }),
@@ -157,7 +157,7 @@ describe('a reply', () => {
     });
   });
 
-  test('seals the thinking only where the client asked for it', () => {
+  it('seals the thinking only when the client requested it', () => {
     expect(encode(reply(), parse()).output[0]).not.toHaveProperty('encrypted_content');
     const [sealed] = encode(reply(), parse(sealing)).output;
     expect(
@@ -165,7 +165,7 @@ describe('a reply', () => {
     ).toEqual([{ role: 'assistant', content: '', reasoning_content: 'Think é' }]);
   });
 
-  test.each([
+  it.each([
     [
       { type: 'function', name: 'f' },
       { type: 'function', name: 'f' },
@@ -175,17 +175,17 @@ describe('a reply', () => {
       { type: 'custom', name: 'patch' },
     ],
     ['required', 'required'],
-  ])('repeats the choice %j', (tool_choice, expected) => {
+  ])('repeats the tool choice %j', (tool_choice, expected) => {
     expect(encode(reply(), parse({ tool_choice })).tool_choice).toEqual(expected);
   });
 
-  test.each([
+  it.each([
     ['[1]', '[1]'],
     ['{"input": 5}', '{"input": 5}'],
     ['{"inp', '{"inp'],
     ['', ''],
     ['{"input":"x","more":1}', 'x'],
-  ])('with arguments %j for free text gives %j', (args, input) => {
+  ])('decodes the arguments %j of a custom tool to the input %j', (args, input) => {
     const message: AssistantMessage = {
       role: 'assistant',
       content: null,
@@ -197,14 +197,14 @@ describe('a reply', () => {
     expect(doneItems(eventsOf(body + end))).toMatchObject([expected]);
   });
 
-  test.each<[AssistantMessage, (string | undefined)[]]>([
+  it.each<[AssistantMessage, (string | undefined)[]]>([
     [{ role: 'assistant', content: 'x' }, ['incomplete']],
     [
       { role: 'assistant', content: 'x', tool_calls: [callOf('a', 'f', '{}'), callOf('b', 'f', '{"')] },
       ['completed', 'completed', 'incomplete'],
     ],
     [{ role: 'assistant', content: '', reasoning_content: 'x' }, [undefined]],
-  ])('that was cut says so, at its last item: %j', (message, statuses) => {
+  ])('is incomplete, as is its last item, when it was truncated: %j', (message, statuses) => {
     const cut = reply({ message, finishReason: 'length' });
     const response = encode(cut, parse());
     expect(response).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } });
@@ -217,7 +217,7 @@ describe('a reply', () => {
 });
 
 describe('a stream', () => {
-  test('has the events of each item in their order, numbered, with the indexes of their item', () => {
+  it('contains the events of each item in order, numbered, with the index of the item', () => {
     const { body, end } = streamOf(openaiResponses, reply(), parse(sealing));
     expect(typesOf(body)).toEqual([
       ...['created', 'in_progress'],
@@ -243,7 +243,7 @@ describe('a stream', () => {
     }
   });
 
-  test('keeps what a client would act on until the end, however many calls there are', () => {
+  it('holds back the end of the first call and everything after it until the end', () => {
     const stream = openaiResponses.openStream(reply(), parse());
     const deltas: ReplyDelta[] = [
       { kind: 'call', index: 0, id: 'c1', name: 'f' },
@@ -268,7 +268,7 @@ describe('a stream', () => {
     expect(eventsOf(end).map((event) => event.sequence_number)).toEqual([5, 6, 7, 8, 9, 10, 11]);
   });
 
-  test('of nothing has one message without text', () => {
+  it('contains one message without text when the reply is empty', () => {
     const nothing = reply({ message: { role: 'assistant', content: '' }, finishReason: 'stop' });
     const { body, end } = streamOf(openaiResponses, nothing, parse());
     const events = eventsOf(body + end);
@@ -277,7 +277,7 @@ describe('a stream', () => {
     expect(doneItems(events)).toHaveLength(1);
   });
 
-  test('beats with an event that has a type', () => {
+  it('has a heartbeat event with a type', () => {
     const { contentType, heartbeat } = openaiResponses.framing(parse());
     expect(contentType).toContain('text/event-stream');
     expect(eventsOf(heartbeat)).toEqual([{ type: 'keepalive', sequence_number: 0 }]);
@@ -285,7 +285,7 @@ describe('a stream', () => {
 });
 
 describe('a compaction', () => {
-  test('is one item, alone in the stream too, that gives the summary back', () => {
+  it('is one item, also in a stream, from which the summary is decoded', () => {
     const message: AssistantMessage = { role: 'assistant', content: 'State: é', reasoning_content: 'hm' };
     const summary = reply({ message, finishReason: 'stop' });
     const request = parse(compacting);
@@ -301,7 +301,7 @@ describe('a compaction', () => {
     expect(back?.content).toContain('State: é');
   });
 
-  test('that a harness asks for in its own words is an ordinary reply', () => {
+  it('is an ordinary reply when the harness requests it with its own prompt', () => {
     const words = parse(compacting).messages.at(-1)?.content;
     expect(encode(reply(), parse({ input: words })).output).toHaveLength(ITEMS.length);
   });
@@ -323,7 +323,7 @@ const message: fc.Arbitrary<AssistantMessage> = fc
       : { tool_calls: calls.map(({ name, args }, index) => callOf(`c${index}`, name, args)) }),
   }));
 
-/** The message as an engine streams it: every text in pieces. */
+/** The deltas of a message, with every text split into pieces. */
 function* deltasOf({
   content,
   reasoning_content: thinking,
@@ -338,7 +338,7 @@ function* deltasOf({
   }
 }
 
-/** What clients change about the items that they send back. */
+/** The changes that clients make to the items that they return. */
 const clients: [string, (item: Item) => object][] = [
   ['as they are', (item) => item],
   ['without ids', ({ id: _, ...item }) => item],
@@ -347,8 +347,8 @@ const clients: [string, (item: Item) => object][] = [
   ['without status', ({ status: _, ...item }) => item],
 ];
 
-describe.each(clients)('an echo by a client that sends items %s', (_, change) => {
-  test('is the canonical turn again, streamed or not, between turns that look alike', () => {
+describe.each(clients)('a reply that a client returns with items %s', (_, change) => {
+  it('is translated back to the same canonical message, streamed or not, between similar messages', () => {
     const request = parse(sealing);
     fc.assert(
       fc.property(message, fc.constantFrom('stop', 'length'), (canonical, finishReason) => {
@@ -376,7 +376,7 @@ describe.each(clients)('an echo by a client that sends items %s', (_, change) =>
   });
 });
 
-test('two replies without anything between them stay two turns', () => {
+it('two consecutive replies stay two messages', () => {
   const one = encode(reply({ message: { role: 'assistant', content: 'one' } }), parse()).output;
   const two = encode(
     reply({
@@ -389,19 +389,19 @@ test('two replies without anything between them stay two turns', () => {
 });
 
 describe('an error', () => {
-  test.each([
+  it.each([
     ['schema_violation', 400, 'invalid_request_error'],
     ['unauthorized', 401, 'authentication_error'],
     ['session_closed', 410, 'invalid_request_error'],
     ['overloaded', 429, 'rate_limit_error'],
     ['engine_error', 502, 'server_error'],
-  ] as const)('%s is %d %s', (code, status, type) => {
+  ] as const)('%s has the status %d and the type %s', (code, status, type) => {
     const encoded = openaiResponses.encodeError(new FloeError(code, 'why'));
     expect(encoded.status).toBe(status);
     expect(JSON.parse(encoded.body)).toEqual({ error: { message: 'why', type, param: null, code } });
   });
 
-  test('for an overlong prompt has the code that clients look for', () => {
+  it('has the code that clients expect for an overlong prompt', () => {
     const error = new FloeError('engine_rejected', 'maximum context length is 5', { context_overflow: true });
     expect(JSON.parse(openaiResponses.encodeError(error).body).error.code).toBe('context_length_exceeded');
     const [, failed] = eventsOf(openaiResponses.encodeStreamError(error, parse()));
@@ -411,12 +411,12 @@ describe('an error', () => {
     });
   });
 
-  test.each([
+  it.each([
     ['engine_error', 'server_error'],
     ['engine_unavailable', 'server_error'],
     ['overloaded', 'rate_limit_exceeded'],
     ['session_closed', 'invalid_prompt'],
-  ] as const)('%s in a stream is told twice, as %s', (code, expected) => {
+  ] as const)('%s is sent as two events in a stream, with the code %s', (code, expected) => {
     const [error, failed] = eventsOf(openaiResponses.encodeStreamError(new FloeError(code, 'why'), parse()));
     expect(error).toEqual({
       type: 'error',
