@@ -1,4 +1,4 @@
-/** Reproducible chance: the same seed gives the same session. */
+/** Reproducible random numbers: the same seed gives the same session. */
 export class Dice {
   private state: number;
 

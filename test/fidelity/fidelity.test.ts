@@ -1,25 +1,25 @@
 import { writeFileSync } from 'node:fs';
-import { afterAll, describe, expect, test } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { samplingSchema, type TaskEngine } from '../../src/schema/index.ts';
 import { FAULT_KINDS, type LedgerCheckOptions } from '../../src/sim/index.ts';
+import { DIALECT_CLIENTS } from '../golden/dialect-clients.ts';
 import { MODES, type Mode, taskEngineOf } from '../golden/modes.ts';
 import { Golden } from '../golden/session.ts';
-import { SPEAKERS } from '../golden/speakers.ts';
 import { Dice } from './dice.ts';
 import { add, emptyMeasure, type Measure, measure } from './measure.ts';
 import { RANDOM_SCENARIOS, RandomAgent } from './random-agent.ts';
 
-/** Of each mode. A few thousand tokens look at every branch; `npm run fidelity` asks for a million in all. */
+/** Tokens to sample in each mode. A few thousand reach every branch; the verification program of the same name samples a million. */
 const TOKENS = Number(process.env.FLOE_FIDELITY_TOKENS ?? 20_000);
-/** Where the figures go, as JSON. */
+/** File to which the figures are written as JSON. */
 const REPORT = process.env.FLOE_FIDELITY_REPORT;
 const SEED = Number(process.env.FLOE_FIDELITY_SEED ?? 1);
 
-/** Sessions at a time: calls of different sessions lie between each other. */
-const AT_ONCE = 6;
+/** Sessions that run concurrently, so that calls of different sessions interleave. */
+const CONCURRENT_SESSIONS = 6;
 
-/** What an engine does now and then; each reply that it hits is refused or comes again, and no other is touched. */
-const TROUBLE = FAULT_KINDS.filter((kind) =>
+/** Faults of the engine with a small probability. A faulty reply is refused or repeated, and no other reply is affected. */
+const FAULTS = FAULT_KINDS.filter((kind) =>
   [
     'foreign_ids',
     'logprob_nan',
@@ -31,7 +31,7 @@ const TROUBLE = FAULT_KINDS.filter((kind) =>
   ].includes(kind),
 );
 
-/** Ways to build the same sessions: floe's default, and what Polar does with every turn that was rendered anew. */
+/** Builder configurations: floe's default, and Polar's, which merges every re-rendered turn. */
 const BUILDS = { auto: {}, polar: { on_drift: 'merge' } } as const;
 
 const figures: Record<string, Record<keyof typeof BUILDS, Measure>> = {};
@@ -39,8 +39,8 @@ afterAll(() => {
   if (REPORT !== undefined) writeFileSync(REPORT, JSON.stringify(figures));
 });
 
-describe.each(MODES.map((mode) => ({ mode, name: mode.name })))('random harnesses, $name', ({ mode }) => {
-  test('train every token once, as it was sampled', async () => {
+describe.each(MODES.map((mode) => ({ mode, name: mode.name })))('sessions of random harnesses, $name', ({ mode }) => {
+  it('train every token once and as it was sampled', async () => {
     const golden = await Golden.start(mode, {
       scenarios: [...RANDOM_SCENARIOS],
       maxModelLen: 131_072,
@@ -51,8 +51,8 @@ describe.each(MODES.map((mode) => ({ mode, name: mode.name })))('random harnesse
     try {
       let seed = SEED * 100_000;
       while (totals.auto.sampled < TOKENS) {
-        golden.sim.setFaults(TROUBLE.map((kind) => ({ kind, probability: 0.004 })));
-        const played = Array.from({ length: AT_ONCE }, () => play(golden, mode, ++seed, totals, problems));
+        golden.sim.setFaults(FAULTS.map((kind) => ({ kind, probability: 0.004 })));
+        const played = Array.from({ length: CONCURRENT_SESSIONS }, () => play(golden, mode, ++seed, totals, problems));
         golden.sim.updateWeights(`v${seed}`);
         await Promise.all(played);
       }
@@ -64,13 +64,13 @@ describe.each(MODES.map((mode) => ({ mode, name: mode.name })))('random harnesse
     const { auto } = totals;
     expect(auto).toMatchObject({ mismatches: 0, trained_twice: 0, unaccounted: 0 });
     expect(auto.trained).toBeGreaterThan(auto.sampled / 2);
-    // What no update fell into has its version.
+    // Tokens of replies without an update have a version.
     expect(auto.unknown_version).toBeLessThan(auto.trained / 2);
     if (mode.tokens) expect(auto.exact).toBe(auto.trained);
   });
 });
 
-/** vLLM tells in chat only which version was there before and after; of a reply that an update fell into, none is known. */
+/** In chat mode vLLM reports only the versions before and after a call, so those of a reply during an update are unknown. */
 function versionsOf({ name }: Mode): LedgerCheckOptions {
   return name === 'vllm chat' ? { unknownVersions: 'allow' } : {};
 }
@@ -83,20 +83,20 @@ async function play(
   problems: string[],
 ): Promise<void> {
   const dice = new Dice(seed);
-  const speaker = dice.pick(SPEAKERS as [(typeof SPEAKERS)[number], ...typeof SPEAKERS]);
+  const client = dice.pick(DIALECT_CLIENTS as [(typeof DIALECT_CLIENTS)[number], ...typeof DIALECT_CLIENTS]);
   const stream = dice.chance(0.5);
   const retention = dice.pick<TaskEngine['thinking_retention']>(['template', 'tool_cycle', 'all']);
   const bound = dice.chance(0.2) ? dice.between(30, 280) : null;
-  const session = await golden.open(speaker, stream, {
+  const session = await golden.open(client, stream, {
     engine: taskEngineOf(mode, retention),
     sampling: samplingSchema.parse({ max_tokens: bound, temperature: dice.pick([1, 0.7]) }),
   });
-  await new RandomAgent(session, speaker, dice).run(dice.between(3, 14));
+  await new RandomAgent(session, client, dice).run(dice.between(3, 14));
   await session.session.close();
   const graphOptions = await session.graphOptions();
   for (const name of Object.keys(BUILDS) as (keyof typeof BUILDS)[]) {
     const { measure: one, problems: found } = measure(session, graphOptions, BUILDS[name], versionsOf(mode));
     add(totals[name], one);
-    problems.push(...found.map((text) => `seed ${seed}, ${speaker.dialect}, ${name}: ${text}`));
+    problems.push(...found.map((text) => `seed ${seed}, ${client.dialect}, ${name}: ${text}`));
   }
 }

@@ -4,21 +4,21 @@ import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import type { GoldenSession } from '../golden/session.ts';
 
-/** What became of the tokens of sessions, built in one way. */
+/** Token counts of sessions whose traces were built with one configuration. */
 export type Measure = {
   sessions: number;
   completions: number;
   traces: number;
-  /** Sampled by the engine for these sessions, whether or not anything came of it. */
+  /** Tokens that the engine sampled for these sessions, delivered or not. */
   sampled: number;
   trained: number;
-  /** Of the trained ones, those in the very context that they were sampled in. */
+  /** Trained tokens that follow exactly the context in which they were sampled. */
   exact: number;
-  /** Of the trained ones, those whose weights nobody can tell, where that may be. */
+  /** Trained tokens whose policy version is unknown, in modes that allow it. */
   unknown_version: number;
   mismatches: number;
   trained_twice: number;
-  /** Neither trained, nor excluded with a reason, nor of a reply that was refused or aborted. */
+  /** Tokens that are neither trained, nor excluded with a reason, nor part of a refused or aborted reply. */
   unaccounted: number;
 };
 
@@ -41,7 +41,7 @@ export function add(into: Measure, more: Measure): void {
   for (const key of Object.keys(into) as (keyof Measure)[]) into[key] += more[key];
 }
 
-/** Builds the closed session's trajectory and holds it against the engine's ledger. Returns the first differences in words. */
+/** Builds the closed session's trajectory and compares it with the engine's ledger. Returns descriptions of the first differences. */
 export function measure(
   session: GoldenSession,
   graphOptions: GraphOptions,

@@ -1,11 +1,11 @@
 import { type Scenario, scenarioSchema } from '../../src/sim/index.ts';
+import type { ChatRequest, ConversationTurn, DialectClient, ParsedReply } from '../golden/dialect-clients.ts';
 import { assistant, type GoldenSession, results, user } from '../golden/session.ts';
-import type { Ask, Said, Speaker, Turn } from '../golden/speakers.ts';
 import type { Dice } from './dice.ts';
 
 const bash = (command: string) => ({ call: { tool: 'bash', arguments: { command, timeout: 10 } } });
 
-/** Long thinking, so that a million tokens are few calls; one or two tool calls or none, as it is sampled. */
+/** Long thinking, so that a million tokens need few calls; the number of tool calls is sampled from zero to two. */
 export const RANDOM_SCENARIOS: readonly Scenario[] = [
   {
     name: 'random',
@@ -37,7 +37,7 @@ export const RANDOM_SCENARIOS: readonly Scenario[] = [
   },
 ].map((scenario) => scenarioSchema.parse(scenario));
 
-/** What this harness always does to a turn that it sends back. */
+/** How this harness changes every turn that it returns. */
 export type Habits = {
   readonly dropsReasoning: boolean;
   readonly respellsArguments: boolean;
@@ -45,7 +45,7 @@ export type Habits = {
   readonly mintsIds: boolean;
 };
 
-/** Whether a harness with these habits sends every turn back with its meaning whole. */
+/** Whether a harness with these habits returns every turn with its meaning unchanged. */
 export type AgentReport = { rewrites: number; refused: number };
 
 export function habitsOf(dice: Dice): Habits {
@@ -57,23 +57,23 @@ export function habitsOf(dice: Dice): Habits {
   };
 }
 
-type Line = { turns: Turn[]; tools: string[]; headers: Record<string, string> };
+type Line = { turns: ConversationTurn[]; tools: string[]; headers: Record<string, string> };
 
 /**
- * A harness that does everything that harnesses have been seen to do: branches, retries, edits, compactions, sub-agents,
- * overlapping calls, clients that go away, tools that change. Never throws for what the proxy refuses.
+ * A harness that does at random what real harnesses do: branches, retries, edits, compactions, sub-agents, overlapping calls,
+ * disconnects, changes of tools. Does not throw when the proxy refuses a request.
  */
 export class RandomAgent {
   readonly report: AgentReport = { rewrites: 0, refused: 0 };
   private readonly session: GoldenSession;
-  private readonly speaker: Speaker;
+  private readonly client: DialectClient;
   private readonly dice: Dice;
   private readonly habits: Habits;
   private readonly lines: [Line, ...Line[]];
 
-  constructor(session: GoldenSession, speaker: Speaker, dice: Dice) {
+  constructor(session: GoldenSession, client: DialectClient, dice: Dice) {
     this.session = session;
-    this.speaker = speaker;
+    this.client = client;
     this.dice = dice;
     this.habits = habitsOf(dice);
     this.lines = [{ turns: [user(`Task ${dice.between(1, 1_000_000)}: mend it.`)], tools: ['bash'], headers: {} }];
@@ -92,13 +92,13 @@ export class RandomAgent {
   private async step(line: Line): Promise<void> {
     const asked = this.askOf(line);
     if (this.dice.chance(0.03)) await this.goAway(asked, line.headers);
-    let said = await this.say(asked, line.headers);
-    // A harness that does not like what it got asks once more.
-    if (said !== null && this.dice.chance(0.05)) said = (await this.say(asked, line.headers)) ?? said;
-    if (said !== null) this.take(line, said);
+    let parsed = await this.say(asked, line.headers);
+    // A harness that cannot use a reply repeats the request.
+    if (parsed !== null && this.dice.chance(0.05)) parsed = (await this.say(asked, line.headers)) ?? parsed;
+    if (parsed !== null) this.take(line, parsed);
   }
 
-  /** Two calls at once that go on from the same turn in different ways. */
+  /** Sends two concurrent calls that continue the same turn differently. */
   private async overlap(line: Line): Promise<void> {
     const branch: Line = { ...line, turns: [...line.turns] };
     const last = line.turns.at(-1);
@@ -128,7 +128,7 @@ export class RandomAgent {
       const at = line.turns.findLastIndex((turn) => turn.role === 'assistant');
       const turn = line.turns[at];
       if (turn?.role !== 'assistant') return;
-      line.turns[at] = assistant({ ...turn.said, text: `${turn.said.text} (edited)` });
+      line.turns[at] = assistant({ ...turn.parsed, text: `${turn.parsed.text} (edited)` });
       this.report.rewrites++;
     } else if (kind === 3) {
       this.lines.push({ ...line, turns: [...line.turns, user('Another way.')] });
@@ -136,13 +136,13 @@ export class RandomAgent {
       this.lines.push({
         turns: [user(`Sub-task ${dice.between(1, 1_000_000)}.`)],
         tools: ['bash'],
-        headers: agentHeaders(this.speaker, `agent-${this.lines.length}`),
+        headers: agentHeaders(this.client, `agent-${this.lines.length}`),
       });
     }
   }
 
-  private take(line: Line, said: Said): void {
-    const echoed = echo(said, this.habits);
+  private take(line: Line, parsed: ParsedReply): void {
+    const echoed = echo(parsed, this.habits);
     line.turns.push(assistant(echoed));
     if (echoed.calls.length > 0) line.turns.push(results(echoed, this.output()));
     else line.turns.push(user(this.dice.pick(['Go on.', 'Now in letters.', 'Summarise it.', 'And the rest?'])));
@@ -155,27 +155,27 @@ export class RandomAgent {
     return `line ${dice.between(0, 9_999)} ünïcode 漢字 `.repeat(dice.between(1, 20));
   }
 
-  private askOf({ turns, tools }: Line): Omit<Ask, 'stream'> {
+  private askOf({ turns, tools }: Line): Omit<ChatRequest, 'stream'> {
     return { system: 'You work with care.', turns, tools };
   }
 
-  private async say(ask: Omit<Ask, 'stream'>, headers: Record<string, string>): Promise<Said | null> {
+  private async say(ask: Omit<ChatRequest, 'stream'>, headers: Record<string, string>): Promise<ParsedReply | null> {
     for (let tries = 0; tries < 3; tries++) {
       const answer = await this.session.post(ask, headers);
-      const said = answer.status === 200 ? this.understood(answer) : null;
-      if (said !== null) return said;
+      const parsed = answer.status === 200 ? this.understood(answer) : null;
+      if (parsed !== null) return parsed;
       this.report.refused++;
     }
     return null;
   }
 
-  /** Null for a stream that ended in an error. */
-  private understood(answer: { status: number; body: string }): Said | null {
+  /** `null` for a stream that ended with an error. */
+  private understood(answer: { status: number; body: string }): ParsedReply | null {
     if (/"error"\s*:\s*\{|event: error|response\.failed/.test(answer.body)) return null;
     return this.session.read(answer);
   }
 
-  private async goAway(ask: Omit<Ask, 'stream'>, headers: Record<string, string>): Promise<void> {
+  private async goAway(ask: Omit<ChatRequest, 'stream'>, headers: Record<string, string>): Promise<void> {
     const gone = new AbortController();
     const lost = this.session.post(ask, headers, gone.signal).catch(() => null);
     await new Promise(setImmediate);
@@ -184,17 +184,17 @@ export class RandomAgent {
   }
 }
 
-function agentHeaders(speaker: Speaker, agent: string): Record<string, string> {
-  return speaker.dialect === 'anthropic'
+function agentHeaders(client: DialectClient, agent: string): Record<string, string> {
+  return client.dialect === 'anthropic'
     ? { 'x-claude-code-agent-id': agent }
     : { 'x-session-id': agent, 'x-parent-session-id': 'p' };
 }
 
-function echo(said: Said, habits: Habits): Said {
+function echo(parsed: ParsedReply, habits: Habits): ParsedReply {
   return {
-    reasoning: habits.dropsReasoning ? '' : said.reasoning,
-    text: habits.trims ? said.text.trim() : said.text,
-    calls: said.calls
+    reasoning: habits.dropsReasoning ? '' : parsed.reasoning,
+    text: habits.trims ? parsed.text.trim() : parsed.text,
+    calls: parsed.calls
       .filter((call) => isJson(call.arguments))
       .map((call, index) => ({
         ...call,

@@ -1,4 +1,4 @@
-import { afterAll, describe, expect, test } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import type { SimOptions } from '../../src/sim/index.ts';
 import { DELIVERY } from './cases/delivery.ts';
 import { ENGINE } from './cases/engine.ts';
@@ -7,28 +7,30 @@ import { SCENARIOS } from './cases/scenarios.ts';
 import type { GoldenCase, Scene } from './cases/scene.ts';
 import { STRUCTURE } from './cases/structure.ts';
 import { TEXT } from './cases/text.ts';
+import { DIALECT_CLIENTS } from './dialect-clients.ts';
 import { MODES, type Mode, taskEngineOf } from './modes.ts';
 import { Golden } from './session.ts';
-import { SPEAKERS } from './speakers.ts';
 
 const CASES = [...HISTORY, ...STRUCTURE, ...DELIVERY, ...TEXT, ...ENGINE].sort((a, b) =>
   a.letter < b.letter ? -1 : 1,
 );
 
-const clients = SPEAKERS.flatMap((speaker) => [
-  { client: speaker.dialect, speaker, stream: false },
-  { client: `${speaker.dialect}, streamed`, speaker, stream: true },
+const PLAYERS = DIALECT_CLIENTS.flatMap((client) => [
+  { name: `with a client of ${client.dialect}`, client, stream: false },
+  { name: `with a streaming client of ${client.dialect}`, client, stream: true },
 ]);
 
-test('every case of the specification has a test', () => {
-  const letters = [...new Set(CASES.map((one) => one.letter))];
-  expect(letters.join('')).toBe('abcdefghijklmnopqrstuvw');
+describe('the golden cases', () => {
+  it('cover the letters a to w of the specification', () => {
+    const letters = [...new Set(CASES.map((one) => one.letter))];
+    expect(letters.join('')).toBe('abcdefghijklmnopqrstuvw');
+  });
 });
 
 for (const mode of MODES) describe(mode.name, () => play(mode));
 
 function play(mode: Mode): void {
-  /** One engine for all cases that want it alike. */
+  /** One engine for all cases with the same settings. */
   const engines = new Map<string, Promise<Golden>>();
   const goldenOf = (options: SimOptions = {}): Promise<Golden> => {
     const key = JSON.stringify(options);
@@ -43,13 +45,13 @@ function play(mode: Mode): void {
 }
 
 function playCase(one: GoldenCase, mode: Mode, goldenOf: (options?: SimOptions) => Promise<Golden>): void {
-  for (const { client, speaker, stream } of clients) {
-    if (one.plays?.(speaker, stream) === false) continue;
-    test(client, async () => {
+  for (const { name, client, stream } of PLAYERS) {
+    if (one.plays?.(client, stream) === false) continue;
+    it(name, async () => {
       const golden = await goldenOf(one.sim);
       const open: Scene['open'] = ({ retention, ...over } = {}) =>
-        golden.open(speaker, stream, { engine: taskEngineOf(mode, retention), ...over });
-      await one.run({ golden, mode, speaker, stream, open });
+        golden.open(client, stream, { engine: taskEngineOf(mode, retention), ...over });
+      await one.run({ golden, mode, client, stream, open });
     });
   }
 }

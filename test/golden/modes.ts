@@ -1,12 +1,12 @@
 import type { EngineSpecInput, TaskEngine } from '../../src/schema/index.ts';
 import type { SimOptions } from '../../src/sim/index.ts';
 
-/** One way to capture a model call: an engine API, and how it is prompted. */
+/** One way to capture model calls: the engine's API and the form of its prompts. */
 export type Mode = {
   readonly name: string;
   readonly sim: SimOptions;
   readonly kind: EngineSpecInput['kind'];
-  /** Whether prompts are given as ids. */
+  /** Whether prompts are sent as ids. */
   readonly tokens: boolean;
 };
 
@@ -15,7 +15,7 @@ export const MODES: readonly Mode[] = [
   { name: 'vllm tokens', sim: { scaleOut: true }, kind: 'vllm', tokens: true },
   { name: 'sglang chat', sim: { face: 'sglang' }, kind: 'sglang', tokens: false },
   { name: 'sglang input_ids', sim: { face: 'sglang' }, kind: 'sglang', tokens: true },
-  // The oldest servers know no `input_ids`, so that ids go to /generate and replies are parsed by endpoints of their own.
+  // The oldest supported servers have no `input_ids`: ids are sent to /generate, and separate endpoints parse the replies.
   { name: 'sglang generate', sim: { face: 'sglang', sglangAge: 'meta_info' }, kind: 'sglang', tokens: true },
 ];
 

@@ -25,15 +25,15 @@ import { proveSameText } from '../../src/tokens/drift-proof.ts';
 import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import { HandJournal, WatchedClock } from '../proxy/rig.ts';
+import type { ChatRequest, ConversationTurn, DialectClient, ParsedReply } from './dialect-clients.ts';
 import type { Mode } from './modes.ts';
-import type { Ask, Said, Speaker, Turn } from './speakers.ts';
 
-/** How long a call outlives its client; a number that nothing else in the proxy waits for. */
+/** How long a call continues without its client. No other timer of the proxy has this delay. */
 const GRACE_MS = 61_000;
 
 export type Answer = { readonly status: number; readonly body: string };
 
-/** The proxy in front of the simulated engine, whose ledger is the judge. */
+/** The proxy in front of the simulated engine, against whose ledger all results are checked. */
 export class Golden {
   readonly sim: SimServer;
   readonly journal = new HandJournal();
@@ -58,11 +58,11 @@ export class Golden {
     return golden;
   }
 
-  async open(speaker: Speaker, stream: boolean, over: Partial<ProxySessionSpec> = {}): Promise<GoldenSession> {
+  async open(client: DialectClient, stream: boolean, over: Partial<ProxySessionSpec> = {}): Promise<GoldenSession> {
     const number = ++this.sessions;
     const key = `key-${number}-0123456789012345678901234567890`;
     const session = await this.proxy.open({
-      sessionId: `ses_${speaker.dialect}_${number}`,
+      sessionId: `ses_${client.dialect}_${number}`,
       attempt: 0,
       sampleIndex: number,
       key,
@@ -72,15 +72,15 @@ export class Golden {
       engine: taskEngineSchema.parse({}),
       ...over,
     });
-    return new GoldenSession(this, speaker, stream, session, `${this.proxy.origin}/s/${key}`);
+    return new GoldenSession(this, client, stream, session, `${this.proxy.origin}/s/${key}`);
   }
 
-  /** Resolves when the proxy has noticed that nobody waits for a reply any more. */
+  /** Resolves when the proxy has noticed that no client waits for a reply any more. */
   clientGone(): Promise<void> {
     return this.clock.scheduled(GRACE_MS);
   }
 
-  /** Tokens that the engine has sampled so far, those of running replies included. */
+  /** The number of tokens that the engine has sampled so far, including those of running replies. */
   async sampledTokens(): Promise<number> {
     const text = await (await fetch(`${this.sim.url}/metrics`)).text();
     const samples = text.matchAll(/^\w+:generation_tokens_total(?:\{[^}]*\})? (\d+)/gm);
@@ -100,24 +100,28 @@ export type Judged = {
   readonly report: LedgerReport;
 };
 
-/** One agent's session: it talks in its dialect, and at the end everything that was sampled is compared. */
+/** One agent's session in one dialect. At its end all sampled tokens are compared with the ledger. */
 export class GoldenSession {
   readonly session: ProxySession;
   private readonly golden: Golden;
-  private readonly speaker: Speaker;
+  private readonly client: DialectClient;
   private readonly stream: boolean;
   private readonly base: string;
 
-  constructor(golden: Golden, speaker: Speaker, stream: boolean, session: ProxySession, base: string) {
+  constructor(golden: Golden, client: DialectClient, stream: boolean, session: ProxySession, base: string) {
     this.golden = golden;
-    this.speaker = speaker;
+    this.client = client;
     this.stream = stream;
     this.session = session;
     this.base = base;
   }
 
-  async post(ask: Omit<Ask, 'stream'>, headers: Record<string, string> = {}, signal?: AbortSignal): Promise<Answer> {
-    const { path, body } = this.speaker.write({ ...ask, stream: this.stream });
+  async post(
+    ask: Omit<ChatRequest, 'stream'>,
+    headers: Record<string, string> = {},
+    signal?: AbortSignal,
+  ): Promise<Answer> {
+    const { path, body } = this.client.write({ ...ask, stream: this.stream });
     const reply = await fetch(this.base + path, {
       method: 'POST',
       headers: { 'content-type': 'application/json', ...headers },
@@ -127,22 +131,22 @@ export class GoldenSession {
     return { status: reply.status, body: await reply.text() };
   }
 
-  /** Asks and understands the reply. */
-  async say(ask: Omit<Ask, 'stream'>, headers: Record<string, string> = {}): Promise<Said> {
+  /** Sends a request and parses the reply. */
+  async say(ask: Omit<ChatRequest, 'stream'>, headers: Record<string, string> = {}): Promise<ParsedReply> {
     const answer = await this.post(ask, headers);
     expect(answer, answer.body).toMatchObject({ status: 200 });
     return this.read(answer);
   }
 
-  read({ body }: Answer): Said {
-    return this.speaker.read(body, this.stream);
+  read({ body }: Answer): ParsedReply {
+    return this.client.read(body, this.stream);
   }
 
   ledger(): LedgerEntry[] {
     return this.golden.sim.ledger.entries().filter((entry) => entry.session_id === this.session.sessionId);
   }
 
-  /** What a gateway finds out before it builds: which turns were only cut into other tokens. */
+  /** The options that a gateway determines before it builds the graph, with the proofs of equal text. */
   async graphOptions(): Promise<GraphOptions> {
     const { engines } = this.golden;
     const closeIds = engines.modeOf('default', 'chat').template.close_ids;
@@ -151,7 +155,7 @@ export class GoldenSession {
     return { closeIds, sameText: await proveSameText(this.session.completions(), closeIds, decode) };
   }
 
-  /** Ends the session. The traces must equal the ledger and the sums must hold, whatever the agent did. */
+  /** Ends the session and checks that the traces equal the ledger and that the sums hold, whatever the agent did. */
   async judge(config: Record<string, unknown> = {}): Promise<Judged> {
     await this.session.close();
     const { json, audit } = buildTrajectory({
@@ -173,7 +177,7 @@ export class GoldenSession {
     const sampled = entries.reduce((sum, entry) => sum + entry.response_ids.length, 0);
     const recorded = new Set(this.session.completions().map(({ completionId }) => completionId));
     const unrecorded = entries.filter((entry) => !recorded.has(entry.request_id));
-    // Replies that the engine spoilt, or that were cut off, are the only difference.
+    // The only differences are replies that were refused because of a fault, and aborted ones.
     expect(unrecorded.filter((entry) => entry.faults.length === 0 && entry.aborted_at === null)).toEqual([]);
     const lostTokens = unrecorded.reduce((sum, entry) => sum + entry.response_ids.length, 0);
     expect(audit.tokens.sampled).toBe(sampled - lostTokens);
@@ -181,10 +185,10 @@ export class GoldenSession {
   }
 }
 
-export const user = (text: string): Turn => ({ role: 'user', text });
-export const assistant = (said: Said): Turn => ({ role: 'assistant', said });
-/** The results of all calls of a turn: each call's arguments and its place. */
-export const results = (said: Said, text = 'fine'): Turn => ({
+export const user = (text: string): ConversationTurn => ({ role: 'user', text });
+export const assistant = (parsed: ParsedReply): ConversationTurn => ({ role: 'assistant', parsed });
+/** The results of all calls of a turn: each call's arguments and its index. */
+export const results = (parsed: ParsedReply, text = 'fine'): ConversationTurn => ({
   role: 'results',
-  results: said.calls.map((call, index) => ({ call, text: `${text} ${index}: ${call.arguments}` })),
+  results: parsed.calls.map((call, index) => ({ call, text: `${text} ${index}: ${call.arguments}` })),
 });

@@ -15,8 +15,8 @@ import {
   toolCallText,
 } from '../../src/sim/index.ts';
 
-/** What the policy says next. `cut`: how many of its ids are sampled before the reply is cut by its length, never its close. */
-export type Said = {
+/** What the policy replies next. `cut`: how many of its ids are sampled before the reply is cut by its length, never its close. */
+export type ScriptedReply = {
   readonly message: Omit<AssistantMessage, 'role'>;
   readonly cut?: number;
   readonly stopText?: string;
@@ -45,12 +45,12 @@ export function idsOf(text: string): Int32Array {
   return Int32Array.from(vocabulary.encode(text));
 }
 
-/** An engine that takes ids, with the simulated model's template and vocabulary; what it says is given. */
+/** An engine that takes ids, with the simulated model's template and vocabulary; what it replies is given. */
 export class TemplatePool implements Partial<EnginePools> {
   readonly generated: GenerateRequest[] = [];
   readonly rendered: RenderRequest[] = [];
   /** What comes next; then a word. */
-  readonly says: Said[] = [];
+  readonly replies: ScriptedReply[] = [];
   facts!: TemplateFacts;
   mode: PoolMode['mode'] = 'tokens';
   refuse: (request: RenderRequest) => boolean = () => false;
@@ -95,8 +95,8 @@ export class TemplatePool implements Partial<EnginePools> {
 
   async generate(request: GenerateRequest): Promise<PooledReply> {
     this.generated.push(request);
-    const said = this.says.shift() ?? { message: { content: 'fine' } };
-    const ids = this.sampled(said);
+    const scripted = this.replies.shift() ?? { message: { content: 'fine' } };
+    const ids = this.sampled(scripted);
     const promptIds = request.prompt?.ids ?? renderIds(request.messageTexts, request.toolsText, true, this.template);
     if (request.prompt !== null) checkJson(request.prompt.ids, request.prompt.json);
     const reply: GenerateReply = {
@@ -106,14 +106,14 @@ export class TemplatePool implements Partial<EnginePools> {
       versionSpans: [{ version: null, start: 0, end: ids.length }],
       routedExperts: null,
       logprobsMode: 'processed',
-      message: this.messageOf(said),
-      ...endOf(said, ids),
+      message: this.messageOf(scripted),
+      ...endOf(scripted, ids),
       usage: { prompt_tokens: promptIds.length, completion_tokens: ids.length, cached_tokens: null },
     };
     return { reply, engineId: 'toy', model: 'toy', engineMs: 1 };
   }
 
-  private sampled({ message, cut, stopText, stopId }: Said): Int32Array {
+  private sampled({ message, cut, stopText, stopId }: ScriptedReply): Int32Array {
     const { content, reasoning_content: thinking, tool_calls: calls = [] } = message;
     const opened = generationPrompt(this.template).endsWith('<think>\n');
     let text = thinking === undefined && !opened ? '' : thinkBlock(thinking ?? '');
@@ -126,14 +126,14 @@ export class TemplatePool implements Partial<EnginePools> {
   }
 
   /** Engines number calls in their own ways. */
-  private messageOf({ message }: Said): AssistantMessage {
+  private messageOf({ message }: ScriptedReply): AssistantMessage {
     const calls = message.tool_calls?.map((call): ToolCall => ({ ...call, id: `functions.${this.calls++}` }));
     return { role: 'assistant', ...message, ...(calls === undefined ? {} : { tool_calls: calls }) };
   }
 }
 
 function endOf(
-  { message, cut, stopText }: Said,
+  { message, cut, stopText }: ScriptedReply,
   ids: Int32Array,
 ): { finishReason: FinishReason; stop: StopCause | null } {
   if (cut !== undefined) return { finishReason: 'length', stop: null };

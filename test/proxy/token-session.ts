@@ -6,7 +6,7 @@ import { ProxySession } from '../../src/proxy/session/session.ts';
 import { type ChatMessage, samplingSchema, type TaskEngine, taskEngineSchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { HandJournal } from './rig.ts';
-import type { Said, TemplatePool } from './template-pool.ts';
+import type { ScriptedReply, TemplatePool } from './template-pool.ts';
 
 const EMPTY: CanonicalRequest = {
   model: 'policy',
@@ -56,9 +56,9 @@ export class TokenSession {
     );
   }
 
-  /** What the policy says to these messages, which are taken as a harness of its own would send them: parsed anew. */
-  ask(messages: readonly ChatMessage[], said?: Said, options: AskOptions = {}): Promise<Completion> {
-    if (said !== undefined) this.pool.says.push(said);
+  /** What the policy replies to these messages, which are taken as a harness of its own would send them: parsed anew. */
+  ask(messages: readonly ChatMessage[], scripted?: ScriptedReply, options: AskOptions = {}): Promise<Completion> {
+    if (scripted !== undefined) this.pool.replies.push(scripted);
     return this.calls.begin(`digest ${this.asked++}`, openaiChat, this.requestOf(messages, options)).outcome;
   }
 

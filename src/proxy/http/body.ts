@@ -19,10 +19,10 @@ export const MAX_BODY_BYTES = 64 * MIB;
 export const MAX_BODY_VALUES = 200_000;
 
 /** A client that sends nothing for this long in the middle of its body is treated as disconnected. */
-export const BODY_IDLE_MS = 30_000;
+const BODY_IDLE_MS = 30_000;
 
 /** Bytes of the bodies that one session sends concurrently: two of the largest, or any number of ordinary ones. */
-export const MAX_READING_BYTES = 2 * MAX_BODY_BYTES;
+const MAX_READING_BYTES = 2 * MAX_BODY_BYTES;
 
 /** Counts the bytes of a session's bodies that are read but not parsed yet. */
 export class BodyBudget {

@@ -12,7 +12,7 @@ const MAX_PATH_BYTES = 108;
  * A harness has a handful of connections open. A program in the sandbox could open thousands, and each takes one of the gateway's file
  * descriptors, which all sessions share.
  */
-export const MAX_CONNECTIONS = 256;
+const MAX_CONNECTIONS = 256;
 
 /** Time that a closing session's last responses have to be sent before their connections are closed. */
 const CLOSE_GRACE_MS = 1_000;

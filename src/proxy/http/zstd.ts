@@ -1,4 +1,3 @@
-import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
 import { Decompress } from 'fzstd';
 import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
@@ -148,7 +147,7 @@ class Output {
   async yieldIfDue(): Promise<void> {
     if (this.work < WORK_PER_TURN) return;
     this.work = 0;
-    await nextEventLoopTurn();
+    await new Promise<void>((resolve) => setImmediate(resolve));
   }
 
   whole(): Buffer {

@@ -1,5 +1,4 @@
 import { open, readFile } from 'node:fs/promises';
-import { setImmediate as nextEventLoopTurn } from 'node:timers/promises';
 import { attemptOf, decodeCompletion } from '../../tokens/codec.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { decodeFrame, frameRange, readFrames } from './append-file.ts';
@@ -33,7 +32,7 @@ export async function indexSegment(path: string): Promise<SegmentIndex> {
   const locations = new Map<string, RecordLocation[]>();
   let damaged = corrupt.length;
   for (const [count, record] of frames.entries()) {
-    if (count % YIELD_EVERY === 0) await nextEventLoopTurn();
+    if (count % YIELD_EVERY === 0) await new Promise((resolve) => setImmediate(resolve));
     const key = keyOf(record);
     if (key === null) {
       damaged++;

@@ -2,11 +2,11 @@ import { expect } from 'vitest';
 import { assistant, results, user } from '../session.ts';
 import { ask, type GoldenCase, START } from './scene.ts';
 
-/** Requests that come twice, and those that come late. */
+/** Cases about repeated and late requests. */
 export const DELIVERY: readonly GoldenCase[] = [
   {
     letter: 'h',
-    title: 'an identical retry joins while the first runs, and is a new sample once that was delivered',
+    title: 'an identical retry joins a running call, and is a new sample after the reply was delivered',
     async run({ open, golden }) {
       const session = await open();
       golden.journal.hold = true;
@@ -26,7 +26,7 @@ export const DELIVERY: readonly GoldenCase[] = [
   },
   {
     letter: 'h',
-    title: 'a reply that no client got is replayed to the one that asks again',
+    title: 'a reply that no client received is replayed to a client that repeats the request',
     async run({ open, golden }) {
       const session = await open();
       golden.journal.hold = true;

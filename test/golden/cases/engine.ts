@@ -3,17 +3,17 @@ import type { FaultKind } from '../../../src/sim/index.ts';
 import { assistant, results, user } from '../session.ts';
 import { ask, expectAllTrained, type GoldenCase, START } from './scene.ts';
 
-/** Slow enough that an update finds a reply under way. */
+/** Slow enough that a weight update happens during a reply. */
 const SLOW = { tokenDelayMs: 1 };
 
 const NO_LOGPROBS: readonly FaultKind[] = ['logprob_null', 'logprobs_length', 'logprob_nan', 'logprob_positive'];
 const LIES: readonly FaultKind[] = ['foreign_ids', 'missing_ids', 'usage_mismatch', 'error_body_200', 'garbage'];
 
-/** What an engine does wrong, or while it works. */
+/** Cases about faults and weight updates of an engine. */
 export const ENGINE: readonly GoldenCase[] = [
   {
     letter: 'g',
-    title: 'a reply without true log-probabilities is refused, and the session goes on',
+    title: 'a reply without valid log-probabilities is refused, and the session continues',
     sim: { seed: 1 },
     async run(scene) {
       for (const kind of NO_LOGPROBS) await survives(scene, kind);
@@ -21,7 +21,7 @@ export const ENGINE: readonly GoldenCase[] = [
   },
   {
     letter: 'w',
-    title: 'an engine that lies is refused, and the session goes on',
+    title: 'a reply that contradicts itself is refused, and the session continues',
     sim: { seed: 1 },
     async run(scene) {
       for (const kind of LIES) await survives(scene, kind);
@@ -31,20 +31,20 @@ export const ENGINE: readonly GoldenCase[] = [
     letter: 'r',
     title: 'a reply that spans a weight update has a span for each version',
     sim: SLOW,
-    async run({ open, golden, stream, speaker, mode }) {
+    async run({ open, golden, stream, client, mode }) {
       const session = await open();
       const turns = [user('SLOW and steady.')];
       const before = golden.sim.engine.options.weights.current.version;
-      const after = `${mode.name}-${speaker.dialect}-${stream}`;
+      const after = `${mode.name}-${client.dialect}-${stream}`;
       const sampled = await golden.sampledTokens();
       const answer = session.post(ask(turns));
       await expect.poll(() => golden.sampledTokens(), { interval: 5 }).toBeGreaterThan(sampled + 5);
       golden.sim.updateWeights(after);
-      const said = session.read(await answer);
-      await session.say(ask([...turns, assistant(said), user('Then?')]));
+      const parsed = session.read(await answer);
+      await session.say(ask([...turns, assistant(parsed), user('Then?')]));
       const [first] = session.session.completions();
       const spans = first?.versionSpans ?? [];
-      // vLLM tells the versions of a chat's tokens nowhere: before and after are two, and nobody knows which token is whose.
+      // vLLM does not report versions for the tokens of a chat reply: two versions are possible, so each token's version is unknown.
       if (mode.name === 'vllm chat') {
         expect(spans).toEqual([{ version: null, start: 0, end: first?.responseIds.length }]);
         return;
@@ -58,21 +58,21 @@ export const ENGINE: readonly GoldenCase[] = [
   },
   {
     letter: 'r',
-    title: 'a reply that an update broke off is continued from where it stopped',
+    title: 'a reply that an update aborted is continued where it stopped',
     sim: SLOW,
-    async run({ open, golden, mode, stream, speaker }) {
-      // Without ids there is no way to go on; what was sampled is recorded and the harness asks again.
+    async run({ open, golden, mode, stream, client }) {
+      // Without ids the reply cannot be continued; the sampled tokens are recorded and the harness repeats the request.
       if (!mode.tokens) return;
       const session = await open();
-      const after = `${mode.name}-${speaker.dialect}-${stream}-abort`;
+      const after = `${mode.name}-${client.dialect}-${stream}-abort`;
       const sampled = await golden.sampledTokens();
       const answer = session.post(ask([user('SLOW but broken.')]));
       await expect.poll(() => golden.sampledTokens(), { interval: 5 }).toBeGreaterThan(sampled + 5);
       await golden.engines.pause({ mode: 'abort', whilePaused: 'hold' });
       golden.sim.updateWeights(after);
       await golden.engines.resume();
-      const said = session.read(await answer);
-      expect(said.text).toContain('That took a while.');
+      const parsed = session.read(await answer);
+      expect(parsed.text).toContain('That took a while.');
       const [only, ...others] = session.session.completions();
       expect(others).toEqual([]);
       expect(only?.finishReason).toBe('stop');
@@ -85,7 +85,7 @@ export const ENGINE: readonly GoldenCase[] = [
   },
 ];
 
-/** One reply goes wrong: a typed error, nothing recorded of it; the next is as good as any, and so is another session's. */
+/** One reply is faulty: it causes a typed error and is not recorded. The next reply and those of other sessions are not affected. */
 async function survives({ golden, open }: Parameters<GoldenCase['run']>[0], kind: FaultKind): Promise<void> {
   const session = await open();
   const first = await session.say(ask([START]));

@@ -1,13 +1,13 @@
 import { expect } from 'vitest';
+import type { ParsedReply } from '../dialect-clients.ts';
 import { assistant, results, user } from '../session.ts';
-import type { Said } from '../speakers.ts';
 import { ask, begin, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';
 
-/** What a harness makes of the history that it sends back. */
+/** Cases in which a harness changes the history that it returns. */
 export const HISTORY: readonly GoldenCase[] = [
   {
     letter: 'a',
-    title: 'an assistant turn that was edited opens a new trace, and every reply is trained once',
+    title: 'an edited assistant turn starts a new trace, and every reply is trained once',
     async run({ open }) {
       const session = await open();
       const first = await session.say(ask([START]));
@@ -21,7 +21,7 @@ export const HISTORY: readonly GoldenCase[] = [
   },
   {
     letter: 'a',
-    title: 'an edited turn leaves the turns before it as they were sampled',
+    title: 'the turns before an edited one keep their sampled ids',
     async run({ open, mode }) {
       const session = await open();
       const first = await session.say(ask([START]));
@@ -35,14 +35,14 @@ export const HISTORY: readonly GoldenCase[] = [
       const [, , third] = session.session.completions();
       if (!mode.tokens) return;
       expect(third?.capture.spliced_onto).toBe(session.session.completions()[0]?.completionId);
-      // The turn that was edited is the longest prefix, and not as it was sampled.
+      // The edited turn is in the longest common prefix, but differs from the sampled one.
       expect(audit.links).toMatchObject({ exact: 1, rerendered: 1 });
       expect(audit.drift).toEqual({ rewritten: 1 });
     },
   },
   {
     letter: 'e',
-    title: 'a compaction right before the answer ends one trace and begins another',
+    title: 'a compaction right before the answer ends one trace and starts another',
     async run({ open, ...scene }) {
       const session = await open();
       const history = await begin(session);
@@ -57,12 +57,12 @@ export const HISTORY: readonly GoldenCase[] = [
   },
   {
     letter: 'f',
-    title: 'tool-call ids that floe never issued break nothing',
+    title: 'tool-call ids that floe did not issue change no result',
     async run({ open, ...scene }) {
       const session = await open();
-      const minted = (said: Said): Said => ({
-        ...said,
-        calls: said.calls.map((call, index) => ({ ...call, id: `mine_${call.name}_${index}` })),
+      const minted = (parsed: ParsedReply): ParsedReply => ({
+        ...parsed,
+        calls: parsed.calls.map((call, index) => ({ ...call, id: `mine_${call.name}_${index}` })),
       });
       const first = minted(await session.say(ask([START])));
       const history = [START, assistant(first), results(first)];
@@ -77,7 +77,7 @@ export const HISTORY: readonly GoldenCase[] = [
   },
   {
     letter: 'j',
-    title: 'tools that change in the middle of a session begin a new trace',
+    title: 'a change of tools in the middle of a session starts a new trace',
     async run({ open, ...scene }) {
       const session = await open();
       const first = await session.say(ask([START]));
@@ -95,10 +95,10 @@ export const HISTORY: readonly GoldenCase[] = [
   },
   {
     letter: 'n',
-    title: 'thinking that the harness drops breaks no token and pretends nothing',
+    title: 'thinking that the harness drops changes no sampled token and is reported',
     async run({ open, mode }) {
       const session = await open();
-      await session.say(ask(await begin(session, (said) => ({ ...said, reasoning: '' }))));
+      await session.say(ask(await begin(session, (parsed) => ({ ...parsed, reasoning: '' }))));
       const { trajectory, audit, report } = await session.judge();
       expectAllTrained(audit);
       expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
@@ -113,33 +113,33 @@ export const HISTORY: readonly GoldenCase[] = [
   },
   {
     letter: 'o',
-    title: 'arguments that the harness writes anew break no token and pretend nothing',
+    title: 'arguments that the harness reserializes change no sampled token and are reported',
     async run({ open, mode }) {
       const session = await open();
-      const respelt = (said: Said): Said => ({
-        ...said,
-        calls: said.calls.map((call) => ({ ...call, arguments: respell(call.arguments) })),
+      const respelt = (parsed: ParsedReply): ParsedReply => ({
+        ...parsed,
+        calls: parsed.calls.map((call) => ({ ...call, arguments: respell(call.arguments) })),
       });
       await session.say(ask(await begin(session, respelt)));
       const { trajectory, audit, report } = await session.judge();
       expectAllTrained(audit);
       expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
-      // The first turn has two keys to swap; that shows in every dialect.
+      // The first turn has two keys whose order can change; that is visible in every dialect.
       if (mode.tokens) expect(linksOf(trajectory)).toEqual([['root', 'exact', 'exact']]);
       else expect(audit.links.exact).toBeLessThan(2);
     },
   },
   {
     letter: 'q',
-    title: 'thinking that the template strips at a user turn is not pretended to be there',
+    title: 'thinking that the template strips at a user turn is not part of the context',
     sim: { templateMode: 'strip_thinking' },
     async run({ open, mode }) {
       const session = await open();
       const turns = [user('TALK to me.')];
       for (let turn = 0; turn < 3; turn++) {
-        const said = await session.say(ask(turns));
-        expect(said.reasoning).not.toBe('');
-        turns.push(assistant(said), user(`Go ${turn}.`));
+        const parsed = await session.say(ask(turns));
+        expect(parsed.reasoning).not.toBe('');
+        turns.push(assistant(parsed), user(`Go ${turn}.`));
       }
       const { trajectory, audit, report } = await session.judge();
       expectAllTrained(audit);
@@ -151,7 +151,7 @@ export const HISTORY: readonly GoldenCase[] = [
   },
   {
     letter: 'q',
-    title: 'thinking is kept over user turns where the task says so',
+    title: 'thinking is kept across user turns when the task requests it',
     sim: { templateMode: 'strip_thinking' },
     async run({ open, mode }) {
       const session = await open({ retention: 'all' });
@@ -165,7 +165,7 @@ export const HISTORY: readonly GoldenCase[] = [
   },
 ];
 
-/** The same object with its keys the other way round and spaces between. */
+/** The same object with its keys in reverse order and with white space. */
 function respell(text: string): string {
   const entries = Object.entries(JSON.parse(text)).reverse();
   return JSON.stringify(Object.fromEntries(entries), null, 1).replaceAll('\n', '');

@@ -1,13 +1,13 @@
 import { type Scenario, type ScenarioInput, scenarioSchema } from '../../../src/sim/index.ts';
 
-/** What a text of several scripts and bytes a character looks like. */
+/** A text in several scripts, whose characters take one to four bytes. */
 export const MULTI_BYTE = 'Größe: 漢字, naïve café, 🙂🚀 👩‍👩‍👧 done.';
 
 const bash = (command: string, timeout?: number) => ({
   call: { tool: 'bash', arguments: timeout === undefined ? { command } : { command, timeout } },
 });
 
-/** Thinks, talks and calls two tools at once; then one; then answers. Most steps can be said in two ways. */
+/** Replies with thinking, text and two parallel tool calls, then with one call, then with an answer. Most steps have two wordings. */
 const INPUTS: ScenarioInput[] = [
   {
     name: 'helper',

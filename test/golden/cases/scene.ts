@@ -2,36 +2,39 @@ import { expect } from 'vitest';
 import type { ProxySessionSpec } from '../../../src/proxy/session/session.ts';
 import type { Audit, LinkKind, TaskEngine, Trajectory } from '../../../src/schema/index.ts';
 import type { SimOptions } from '../../../src/sim/index.ts';
+import type { ChatRequest, ConversationTurn, DialectClient, ParsedReply } from '../dialect-clients.ts';
 import type { Mode } from '../modes.ts';
 import { assistant, type Golden, type GoldenSession, type Judged, results, user } from '../session.ts';
-import type { Ask, Said, Speaker, Turn } from '../speakers.ts';
 
 export type SceneOptions = { readonly retention?: TaskEngine['thinking_retention'] } & Partial<ProxySessionSpec>;
 
-/** Where a case plays: an engine mode, and a client of one dialect that streams or does not. */
+/** The environment of a case: an engine mode, and a client of one dialect, which streams or not. */
 export type Scene = {
   readonly golden: Golden;
   readonly mode: Mode;
-  readonly speaker: Speaker;
+  readonly client: DialectClient;
   readonly stream: boolean;
   open(options?: SceneOptions): Promise<GoldenSession>;
 };
 
 export type GoldenCase = {
-  /** As the specification numbers them. */
+  /** The case's letter in the specification. */
   readonly letter: string;
   readonly title: string;
-  /** What the simulated engine needs beside the mode's own settings. Cases with the same settings share an engine. */
+  /** Settings of the simulated engine in addition to the mode's. Cases with the same settings share an engine. */
   readonly sim?: SimOptions;
-  /** Clients that can play it; default: all. */
-  readonly plays?: (speaker: Speaker, stream: boolean) => boolean;
+  /** Whether a client can run the case; default: all can. */
+  readonly plays?: (client: DialectClient, stream: boolean) => boolean;
   run(scene: Scene): Promise<void>;
 };
 
 export const SYSTEM = 'You are careful.';
 export const START = user('Read both files.');
 
-export function ask(turns: readonly Turn[], over: Partial<Omit<Ask, 'stream'>> = {}): Omit<Ask, 'stream'> {
+export function ask(
+  turns: readonly ConversationTurn[],
+  over: Partial<Omit<ChatRequest, 'stream'>> = {},
+): Omit<ChatRequest, 'stream'> {
   return { system: SYSTEM, turns, tools: ['bash'], ...over };
 }
 
@@ -46,15 +49,15 @@ export function expectAllTrained(audit: Audit): void {
 }
 
 /**
- * Whether turns with tool calls come back as they were sampled. In chat mode SGLang writes their arguments anew, and clients that keep
- * them as text send that back.
+ * Whether turns with tool calls are returned as they were sampled. In chat mode SGLang reserializes their arguments, and clients that
+ * keep them as text return that text.
  */
-export function comesBack({ mode, speaker }: Pick<Scene, 'mode' | 'speaker'>): boolean {
-  return mode.tokens || mode.kind !== 'sglang' || !speaker.dialect.startsWith('openai');
+export function comesBack({ mode, client }: Pick<Scene, 'mode' | 'client'>): boolean {
+  return mode.tokens || mode.kind !== 'sglang' || !client.dialect.startsWith('openai');
 }
 
-/** The chains of the traces; where turns do not come back, all that can be said is that nothing is pretended. */
-export function expectChains(scene: Pick<Scene, 'mode' | 'speaker'>, judged: Judged, chains: LinkKind[][]): void {
+/** Checks the chains of the traces; when turns are not returned as sampled, only that no context is claimed to be exact. */
+export function expectChains(scene: Pick<Scene, 'mode' | 'client'>, judged: Judged, chains: LinkKind[][]): void {
   const { trajectory, audit, report } = judged;
   if (comesBack(scene)) {
     expect(linksOf(trajectory)).toEqual(chains);
@@ -65,8 +68,11 @@ export function expectChains(scene: Pick<Scene, 'mode' | 'speaker'>, judged: Jud
   }
 }
 
-/** The first two turns of the main agent, echoed as `echo` would have them. */
-export async function begin(session: GoldenSession, echo: (said: Said) => Said = (said) => said): Promise<Turn[]> {
+/** The first two turns of the main agent, returned as `echo` changes them. */
+export async function begin(
+  session: GoldenSession,
+  echo: (parsed: ParsedReply) => ParsedReply = (parsed) => parsed,
+): Promise<ConversationTurn[]> {
   const first = await session.say(ask([START]));
   expect(first.text).toContain('I look at both.');
   expect(first.reasoning).not.toBe('');

@@ -1,18 +1,18 @@
 import { expect } from 'vitest';
+import type { ConversationTurn, DialectClient } from '../dialect-clients.ts';
 import { assistant, results, user } from '../session.ts';
-import type { Speaker, Turn } from '../speakers.ts';
 import { ask, begin, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';
 
-/** How each speaker tells which of its agents asks; the others are told apart by what they send. */
-const agentHeaders = (speaker: Speaker, agent: string): Record<string, string> =>
-  speaker.dialect === 'anthropic'
+/** The header with which each client names its agents; agents of the other clients are distinguished by their prompts. */
+const agentHeaders = (client: DialectClient, agent: string): Record<string, string> =>
+  client.dialect === 'anthropic'
     ? { 'x-claude-code-agent-id': agent }
     : { 'x-session-id': agent, 'x-parent-session-id': 'p' };
 
-/** A session of 200 turns takes a second; one client that streams and three that do not are enough. */
+/** A session of 200 turns takes a second, so only one streaming client and three others run it. */
 const LONG_TURNS = 200;
 
-/** How calls of one session lie to each other. */
+/** Cases about the order and nesting of a session's calls. */
 export const STRUCTURE: readonly GoldenCase[] = [
   {
     letter: 'b',
@@ -30,11 +30,11 @@ export const STRUCTURE: readonly GoldenCase[] = [
   },
   {
     letter: 'c',
-    title: 'a sub-agent between the turns of the main agent is a trace of its own',
+    title: 'a sub-agent that runs between the turns of the main agent is a separate trace',
     async run({ open, ...scene }) {
-      const { speaker } = scene;
+      const { client } = scene;
       const session = await open();
-      const helper = agentHeaders(speaker, 'helper-1');
+      const helper = agentHeaders(client, 'helper-1');
       const first = await session.say(ask([START]));
       const HELP = user('HELPER: list the files.');
       const step = await session.say(ask([HELP]), helper);
@@ -58,7 +58,7 @@ export const STRUCTURE: readonly GoldenCase[] = [
   },
   {
     letter: 'd',
-    title: 'two overlapping requests of one session are told apart',
+    title: 'two overlapping requests of one session are linked correctly',
     async run({ open, ...scene }) {
       const session = await open();
       const first = await session.say(ask([START]));
@@ -73,18 +73,18 @@ export const STRUCTURE: readonly GoldenCase[] = [
       expect(audit.completions).toMatchObject({ recorded: 5, trained: 5 });
       if (!comesBack(scene)) return;
       expect(audit.links.exact).toBe(4);
-      // The turn that both go on from is trained in one of them.
+      // The turn that both continue is trained in one of them.
       expect(trajectory.traces).toHaveLength(2);
     },
   },
   {
     letter: 's',
-    title: 'a prompt that is sampled twice on purpose gives two branches, both trained',
+    title: 'a prompt that is sampled twice on purpose has two branches, and both are trained',
     async run({ open, ...scene }) {
       const session = await open();
       const one = await session.say(ask([START]));
       const two = await session.say(ask([START]));
-      for (const said of [one, two]) await session.say(ask([START, assistant(said), results(said)]));
+      for (const parsed of [one, two]) await session.say(ask([START, assistant(parsed), results(parsed)]));
       const { trajectory, audit, report } = await session.judge();
       expect(audit.completions).toMatchObject({ recorded: 4, trained: 4 });
       expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
@@ -95,13 +95,13 @@ export const STRUCTURE: readonly GoldenCase[] = [
     letter: 'v',
     title: `a session of ${LONG_TURNS} turns is one trace`,
     sim: { maxModelLen: 131_072 },
-    plays: (speaker, stream) => stream === (speaker.dialect === 'anthropic'),
+    plays: (client, stream) => stream === (client.dialect === 'anthropic'),
     async run({ open, ...scene }) {
       const session = await open();
-      const turns: Turn[] = [user('LONG work.')];
+      const turns: ConversationTurn[] = [user('LONG work.')];
       for (let turn = 0; turn < LONG_TURNS; turn++) {
-        const said = await session.say(ask(turns));
-        turns.push(assistant(said), results(said, `ok ${turn}`));
+        const parsed = await session.say(ask(turns));
+        turns.push(assistant(parsed), results(parsed, `ok ${turn}`));
       }
       const judged = await session.judge();
       const { audit, report } = judged;

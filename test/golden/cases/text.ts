@@ -5,21 +5,21 @@ import { assistant, type GoldenSession, results, user } from '../session.ts';
 import { MULTI_BYTE } from './scenarios.ts';
 import { ask, comesBack, expectAllTrained, expectChains, type GoldenCase, linksOf, START } from './scene.ts';
 
-/** Where one reply ends and how its text becomes ids. */
+/** Cases about the end of a reply and the tokenization of its text. */
 export const TEXT: readonly GoldenCase[] = [
   {
     letter: 'k',
-    title: 'a reply that a stop string ended is closed, and teaches no close',
+    title: 'a reply that ended at a stop string is closed, and no close id is learned from it',
     // OpenAI's Responses API has no stop strings.
-    plays: (speaker) => speaker.dialect !== 'openai_responses',
+    plays: (client) => client.dialect !== 'openai_responses',
     async run({ open, mode }) {
       const session = await open();
       const turns = [user('STOPPED in time.')];
-      const said = await session.say(ask(turns, { stop: [' three'] }));
-      expect(said.text.trim()).toBe('One, two,');
+      const parsed = await session.say(ask(turns, { stop: [' three'] }));
+      expect(parsed.text.trim()).toBe('One, two,');
       const [first] = session.session.completions();
       expect(first?.stop).toEqual({ kind: 'string', text: ' three' });
-      await session.say(ask([...turns, assistant(said), user('Then?')]));
+      await session.say(ask([...turns, assistant(parsed), user('Then?')]));
       const { audit, report } = await session.judge();
       expectAllTrained(audit);
       expect(report.exact_context_tokens).toBe(audit.tokens.sampled);
@@ -29,13 +29,13 @@ export const TEXT: readonly GoldenCase[] = [
   },
   {
     letter: 'l',
-    title: 'a turn may end in any of several ids',
+    title: 'a turn may end with any of several close ids',
     async run({ open, ...scene }) {
       const session = await open();
       const turns = [user('ENDINGS of all kinds.')];
       for (let turn = 0; turn < 2; turn++) {
-        const said = await session.say(ask(turns));
-        turns.push(assistant(said), results(said));
+        const parsed = await session.say(ask(turns));
+        turns.push(assistant(parsed), results(parsed));
       }
       await session.say(ask(turns));
       const { imEnd, endOfText } = bundledVocabulary().special;
@@ -49,7 +49,7 @@ export const TEXT: readonly GoldenCase[] = [
         return;
       }
       if (!comesBack(scene)) return;
-      // The template closes the turn in its own way: the same text in another id, which is no exact context.
+      // The template closes the turn with another id of the same text, so the context is not exact.
       expect(audit).toMatchObject({ links: { exact: 1, rerendered: 1 }, drift: { retokenized: 1 } });
       expect(audit.exact_context_share).toBeLessThan(1);
       expect((await session.judge({ on_drift: 'split' })).audit.exact_context_share).toBe(1);
@@ -81,7 +81,7 @@ export const TEXT: readonly GoldenCase[] = [
   },
   {
     letter: 'm',
-    title: 'a reply that was cut in its text is closed, and gone on from',
+    title: 'a reply that was cut in its text is closed and continued',
     async run({ open, mode }) {
       const session = await open({ sampling: samplingSchema.parse({ max_tokens: 18 }) });
       const turns = [user('STOPPED by length.')];
@@ -97,12 +97,12 @@ export const TEXT: readonly GoldenCase[] = [
   },
   {
     letter: 'p',
-    title: 'text that encodes to other ids is told apart from text that was changed',
+    title: 'text that is tokenized differently is distinguished from changed text',
     async run({ open, ...scene }) {
       const session = await open();
       const turns = [user('LETTERS, please.')];
-      const said = await session.say(ask(turns));
-      await session.say(ask([...turns, assistant(said), results(said)]));
+      const parsed = await session.say(ask(turns));
+      await session.say(ask([...turns, assistant(parsed), results(parsed)]));
       const { trajectory, audit, report } = await session.judge();
       expectAllTrained(audit);
       if (!comesBack(scene)) return;
@@ -121,7 +121,7 @@ export const TEXT: readonly GoldenCase[] = [
   },
   {
     letter: 't',
-    title: 'a tool result with the text of special tokens changes nothing that was sampled',
+    title: 'a tool result that contains the text of special tokens changes no sampled token',
     async run({ open, ...scene }) {
       const session = await open();
       const first = await session.say(ask([START]));
@@ -138,14 +138,14 @@ export const TEXT: readonly GoldenCase[] = [
   },
   {
     letter: 'u',
-    title: 'characters of several bytes come through whole, however they were sampled',
+    title: 'multi-byte characters arrive complete, however their bytes were tokenized',
     async run({ open, ...scene }) {
       const session = await open();
       const turns = [user('SCRIPTS of the world.')];
-      const said = await session.say(ask(turns));
-      expect(said.text.trim()).toBe(MULTI_BYTE);
-      expect(JSON.parse(said.calls[0]?.arguments ?? '')).toEqual({ command: 'echo "é 🙂 漢"' });
-      const last = await session.say(ask([...turns, assistant(said), results(said)]));
+      const parsed = await session.say(ask(turns));
+      expect(parsed.text.trim()).toBe(MULTI_BYTE);
+      expect(JSON.parse(parsed.calls[0]?.arguments ?? '')).toEqual({ command: 'echo "é 🙂 漢"' });
+      const last = await session.say(ask([...turns, assistant(parsed), results(parsed)]));
       expect(last.text).toBe(MULTI_BYTE);
       const judged = await session.judge();
       const { audit, report } = judged;
@@ -156,7 +156,7 @@ export const TEXT: readonly GoldenCase[] = [
   },
 ];
 
-/** The second prompt is the first, its reply, the close that was not sampled, and then something new. */
+/** Checks that the second prompt consists of the first, its reply, the close that was not sampled, and new ids. */
 function expectClosedBy(session: GoldenSession, closeId: number): void {
   const [first, second] = session.session.completions();
   const before = [...(first?.promptIds ?? []), ...(first?.responseIds ?? []), closeId];

@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import type { Dialect } from '../../../src/dialects/dialect.ts';
 import { DIALECTS } from '../../../src/dialects/registry.ts';
@@ -41,82 +41,85 @@ function tcp(): Socket {
   return connect({ host: hostname, port: Number(port) }).on('error', () => {});
 }
 
-describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))('bad input in %s', (name, dialect) => {
-  const { path, body } = ask(name);
-  const send = (raw: Buffer | string, headers = {}, at = `/s/${key}${path}`) =>
-    rig.send({ path: at, raw, headers }).reply;
-  const text = JSON.stringify(body);
+describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))(
+  'bad input in %s is refused in the form of the dialect:',
+  (name, dialect) => {
+    const { path, body } = ask(name);
+    const send = (raw: Buffer | string, headers = {}, at = `/s/${key}${path}`) =>
+      rig.send({ path: at, raw, headers }).reply;
+    const text = JSON.stringify(body);
 
-  afterEach(async () => {
-    const { status } = await rig.send({ path: `/s/${key}${path}`, body }).reply;
-    expect(status).toBe(200);
-    expect(session.completionCount).toBe(1);
-    expect(rig.server.chats).toHaveLength(1);
-  });
+    afterEach(async () => {
+      const { status } = await rig.send({ path: `/s/${key}${path}`, body }).reply;
+      expect(status).toBe(200);
+      expect(session.completionCount).toBe(1);
+      expect(rig.server.chats).toHaveLength(1);
+    });
 
-  test('half a request', async () => {
-    const socket = tcp();
-    socket.write(
-      `POST /s/${key}${path} HTTP/1.1\r\nHost: x\r\nContent-Length: ${text.length}\r\n\r\n${text.slice(0, 20)}`,
-    );
-    while (session.requests === 0) await new Promise((resolve) => setImmediate(resolve));
-    socket.destroy();
-    await once(socket, 'close');
-  });
+    it('half a request', async () => {
+      const socket = tcp();
+      socket.write(
+        `POST /s/${key}${path} HTTP/1.1\r\nHost: x\r\nContent-Length: ${text.length}\r\n\r\n${text.slice(0, 20)}`,
+      );
+      while (session.requests === 0) await new Promise((resolve) => setImmediate(resolve));
+      socket.destroy();
+      await once(socket, 'close');
+    });
 
-  test('a key in two places that differs', async () => {
-    expectRefusal(dialect, await send(text, { 'x-api-key': 'another' }), 400);
-    expectRefusal(dialect, await send(text, { authorization: 'Bearer another' }), 400);
-    expectRefusal(dialect, await send(text, {}, `/s/${key}${path}${path.includes('?') ? '&' : '?'}key=another`), 400);
-  });
+    it('two different keys', async () => {
+      expectRefusal(dialect, await send(text, { 'x-api-key': 'another' }), 400);
+      expectRefusal(dialect, await send(text, { authorization: 'Bearer another' }), 400);
+      expectRefusal(dialect, await send(text, {}, `/s/${key}${path}${path.includes('?') ? '&' : '?'}key=another`), 400);
+    });
 
-  test('no key, an unknown key, and the key of a finished session', async () => {
-    expectRefusal(dialect, await send(text, {}, path), 401);
-    expectRefusal(dialect, await send(text, {}, `/s/unknown${path}`), 401);
-    const old = rig.key();
-    const other = await rig.open({ key: old, sessionId: 'ses_2' });
-    await other.close();
-    expectRefusal(dialect, await send(text, {}, `/s/${old}${path}`), 410);
-    expect(other.completions()).toEqual([]);
-  });
+    it('no key, an unknown key, and the key of an ended session', async () => {
+      expectRefusal(dialect, await send(text, {}, path), 401);
+      expectRefusal(dialect, await send(text, {}, `/s/unknown${path}`), 401);
+      const old = rig.key();
+      const other = await rig.open({ key: old, sessionId: 'ses_2' });
+      await other.close();
+      expectRefusal(dialect, await send(text, {}, `/s/${old}${path}`), 410);
+      expect(other.completions()).toEqual([]);
+    });
 
-  test('an unknown model', async () => {
-    const asked = ask(name, { model: 'm'.repeat(3_000) });
-    const reply = await rig.send({ path: `/s/${key}${asked.path}`, body: asked.body }).reply;
-    expectRefusal(dialect, reply, 404);
-    expect(reply.body.length).toBeLessThan(1_000);
-  });
+    it('an unknown model', async () => {
+      const asked = ask(name, { model: 'm'.repeat(3_000) });
+      const reply = await rig.send({ path: `/s/${key}${asked.path}`, body: asked.body }).reply;
+      expectRefusal(dialect, reply, 404);
+      expect(reply.body.length).toBeLessThan(1_000);
+    });
 
-  test('invalid UTF-8', async () => {
-    const bytes = Buffer.from(text.replace('hi', 'h\u0001'));
-    bytes[bytes.indexOf(1)] = 0xff;
-    expectRefusal(dialect, await send(bytes), 400);
-  });
+    it('invalid UTF-8', async () => {
+      const bytes = Buffer.from(text.replace('hi', 'h\u0001'));
+      bytes[bytes.indexOf(1)] = 0xff;
+      expectRefusal(dialect, await send(bytes), 400);
+    });
 
-  test('a body just above the limit, of a told and of an untold length', async () => {
-    const large = Buffer.alloc(MAX_BODY_BYTES + 1, 0x20);
-    expectRefusal(dialect, await send(large), 413);
-    expectRefusal(dialect, await send(large, { 'transfer-encoding': 'chunked' }), 413);
-  });
+    it('a body just above the limit, with and without a declared length', async () => {
+      const large = Buffer.alloc(MAX_BODY_BYTES + 1, 0x20);
+      expectRefusal(dialect, await send(large), 413);
+      expectRefusal(dialect, await send(large, { 'transfer-encoding': 'chunked' }), 413);
+    });
 
-  test('an object of a million keys', async () => {
-    const keys = Array.from({ length: 1_000_000 }, (_, i) => `"k${i}":0`).join(',');
-    const reply = await send(`{${keys}}`);
-    expectRefusal(dialect, reply, reply.status);
-    expect([400, 413]).toContain(reply.status);
-  });
+    it('an object of a million keys', async () => {
+      const keys = Array.from({ length: 1_000_000 }, (_, i) => `"k${i}":0`).join(',');
+      const reply = await send(`{${keys}}`);
+      expectRefusal(dialect, reply, reply.status);
+      expect([400, 413]).toContain(reply.status);
+    });
 
-  test('an odd request line or header', async () => {
-    expectRefusal(dialect, await send(text, {}, `/s/${key}${path}%2f..`), 400);
-    expectRefusal(dialect, await send(text, { 'content-encoding': 'lz4' }), 400);
-  });
-});
+    it('a malformed request line or header', async () => {
+      expectRefusal(dialect, await send(text, {}, `/s/${key}${path}%2f..`), 400);
+      expectRefusal(dialect, await send(text, { 'content-encoding': 'lz4' }), 400);
+    });
+  },
+);
 
-test.each(DIALECTS.map(({ name }) => name))(
+it.each(DIALECTS.map(({ name }) => name))(
   'a stream of %s that nobody reads is cut off, and the session goes on',
   async (name) => {
     const { path, body } = ask(name, { stream: true });
-    // More than the sockets' own buffers hold.
+    // More than the buffers of the sockets take.
     const content = 'y'.repeat(4 * 1024 * 1024);
     const ids = Array.from({ length: 12 }, (_, i) => i);
     rig.server.onChat = (received) => {

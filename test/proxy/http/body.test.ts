@@ -1,6 +1,6 @@
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { BodyBudget, decodeBody, MAX_BODY_BYTES } from '../../../src/proxy/http/body.ts';
 import { unpackZstd } from '../../../src/proxy/http/zstd.ts';
 import { chatBody, Rig } from '../rig.ts';
@@ -22,7 +22,7 @@ function block(kind: 'raw' | 'rle', data: Buffer, size: number, last: boolean): 
   return Buffer.concat([Buffer.of(header & 255, (header >> 8) & 255, header >> 16), data]);
 }
 
-/** One frame of blocks that hold their bytes as they are. */
+/** One frame of uncompressed blocks. */
 function frame(data: Buffer, blockBytes = 100_000): Buffer {
   const blocks: Buffer[] = [];
   for (let at = 0; at === 0 || at < data.length; at += blockBytes) {
@@ -38,7 +38,7 @@ function hostile(kind: 'raw' | 'rle', size: number, count: number): Buffer {
 }
 
 const text = JSON.stringify(chatBody());
-// A real encoder's: 580 bytes of a chat request, once as one frame, once as two of which the second has no checksum.
+// Made by a real encoder from 580 bytes of a chat request: as one frame, and as two of which the second has no checksum.
 const REAL = [
   'KLUv/WREAUUCAJKEDxagpRoDnPFrgxf6EiYJ4FM1+vRl/9cEA2BYJIMFxTKC4X6vlCspeaxyB995VN2Ee7PgbqLHjJijgu+TAUW3AQAFPqgzCsaSYg4=',
   'KLUv/QRYFQIAUgQOE7BVYwwsmzchLVGCMC3RWIOUUWAiGSwolhEM93ulXEnJY5U7fOdRdQPuzYK7iR4zYo4K3ycDRbcBAAUAqBkFpf40gii1L/0AaMUAAIhheSBpdCBhZ2FpbiBzIn1dfQEAaKDOLw==',
@@ -53,7 +53,7 @@ function send(encoding: string, packed: Buffer) {
 }
 
 describe('a compressed body', () => {
-  test.each<[string, Buffer]>([
+  it.each<[string, Buffer]>([
     ['gzip', gzipSync(text)],
     ['GZIP', gzipSync(text)],
     ['x-gzip', gzipSync(text)],
@@ -61,17 +61,17 @@ describe('a compressed body', () => {
     ['br', brotliCompressSync(text)],
     ['zstd', frame(Buffer.from(text))],
     ['identity', Buffer.from(text)],
-  ])('in %s is read like a plain one', async (encoding, packed) => {
+  ])('is read like a plain one when it is encoded with %s', async (encoding, packed) => {
     expect((await send(encoding, packed)).status).toBe(200);
     expect(rig.server.chats[0]?.body.messages).toEqual([{ role: 'user', content: 'hi' }]);
   });
 
-  test.each(REAL)('of a real zstd encoder is read: %#', async (base64) => {
+  it.each(REAL)('is read when a real zstd encoder made it: %#', async (base64) => {
     expect((await send('zstd', Buffer.from(base64, 'base64'))).status).toBe(200);
     expect(rig.server.chats[0]?.body.messages).toEqual([{ role: 'user', content: 'say it again '.repeat(40) }]);
   });
 
-  test('is the same request as another packing of it', async () => {
+  it('is the same request as another encoding of it', async () => {
     const session = await rig.open({ key: 'another-key-0123456789012345678901', sessionId: 'ses_2' });
     key = 'another-key-0123456789012345678901';
     await send('gzip', gzipSync(text));
@@ -79,7 +79,7 @@ describe('a compressed body', () => {
     expect(session.completions().map(({ abandoned }) => abandoned)).toEqual([true, false]);
   });
 
-  test.each<[string, string, Buffer, RegExp]>([
+  it.each<[string, string, Buffer, RegExp]>([
     [
       'of an unknown encoding',
       'compress',
@@ -97,26 +97,26 @@ describe('a compressed body', () => {
     ['that needs a dictionary', 'zstd', Buffer.of(...MAGIC, 1, 0, 7, 1, 0, 0), /needs a dictionary/],
     ['of empty blocks behind a large window', 'zstd', hostile('raw', 0, 10_000), /blocks hold too little/],
     ['that is no JSON inside', 'zstd', frame(Buffer.from('{')), /not valid JSON/],
-  ])('%s is refused with the reason', async (_, encoding, packed, reason) => {
+  ])('is refused with the reason: %s', async (_, encoding, packed, reason) => {
     const { status, body } = await send(encoding, packed);
     expect(status).toBe(400);
     expect(JSON.parse(body).error.message).toMatch(reason);
     expect(rig.server.chats).toEqual([]);
   });
 
-  test.each<[string, Buffer]>([
+  it.each<[string, Buffer]>([
     ['gzip', gzipSync(Buffer.alloc(MAX_BODY_BYTES + 1, 0x20))],
     ['deflate', deflateSync(Buffer.alloc(MAX_BODY_BYTES + 1, 0x20))],
     ['br', brotliCompressSync(Buffer.alloc(MAX_BODY_BYTES + 1, 0x20), { params: { 1: 1 } })],
     ['zstd', hostile('rle', 131_072, 20_000)],
-  ])('that is a bomb in %s is 413, and the session goes on', async (encoding, packed) => {
+  ])('is refused with 413 when it is a bomb in %s, and the session continues', async (encoding, packed) => {
     const answers = await Promise.all([send(encoding, packed), send(encoding, packed)]);
     expect(answers.map(({ status }) => status)).toEqual([413, 413]);
     expect((await rig.chat(key).reply).status).toBe(200);
   });
 });
 
-test('one session unpacks one body at a time, and what waits counts as being read', async () => {
+it('unpacks one body of a session at a time and counts the waiting ones in its budget', async () => {
   const reading = new BodyBudget();
   const packed = gzipSync(text);
   const bodies = [packed, packed, packed].map((body) => decodeBody(body, 'gzip', reading));
@@ -127,7 +127,7 @@ test('one session unpacks one body at a time, and what waits counts as being rea
   await expect(decodeBody(packed, 'gzip', reading)).rejects.toMatchObject({ code: 'overloaded' });
 });
 
-test('whatever the zstd bytes are, they are unpacked or refused', async () => {
+it('unpacks or refuses any zstd bytes', async () => {
   const wrong = fc.record({ at: fc.nat(), value: fc.nat(255) });
   const sources = fc.oneof(
     fc.constantFrom(...REAL).map((base64) => Buffer.from(base64, 'base64')),

@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, it } from 'vitest';
 import { json, vllmReply } from '../../engines/scripted-server.ts';
 import { chatBody, Rig } from '../rig.ts';
 
@@ -15,7 +15,7 @@ function tcp(): Socket {
   return connect({ host: hostname, port: Number(port), allowHalfOpen: true });
 }
 
-test('a client that asks for an upgrade and keeps its side open does not hold up the end', async () => {
+it('closes although a client that requested an upgrade keeps its side of the connection open', async () => {
   const socket = tcp();
   socket.on('error', () => {});
   socket.write('GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
@@ -27,7 +27,7 @@ test('a client that asks for an upgrade and keeps its side open does not hold up
   }
 });
 
-test('an upgrade on a connection that was in use is refused in JSON, with its length, and ends it', async () => {
+it('refuses an upgrade on a used connection with a JSON body and its length, and closes the connection', async () => {
   const key = rig.key();
   const session = await rig.open({ key });
   const socket = tcp();
@@ -58,7 +58,7 @@ test('an upgrade on a connection that was in use is refused in JSON, with its le
   expect(session).toMatchObject({ completionCount: 1, requests: 1 });
 });
 
-test('pipelined: the second reply is delivered too', async () => {
+it('delivers the second reply of a pipelining client', async () => {
   const key = rig.key();
   const session = await rig.open({ key });
   rig.server.onChat = (received) => json(received.response, 200, vllmReply(received));
@@ -76,7 +76,7 @@ test('pipelined: the second reply is delivered too', async () => {
   expect(session.completions().map(({ undelivered }) => undelivered)).toEqual([false, false]);
 });
 
-test('other requests do not change why the last model call failed', async () => {
+it('keeps the last error of a model call when other requests are refused', async () => {
   const key = rig.key();
   const session = await rig.open({ key });
   rig.server.onChat = ({ response }) => json(response, 500, { error: { message: 'boom' } });

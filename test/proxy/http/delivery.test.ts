@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { json, type Received, vllmReply } from '../../engines/scripted-server.ts';
@@ -20,8 +20,8 @@ function hold(): Promise<Received> {
   });
 }
 
-describe('a stream', () => {
-  test('starts before the reply is there and is kept alive in the way of its dialect', async () => {
+describe('a stream without deltas', () => {
+  it('starts before the reply and has the heartbeats of its dialect', async () => {
     await rig.open({ key });
     const held = hold();
     const sent = rig.send({ path: `/s/${key}/v1/messages`, body: { ...chatBody(), stream: true } });
@@ -38,7 +38,7 @@ describe('a stream', () => {
     clock.advance(60_000);
   });
 
-  test('of the chat dialect is kept alive by empty deltas', async () => {
+  it('has empty deltas as heartbeats in the chat dialect', async () => {
     await rig.open({ key });
     const held = hold();
     const sent = rig.chat(key, { stream: true, stream_options: { include_usage: true } });
@@ -51,7 +51,7 @@ describe('a stream', () => {
     expect(JSON.parse(events.at(-3) ?? '')).toMatchObject({ choices: [], usage: { total_tokens: 7 } });
   });
 
-  test('that has begun carries the failure as an event', async () => {
+  it('contains a failure as an event once it has begun', async () => {
     const session = await rig.open({ key });
     const held = hold();
     const sent = rig.send({ path: `/s/${key}/v1/messages`, body: { ...chatBody(), stream: true } });
@@ -68,7 +68,7 @@ describe('a stream', () => {
   });
 });
 
-test('a silent Responses stream begins with the start of the reply, and tells it once', async () => {
+it('a silent Responses stream begins with one start of the reply', async () => {
   rig.journal.hold = true;
   await rig.open({ key });
   const body = { model: 'policy', stream: true, input: 'hi' };
@@ -84,31 +84,28 @@ test('a silent Responses stream begins with the start of the reply, and tells it
 });
 
 describe('durability', () => {
-  test.each([[true], [false]])(
-    'nothing of a reply leaves before its record is durable (stream: %s)',
-    async (stream) => {
-      const session = await rig.open({ key });
-      rig.journal.hold = true;
-      const sent = rig.chat(key, { stream });
-      let ended = false;
-      void sent.reply.then(() => {
-        ended = true;
-      });
-      await rig.journal.waiting();
-      // Two heartbeats go out; the reply, which the engine gave long ago, does not.
-      clock.advance(stream ? 20_000 : 0);
-      const early = stream ? await sent.firstBytes : '';
-      expect(early).not.toContain('Hello.');
-      expect(early).not.toContain('[DONE]');
-      expect(ended).toBe(false);
-      expect(session.completionCount).toBe(0);
-      rig.journal.held[0]?.commit();
-      expect((await sent.reply).body).toContain('Hello.');
-      expect(session.completionCount).toBe(1);
-    },
-  );
+  it.each([[true], [false]])('nothing of a reply leaves before its record is durable (stream: %s)', async (stream) => {
+    const session = await rig.open({ key });
+    rig.journal.hold = true;
+    const sent = rig.chat(key, { stream });
+    let ended = false;
+    void sent.reply.then(() => {
+      ended = true;
+    });
+    await rig.journal.waiting();
+    // Two heartbeats are sent, but not the reply, which the engine finished long before.
+    clock.advance(stream ? 20_000 : 0);
+    const early = stream ? await sent.firstBytes : '';
+    expect(early).not.toContain('Hello.');
+    expect(early).not.toContain('[DONE]');
+    expect(ended).toBe(false);
+    expect(session.completionCount).toBe(0);
+    rig.journal.held[0]?.commit();
+    expect((await sent.reply).body).toContain('Hello.');
+    expect(session.completionCount).toBe(1);
+  });
 
-  test('a record that cannot be written fails the call, and nothing of it is released or kept', async () => {
+  it('fails the call when the record cannot be written, and sends and keeps nothing of it', async () => {
     const session = await rig.open({ key });
     rig.journal.hold = true;
     const sent = rig.chat(key);
@@ -126,9 +123,9 @@ describe('durability', () => {
   });
 });
 
-test('a reader that never takes its reply is cut off, and the reply counts as undelivered', async () => {
+it('a client that never reads its reply is disconnected, and the reply counts as undelivered', async () => {
   const session = await rig.open({ key });
-  // Larger than what the socket buffers of both ends hold.
+  // Larger than the socket buffers of both ends.
   const content = 'x'.repeat(32 * 1024 * 1024);
   rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { content }));
   const { connect } = await import('node:net');

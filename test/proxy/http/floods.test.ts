@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { json } from '../../engines/scripted-server.ts';
 import { chatBody, Rig } from '../rig.ts';
 
@@ -20,11 +20,11 @@ setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc') as () => void;
 
 describe('an agent that floods its proxy', () => {
-  test('gets no more connections than a harness can need', async () => {
+  it('gets a bounded number of connections', async () => {
     const socketPath = join(tmpdir(), `floe-flood-${process.pid}.sock`);
     await rig.open({ socketPath });
     const sockets = Array.from({ length: 300 }, () => connect(socketPath).on('error', () => {}));
-    // Those beyond the limit are closed at once, the others are kept open.
+    // Connections beyond the limit are closed immediately, the others stay open.
     let closed = 0;
     await new Promise<void>((resolve) => {
       for (const socket of sockets) {
@@ -36,7 +36,7 @@ describe('an agent that floods its proxy', () => {
     for (const socket of sockets) socket.destroy();
   });
 
-  test('with bodies gets one refused as soon as they take too much together', async () => {
+  it('has a body refused as soon as its concurrent bodies are too large together', async () => {
     const key = rig.key();
     await rig.open({ key });
     const { hostname, port } = new URL(rig.proxy.origin);
@@ -48,18 +48,18 @@ describe('an agent that floods its proxy', () => {
       sockets.push(socket);
       answers.push(once(socket, 'data').then(([data]) => String(data)));
       socket.write(head);
-      // All but the last byte: none of them is ever complete.
+      // All bytes except the last one, so that no body is ever complete.
       socket.write(Buffer.alloc(60 * MB - 1, 0x20));
     }
     const answer = await Promise.race(answers);
     expect(answer).toMatch(/^HTTP\/1\.1 429 /);
     for (const socket of sockets) socket.destroy();
-    // What they took is free again.
+    // Their share of the budget is released.
     const reply = rig.chat(key).reply;
     expect((await reply).status).toBe(200);
   });
 
-  test('with counting is refused beyond what can run at once', async () => {
+  it('has counts refused beyond the bound on concurrent ones', async () => {
     const key = rig.key();
     await rig.open({ key });
     rig.server.onTokenize = () => {};
@@ -71,7 +71,7 @@ describe('an agent that floods its proxy', () => {
     expect(await Promise.race(Array.from({ length: 65 }, count))).toBe(429);
   });
 
-  test('with refused requests does not fill the memory', async () => {
+  it('does not fill the memory with refused requests', async () => {
     const key = rig.key();
     await rig.open({ key });
     rig.server.onChat = ({ response }) => json(response, 400, { error: { message: 'too long' } });
@@ -79,7 +79,7 @@ describe('an agent that floods its proxy', () => {
       const headers = { 'x-session-id': `t${number}`, 'x-parent-session-id': 'p' };
       const content = `${number} `.repeat(3 * MB);
       expect((await rig.chat(key, { messages: [{ role: 'user', content }] }, headers).reply).status).toBe(400);
-      // What the engine was sent is kept by the test's own server.
+      // The test's server keeps the requests that the engine receives.
       rig.server.received.length = 0;
     };
     collectGarbage();

@@ -2,7 +2,7 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { samplingSchema } from '../../../src/schema/index.ts';
 import { json, vllmReply } from '../../engines/scripted-server.ts';
@@ -15,7 +15,7 @@ beforeEach(async () => {
 afterEach(() => rig.stop());
 
 describe('a call', () => {
-  test('is answered in the dialect that it came in, and recorded with exact tokens', async () => {
+  it('is answered in the dialect of its request and recorded with exact tokens', async () => {
     const progress: [number, number][] = [];
     const key = rig.key();
     const session = await rig.open({ key, onProgress: (turns, tokens) => progress.push([turns, tokens]) });
@@ -57,7 +57,7 @@ describe('a call', () => {
     expect(rig.journal.written).toEqual(session.completions());
   });
 
-  test("is sampled as the task says, with the lower bound and a seed of its call's own", async () => {
+  it('is sampled with the parameters of the task, the lower bound on tokens and a seed for each call', async () => {
     const key = rig.key();
     const sampling = samplingSchema.parse({ temperature: 0.8, max_tokens: 100, seed: 40 });
     const session = await rig.open({ key, sampleIndex: 2, sampling });
@@ -72,7 +72,7 @@ describe('a call', () => {
     expect(first?.request.sampling).toMatchObject({ temperature: 0.8, max_tokens: 100, seed: 42 });
   });
 
-  test('of a sub-agent is kept apart by its header, and a title call is auxiliary', async () => {
+  it('is assigned to a sub-agent by its header, and is auxiliary when it requests a title', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     const path = `/s/${key}/v1/messages`;
@@ -88,7 +88,7 @@ describe('a call', () => {
     ]);
   });
 
-  test('that the engine refuses keeps its status and words', async () => {
+  it('returns the status and the message of an engine that refuses it', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     const message = "This model's maximum context length is 10 tokens.";
@@ -100,7 +100,7 @@ describe('a call', () => {
     expect(session.completions()).toEqual([]);
   });
 
-  test('that the engine broke off is recorded, excluded, and an error for the harness; a repeat samples anew', async () => {
+  it('is recorded, excluded and answered with an error when the engine aborts it; a repeat is sampled', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { finish: 'abort' }));
@@ -112,7 +112,7 @@ describe('a call', () => {
     expect(session.lastError).toBeNull();
   });
 
-  test('tokens are counted, models listed and probes answered without a generation', async () => {
+  it('is not made to count tokens, list models or answer probes', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     const body = { ...chatBody(), max_tokens: 5 };
@@ -131,7 +131,7 @@ describe('a call', () => {
 });
 
 describe('keys', () => {
-  test.each([
+  it.each([
     ['the path', (key: string) => ({ path: `/s/${key}/v1/chat/completions` })],
     [
       'a bearer token',
@@ -144,13 +144,13 @@ describe('keys', () => {
       'several places at once',
       (key: string) => ({ path: `/s/${key}/v1/chat/completions?key=${key}`, headers: { 'x-api-key': key } }),
     ],
-  ])('are taken from %s', async (_, where) => {
+  ])('are read from %s', async (_, where) => {
     const key = rig.key();
     await rig.open({ key });
     expect((await rig.send({ body: chatBody(), ...where(key) }).reply).status).toBe(200);
   });
 
-  test('without one, with an unknown one or with two different ones there is no service', async () => {
+  it('are required: no key, an unknown one and two different ones are refused', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     const body = chatBody();
@@ -164,7 +164,7 @@ describe('keys', () => {
     expect(session.requests).toBe(0);
   });
 
-  test('of an ended session are answered 410 and record nothing; they cannot be used again', async () => {
+  it('of an ended session are answered 410, record nothing and cannot be reused', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     await session.close();
@@ -184,7 +184,7 @@ describe("a session's own socket", () => {
   });
   afterEach(() => rm(directory, { recursive: true }));
 
-  test('serves its session alone and is gone afterwards', async () => {
+  it('serves only its session and is removed afterwards', async () => {
     const [key, other] = [rig.key(), rig.key()];
     const socketPath = join(directory, 's.sock');
     const session = await rig.open({ key, socketPath });
@@ -202,7 +202,7 @@ describe("a session's own socket", () => {
     expect(await readdir(directory)).toEqual([]);
   });
 
-  test('that cannot be opened leaves no key behind', async () => {
+  it('leaves no key registered when it cannot be opened', async () => {
     const key = rig.key();
     await expect(rig.open({ key, socketPath: join(directory, 'x'.repeat(200)) })).rejects.toMatchObject({
       code: 'setup_failed',
@@ -215,14 +215,14 @@ describe("a session's own socket", () => {
 });
 
 describe('routes', () => {
-  test.each([
+  it.each([
     ['POST', '/v1/unknown', 404],
     ['GET', '/v1/chat/completions', 405],
     ['POST', '/v1/models', 405],
     ['GET', '/', 404],
     ['POST', '/v1/chat/completions/', 404],
     ['POST', '/v1/engines/toy/completions', 404],
-  ])('%s %s is %d', async (method, path, status) => {
+  ])('answer %s %s with status %d', async (method, path, status) => {
     const key = rig.key();
     await rig.open({ key });
     const reply = await rig.send({ method, path: `/s/${key}${path}` }).reply;
@@ -231,7 +231,7 @@ describe('routes', () => {
     expect(JSON.parse(reply.body).error.message).toContain(path);
   });
 
-  test('an unknown path below the Messages path fails in its shape', async () => {
+  it('answer an unknown path below the Messages path in the form of that dialect', async () => {
     const key = rig.key();
     await rig.open({ key });
     const reply = await rig.send({ path: `/s/${key}/v1/messages/batches`, body: {} }).reply;
@@ -241,7 +241,7 @@ describe('routes', () => {
 });
 
 describe('the end of a session', () => {
-  test('aborts what runs, answers it, and waits for it', async () => {
+  it('aborts the running calls, answers them and waits for them', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     const gone = new Promise<void>((resolve) => {
@@ -255,7 +255,7 @@ describe('the end of a session', () => {
     expect(session).toMatchObject({ completionCount: 0, lastError: null });
   });
 
-  test('keeps what was sampled already, once it is durable', async () => {
+  it('records a reply that was sampled before it, once it is durable', async () => {
     const key = rig.key();
     const session = await rig.open({ key });
     rig.journal.hold = true;
@@ -268,7 +268,7 @@ describe('the end of a session', () => {
     expect(session.completions()).toMatchObject([{ undelivered: false }]);
   });
 
-  test('comes for all sessions with the end of the proxy', async () => {
+  it('happens for all sessions when the proxy closes', async () => {
     const clock = new VirtualClock();
     const other = await Rig.start(clock);
     const key = other.key();

@@ -1,6 +1,6 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { gzipSync } from 'node:zlib';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type ProxyRequestMessage, REQUEST_CHANNEL } from '../../../src/proxy/http/request-channel.ts';
 import { chatBody, Rig } from '../rig.ts';
 
@@ -17,7 +17,7 @@ afterEach(async () => {
   await rig.stop();
 });
 
-test('every request of a session is published without its key, with the body as it was before packing', async () => {
+it('publishes every request of a session without its key and with the unpacked body', async () => {
   const key = rig.key();
   await rig.open({ key });
   const body = JSON.stringify(chatBody());
@@ -49,7 +49,7 @@ test('every request of a session is published without its key, with the body as 
   expect(heard[0]?.headers).not.toHaveProperty('cookie');
 });
 
-test('requests without a valid key are not', async () => {
+it('does not publish requests without a valid key', async () => {
   await rig.send({ path: '/s/unknown/v1/chat/completions', body: chatBody() }).reply;
   await rig.send({ path: '/v1/chat/completions', body: chatBody() }).reply;
   expect(heard).toEqual([]);

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
 import { type AddressInfo, connect, type Socket } from 'node:net';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { onResponseClosed } from '../../../src/proxy/http/responses.ts';
 import { ABANDON_GRACE_MS } from '../../../src/proxy/session/call.ts';
 import { eventText, type Received, vllmChunks } from '../../engines/scripted-server.ts';
@@ -20,8 +20,8 @@ function post(key: string, body: object): string {
   return `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${text.length}\r\n\r\n${text}`;
 }
 
-describe('a client that leaves', () => {
-  test.each([false, true])('takes the calls along that wait behind its first one, stream: %s', async (stream) => {
+describe('a client that disconnects', () => {
+  it.each([false, true])('ends its pipelined calls that wait for the first one, stream: %s', async (stream) => {
     const key = rig.key();
     const session = await rig.open({ key });
     const held: Received[] = [];
@@ -43,8 +43,8 @@ describe('a client that leaves', () => {
   });
 });
 
-describe('a client that leaves a stream', () => {
-  test('has had a turn when it has read some of it', async () => {
+describe('a client that disconnects from a stream', () => {
+  it('uses up a turn when it has read a part of the reply', async () => {
     const key = rig.key();
     const session = await rig.open({ key, maxTurns: 1 });
     const held = new Promise<Received>((resolve) => {
@@ -70,7 +70,7 @@ describe('a client that leaves a stream', () => {
 });
 
 describe('the end of a response', () => {
-  /** A response, its client, and the server to be closed. */
+  /** A response, its client, and the server to close. */
   async function open(): Promise<{ response: ServerResponse; client: Socket; close: () => void }> {
     const server = createServer();
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -80,7 +80,7 @@ describe('the end of a response', () => {
     return { response, client, close: () => server.close() };
   }
 
-  test('is told once', async () => {
+  it('is reported once', async () => {
     const { response, client, close } = await open();
     let told = 0;
     const gone = new Promise<void>((resolve) => {
@@ -96,7 +96,7 @@ describe('the end of a response', () => {
     close();
   });
 
-  test('is told when it was before anybody asked', async () => {
+  it('is reported when it happened before the callback was registered', async () => {
     const { response, client, close } = await open();
     const closed = once(response, 'close');
     client.destroy();

@@ -1,6 +1,6 @@
 import { connect } from 'node:net';
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { MAX_BODY_BYTES } from '../../../src/proxy/http/body.ts';
 import { chatBody, Rig } from '../rig.ts';
@@ -16,7 +16,7 @@ beforeEach(async () => {
 });
 afterEach(() => rig.stop());
 
-/** Sends bytes and returns all that comes back until the proxy closes the connection. */
+/** Sends bytes and returns all bytes that the proxy sends until it closes the connection. */
 function exchange(text: string, onOpen: () => void = () => {}): Promise<string> {
   return new Promise((resolve, reject) => {
     const socket = connect(Number(new URL(rig.proxy.origin).port), '127.0.0.1', () => {
@@ -39,9 +39,9 @@ const body = JSON.stringify(chatBody());
 const post = (target: string, headers: string[] = ['Host: x'], version = '1.1'): string =>
   `POST ${target} HTTP/${version}\r\n${[...headers, 'Connection: close', `Content-Length: ${body.length}`].join('\r\n')}\r\n\r\n${body}`;
 
-describe('requests that two parsers could read differently', () => {
+describe('a request that two parsers could interpret differently is refused:', () => {
   const path = (): string => `/s/${key}/v1/chat/completions`;
-  test.each<[string, () => string, RegExp]>([
+  it.each<[string, () => string, RegExp]>([
     ['an ordinary one is served', () => post(path()), /^HTTP\/1.1 200 /],
     ['two Host headers', () => post(path(), ['Host: x', 'Host: x']), /^HTTP\/1.1 400 .*more than one Host/s],
     ['no Host header', () => post(path(), []), /^HTTP\/1.1 400 /],
@@ -76,7 +76,7 @@ describe('requests that two parsers could read differently', () => {
 });
 
 describe('bodies', () => {
-  /** What comes back until the connection is closed, while time passes. */
+  /** Returns all bytes that the proxy sends until it closes the connection, while the clock advances. */
   async function patiently(text: string): Promise<string> {
     let closed = false;
     const reply = exchange(text).finally(() => {
@@ -89,12 +89,12 @@ describe('bodies', () => {
     return reply;
   }
 
-  test('that stop in the middle are given up on', async () => {
+  it('are refused when they stop in the middle', async () => {
     const sent = post(`/s/${key}/v1/chat/completions`).replace(/Content-Length: \d+/, 'Content-Length: 1000');
     expect(await patiently(sent)).toMatch(/^HTTP\/1.1 400 .*the body stopped/s);
   });
 
-  test('that say they are too large are refused unread', async () => {
+  it('are refused unread when they declare too large a length', async () => {
     const sent = post(`/s/${key}/v1/chat/completions`).replace(
       /Content-Length: \d+/,
       `Content-Length: ${MAX_BODY_BYTES + 1}`,
@@ -102,7 +102,7 @@ describe('bodies', () => {
     expect(await patiently(sent)).toMatch(/^HTTP\/1.1 413 /);
   });
 
-  test.each([
+  it.each([
     ['not JSON', '{', 400, 'not valid JSON'],
     ['nested beyond reason', '['.repeat(5_000), 400, 'nested deeper'],
     ['no object', '[]', 400, 'chat completion request'],
@@ -115,20 +115,20 @@ describe('bodies', () => {
       'messages.0.role',
     ],
     ['several choices', JSON.stringify(chatBody({ n: 2 })), 400, 'n: only one choice'],
-  ])('that are %s are refused with the reason', async (_, text, status, reason) => {
+  ])('are refused with the reason when they are %s', async (_, text, status, reason) => {
     const reply = await rig.send({ path: `/s/${key}/v1/chat/completions`, body: text }).reply;
     expect(reply.status).toBe(status);
     expect(JSON.parse(reply.body).error.message).toContain(reason);
     expect(rig.server.chats).toEqual([]);
   });
 
-  test('with invalid UTF-8 are refused', async () => {
+  it('are refused when they contain invalid UTF-8', async () => {
     const reply = await exchange(post(`/s/${key}/v1/chat/completions`).replace('"hi"', '"h\u0001"'));
     expect(reply).toMatch(/^HTTP\/1.1 400 /);
   });
 });
 
-test('whatever bytes come as a body, the answer is a refusal in the shape of the dialect', async () => {
+it('any bytes as a body are refused in the form of the dialect', async () => {
   const bytes = fc.oneof(
     fc.string({ unit: 'binary' }),
     fc.json({ maxDepth: 4 }),

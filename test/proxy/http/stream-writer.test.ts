@@ -1,6 +1,6 @@
 import { EventEmitter } from 'node:events';
 import type { ServerResponse } from 'node:http';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { plainContext } from '../../../src/dialects/dialect.ts';
 import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
@@ -9,7 +9,7 @@ import { StreamedReply } from '../../../src/proxy/session/call.ts';
 import type { AssistantMessage } from '../../../src/schema/index.ts';
 import { chatBody } from '../rig.ts';
 
-/** What a writer needs of a response, with a client that reads when it is told to. */
+/** The part of a response that a writer uses, with a client that reads when the test requests it. */
 class SlowClient extends EventEmitter {
   headersSent = false;
   writableEnded = false;
@@ -47,7 +47,7 @@ function writerFor(client: SlowClient): StreamWriter {
 const message = (content: string): AssistantMessage => ({ role: 'assistant', content });
 
 describe('a client that does not read', () => {
-  test('gets nothing more to buffer, catches up when it reads, and gets the rest at the end', () => {
+  it('has nothing more buffered, catches up when it reads, and receives the rest at the end', () => {
     const client = new SlowClient();
     const writer = writerFor(client);
     writer.writeDeltas(message('one '), 4);
@@ -74,7 +74,7 @@ describe('a client that does not read', () => {
     expect(client.text.endsWith('data: [DONE]\n\n')).toBe(true);
   });
 
-  test('and is sent nothing once its response has ended', () => {
+  it('receives nothing once its response has ended', () => {
     const client = new SlowClient();
     const writer = writerFor(client);
     client.writableEnded = true;
@@ -83,7 +83,7 @@ describe('a client that does not read', () => {
   });
 });
 
-test('many deltas of one turn of the event loop are one piece of news', async () => {
+it('notifies its readers once for many deltas of one turn of the event loop', async () => {
   const reply = new StreamedReply('cpl_1');
   const seen: (string | null | undefined)[] = [];
   const news = new Promise<void>((resolve) => {

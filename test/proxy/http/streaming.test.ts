@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DIALECTS } from '../../../src/dialects/registry.ts';
 import { ABANDON_GRACE_MS } from '../../../src/proxy/session/call.ts';
 import {
@@ -34,7 +34,7 @@ const parts: ReplyParts = {
   responseIds: [1, 2, 3, 4, 5, 6, 7, 8, 9, 2],
 };
 
-/** An engine that streams as far as it is told. */
+/** An engine that streams as many chunks as the test requests. */
 class SteppedEngine {
   private received!: Received;
   private chunks: unknown[] = [];
@@ -83,7 +83,7 @@ function send(name: (typeof DIALECTS)[number]['name'], text = 'hi'): Sent {
   return rig.send({ path: `/s/${key}${path}`, body });
 }
 
-/** Ids and times differ from call to call. */
+/** Removes ids and times, which differ from call to call. */
 function plain(body: string): string {
   return body
     .replaceAll(/(cpl|call)_[0-9a-z]{26}/g, '$1')
@@ -92,13 +92,13 @@ function plain(body: string): string {
     .replaceAll(/"(createTime|responseId)":"[^"]*"/g, '');
 }
 
-describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name) => {
-  test('begins with the first delta, and tells its end only when the record is durable', async () => {
+describe.each(DIALECTS.map(({ name }) => name))('a stream of %s', (name) => {
+  it('begins with the first delta and sends its end only when the record is durable', async () => {
     const session = await rig.open({ key });
     const engine = new SteppedEngine();
     rig.journal.hold = true;
     const sent = send(name);
-    // No time passes: the delta alone opens the stream.
+    // The clock does not advance, so that only the delta can open the stream.
     await engine.send(2);
     expect(await sent.firstBytes).toContain('Hmm, ');
     const ended = sent.reply.then(() => true);
@@ -124,7 +124,7 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
     expect(session.completions()[0]).toMatchObject({ undelivered: false, finishReason: 'tool_calls' });
   });
 
-  test('is the stream that would have been made of the whole reply', async () => {
+  it('equals the stream that is encoded from the whole reply', async () => {
     await rig.open({ key });
     rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, parts));
     const whole = await send(name).reply;
@@ -133,7 +133,7 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
     expect(plain(streamed.body)).toBe(plain(whole.body));
   });
 
-  test('that breaks off carries the failure inside, is recorded nowhere and asked for once', async () => {
+  it('contains the error, is not recorded and is requested once when it breaks off', async () => {
     const session = await rig.open({ key });
     const engine = new SteppedEngine();
     const sent = send(name);
@@ -148,7 +148,7 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
     expect(rig.server.chats).toHaveLength(1);
   });
 
-  test('that the engine broke off is recorded as abandoned, and a failure for the harness', async () => {
+  it('is recorded as abandoned and fails for the harness when the engine aborts it', async () => {
     const session = await rig.open({ key });
     rig.server.onChat = (received) => sendStream(received.response, vllmChunks(received, { finish: 'abort' }));
     const { body } = await send(name).reply;
@@ -156,7 +156,7 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
     expect(session.completions()).toMatchObject([{ finishReason: 'abort', abandoned: true, undelivered: true }]);
   });
 
-  test('that is joined late comes to both from its beginning', async () => {
+  it('is sent from its beginning to a client that joins late', async () => {
     const session = await rig.open({ key });
     const engine = new SteppedEngine();
     const first = send(name);
@@ -174,8 +174,8 @@ describe.each(DIALECTS.map(({ name }) => name))('a relayed stream of %s', (name)
   });
 });
 
-describe('a relayed stream', () => {
-  test('that comes token by token has each piece once', async () => {
+describe('a stream of many deltas', () => {
+  it('contains each piece once when it arrives token by token', async () => {
     await rig.open({ key });
     const engine = new SteppedEngine();
     const sent = send('openai_chat');
@@ -196,7 +196,7 @@ describe('a relayed stream', () => {
     }
   });
 
-  test('is kept alive only while nothing comes', async () => {
+  it('has heartbeats only while no delta arrives', async () => {
     await rig.open({ key });
     const engine = new SteppedEngine();
     const sent = send('anthropic');
@@ -216,7 +216,7 @@ describe('a relayed stream', () => {
     expect((await sent.reply).body.match(/event: ping\n/g)).toHaveLength(1);
   });
 
-  test('of a client that goes away ends the engine call after the grace, and nothing is recorded', async () => {
+  it('ends the engine call after the grace period and records nothing when its client disconnects', async () => {
     const session = await rig.open({ key });
     const engine = new SteppedEngine();
     const sent = send('openai_chat');
@@ -233,7 +233,7 @@ describe('a relayed stream', () => {
     expect(rig.journal.written).toEqual([]);
   });
 
-  test('that lost ids fails inside, and its repeat is sampled whole', async () => {
+  it('contains an error when ids are missing, and its repeat is sampled completely', async () => {
     const session = await rig.open({ key });
     rig.server.onChat = (received) => {
       if (received.body.stream !== true) return json(received.response, 200, vllmReply(received));
@@ -250,7 +250,7 @@ describe('a relayed stream', () => {
     expect(rig.engines.info()).toMatchObject([{ streaming: false }]);
   });
 
-  test("of usage tells the engine's own numbers", async () => {
+  it("reports the engine's numbers as usage", async () => {
     await rig.open({ key });
     rig.server.onChat = (received) => sendStream(received.response, vllmChunks(received, parts));
     const { body } = await send('anthropic').reply;

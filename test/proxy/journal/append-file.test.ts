@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { encodeFrame, readFrames } from '../../../src/proxy/journal/append-file.ts';
 
 const payloads = fc.array(
@@ -7,8 +7,8 @@ const payloads = fc.array(
   { minLength: 1, maxLength: 6 },
 );
 
-describe('a journal of frames', () => {
-  test('gives back what was appended', () => {
+describe('a file of frames', () => {
+  it('yields the appended payloads', () => {
     fc.assert(
       fc.property(payloads, (written) => {
         const journal = Buffer.concat(written.map(encodeFrame));
@@ -19,7 +19,7 @@ describe('a journal of frames', () => {
     );
   });
 
-  test('torn at any byte, loses the torn frame alone', () => {
+  it('loses only the torn frame when it is cut at any byte', () => {
     fc.assert(
       fc.property(payloads, (written) => {
         const frames = written.map(encodeFrame);
@@ -38,14 +38,14 @@ describe('a journal of frames', () => {
     );
   });
 
-  test('torn and followed by zeros, as after a loss of power, ends where it was torn', () => {
+  it('ends at the tear when zeros follow it, as after a loss of power', () => {
     const frame = encodeFrame(Buffer.from('first'));
     const torn = Buffer.concat([frame, encodeFrame(Buffer.from('second')).subarray(0, 14), Buffer.alloc(4096)]);
     expect(readFrames(torn)).toMatchObject({ endBytes: frame.length, corrupt: [] });
     expect(readFrames(torn).frames.map(String)).toEqual(['first']);
   });
 
-  test('damaged at any byte before the last frame, reports the damage and reads on behind it', () => {
+  it('reports damage at any byte before the last frame and continues after it', () => {
     const parts = ['first', 'second', 'third'].map((text) => encodeFrame(Buffer.from(text)));
     const start = parts[0]?.length ?? 0;
     const end = start + (parts[1]?.length ?? 0);
@@ -58,7 +58,7 @@ describe('a journal of frames', () => {
     }
   });
 
-  test('never throws, whatever is in it', () => {
+  it('is read without an exception, whatever it contains', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 200 }), payloads, (noise, written) => {
         const journal = Buffer.concat([Buffer.from(noise), ...written.map(encodeFrame)]);

@@ -2,7 +2,7 @@ import { mkdtemp, readdir, readFile, rm, truncate, writeFile } from 'node:fs/pro
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { type OpenAppendFile, openAppendFile, readFrames } from '../../../src/proxy/journal/append-file.ts';
 import { CaptureJournal, type CaptureJournalOptions } from '../../../src/proxy/journal/journal.ts';
 import { samplingSchema } from '../../../src/schema/index.ts';
@@ -27,7 +27,7 @@ async function open(options: CaptureJournalOptions = {}): Promise<CaptureJournal
 
 const segments = async (): Promise<string[]> => (await readdir(directory)).sort().map((name) => join(directory, name));
 
-/** One segment; `known` resolves completions of earlier ones. */
+/** Reads one segment; `known` contains the completions of earlier ones. */
 async function readSegment(path: string, known: Map<string, Completion> = new Map()) {
   const { frames, ...rest } = readFrames(await readFile(path));
   const completions = frames.map((frame) => {
@@ -91,7 +91,7 @@ function completion(session: string, index: number, promptIds: number[] = [1, 2,
   };
 }
 
-/** Files whose writes wait for the test, and fail when it says so. */
+/** Files whose writes wait for the test, which lets them succeed or fail. */
 function heldFiles(): {
   openFile: OpenAppendFile;
   writes: { data: Buffer; go: (error?: Error) => void }[];
@@ -119,7 +119,7 @@ function heldFiles(): {
 }
 
 describe('the journal', () => {
-  test('holds what was appended when the append has resolved, shared parts once', async () => {
+  it('contains a completion once its append has resolved, and shared parts once', async () => {
     await open();
     const first = completion('a', 0);
     const second = completion('a', 1, [1, 2, 3, 7, 8, 9]);
@@ -128,7 +128,7 @@ describe('the journal', () => {
     expect(await readAll()).toEqual([first, second]);
   });
 
-  test('writes what is ready together in one piece, and nothing resolves before its piece is on the disk', async () => {
+  it('writes waiting records as one batch and resolves none before its batch is on the disk', async () => {
     const files = heldFiles();
     const log = await open({ openFile: files.openFile });
     const order: string[] = [];
@@ -150,8 +150,8 @@ describe('the journal', () => {
     expect((await readAll()).map(({ sessionId }) => sessionId)).toEqual(['a', 'b', 'c']);
   });
 
-  test.each(['ENOSPC', 'EIO'])(
-    'refuses exactly what a failed write (%s) held, and goes on in a new file',
+  it.each(['ENOSPC', 'EIO'])(
+    'rejects exactly the records of a failed write (%s) and continues in a new file',
     async (code) => {
       const files = heldFiles();
       const log = await open({ openFile: files.openFile });
@@ -170,7 +170,7 @@ describe('the journal', () => {
     },
   );
 
-  test('on a full disk says so', async () => {
+  it('reports a full disk', async () => {
     const log = await open({
       // Every write to this device fails with ENOSPC.
       openFile: async () => {
@@ -185,7 +185,7 @@ describe('the journal', () => {
     });
   });
 
-  test('deletes a full segment once every attempt in it is released', async () => {
+  it('deletes a full segment once every attempt in it is released', async () => {
     const log = await open({ segmentBytes: 1 });
     await log.append(completion('a', 0), []);
     await log.append(completion('b', 0), []);
@@ -199,7 +199,7 @@ describe('the journal', () => {
     expect(await segments()).toEqual([]);
   });
 
-  test('removes a segment once, when its last attempt is released while it is being closed', async () => {
+  it('removes a segment once when its last attempt is released while it is being closed', async () => {
     const released: Promise<void>[] = [];
     const openFile: OpenAppendFile = async (path) => {
       const file = await openAppendFile(path);
@@ -219,7 +219,7 @@ describe('the journal', () => {
     expect(await segments()).toEqual([]);
   });
 
-  test('keeps what is not released when it is closed, and leaves segments of a process before it alone', async () => {
+  it('keeps unreleased segments when it is closed, and does not touch those of an earlier process', async () => {
     const log = await open();
     await log.append(completion('a', 0), []);
     await log.append(completion('b', 0), []);
@@ -237,7 +237,7 @@ describe('the journal', () => {
     expect((await readAll()).map(({ sessionId }) => sessionId)).toEqual(['a', 'b']);
   });
 
-  test('cut off anywhere gives back every record before the cut, and damage is reported', async () => {
+  it('yields every record before a cut at any byte, and reports damage', async () => {
     const log = await open();
     const all = Array.from({ length: 4 }, (_, i) => completion('a', i, [1, 2, 3, i]));
     const ends: number[] = [];
@@ -272,7 +272,7 @@ describe('the journal', () => {
     });
   });
 
-  test('that cannot be opened says where', async () => {
+  it('rejects with `store_unavailable` when it cannot be opened', async () => {
     await writeFile(join(directory, 'file'), '');
     await expect(CaptureJournal.open(join(directory, 'file', 'x'))).rejects.toMatchObject({
       code: 'store_unavailable',

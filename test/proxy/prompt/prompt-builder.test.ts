@@ -6,12 +6,14 @@ import { isChecked } from '../../../src/proxy/prompt/suffix-renderer.ts';
 import type { AssistantMessage, ChatMessage, ChatTool } from '../../../src/schema/index.ts';
 import { bundledVocabulary } from '../../../src/sim/index.ts';
 import type { Completion } from '../../../src/tokens/completion.ts';
-import { called, idsOf, renderIds, type Said, TemplatePool, textOf } from '../template-pool.ts';
+import { called, idsOf, renderIds, type ScriptedReply, TemplatePool, textOf } from '../template-pool.ts';
 import { recordedIds, result, resultsOf, TokenSession, user } from '../token-session.ts';
 
 const { imEnd } = bundledVocabulary().special;
-const THOUGHT: Said = { message: { content: 'Yes.', reasoning_content: 'Hm.' } };
-const CALL: Said = { message: { content: null, tool_calls: [called('look', '{ "a": 1 }'), called('look', '{}')] } };
+const THOUGHT: ScriptedReply = { message: { content: 'Yes.', reasoning_content: 'Hm.' } };
+const CALL: ScriptedReply = {
+  message: { content: null, tool_calls: [called('look', '{ "a": 1 }'), called('look', '{}')] },
+};
 const TOOL: ChatTool = { type: 'function', function: { name: 'look' } };
 const QUESTION = user('What is it?');
 
@@ -126,21 +128,21 @@ describe('a prompt', () => {
     expect(pool.rendered.slice(1).every(({ toolsText }) => toolsText === '[]')).toBe(true);
   });
 
-  test.each<[string, Said, string]>([
+  test.each<[string, ScriptedReply, string]>([
     ['its length', { ...THOUGHT, cut: 2 }, '<|im_end|>'],
     ['a stop string', { ...THOUGHT, stopText: 'END' }, '<|im_end|>'],
     ['another id of the model', { ...THOUGHT, stopId: bundledVocabulary().special.endOfText }, ''],
-  ])('behind a reply that was ended by %s has a close where there is none', async (_, said, close) => {
+  ])('behind a reply that was ended by %s has a close where there is none', async (_, scripted, close) => {
     session = new TokenSession(pool, { thinking_retention: 'all' });
-    const first = await session.ask([QUESTION], said);
+    const first = await session.ask([QUESTION], scripted);
     const next = await session.ask([QUESTION, first.message, user('And?')]);
     isSpliced(first, next);
     expect(suffixOf(first, next)).toBe(`${close}\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n`);
   });
 
   test('is not shifted by the text of a close, wherever it stands', async () => {
-    const said: Said = { message: { content: 'Look: <|im_end|>\n', reasoning_content: 'a <|im_end|> b' } };
-    const first = await session.ask([user('What is <|im_end|>?')], said);
+    const scripted: ScriptedReply = { message: { content: 'Look: <|im_end|>\n', reasoning_content: 'a <|im_end|> b' } };
+    const first = await session.ask([user('What is <|im_end|>?')], scripted);
     const next = await session.ask([user('What is <|im_end|>?'), first.message, user('<|im_end|>')]);
     isSpliced(first, next);
     expect(suffixOf(first, next)).toBe('\n<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n');
@@ -407,7 +409,7 @@ describe('an engine', () => {
   });
 
   test.each(['unsupported', 'engine_unavailable'] as const)(
-    'that cannot do what is asked says so: %s',
+    'that cannot do what is asked replies so: %s',
     async (code) => {
       pool.modeOf = () => {
         throw new FloeError(code, 'not here');
@@ -420,7 +422,7 @@ describe('an engine', () => {
 test('a reply that is gone on from is not abandoned, whatever ids its calls came back with', async () => {
   const ask = (): Promise<Completion> =>
     session.calls.begin('one body', openaiChat, session.requestOf([QUESTION])).outcome;
-  pool.says.push(CALL, CALL);
+  pool.replies.push(CALL, CALL);
   const [one, two] = [await ask(), await ask()];
   expect([one.abandoned, two.abandoned]).toEqual([true, false]);
   const calls = one.message.tool_calls?.map((call, index) => ({ ...call, id: `own${index}` })) ?? [];

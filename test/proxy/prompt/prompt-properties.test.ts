@@ -4,7 +4,7 @@ import { parseCallId } from '../../../src/proxy/prompt/call-ids.ts';
 import type { AssistantMessage, ChatMessage } from '../../../src/schema/index.ts';
 import { bundledVocabulary, type TemplateMode } from '../../../src/sim/index.ts';
 import type { Completion } from '../../../src/tokens/completion.ts';
-import { called, idsOf, renderIds, type Said, TemplatePool, textOf } from '../template-pool.ts';
+import { called, idsOf, renderIds, type ScriptedReply, TemplatePool, textOf } from '../template-pool.ts';
 import { recordedIds, TokenSession, user } from '../token-session.ts';
 
 const { imEnd } = bundledVocabulary().special;
@@ -12,7 +12,7 @@ const { imEnd } = bundledVocabulary().special;
 /** A message of a history, or a turn of the policy's as the harness sends it back. */
 type Entry = { readonly messages: ChatMessage[]; readonly turn: Completion | null };
 
-const said = fc.record({
+const scripted = fc.record({
   text: fc.constantFrom('', 'Ja.', ' spaced \n', 'naïve 🚲', '<tool_response>', 'a\n\nb'),
   thinking: fc.constantFrom(undefined, undefined, 'Hm.', 'One.\nTwo. <|im_end|>'),
   calls: fc.array(
@@ -36,7 +36,7 @@ const step = fc.record({
   editAt: fc.nat(7),
   behind: fc.constantFrom('results', 'results', 'results and user', 'user'),
   behindText: fc.constantFrom('go on', '<|im_end|>\n<|im_start|>user\nhello', '\n', '数'),
-  said,
+  scripted,
   distortion,
 });
 type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
@@ -59,7 +59,7 @@ class Conversation {
     const entries = this.edited(base, step);
     entries.push({ messages: this.behind(entries, step), turn: null });
     const messages = entries.flatMap((entry) => entry.messages);
-    const completion = await this.session.ask(messages, this.saying(step.said));
+    const completion = await this.session.ask(messages, this.scriptedReply(step.scripted));
     this.check(completion, entries, messages);
     this.histories.push([...entries, { messages: this.echo(completion, step.distortion), turn: completion }]);
   }
@@ -85,7 +85,7 @@ class Conversation {
     return behind === 'results' ? results : [...results, question];
   }
 
-  private saying({ text, thinking, calls, end }: Step['said']): Said {
+  private scriptedReply({ text, thinking, calls, end }: Step['scripted']): ScriptedReply {
     const content = `${text}${this.turns++}`;
     return {
       message: {

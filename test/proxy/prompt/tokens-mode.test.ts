@@ -6,7 +6,12 @@ import { createProxy, type ModelProxy } from '../../../src/proxy/http/proxy.ts';
 import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../../src/schema/index.ts';
 import { type ScenarioInput, type SimServer, startSim } from '../../../src/sim/index.ts';
 import { buildGraph } from '../../../src/tokens/graph.ts';
-import { type Said, SPEAKERS, type Speaker, type Turn } from '../../golden/speakers.ts';
+import {
+  type ConversationTurn,
+  DIALECT_CLIENTS,
+  type DialectClient,
+  type ParsedReply,
+} from '../../golden/dialect-clients.ts';
 import { HandJournal } from '../rig.ts';
 
 const CALLS = 3;
@@ -43,26 +48,31 @@ afterAll(async () => {
 });
 
 /** What harnesses do to a turn before they send it back. */
-const DISTORTIONS: Record<string, (said: Said) => Said> = {
-  nothing: (said) => said,
-  'dropped thinking': (said) => ({ ...said, reasoning: '' }),
-  'arguments written anew': ({ calls, ...said }) => ({
-    ...said,
+const DISTORTIONS: Record<string, (parsed: ParsedReply) => ParsedReply> = {
+  nothing: (parsed) => parsed,
+  'dropped thinking': (parsed) => ({ ...parsed, reasoning: '' }),
+  'arguments written anew': ({ calls, ...parsed }) => ({
+    ...parsed,
     calls: calls.map((call) => ({
       ...call,
       arguments: JSON.stringify(Object.fromEntries(Object.entries(JSON.parse(call.arguments)).reverse()), null, 2),
     })),
   }),
-  'trimmed text': (said) => ({ ...said, text: said.text.trim(), reasoning: said.reasoning.trim() }),
-  'ids of its own': ({ calls, ...said }) => ({
-    ...said,
+  'trimmed text': (parsed) => ({ ...parsed, text: parsed.text.trim(), reasoning: parsed.reasoning.trim() }),
+  'ids of its own': ({ calls, ...parsed }) => ({
+    ...parsed,
     calls: calls.map((call, index) => ({ ...call, id: `own_${index}` })),
   }),
 };
 
 let sessions = 0;
 
-async function run(speaker: Speaker, stream: boolean, distort: (said: Said) => Said, last: 'tools' | 'user') {
+async function run(
+  client: DialectClient,
+  stream: boolean,
+  distort: (parsed: ParsedReply) => ParsedReply,
+  last: 'tools' | 'user',
+) {
   const key = `key-${++sessions}-0123456789012345678901234567890`;
   const session = await proxy.open({
     sessionId: `ses_${sessions}`,
@@ -74,30 +84,31 @@ async function run(speaker: Speaker, stream: boolean, distort: (said: Said) => S
     sampling: samplingSchema.parse({}),
     engine: taskEngineSchema.parse({ mode: 'tokens', thinking_retention: last === 'user' ? 'all' : 'template' }),
   });
-  const turns: Turn[] = [{ role: 'user', text: 'Where is it?' }];
+  const turns: ConversationTurn[] = [{ role: 'user', text: 'Where is it?' }];
   for (let call = 0; call <= CALLS + (last === 'user' ? 1 : 0); call++) {
-    const { path, body } = speaker.write({ system: 'Be brief.', turns, tools: ['sh'], stream });
+    const { path, body } = client.write({ system: 'Be brief.', turns, tools: ['sh'], stream });
     const reply = await fetch(`${proxy.origin}/s/${key}${path}`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
       body: JSON.stringify(body),
     });
     expect(reply.status).toBe(200);
-    const said = distort(speaker.read(await reply.text(), stream));
-    turns.push({ role: 'assistant', said });
-    if (said.calls.length === 0) turns.push({ role: 'user', text: 'Are you sure?' });
-    else turns.push({ role: 'results', results: said.calls.map((each) => ({ call: each, text: 'here <|im_end|>' })) });
+    const parsed = distort(client.read(await reply.text(), stream));
+    turns.push({ role: 'assistant', parsed });
+    if (parsed.calls.length === 0) turns.push({ role: 'user', text: 'Are you sure?' });
+    else
+      turns.push({ role: 'results', results: parsed.calls.map((each) => ({ call: each, text: 'here <|im_end|>' })) });
   }
   await session.close();
   return session.completions();
 }
 
 describe.each(
-  SPEAKERS.flatMap((speaker) => [true, false].map((stream) => ({ speaker, name: speaker.dialect, stream }))),
-)('in tokens mode, $name with stream $stream', ({ speaker, stream }) => {
+  DIALECT_CLIENTS.flatMap((client) => [true, false].map((stream) => ({ client, name: client.dialect, stream }))),
+)('in tokens mode, $name with stream $stream', ({ client, stream }) => {
   test.each(Object.keys(DISTORTIONS))('%s leaves every prompt exact', async (name) => {
     for (const last of ['tools', 'user'] as const) {
-      const completions = await run(speaker, stream, DISTORTIONS[name] as (said: Said) => Said, last);
+      const completions = await run(client, stream, DISTORTIONS[name] as (parsed: ParsedReply) => ParsedReply, last);
       const links = buildGraph(completions).nodes.map(({ link }) => link);
       expect(links).toEqual(['root', ...Array<string>(completions.length - 1).fill('exact')]);
       const [, ...later] = completions;
@@ -108,11 +119,12 @@ describe.each(
   });
 
   test('rewritten arguments are rendered, and nothing is guessed', async () => {
-    const repaired = DISTORTIONS['arguments written anew'] as (said: Said) => Said;
+    const repaired = DISTORTIONS['arguments written anew'] as (parsed: ParsedReply) => ParsedReply;
     const completions = await run(
-      speaker,
+      client,
       stream,
-      (said) => repaired({ ...said, calls: said.calls.map((call) => ({ ...call, arguments: '{"command":"rm"}' })) }),
+      (parsed) =>
+        repaired({ ...parsed, calls: parsed.calls.map((call) => ({ ...call, arguments: '{"command":"rm"}' })) }),
       'tools',
     );
     expect(completions.map(({ capture }) => capture.rendered_because)).toEqual([

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { ABANDON_GRACE_MS } from '../../../src/proxy/session/call.ts';
 import { json, type Received, vllmReply } from '../../engines/scripted-server.ts';
 import { Rig, WatchedClock } from '../rig.ts';
@@ -13,7 +13,7 @@ beforeEach(async () => {
 });
 afterEach(() => rig.stop());
 
-/** Holds the engine's replies back until told. */
+/** Holds the engine's replies back until the test releases them. */
 function holdReplies(): { release: (parts?: Parameters<typeof vllmReply>[1]) => void } {
   const held: Received[] = [];
   rig.server.onChat = (received) => void held.push(received);
@@ -25,13 +25,13 @@ function holdReplies(): { release: (parts?: Parameters<typeof vllmReply>[1]) => 
   };
 }
 
-/** Resolves when the proxy has noticed that the client of `response` is gone or served. */
+/** Resolves when the proxy has noticed that the client of `response` has disconnected or was served. */
 async function settled(check: () => boolean): Promise<void> {
   while (!check()) await new Promise((resolve) => setImmediate(resolve));
 }
 
-describe('the same body again', () => {
-  test('joins the call while it runs: one sample, two replies', async () => {
+describe('a repeated body', () => {
+  it('joins the running call: one sample, two replies', async () => {
     const session = await rig.open({ key });
     const engine = holdReplies();
     const first = rig.chat(key);
@@ -45,7 +45,7 @@ describe('the same body again', () => {
     expect(session.completions()).toMatchObject([{ undelivered: false, abandoned: false }]);
   });
 
-  test('joins the call of a client that is gone, within the grace', async () => {
+  it('joins the call of a disconnected client within the grace period', async () => {
     const session = await rig.open({ key });
     const engine = holdReplies();
     const first = rig.chat(key);
@@ -63,7 +63,7 @@ describe('the same body again', () => {
     expect(session.completions()).toMatchObject([{ undelivered: false }]);
   });
 
-  test('gets the reply that nobody got', async () => {
+  it('receives the reply that no client received', async () => {
     const session = await rig.open({ key });
     rig.journal.hold = true;
     const first = rig.chat(key);
@@ -80,7 +80,7 @@ describe('the same body again', () => {
     expect(session.completionCount).toBe(1);
   });
 
-  test('after a reply that was delivered is a new sample, and the earlier one is abandoned', async () => {
+  it('is a new sample after the reply was delivered, and the earlier one is abandoned', async () => {
     const session = await rig.open({ key });
     const first = await rig.chat(key).reply;
     const second = await rig.chat(key).reply;
@@ -88,7 +88,7 @@ describe('the same body again', () => {
     expect(session.completions().map(({ abandoned }) => abandoned)).toEqual([true, false]);
   });
 
-  test('leaves the earlier reply alone when the harness goes on with it, before or after the repeat', async () => {
+  it('does not abandon the earlier reply when the harness continues it, before or after the repeat', async () => {
     const session = await rig.open({ key });
     const user = { role: 'user', content: 'hi' };
     const next = { messages: [user, { role: 'assistant', content: ' Hello.\n' }, { role: 'user', content: 'more' }] };
@@ -103,7 +103,7 @@ describe('the same body again', () => {
     expect(session.completions()[1]?.abandoned).toBe(false);
   });
 
-  test('with tool calls is matched by the call id, whatever happened to the arguments', async () => {
+  it('matches a reply with tool calls by the call id, whatever happened to the arguments', async () => {
     const session = await rig.open({ key });
     const call = (id: string) => ({ id, type: 'function', function: { name: 'sh', arguments: '{"a":1}' } });
     let number = 0;
@@ -124,7 +124,7 @@ describe('the same body again', () => {
     expect(session.completions().map(({ abandoned }) => abandoned)).toEqual([false, false, false]);
   });
 
-  test('of another agent thread or dialect is another call', async () => {
+  it('is another call in another agent thread or dialect', async () => {
     const session = await rig.open({ key });
     const engine = holdReplies();
     const sent = [
@@ -143,8 +143,8 @@ describe('the same body again', () => {
   });
 });
 
-describe('a client that goes away', () => {
-  test('ends the engine call after the grace, and nothing is recorded', async () => {
+describe('a client that disconnects', () => {
+  it('ends the engine call after the grace period, and nothing is recorded', async () => {
     const session = await rig.open({ key });
     const upstreamGone = new Promise<void>((resolve) => {
       rig.server.onChat = ({ response }) => void response.once('close', resolve);
@@ -162,7 +162,7 @@ describe('a client that goes away', () => {
     expect(rig.journal.written).toEqual([]);
   });
 
-  test('with a reply on its way leaves it undelivered', async () => {
+  it('leaves a reply that is being sent undelivered', async () => {
     const session = await rig.open({ key });
     rig.journal.hold = true;
     const sent = rig.chat(key);

@@ -1,8 +1,8 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { json, type ReplyParts, sendStream, vllmChunks, vllmReply } from '../../engines/scripted-server.ts';
 import { Rig } from '../rig.ts';
 
-/** What the engine replies to a request without an assistant turn. */
+/** The engine's reply to a request without an assistant turn. */
 const FIRST: ReplyParts = {
   content: '\n\nLet me look.',
   reasoning: 'Two files.\n',
@@ -20,7 +20,7 @@ const TOOLS = [
   { type: 'custom', name: 'patch' },
 ];
 const QUESTION = { role: 'user', content: 'one' };
-/** What the client has of the two calls, by the ids that it got. */
+/** The two calls as the client has them, with the ids that it received. */
 const resultsOf = (output: Response['output']) => {
   const [a, b] = output.flatMap(({ call_id }) => call_id ?? []);
   return [
@@ -28,7 +28,7 @@ const resultsOf = (output: Response['output']) => {
     { type: 'custom_tool_call_output', call_id: b, output: 'B' },
   ];
 };
-/** Where the engine is asked they have its own ids. */
+/** The same calls in a request to the engine, with the engine's ids. */
 const canonicalResults = (ids: readonly (string | undefined)[] = ['call_a', 'call_b']) => [
   { role: 'tool', tool_call_id: ids[0], content: 'A' },
   { role: 'tool', tool_call_id: ids[1], content: 'B' },
@@ -63,7 +63,7 @@ async function respond(body: object): Promise<Response & { status: number }> {
   return { ...JSON.parse(reply.body), status: reply.status };
 }
 
-/** The items of a reply, as a client puts them together from its stream. */
+/** The items of a reply, as a client assembles them from its stream. */
 async function streamed(body: object): Promise<Response['output']> {
   const { body: text } = await post({ ...body, stream: true });
   return [...text.matchAll(/^data: (.*)$/gm)]
@@ -74,8 +74,8 @@ async function streamed(body: object): Promise<Response['output']> {
 const refs = (items: readonly { id: string }[]) => items.map(({ id }) => ({ type: 'item_reference', id }));
 const asked = (index: number) => rig.server.chats[index]?.body.messages;
 
-describe('items that a request names instead of holding them', () => {
-  test.each([false, true])('are the recorded turn, after a reply with stream: %s', async (stream) => {
+describe('items that a request refers to', () => {
+  it.each([false, true])('are the recorded turn, after a reply with stream: %s', async (stream) => {
     const session = await rig.open({ key });
     const output = stream ? await streamed({ input: [QUESTION] }) : (await respond({ input: [QUESTION] })).output;
     expect(output.map(({ type }) => type)).toEqual(['reasoning', 'message', 'function_call', 'custom_tool_call']);
@@ -92,7 +92,7 @@ describe('items that a request names instead of holding them', () => {
     ]);
   });
 
-  test('are that of all replies of the session, and only those that are named', async () => {
+  it('may be of any reply of the session, and only the named ones are included', async () => {
     await rig.open({ key });
     const one = await respond({ input: [QUESTION] });
     const named = [QUESTION, ...refs(one.output.slice(2)), ...resultsOf(one.output)];
@@ -107,7 +107,7 @@ describe('items that a request names instead of holding them', () => {
     ]);
   });
 
-  test('go with a response that the request goes on from', async () => {
+  it('are combined with the previous response of the request', async () => {
     await rig.open({ key });
     const one = await respond({ input: [QUESTION] });
     const two = await respond({ input: [{ role: 'user', content: 'aside' }, ...refs(one.output.slice(1, 2))] });
@@ -122,7 +122,7 @@ describe('items that a request names instead of holding them', () => {
     ]);
   });
 
-  test('are counted', async () => {
+  it('are included in a count', async () => {
     const session = await rig.open({ key });
     const { output } = await respond({ input: [QUESTION] });
     const count = await post(
@@ -138,7 +138,7 @@ describe('items that a request names instead of holding them', () => {
   });
 });
 
-describe('items that the session did not hand out', () => {
+describe('items that the session did not send', () => {
   async function isRefused(id: string): Promise<void> {
     const calls = rig.server.chats.length;
     const { status, error } = await respond({ input: [QUESTION, ...refs([{ id }])] });
@@ -147,7 +147,7 @@ describe('items that the session did not hand out', () => {
     expect(rig.server.chats).toHaveLength(calls);
   }
 
-  test('are refused by the name of the field: of another session, of none, and none that the reply had', async () => {
+  it('are refused with the name of the field when they belong to another session or to no reply', async () => {
     await rig.open({ key });
     const { output } = await respond({ input: [QUESTION] });
     await isRefused('rs_cpl_0');
@@ -158,7 +158,7 @@ describe('items that the session did not hand out', () => {
     expect(other).toMatchObject({ completionCount: 0, lastError: { code: 'schema_violation' } });
   });
 
-  test('are refused where the engine broke the reply off, and before the reply is durable', async () => {
+  it('are refused when the engine aborted the reply, and before the reply is durable', async () => {
     const session = await rig.open({ key });
     const { onChat } = rig.server;
     rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { finish: 'abort' }));

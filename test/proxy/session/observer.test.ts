@@ -53,7 +53,7 @@ function post(body: string, key = KEY): Promise<number> {
 const chat = (): string => JSON.stringify(chatBody());
 
 describe('the observer of model calls', () => {
-  it('hears of an answered call once, with the time of its engine', async () => {
+  it('is called once for an answered call, with the time of its engine', async () => {
     await open();
     expect(await post(chat())).toBe(200);
     expect(calls).toEqual([
@@ -69,7 +69,7 @@ describe('the observer of model calls', () => {
     expect(totalMs).toBeGreaterThanOrEqual(engineMs ?? Number.NaN);
   });
 
-  it('hears once of a call that several requests joined', async () => {
+  it('is called once for a call that several requests joined', async () => {
     let release = (): void => {};
     const held = new Promise<void>((resolve) => {
       release = resolve;
@@ -87,7 +87,7 @@ describe('the observer of model calls', () => {
     expect(calls.map(({ code }) => code)).toEqual(['ok']);
   });
 
-  it('hears which engine refused, and of what was refused before it began', async () => {
+  it('is called with the engine that refused a call, and for calls that were refused before they began', async () => {
     rig.server.onChat = (received) => json(received.response, 400, { error: { message: 'no' } });
     await open();
     expect(await post(chat())).toBeGreaterThanOrEqual(400);
@@ -102,13 +102,13 @@ describe('the observer of model calls', () => {
 });
 
 describe('the trace of a session', () => {
-  it('is told to the engine', async () => {
+  it('is sent to the engine', async () => {
     await open({ span: passThroughSpan(PARENT) });
     await post(chat());
     expect(rig.server.received.map(({ headers }) => headers.traceparent)).toEqual([PARENT]);
   });
 
-  it('is not told where there is none', async () => {
+  it('is not sent when there is none', async () => {
     await open();
     await post(chat());
     expect(rig.server.received.map(({ headers }) => headers.traceparent)).toEqual([undefined]);

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { DIALECTS } from '../../../src/dialects/registry.ts';
 import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
@@ -23,8 +23,8 @@ function send(asked: { path: string; body: unknown }, method = 'POST') {
   return rig.send({ method, path: `/s/${key}${asked.path}`, body: asked.body }).reply;
 }
 
-describe.each(names)('another model, in %s,', (name) => {
-  test('is not found, and nothing is generated; the answer names those there are', async () => {
+describe.each(names)('a request for another model in %s', (name) => {
+  it('is refused with the names of the models, and nothing is generated', async () => {
     const session = await rig.open({ key, modelAliases: ['small'] });
     for (const asked of [
       ask(name, { model: 'gpt-x' }),
@@ -40,7 +40,7 @@ describe.each(names)('another model, in %s,', (name) => {
     expect(session).toMatchObject({ completionCount: 0, lastError: { code: 'not_found' } });
   });
 
-  test('is served when it is an alias, or any is', async () => {
+  it('is served when the name is an alias, or any name is', async () => {
     await rig.open({ key, modelAliases: ['small'] });
     const { status, body } = await send(ask(name, { model: 'small' }));
     expect(status).toBe(200);
@@ -54,7 +54,7 @@ describe.each(names)('another model, in %s,', (name) => {
 });
 
 describe('a bound on turns', () => {
-  test.each(names)('ends the session with a refusal that %s harnesses do not repeat or compact for', async (name) => {
+  it.each(names)('ends the session with a refusal that %s harnesses neither repeat nor compact for', async (name) => {
     let told = 0;
     const session = await rig.open({ key, maxTurns: 2, onTurnLimit: () => void told++ });
     expect((await send(ask(name, { text: 'one' }))).status).toBe(200);
@@ -71,7 +71,7 @@ describe('a bound on turns', () => {
     expect(rig.server.chats).toHaveLength(2);
   });
 
-  test('counts neither sub-agents nor replies that the engine broke off', async () => {
+  it('counts neither calls of sub-agents nor replies that the engine aborted', async () => {
     const session = await rig.open({ key, maxTurns: 1 });
     const asked = ask('anthropic');
     const agent = { 'x-claude-code-agent-id': 'a1' };
@@ -85,7 +85,7 @@ describe('a bound on turns', () => {
     expect(session.completions().map(({ callKind }) => callKind)).toEqual(['subagent', 'main', 'main', 'subagent']);
   });
 
-  test('is not passed by calls that run at the same time: they are to come back', async () => {
+  it('is not exceeded by concurrent calls, which are refused temporarily', async () => {
     const session = await rig.open({ key, maxTurns: 1 });
     const held = new Promise<Received>((resolve) => {
       rig.server.onChat = resolve;
@@ -101,8 +101,8 @@ describe('a bound on turns', () => {
   });
 });
 
-describe('what a request asks for beside its prompt', () => {
-  test.each<[string, object]>([
+describe('the parameters of a request besides its prompt', () => {
+  it.each<[string, object]>([
     ['stop strings', { stop: Array.from({ length: 65 }, (_, index) => `stop ${index}`) }],
     ['long stop strings', { stop: ['x'.repeat(600_000)] }],
     [
@@ -116,7 +116,7 @@ describe('what a request asks for beside its prompt', () => {
     expect(rig.server.chats).toEqual([]);
   });
 
-  test('leaves few and short notes', async () => {
+  it('are adjusted with few and short notes', async () => {
     const session = await rig.open({ key });
     const tools = Array.from({ length: 1000 }, (_, index) => ({ type: `${index}${'x'.repeat(1000)}` }));
     expect((await rig.chat(key, { tools }).reply).status).toBe(200);
@@ -126,14 +126,14 @@ describe('what a request asks for beside its prompt', () => {
   });
 });
 
-describe('a request that goes on from a response', () => {
+describe('a request that continues a previous response', () => {
   const respond = (body: object) =>
     send({ path: '/v1/responses', body: { model: 'policy', ...body } }).then((reply) => ({
       status: reply.status,
       body: JSON.parse(reply.body),
     }));
 
-  test('has its conversation and reply before its own messages', async () => {
+  it('has its conversation and reply before the new messages', async () => {
     const session = await rig.open({ key });
     const one = await respond({ instructions: 'Be brief.', input: 'one' });
     const two = await respond({ input: 'two', previous_response_id: one.body.id });
@@ -154,7 +154,7 @@ describe('a request that goes on from a response', () => {
     expect(session.completions()[1]?.request.messages).toHaveLength(4);
   });
 
-  test('of another session, or of none, is refused by the name of the field', async () => {
+  it('is refused with the name of the field when the response is not of this session', async () => {
     await rig.open({ key });
     const one = await respond({ input: 'one' });
     key = rig.key();
@@ -177,7 +177,7 @@ describe('a message thread', () => {
   const say = (content: string) => ({ messages: [{ role: 'user', content }] });
   const from = ({ body }: { body: { id: string } }) => ({ thread: { type: 'continue', previous_message_id: body.id } });
 
-  test('has its conversation, system text and tools before each new message', async () => {
+  it('has its conversation, system text and tools before each new message', async () => {
     const session = await rig.open({ key });
     const tools = [{ name: 'bash', input_schema: { type: 'object' } }];
     const one = await post({ ...say('one'), system: 'Be brief.', tools, thread: { type: 'create' } });
@@ -198,7 +198,7 @@ describe('a message thread', () => {
     expect(session.completions().map(({ request }) => request.tools.length)).toEqual([1, 1, 1]);
   });
 
-  test('of another session, or of none, is told to be lost', async () => {
+  it('is reported as lost when it is not of this session', async () => {
     await rig.open({ key });
     const one = await post(say('one'));
     key = rig.key();
@@ -212,8 +212,8 @@ describe('a message thread', () => {
   });
 });
 
-describe('what is no generation', () => {
-  test('counts the exact prompt, tools included, lists models and answers probes, and samples nothing', async () => {
+describe('a request that needs no generation', () => {
+  it('counts the exact prompt with its tools, lists models and answers probes without sampling', async () => {
     const sim = await startSim();
     const engines = await createEnginePools([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
     const proxy = createProxy({ engines, journal: rig.journal, clock: systemClock });

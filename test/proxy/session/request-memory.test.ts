@@ -1,10 +1,10 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { RequestMemory } from '../../../src/proxy/session/request-memory.ts';
 import type { ChatMessage } from '../../../src/schema/index.ts';
 
-describe('what a session remembers between turns', () => {
-  test('are exactly the prompts that came, also after later ones', () => {
+describe('the memory of a session between turns', () => {
+  it('returns exactly the prompts that it is given, and keeps earlier ones intact', () => {
     const turn = fc.record({
       thread: fc.constantFrom('main', 'sub'),
       keep: fc.oneof(fc.constant(1_000), fc.nat(40)),
@@ -25,7 +25,7 @@ describe('what a session remembers between turns', () => {
     );
   });
 
-  test('share one buffer as long as they extend each other', () => {
+  it('stores prompts in one buffer as long as each extends the last', () => {
     const memory = new RequestMemory();
     const ids = Array.from({ length: 100 }, (_, i) => i);
     const first = memory.prompt('main', Int32Array.from(ids.slice(0, 90)));
@@ -34,7 +34,7 @@ describe('what a session remembers between turns', () => {
     expect(memory.prompt('main', Int32Array.of(1)).buffer).not.toBe(first.buffer);
   });
 
-  test('are the same message objects where a request repeats them, with the texts of the request', () => {
+  it('returns the same message objects when a request repeats them, with the texts of the request', () => {
     const memory = new RequestMemory();
     const messages = (): ChatMessage[] => [
       { role: 'user', content: 'a' },

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { expect, it } from 'vitest';
 import { sameJson } from '../../../src/proxy/session/request-memory.ts';
 
-/** As JSON.parse gives it: few keys and values, so that pairs are often equal or almost. */
+/** Values as JSON.parse returns them, with few keys and values, so that pairs are often equal or almost equal. */
 const { value } = fc.letrec<{ value: unknown }>((tie) => ({
   value: fc.oneof(
     { depthSize: 'small' },
@@ -13,7 +13,7 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
 }));
 const parsed = value.map((drawn) => JSON.parse(JSON.stringify(drawn)) as unknown);
 
-test('two values are the same exactly when their texts are', () => {
+it('two values are the same exactly when their JSON texts are', () => {
   let same = 0;
   fc.assert(
     fc.property(parsed, parsed, (a, b) => {
@@ -27,7 +27,7 @@ test('two values are the same exactly when their texts are', () => {
   expect(same).toBeGreaterThan(10);
 });
 
-test.each<[unknown, unknown]>([
+it.each<[unknown, unknown]>([
   [
     { a: 1, b: 2 },
     { b: 2, a: 1 },

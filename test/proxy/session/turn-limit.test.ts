@@ -1,10 +1,10 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { TurnLimit } from '../../../src/proxy/session/turn-limit.ts';
 import { type CallKind, callKindSchema } from '../../../src/schema/index.ts';
 
-/** Null: let through. */
+/** The refusal's error code; `null` when the call is admitted. */
 function refusal(limit: TurnLimit, kind: CallKind): FloeError | null {
   try {
     limit.refuse(kind);
@@ -25,7 +25,7 @@ function call(limit: TurnLimit, kind: CallKind, answered = true): boolean {
 const SIDE_KINDS = callKindSchema.options.filter((kind) => kind !== 'main');
 
 describe('a bound on turns', () => {
-  test.each(SIDE_KINDS)('is no way to call without end by another label: %s', (kind) => {
+  it.each(SIDE_KINDS)('does not allow unlimited calls of kind %s', (kind) => {
     let told = 0;
     const limit = new TurnLimit(2, () => void told++);
     let calls = 0;
@@ -35,37 +35,37 @@ describe('a bound on turns', () => {
     const refused = refusal(limit, kind);
     expect(refused).toMatchObject({ code: 'turn_limit', details: { turns: 2, calls: 256 } });
     expect(refused?.message).not.toMatch(/context|too long|token|length|exceed|maximum|window|prompt/i);
-    // The main agent is over with it, although it has turns left.
+    // The main agent is refused as well, although it has turns left.
     expect(refusal(limit, 'main')).toMatchObject({ code: 'turn_limit' });
     expect(told).toBe(1);
   });
 
-  test('grows with the turns that the main agent may have', () => {
+  it('bounds the calls by a number that grows with the allowed turns', () => {
     const limit = new TurnLimit(100, () => undefined);
     let calls = 0;
     while (calls < 10_000 && call(limit, SIDE_KINDS[calls % SIDE_KINDS.length] ?? 'title')) calls++;
     expect(calls).toBe(3200);
   });
 
-  test('leaves sub-agents their calls when the main agent has had its turns', () => {
+  it('still allows calls of sub-agents when the main agent has used its turns', () => {
     const limit = new TurnLimit(1, () => undefined);
     expect(call(limit, 'main')).toBe(true);
     expect(call(limit, 'main')).toBe(false);
     expect(call(limit, 'subagent')).toBe(true);
   });
 
-  test('does not count calls without a usable reply', () => {
+  it('does not count calls without a usable reply', () => {
     const limit = new TurnLimit(1, () => undefined);
     for (let i = 0; i < 1000; i++) expect(call(limit, 'main', false)).toBe(true);
     expect(call(limit, 'main')).toBe(true);
   });
 
-  test('that is absent refuses nothing', () => {
+  it('refuses nothing when it is absent', () => {
     const limit = new TurnLimit(null, () => expect.unreachable());
     for (let i = 0; i < 1000; i++) expect(call(limit, i % 2 === 0 ? 'main' : 'title')).toBe(true);
   });
 
-  test('is never passed, whatever runs at the same time', () => {
+  it('is never exceeded, whatever runs concurrently', () => {
     const action = fc.record({ kind: fc.constantFrom<CallKind>('main', 'subagent', 'title'), answered: fc.boolean() });
     fc.assert(
       fc.property(fc.array(action, { maxLength: 400 }), fc.integer({ min: 1, max: 6 }), (actions, parallel) => {

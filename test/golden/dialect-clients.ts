@@ -1,38 +1,38 @@
 import type { DialectName } from '../../src/schema/index.ts';
 
-export type SaidCall = { readonly id: string; readonly name: string; readonly arguments: string };
+export type ParsedCall = { readonly id: string; readonly name: string; readonly arguments: string };
 
-/** An assistant turn as a client understood it. */
-export type Said = { readonly reasoning: string; readonly text: string; readonly calls: readonly SaidCall[] };
+/** An assistant turn as a client parsed it. */
+export type ParsedReply = { readonly reasoning: string; readonly text: string; readonly calls: readonly ParsedCall[] };
 
-/** A conversation as an agent program keeps it, in no dialect. */
-export type Turn =
+/** A turn of a conversation in the form in which an agent keeps it, independent of the dialect. */
+export type ConversationTurn =
   | { readonly role: 'user'; readonly text: string }
-  | { readonly role: 'assistant'; readonly said: Said }
-  | { readonly role: 'results'; readonly results: readonly { readonly call: SaidCall; readonly text: string }[] };
+  | { readonly role: 'assistant'; readonly parsed: ParsedReply }
+  | { readonly role: 'results'; readonly results: readonly { readonly call: ParsedCall; readonly text: string }[] };
 
-export type Ask = {
+export type ChatRequest = {
   readonly system: string;
-  readonly turns: readonly Turn[];
+  readonly turns: readonly ConversationTurn[];
   readonly tools: readonly string[];
   readonly stop?: readonly string[];
   readonly stream: boolean;
 };
 
-/** A small client of one dialect: writes its requests, and reads its replies as an agent program would. */
-export type Speaker = {
+/** A small client of one dialect, which writes requests and parses replies as an agent would. */
+export type DialectClient = {
   readonly dialect: DialectName;
-  write(ask: Ask): { readonly path: string; readonly body: object };
-  read(body: string, stream: boolean): Said;
+  write(ask: ChatRequest): { readonly path: string; readonly body: object };
+  read(body: string, stream: boolean): ParsedReply;
 };
 
 const PARAMETERS = { type: 'object', properties: { command: { type: 'string' } }, required: ['command'] };
 
-/** Parsed JSON of an API, read without checks: what is not there fails the test that looks for it. */
+/** Parsed JSON of an API, read without checks: a missing field fails the test that reads it. */
 // biome-ignore lint/suspicious/noExplicitAny: a client in a test trusts what it reads
 type Foreign = any;
 
-/** The JSON of every `data:` line. */
+/** The parsed JSON of every `data:` line. */
 function eventsOf(body: string): Foreign[] {
   return body
     .split('\n')
@@ -40,7 +40,7 @@ function eventsOf(body: string): Foreign[] {
     .map((line) => JSON.parse(line.slice('data:'.length)));
 }
 
-const openaiChat: Speaker = {
+const openaiChat: DialectClient = {
   dialect: 'openai_chat',
   write: ({ system, turns, tools, stop, stream }) => ({
     path: '/v1/chat/completions',
@@ -56,7 +56,7 @@ const openaiChat: Speaker = {
           if (turn.role === 'results') {
             return turn.results.map(({ call, text }) => ({ role: 'tool', tool_call_id: call.id, content: text }));
           }
-          const { reasoning, text, calls } = turn.said;
+          const { reasoning, text, calls } = turn.parsed;
           return [
             {
               role: 'assistant',
@@ -103,7 +103,7 @@ const openaiChat: Speaker = {
   },
 };
 
-const anthropic: Speaker = {
+const anthropic: DialectClient = {
   dialect: 'anthropic',
   write: ({ system, turns, tools, stop, stream }) => ({
     path: '/v1/messages',
@@ -126,7 +126,7 @@ const anthropic: Speaker = {
             })),
           };
         }
-        const { reasoning, text, calls } = turn.said;
+        const { reasoning, text, calls } = turn.parsed;
         return {
           role: 'assistant',
           content: [
@@ -161,7 +161,7 @@ const anthropic: Speaker = {
   },
 };
 
-const openaiResponses: Speaker = {
+const openaiResponses: DialectClient = {
   dialect: 'openai_responses',
   write: ({ system, turns, tools, stream }) => ({
     path: '/v1/responses',
@@ -181,7 +181,7 @@ const openaiResponses: Speaker = {
             output: text,
           }));
         }
-        const { reasoning, text, calls } = turn.said;
+        const { reasoning, text, calls } = turn.parsed;
         return [
           ...(reasoning === ''
             ? []
@@ -221,7 +221,7 @@ const openaiResponses: Speaker = {
   },
 };
 
-const gemini: Speaker = {
+const gemini: DialectClient = {
   dialect: 'gemini',
   write: ({ system, turns, tools, stop, stream }) => ({
     path: `/v1beta/models/policy:${stream ? 'streamGenerateContent?alt=sse' : 'generateContent'}`,
@@ -239,7 +239,7 @@ const gemini: Speaker = {
             })),
           };
         }
-        const { reasoning, text, calls } = turn.said;
+        const { reasoning, text, calls } = turn.parsed;
         return {
           role: 'model',
           parts: [
@@ -268,4 +268,4 @@ const gemini: Speaker = {
   },
 };
 
-export const SPEAKERS: readonly Speaker[] = [openaiChat, openaiResponses, anthropic, gemini];
+export const DIALECT_CLIENTS: readonly DialectClient[] = [openaiChat, openaiResponses, anthropic, gemini];
