@@ -14,6 +14,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'kills the service before its n-th write, sync or send for every n, and at random moments',
     load: () => import('./faults/crash.ts'),
   },
+  examples: {
+    summary: 'runs the numbered examples',
+    load: () => import('./examples/main.ts'),
+  },
   faults: {
     summary: 'pauses, cuts off, starves and misleads a running service, over SQLite and PostgreSQL',
     load: () => import('./faults/main.ts'),

@@ -35,7 +35,16 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   sim: ['schema', 'core', 'tokens'],
   deployment: ['schema', 'core'],
   plugins: ['schema', 'core', 'tokens', 'runtimes', 'harnesses', 'evaluators'],
-  testing: ['schema', 'core', 'sim', 'runtimes', 'client'],
+  testing: [
+    'schema',
+    'core',
+    'sim',
+    'client',
+    'observe',
+    'gateway/node/config.ts',
+    'rollout/config.ts',
+    'cli/stack.ts',
+  ],
   cli: ['*'],
 };
 

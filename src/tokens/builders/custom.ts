@@ -17,6 +17,11 @@ export type BuilderKit = {
   readonly refusal: (field: string, message: string) => FloeError;
 };
 
+/** What a module exports that an operator lists as a builder; see docs/guides/write-a-builder.md. */
+export type BuilderModule = {
+  createBuilder(kit: BuilderKit): Pick<Builder, 'checkConfig' | 'build'>;
+};
+
 const count = z.int().min(0);
 
 const spanSchema = z.object({

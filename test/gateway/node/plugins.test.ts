@@ -11,7 +11,7 @@ import { buildTrajectory } from '../../../src/tokens/trajectory.ts';
 import { Transcript } from '../../tokens/transcript.ts';
 import { bench } from '../session-bench.ts';
 
-const EXAMPLE = 'examples/builders/last-turns.mjs';
+const EXAMPLE = 'examples/builders/last-turns.ts';
 
 let dir: string;
 beforeAll(async () => {

@@ -1,8 +1,11 @@
 // One task, a group of eight samples with rewards of 0 and 1, and the group-relative advantages that a GRPO trainer computes.
+//
+//   npm run verify -- examples 02       or, with Node 22.18 and newer: npm run build && node examples/02-group-advantages.ts
 import assert from 'node:assert/strict';
-import { startExampleStack } from './stack.mjs';
+import type { SessionResult } from 'floe/schema';
+import { type ScenarioInput, startTestService } from 'floe/testing';
 
-/** The agent asks the policy for a number and writes down what it says; the test wants 42. */
+/** The agent asks the policy for a number and writes its reply to a file; the test expects 42. */
 const agent = {
   harness: 'shell',
   custom_shell: `node -e '
@@ -12,7 +15,8 @@ const agent = {
       body: JSON.stringify({ model: "policy", max_tokens: 64, messages: [{ role: "user", content: "Name the number." }] }),
     }).then((reply) => reply.json()).then((reply) => require("fs").writeFileSync("answer.txt", reply.content.at(-1).text))'`,
 };
-const scenario = {
+/** The simulated policy replies 42 or 41, the first with the higher probability. */
+const scenario: ScenarioInput = {
   name: 'number',
   match: { contains: 'Name the number' },
   rules: [
@@ -32,7 +36,7 @@ const scenario = {
   ],
 };
 
-const { client, close } = await startExampleStack([scenario]);
+const { client, close } = await startTestService({ sim: { scenarios: [scenario] } });
 try {
   const { session_ids } = await client.submit({
     instruction: 'Name the number.',
@@ -48,21 +52,20 @@ try {
     },
   });
 
-  const group = [];
+  const group: SessionResult[] = [];
   for await (const result of client.results()) if (group.push(result) === session_ids.length) break;
 
   // A reward that could not be computed is null: it is left out of the baseline, never counted as 0.
-  const rewards = group
-    .filter((result) => result.policy.in_baseline && result.reward !== null)
-    .map((result) => result.reward);
+  const rewards = group.flatMap(({ policy, reward }) => (policy.in_baseline && reward !== null ? [reward] : []));
   const mean = rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length;
   const deviation = Math.sqrt(rewards.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / rewards.length);
-  for (const result of group) {
-    const advantage = (result.reward - mean) / (deviation + 1e-6);
-    for (const trace of result.trajectory.traces) {
+  for (const { sample_index, reward, trajectory } of group) {
+    if (reward === null || trajectory === null) continue;
+    const advantage = (reward - mean) / (deviation + 1e-6);
+    for (const trace of trajectory.traces) {
       const logprob = trace.response_logprobs.reduce((sum, value) => sum + value, 0);
       console.log(
-        `#${result.sample_index} reward ${result.reward} advantage ${advantage.toFixed(2)} log-probability ${logprob.toFixed(3)}`,
+        `#${sample_index} reward ${reward} advantage ${advantage.toFixed(2)} log-probability ${logprob.toFixed(3)}`,
       );
     }
   }

@@ -1,8 +1,11 @@
-// Submits a task whose agent is one shell command, and collects its results as a trainer would.
+// Submits a task whose agent is one shell command, and collects its results as a trainer does.
+//
+//   npm run verify -- examples 01       or, with Node 22.18 and newer: npm run build && node examples/01-submit-and-collect.ts
 import assert from 'node:assert/strict';
-import { startExampleStack } from './stack.mjs';
+import { startTestService } from 'floe/testing';
 
-const { client, close } = await startExampleStack();
+// A server, a node and a simulated engine in this process. Against a running floe: new FloeClient({ url }) of floe/client.
+const { client, close } = await startTestService();
 try {
   const { task_id, session_ids } = await client.submit({
     instruction: 'Say hello.',
@@ -22,8 +25,9 @@ try {
 
   let count = 0;
   for await (const result of client.results()) {
-    const [trace] = result.trajectory.traces;
-    const trained = trace.loss_mask.filter(Boolean).length;
+    const [trace] = result.trajectory?.traces ?? [];
+    assert.ok(trace, 'the session has a trace');
+    const trained = trace.loss_mask.filter((bit) => bit === 1).length;
     console.log(`${result.session_id}: ${result.outcome}, reward ${result.reward}, ${trained} trainable tokens`);
     assert.equal(result.reward, 1);
     assert.equal(trained, trace.response_logprobs.length);

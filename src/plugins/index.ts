@@ -1,0 +1,38 @@
+/**
+ * `floe/plugins`: the types that authors of builders, evaluators, harnesses and runtimes need, and the function that defines a harness.
+ * Everything here is what floe's own ones are made of.
+ */
+export type { FloeError } from '../core/errors.ts';
+export type { SandboxFile } from '../core/sandbox.ts';
+export type { Evaluation, EvaluationContext, Evaluator } from '../evaluators/evaluator.ts';
+export { defineHarness, type HarnessDefinition } from '../harnesses/define.ts';
+export type {
+  AgentFeature,
+  HarnessAdapter,
+  HarnessInstall,
+  HarnessReport,
+  HarnessVerdict,
+  Launch,
+  LaunchContext,
+} from '../harnesses/harness.ts';
+export type {
+  ExecRequest,
+  ExecResult,
+  KillReason,
+  Runtime,
+  RuntimePaths,
+  RuntimeProblem,
+  RuntimeProvider,
+  StartRequest,
+} from '../runtimes/runtime.ts';
+export type {
+  Builder,
+  BuildResult,
+  BuiltTrace,
+  Credit,
+  StepPosition,
+  TrainedSpan,
+} from '../tokens/builders/builder.ts';
+export type { BuilderKit, BuilderModule } from '../tokens/builders/custom.ts';
+export type { Completion } from '../tokens/completion.ts';
+export type { GraphNode, TokenGraph } from '../tokens/graph.ts';
