@@ -335,7 +335,7 @@ export function isLocal(baseUrl: string, names: ReadonlySet<string> = hostNames(
 }
 
 /** The names of this host, in lower case: the configured one, the host name, and the addresses of its interfaces. */
-export function hostNames(configured: string | null): ReadonlySet<string> {
+function hostNames(configured: string | null): ReadonlySet<string> {
   const addresses = Object.values(networkInterfaces()).flatMap((entries) => entries ?? []);
   const names = [hostname(), ...(configured === null ? [] : [configured]), ...addresses.map(({ address }) => address)];
   return new Set(names.map((name) => name.toLowerCase()));

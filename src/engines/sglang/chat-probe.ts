@@ -55,7 +55,7 @@ const CACHED_WORDS = 100;
 const NO_LISTENER: ReplyListener = { started: () => {}, delta: () => {} };
 
 /** A minimal call that belongs to no session. */
-export function probeRequest(over: Partial<GenerateRequest>): GenerateRequest {
+function probeRequest(over: Partial<GenerateRequest>): GenerateRequest {
   return {
     completionId: '',
     sessionId: 'floe-probe',

@@ -1,0 +1,182 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { compareIds, IdScanner, scanIds, scanLogprobs } from '../../../src/engines/chat/reply-scan.ts';
+
+const ids = fc.array(fc.oneof(fc.nat(9), fc.nat(200_000), fc.nat({ max: 2 ** 31 - 1 })), {
+  maxLength: 1_500,
+  size: 'max',
+});
+
+/** The ids that JSON.parse finds, or null where it finds something else. */
+const scan = (scanner: IdScanner, text: string) => {
+  const bytes = Buffer.from(text);
+  const found = scanner.scan(bytes, 'ids', 's');
+  return found && { ids: [...found.ids], text: bytes.toString('utf8', found.start, found.end) };
+};
+
+describe('ids read from bytes', () => {
+  test('are those that JSON.parse reads, whatever was read before', () => {
+    const turns = fc.array(fc.record({ keep: fc.nat(2_000), more: ids }), { minLength: 1, maxLength: 4 });
+    fc.assert(
+      fc.property(turns, fc.constantFrom(',', ', ', ' ,'), (sequence, comma) => {
+        const scanner = new IdScanner();
+        let prompt: number[] = [];
+        for (const { keep, more } of sequence) {
+          prompt = [...prompt.slice(0, keep), ...more];
+          const array = `[${prompt.join(comma)}]`;
+          expect(scan(scanner, `{"x": "ü", "ids" : ${array}, "y": 1}`)).toEqual({ ids: prompt, text: array });
+        }
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test('that end or go on in the middle of a number of the last text are not mixed up', () => {
+    const scanner = new IdScanner();
+    const first = Array.from({ length: 512 }, (_, i) => i);
+    expect(scan(scanner, `{"ids":[${first.join()}]}`)?.ids).toEqual(first);
+    for (const text of [`${first.join()}1`, first.join().slice(0, -1), `${first.slice(0, 257).join()}7,8`]) {
+      expect(scan(scanner, `{"ids":[${text}]}`)?.ids).toEqual(JSON.parse(`[${text}]`));
+    }
+  });
+
+  test.each([
+    '{}',
+    '{"ids":null}',
+    '{"ids":[1,2',
+    '{"ids":[1.5]}',
+    '{"ids":[-1]}',
+    '{"ids":[1,]}',
+    '{"ids":[,1]}',
+    '{"ids":[1 2]}',
+    '{"ids":[[1]]}',
+    '{"ids":["1"]}',
+    '{"ids":[2147483648]}',
+    '{"ids":[1e3]}',
+  ])('%s has none', (text) => {
+    expect(scan(new IdScanner(), text)).toBeNull();
+  });
+
+  test('an empty array is one', () => {
+    expect(scan(new IdScanner(), '{"ids":[ ]}')?.ids).toEqual([]);
+  });
+});
+
+describe('ids compared with those that were sent', () => {
+  const parts = fc.array(ids, { minLength: 1, maxLength: 3 });
+  const compare = (echoed: string, sent: readonly number[][]) => {
+    const all = sent.flat();
+    const arrays = sent.map((part) => Int32Array.from(part));
+    return compareIds(Buffer.from(`{"x":"ü","ids":[${echoed}],"y":[0]}`), 'ids', Buffer.from(all.join()), arrays);
+  };
+
+  test('are the same however they are written', () => {
+    fc.assert(
+      fc.property(parts, fc.constantFrom(',', ', ', ' ,'), (sent, comma) => {
+        expect(compare(sent.flat().join(comma), sent)).toMatchObject({ difference: null, start: 16 });
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test('differ from the first id on that is another, missing or too many', () => {
+    const edits = fc.record({ keep: fc.nat(1_500), more: ids });
+    fc.assert(
+      fc.property(parts, edits, fc.constantFrom(',', ', '), (sent, { keep, more }, comma) => {
+        const all = sent.flat();
+        const echoed = [...all.slice(0, keep), ...more];
+        const longer = Math.max(all.length, echoed.length);
+        const first = Array.from({ length: longer }, (_, i) => i).find((i) => all[i] !== echoed[i]) ?? null;
+        expect(compare(echoed.join(comma), sent)?.difference).toBe(first);
+      }),
+      { numRuns: 100 },
+    );
+  });
+
+  test('that are none are not compared', () => {
+    for (const echoed of ['1.5', '-1', '1,', '"1"', '[1]', '1e3']) expect(compare(echoed, [[1]])).toBeNull();
+    expect(compareIds(Buffer.from('{}'), 'ids', Buffer.from('1'), [Int32Array.of(1)])).toBeNull();
+  });
+});
+
+test('ids are read without anything being remembered', () => {
+  const bytes = Buffer.from('{"ids": [1, 22,333]}');
+  expect(scanIds(bytes, 'ids')).toEqual({ ids: Int32Array.of(1, 22, 333), start: 8, end: 19 });
+  expect(scanIds(bytes, 'other')).toBeNull();
+  expect(scanIds(Buffer.from('{"ids":[null]}'), 'ids')).toBeNull();
+});
+
+type Entry = { readonly id: number; readonly logprob: number; readonly rank: number | null };
+
+const entries = fc.array(
+  fc.record({
+    id: fc.nat({ max: 2 ** 31 - 1 }),
+    logprob: fc.oneof(fc.float({ noNaN: true, noDefaultInfinity: true }), fc.double({ noNaN: true, max: 0 })),
+    rank: fc.option(fc.nat()),
+  }),
+  { minLength: 1, maxLength: 40 },
+);
+
+const named = ({ id, logprob }: Entry): object => {
+  const token = `token_id:${id}`;
+  return { token, logprob, bytes: [...Buffer.from(token)], top_logprobs: [] };
+};
+const numbered = ({ id, logprob, rank }: Entry): object => ({ token_id: id, logprob, rank, top_logprobs: [] });
+
+function replyOf(list: readonly object[]): { bytes: Buffer; text: string } {
+  const message = { content: 'ü "logprobs":{"content":[ []}]' };
+  const text = JSON.stringify({ message, choices: [{ logprobs: { content: list }, token_ids: [1] }], after: 'é' });
+  return { text, bytes: Buffer.from(text) };
+}
+
+const one = (entry: string): Buffer => Buffer.from(`{"logprobs":{"content":[${entry}]}}`);
+
+describe('reads a list from the bytes', () => {
+  test.each([
+    ['that names ids in place of text', named],
+    ['that has ids as numbers', numbered],
+  ])('%s, as JSON.parse would', (_, written) => {
+    fc.assert(
+      fc.property(entries, (list) => {
+        const finite = list.filter(({ logprob }) => Number.isFinite(logprob));
+        fc.pre(finite.length > 0);
+        const { bytes } = replyOf(finite.map(written));
+        const found = scanLogprobs(bytes);
+        expect(found?.ids).toEqual(finite.map(({ id }) => id));
+        // JSON has no negative zero that JSON.stringify would write.
+        expect(found?.values).toEqual(finite.map(({ logprob }) => JSON.parse(JSON.stringify(logprob))));
+        const cut = bytes.subarray(found?.start, found?.end).toString();
+        expect(JSON.parse(cut)).toEqual(JSON.parse(JSON.stringify(finite.map(written))));
+      }),
+    );
+  });
+});
+
+describe('leaves to JSON.parse', () => {
+  const good = '{"token":"token_id:5","logprob":-0.5,"bytes":null,"top_logprobs":[]}';
+
+  test('nothing that it can read', () => {
+    expect(scanLogprobs(one(good))).toMatchObject({ ids: [5], values: [-0.5] });
+  });
+
+  test.each([
+    ['the text of a token', good.replace('token_id:5', 'the')],
+    ['an id that is written otherwise', good.replace(':5', ':05')],
+    ['a number that JSON does not have', good.replace('-0.5', '-.5')],
+    ['NaN', good.replace('-0.5', 'NaN')],
+    ['null', good.replace('-0.5', 'null')],
+    ['other candidates', good.replace('[]}', '[{"token":"token_id:5","logprob":-0.5,"bytes":null}]}')],
+    ['another field', good.replace('{', '{"more":1,')],
+    ['spaces', good.replace(',', ', ')],
+    ['a comma too many', `${good},`],
+    ['an entry of the other kind', `${good},{"token_id":5,"logprob":-0.5,"top_logprobs":[]}`],
+    ['no entry', ''],
+  ])('%s', (_, entry) => {
+    expect(scanLogprobs(one(entry))).toBeNull();
+  });
+
+  test('a list that is cut off', () => {
+    const whole = one(`${good},${good}`);
+    for (let end = 0; end < whole.length - 3; end++) expect(scanLogprobs(whole.subarray(0, end))).toBeNull();
+  });
+});

@@ -1,0 +1,122 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { parseHermes } from '../../../src/engines/llama-cpp/hermes.ts';
+
+const parse = (text: string, over: object = {}) =>
+  parseHermes(text, { thinking: true, opensThinking: false, calls: true, callId: (index) => `call_${index}`, ...over });
+const call = (name: string, argumentsText: string) => ({
+  type: 'function',
+  function: { name, arguments: argumentsText },
+});
+
+describe('replies as Hermes and Qwen models write them', () => {
+  test('text alone is text, white space and all', () => {
+    expect(parse(' a <b> \n')).toEqual({ role: 'assistant', content: ' a <b> \n' });
+  });
+
+  test('arguments stay the text that was sampled', () => {
+    const argumentsText = '{"10": 1,  "2": 1.0, "a": "\\u00e9 } </tool_call>", "b": [{"arguments": 0}]}';
+    const { tool_calls, content } = parse(`<tool_call>\n{"name": "f", "arguments": ${argumentsText} }\n</tool_call>`);
+    expect(tool_calls).toMatchObject([call('f', argumentsText)]);
+    expect(content).toBeNull();
+  });
+
+  test('several calls, and text before, between and behind them', () => {
+    const one = '<tool_call>{"arguments":{},"name":"f"}</tool_call>';
+    const { tool_calls, content } = parse(`First.\n${one}\n${one} then <tool_call>{"name":"g"}</tool_call>`);
+    expect(tool_calls?.map(({ id, function: { name } }) => [id, name])).toEqual([
+      ['call_0', 'f'],
+      ['call_1', 'f'],
+      ['call_2', 'g'],
+    ]);
+    expect(tool_calls?.[2]?.function.arguments).toBe('{}');
+    expect(content).toBe('First.\n then ');
+  });
+
+  test.each([
+    '<tool_call>{"name": "f", "arguments": {}',
+    '<tool_call>{"name": "f", "arguments": {}}',
+    '<tool_call>{"name": "f", "arguments": {}} x</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {a: 1}}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": "{}"}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+    '<tool_call>{"name": 7, "arguments": {}}</tool_call>',
+    '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+    '<tool_call>["f", {}]</tool_call>',
+    '<tool_call></tool_call>',
+    '</tool_call><tool_call>',
+    '{"name": "f", "arguments": {}}',
+  ])('what is no call stays text: %s', (text) => {
+    expect(parse(text)).toEqual({ role: 'assistant', content: text });
+  });
+
+  test('a bad block does not hide the good one behind it', () => {
+    const { tool_calls, content } = parse('<tool_call>{]</tool_call><tool_call>{"name":"f"}</tool_call>');
+    expect(tool_calls).toMatchObject([call('f', '{}')]);
+    expect(content).toBe('<tool_call>{]</tool_call>');
+  });
+
+  test('thinking is what is between the tags, and drafts of calls in it are none', () => {
+    const draft = '<tool_call>{"name":"f"}</tool_call>';
+    expect(parse(`<think>\n${draft}\n</think>\n\nNo.`)).toEqual({
+      role: 'assistant',
+      content: 'No.',
+      reasoning_content: draft,
+    });
+    expect(parse('hm\n</think>\n\nNo.', { opensThinking: true })).toMatchObject({
+      content: 'No.',
+      reasoning_content: 'hm',
+    });
+    expect(parse('<think>\nnever clo')).toEqual({ role: 'assistant', content: '', reasoning_content: 'never clo' });
+    expect(parse('<think>a</think>b', { thinking: false }).content).toBe('<think>a</think>b');
+    expect(parse('b <think>a</think>').content).toBe('b <think>a</think>');
+  });
+
+  test('whatever is called comes out as it was written', () => {
+    const value = fc.dictionary(fc.string(), fc.jsonValue());
+    const calls = fc.array(fc.record({ name: fc.string({ minLength: 1 }), value }), { minLength: 1, maxLength: 4 });
+    fc.assert(
+      fc.property(calls, fc.constantFrom(0, 1, 2), (asked, indent) => {
+        const texts = asked.map((one) => JSON.stringify(one.value, null, indent));
+        const text = asked
+          .map(
+            ({ name }, i) => `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${texts[i]}}\n</tool_call>`,
+          )
+          .join('\n');
+        expect(parse(text)).toMatchObject({
+          content: null,
+          tool_calls: asked.map(({ name }, i) => call(name, texts[i] as string)),
+        });
+      }),
+    );
+  });
+
+  test('anything at all becomes a message that loses no call and takes linear time', () => {
+    const piece = fc.constantFrom(
+      '<tool_call>',
+      '</tool_call>',
+      '<think>',
+      '</think>',
+      '{',
+      '}',
+      '"',
+      '\\',
+      ':',
+      ',',
+      '[',
+      'a',
+      '\n',
+      '{"name":"f"}',
+    );
+    fc.assert(
+      fc.property(fc.array(piece, { maxLength: 40 }), (pieces) => {
+        const { content, tool_calls } = parse(pieces.join(''), { thinking: false });
+        if (tool_calls === undefined) expect(content).toBe(pieces.join(''));
+        else for (const { function: fn } of tool_calls) expect(typeof JSON.parse(fn.arguments)).toBe('object');
+      }),
+    );
+    // A scan that began anew at each tag would take minutes.
+    const hostile = '<tool_call>{"a'.repeat(200_000);
+    expect(parse(hostile).content).toBe(hostile);
+  });
+});

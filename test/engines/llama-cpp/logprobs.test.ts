@@ -1,0 +1,75 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { isUntransformed, processedLogprob } from '../../../src/engines/llama-cpp/logprobs.ts';
+import { knownLogprobs } from '../../../src/engines/llama-cpp/reply.ts';
+import { samplingSchema } from '../../../src/schema/index.ts';
+
+describe('log-probabilities that the server tells for some of the ids', () => {
+  test('each is put at its own id', () => {
+    const ids = Int32Array.of(4, 5, 6, 7);
+    const told = [
+      { id: 4, logprob: -1 },
+      { id: 7, logprob: -2 },
+    ];
+    expect([...knownLogprobs(told, ids)]).toEqual([-1, Number.NaN, Number.NaN, -2]);
+  });
+
+  test('one that could belong to either of two ids is used for neither', () => {
+    expect([...knownLogprobs([{ id: 5, logprob: -1 }], Int32Array.of(5, 5))]).toEqual([Number.NaN, Number.NaN]);
+  });
+
+  test('whichever are hidden, none is put at a wrong place', () => {
+    const token = fc.record({ id: fc.nat(3), hidden: fc.boolean() });
+    fc.assert(
+      fc.property(fc.array(token, { minLength: 1, maxLength: 30 }), (tokens) => {
+        const told = tokens.flatMap(({ id, hidden }, i) => (hidden ? [] : [{ id, logprob: -i }]));
+        const known = knownLogprobs(told, Int32Array.from(tokens.map(({ id }) => id)));
+        for (const [i, logprob] of known.entries()) if (!Number.isNaN(logprob)) expect(logprob + i).toBe(0);
+        if (told.length === tokens.length) expect(known.some(Number.isNaN)).toBe(false);
+      }),
+    );
+  });
+});
+
+describe('log-probabilities of the distribution that is sampled from', () => {
+  const distribution = fc
+    .array(fc.double({ min: -8, max: 8, noNaN: true }), { minLength: 2, maxLength: 20 })
+    .map((logits) => {
+      const sum = Math.log(logits.reduce((total, logit) => total + Math.exp(logit), 0));
+      return logits.map((logit, id) => ({ id, logprob: logit - sum })).sort((a, b) => b.logprob - a.logprob);
+    });
+  const samplings = fc.record({
+    temperature: fc.constantFrom(0, 0.5, 1, 2),
+    top_p: fc.constantFrom(0.3, 0.9, 1),
+    top_k: fc.constantFrom(0, 1, 5),
+    min_p: fc.constantFrom(0, 0.1, 1),
+  });
+
+  test('they are those of a distribution over what is not cut off, the likeliest always among it', () => {
+    fc.assert(
+      fc.property(distribution, samplings, (raw, input) => {
+        const sampling = samplingSchema.parse(input);
+        const logprobs = raw.map(({ id }) => processedLogprob(raw, id, sampling));
+        const kept = logprobs.filter((logprob) => logprob !== null);
+        expect(kept.reduce((sum, logprob) => sum + Math.exp(logprob), 0)).toBeCloseTo(1, 9);
+        expect(logprobs[0]).not.toBeNull();
+        if (sampling.top_k > 0) expect(kept.length).toBeLessThanOrEqual(sampling.top_k);
+        if (isUntransformed(sampling, false)) {
+          for (const [i, { logprob }] of raw.entries()) expect(logprobs[i]).toBeCloseTo(logprob, 9);
+        }
+      }),
+    );
+  });
+
+  test('temperature and cuts are taken as the server takes them', () => {
+    const raw = [0.5, 0.3, 0.2].map((p, id) => ({ id, logprob: Math.log(p) }));
+    const of = (id: number, input: object) => processedLogprob(raw, id, samplingSchema.parse(input));
+    expect(of(1, { temperature: 0.5 })).toBeCloseTo(Math.log(0.09 / 0.38), 9);
+    expect(of(1, { top_k: 2 })).toBeCloseTo(Math.log(0.3 / 0.8), 9);
+    expect(of(1, { top_p: 0.79 })).toBeCloseTo(Math.log(0.3 / 0.8), 9);
+    expect(of(2, { top_p: 0.79 })).toBeNull();
+    expect(of(2, { min_p: 0.5 })).toBeNull();
+    expect(of(0, { temperature: 0 })).toBe(0);
+    expect(of(1, { temperature: 0 })).toBeNull();
+  });
+});

@@ -1,0 +1,380 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../../src/core/clock.ts';
+import type { ReplyDelta } from '../../../src/core/reply.ts';
+import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
+import { createOpenaiEngine } from '../../../src/engines/openai/engine.ts';
+import { engineSpecSchema, samplingSchema } from '../../../src/schema/index.ts';
+import { contractRequest, promptOf } from '../contract.ts';
+import { json, type Received, ScriptedServer, sendStream } from '../scripted-server.ts';
+
+const never = new AbortController().signal;
+const tool = { type: 'function' as const, function: { name: 'look' } };
+const withTools = { tools: [tool], toolsText: '[{"type":"function", "function":{"name":"look"}}]' };
+const usage = { prompt_tokens: 7, completion_tokens: 3, prompt_tokens_details: { cached_tokens: 2 } };
+
+let server: ScriptedServer;
+let engine: Engine | null = null;
+
+const whole = (message: object, over: object = {}) => ({
+  id: 'chatcmpl-1',
+  model: 'toy-2026-01-01',
+  choices: [{ index: 0, message: { role: 'assistant', ...message }, finish_reason: 'stop' }],
+  usage,
+  ...over,
+});
+const choice = (fields: object) => ({ choices: [{ index: 0, delta: {}, finish_reason: null, ...fields }] });
+const refuse = (received: Received, status: number, error: object, headers = {}) =>
+  json(received.response, status, { error }, headers);
+
+async function connect(over: object = {}): Promise<Engine> {
+  engine = await createOpenaiEngine(engineSpecSchema.parse({ kind: 'openai', base_url: server.baseUrl, ...over }), {
+    clock: systemClock,
+  });
+  return engine;
+}
+
+const generate = async (over: Partial<GenerateRequest> = {}) =>
+  (engine ?? (await connect())).generate(contractRequest('plain', over), never);
+
+beforeEach(async () => {
+  server = new ScriptedServer(({ response }) => json(response, 200, whole({ content: 'Hello.' })));
+  await server.listen();
+});
+
+afterEach(async () => {
+  await engine?.close();
+  engine = null;
+  await server.close();
+});
+
+describe('registration', () => {
+  test('it tells that there are no tokens, and no key', async () => {
+    const info = (await connect({ api_key: 'secret' })).info();
+    expect(info).toMatchObject({
+      kind: 'openai',
+      model: 'toy',
+      logprobs_mode: null,
+      capabilities: { token_ids: false, token_input: 'none', template: { close_ids: [] } },
+    });
+    expect(JSON.stringify(info)).not.toContain('secret');
+    expect(server.received[0]?.headers.authorization).toBe('Bearer secret');
+  });
+
+  test('an API without a model list needs a name', async () => {
+    server.routes['GET /v1/models'] = ({ response }) => json(response, 404, { error: { message: 'Not found' } });
+    await expect(connect()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringContaining('name the one to use'),
+    });
+    expect((await connect({ model: 'mine' })).info()).toMatchObject({ model: 'mine', max_model_len: null });
+  });
+
+  test('a name that is not listed is used all the same, and noted: lists of hosted APIs are not complete', async () => {
+    const { model, capabilities } = (await connect({ model: 'deployment-7' })).info();
+    expect(model).toBe('deployment-7');
+    expect(capabilities.notes).toContain('/v1/models does not list deployment-7');
+  });
+
+  test.each([
+    [401, 'engine_error'],
+    [429, 'engine_unavailable'],
+    [500, 'engine_error'],
+    [503, 'engine_unavailable'],
+  ])('a model list that is refused with %i is %s', async (status, code) => {
+    server.routes['GET /v1/models'] = (received) => refuse(received, status, { message: 'no' });
+    await expect(connect({ model: 'toy' })).rejects.toMatchObject({ code });
+  });
+});
+
+describe('what the API is asked', () => {
+  test('fields of OpenAI alone, with explicit sampling', async () => {
+    await generate({
+      ...withTools,
+      sampling: samplingSchema.parse({ temperature: 0.5, top_p: 0.9, top_k: 4, min_p: 0.1, repetition_penalty: 1.2 }),
+      toolChoice: 'required',
+      parallelToolCalls: false,
+      stop: ['END'],
+      responseFormat: { type: 'json_object' },
+      maxTokens: 20,
+    });
+    const [asked] = server.chats;
+    expect(asked?.text).toContain('"tools":[{"type":"function", "function":{"name":"look"}}]');
+    expect(Object.keys(asked?.body ?? {}).sort()).toEqual(
+      [
+        ...['max_tokens', 'messages', 'model', 'parallel_tool_calls', 'response_format', 'seed', 'stop', 'stream'],
+        ...['temperature', 'tool_choice', 'tools', 'top_p'],
+      ].sort(),
+    );
+    expect(asked?.body).toMatchObject({ temperature: 0.5, top_p: 0.9, max_tokens: 20, stream: false });
+    const { notes } = (engine as Engine).info().capabilities;
+    for (const field of ['top_k', 'min_p', 'repetition_penalty']) {
+      expect(notes).toContain(`the API has no field for ${field}; it is not sent`);
+    }
+  });
+
+  test('thinking of earlier turns is left out, text that only looks like it is not', async () => {
+    const messageTexts = [
+      '{"role":"user","content":"say \\"reasoning_content\\": 1"}',
+      '{"role":"assistant","content":"a","reasoning_content":"hm"}',
+    ];
+    await generate({ messageTexts });
+    expect(server.chats[0]?.body.messages).toEqual([
+      { role: 'user', content: 'say "reasoning_content": 1' },
+      { role: 'assistant', content: 'a' },
+    ]);
+    expect(server.chats[0]?.text).toContain(messageTexts[0]);
+  });
+
+  const unsupported = (param: string) => ({
+    message: 'no',
+    type: 'invalid_request_error',
+    param,
+    code: 'unsupported_parameter',
+  });
+
+  test('where max_tokens is not known any more, its new name is used, from then on', async () => {
+    server.onChat = (received) => {
+      if ('max_tokens' in received.body) refuse(received, 400, unsupported('max_tokens'));
+      else json(received.response, 200, whole({ content: 'ok' }));
+    };
+    await generate({ maxTokens: 20 });
+    await generate({ maxTokens: 30 });
+    expect(server.chats.map(({ body }) => [body.max_tokens, body.max_completion_tokens])).toEqual([
+      [20, undefined],
+      [undefined, 20],
+      [undefined, 30],
+    ]);
+  });
+
+  test('a field that the API does not know is left out where that changes nothing, and refused where it does', async () => {
+    server.onChat = (received) => {
+      if ('temperature' in received.body) refuse(received, 400, unsupported('temperature'));
+      else json(received.response, 200, whole({ content: 'ok' }));
+    };
+    await generate();
+    expect(server.chats).toHaveLength(2);
+    const sampling = samplingSchema.parse({ temperature: 0.5 });
+    await expect(generate({ sampling })).rejects.toMatchObject({ code: 'engine_rejected' });
+    expect(server.chats).toHaveLength(3);
+  });
+
+  test('ids as a prompt are refused', async () => {
+    await expect(generate({ prompt: promptOf(Int32Array.of(1)) })).rejects.toMatchObject({ code: 'unsupported' });
+    expect(server.chats).toHaveLength(0);
+  });
+});
+
+describe('replies', () => {
+  test('text with its usage, and no tokens at all', async () => {
+    const reply = await generate();
+    expect(reply).toMatchObject({
+      message: { role: 'assistant', content: 'Hello.' },
+      finishReason: 'stop',
+      stop: null,
+      logprobsMode: null,
+      versionSpans: [],
+      routedExperts: null,
+      usage: { prompt_tokens: 7, completion_tokens: 3, cached_tokens: 2 },
+    });
+    expect([reply.promptIds.length, reply.responseIds.length, reply.responseLogprobs.length]).toEqual([0, 0, 0]);
+  });
+
+  test.each(['reasoning', 'reasoning_content'])('thinking in %s', async (field) => {
+    server.onChat = ({ response }) => json(response, 200, whole({ content: 'Yes.', [field]: 'hm' }));
+    expect((await generate()).message).toEqual({ role: 'assistant', content: 'Yes.', reasoning_content: 'hm' });
+  });
+
+  test('calls, whatever the reason is called that they end with', async () => {
+    const tool_calls = [{ id: 'call_1', type: 'function', function: { name: 'look', arguments: '{"b":1, "a":2}' } }];
+    server.onChat = ({ response }) => json(response, 200, whole({ content: null, tool_calls }));
+    const { message, finishReason } = await generate(withTools);
+    expect(message).toEqual({ role: 'assistant', content: null, tool_calls });
+    expect(finishReason).toBe('tool_calls');
+  });
+
+  test('a refusal in words is the text', async () => {
+    server.onChat = ({ response }) => json(response, 200, whole({ content: null, refusal: 'I will not.' }));
+    expect((await generate()).message.content).toBe('I will not.');
+  });
+
+  test.each([
+    ['usage is missing', { usage: undefined }, 'engine_error'],
+    ['finish_reason is "eos"', { choices: [{ message: { content: 'x' }, finish_reason: 'eos' }] }, 'engine_error'],
+    ['content filter', { choices: [{ message: { content: '' }, finish_reason: 'content_filter' }] }, 'engine_rejected'],
+    ['choices', { choices: [] }, 'engine_error'],
+    [
+      'choices.0.message.tool_calls.0.function.arguments',
+      {
+        choices: [
+          { message: { tool_calls: [{ id: 'a', function: { name: 'f', arguments: {} } }] }, finish_reason: 'stop' },
+        ],
+      },
+      'engine_error',
+    ],
+    ['status 200 with an error inside: quota', { error: { message: 'quota' } }, 'engine_error'],
+  ])('%s is typed', async (message, over, code) => {
+    server.onChat = ({ response }) => json(response, 200, whole({ content: 'x' }, over));
+    await expect(generate()).rejects.toMatchObject({ code, message: expect.stringContaining(message) });
+  });
+
+  test('what is no JSON is an engine error', async () => {
+    server.onChat = ({ response }) => void response.end('<html>');
+    await expect(generate()).rejects.toMatchObject({ code: 'engine_error' });
+  });
+});
+
+describe('streams', () => {
+  const listen = () => {
+    const heard: (ReplyDelta | { started: number | null })[] = [];
+    return {
+      heard,
+      listener: {
+        started: (promptTokens: number | null) => void heard.push({ started: promptTokens }),
+        delta: (delta: ReplyDelta) => void heard.push(delta),
+      },
+    };
+  };
+  const stream = (chunks: unknown[], end?: string) => {
+    server.onChat = ({ response }) => sendStream(response, chunks, end);
+  };
+  const finish = choice({ finish_reason: 'stop' });
+  const last = { choices: [], usage };
+
+  test('deltas are relayed as they come, and add up to the reply', async () => {
+    stream([
+      choice({ delta: { role: 'assistant', content: '' } }),
+      choice({ delta: { reasoning: 'hm' } }),
+      choice({ delta: { content: 'On ' } }),
+      choice({ delta: { content: 'it.' } }),
+      choice({ delta: { tool_calls: [{ index: 0, id: 'call_1', function: { name: 'look', arguments: '' } }] } }),
+      choice({ delta: { tool_calls: [{ index: 0, function: { arguments: '{"a":' } }] } }),
+      choice({ delta: { tool_calls: [{ index: 0, function: { arguments: '1}' } }] } }),
+      choice({ finish_reason: 'tool_calls' }),
+      last,
+    ]);
+    const { heard, listener } = listen();
+    const reply = await generate({ ...withTools, listener });
+    expect(server.chats[0]?.body).toMatchObject({ stream: true, stream_options: { include_usage: true } });
+    expect(reply).toMatchObject({ finishReason: 'tool_calls', usage: { prompt_tokens: 7, completion_tokens: 3 } });
+    expect(reply.message).toEqual({
+      role: 'assistant',
+      content: 'On it.',
+      reasoning_content: 'hm',
+      tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'look', arguments: '{"a":1}' } }],
+    });
+    expect(heard[0]).toHaveProperty('started');
+    expect(heard.filter((event) => 'started' in event)).toHaveLength(1);
+    const texts = heard.flatMap((event) => ('kind' in event && event.kind === 'text' ? [event.text] : []));
+    expect(texts.join('')).toBe('On it.');
+  });
+
+  test('calls without numbers begin with an id', async () => {
+    const piece = (fields: object) => choice({ delta: { tool_calls: [fields] } });
+    stream([
+      piece({ id: 'a', function: { name: 'look', arguments: '{}' } }),
+      piece({ id: 'b', function: { name: 'look', arguments: '{"x":' } }),
+      piece({ function: { arguments: '1}' } }),
+      finish,
+      last,
+    ]);
+    const { message } = await generate({ ...withTools, listener: listen().listener });
+    expect(message.tool_calls?.map((call) => [call.id, call.function.arguments])).toEqual([
+      ['a', '{}'],
+      ['b', '{"x":1}'],
+    ]);
+  });
+
+  test('a stream may end without [DONE], and comments are passed over', async () => {
+    server.onChat = ({ response }) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      const events = [choice({ delta: { content: 'a' } }), finish, last];
+      response.end(`: still there\n\n${events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join('')}`);
+    };
+    expect((await generate({ listener: listen().listener })).message.content).toBe('a');
+  });
+
+  test('a server that answers whole is heard whole', async () => {
+    const { heard, listener } = listen();
+    expect((await generate({ listener })).message.content).toBe('Hello.');
+    expect(heard).toEqual([]);
+  });
+
+  test.each([
+    ['the stream broke off', [choice({ delta: { content: 'a' } })], '', 'engine_error'],
+    ['usage is missing', [choice({ delta: { content: 'a' } }), finish], '[DONE]', 'engine_error'],
+    ['overloaded', [choice({ delta: { content: 'a' } }), { error: { message: 'overloaded' } }], '', 'engine_error'],
+    [
+      'tool_calls.0 has no id',
+      [choice({ delta: { tool_calls: [{ index: 0 }] } }), finish, last],
+      '[DONE]',
+      'engine_error',
+    ],
+    ['arrives before the calls', [choice({ delta: { tool_calls: [{ index: 3, id: 'a' }] } })], '', 'engine_error'],
+    [
+      'arrives before the calls',
+      [choice({ delta: { tool_calls: [{ function: { arguments: '1' } }] } })],
+      '',
+      'engine_error',
+    ],
+    ['content filter', [choice({ finish_reason: 'content_filter' }), last], '[DONE]', 'engine_rejected'],
+    ['not JSON', ['{bad'], '', 'engine_error'],
+  ])('%s is typed', async (message, chunks, end, code) => {
+    stream(chunks, end);
+    await expect(generate({ listener: listen().listener })).rejects.toMatchObject({
+      code,
+      message: expect.stringContaining(message),
+    });
+  });
+});
+
+describe('refusals', () => {
+  test.each([
+    [
+      429,
+      { message: 'Rate limit reached' },
+      { 'retry-after': '3' },
+      { code: 'engine_unavailable', details: { retry_after_ms: 3000 } },
+    ],
+    [503, { message: 'busy' }, {}, { code: 'engine_unavailable', details: { retry_after_ms: null } }],
+    [
+      400,
+      { message: 'too long', code: 'context_length_exceeded', param: 'messages' },
+      {},
+      { code: 'engine_rejected', message: 'too long', details: { context_overflow: true } },
+    ],
+    [400, { message: 'bad schema', param: 'tools' }, {}, { code: 'engine_rejected', details: { param: 'tools' } }],
+    [401, { message: 'no such key' }, {}, { code: 'engine_error' }],
+    [402, { message: 'pay first' }, {}, { code: 'engine_error' }],
+    [404, { message: 'no such model' }, {}, { code: 'engine_error' }],
+    [502, { message: 'bad gateway' }, {}, { code: 'engine_error' }],
+  ])('status %i', async (status, error, headers, expected) => {
+    server.onChat = (received) => refuse(received, status, error, headers);
+    await expect(generate()).rejects.toMatchObject(expected);
+    expect(server.chats).toHaveLength(1);
+  });
+
+  test('what the API has no route for is unsupported', async () => {
+    const api = await connect();
+    const unsupported = { code: 'unsupported' };
+    const request = contractRequest('plain');
+    await expect(api.countTokens(request, never)).rejects.toMatchObject(unsupported);
+    await expect(api.render({ ...request, generationPrompt: true }, never)).rejects.toMatchObject(unsupported);
+    await expect(api.detokenize(Int32Array.of(1), never)).rejects.toMatchObject(unsupported);
+    await expect(api.pause('keep', never)).rejects.toMatchObject(unsupported);
+    expect(await api.metrics(never)).toBeNull();
+  });
+
+  test('an abort rejects with its reason, and closes the call', async () => {
+    await connect();
+    const controller = new AbortController();
+    const closed = new Promise<void>((resolve) => {
+      server.onChat = ({ response }) => {
+        response.once('close', resolve);
+        controller.abort(new Error('enough'));
+      };
+    });
+    await expect(engine?.generate(contractRequest('plain'), controller.signal)).rejects.toThrow('enough');
+    await closed;
+    expect(engine?.info().inflight).toBe(0);
+  });
+});

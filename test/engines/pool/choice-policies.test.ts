@@ -1,0 +1,187 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { type Candidate, type ChoicePolicy, choicePolicy } from '../../../src/engines/pool/choice-policies.ts';
+import { isLocal } from '../../../src/engines/pool/member.ts';
+import { enginePolicySchema } from '../../../src/schema/index.ts';
+
+type Server = { id: string; local: boolean; inflight: number };
+
+const server = (id: string, inflight = 0, local = false): Server => ({ id, local, inflight });
+
+function joined(policy: ChoicePolicy, servers: readonly Candidate[]): ChoicePolicy {
+  for (const one of servers) policy.joined(one);
+  return policy;
+}
+
+const sessions = Array.from({ length: 400 }, (_, i) => `ses_${i}`);
+const ids = fc.uniqueArray(fc.stringMatching(/^[a-z0-9]{1,8}$/), { minLength: 1, maxLength: 9 });
+
+describe.each(enginePolicySchema.options)('%s', (name) => {
+  test('picks one of those that are free', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.record({ inflight: fc.nat(20), local: fc.boolean(), free: fc.boolean() }), { minLength: 1 }),
+        fc.array(fc.string(), { minLength: 1 }),
+        (facts, names) => {
+          const servers = facts.map(({ inflight, local }, i) => server(`e${i}`, inflight, local));
+          const policy = joined(choicePolicy(name), servers);
+          const free = servers.filter((_, i) => facts[i]?.free);
+          fc.pre(free.length > 0);
+          for (const session of names) {
+            const picked = policy.pick(session, free);
+            expect(free).toContain(picked);
+            policy.assigned(session, picked);
+          }
+        },
+      ),
+    );
+  });
+
+  test('does not come back to one that has left', () => {
+    const servers = ['a', 'b', 'c'].map((id) => server(id));
+    const policy = joined(choicePolicy(name), servers);
+    for (const session of sessions) policy.assigned(session, servers[0] as Server);
+    policy.left(servers[0] as Server);
+    for (const session of sessions) expect(policy.pick(session, servers.slice(1)).id).not.toBe('a');
+  });
+});
+
+describe('least_in_flight', () => {
+  test('takes a new session to an engine with the fewest calls, this host first', () => {
+    fc.assert(
+      fc.property(
+        fc.array(fc.record({ inflight: fc.nat(5), local: fc.boolean() }), { minLength: 1 }),
+        fc.string(),
+        (facts, session) => {
+          const servers = facts.map(({ inflight, local }, i) => server(`e${i}`, inflight, local));
+          const picked = joined(choicePolicy('least_in_flight'), servers).pick(session, servers);
+          const least = Math.min(...servers.map(({ inflight }) => inflight));
+          expect(picked.inflight).toBe(least);
+          expect(picked.local).toBe(servers.some((one) => one.inflight === least && one.local));
+        },
+      ),
+    );
+  });
+
+  test('keeps a session on its engine until that is much busier than the least busy', () => {
+    const [home, other] = [server('home', 0), server('other', 8)];
+    const policy = joined(choicePolicy('least_in_flight'), [home, other]);
+    policy.assigned('ses_1', home);
+    const staysAt = (inflight: number): boolean => {
+      home.inflight = inflight;
+      return policy.pick('ses_1', [home, other]) === home;
+    };
+    expect([8, 12, 16].map(staysAt)).toEqual([true, true, true]);
+    expect([17, 40].map(staysAt)).toEqual([false, false]);
+    other.inflight = 0;
+    expect([4, 5].map(staysAt)).toEqual([true, false]);
+  });
+
+  test('spreads sessions evenly over engines that are equally busy, the same way each time', () => {
+    const servers = ['a', 'b', 'c', 'd'].map((id) => server(id));
+    const picks = (): string[] => {
+      const policy = joined(choicePolicy('least_in_flight'), servers);
+      return sessions.map((session) => policy.pick(session, servers).id);
+    };
+    const first = picks();
+    expect(picks()).toEqual(first);
+    for (const { id } of servers) expect(first.filter((picked) => picked === id).length).toBeGreaterThan(60);
+  });
+
+  test('forgets the sessions that it heard of longest ago', () => {
+    const [home, other] = [server('home', 1), server('other', 0)];
+    const policy = joined(choicePolicy('least_in_flight'), [home, other]);
+    policy.assigned('old', home);
+    policy.assigned('kept', home);
+    for (let i = 0; i < 16_383; i++) policy.assigned(`ses_${i}`, home);
+    expect(policy.pick('kept', [home, other])).toBe(home);
+    expect(policy.pick('old', [home, other])).toBe(other);
+  });
+});
+
+describe('assignment_count', () => {
+  test('assigns as a min-heap over counts does', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 6 }), fc.array(fc.nat(63), { maxLength: 80 }), (count, masks) => {
+        const servers = Array.from({ length: count }, (_, i) => server(`e${i}`));
+        const policy = joined(choicePolicy('assignment_count'), servers);
+        const counts = new Map(servers.map(({ id }) => [id, 0]));
+        for (const mask of masks) {
+          const free = servers.filter((_, i) => (mask >> i) % 2 === 0);
+          if (free.length === 0) continue;
+          const picked = policy.pick('ses_1', free);
+          expect(counts.get(picked.id)).toBe(Math.min(...free.map(({ id }) => counts.get(id) ?? 0)));
+          policy.assigned('ses_1', picked);
+          counts.set(picked.id, (counts.get(picked.id) ?? 0) + 1);
+        }
+      }),
+    );
+  });
+
+  test('takes this host first among equals, and does not flood one that joins later', () => {
+    const [far, near, late] = [server('far'), server('near', 0, true), server('late')];
+    const policy = joined(choicePolicy('assignment_count'), [far, near]);
+    expect(policy.pick('s', [far, near])).toBe(near);
+    for (let i = 0; i < 10; i++) policy.assigned('s', i % 2 === 0 ? near : far);
+    policy.joined(late);
+    const next = Array.from({ length: 6 }, () => {
+      const picked = policy.pick('s', [far, near, late]);
+      policy.assigned('s', picked);
+      return picked.id;
+    });
+    expect(next.filter((id) => id === 'late')).toHaveLength(2);
+  });
+});
+
+describe('consistent_hash', () => {
+  const placed = (policy: ChoicePolicy, servers: readonly Server[]): string[] =>
+    sessions.map((session) => policy.pick(session, servers).id);
+
+  test('moves only the sessions of an engine that leaves, and back when it returns', () => {
+    fc.assert(
+      fc.property(ids, fc.nat(), (names, which) => {
+        const servers = names.map((id) => server(id));
+        fc.pre(servers.length > 1);
+        const gone = servers[which % servers.length] as Server;
+        const rest = servers.filter((one) => one !== gone);
+        const policy = joined(choicePolicy('consistent_hash'), servers);
+        const before = placed(policy, servers);
+        policy.left(gone);
+        const without = placed(policy, rest);
+        for (const [i, id] of before.entries()) if (id !== gone.id) expect(without[i]).toBe(id);
+        policy.joined(gone);
+        expect(placed(policy, servers)).toEqual(before);
+      }),
+      { numRuns: 30 },
+    );
+  });
+
+  test('goes on to the next engine of the ring when one is full, as if it had left', () => {
+    const servers = ['a', 'b', 'c', 'd'].map((id) => server(id));
+    const policy = joined(choicePolicy('consistent_hash'), servers);
+    const rest = servers.slice(1);
+    const overflow = placed(policy, rest);
+    policy.left(servers[0] as Server);
+    expect(placed(policy, rest)).toEqual(overflow);
+  });
+
+  test('gives every engine a share', () => {
+    const servers = ['a', 'b', 'c', 'd'].map((id) => server(id));
+    const before = placed(joined(choicePolicy('consistent_hash'), servers), servers);
+    for (const { id } of servers) expect(before.filter((picked) => picked === id).length).toBeGreaterThan(50);
+  });
+});
+
+test.each([
+  ['http://localhost:8000', true],
+  ['http://127.0.0.1:8000', true],
+  ['http://127.8.9.1', true],
+  ['http://[::1]:8000/x', true],
+  ['https://Box-3:8000', true],
+  ['http://10.1.2.3:8000', true],
+  ['http://10.1.2.30:8000', false],
+  ['http://localhost.example.com', false],
+  ['http://127.0.0.1.example.com', false],
+])('%s is on this host: %s', (url, local) => {
+  expect(isLocal(url, new Set(['box-3', '10.1.2.3']))).toBe(local);
+});

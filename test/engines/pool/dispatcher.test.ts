@@ -1,0 +1,211 @@
+import { describe, expect, test } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { GenerateReply, GenerateRequest } from '../../../src/engines/engine.ts';
+import { createEnginePools, enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
+import { engineSpecSchema } from '../../../src/schema/index.ts';
+import { json, ScriptedServer } from '../scripted-server.ts';
+import { gone, never, REQUEST, replyOf, settle, ToyEngine, through } from './toy-engine.ts';
+
+const failing = (error: FloeError) => () => Promise.reject(error);
+
+/** Takes the first engine first, then in turn. */
+const inTurn = (engines: readonly ToyEngine[], clock = new VirtualClock()) =>
+  enginePoolsOf(engines, { clock, policy: 'assignment_count' });
+
+function listening(): { heard: string[]; request: GenerateRequest } {
+  const heard: string[] = [];
+  const listener = {
+    started: () => void heard.push('started'),
+    delta: (delta: { kind: string }) => void heard.push(delta.kind),
+  };
+  return { heard, request: { ...REQUEST, listener } };
+}
+
+describe('the pool', () => {
+  test('names the engine that answered, its model and its time', async () => {
+    const clock = new VirtualClock();
+    const engine = new ToyEngine(
+      'a',
+      async () => {
+        clock.advance(40);
+        return replyOf([7, 8]);
+      },
+      { model: 'm' },
+    );
+    await expect(enginePoolsOf([engine], { clock }).generate(REQUEST, never())).resolves.toMatchObject({
+      reply: replyOf([7, 8]),
+      engineId: 'a',
+      model: 'm',
+      engineMs: 40,
+    });
+  });
+
+  test('never tries a call again whose beginning its listener has heard', async () => {
+    const { heard, request } = listening();
+    const broken = new ToyEngine('a', async (asked): Promise<GenerateReply> => {
+      asked.listener?.started(4);
+      asked.listener?.delta({ kind: 'text', text: 'Hel' });
+      throw gone();
+    });
+    const other = new ToyEngine('b');
+    await expect(inTurn([broken, other]).generate(request, never())).rejects.toMatchObject({ code: 'engine_error' });
+    expect(heard).toEqual(['started', 'text']);
+    expect(other.calls).toBe(0);
+  });
+
+  test('tries one elsewhere of which nothing but the start was heard, which is told once', async () => {
+    const { heard, request } = listening();
+    const broken = new ToyEngine('a', async (asked): Promise<GenerateReply> => {
+      asked.listener?.started(4);
+      throw gone();
+    });
+    const other = new ToyEngine('b', async (asked) => {
+      asked.listener?.started(4);
+      asked.listener?.delta({ kind: 'text', text: '<7>' });
+      return replyOf([7]);
+    });
+    await expect(inTurn([broken, other]).generate(request, never())).resolves.toMatchObject({ engineId: 'b' });
+    expect(heard).toEqual(['started', 'text']);
+  });
+
+  test('tries a call to which no reply began elsewhere at once', async () => {
+    const clock = new VirtualClock();
+    const pool = inTurn([new ToyEngine('a', failing(gone())), new ToyEngine('b')], clock);
+    await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
+    expect(clock.monotonicMs()).toBe(0);
+  });
+
+  test('waits for an engine that comes back, as long as it asked for', async () => {
+    const clock = new VirtualClock();
+    const engine = new ToyEngine('a', async () => {
+      if (clock.monotonicMs() < 3_000) throw gone({ retry_after_ms: 2_000 });
+      return replyOf([7]);
+    });
+    await expect(through(clock, inTurn([engine], clock).generate(REQUEST, never()))).resolves.toMatchObject({
+      engineId: 'a',
+    });
+    expect(engine.calls).toBe(3);
+  });
+
+  test('gives up after a minute with the reason', async () => {
+    const clock = new VirtualClock();
+    const pool = inTurn([new ToyEngine('a', failing(gone()))], clock);
+    await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({ code: 'engine_unavailable' });
+    expect(clock.monotonicMs()).toBeLessThanOrEqual(61_000);
+    expect(clock.monotonicMs()).toBeGreaterThan(50_000);
+  });
+
+  test.each(['engine_error', 'engine_rejected', 'unsupported'] as const)(
+    'does not repeat a call that ended with %s',
+    async (code) => {
+      const engine = new ToyEngine('a', failing(new FloeError(code, 'no')));
+      await expect(inTurn([engine]).generate(REQUEST, never())).rejects.toMatchObject({ code });
+      expect(engine.calls).toBe(1);
+    },
+  );
+
+  test('does not send a request that costs engines their connections to more than three', async () => {
+    const clock = new VirtualClock();
+    const engines = ['a', 'b', 'c', 'd'].map((id) => new ToyEngine(id, failing(gone({ connection_lost: true }))));
+    await expect(through(clock, inTurn(engines, clock).generate(REQUEST, never()))).rejects.toMatchObject({
+      code: 'engine_unavailable',
+    });
+    expect(engines.reduce((sum, { calls }) => sum + calls, 0)).toBe(3);
+  });
+
+  test('passes an engine over after failures in a row, and has one call try it again later', async () => {
+    const clock = new VirtualClock();
+    const engines = [ToyEngine.held('a'), ToyEngine.held('b')];
+    const pool = enginePoolsOf(engines, { clock, policy: 'consistent_hash' });
+    const call = async (): Promise<{ done: Promise<unknown> }> => {
+      const done = pool.generate(REQUEST, never());
+      await settle();
+      return { done };
+    };
+    const first = await call();
+    const home = engines.find(({ pending }) => pending.length > 0) as ToyEngine;
+    const other = engines.find((engine) => engine !== home) as ToyEngine;
+    home.pending[0]?.answer();
+    await first.done;
+    for (let i = 0; i < 3; i++) {
+      const { done } = await call();
+      const failed = expect(done).rejects.toMatchObject({ code: 'engine_error' });
+      home.pending[0]?.fail(new FloeError('engine_error', 'no'));
+      await failed;
+    }
+    expect(pool.info().map(({ engine_id, healthy }) => healthy === (engine_id !== home.spec.engine_id))).toEqual([
+      true,
+      true,
+    ]);
+    const elsewhere = await call();
+    expect([home.pending.length, other.pending.length]).toEqual([0, 1]);
+    clock.advance(5_000);
+    const probe = await call();
+    const meanwhile = await call();
+    expect([home.pending.length, other.pending.length]).toEqual([1, 2]);
+    const failed = expect(probe.done).rejects.toMatchObject({ code: 'engine_error' });
+    home.pending[0]?.fail(new FloeError('engine_error', 'no'));
+    await failed;
+    const elsewhereAgain = await call();
+    expect([home.pending.length, other.pending.length]).toEqual([0, 3]);
+    clock.advance(5_000);
+    const secondProbe = await call();
+    home.pending[0]?.answer();
+    await secondProbe.done;
+    expect(pool.info().every(({ healthy }) => healthy)).toBe(true);
+    const back = await call();
+    expect([home.pending.length, other.pending.length]).toEqual([1, 3]);
+    for (const { pending } of engines) for (const { answer } of [...pending]) answer();
+    await Promise.all([elsewhere, meanwhile, elsewhereAgain, back].map(({ done }) => done));
+  });
+
+  test('ends its waiting with the reason of the signal', async () => {
+    const controller = new AbortController();
+    const engine = new ToyEngine('a', async (): Promise<GenerateReply> => {
+      queueMicrotask(() => controller.abort(new Error('enough')));
+      throw gone();
+    });
+    await expect(inTurn([engine]).generate(REQUEST, controller.signal)).rejects.toThrow('enough');
+  });
+
+  test('without engines has none to offer after a minute', async () => {
+    const clock = new VirtualClock();
+    const pool = enginePoolsOf([], { clock });
+    await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({ code: 'engine_unavailable' });
+    await expect(through(clock, pool.countTokens(REQUEST, never()))).rejects.toMatchObject({
+      code: 'engine_unavailable',
+      message: 'no engine is registered in pool default',
+    });
+    expect(pool.maxModelLen('default')).toBeNull();
+    expect(await pool.metrics()).toBe('');
+  });
+
+  test('is not opened in part: one engine that is not there closes the others', async () => {
+    const server = new ScriptedServer(({ response }) => json(response, 200, {}));
+    await server.listen();
+    const specs = [server.baseUrl, 'http://127.0.0.1:1'].map((base_url) => engineSpecSchema.parse({ base_url }));
+    await expect(createEnginePools(specs, { clock: new VirtualClock() })).rejects.toMatchObject({
+      code: 'engine_unavailable',
+    });
+    await server.close();
+  });
+
+  test('refuses calls once it is closed, those that wait for a slot as well', async () => {
+    const engine = ToyEngine.held('a');
+    Object.assign(engine.spec, { max_concurrency: 1 });
+    const pool = enginePoolsOf([engine], { clock: new VirtualClock() });
+    const first = pool.generate(REQUEST, never());
+    await settle();
+    const second = pool.generate(REQUEST, never());
+    const refused = expect(second).rejects.toMatchObject({ code: 'engine_unavailable', message: /closed/ });
+    await pool.close();
+    await refused;
+    await expect(pool.generate(REQUEST, never())).rejects.toMatchObject({ message: /closed/ });
+    await expect(pool.register(engine.spec)).rejects.toMatchObject({ message: /closed/ });
+    engine.pending[0]?.answer();
+    await expect(first).resolves.toMatchObject({ engineId: 'a' });
+    expect(engine.closed).toBe(1);
+    await pool.close();
+  });
+});

@@ -1,0 +1,52 @@
+import { describe, expect, test } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import { enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
+import { never, REQUEST, ToyEngine } from './toy-engine.ts';
+
+const prompt = (fingerprint: string | null) => ({
+  ids: Int32Array.of(1, 2, 3),
+  json: Buffer.from('1,2,3'),
+  fingerprint,
+});
+
+describe('a prompt of ids', () => {
+  const takesIds = { capabilities: { token_input: 'generate' as const }, fingerprint: 'new' };
+
+  test('is not given to an engine that has come with another tokenizer meanwhile', async () => {
+    const engine = new ToyEngine('a', undefined, takesIds);
+    const pool = enginePoolsOf([engine], { clock: new VirtualClock() });
+    const call = pool.generate({ ...REQUEST, prompt: prompt('old') }, never());
+    await expect(call).rejects.toMatchObject({ code: 'engine_error', details: { engine_id: 'a' } });
+    expect(engine.requests).toEqual([]);
+    expect(pool.info()[0]?.healthy).toBe(true);
+    const reply = await pool.generate({ ...REQUEST, prompt: prompt('new') }, never());
+    expect(reply.engineId).toBe('a');
+  });
+});
+
+describe('a pool without an engine', () => {
+  test('is waited for', async () => {
+    const clock = new VirtualClock();
+    const pool = enginePoolsOf([], { clock });
+    const ready = pool.ready('default', never());
+    const late = expect(ready).rejects.toMatchObject({ code: 'engine_unavailable' });
+    for (let second = 0; second < 62; second++) {
+      clock.advance(1_000);
+      await new Promise(setImmediate);
+    }
+    await late;
+  });
+
+  test('is waited for no longer than its caller is there', async () => {
+    const gone = new AbortController();
+    const ready = enginePoolsOf([], { clock: new VirtualClock() }).ready('default', gone.signal);
+    gone.abort(new Error('the client went away'));
+    await expect(ready).rejects.toThrow('the client went away');
+  });
+
+  test('is ready at once with one', async () => {
+    const clock = new VirtualClock();
+    await enginePoolsOf([new ToyEngine('a')], { clock }).ready('default', never());
+    expect(clock.monotonicMs()).toBe(new VirtualClock().monotonicMs());
+  });
+});

@@ -1,0 +1,512 @@
+import { describe, expect, test } from 'vitest';
+import { FloeError } from '../../../src/core/errors.ts';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
+import { createEnginePools, enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
+import type { TemplateFacts } from '../../../src/schema/index.ts';
+import {
+  gone,
+  never,
+  REQUEST,
+  replyOf,
+  settle,
+  specOf,
+  ToyEngine,
+  type ToyFacts,
+  ToyNetwork,
+  through,
+} from './toy-engine.ts';
+
+const TAKES_IDS: ToyFacts = { capabilities: { token_input: 'generate' } };
+
+type Setting = {
+  readonly clock: VirtualClock;
+  readonly network: ToyNetwork;
+  readonly notices: { message: string; details: Readonly<Record<string, unknown>> }[];
+  readonly pool: EnginePools;
+};
+
+async function setting(engines: Readonly<Record<string, ToyEngine>> = {}): Promise<Setting> {
+  const clock = new VirtualClock();
+  const network = new ToyNetwork();
+  const notices: Setting['notices'] = [];
+  for (const [id, engine] of Object.entries(engines)) network.put(id, engine);
+  const pool = await createEnginePools(
+    Object.keys(engines).map((id) => specOf(id)),
+    {
+      clock,
+      connect: network.connect,
+      notice: (message, details) => void notices.push({ message, details }),
+      policy: 'assignment_count',
+    },
+  );
+  return { clock, network, notices, pool };
+}
+
+describe('registering', () => {
+  test('adds an engine to the pool that it names, and calls go to their own pool only', async () => {
+    const { pool, network } = await setting({ a: new ToyEngine('a') });
+    network.put('b', new ToyEngine('b'));
+    await expect(pool.register(specOf('b', { pool: 'judge' }))).resolves.toMatchObject({
+      engine_id: 'b',
+      pool: 'judge',
+    });
+    for (let i = 0; i < 3; i++) {
+      await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'a' });
+      await expect(pool.generate({ ...REQUEST, pool: 'judge' }, never())).resolves.toMatchObject({ engineId: 'b' });
+    }
+    expect(pool.info().map(({ engine_id }) => engine_id)).toEqual(['a', 'b']);
+  });
+
+  test('twice with the same specification is one engine, also at the same time', async () => {
+    const { pool, network } = await setting();
+    network.put('a', () => new ToyEngine('a'));
+    const spec = specOf('a');
+    await Promise.all([pool.register(spec), pool.register({ ...spec }), pool.register(spec)]);
+    await pool.register({ ...spec });
+    expect(pool.info()).toHaveLength(1);
+    expect(network.connections).toHaveLength(1);
+  });
+
+  test('with an id that another specification has is a conflict, also while that is connected to', async () => {
+    const { pool, network } = await setting();
+    network.put('a', () => new ToyEngine('a'));
+    const first = pool.register(specOf('a'));
+    const other = specOf('a', { max_concurrency: 3 });
+    await expect(pool.register(other)).rejects.toMatchObject({ code: 'conflict' });
+    await first;
+    await expect(pool.register(other)).rejects.toMatchObject({ code: 'conflict', details: { engine_id: 'a' } });
+    expect(network.connections).toHaveLength(1);
+  });
+
+  test('derives the id from the URL where there is none', async () => {
+    const { pool, network } = await setting();
+    network.put('a.example-8000', () => new ToyEngine('x'));
+    const { engine_id: _, ...spec } = specOf('a');
+    await expect(pool.register(spec)).resolves.toMatchObject({ engine_id: 'a.example-8000' });
+  });
+
+  test('refuses an engine whose template or tokenizer differs from that of its pool, naming both', async () => {
+    const { pool, network } = await setting({ a: new ToyEngine('a', undefined, { fingerprint: 'f1' }) });
+    const other = new ToyEngine('b', undefined, { fingerprint: 'f2' });
+    network.put('b', other);
+    await expect(pool.register(specOf('b'))).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/a and b differ.*f1.*f2/),
+    });
+    expect(other.closed).toBe(1);
+    await expect(pool.register(specOf('b', { pool: 'judge' }))).resolves.toMatchObject({ engine_id: 'b' });
+    network.put('c', new ToyEngine('c', undefined, { fingerprint: null }));
+    await expect(pool.register(specOf('c'))).resolves.toMatchObject({ engine_id: 'c' });
+  });
+
+  test('refuses to mix engines that tell token ids with some that do not', async () => {
+    const { pool, network } = await setting({ a: new ToyEngine('a') });
+    network.put('b', new ToyEngine('b', undefined, { capabilities: { token_ids: false } }));
+    await expect(pool.register(specOf('b'))).rejects.toMatchObject({ code: 'engine_error', message: /b does not/ });
+    expect(pool.info()).toHaveLength(1);
+  });
+
+  test('reaches a call that has found no engine yet', async () => {
+    const { pool, network, clock } = await setting();
+    network.put('a', new ToyEngine('a'));
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    await pool.register(specOf('a'));
+    await expect(through(clock, call)).resolves.toMatchObject({ engineId: 'a' });
+  });
+});
+
+describe('deregistering', () => {
+  test('closes an idle engine at once, and a used one when its last call has ended', async () => {
+    const [idle, used] = [new ToyEngine('a'), ToyEngine.held('b')];
+    const { pool } = await setting({ a: idle, b: used });
+    await pool.generate(REQUEST, never());
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    expect(pool.deregister(null)).toEqual(['a', 'b']);
+    expect([idle.closed, used.closed]).toEqual([1, 0]);
+    used.pending[0]?.answer();
+    await expect(call).resolves.toMatchObject({ engineId: 'b' });
+    expect(used.closed).toBe(1);
+    expect(pool.info()).toEqual([]);
+    expect(() => pool.modeOf('default', 'auto')).toThrow(/no engine is registered in pool default/);
+    expect(pool.deregister('a')).toEqual([]);
+  });
+
+  test('with abort ends calls under way, which go elsewhere if nobody has heard of them', async () => {
+    const [a, b] = [ToyEngine.held('a'), new ToyEngine('b')];
+    const { pool } = await setting({ a, b });
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    pool.deregister('a', { abort: true });
+    await expect(call).resolves.toMatchObject({ engineId: 'b' });
+    expect(a.pending).toEqual([]);
+    expect(a.closed).toBe(1);
+  });
+
+  test('with abort fails a call of which a delta was relayed', async () => {
+    const [a, b] = [ToyEngine.held('a'), new ToyEngine('b')];
+    const { pool } = await setting({ a, b });
+    const call = pool.generate({ ...REQUEST, listener: { started: () => {}, delta: () => {} } }, never());
+    await settle();
+    a.pending[0]?.request.listener?.delta({ kind: 'text', text: 'x' });
+    pool.deregister('a', { abort: true });
+    await expect(call).rejects.toMatchObject({ code: 'engine_error', message: /deregistered/ });
+    expect(b.calls).toBe(0);
+  });
+
+  test('keeps calls from it that wait for its slot', async () => {
+    const clock = new VirtualClock();
+    const [a, b] = [ToyEngine.held('a'), ToyEngine.held('b')];
+    Object.assign(a.spec, { max_concurrency: 1 });
+    Object.assign(b.spec, { max_concurrency: 1 });
+    const pool = enginePoolsOf([a, b], { clock, policy: 'assignment_count' });
+    const calls = [1, 2, 3].map(() => pool.generate(REQUEST, never()));
+    await settle();
+    pool.deregister('a');
+    a.pending[0]?.answer();
+    b.pending[0]?.answer();
+    await settle();
+    expect([a.calls, b.calls]).toEqual([1, 2]);
+    b.pending[0]?.answer();
+    expect((await Promise.all(calls)).map(({ engineId }) => engineId)).toEqual(['a', 'b', 'b']);
+  });
+
+  test('keeps a call from it that was given its slot a moment before', async () => {
+    const [a, b] = [new ToyEngine('a'), new ToyEngine('b')];
+    const { pool } = await setting({ a, b });
+    const call = pool.generate(REQUEST, never());
+    pool.deregister('a');
+    await expect(call).resolves.toMatchObject({ engineId: 'b' });
+    expect(a.calls).toBe(0);
+  });
+
+  test('keeps calls from it that sleep between two rounds', async () => {
+    const a = new ToyEngine('a', () => Promise.reject(gone()));
+    const { pool, network, clock } = await setting({ a });
+    network.put('b', new ToyEngine('b'));
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    const tried = a.calls;
+    expect(tried).toBeGreaterThan(0);
+    pool.deregister('a');
+    await pool.register(specOf('b'));
+    await expect(through(clock, call)).resolves.toMatchObject({ engineId: 'b' });
+    expect(a.calls).toBe(tried);
+  });
+
+  test.each([[null], ['a']])('of %j ends a registration under way', async (id) => {
+    const { pool, network } = await setting();
+    let arrive = (_engine: ToyEngine): void => {};
+    network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
+    const joining = pool.register(specOf('a'));
+    await settle();
+    pool.deregister(id);
+    const engine = new ToyEngine('a');
+    const refused = expect(joining).rejects.toMatchObject({ code: 'cancelled' });
+    arrive(engine);
+    await refused;
+    expect(pool.info()).toEqual([]);
+    expect(engine.closed).toBe(1);
+  });
+});
+
+describe('the mode of a pool', () => {
+  const facts = (over: Partial<TemplateFacts>): ToyFacts => ({
+    capabilities: {
+      token_input: 'generate',
+      template: {
+        close_ids: [9],
+        tail_render: true,
+        thinking: { tool_results: 'kept', user_message: 'dropped' },
+        fingerprint: null,
+        ...over,
+      },
+    },
+  });
+
+  test('is tokens where every engine takes ids, with the facts that hold for all', () => {
+    const clock = new VirtualClock();
+    const engines = [
+      new ToyEngine('a', undefined, facts({})),
+      new ToyEngine(
+        'b',
+        undefined,
+        facts({ tail_render: false, thinking: { tool_results: 'kept', user_message: 'kept' } }),
+      ),
+    ];
+    expect(enginePoolsOf(engines, { clock }).modeOf('default', 'auto')).toEqual({
+      mode: 'tokens',
+      template: {
+        close_ids: [9],
+        tail_render: false,
+        thinking: { tool_results: 'kept', user_message: 'unknown' },
+        fingerprint: null,
+      },
+    });
+    expect(enginePoolsOf(engines, { clock }).modeOf('default', 'chat').mode).toBe('chat');
+    const unlike = [
+      new ToyEngine('a', undefined, facts({})),
+      new ToyEngine('b', undefined, facts({ close_ids: [9, 10] })),
+    ];
+    expect(enginePoolsOf(unlike, { clock }).modeOf('default', 'tokens').template.close_ids).toEqual([]);
+  });
+
+  test('is chat where one does not, and tokens is refused naming it and the reason', () => {
+    const engines = [
+      new ToyEngine('a', undefined, TAKES_IDS),
+      new ToyEngine('b', undefined, { capabilities: { notes: ['it has no generate endpoint'] } }),
+    ];
+    const pool = enginePoolsOf(engines, { clock: new VirtualClock() });
+    expect(pool.modeOf('default', 'auto').mode).toBe('chat');
+    expect(() => pool.modeOf('default', 'tokens')).toThrow(
+      /engine b .*accepts no prompt of token ids.*it has no generate endpoint/,
+    );
+  });
+
+  test('is text where the engines tell no ids', () => {
+    const pool = enginePoolsOf([new ToyEngine('a', undefined, { capabilities: { token_ids: false } })], {
+      clock: new VirtualClock(),
+    });
+    expect(pool.modeOf('default', 'auto').mode).toBe('text');
+    expect(pool.modeOf('default', 'chat').mode).toBe('text');
+    expect(() => pool.modeOf('default', 'tokens')).toThrow(/engine a .*reports no token ids/);
+  });
+
+  test('bounds prompts by the engine with the least room', () => {
+    const clock = new VirtualClock();
+    const of = (lengths: readonly (number | null)[]) =>
+      enginePoolsOf(
+        lengths.map((maxModelLen, i) => new ToyEngine(`e${i}`, undefined, { maxModelLen })),
+        { clock },
+      ).maxModelLen('default');
+    expect([of([300, 200]), of([300, null])]).toEqual([200, null]);
+  });
+});
+
+describe('an engine that comes back', () => {
+  const lost = () => Promise.reject(gone({ connection_lost: true }));
+
+  test('is looked at before it is used again, while others do the work', async () => {
+    const a = new ToyEngine('a', lost, { fingerprint: 'f' });
+    const { pool, network } = await setting({ a, b: new ToyEngine('b', undefined, { fingerprint: 'f' }) });
+    let arrive = (_engine: ToyEngine): void => {};
+    network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
+    await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
+    expect(pool.info()[0]?.healthy).toBe(false);
+    for (let i = 0; i < 3; i++) await pool.generate(REQUEST, never());
+    expect(a.calls).toBe(1);
+    a.onCall = async () => replyOf([7]);
+    const fresh = new ToyEngine('a', undefined, { fingerprint: 'f' });
+    arrive(fresh);
+    await settle();
+    expect(pool.info().map(({ healthy }) => healthy)).toEqual([true, true]);
+    for (let i = 0; i < 3; i++) await pool.generate(REQUEST, never());
+    // The connection that there was is kept as long as the server is what it was.
+    expect([a.calls, fresh.calls, fresh.closed]).toEqual([4, 0, 1]);
+  });
+
+  test('keeps what was learned of it: that its capabilities are less than it says', async () => {
+    const a = new ToyEngine('a', lost, TAKES_IDS);
+    const { pool, network, clock } = await setting({ a });
+    a.facts = {};
+    a.onCall = async () => {
+      a.onCall = async () => replyOf([7]);
+      throw gone();
+    };
+    const fresh = new ToyEngine('a', undefined, TAKES_IDS);
+    network.put('a', fresh);
+    await through(clock, pool.generate(REQUEST, never()));
+    expect([a.calls, fresh.calls, fresh.closed]).toEqual([2, 0, 1]);
+    expect(pool.modeOf('default', 'auto').mode).toBe('chat');
+  });
+
+  test('is used through a new connection when it can do something else now', async () => {
+    const a = new ToyEngine('a', lost);
+    const { pool, network, clock } = await setting({ a });
+    pool.setPolicyVersion('v7');
+    const fresh = new ToyEngine('a', undefined, TAKES_IDS);
+    network.put('a', fresh);
+    await expect(through(clock, pool.generate(REQUEST, never()))).resolves.toMatchObject({ engineId: 'a' });
+    expect([a.closed, fresh.calls]).toEqual([1, 1]);
+    expect(fresh.versions).toEqual(['v7']);
+    expect(pool.modeOf('default', 'auto').mode).toBe('tokens');
+  });
+
+  test.each([
+    ['model', { model: 'other', fingerprint: 'f' }, /serves other, not policy/],
+    ['tokenizer', { fingerprint: 'g' }, /tokenizer or template is g, not f/],
+  ])('with another %s is taken out with a notice, and calls go on elsewhere', async (_, facts, reason) => {
+    const { pool, network, notices } = await setting({
+      a: new ToyEngine('a', lost, { fingerprint: 'f' }),
+      b: new ToyEngine('b', undefined, { fingerprint: 'f' }),
+    });
+    const other = new ToyEngine('a', undefined, facts);
+    network.put('a', other);
+    for (let i = 0; i < 3; i++) {
+      await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
+      await settle();
+    }
+    expect(pool.info().map(({ engine_id }) => engine_id)).toEqual(['b']);
+    expect(notices).toEqual([
+      { message: expect.stringContaining('removed from its pool'), details: expect.anything() },
+    ]);
+    expect(String(notices[0]?.details.reason)).toMatch(reason);
+    expect([other.calls, other.closed]).toEqual([0, 1]);
+  });
+
+  test('as another, with nobody else there, ends the call with engine_error', async () => {
+    const { pool, network, clock } = await setting({ a: new ToyEngine('a', lost) });
+    network.put('a', new ToyEngine('a', undefined, { model: 'other' }));
+    await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({
+      code: 'engine_error',
+      message: /was replaced by another server: it serves other/,
+    });
+    expect(clock.monotonicMs()).toBeLessThan(1_000);
+  });
+
+  test.each([
+    ['no model list', () => Promise.reject(new FloeError('engine_error', 'no model list')), /no model list/],
+    ['no template', async () => new ToyEngine('a', undefined, { fingerprint: null }), /no longer renders/],
+  ])('may answer with %s for as long as it takes, gets no call meanwhile, and is used again', async (_, wrong, why) => {
+    const a = new ToyEngine('a', lost, { fingerprint: 'f' });
+    const { pool, network, clock, notices } = await setting({
+      a,
+      b: new ToyEngine('b', undefined, { fingerprint: 'f' }),
+    });
+    let asked = 0;
+    network.put('a', () => {
+      asked++;
+      return wrong();
+    });
+    const callTwice = async (): Promise<void> => {
+      for (let i = 0; i < 2; i++) {
+        await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
+        await settle();
+      }
+    };
+    await callTwice();
+    for (let round = 1; round <= 10; round++) {
+      await callTwice();
+      expect(asked).toBe(round);
+      expect(pool.info().map(({ healthy }) => healthy)).toEqual([false, true]);
+      clock.advance(5_000);
+    }
+    expect(a.calls).toBe(1);
+    expect(notices).toEqual([
+      { message: expect.stringContaining('does not answer as it did'), details: expect.anything() },
+    ]);
+    expect(String(notices[0]?.details.reason)).toMatch(why);
+    a.onCall = async () => replyOf([7]);
+    network.put('a', new ToyEngine('a', undefined, { fingerprint: 'f' }));
+    for (let i = 0; i < 4; i++) {
+      await pool.generate(REQUEST, never());
+      await settle();
+    }
+    expect(pool.info().map(({ healthy }) => healthy)).toEqual([true, true]);
+    expect(a.calls).toBeGreaterThan(1);
+  });
+
+  test('is looked at when it calls itself unhealthy', async () => {
+    const a = new ToyEngine('a');
+    const { pool, network } = await setting({ a, b: new ToyEngine('b') });
+    a.healthy = false;
+    network.put('a', new ToyEngine('a', undefined, { model: 'other' }));
+    await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
+    await settle();
+    expect(pool.info().map(({ engine_id }) => engine_id)).toEqual(['b']);
+    expect(a.calls).toBe(0);
+  });
+
+  test('is not looked at for being asked too much', async () => {
+    const busy = new ToyEngine('a', async () => {
+      busy.healthy = false;
+      throw gone({ status: 429 });
+    });
+    const { pool, network } = await setting({ a: busy, b: new ToyEngine('b') });
+    await pool.generate(REQUEST, never());
+    await settle();
+    await pool.generate(REQUEST, never());
+    expect(network.connections).toHaveLength(2);
+  });
+
+  test('is not reached by the call that waited for its look when it was deregistered meanwhile', async () => {
+    const a = new ToyEngine('a', lost);
+    const { pool, network, clock } = await setting({ a });
+    let arrive = (_engine: ToyEngine): void => {};
+    network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    clock.advance(100);
+    await settle();
+    a.onCall = async () => replyOf([7]);
+    pool.deregister('a');
+    const fresh = new ToyEngine('a');
+    arrive(fresh);
+    network.put('b', new ToyEngine('b'));
+    await pool.register(specOf('b'));
+    await expect(through(clock, call)).resolves.toMatchObject({ engineId: 'b' });
+    expect([a.calls, a.closed, fresh.calls, fresh.closed]).toEqual([1, 1, 0, 1]);
+  });
+
+  test('while it is looked at may be deregistered', async () => {
+    const { pool, network } = await setting({ a: new ToyEngine('a', lost), b: new ToyEngine('b') });
+    let arrive = (_engine: ToyEngine): void => {};
+    network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
+    await pool.generate(REQUEST, never());
+    await pool.generate(REQUEST, never());
+    pool.deregister('a');
+    const fresh = new ToyEngine('a', undefined, TAKES_IDS);
+    arrive(fresh);
+    await settle();
+    expect(fresh.closed).toBe(1);
+    expect(pool.info().map(({ engine_id }) => engine_id)).toEqual(['b']);
+  });
+});
+
+test('a pool is not opened when its engines do not fit each other', async () => {
+  const network = new ToyNetwork();
+  const engines = [
+    new ToyEngine('a', undefined, { fingerprint: 'f' }),
+    new ToyEngine('b', undefined, { fingerprint: 'g' }),
+  ];
+  for (const [i, engine] of engines.entries()) network.put('ab'[i] as string, engine);
+  const opened = createEnginePools([specOf('a'), specOf('b')], { clock: new VirtualClock(), connect: network.connect });
+  await expect(opened).rejects.toMatchObject({ code: 'engine_error' });
+  expect(engines.map(({ closed }) => closed)).toEqual([1, 1]);
+});
+
+test('an engine that is told its weights tells them to one that joins later', async () => {
+  const { pool, network } = await setting();
+  pool.setPolicyVersion('v3');
+  const engine = new ToyEngine('a');
+  network.put('a', engine);
+  await pool.register(specOf('a'));
+  pool.setPolicyVersion('v4');
+  expect(engine.versions).toEqual(['v3', 'v4']);
+});
+
+test('a call that looks for an engine tells why it has none, until it is at one or ends', async () => {
+  const { pool, network, clock } = await setting();
+  const other = { ...REQUEST, sessionId: 'ses_2' };
+  expect(pool.failureOf('ses_1')).toBeNull();
+  const call = pool.generate(REQUEST, never());
+  const left = new AbortController();
+  const ended = pool.generate(other, left.signal);
+  await settle();
+  expect(pool.failureOf('ses_1')).toMatchObject({ code: 'engine_unavailable' });
+  expect(pool.failureOf('ses_2')).toMatchObject({ code: 'engine_unavailable' });
+  left.abort(new FloeError('cancelled', 'gone'));
+  await expect(ended).rejects.toMatchObject({ code: 'cancelled' });
+  expect(pool.failureOf('ses_2')).toBeNull();
+  const engine = ToyEngine.held('a');
+  network.put('a', engine);
+  await pool.register(specOf('a'));
+  clock.advance(5_000);
+  await settle();
+  expect(engine.pending).toHaveLength(1);
+  expect(pool.failureOf('ses_1')).toBeNull();
+  engine.pending[0]?.answer();
+  await expect(call).resolves.toMatchObject({ engineId: 'a' });
+});

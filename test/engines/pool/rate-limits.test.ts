@@ -1,0 +1,250 @@
+import { describe, expect, test } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
+import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
+import type { EngineSpec } from '../../../src/schema/index.ts';
+import { gone, never, REQUEST, replyOf, settle, specOf, ToyEngine, ToyNetwork } from './toy-engine.ts';
+
+type Rig = { pool: EnginePools; clock: VirtualClock; engines: Map<string, ToyEngine> };
+
+async function rig(specs: Record<string, Partial<EngineSpec>>): Promise<Rig> {
+  const clock = new VirtualClock();
+  const network = new ToyNetwork();
+  const engines = new Map<string, ToyEngine>();
+  for (const id of Object.keys(specs)) {
+    const engine = ToyEngine.held(id);
+    engines.set(id, engine);
+    network.put(id, engine);
+  }
+  const pool = await createEnginePools(
+    Object.entries(specs).map(([id, over]) => specOf(id, over)),
+    { clock, connect: network.connect },
+  );
+  return { pool, clock, engines };
+}
+
+const perMinute = (requests: number | null, tokens: number | null = null) => ({
+  limits: { requests_per_minute: requests, tokens_per_minute: tokens },
+});
+
+/** Settles, moves the clock, settles. */
+async function pass(clock: VirtualClock, ms: number): Promise<void> {
+  await settle();
+  clock.advance(ms);
+  await settle();
+}
+
+describe('requests a minute', () => {
+  test('are waited for in the order of arrival', async () => {
+    const { pool, clock, engines } = await rig({ a: perMinute(60) });
+    const a = engines.get('a') as ToyEngine;
+    const calls = ['1', '2', '3'].map((completionId) => pool.generate({ ...REQUEST, completionId }, never()));
+    await settle();
+    expect(a.calls).toBe(1);
+    await pass(clock, 999);
+    expect(a.calls).toBe(1);
+    await pass(clock, 1);
+    expect(a.calls).toBe(2);
+    await pass(clock, 1_000);
+    expect(a.requests.map(({ completionId }) => completionId)).toEqual(['1', '2', '3']);
+    for (const call of [...a.pending]) call.answer();
+    await Promise.all(calls);
+  });
+
+  test('that are used up send a call to the next engine', async () => {
+    const { pool, engines } = await rig({ a: perMinute(60), b: perMinute(60) });
+    const calls = [1, 2].map((n) => pool.generate({ ...REQUEST, sessionId: `ses_${n}` }, never()));
+    await settle();
+    expect([...engines.values()].map((engine) => engine.calls)).toEqual([1, 1]);
+    for (const engine of engines.values()) engine.pending[0]?.answer();
+    await Promise.all(calls);
+  });
+
+  test('are waited for as long as the call wants, and no longer', async () => {
+    const { pool, clock, engines } = await rig({ a: perMinute(1) });
+    const a = engines.get('a') as ToyEngine;
+    const first = pool.generate(REQUEST, never());
+    const impatient = new AbortController();
+    const second = pool.generate(REQUEST, impatient.signal);
+    const third = pool.generate(REQUEST, never());
+    await settle();
+    a.pending[0]?.answer();
+    await first;
+    impatient.abort(new Error('enough'));
+    await expect(second).rejects.toThrow('enough');
+    // Longer than a failed call would be tried again.
+    for (let i = 0; i < 60; i++) await pass(clock, 1_000);
+    expect(a.calls).toBe(2);
+    a.pending[0]?.answer();
+    await expect(third).resolves.toMatchObject({ engineId: 'a' });
+  });
+
+  test('do not count look-ups', async () => {
+    const { pool, engines } = await rig({ a: perMinute(1) });
+    const names = { completionId: 'cpl', sessionId: 'ses', pool: 'default' };
+    for (let i = 0; i < 3; i++) await pool.detokenize(Int32Array.of(1), names, never());
+    const call = pool.generate(REQUEST, never());
+    await settle();
+    engines.get('a')?.pending[0]?.answer();
+    await call;
+  });
+});
+
+describe('tokens a minute', () => {
+  test('are charged with what a call came to, and the next one waits for the debt', async () => {
+    const { pool, clock, engines } = await rig({ a: perMinute(null, 6_000) });
+    const a = engines.get('a') as ToyEngine;
+    const usage = { prompt_tokens: 1_500, completion_tokens: 100, cached_tokens: null };
+    const first = pool.generate(REQUEST, never());
+    await settle();
+    a.pending[0]?.answer(replyOf([7], { usage }));
+    await first;
+    // 100 had been saved up, and as much has to be there again: 1600 tokens at 100 a second.
+    const second = pool.generate(REQUEST, never());
+    await pass(clock, 15_900);
+    expect(a.calls).toBe(1);
+    await pass(clock, 200);
+    expect(a.calls).toBe(2);
+    a.pending[0]?.answer();
+    await second;
+  });
+
+  test('of calls under way are counted as the calls before came to', async () => {
+    const { pool, clock, engines } = await rig({ a: perMinute(null, 6_000) });
+    const a = engines.get('a') as ToyEngine;
+    const usage = { prompt_tokens: 90, completion_tokens: 10, cached_tokens: null };
+    const first = pool.generate(REQUEST, never());
+    await settle();
+    a.pending[0]?.answer(replyOf([7], { usage }));
+    await first;
+    await pass(clock, 60_000);
+    const calls = [1, 2, 3].map(() => pool.generate(REQUEST, never()));
+    await settle();
+    expect(a.calls).toBe(2);
+    await pass(clock, 1_000);
+    expect(a.calls).toBe(3);
+    await pass(clock, 1_000);
+    for (const call of [...a.pending]) call.answer(replyOf([7], { usage }));
+    await Promise.all(calls);
+    // They came to what was expected, so that nothing is owed for them any more.
+    const next = pool.generate(REQUEST, never());
+    await pass(clock, 1_000);
+    expect(a.calls).toBe(5);
+    a.pending[0]?.answer();
+    await next;
+  });
+});
+
+describe('a provider that asks to come later', () => {
+  test('gets no call at all before, and the refused one is not lost', async () => {
+    const { pool, clock, engines } = await rig({ a: perMinute(6_000) });
+    const a = engines.get('a') as ToyEngine;
+    const refused = pool.generate(REQUEST, never());
+    await settle();
+    a.pending[0]?.fail(gone({ status: 429, retry_after_ms: 120_000 }));
+    await settle();
+    const later = pool.generate(REQUEST, never());
+    await pass(clock, 119_999);
+    expect(a.calls).toBe(1);
+    expect(pool.info()[0]?.held_back_ms).toBeGreaterThan(0);
+    await pass(clock, 11);
+    await pass(clock, 11);
+    expect(a.calls).toBe(3);
+    for (const call of [...a.pending]) call.answer();
+    await Promise.all([refused, later]);
+    expect(pool.info()[0]?.healthy).toBe(true);
+  });
+
+  test('at once is not asked in a tight loop', async () => {
+    const { pool, clock, engines } = await rig({ a: perMinute(6_000) });
+    const a = engines.get('a') as ToyEngine;
+    a.onCall = async () => {
+      throw gone({ status: 429, retry_after_ms: 0 });
+    };
+    const controller = new AbortController();
+    const call = pool.generate(REQUEST, controller.signal);
+    await settle();
+    expect(a.calls).toBe(1);
+    for (let i = 0; i < 10; i++) await pass(clock, 1_000);
+    expect(a.calls).toBeLessThanOrEqual(11);
+    controller.abort(new Error('over'));
+    await expect(call).rejects.toThrow('over');
+  });
+});
+
+test('engines without limits tell of none', async () => {
+  const { pool } = await rig({ a: {} });
+  expect(pool.info()[0]).not.toHaveProperty('held_back_ms');
+});
+
+describe('engines of the same host', () => {
+  const address = (host: string): Partial<EngineSpec> => ({ base_url: `http://${host}:8000`, max_concurrency: 2 });
+
+  async function two(locality: 'prefer_local' | 'none'): Promise<Rig> {
+    const clock = new VirtualClock();
+    const network = new ToyNetwork();
+    const engines = new Map(['near', 'far'].map((id) => [id, ToyEngine.held(id)]));
+    for (const [id, engine] of engines) network.put(id, engine);
+    const specs = [specOf('near', address('node-7.cluster')), specOf('far', address('node-8.cluster'))];
+    const pool = await createEnginePools(specs, { clock, connect: network.connect, locality, host: 'Node-7.cluster' });
+    return { pool, clock, engines };
+  }
+  const calls = ({ pool }: Rig, count: number, from = 0): Promise<unknown>[] =>
+    Array.from({ length: count }, (_, i) => pool.generate({ ...REQUEST, sessionId: `ses_${from + i}` }, never()));
+  const counts = ({ engines }: Rig): number[] => [...engines.values()].map((engine) => engine.calls);
+  const answerAll = ({ engines }: Rig): void => {
+    for (const engine of engines.values()) for (const call of [...engine.pending]) call.answer();
+  };
+
+  test('come first while they have capacity; the rest go elsewhere', async () => {
+    const it = await two('prefer_local');
+    const all = calls(it, 3);
+    await settle();
+    expect(counts(it)).toEqual([2, 1]);
+    answerAll(it);
+    await Promise.all(all);
+  });
+
+  test('do not draw away a session that began elsewhere', async () => {
+    const it = await two('prefer_local');
+    const first = calls(it, 3);
+    await settle();
+    answerAll(it);
+    await Promise.all(first);
+    const again = calls(it, 1, 2);
+    await settle();
+    expect(counts(it)).toEqual([2, 2]);
+    const fresh = calls(it, 1, 9);
+    await settle();
+    expect(counts(it)).toEqual([3, 2]);
+    answerAll(it);
+    await Promise.all([...again, ...fresh]);
+  });
+
+  test('are equals of the others without that preference', async () => {
+    const it = await two('none');
+    const all = calls(it, 2);
+    await settle();
+    expect(counts(it)).toEqual([1, 1]);
+    answerAll(it);
+    await Promise.all(all);
+  });
+});
+
+test('a session is known to await its turn, and not to when its call is with an engine', async () => {
+  const { pool, clock, engines } = await rig({ a: perMinute(60) });
+  const a = engines.get('a') as ToyEngine;
+  const first = pool.generate({ ...REQUEST, sessionId: 'first' }, never());
+  const controller = new AbortController();
+  const second = pool.generate({ ...REQUEST, sessionId: 'second' }, never());
+  const third = pool.generate({ ...REQUEST, sessionId: 'second' }, controller.signal);
+  await settle();
+  expect(['first', 'second'].map((id) => pool.isWaiting(id))).toEqual([false, true]);
+  await pass(clock, 1_000);
+  expect(pool.isWaiting('second')).toBe(true);
+  controller.abort(new Error('over'));
+  await expect(third).rejects.toThrow('over');
+  expect(pool.isWaiting('second')).toBe(false);
+  for (const call of [...a.pending]) call.answer();
+  await Promise.all([first, second]);
+});

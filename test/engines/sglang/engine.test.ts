@@ -1,0 +1,402 @@
+import { afterEach, describe, expect, test } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { Engine, GenerateReply, GenerateRequest } from '../../../src/engines/engine.ts';
+import { createSglangEngine } from '../../../src/engines/sglang/engine.ts';
+import { engineSpecSchema } from '../../../src/schema/index.ts';
+import { json } from '../scripted-server.ts';
+import { type Age, askRequest, promptIdsOf, type Script, SglangScript } from './scripted-sglang.ts';
+
+const AGES: Age[] = ['meta_info', 'token_ids', 'sglext', 'stream_ids'];
+const never = new AbortController().signal;
+const clock = new VirtualClock();
+let server: SglangScript;
+let engine: Engine;
+const notices: string[] = [];
+
+async function start(script: Partial<Script> = {}, spec: object = {}): Promise<void> {
+  server = new SglangScript(script);
+  await server.http.listen();
+  engine = await createSglangEngine(
+    engineSpecSchema.parse({ kind: 'sglang', base_url: server.http.baseUrl, ...spec }),
+    { clock, notice: (message) => void notices.push(message) },
+  );
+}
+
+const generate = (over: Partial<GenerateRequest> = {}): Promise<GenerateReply> =>
+  engine.generate(askRequest(over), never);
+
+afterEach(async () => {
+  await engine?.close();
+  await server?.http.close();
+  notices.length = 0;
+});
+
+const PROMPT = promptIdsOf([{ role: 'user', content: 'hi  é' }]);
+
+describe('what SGLang is asked', () => {
+  test('messages and tools go out as they are, with explicit sampling and the call named', async () => {
+    await start({}, { api_key: 'k' });
+    await generate({
+      tools: [{ type: 'function', function: { name: 'f' } }],
+      toolsText: '[{"type":"function", "function":{"name":"f"}}]',
+      toolChoice: 'required',
+      parallelToolCalls: false,
+      stop: ['END'],
+      cacheSalt: 'v7',
+    });
+    const [call] = server.calls();
+    expect(call?.text).toContain('"messages":[{"role":"user","content":"hi  \\u00e9"}]');
+    expect(call?.text).toContain('"tools":[{"type":"function", "function":{"name":"f"}}]');
+    expect(call?.body).toMatchObject({
+      model: 'toy',
+      rid: 'cpl_mine',
+      temperature: 0.7,
+      top_p: 1,
+      top_k: -1,
+      min_p: 0,
+      repetition_penalty: 1,
+      max_tokens: 50,
+      stop: ['END'],
+      seed: 9,
+      tool_choice: 'required',
+      parallel_tool_calls: false,
+      stream: false,
+      logprobs: true,
+      separate_reasoning: true,
+      cache_salt: 'v7',
+      return_meta_info: true,
+      return_token_ids: true,
+    });
+    expect(call?.headers).toMatchObject({ 'x-smg-routing-key': 'ses_1', authorization: 'Bearer k' });
+  });
+
+  test('a bound that cannot fit is left out, and one that does not fit behind the prompt is dropped after the refusal', async () => {
+    await start();
+    await generate({ maxTokens: 32_000 });
+    expect(server.calls()[0]?.body).not.toHaveProperty('max_tokens');
+    server.script.answer = ({ body, response }) => {
+      const message = "Requested token count exceeds the model's maximum context length of 4096 tokens.";
+      if ('max_tokens' in body) json(response, 400, { object: 'error', message, type: 'BadRequest', code: 400 });
+      else json(response, 200, server.chatReply(body));
+    };
+    expect(await generate({ maxTokens: 4_000 })).toMatchObject({ finishReason: 'stop' });
+    expect(server.calls().map(({ body }) => body.max_tokens)).toEqual([undefined, 4_000, undefined]);
+  });
+
+  test('pausing, resuming and metrics', async () => {
+    await start();
+    await engine.pause('keep', never);
+    await engine.pause('abort', never);
+    await engine.resume(never);
+    const told = server.http.received.filter(({ path, method }) => /pause|continue/.test(path) && method === 'POST');
+    expect(told.map(({ path, body }) => [path, body.mode])).toEqual([
+      ['/pause_generation', 'in_place'],
+      ['/pause_generation', 'abort'],
+      ['/continue_generation', undefined],
+    ]);
+    expect(await engine.metrics(never)).toBe('sglang:num_running_reqs 1\n');
+  });
+});
+
+describe.each(AGES)('a server of age %s', (age) => {
+  test('its ids are found, and those of the prompt', async () => {
+    await start({ age });
+    const reply = await generate();
+    expect([...reply.promptIds]).toEqual(PROMPT);
+    expect([...reply.responseIds]).toEqual([11, 12, 2]);
+    expect([...reply.responseLogprobs]).toEqual([-0.25, -0.5, -0.75]);
+    expect(reply).toMatchObject({ finishReason: 'stop', stop: { kind: 'token', id: 2 } });
+    expect(reply.usage).toEqual({ prompt_tokens: PROMPT.length, completion_tokens: 3, cached_tokens: 0 });
+    expect(engine.info().capabilities.notes[0]).toBe(`token ids: ${age}`);
+  });
+
+  test('its streams are relayed where they have all ids, and then say the same', async () => {
+    await start({ age });
+    const exact = age === 'sglext' || age === 'stream_ids';
+    expect(engine.info().streaming).toBe(exact);
+    const heard: unknown[] = [];
+    const listener = {
+      started: (tokens: number | null) => void heard.push(tokens),
+      delta: (delta: unknown) => void heard.push(delta),
+    };
+    const { usage: wholeUsage, ...whole } = await generate();
+    const { usage, ...streamed } = await generate({ listener });
+    expect(streamed).toEqual(whole);
+    expect({ ...usage, cached_tokens: 0 }).toEqual(wholeUsage);
+    const known = age === 'stream_ids' ? PROMPT.length : null;
+    expect(heard).toEqual(exact ? [known, { kind: 'text', text: 'Hello.' }] : []);
+    expect(server.calls().at(-1)?.body.stream).toBe(exact);
+  });
+
+  test('what spoils a stream of its last log-probability is seen at registration', async () => {
+    await start({ age, losesLast: true });
+    expect(engine.info().streaming).toBe(false);
+  });
+});
+
+test('a stream that loses ids later on is refused, and the last of its kind', async () => {
+  await start({ age: 'sglext' });
+  server.script.losesLast = true;
+  const listener = { started: () => {}, delta: () => {} };
+  await expect(generate({ listener })).rejects.toMatchObject({ code: 'engine_error', details: { lost_ids: true } });
+  expect(engine.info().streaming).toBe(false);
+  expect(notices).toHaveLength(1);
+  expect(await generate({ listener })).toMatchObject({ finishReason: 'stop' });
+});
+
+describe('what is read from a reply', () => {
+  test('calls, and what ended the reply though the server does not say', async () => {
+    await start({ text: '[[sh {"b":1}]]', ids: [11, 2] });
+    const reply = await generate({ tools: [{ type: 'function', function: { name: 'sh' } }] });
+    expect(reply.finishReason).toBe('tool_calls');
+    expect(reply.message).toMatchObject({ content: null, tool_calls: [{ id: 'call_0', function: { name: 'sh' } }] });
+    expect(reply.stop).toEqual({ kind: 'token', id: 2 });
+    server.script.ids = [11, 12];
+    expect((await generate({ stop: ['END'] })).stop).toBeNull();
+  });
+
+  test.each([
+    ['a stop string', { type: 'stop', matched: 'END' }, { kind: 'string', text: 'END' }],
+    ['a stop token', { type: 'stop', matched: 99 }, { kind: 'token', id: 99 }],
+    ['the length', { type: 'length', length: 3 }, null],
+    ['an abort', { type: 'abort', message: 'weights' }, null],
+  ])('a reply that ended by %s says so', async (_, finish, stop) => {
+    await start();
+    server.script.finish = finish;
+    expect(await generate()).toMatchObject({ finishReason: finish.type, stop });
+  });
+
+  test('a reply that was broken off before its first token may be sampled elsewhere', async () => {
+    await start();
+    Object.assign(server.script, { ids: [], finish: { type: 'abort', message: 'weights' } });
+    await expect(generate()).rejects.toMatchObject({ code: 'engine_unavailable' });
+  });
+
+  test('spans of versions are taken as they are', async () => {
+    const spans = [
+      { version: '4', start: 0, end: 1 },
+      { version: '5', start: 1, end: 3 },
+    ];
+    await start({ meta: { weight_versions: spans } });
+    expect(engine.info().capabilities.version_spans).toBe(true);
+    expect((await generate()).versionSpans).toEqual(spans);
+  });
+
+  test('without spans the version counts that the server told before and tells of the end', async () => {
+    await start({ modelInfo: { weight_version: '7' } });
+    expect(engine.info().policy_version).toBe('7');
+    expect((await generate()).versionSpans).toEqual([{ version: '7', start: 0, end: 3 }]);
+    server.script.modelInfo = { weight_version: '8' };
+    expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+    clock.advance(1_000);
+    expect((await generate()).versionSpans).toEqual([{ version: '8', start: 0, end: 3 }]);
+  });
+
+  test('weights that nobody named on the server have the name that floe is given', async () => {
+    await start();
+    expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+    engine.setPolicyVersion('step-3');
+    expect((await generate()).versionSpans).toEqual([{ version: 'step-3', start: 0, end: 3 }]);
+    server.script.answer = ({ body, response }) => {
+      engine.setPolicyVersion('step-4');
+      json(response, 200, server.chatReply(body));
+    };
+    expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+  });
+});
+
+describe('routed experts', () => {
+  const shape = { num_hidden_layers: 2, num_experts_per_tok: 2 };
+  const told = { serverInfo: { enable_return_routed_experts: true } };
+  const rows = (count: number) =>
+    Buffer.from(new Int32Array(count * 4).map((_, index) => index).buffer).toString('base64');
+
+  test('are read in the shape that the model has', async () => {
+    await start({ ...told, modelInfo: shape });
+    const count = PROMPT.length + 3 - 1;
+    server.script.meta = { routed_experts: rows(count) };
+    const { routedExperts } = await generate();
+    expect(server.calls().at(-1)?.body.return_routed_experts).toBe(true);
+    expect(routedExperts).toMatchObject({ dtype: 'int32', shape: [count, 2, 2], start: 0 });
+    expect(routedExperts?.data.readInt32LE(20)).toBe(5);
+    server.script.meta = { routed_experts: rows(count + 1) };
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/routed_experts has/),
+    });
+  });
+
+  test('are not asked for where their shape is not known, and the notes say so', async () => {
+    await start(told);
+    expect((await generate()).routedExperts).toBeNull();
+    expect(server.calls().at(-1)?.body).not.toHaveProperty('return_routed_experts');
+    expect(engine.info().capabilities.notes.join()).toMatch(/routed experts are not requested/);
+  });
+});
+
+type Reply = Record<string, unknown>;
+
+function withChoice(reply: Reply, over: object): Reply {
+  const [choice] = reply.choices as object[];
+  return { ...reply, choices: [{ ...choice, ...over }] };
+}
+
+function withMeta(reply: Reply, over: object): Reply {
+  const [choice] = reply.choices as { meta_info: object }[];
+  return withChoice(reply, { meta_info: { ...choice?.meta_info, ...over } });
+}
+
+const tuples = (values: unknown[]) => ({ output_token_logprobs: values });
+const GOOD = [
+  [-0.25, 11, null],
+  [-0.5, 12, null],
+  [-0.75, 2, null],
+];
+
+describe('what is refused, with the reason', () => {
+  const cases: [string, (reply: Reply) => unknown, RegExp][] = [
+    ['no prompt ids', (r) => withChoice(r, { prompt_token_ids: null }), /prompt_token_ids is missing/],
+    ['prompt ids that are no ids', (r) => withChoice(r, { prompt_token_ids: [1, -5] }), /prompt_token_ids/],
+    ['prompt ids that do not add up', (r) => withChoice(r, { prompt_token_ids: [1] }), /the prompt has 1 ids/],
+    ['no ids at all', (r) => withChoice(r, { token_ids: null, meta_info: null }), /token ids are missing/],
+    ['ids that are no ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
+    ['one id too few', (r) => withChoice(r, { token_ids: [11, 12] }), /3 entries for 2 ids/],
+    ['ids of another reply', (r) => withChoice(r, { token_ids: [11, 13, 2] }), /logprobs\.1 is of 12, but .* 13/],
+    [
+      'logprobs shifted against the ids',
+      (r) => withMeta(r, tuples([...GOOD.slice(1), GOOD[0]])),
+      /logprobs\.0 is of 12/,
+    ],
+    [
+      'no logprobs',
+      (r) => withMeta(withChoice(r, { logprobs: null }), { output_token_logprobs: null }),
+      /token ids are missing|logprobs.content is missing|entries/,
+    ],
+    ['one logprob too few', (r) => withMeta(r, tuples(GOOD.slice(1))), /2 entries for 3 ids/],
+    [
+      'a logprob of null',
+      (r) => withMeta(r, tuples([[null, 11], ...GOOD.slice(1)])),
+      /logprobs\.0 is not a finite number/,
+    ],
+    ['a logprob above 0', (r) => withMeta(r, tuples([[0.5, 11], ...GOOD.slice(1)])), /logprobs\.0 is 0.5, above 0/],
+    ['a tuple without an id', (r) => withMeta(r, tuples([[-1], ...GOOD.slice(1)])), /logprobs\.0 has no token id/],
+    [
+      'usage that does not add up',
+      (r) => ({ ...r, usage: { prompt_tokens: PROMPT.length, completion_tokens: 4 } }),
+      /the reply has 3 ids/,
+    ],
+    ['no usage', ({ usage: _, ...rest }) => rest, /usage/],
+    ['two lists of ids that differ', (r) => ({ ...r, sglext: { output_ids: [[11, 12, 3]] } }), /are not the same/],
+    [
+      'version spans that end early',
+      (r) => withMeta(r, { weight_versions: [{ version: '1', start: 0, end: 2 }] }),
+      /cover 2 of 3/,
+    ],
+    ['an unknown finish reason', (r) => withChoice(r, { finish_reason: 'content_filter' }), /"content_filter"/],
+    ['two choices', (r) => ({ ...r, choices: [...(r.choices as []), ...(r.choices as [])] }), /choices/],
+    ['the id of another call', (r) => ({ ...r, id: 'cpl_other' }), /answers cpl_other/],
+    ['the id of another call inside', (r) => withMeta(r, { id: 'cpl_other' }), /answers cpl_other/],
+    ['another model', (r) => ({ ...r, model: 'other' }), /model is "other"/],
+    ['an error with status 200', () => ({ object: 'error', message: 'broken' }), /error inside: broken/],
+    ['something else entirely', () => 'hello', /body/],
+    [
+      'nothing sampled',
+      (r) =>
+        withMeta(
+          withChoice({ ...r, usage: { prompt_tokens: PROMPT.length, completion_tokens: 0 } }, { token_ids: [] }),
+          tuples([]),
+        ),
+      /no token was sampled|entries/,
+    ],
+  ];
+  test.each(cases)('%s', async (_, spoil, message) => {
+    await start();
+    server.script.spoil = spoil;
+    await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(message) });
+    expect(engine.info()).toMatchObject({ healthy: false, inflight: 0 });
+  });
+
+  test.each([
+    ['an infinite logprob', (text: string) => text.replaceAll('-0.25', '-1e999'), /finite/],
+    ['NaN, which is no JSON', (text: string) => text.replace('-0.25', 'NaN'), /not JSON/],
+    ['garbage', () => '<html>bad gateway</html>', /not JSON/],
+  ])('%s', async (_, change, message) => {
+    await start();
+    server.script.answer = ({ body, response }) =>
+      void response.writeHead(200).end(change(JSON.stringify(server.chatReply(body))));
+    await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(message) });
+  });
+});
+
+describe('failures of the server', () => {
+  test.each([
+    [400, 'engine_rejected'],
+    [401, 'engine_error'],
+    [404, 'engine_error'],
+    [429, 'engine_unavailable'],
+    [500, 'engine_error'],
+    [503, 'engine_unavailable'],
+  ])('status %d is %s', async (status, code) => {
+    await start();
+    server.script.answer = ({ response }) =>
+      json(response, status, { object: 'error', message: 'what happened' }, { 'retry-after': '3' });
+    const failure = await generate().catch((error: unknown) => error);
+    expect(failure).toMatchObject({ code, details: { status }, message: expect.stringMatching(/what happened$/) });
+    if (code === 'engine_unavailable') expect(failure).toMatchObject({ details: { retry_after_ms: 3_000 } });
+  });
+
+  test.each([
+    "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+    "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+    'Input length (5000 tokens) exceeds the maximum allowed length (4090 tokens).',
+  ])('an overlong prompt is recognised and keeps its words: %s', async (message) => {
+    await start();
+    server.script.answer = ({ response }) => json(response, 400, { object: 'error', message, code: 400 });
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_rejected',
+      message,
+      details: { context_overflow: true },
+    });
+  });
+
+  test.each([false, true])(
+    'a reply that breaks off is an error, since something was sampled; streamed: %s',
+    async (stream) => {
+      await start({ age: 'stream_ids' });
+      server.script.answer = ({ response }) => {
+        response.writeHead(200, stream ? { 'content-type': 'text/event-stream' } : { 'content-length': 1000 });
+        response.write(stream ? 'data: {"id":"cpl_mine","choices":[]}\n\n' : '{"id":', () => response.destroy());
+      };
+      const listener = { started: () => {}, delta: () => {} };
+      await expect(generate(stream ? { listener } : {})).rejects.toMatchObject({ code: 'engine_error' });
+    },
+  );
+
+  test('a stream that ends early is an error', async () => {
+    await start({ age: 'stream_ids' });
+    server.script.answer = ({ response }) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.end('data: {"id":"cpl_mine","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n');
+    };
+    const listener = { started: () => {}, delta: () => {} };
+    await expect(generate({ listener })).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/broke off/),
+    });
+  });
+
+  test('an abort of ours ends the call by its id and rejects with the reason', async () => {
+    await start();
+    const controller = new AbortController();
+    const told = new Promise<unknown>((resolve) => {
+      server.http.routes['/abort_request'] = ({ body, response }) => {
+        json(response, 200, {});
+        resolve(body.rid);
+      };
+      server.script.answer = () => controller.abort(new Error('enough'));
+    });
+    await expect(engine.generate(askRequest(), controller.signal)).rejects.toThrow('enough');
+    expect(await told).toBe('cpl_mine');
+    expect(engine.info().inflight).toBe(0);
+  });
+});

@@ -1,0 +1,155 @@
+import { afterEach, describe, expect, test } from 'vitest';
+import { systemClock } from '../../../src/core/clock.ts';
+import type { Engine, GenerateReply, GenerateRequest } from '../../../src/engines/engine.ts';
+import { createSglangEngine } from '../../../src/engines/sglang/engine.ts';
+import { engineSpecSchema } from '../../../src/schema/index.ts';
+import { type FaultKind, type SimConfigInput, type SimServer, startSim } from '../../../src/sim/index.ts';
+import { askRequest, prompted } from './scripted-sglang.ts';
+
+const never = new AbortController().signal;
+let sim: SimServer;
+let engine: Engine;
+
+afterEach(async () => {
+  await engine.close();
+  await sim.close();
+});
+
+async function start(settings: SimConfigInput = {}, forceNative = false): Promise<void> {
+  const scenarios = [{ name: 'long', rules: [{ reply: [{ think: 400 }, { text: 'Done, at last.' }] }] }];
+  sim = await startSim({ face: 'sglang', scenarios, ...settings });
+  const spec = engineSpecSchema.parse({ kind: 'sglang', base_url: sim.url });
+  engine = await createSglangEngine(spec, { clock: systemClock }, { forceNative });
+}
+
+async function promptIds(): Promise<Int32Array> {
+  const { completionId, sessionId, pool, messageTexts, toolsText } = askRequest();
+  return engine.render({ completionId, sessionId, pool, messageTexts, toolsText, generationPrompt: true }, never);
+}
+
+async function byTokens(over: Partial<GenerateRequest> = {}): Promise<GenerateReply> {
+  const prompt = prompted([...(await promptIds())]);
+  return engine.generate(askRequest({ prompt, maxTokens: null, ...over }), never);
+}
+
+async function running(): Promise<void> {
+  while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
+}
+
+/** A reply that a pause has broken off in the middle, under new weights since. A pause that comes before the first token is not one. */
+async function brokenOff(): Promise<{ reply: GenerateReply; completionId: string }> {
+  for (let attempt = 0; ; attempt++) {
+    const completionId = `cpl_one${attempt}`;
+    const sampling = byTokens({ completionId }).catch((error: unknown) => error as Error);
+    await running();
+    await engine.pause('abort', never);
+    const reply = await sampling;
+    if (!(reply instanceof Error)) sim.updateWeights('v1');
+    await engine.resume(never);
+    if (!(reply instanceof Error)) return { reply, completionId };
+    expect(reply).toMatchObject({ code: 'engine_unavailable' });
+  }
+}
+
+describe.each([false, true])('an update in the middle of a reply, by /generate: %s', (forceNative) => {
+  test('that breaks it off loses nothing: it goes on, and every token has its version', async () => {
+    await start({ tokenDelayMs: 1 }, forceNative);
+    const first = await brokenOff();
+    const { completionId: one } = first;
+    expect(first.reply).toMatchObject({ finishReason: 'abort', stop: null });
+    const cut = first.reply.responseIds.length;
+    const whole = await byTokens({ completionId: 'cpl_two', resumeFrom: first.reply });
+    const [before] = sim.ledger.entries({ requestId: one });
+    const [two] = sim.ledger.entries({ requestId: 'cpl_two' });
+    expect([...whole.responseIds]).toEqual([...(before?.response_ids ?? []), ...(two?.response_ids ?? [])]);
+    expect(two?.prompt_ids).toEqual([...whole.promptIds, ...first.reply.responseIds]);
+    expect(whole.versionSpans).toEqual([
+      { version: 'v0', start: 0, end: cut },
+      { version: 'v1', start: cut, end: whole.responseIds.length },
+    ]);
+    expect(whole).toMatchObject({ finishReason: 'stop', message: { content: expect.stringContaining('at last.') } });
+    expect(whole.message.reasoning_content?.length).toBeGreaterThan(400);
+  });
+
+  test('that keeps it leaves spans of both versions', async () => {
+    await start({ tokenDelayMs: 1 }, forceNative);
+    const sampling = byTokens({ completionId: 'cpl_one' });
+    await running();
+    await engine.pause('keep', never);
+    sim.updateWeights('v1');
+    await engine.resume(never);
+    const reply = await sampling;
+    expect(reply.versionSpans).toEqual(sim.ledger.entries({ requestId: 'cpl_one' })[0]?.version_spans);
+    expect(reply.versionSpans.at(-1)?.version).toBe('v1');
+  });
+});
+
+describe('a lying server', () => {
+  const lies: [FaultKind, string][] = [
+    ['http_400_context', 'engine_rejected'],
+    ['http_429', 'engine_unavailable'],
+    ['http_500', 'engine_error'],
+    ['http_503', 'engine_unavailable'],
+    ['reset_before', 'engine_unavailable'],
+    ['reset_mid', 'engine_error'],
+    ['missing_ids', 'engine_error'],
+    ['logprobs_length', 'engine_error'],
+    ['logprob_nan', 'engine_error'],
+    ['logprob_null', 'engine_error'],
+    ['logprob_positive', 'engine_error'],
+    ['usage_mismatch', 'engine_error'],
+    ['error_body_200', 'engine_error'],
+    ['garbage', 'engine_error'],
+    ['model_changed', 'engine_error'],
+    ['foreign_ids', 'engine_error'],
+    ['off_by_one_logprobs', 'engine_error'],
+    ['dies_mid_stream', 'engine_error'],
+  ];
+  test.each(
+    lies.flatMap(([kind, code]) =>
+      (['chat', 'input_ids', 'generate'] as const).map((way) => [kind, way, code] as const),
+    ),
+  )('%s by %s is %s', async (kind, way, code) => {
+    await start({}, way === 'generate');
+    const ids = prompted([...(await promptIds())]);
+    await engine.generate(
+      askRequest({ completionId: 'cpl_first', messageTexts: ['{"role":"user","content":"b"}'] }),
+      never,
+    );
+    sim.setFaults([{ kind, ...(kind === 'http_400_context' ? {} : { times: 1 }) }]);
+    const reply = engine.generate(askRequest({ prompt: way === 'chat' ? null : ids, maxTokens: null }), never);
+    await expect(reply).rejects.toMatchObject({ code });
+    sim.setFaults([]);
+  });
+});
+
+test.each([false, true])('a prompt that is told to be another is refused, by /generate: %s', async (forceNative) => {
+  await start({}, forceNative);
+  sim.setFaults([{ kind: 'echo_other_prompt' }]);
+  await expect(byTokens()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/prompted/) });
+});
+
+test('the prefix cache is shared within a salt and not beyond', async () => {
+  await start();
+  const cached = async (cacheSalt: string) => (await byTokens({ cacheSalt })).usage.cached_tokens;
+  const messageTexts = [JSON.stringify({ role: 'user', content: 'words '.repeat(60) })];
+  const { completionId, sessionId, pool, toolsText } = askRequest();
+  const ids = await engine.render(
+    { completionId, sessionId, pool, messageTexts, toolsText, generationPrompt: true },
+    never,
+  );
+  const salted = (cacheSalt: string) => engine.generate(askRequest({ prompt: prompted([...ids]), cacheSalt }), never);
+  expect((await salted('v1')).usage.cached_tokens).toBe(0);
+  expect((await salted('v1')).usage.cached_tokens).toBeGreaterThan(0);
+  expect((await salted('v2')).usage.cached_tokens).toBe(0);
+  expect(await cached('v3')).toBe(0);
+});
+
+test('a server that refuses what it does not know is asked for nothing else', async () => {
+  for (const sglangAge of ['meta_info', 'token_ids', 'sglext', 'stream_ids'] as const) {
+    if (sglangAge !== 'meta_info') await Promise.all([engine.close(), sim.close()]);
+    await start({ strict: true, sglangAge });
+    expect(await byTokens({ cacheSalt: 's' })).toMatchObject({ finishReason: 'stop' });
+    expect(engine.info().capabilities).toMatchObject({ token_input: 'input_ids', cache_salt: true });
+  }
+});

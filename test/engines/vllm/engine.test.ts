@@ -1,0 +1,376 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
+import { createVllmEngine } from '../../../src/engines/vllm/engine.ts';
+import { engineSpecSchema, samplingSchema } from '../../../src/schema/index.ts';
+import { json, ScriptedServer, vllmReply } from '../scripted-server.ts';
+
+const clock = new VirtualClock();
+let server: ScriptedServer;
+let engine: Engine | null = null;
+
+function request(over: Partial<GenerateRequest> = {}): GenerateRequest {
+  return {
+    completionId: 'cpl_mine',
+    sessionId: 'ses_1',
+    pool: 'default',
+    prompt: null,
+    resumeFrom: null,
+    cacheSalt: null,
+    messageTexts: ['{"role":"user","content":"hi  \\u00e9"}'],
+    tools: [],
+    toolsText: '[]',
+    toolChoice: null,
+    parallelToolCalls: null,
+    responseFormat: null,
+    sampling: samplingSchema.parse({ temperature: 0.7 }),
+    maxTokens: 50,
+    stop: [],
+    seed: 9,
+    ...over,
+  };
+}
+
+async function connect(over: object = {}): Promise<Engine> {
+  engine = await createVllmEngine(engineSpecSchema.parse({ base_url: server.baseUrl, ...over }), { clock });
+  return engine;
+}
+
+const generate = async (over: Partial<GenerateRequest> = {}) =>
+  (engine ?? (await connect())).generate(request(over), new AbortController().signal);
+
+beforeEach(async () => {
+  server = new ScriptedServer((received) => json(received.response, 200, vllmReply(received)));
+  await server.listen();
+});
+
+afterEach(async () => {
+  await engine?.close();
+  engine = null;
+  await server.close();
+});
+
+describe('what vLLM is asked', () => {
+  test('messages and tools go out as they are, with explicit sampling and the switches for exact tokens', async () => {
+    await generate({
+      tools: [{ type: 'function', function: { name: 'f' } }],
+      toolsText: '[{"type":"function", "function":{"name":"f"}}]',
+      toolChoice: 'required',
+      parallelToolCalls: false,
+      stop: ['END'],
+    });
+    const [call] = server.chats;
+    expect(call?.text).toContain('"messages":[{"role":"user","content":"hi  \\u00e9"}]');
+    expect(call?.text).toContain('"tools":[{"type":"function", "function":{"name":"f"}}]');
+    expect(call?.body).toMatchObject({
+      model: 'toy',
+      temperature: 0.7,
+      top_p: 1,
+      top_k: 0,
+      min_p: 0,
+      repetition_penalty: 1,
+      max_tokens: 50,
+      stop: ['END'],
+      seed: 9,
+      tool_choice: 'required',
+      parallel_tool_calls: false,
+      stream: false,
+      logprobs: true,
+      top_logprobs: 0,
+      return_token_ids: true,
+      include_reasoning: true,
+    });
+    expect(call?.headers['x-request-id']).toBe('cpl_mine');
+    expect(call?.headers['x-session-id']).toBe('ses_1');
+  });
+
+  test('a bound that cannot fit is left out, and one that does not fit behind the prompt is dropped after the refusal', async () => {
+    await generate({ maxTokens: 32_000 });
+    expect(server.chats[0]?.body).not.toHaveProperty('max_tokens');
+    server.onChat = (received) => {
+      if (!('max_tokens' in received.body)) return json(received.response, 200, vllmReply(received));
+      const message = "This model's maximum context length is 4096 tokens. However, you requested 4500.";
+      json(received.response, 400, { error: { message, type: 'BadRequestError', param: null, code: 400 } });
+    };
+    await expect(generate({ maxTokens: 4_000 })).resolves.toMatchObject({ finishReason: 'stop' });
+    expect(server.chats.map(({ body }) => body.max_tokens)).toEqual([undefined, 4_000, undefined]);
+  });
+
+  test('tokens are counted on the rendered conversation', async () => {
+    const count = await (await connect()).countTokens(request(), new AbortController().signal);
+    expect(count).toBe(7);
+    const call = server.received.findLast(({ path }) => path === '/tokenize');
+    expect(call?.body).toEqual({
+      model: 'toy',
+      messages: [{ role: 'user', content: 'hi  é' }],
+      add_generation_prompt: true,
+    });
+  });
+});
+
+describe('what is read from a reply', () => {
+  test('ids, log-probabilities, message, usage and the token that ended the reply', async () => {
+    server.onChat = (received) =>
+      json(
+        received.response,
+        200,
+        vllmReply(received, {
+          content: '',
+          reasoning: 'hm',
+          toolCalls: [{ id: 'call_1', name: 'sh', arguments: '{"b":1, "a": 2}' }],
+        }),
+      );
+    const reply = await generate();
+    expect([...reply.promptIds]).toEqual([1, 5, 6, 7]);
+    expect([...reply.responseIds]).toEqual([11, 12, 2]);
+    expect([...reply.responseLogprobs]).toEqual([-0.25, -0.5, -0.75]);
+    expect(reply.message).toEqual({
+      role: 'assistant',
+      content: null,
+      reasoning_content: 'hm',
+      tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'sh', arguments: '{"b":1, "a": 2}' } }],
+    });
+    expect(reply.finishReason).toBe('tool_calls');
+    expect(reply.stop).toEqual({ kind: 'token', id: 2 });
+    expect(reply.usage).toEqual({ prompt_tokens: 4, completion_tokens: 3, cached_tokens: 2 });
+    expect(reply.versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+  });
+
+  test.each([-1, 5])('cached tokens that cannot be are none: %i of a prompt of 4', async (cached_tokens) => {
+    server.onChat = (received) => {
+      const whole = vllmReply(received) as { usage: object };
+      json(received.response, 200, { ...whole, usage: { ...whole.usage, prompt_tokens_details: { cached_tokens } } });
+    };
+    expect((await generate()).usage).toEqual({ prompt_tokens: 4, completion_tokens: 3, cached_tokens: null });
+  });
+
+  test('ids may come spaced out and on the choice', async () => {
+    server.onChat = (received) => {
+      const reply = vllmReply(received) as { choices: Record<string, unknown>[]; prompt_token_ids?: number[] };
+      const [choice] = reply.choices;
+      if (choice) choice.prompt_token_ids = reply.prompt_token_ids;
+      delete reply.prompt_token_ids;
+      const text = JSON.stringify(reply).replace(/"prompt_token_ids":\[([^\]]*)\]/, (_, ids: string) => {
+        return `"prompt_token_ids": [ ${ids.split(',').join(' , ')} ]`;
+      });
+      received.response.writeHead(200).end(text);
+    };
+    expect([...(await generate()).promptIds]).toEqual([1, 5, 6, 7]);
+  });
+
+  test('a reply text that imitates the id field changes nothing', async () => {
+    const content = '"prompt_token_ids":[666] \\"prompt_token_ids\\":[667]';
+    server.onChat = (received) => json(received.response, 200, vllmReply(received, { content }));
+    const reply = await generate();
+    expect(reply.message.content).toBe(content);
+    expect([...reply.promptIds]).toEqual([1, 5, 6, 7]);
+  });
+
+  test.each([
+    ['a stop string', { stopReason: 'END' }, { kind: 'string', text: 'END' }],
+    ['a stop token', { stopReason: 99 }, { kind: 'token', id: 99 }],
+    ['the length', { finish: 'length' }, null],
+  ])('a reply that ended by %s says so', async (_, parts, stop) => {
+    server.onChat = (received) => json(received.response, 200, vllmReply(received, parts));
+    expect((await generate()).stop).toEqual(stop);
+  });
+
+  test('version spans of the server are taken as they are', async () => {
+    const spans = [
+      { version: '4', start: 0, end: 1 },
+      { version: '5', start: 1, end: 3 },
+    ];
+    server.onChat = (received) =>
+      json(received.response, 200, withChoice(vllmReply(received), { weight_versions: spans }));
+    expect((await generate()).versionSpans).toEqual(spans);
+  });
+
+  test('without spans the version of the server counts, and one that changed during the call is unknown', async () => {
+    server.version = '7';
+    await connect();
+    expect(engine?.info().policy_version).toBe('7');
+    expect((await generate()).versionSpans).toEqual([{ version: '7', start: 0, end: 3 }]);
+    server.onChat = (received) => {
+      server.version = '8';
+      clock.advance(1_000);
+      json(received.response, 200, vllmReply(received));
+    };
+    expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+    clock.advance(1_000);
+    expect((await generate()).versionSpans).toEqual([{ version: '8', start: 0, end: 3 }]);
+    // However short the call and however fresh what was known before it.
+    server.onChat = (received) => {
+      server.version = '9';
+      json(received.response, 200, vllmReply(received));
+    };
+    expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+    const together = await Promise.all([generate(), generate(), generate()]);
+    expect(together.map((reply) => reply.versionSpans[0]?.version)).toEqual(['9', '9', '9']);
+  });
+});
+
+function withChoice(reply: Record<string, unknown>, over: object): Record<string, unknown> {
+  const [choice] = reply.choices as object[];
+  return { ...reply, choices: [{ ...choice, ...over }] };
+}
+
+const entry = (logprob: unknown) => ({ token: 't', logprob, bytes: null, top_logprobs: [] });
+
+describe('what is refused, with the reason', () => {
+  type Break = (reply: Record<string, unknown>) => unknown;
+  const cases: [string, Break, RegExp][] = [
+    ['no prompt ids', ({ prompt_token_ids: _, ...rest }) => rest, /prompt_token_ids is missing/],
+    ['no response ids', (r) => withChoice(r, { token_ids: null }), /^(?!.*prompt).*token_ids is missing/],
+    ['prompt ids that are no ids', (r) => ({ ...r, prompt_token_ids: [1, -5, 6, 7] }), /prompt_token_ids/],
+    ['prompt ids beyond int32', (r) => ({ ...r, prompt_token_ids: [1, 2 ** 31, 6, 7] }), /prompt_token_ids/],
+    ['prompt ids as one number', (r) => ({ ...r, prompt_token_ids: -1 }), /prompt_token_ids is not an array/],
+    ['response ids that are no ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
+    ['response ids that do not add up', (r) => withChoice(r, { token_ids: [11, 12] }), /token_ids has 2 .* 3/],
+    ['prompt ids that do not add up', (r) => ({ ...r, prompt_token_ids: [1] }), /prompt_token_ids has 1 .* 4/],
+    ['no usage', ({ usage: _, ...rest }) => rest, /usage/],
+    ['no logprobs', (r) => withChoice(r, { logprobs: null }), /logprobs.content is missing/],
+    ['one logprob too few', (r) => withChoice(r, { logprobs: { content: [entry(-1), entry(-1)] } }), /2 entries for 3/],
+    [
+      'logprobs shifted against the ids',
+      (r) =>
+        withChoice(r, { logprobs: { content: [12, 2, 11].map((id) => ({ ...entry(-1), token: `token_id:${id}` })) } }),
+      /logprobs\.content\.0 is of token_id:12, but token_ids\.0 is 11/,
+    ],
+    [
+      'a logprob of null',
+      (r) => withChoice(r, { logprobs: { content: [entry(-1), entry(null), entry(-1)] } }),
+      /content\.1/,
+    ],
+    [
+      'a logprob above 0',
+      (r) => withChoice(r, { logprobs: { content: [entry(-1), entry(-1), entry(0.5)] } }),
+      /above 0/,
+    ],
+    [
+      'a gap between version spans',
+      (r) => withChoice(r, { weight_versions: [{ version: '1', start: 1, end: 3 }] }),
+      /weight_versions\.0/,
+    ],
+    [
+      'version spans that end early',
+      (r) => withChoice(r, { weight_versions: [{ version: '1', start: 0, end: 2 }] }),
+      /cover 2 of 3/,
+    ],
+    ['an unknown finish reason', (r) => withChoice(r, { finish_reason: 'error' }), /finish_reason is "error"/],
+    ['two choices', (r) => ({ ...r, choices: [...(r.choices as []), ...(r.choices as [])] }), /choices/],
+    ['the id of another call', (r) => ({ ...r, id: 'chatcmpl-cpl_other' }), /answers chatcmpl-cpl_other/],
+    ['another model', (r) => ({ ...r, model: 'toy-2' }), /model is "toy-2", at registration it was toy/],
+    [
+      'experts of another number of tokens',
+      (r) => withChoice(r, { routed_experts: { data: 'AAAA', shape: [3, 1, 1], dtype: 'uint8' } }),
+      /routed_experts has 3 rows from position 0 on, not 6/,
+    ],
+    [
+      'an error with status 200',
+      () => ({ error: { message: 'out of memory' } }),
+      /200 with an error inside: out of memory/,
+    ],
+    ['an old error with status 200', () => ({ object: 'error', message: 'broken' }), /error inside: broken/],
+    ['something else entirely', () => 'hello', /body/],
+    [
+      'nothing sampled',
+      (r) =>
+        withChoice(
+          { ...r, usage: { prompt_tokens: 4, completion_tokens: 0 } },
+          { token_ids: [], logprobs: { content: [] } },
+        ),
+      /no token was sampled/,
+    ],
+  ];
+  test.each(cases)('%s', async (_, broken, message) => {
+    server.onChat = (received) => json(received.response, 200, broken(vllmReply(received)));
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(message),
+      details: { engine_id: new URL(server.baseUrl).host.replace(':', '-') },
+    });
+  });
+
+  test('a logprob that is no number at all', async () => {
+    server.onChat = (received) => {
+      received.response.end(JSON.stringify(vllmReply(received)).replace('"logprob":-0.25', '"logprob":1e999'));
+    };
+    await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/finite/) });
+  });
+
+  test('a body that is not JSON', async () => {
+    server.onChat = ({ response }) => {
+      response.end('<html>bad gateway</html>');
+    };
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/not JSON/),
+    });
+  });
+});
+
+describe('failures of the server', () => {
+  test.each([
+    [400, 'engine_rejected', false],
+    [401, 'engine_error', true],
+    [404, 'engine_error', true],
+    [429, 'engine_unavailable', true],
+    [500, 'engine_error', true],
+    [503, 'engine_unavailable', true],
+  ])('status %d is %s', async (status, code, named) => {
+    server.onChat = ({ response }) =>
+      json(response, status, { error: { message: 'what happened' } }, { 'retry-after': '3' });
+    const failure = await generate().catch((error: unknown) => error);
+    expect(failure).toMatchObject({ code, details: { status } });
+    expect((failure as Error).message).toBe(
+      named ? `engine ${engine?.info().engine_id}: what happened` : 'what happened',
+    );
+    if (code === 'engine_unavailable') expect(failure).toMatchObject({ details: { retry_after_ms: 3_000 } });
+  });
+
+  test.each([
+    ['by parameter', { message: 'too long', param: 'input_tokens' }],
+    ['by wording', { message: "This model's maximum context length is 4096 tokens.", param: null }],
+  ])('an overlong prompt is recognised %s and keeps its words', async (_, error) => {
+    server.onChat = ({ response }) => json(response, 400, { error });
+    await expect(generate()).rejects.toMatchObject({
+      code: 'engine_rejected',
+      message: error.message,
+      details: { context_overflow: true },
+    });
+  });
+
+  test('a connection that breaks in the middle is an engine error, since something may have been sampled', async () => {
+    server.onChat = ({ response }) => {
+      response.writeHead(200, { 'content-length': 1000 });
+      response.write('{"id":', () => response.destroy());
+    };
+    await expect(generate()).rejects.toMatchObject({ code: 'engine_error' });
+    expect(engine?.info()).toMatchObject({ healthy: false, inflight: 0 });
+  });
+
+  test('a server that is not there is unavailable', async () => {
+    await connect();
+    await server.close();
+    await expect(generate()).rejects.toMatchObject({ code: 'engine_unavailable' });
+    await server.listen();
+  });
+
+  test('an abort ends the call on the wire and rejects with its reason', async () => {
+    await connect();
+    const controller = new AbortController();
+    const gone = new Promise<void>((resolve) => {
+      server.onChat = ({ response }) => {
+        response.once('close', resolve);
+        controller.abort(new Error('enough'));
+      };
+    });
+    await expect(engine?.generate(request(), controller.signal)).rejects.toThrow('enough');
+    await gone;
+    expect(engine?.info().inflight).toBe(0);
+  });
+
+  test('a model that the server does not have is refused at the start', async () => {
+    await expect(connect({ model: 'other' })).rejects.toMatchObject({ code: 'engine_error' });
+  });
+});

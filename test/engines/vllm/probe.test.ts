@@ -1,0 +1,414 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { VirtualClock } from '../../../src/core/virtual-clock.ts';
+import type { Engine } from '../../../src/engines/engine.ts';
+import { createVllmEngine } from '../../../src/engines/vllm/engine.ts';
+import { engineSpecSchema, samplingSchema } from '../../../src/schema/index.ts';
+import { startSim } from '../../../src/sim/index.ts';
+import { json, type Received, ScriptedServer, vllmReply } from '../scripted-server.ts';
+import { DERENDER, GENERATE, RENDER, serveTokens, tokenRequest } from './scripted-tokens.ts';
+
+let server: ScriptedServer;
+let engine: Engine | null = null;
+
+beforeEach(async () => {
+  server = new ScriptedServer((received) => json(received.response, 200, vllmReply(received)));
+  await server.listen();
+});
+afterEach(async () => {
+  await engine?.close();
+  engine = null;
+  await server.close();
+});
+
+const never = (): AbortSignal => new AbortController().signal;
+const chatRequest = (over = {}) => tokenRequest({ prompt: null, ...over });
+
+async function connect(over: object = {}): Promise<Engine> {
+  const spec = engineSpecSchema.parse({ base_url: server.baseUrl, ...over });
+  engine = await createVllmEngine(spec, { clock: new VirtualClock() });
+  return engine;
+}
+
+const capabilities = async () => (await connect()).info().capabilities;
+const posts = (path: string): Received[] =>
+  server.received.filter((received) => received.method === 'POST' && received.path === path);
+
+/** Gives the server the control plane of a development server. */
+function serveControl(): void {
+  server.routes['GET /is_paused'] = ({ response }) => json(response, 200, { is_paused: false });
+  server.routes['/pause'] = ({ response }) => json(response, 200, { status: 'paused' });
+  server.routes['/resume'] = ({ response }) => json(response, 200, { status: 'resumed' });
+  server.routes['/abort_requests'] = ({ response }) => json(response, 200, { status: 'aborted', aborted: 1 });
+}
+
+describe('a server is looked at', () => {
+  test('without anything being sampled, ended or paused', async () => {
+    serveTokens(server);
+    serveControl();
+    await connect();
+    expect(server.chats).toEqual([]);
+    expect(posts(GENERATE)).toEqual([]);
+    expect(posts('/pause')).toEqual([]);
+    expect(posts('/resume')).toEqual([]);
+    expect(posts('/abort_requests')).toEqual([]);
+  });
+
+  test('for everything that it can do', async () => {
+    serveTokens(server);
+    serveControl();
+    server.routes['GET /version'] = ({ response }) => json(response, 200, { version: '0.32.0' });
+    const info = (await connect()).info();
+    expect(info).toMatchObject({
+      model: 'toy',
+      max_model_len: 4096,
+      server_version: '0.32.0',
+      logprobs_mode: 'processed',
+    });
+    expect(info.capabilities).toMatchObject({
+      token_ids: true,
+      token_input: 'generate',
+      pause: true,
+      abort: true,
+      cache_salt: true,
+      version_spans: false,
+      template: { close_ids: [2] },
+    });
+    expect(info.capabilities.notes).toEqual(['prompts can be given as token ids']);
+  });
+
+  test('that was started without token generation renders by /tokenize', async () => {
+    for (const path of [GENERATE, RENDER, DERENDER]) {
+      server.routes[path] = ({ response }) =>
+        json(response, 403, { error: { message: 'disabled', type: 'PermissionDeniedError', param: null, code: 403 } });
+    }
+    const { token_input, notes } = await capabilities();
+    expect(token_input).toBe('none');
+    expect(notes).toContainEqual(expect.stringMatching(/there is no .*generate, .*render, .*derender/));
+    const { completionId, sessionId, pool, messageTexts, toolsText } = chatRequest();
+    const rendering = { completionId, sessionId, pool, messageTexts, toolsText, generationPrompt: true };
+    expect((await engine?.render(rendering, never()))?.length).toBeGreaterThan(0);
+  });
+
+  test.each([GENERATE, RENDER, DERENDER])('that has no %s, and says so', async (path) => {
+    serveTokens(server);
+    delete server.routes[path];
+    const { token_input, notes } = await capabilities();
+    expect(token_input).toBe('none');
+    expect(notes).toContainEqual(expect.stringContaining(path));
+  });
+
+  test('whose parsers fail, and says why', async () => {
+    serveTokens(server);
+    server.routes[DERENDER] = ({ response }) =>
+      json(response, 400, { error: { message: 'no tool parser of that name' } });
+    const { token_input, notes } = await capabilities();
+    expect(token_input).toBe('none');
+    expect(notes).toContain('its parsers cannot be used: no tool parser of that name');
+  });
+
+  test('whose template fails, and says why', async () => {
+    server.onTokenize = ({ response }) => json(response, 500, { error: { message: 'no chat template' } });
+    const { template, notes } = await capabilities();
+    expect(template.close_ids).toEqual([]);
+    expect(notes).toContainEqual(expect.stringMatching(/its template cannot be probed: .*no chat template/));
+  });
+
+  test('that is not there', async () => {
+    const spec = engineSpecSchema.parse({ base_url: server.baseUrl });
+    await server.close();
+    const attempt = createVllmEngine(spec, { clock: new VirtualClock() });
+    await expect(attempt).rejects.toMatchObject({ code: 'engine_unavailable' });
+    await server.listen();
+  });
+
+  test('that lists no models, or not the one that is wanted', async () => {
+    await expect(connect({ model: 'other' })).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/does not serve other, but toy/),
+    });
+    server.models = [];
+    await expect(connect()).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/model list/),
+    });
+  });
+
+  test('and may call its model by any of its names', async () => {
+    server.models = [
+      { id: 'alias', root: '/models/toy' },
+      { id: 'toy', root: '/models/toy' },
+      { id: 'else', root: '/b' },
+    ];
+    const named = await connect();
+    expect(named.info().model).toBe('alias');
+    await expect(named.generate(chatRequest(), never())).resolves.toMatchObject({ finishReason: 'stop' });
+    server.onChat = (received) => json(received.response, 200, { ...vllmReply(received), model: 'else' });
+    await expect(named.generate(chatRequest(), never())).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/model is "else", at registration it was alias or toy/),
+    });
+  });
+});
+
+describe('a strict server', () => {
+  test('is never asked for a field that it refuses', async () => {
+    server.unknownFields = [
+      'stream_interval',
+      'return_tokens_as_token_ids',
+      'include_reasoning',
+      'cache_salt',
+      'top_k',
+    ];
+    const { token_ids, cache_salt, notes } = await capabilities();
+    expect({ token_ids, cache_salt }).toEqual({ token_ids: true, cache_salt: false });
+    expect(notes).toContainEqual(expect.stringMatching(/refuses the fields stream_interval, .*; they are left out/));
+    const request = chatRequest({ cacheSalt: 'v1', sampling: samplingSchema.parse({}) });
+    const reply = await engine?.generate(request, never());
+    expect([...(reply?.responseIds ?? [])]).toEqual([11, 12, 2]);
+    for (const field of server.unknownFields) expect(server.chats[0]?.body).not.toHaveProperty(field);
+    expect(server.chats[0]?.body).toMatchObject({ return_token_ids: true, logprobs: true, min_p: 0 });
+  });
+
+  test('that does not know a field is not asked for sampling that needs it', async () => {
+    server.unknownFields = ['top_k'];
+    await connect();
+    await expect(engine?.generate(chatRequest(), never())).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringMatching(/top_k/),
+    });
+    expect(server.chats).toEqual([]);
+  });
+
+  test.each(['return_token_ids', 'logprobs'])('that refuses %s gives text, and nothing to train on', async (field) => {
+    server.unknownFields = [field];
+    server.onChat = (received) => {
+      const { prompt_token_ids: _, ...reply } = vllmReply(received);
+      json(received.response, 200, {
+        ...reply,
+        choices: (reply.choices as object[]).map((c) => ({ ...c, token_ids: null })),
+      });
+    };
+    const { token_ids, token_input } = await capabilities();
+    expect({ token_ids, token_input }).toEqual({ token_ids: false, token_input: 'none' });
+    expect(engine?.info()).toMatchObject({ logprobs_mode: null, streaming: false });
+    const reply = await engine?.generate(chatRequest(), never());
+    expect(reply).toMatchObject({
+      message: { content: 'Hello.' },
+      logprobsMode: null,
+      versionSpans: [],
+      usage: { prompt_tokens: 4, completion_tokens: 3 },
+    });
+    expect(reply?.responseIds).toHaveLength(0);
+    expect(server.chats[0]?.body).not.toHaveProperty(field);
+  });
+
+  test('that refuses unknown models like unknown fields is asked with its own', async () => {
+    server.unknownFields = ['stream_interval'];
+    server.routes['/v1/chat/completions'] = (received) => {
+      const { body, response } = received;
+      if (body.model !== 'toy' || 'stream_interval' in body) return json(response, 400, { error: { message: 'no' } });
+      json(response, 200, vllmReply(received));
+    };
+    const { notes } = await capabilities();
+    expect(notes).toContainEqual(expect.stringMatching(/refuses the fields stream_interval;/));
+  });
+
+  test('is simulated likewise', async () => {
+    const sim = await startSim({ strict: true, scaleOut: true });
+    const strict = await createVllmEngine(engineSpecSchema.parse({ base_url: sim.url }), { clock: new VirtualClock() });
+    await expect(strict.generate(chatRequest(), never())).resolves.toMatchObject({ finishReason: 'stop' });
+    expect(strict.info().capabilities).toMatchObject({ token_ids: true, token_input: 'generate' });
+    expect(sim.ledger.total).toBe(1);
+    await strict.close();
+    await sim.close();
+  });
+});
+
+describe('the key of a server', () => {
+  test('goes out with every request, and is shown nowhere', async () => {
+    serveTokens(server);
+    serveControl();
+    const key = 'a-very-secret-key';
+    const own = await connect({ api_key: key });
+    await own.generate(chatRequest(), never());
+    await own.generate(tokenRequest(), never());
+    await own.pause('keep', never());
+    await own.metrics(never());
+    for (const { headers } of server.received) expect(headers.authorization).toBe(`Bearer ${key}`);
+    expect(JSON.stringify(own.info())).not.toContain(key);
+    server.onChat = ({ response }) => json(response, 401, { error: { message: 'wrong key' } });
+    const failure = await own.generate(chatRequest(), never()).catch((error: unknown) => error);
+    expect(failure).toMatchObject({ code: 'engine_error' });
+    expect(JSON.stringify(failure) + String((failure as Error).stack)).not.toContain(key);
+  });
+});
+
+describe('the control plane', () => {
+  test('is told to pause, in either way, and to go on', async () => {
+    serveControl();
+    const own = await connect();
+    await own.pause('keep', never());
+    await own.pause('abort', never());
+    await own.resume(never());
+    const paths = server.received.filter(({ method }) => method === 'POST').map(({ path }) => path);
+    expect(paths.filter((path) => /pause|resume/.test(path))).toEqual([
+      '/pause?mode=keep',
+      '/pause?mode=abort',
+      '/resume',
+    ]);
+  });
+
+  test('that refuses says why', async () => {
+    serveControl();
+    server.routes['/resume'] = ({ response }) => json(response, 500, { error: 'Failed to resume generation' });
+    const own = await connect();
+    await expect(own.resume(never())).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(/Failed to resume/),
+    });
+  });
+
+  test('that is not there is unsupported', async () => {
+    const own = await connect();
+    expect(own.info().capabilities).toMatchObject({ pause: false, abort: false });
+    await expect(own.pause('keep', never())).rejects.toMatchObject({ code: 'unsupported' });
+    await expect(own.resume(never())).rejects.toMatchObject({ code: 'unsupported' });
+  });
+
+  test.each(['chat', 'tokens'] as const)(
+    'ends a call in %s mode by its id when the signal aborts, and no other',
+    async (mode) => {
+      serveTokens(server);
+      serveControl();
+      const aborted = new Promise<Received>((resolve) => {
+        server.routes['/abort_requests'] = (received) => {
+          resolve(received);
+          json(received.response, 200, { aborted: 1 });
+        };
+      });
+      const own = await connect();
+      const controller = new AbortController();
+      const hang = (): void => controller.abort(new Error('enough'));
+      server.onChat = hang;
+      server.routes[GENERATE] = hang;
+      const request = mode === 'chat' ? chatRequest() : tokenRequest();
+      await expect(own.generate(request, controller.signal)).rejects.toThrow('enough');
+      const prefix = mode === 'chat' ? 'chatcmpl' : 'generate-tokens';
+      expect((await aborted).body).toEqual({ request_ids: [`${prefix}-cpl_mine`] });
+    },
+  );
+
+  test('hears nothing of a call that ended before the signal aborted', async () => {
+    serveControl();
+    const own = await connect();
+    const controller = new AbortController();
+    await own.generate(chatRequest(), controller.signal);
+    controller.abort();
+    await own.metrics(never());
+    expect(posts('/abort_requests')).toEqual([]);
+  });
+
+  test('shows metrics, where there are some', async () => {
+    const own = await connect();
+    expect(await own.metrics(never())).toBe(null);
+    server.routes['GET /metrics'] = ({ response }) => response.end('vllm:num_requests_running 3\n') && undefined;
+    expect(await own.metrics(never())).toBe('vllm:num_requests_running 3\n');
+    server.routes['GET /metrics'] = ({ response }) => json(response, 503, { error: { message: 'starting' } });
+    await expect(own.metrics(never())).rejects.toMatchObject({ code: 'engine_unavailable' });
+  });
+});
+
+describe('the version of the weights', () => {
+  test('is the one that was given to a server without its own', async () => {
+    const own = await connect();
+    expect(own.info().policy_version).toBe(null);
+    own.setPolicyVersion('12');
+    expect(own.info().policy_version).toBe('12');
+    const reply = await own.generate(chatRequest(), never());
+    expect(reply.versionSpans).toEqual([{ version: '12', start: 0, end: 3 }]);
+  });
+
+  test('that is given in the middle of a reply leaves that reply without', async () => {
+    const own = await connect();
+    own.setPolicyVersion('12');
+    server.onChat = (received) => {
+      own.setPolicyVersion('13');
+      json(received.response, 200, vllmReply(received));
+    };
+    const reply = await own.generate(chatRequest(), never());
+    expect(reply.versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
+  });
+
+  test('that the server tells outweighs what was given', async () => {
+    server.version = 'its-own';
+    const own = await connect();
+    own.setPolicyVersion('12');
+    expect(own.info().policy_version).toBe('its-own');
+    const reply = await own.generate(chatRequest(), never());
+    expect(reply.versionSpans).toEqual([{ version: 'its-own', start: 0, end: 3 }]);
+  });
+});
+
+describe('messages become ids', () => {
+  const rendering = {
+    completionId: 'cpl_mine',
+    sessionId: 'ses_1',
+    pool: 'default',
+    messageTexts: ['{"role":"user","content":"hi"}'],
+    toolsText: '[]',
+    generationPrompt: false,
+  };
+
+  test('by the renderer, with the opening of a reply or without', async () => {
+    serveTokens(server);
+    const own = await connect();
+    const without = await own.render(rendering, never());
+    const opened = await own.render({ ...rendering, generationPrompt: true }, never());
+    expect([...opened]).toEqual([...without, 3]);
+    expect(posts(RENDER).at(-1)?.body).toEqual({
+      model: 'toy',
+      messages: [{ role: 'user', content: 'hi' }],
+      add_generation_prompt: true,
+    });
+  });
+
+  test('by the tokenizer where there is no renderer', async () => {
+    const own = await connect();
+    expect([...(await own.render(rendering, never()))]).toEqual([1, 2, 3, 4, 5, 6, 7]);
+  });
+
+  test('but not images, whose ids alone show nothing', async () => {
+    serveTokens(server, {
+      rendered: (r) => ({ ...r, features: { mm_hashes: { image: ['abc'] }, mm_placeholders: {} } }),
+    });
+    const own = await connect();
+    await expect(own.render(rendering, never())).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringMatching(/images/),
+    });
+  });
+
+  const wrong: [string, unknown, RegExp][] = [
+    ['no ids', { count: 3 }, /tokens is missing/],
+    ['ids that do not add up', { tokens: [1, 2], count: 3 }, /tokens has 2 ids, but count is 3/],
+    ['ids that are none', { tokens: [1, -2], count: 2 }, /tokens/],
+    ['an error with status 200', { error: { message: 'broken' } }, /error inside: broken/],
+  ];
+  test.each(wrong)('and %s are refused', async (_, body, message) => {
+    const own = await connect();
+    server.onTokenize = ({ response }) => json(response, 200, body);
+    await expect(own.render(rendering, never())).rejects.toMatchObject({
+      code: 'engine_error',
+      message: expect.stringMatching(message),
+      details: { engine_id: own.info().engine_id },
+    });
+  });
+
+  test('and text again', async () => {
+    const own = await connect();
+    await expect(own.detokenize(Int32Array.of(1, 2), never())).rejects.toMatchObject({ code: 'unsupported' });
+    await own.close();
+    server.routes['/detokenize'] = ({ response, body }) => json(response, 200, { prompt: String(body.tokens) });
+    expect(await (await connect()).detokenize(Int32Array.of(1, 2), never())).toBe('1,2');
+  });
+});
