@@ -4,27 +4,27 @@ export type StageMeans = { readonly initMs: number; readonly runMs: number; read
 /** Workers per stage. */
 export type StageWorkers = { readonly init: number; readonly run: number; readonly postrun: number };
 
-/** How many workers a stage needs to keep all RUN workers busy. */
+/** The number of workers that a stage needs to keep all RUN workers busy. */
 export type PoolHint = {
   readonly stage: 'init' | 'postrun';
   readonly size: number;
   readonly needed: number;
-  /** `size` is below `needed`: RUN workers stand idle for it. */
+  /** Whether `size` is below `needed`, so that RUN workers are idle. */
   readonly short: boolean;
 };
 
 export type PoolAdvice = {
-  /** The stage that limits the node, when sessions are always waiting: the one that can carry the fewest per second. */
+  /** The stage that limits a node with a full queue: the one that can process the fewest sessions per second. */
   readonly bottleneck: 'init' | 'run' | 'postrun';
-  /** Sessions per second that the node can carry at most. */
+  /** Highest number of sessions per second that the node can process. */
   readonly sessionsPerSecond: number;
   readonly hints: readonly PoolHint[];
 };
 
 /**
- * What the pools should be, from durations seen: RUN workers are all busy when the other stages pass on as many sessions a
- * second as they finish, which is `init >= run x E[init] / E[run]`, and the same for POSTRUN. Null while no session has run.
- * Throws RangeError for a mean that is negative or not finite.
+ * Suggests pool sizes from measured durations: all RUN workers are busy when the other stages process as many sessions per second, which
+ * is `init >= run x E[init] / E[run]`, and the same for POSTRUN. `null` while no session has run. Throws RangeError for a mean that is
+ * negative or not finite.
  */
 export function poolHints(means: StageMeans, workers: StageWorkers): PoolAdvice | null {
   for (const [name, ms] of Object.entries(means)) {
@@ -33,7 +33,7 @@ export function poolHints(means: StageMeans, workers: StageWorkers): PoolAdvice 
   if (means.runMs === 0) return null;
   const perMs = workers.run / means.runMs;
   const hint = (stage: PoolHint['stage'], size: number, meanMs: number): PoolHint => {
-    // Durations are measured: 4.0000001 workers are four.
+    // Durations are measured, so that 4.0000001 workers mean four.
     const needed = Math.max(1, Math.ceil(perMs * meanMs - 1e-6));
     return { stage, size, needed, short: size < needed };
   };

@@ -1,9 +1,9 @@
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 
-/** Active time of one session in each stage, in milliseconds; waiting not counted. */
+/** Active time of one session in each stage, in milliseconds, without waiting. */
 export type StageDurations = { readonly initMs: number; readonly runMs: number; readonly postrunMs: number };
 
-/** Workers of each stage over all nodes, and places in READY between INIT and RUN. */
+/** Workers of each stage over all nodes, and the capacity of READY between INIT and RUN. */
 export type ReplayPools = {
   readonly init: number;
   readonly ready: number;
@@ -11,15 +11,15 @@ export type ReplayPools = {
   readonly postrun: number;
 };
 
-/** How sessions are let in; see `dispatch_policy` of a node. */
+/** How sessions are admitted; see `dispatch_policy` of a node. */
 export type ReplayPolicy = 'pipeline' | 'batch' | 'bounded_batch';
 
 type Stage = keyof StageDurations;
 const STAGES: readonly Stage[] = ['initMs', 'runMs', 'postrunMs'];
 
 /**
- * No schedule ends sooner: each stage has all its work done by its workers, before which somebody had to come through the stages
- * ahead and after which through those behind; and no session is faster than its own stages. 0 for no sessions.
+ * A lower bound on the makespan of every schedule, in milliseconds; 0 for no sessions. The workers of a stage have to do all of its work,
+ * some session has to pass the earlier stages before that and the later stages after it, and no session is faster than its own stages.
  */
 export function makespanBound(sessions: readonly StageDurations[], pools: ReplayPools): number {
   const workers = { initMs: pools.init, runMs: pools.run, postrunMs: pools.postrun };
@@ -34,8 +34,8 @@ export function makespanBound(sessions: readonly StageDurations[], pools: Replay
 }
 
 /**
- * Replays measured durations through a policy, sessions in the given order, as if nothing else took time. Returns the makespan in
- * milliseconds: from the first session's start to the last one's end. Deterministic.
+ * Replays measured durations through a policy, with the sessions in the given order and without any overhead. Returns the makespan in
+ * milliseconds, from the start of the first session to the end of the last. Deterministic.
  */
 export function replayMakespan(
   sessions: readonly StageDurations[],
@@ -51,7 +51,7 @@ export function replayMakespan(
   return totalMs;
 }
 
-/** The shortest makespan found: `pipeline` with each of the orders that are known to do well. At least {@link makespanBound}. */
+/** The shortest makespan of `pipeline` over several orders that are known to do well; at least {@link makespanBound}. */
 export function bestMakespan(sessions: readonly StageDurations[], pools: ReplayPools): number {
   const longestFirst = [...sessions].sort((a, b) => sumOf(b, STAGES) - sumOf(a, STAGES));
   const orders: readonly (readonly StageDurations[])[] = [
@@ -59,9 +59,9 @@ export function bestMakespan(sessions: readonly StageDurations[], pools: ReplayP
     longestFirst,
     [...sessions].sort((a, b) => b.runMs - a.runMs),
     [...sessions].sort(johnson),
-    // Whoever is through INIT soonest gives the first RUN workers something to do.
+    // Sessions with the shortest INIT first keep the first RUN workers from waiting.
     movedToFront(longestFirst, (a, b) => a.initMs - b.initMs, pools.run),
-    // Short ones fill the gaps at the end; longest first throughout would leave INIT behind with them.
+    // Sessions with a short RUN fill the gaps at the end; with the longest first throughout, INIT could not keep up with them.
     ...[1, 2, 4].map((each) => movedToBack(sessions, (a, b) => a.runMs - b.runMs, each * pools.run)),
   ];
   return Math.min(...orders.map((order) => replayMakespan(order, pools)));
@@ -75,14 +75,14 @@ function movedToFront(sessions: readonly StageDurations[], order: Comparison, co
   return [...first, ...sessions.filter((session) => !moved.has(session))];
 }
 
-/** Those that come first in `order`, in the opposite order. */
+/** Moves the first `count` sessions in `order` to the back, in the opposite order. */
 function movedToBack(sessions: readonly StageDurations[], order: Comparison, count: number): StageDurations[] {
   const last = [...sessions].sort(order).slice(0, count).reverse();
   const moved = new Set(last);
   return [...sessions.filter((session) => !moved.has(session)), ...last];
 }
 
-/** Johnson's rule over the first and the last two stages, which is optimal for two machines. */
+/** Johnson's rule, which is optimal for two machines, with the first two and the last two stages as the machines. */
 function johnson(a: StageDurations, b: StageDurations): number {
   const head = (session: StageDurations): number => session.initMs + session.runMs;
   const tail = (session: StageDurations): number => session.runMs + session.postrunMs;
@@ -95,7 +95,7 @@ function sumOf(session: StageDurations, stages: readonly Stage[]): number {
   return stages.reduce((total, stage) => total + session[stage], 0);
 }
 
-/** Workers that each carry one session through all stages, the next one in order to the first that is free. */
+/** Makespan of workers that each carry one session at a time through all stages, in order of the list. */
 function listMakespan(sessions: readonly StageDurations[], workers: number): number {
   const free = new Array<number>(workers).fill(0);
   for (const session of sessions) {
@@ -106,8 +106,8 @@ function listMakespan(sessions: readonly StageDurations[], workers: number): num
 }
 
 /**
- * First come, first served through the three stages. A session is let into INIT when a worker of it is free and, when it gets
- * there, it will have a place in READY or a RUN worker.
+ * Makespan of the three stages with queues in order of arrival. A session enters INIT when an INIT worker is free and READY or RUN will
+ * have capacity for it afterwards.
  */
 function flowMakespan(sessions: readonly StageDurations[], pools: ReplayPools): number {
   const clock = new VirtualClock();

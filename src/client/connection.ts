@@ -117,7 +117,9 @@ export class Connection {
     }
   }
 
-  /** Yields the reply's bytes as they arrive. Leaving the loop early ends the request. Once bytes have arrived no other replica is called. */
+  /**
+   * Yields the reply's bytes as they arrive. Leaving the loop early ends the request. Once bytes have arrived no other replica is called.
+   */
   async *stream(method: 'GET' | 'POST' | 'DELETE', path: string, options: StreamOptions = {}): AsyncGenerator<Buffer> {
     for (let attempt = 1; ; attempt++) {
       const server = this.servers.current();

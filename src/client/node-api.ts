@@ -32,7 +32,7 @@ export type DeliveredResult = {
 /** A node's registration without its id and process. */
 export type NodeDescription = Omit<NodeRegistration, 'node_id' | 'instance'>;
 
-export type NodeApiOptions = ConnectionOptions & {
+type NodeApiOptions = ConnectionOptions & {
   readonly nodeId: string;
   /** Changes with each process of the node. Default: the same value for all processes that set none. */
   readonly instance?: string;

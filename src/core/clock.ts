@@ -2,7 +2,7 @@ import { performance } from 'node:perf_hooks';
 import { onAbort } from './abort.ts';
 
 /**
- * Time as an argument. `monotonicMs` is for durations and deadlines and never jumps; `nowMs` is the wall clock, which is only
+ * The source of time, passed as an argument. `monotonicMs` is for durations and deadlines and never jumps; `nowMs` is the wall clock, which is only
  * displayed or stored. This file is the only one that may use timers and `Date`.
  */
 export interface Clock {
@@ -14,7 +14,7 @@ export interface Clock {
   schedule(delayMs: number, callback: () => void): () => void;
 }
 
-/** Node fires a timer with a longer delay immediately. */
+/** The longest delay of a timer; Node fires timers with a longer one immediately. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
 export const systemClock: Clock = {

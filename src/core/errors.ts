@@ -112,7 +112,7 @@ export type ErrorCode = keyof typeof ERROR_TABLE;
 
 const BRAND = Symbol.for('floe.error');
 
-export type ErrorDetails = Readonly<Record<string, unknown>>;
+type ErrorDetails = Readonly<Record<string, unknown>>;
 
 /** The only error class of floe. `message` says what happened, to which object, and what to do next. */
 export class FloeError extends Error {
@@ -135,13 +135,13 @@ export class FloeError extends Error {
     return ERROR_TABLE[this.code].retryable;
   }
 
-  /** Works across two copies of the package, where `instanceof` does not. */
+  /** Also recognizes errors of another copy of the package, which `instanceof` does not. */
   static is(value: unknown): value is FloeError {
     return typeof value === 'object' && value !== null && BRAND in value;
   }
 }
 
-/** Any thrown value as a FloeError. Another value than a FloeError becomes one of code `fallback`, with the value as its cause. */
+/** Returns a thrown value as a FloeError. Any other value is wrapped in one of code `fallback`, as its cause. */
 export function asFloeError(thrown: unknown, fallback: ErrorCode = 'internal'): FloeError {
   if (FloeError.is(thrown)) return thrown;
   const message = thrown instanceof Error ? thrown.message : String(thrown);

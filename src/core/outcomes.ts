@@ -16,7 +16,7 @@ type OutcomeRow = OutcomePolicy & {
 };
 
 /** The changes that a task makes to the default policies. */
-export type OutcomeOverrides = TaskRequest['outcome_policy'];
+type OutcomeOverrides = TaskRequest['outcome_policy'];
 
 type UsabilityFields = Pick<SessionSummary, 'outcome' | 'policy' | 'trainable_tokens' | 'reward'>;
 
@@ -42,7 +42,10 @@ export function policyOf(outcome: Outcome, overrides: OutcomeOverrides = {}): Ou
   return { use: override?.use ?? defaults.use, in_baseline: override?.in_baseline ?? defaults.in_baseline };
 }
 
-/** How many times a session is retried after this outcome. Infinity when only the task's `max_attempts`, which bounds all attempts together, limits it. */
+/**
+ * How many times a session is retried after this outcome. Infinity when only the task's `max_attempts`, which bounds all attempts together,
+ * limits it.
+ */
 export function retriesAfter(outcome: Outcome, overrides: OutcomeOverrides): number {
   return overrides[outcome]?.retries ?? (OUTCOMES[outcome].retried ? Number.POSITIVE_INFINITY : 0);
 }

@@ -60,7 +60,7 @@ async function assertHolderDead(holder: string, path: string, name: string): Pro
     throw new FloeError(
       'setup_failed',
       `${name} is in use by process ${pid} on host ${host}; on a file system that hosts share, give each a directory of ` +
-        `its own (of a node: --state-dir), or delete ${path} if that process is gone`,
+        `its own (of a node: --state-dir), or delete ${path} if that process no longer exists`,
       { lock: path, pid, host },
     );
   }

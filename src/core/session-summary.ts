@@ -2,13 +2,10 @@ import type { Outcome, SessionSummary, SessionTiming } from '../schema/index.ts'
 import { OUTCOMES, policyOf } from './outcomes.ts';
 
 /** Which attempt a summary is of: the fields that a lease and a stored session have in common. */
-export type SummarizedAttempt = Pick<SessionSummary, 'session_id' | 'task_id' | 'sample_index' | 'attempt' | 'epoch'>;
+type SummarizedAttempt = Pick<SessionSummary, 'session_id' | 'task_id' | 'sample_index' | 'attempt' | 'epoch'>;
 
 /** Everything that does not follow from the attempt's identity and its outcome. */
-export type SummaryFields = Omit<
-  SessionSummary,
-  keyof SummarizedAttempt | 'status' | 'outcome' | 'policy' | 'unusable'
->;
+type SummaryFields = Omit<SessionSummary, keyof SummarizedAttempt | 'status' | 'outcome' | 'policy' | 'unusable'>;
 
 const NO_TIMING: SessionTiming = {
   queued_ms: null,

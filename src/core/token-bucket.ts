@@ -22,7 +22,9 @@ export class TokenBucket {
     this.asOfMs = nowMs;
   }
 
-  /** Milliseconds until `amount` may be taken, or until the bucket is full when `amount` exceeds its capacity; 0 when it may be taken now. */
+  /**
+   * Milliseconds until `amount` may be taken, or until the bucket is full when `amount` exceeds its capacity; 0 when it may be taken now.
+   */
   waitMs(amount: number, nowMs: number): number {
     this.grow(nowMs);
     const missing = Math.min(amount, this.capacity) - this.level;

@@ -5,7 +5,9 @@ type Timer = { readonly dueMs: number; readonly order: number; callback: (() => 
 /** Cancelled timers stay in the heap until they are due, or until there are more than this many and more than live ones. */
 const MAX_CANCELLED = 64;
 
-/** A clock for tests and simulation: time passes only when `advance` or `fireNext` is called, and timers fire in order of their due time. */
+/**
+ * A clock for tests and simulation: time passes only when `advance` or `fireNext` is called, and timers fire in order of their due time.
+ */
 export class VirtualClock implements Clock {
   private currentMs: number;
   /** A binary heap: the parent of timer `i` is at `(i - 1) >> 1` and is due no later. */

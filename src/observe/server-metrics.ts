@@ -1,7 +1,10 @@
 import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client';
 import { nodeState, type RolloutEvent, type RolloutStatus } from '../schema/index.ts';
 
-/** At most this many trainers get a label value of their own; the rest are summed as `other`, so that trainer names cannot multiply series without limit. */
+/**
+ * At most this many trainers get a label value of their own; the rest are summed as `other`, so that trainer names cannot multiply series
+ * without limit.
+ */
 const MAX_TRAINERS = 50;
 
 /** The part of a rollout server that its metrics are computed from. */
@@ -10,7 +13,10 @@ type MeasuredServer = {
   subscribe(listener: (event: RolloutEvent) => void): () => void;
 };
 
-/** The rollout server's metrics, computed from its status at each scrape. Label values are bounded: they never hold the id of a session or task. */
+/**
+ * The rollout server's metrics, computed from its status at each scrape. Label values are bounded: they never hold the id of a session or
+ * task.
+ */
 export class ServerMetrics {
   readonly registry = new Registry();
   private readonly registers = [this.registry];

@@ -28,7 +28,7 @@ export type FinishedSpan = {
   readonly error: string | null;
 };
 
-export type SpanExporterOptions = {
+type SpanExporterOptions = {
   /** The collector's whole address, path included. */
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;

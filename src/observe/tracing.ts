@@ -17,7 +17,7 @@ import {
 import type { Logger } from './log.ts';
 import { type FinishedSpan, SpanExporter } from './span-exporter.ts';
 
-export type Tracing = {
+type Tracing = {
   readonly tracer: Tracer;
   /** Sends the spans that have ended. */
   close(): Promise<void>;

@@ -5,7 +5,10 @@ import { idSchema } from './identifiers.ts';
 export const engineKindSchema = z.enum(['vllm', 'sglang', 'llama_cpp', 'openai']);
 export type EngineKind = z.infer<typeof engineKindSchema>;
 
-/** Which distribution log-probabilities belong to: the model's own (`raw`), or the one sampled from after temperature, top_p and so on (`processed`). */
+/**
+ * Which distribution log-probabilities belong to: the model's own (`raw`), or the one sampled from after temperature, top_p and so on
+ * (`processed`).
+ */
 export const logprobsModeSchema = z.enum(['raw', 'processed']);
 export type LogprobsMode = z.infer<typeof logprobsModeSchema>;
 
@@ -152,7 +155,10 @@ export type EnginePolicy = z.infer<typeof enginePolicySchema>;
 export const engineLocalitySchema = z.enum(['prefer_local', 'none']);
 export type EngineLocality = z.infer<typeof engineLocalitySchema>;
 
-/** What a pause does to replies in progress. `keep`: they are frozen and continue after the resume. `abort`: they end, and after the resume continue where the engine accepts token ids. */
+/**
+ * What a pause does to replies in progress. `keep`: they are frozen and continue after the resume. `abort`: they end, and after the resume
+ * continue where the engine accepts token ids.
+ */
 export const pauseModeSchema = z.enum(['keep', 'abort']);
 export type PauseMode = z.infer<typeof pauseModeSchema>;
 

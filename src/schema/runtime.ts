@@ -3,7 +3,10 @@ import { z } from 'zod';
 /** Linux limits each argument or variable of a program to 128 KiB, including the name, `=` and a NUL byte. */
 const MAX_VARIABLE_BYTES = 128 * 1024 - 256;
 
-/** Environment variables of a command. Invalid names and overlong values are rejected here, because otherwise the command would fail at its start. */
+/**
+ * Environment variables of a command. Invalid names and overlong values are rejected here, because otherwise the command would fail at its
+ * start.
+ */
 export const environmentSchema = z.record(
   z.string().regex(/^[A-Za-z_][A-Za-z0-9_]{0,250}$/, 'must be the name of an environment variable'),
   z

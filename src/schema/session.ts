@@ -40,7 +40,10 @@ export const outcomePolicySchema = z.object({
 });
 export type OutcomePolicy = z.infer<typeof outcomePolicySchema>;
 
-/** Durations in milliseconds; null for a stage that the session never reached. Time in queues and in READY does not count against the budget. */
+/**
+ * Durations in milliseconds; null for a stage that the session never reached. Time in queues and in READY does not count against the
+ * budget.
+ */
 export const sessionTimingSchema = z.object({
   queued_ms: z.number().nullable(),
   init_ms: z.number().nullable(),

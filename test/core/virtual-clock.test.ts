@@ -25,11 +25,11 @@ describe('VirtualClock', () => {
   it('fires timers that become due while it advances, each at its due time', () => {
     const clock = new VirtualClock();
     const at: number[] = [];
-    const again = (): void => {
+    const repeat = (): void => {
       at.push(clock.monotonicMs());
-      clock.schedule(10, again);
+      clock.schedule(10, repeat);
     };
-    clock.schedule(5, again);
+    clock.schedule(5, repeat);
     clock.advance(30);
     expect(at).toEqual([5, 15, 25]);
   });

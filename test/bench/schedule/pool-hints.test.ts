@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { poolHints } from '../../../bench/schedule/pool-hints.ts';
 
 describe('poolHints', () => {
-  it('wants as many INIT and POSTRUN workers as keep the RUN workers busy', () => {
+  it('suggests the INIT and POSTRUN workers that keep the RUN workers busy', () => {
     const advice = poolHints({ initMs: 20_000, runMs: 100_000, postrunMs: 35_000 }, { init: 2, run: 20, postrun: 8 });
     expect(advice?.hints).toEqual([
       { stage: 'init', size: 2, needed: 4, short: true },
@@ -13,20 +13,20 @@ describe('poolHints', () => {
     expect(advice?.sessionsPerSecond).toBeCloseTo(0.1);
   });
 
-  it('names RUN where the other stages have enough', () => {
+  it('names RUN as the bottleneck when the other stages have enough workers', () => {
     const advice = poolHints({ initMs: 1, runMs: 10, postrunMs: 0 }, { init: 4, run: 4, postrun: 1 });
     expect(advice?.bottleneck).toBe('run');
     expect(advice?.hints.map(({ needed }) => needed)).toEqual([1, 1]);
   });
 
-  it('says nothing before a session has run, and refuses what is no duration', () => {
+  it('returns null before a session has run and rejects invalid durations', () => {
     const workers = { init: 1, run: 1, postrun: 1 };
     expect(poolHints({ initMs: 5, runMs: 0, postrunMs: 5 }, workers)).toBeNull();
     expect(() => poolHints({ initMs: -1, runMs: 1, postrunMs: 1 }, workers)).toThrow('initMs');
     expect(() => poolHints({ initMs: 1, runMs: Number.NaN, postrunMs: 1 }, workers)).toThrow('runMs');
   });
 
-  it('leaves RUN the bottleneck once its hints are followed, and not with a worker less', () => {
+  it('makes RUN the bottleneck with the suggested sizes and not with one worker less', () => {
     const ms = fc.integer({ min: 1, max: 10_000 });
     fc.assert(
       fc.property(ms, ms, ms, fc.integer({ min: 1, max: 200 }), (initMs, runMs, postrunMs, run) => {

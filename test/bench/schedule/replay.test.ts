@@ -19,22 +19,22 @@ describe('replayMakespan', () => {
     expect(replayMakespan(sessions(5, 20, 10, 5), one)).toBe(5 * 20 + 15);
   });
 
-  it('lets no more into INIT than READY and RUN have places for', () => {
-    // Without READY the next INIT begins when RUN is free.
+  it('admits no more sessions to INIT than READY and RUN have capacity for', () => {
+    // Without READY the next INIT starts when RUN is free.
     expect(replayMakespan(sessions(3, 4, 10, 1), { ...one, ready: 0 })).toBe(3 * 14 + 1);
   });
 
-  it('begins a batch when the one before is over', () => {
+  it('starts a batch when the previous one has ended', () => {
     const pools = { init: 2, ready: 0, run: 2, postrun: 2 };
     expect(replayMakespan(sessions(4, 2, 10, 3), pools, 'batch')).toBe(30);
   });
 
-  it('lets a bounded worker do one session after the other', () => {
+  it('lets each worker of a bounded batch run one session after another', () => {
     const pools = { init: 1, ready: 9, run: 2, postrun: 1 };
     expect(replayMakespan(sessions(4, 2, 10, 3), pools, 'bounded_batch')).toBe(30);
   });
 
-  it('takes no time for nothing', () => {
+  it('takes no time for no sessions', () => {
     for (const policy of ['pipeline', 'batch', 'bounded_batch'] as const) {
       expect(replayMakespan([], one, policy)).toBe(0);
     }
@@ -43,19 +43,19 @@ describe('replayMakespan', () => {
 });
 
 describe('makespanBound', () => {
-  it('is met where one stage is the bottleneck throughout', () => {
+  it('is reached when one stage is the bottleneck throughout', () => {
     const pools = { init: 2, ready: 2, run: 2, postrun: 2 };
     const all = sessions(20, 3, 10, 4);
     expect(makespanBound(all, pools)).toBe(3 + 100 + 4);
     expect(bestMakespan(all, pools)).toBe(107);
   });
 
-  it('is the longest session where there are workers enough', () => {
+  it('is the longest session when there are enough workers', () => {
     const all = [...sessions(3, 1, 5, 1), { initMs: 1, runMs: 90, postrunMs: 2 }];
     expect(makespanBound(all, { init: 4, ready: 0, run: 4, postrun: 4 })).toBe(93);
   });
 
-  it('is below every schedule, and the best is no worse than any order that was tried', () => {
+  it('is a lower bound of every schedule, and bestMakespan is at most the makespan of the given order', () => {
     const ms = fc.integer({ min: 0, max: 50 });
     const size = fc.integer({ min: 1, max: 4 });
     fc.assert(
