@@ -6,9 +6,8 @@ import { enginePoolsOf } from '../../dist/engines/pool/managed-engine-pools.js';
 import { NodeAgent } from '../../dist/gateway/node/node-agent.js';
 import { NodeEngines } from '../../dist/gateway/node/node-engines.js';
 import { StagePools } from '../../dist/gateway/node/stage-pools.js';
-import { StartLimits } from '../../dist/gateway/node/start-limits.js';
-import { build } from '../../dist/gateway/session/postrun-stage.js';
-import { Sandboxes } from '../../dist/gateway/session/sandbox.js';
+import { buildResult } from '../../dist/gateway/session/postrun-stage.js';
+import { Sandboxes, StartLimits } from '../../dist/gateway/session/sandbox.js';
 import { runSession } from '../../dist/gateway/session/session-runner.js';
 import { shellHarness } from '../../dist/harnesses/shell.js';
 import { silentLogger } from '../../dist/observe/log.js';
@@ -92,9 +91,10 @@ function depsOf({ init_ms, run_ms, postrun_ms }) {
     clock,
     log: silentLogger,
     pools,
-    begun: async () => {},
-    refuseLost: () => {},
-    awaitsTurn: () => false,
+    recordStart: async () => {},
+    assertLease: () => {},
+    awaitsEngine: () => false,
+    pendingCallFailure: () => null,
     stallSeconds: null,
     builders,
     engines,
@@ -128,7 +128,7 @@ async function noop(attempt) {
   const leavePostrun = await pools.enterPostrun(attempt.signal);
   attempt.enter('POSTRUN');
   try {
-    return await build(
+    return await buildResult(
       attempt,
       { reward: 1, details: {} },
       {
@@ -167,7 +167,7 @@ const agent = new NodeAgent({
   leaseWaitSeconds: 20,
   heartbeatSeconds: 5,
   runSession: mode === 'noop' ? noop : staged,
-  delivered: () => {},
+  onDelivered: () => {},
 });
 await agent.start();
 process.send('started');

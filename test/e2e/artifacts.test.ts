@@ -8,8 +8,8 @@ import { oneCall, startTestStack, type TestStack } from './stack.ts';
 
 const problem = await bubblewrapMissing();
 
-describeIf(null, 'what an agent of a local session leaves behind', () => suite('local'));
-describeIf(problem, 'what an agent of a bubblewrap session leaves behind', () => suite('bubblewrap'));
+describeIf(null, 'the artifacts of a local session', () => suite('local'));
+describeIf(problem, 'the artifacts of a bubblewrap session', () => suite('bubblewrap'));
 
 function suite(backend: 'local' | 'bubblewrap'): void {
   let stack: TestStack;
@@ -18,14 +18,15 @@ function suite(backend: 'local' | 'bubblewrap'): void {
   });
   afterAll(() => stack.close());
 
-  async function left(script: string, rest: Partial<TaskRequestInput> = {}): Promise<SessionResult> {
+  /** The result of a session whose agent runs the script after one model call. */
+  async function resultAfter(script: string, rest: Partial<TaskRequestInput> = {}): Promise<SessionResult> {
     const [result] = await stack.run({
-      instruction: 'Leave something.',
+      instruction: 'Write files.',
       agent: { harness: 'shell', custom_shell: `${oneCall('hi')}; ${script}` },
       max_attempts: 1,
       ...rest,
     });
-    if (result === undefined) throw new Error('there is a result');
+    if (result === undefined) throw new Error('the session has no result');
     return result;
   }
 
@@ -35,39 +36,42 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     return execFileSync('tar', ['-xzOf', '-', name], { input, encoding: 'utf8' });
   }
 
-  it('is there after the sandbox is gone', async () => {
+  it('can be read after the sandbox was removed', async () => {
     const script = 'echo made >"$FLOE_ARTIFACTS_DIR/a.txt"; echo logged >"$AGENT_LOG_DIR/log"; echo own >report.txt';
-    const result = await left(script, { artifacts: { paths: ['report.txt'] } });
+    const result = await resultAfter(script, { artifacts: { paths: ['report.txt'] } });
     expect(result).toMatchObject({ outcome: 'completed', artifacts: { omitted: null } });
     expect(await content(result, 'artifacts/a.txt')).toBe('made\n');
     expect(await content(result, 'logs/log')).toBe('logged\n');
     expect(await content(result, 'paths/work/report.txt')).toBe('own\n');
   });
 
-  it('is kept when it runs out of time, and when it fails', async () => {
+  it('are kept when the agent times out and when it fails', async () => {
     const marker = `floe-artifacts-${backend}`;
-    const slow = await left(`echo so far >"$ARTIFACTS_DIR/a"; FLOE_MARK=${marker} sleep 600`, {
+    const slow = await resultAfter(`echo so far >"$ARTIFACTS_DIR/a"; FLOE_MARK=${marker} sleep 600`, {
       budgets: { agent: 5 },
     });
     expect(slow).toMatchObject({ outcome: 'agent_timeout' });
     expect(await content(slow, 'artifacts/a')).toBe('so far\n');
     expect(processesOf(marker)).toEqual([]);
-    const failed = await left('echo why >"$LOGS_DIR/why"; exit 3');
+    const failed = await resultAfter('echo why >"$LOGS_DIR/why"; exit 3');
     expect(failed).toMatchObject({ outcome: 'agent_error' });
     expect(await content(failed, 'logs/why')).toBe('why\n');
   });
 
-  it('has in it what grading wrote to the same sandbox', async () => {
+  it('include files that the evaluation wrote to the same sandbox', async () => {
     const config = { test_command: 'echo graded >grade.txt', expected_output_json: { a: 'PASSED' } };
     const artifacts = { paths: ['grade.txt'] };
-    const result = await left('true', { evaluator: { strategy: 'test_on_output', config }, artifacts });
+    const result = await resultAfter('true', { evaluator: { strategy: 'test_on_output', config }, artifacts });
     expect(result).toMatchObject({ outcome: 'completed', reward: 0 });
     expect(await content(result, 'paths/work/grade.txt')).toBe('graded\n');
   });
 
-  it('is not kept beyond the size that its task allows, and the session is none the worse', async () => {
+  it('are omitted beyond the size that the task allows, without changing the outcome', async () => {
     const script = 'head -c 2000000 /dev/urandom >"$ARTIFACTS_DIR/noise"';
-    const result = await left(script, { artifacts: { max_mb: 1 }, evaluator: { strategy: 'session_completed' } });
+    const result = await resultAfter(script, {
+      artifacts: { max_mb: 1 },
+      evaluator: { strategy: 'session_completed' },
+    });
     expect(result).toMatchObject({ outcome: 'completed', reward: 1, trace_count: 1 });
     expect(result.artifacts).toEqual({ bytes: 0, omitted: expect.stringContaining('artifacts.max_mb') });
     await expect(stack.client.artifacts(result.session_id)).rejects.toMatchObject({
@@ -76,10 +80,10 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     });
   });
 
-  it('is nothing when it leaves nothing, or the task wants nothing', async () => {
-    expect((await left('true')).artifacts).toBeNull();
-    const unwanted = await left('echo a >"$ARTIFACTS_DIR/a"', { artifacts: { collect: false } });
-    expect(unwanted.artifacts).toBeNull();
-    await expect(stack.client.artifacts(unwanted.session_id)).rejects.toMatchObject({ code: 'not_found' });
+  it('are null when there are none or the task disables them', async () => {
+    expect((await resultAfter('true')).artifacts).toBeNull();
+    const disabled = await resultAfter('echo a >"$ARTIFACTS_DIR/a"', { artifacts: { collect: false } });
+    expect(disabled.artifacts).toBeNull();
+    await expect(stack.client.artifacts(disabled.session_id)).rejects.toMatchObject({ code: 'not_found' });
   });
 }

@@ -13,10 +13,10 @@ const shell = { tool: 'Bash', arguments: { command: 'cat config.txt' } };
 const turns = [read, edit, ask, shell, 'Done.'];
 
 describe.each([
-  ['as it is', false],
-  ['in its simple form', true],
+  ['in its default mode', false],
+  ['in its simple mode', true],
 ])('Claude Code, %s', (_, simple) => {
-  it('does its task, and trains exactly what was sampled', async (context) => {
+  it('completes its task and trains exactly what was sampled', async (context) => {
     if (problem !== null) context.skip(problem);
     const { skills, ...plain } = EXTRAS;
     const agent = { harness: 'claude_code', settings: { simple }, ...plain, ...(simple ? {} : { skills }) };
@@ -24,7 +24,7 @@ describe.each([
     expect(result.error?.message ?? result.outcome).toBe('completed');
     expect(result.reward).toBe(1);
     expect(report.mismatches).toEqual([]);
-    // It repeats its Edit call with a default that the policy did not write, so the next turn begins a trace of its own.
+    // Claude Code adds a default to the repeated Edit call that the policy did not write, so the next turn starts a new trace.
     expect(result).toMatchObject({ completion_count: turns.length, trace_count: 2 });
     expect(report.trainable_tokens).toBe(sampledTokens);
     expect(report.exact_context_tokens).toBe(sampledTokens);

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
 
 const problem = await harnessProblem('codex');
@@ -11,16 +11,18 @@ const turns = [
   'Done.',
 ];
 
-it('Codex does its task, and trains exactly what was sampled', async (context) => {
-  if (problem !== null) context.skip(problem);
-  const { result, report, sampledTokens, sent } = await runRealHarness({ harness: 'codex', ...EXTRAS }, turns);
-  expect(result.error?.message ?? result.outcome).toBe('completed');
-  expect(result.reward).toBe(1);
-  expect(report.mismatches).toEqual([]);
-  expect(result).toMatchObject({ completion_count: turns.length, trace_count: 1 });
-  expect(report.trainable_tokens).toBe(sampledTokens);
-  expect(report.exact_context_tokens).toBe(sampledTokens);
-  expect(sent).toContain('the word is xyzzy');
-  expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
-  expect(sent).toContain('lamp-rules: How lamps are coloured.');
+describe('Codex', () => {
+  it('completes its task and trains exactly what was sampled', async (context) => {
+    if (problem !== null) context.skip(problem);
+    const { result, report, sampledTokens, sent } = await runRealHarness({ harness: 'codex', ...EXTRAS }, turns);
+    expect(result.error?.message ?? result.outcome).toBe('completed');
+    expect(result.reward).toBe(1);
+    expect(report.mismatches).toEqual([]);
+    expect(result).toMatchObject({ completion_count: turns.length, trace_count: 1 });
+    expect(report.trainable_tokens).toBe(sampledTokens);
+    expect(report.exact_context_tokens).toBe(sampledTokens);
+    expect(sent).toContain('the word is xyzzy');
+    expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
+    expect(sent).toContain('lamp-rules: How lamps are coloured.');
+  });
 });

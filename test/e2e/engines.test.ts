@@ -11,7 +11,7 @@ afterEach(async () => {
   closers = [];
 });
 
-async function stackWithout(): Promise<TestStack> {
+async function stackWithoutEngines(): Promise<TestStack> {
   const stack = await startTestStack({ node: { engines: [] } });
   closers.push(() => stack.close());
   return stack;
@@ -23,9 +23,9 @@ async function sim(options: Parameters<typeof startSim>[0] = {}) {
   return server;
 }
 
-describe('engines that come and go while sessions run', () => {
-  it('a session that was submitted before any engine was there uses the one that is registered then', async () => {
-    const stack = await stackWithout();
+describe('engines that change while sessions run', () => {
+  it('serve a session that was submitted before any engine was registered', async () => {
+    const stack = await stackWithoutEngines();
     const running = stack.run(task);
     const { client } = stack;
     await expect.poll(async () => (await client.status()).sessions.RUNNING).toBe(1);
@@ -37,8 +37,8 @@ describe('engines that come and go while sessions run', () => {
     expect(view).toMatchObject({ engine_id: 'late', nodes: [{ node_id: 'test', state: 'ready' }] });
   });
 
-  it('no call reaches an engine from when its removal was answered', async () => {
-    const stack = await stackWithout();
+  it('receive no call after the reply to their removal', async () => {
+    const stack = await stackWithoutEngines();
     const { client } = stack;
     const [old, fresh] = [await sim(), await sim({ face: 'sglang' })];
     await client.addEngine({ base_url: old.url, engine_id: 'old' });
@@ -57,8 +57,8 @@ describe('engines that come and go while sessions run', () => {
     expect(sessions).toContain(result?.session_id);
   });
 
-  it('a pause holds calls until the resume, and the version then is that of what follows', async () => {
-    const stack = await stackWithout();
+  it('hold calls during a pause, and label what follows with the version of the resume', async () => {
+    const stack = await stackWithoutEngines();
     const { client } = stack;
     await client.addEngine({ base_url: stack.sim.url });
     expect(await client.pauseEngines('keep')).toMatchObject({ done: ['test'], pending: [] });

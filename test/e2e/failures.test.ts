@@ -9,8 +9,8 @@ import { startNode, startServer } from '../../src/cli/stack.ts';
 import { silentLogger } from '../../src/observe/log.ts';
 import { oneCall, startTestStack } from './stack.ts';
 
-describe('what a node lacks', () => {
-  it('a harness that is not installed: the result says what to run, and is no reward of 0', async () => {
+describe('a node', () => {
+  it('ends a session whose harness is not installed with the command that installs it and a null reward', async () => {
     const stack = await startTestStack();
     try {
       const [result] = await stack.run({ instruction: 'x', max_attempts: 1, agent: { harness: 'pi' } });
@@ -26,13 +26,13 @@ describe('what a node lacks', () => {
     }
   });
 
-  it('an engine that is not there: the node does not start, and leaves its state directory free', async () => {
+  it('does not start without its engine and releases its state directory', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'floe-no-engine-'));
     const config = {
       node_id: 'lonely',
       server_url: 'http://127.0.0.1:9',
       state_dir: join(dir, 'gateway'),
-      // Nothing can be made there, as on a read-only root file system.
+      // No file can be created there, as on a read-only root file system.
       harness_dir: '/proc/harnesses',
       engines: [{ base_url: 'http://127.0.0.1:9' }],
     };
@@ -45,7 +45,7 @@ describe('what a node lacks', () => {
     }
   });
 
-  it('something that is no engine: typed, with the URL that was asked', async () => {
+  it('rejects with engine_error when the URL is not that of an engine', async () => {
     const web = createServer((_, reply) => reply.end('<html>hello</html>'));
     await new Promise<void>((resolve) => web.listen(0, '127.0.0.1', resolve));
     const dir = await mkdtemp(join(tmpdir(), 'floe-no-engine-'));
@@ -65,7 +65,7 @@ describe('what a node lacks', () => {
     }
   });
 
-  it('two nodes in one state directory: the second is refused and the first goes on', async () => {
+  it('is refused in the state directory of another node, which continues', async () => {
     const stack = await startTestStack();
     try {
       const second = startNode(
@@ -85,10 +85,8 @@ describe('what a node lacks', () => {
       await stack.close();
     }
   });
-});
 
-describe('what a node does not do', () => {
-  it('run without isolation because a task asks for it, unless its operator allows that', async () => {
+  it('refuses a session without isolation unless its operator allows that', async () => {
     const stack = await startTestStack({ node: { default_backend: 'bubblewrap' } });
     try {
       const agent = { harness: 'shell', custom_shell: 'id' };
@@ -100,7 +98,7 @@ describe('what a node does not do', () => {
     }
   });
 
-  it('cost its sessions a try when it shuts down', async () => {
+  it('returns its sessions to the queue when it shuts down, without counting the attempt', async () => {
     const stack = await startTestStack();
     try {
       const agent = { harness: 'shell', custom_shell: `[ "$FLOE_ATTEMPT" = 1 ] && sleep 600; ${oneCall('hi')}` };
@@ -108,8 +106,8 @@ describe('what a node does not do', () => {
       const view = () => stack.client.session(session_ids[0] as string);
       await expect.poll(async () => (await view()).status, { timeout: 20_000, interval: 20 }).toBe('RUNNING');
       await stack.node.close();
-      const handedBack = await stack.client.session(session_ids[0] as string);
-      expect(handedBack).toMatchObject({ status: 'QUEUED', attempt: 2, summary: null });
+      const returned = await stack.client.session(session_ids[0] as string);
+      expect(returned).toMatchObject({ status: 'QUEUED', attempt: 2, summary: null });
       const second = await startNode(
         {
           node_id: 'second',
@@ -134,7 +132,7 @@ describe('what a node does not do', () => {
     }
   });
 
-  it('share its database with a second server', async () => {
+  it('refuses a second server on one embedded database', async () => {
     const stack = await startTestStack();
     try {
       await expect(startServer(join(stack.dir, 'server'), { port: 0 }, silentLogger)).rejects.toMatchObject({
@@ -147,9 +145,9 @@ describe('what a node does not do', () => {
   });
 });
 
-describe('an engine that answers nonsense', () => {
+describe('an engine with invalid replies', () => {
   it.each(['missing_ids', 'logprobs_length', 'usage_mismatch', 'garbage', 'error_body_200'] as const)(
-    '%s: nothing of it is trained, and the reward is null',
+    'trains no token and has a null reward with %s',
     async (kind) => {
       const stack = await startTestStack({ sim: { faults: [{ kind }] } });
       try {

@@ -1,9 +1,14 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readdir, readFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { type AttemptView, attemptViewSchema } from '../../src/schema/index.ts';
+import { type RunningServer, startServer } from '../../src/cli/stack.ts';
+import { FloeClient } from '../../src/client/index.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import { type AttemptView, attemptViewSchema, type SessionResult } from '../../src/schema/index.ts';
+import { type SimServer, startSim } from '../../src/sim/index.ts';
 import { processesOf } from './processes.ts';
 
 const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
@@ -11,28 +16,28 @@ const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
 export type GatewayProcess = {
   readonly child: ChildProcess;
   readonly stateDir: string;
-  /** What it has written so far, to either stream. */
+  /** The output so far, of both streams. */
   output(): string;
-  /** Ends with the signal; resolves with the exit code, null after a signal. */
+  /** Sends the signal unless the process has ended, waits for its end, and resolves with the exit code; `null` after a signal. */
   end(signal: NodeJS.Signals): Promise<number | null>;
 };
 
-export type GatewayProcessOptions = {
+type GatewayProcessOptions = {
   readonly server: string;
   readonly engine: string;
   readonly backend: 'local' | 'bubblewrap';
   readonly nodeId: string;
-  /** Also the home of harnesses and tokens. */
   readonly stateDir: string;
-  readonly more?: readonly string[];
+  /** Further arguments of `floe gateway`. */
+  readonly args?: readonly string[];
 };
 
-/** `floe gateway` as a process of its own, registered when this resolves. */
-export async function startGatewayProcess(options: GatewayProcessOptions): Promise<GatewayProcess> {
-  const { server, engine, backend, nodeId, stateDir, more = [] } = options;
-  const args = ['gateway', '--json', '--server', server, '--engine', engine, '--backend', backend];
-  const own = ['--node-id', nodeId, '--state-dir', stateDir, '--log-level', 'silent', ...more];
-  const child = spawn(process.execPath, [CLI, ...args, ...own], {
+/** Starts `floe gateway` as a process. The node is registered when this resolves. */
+async function startGatewayProcess(options: GatewayProcessOptions): Promise<GatewayProcess> {
+  const { server, engine, backend, nodeId, stateDir } = options;
+  const common = ['gateway', '--json', '--server', server, '--engine', engine, '--backend', backend];
+  const own = ['--node-id', nodeId, '--state-dir', stateDir, '--log-level', 'silent', ...(options.args ?? [])];
+  const child = spawn(process.execPath, [CLI, ...common, ...own], {
     stdio: ['ignore', 'pipe', 'pipe'],
     env: { ...process.env, FLOE_HOME: `${stateDir}-home` },
   });
@@ -42,11 +47,11 @@ export async function startGatewayProcess(options: GatewayProcessOptions): Promi
       output += chunk.toString();
     });
   }
-  // With `close` everything that it wrote has been read; a spawn helper that was stopped holds that up.
-  const exited = once(child, 'close');
-  const gone = once(child, 'exit');
+  // After `close` all output has been read. It does not arrive while a suspended spawn helper holds the output open.
+  const closed = once(child, 'close');
+  const exited = once(child, 'exit');
   const line = once(createInterface({ input: child.stdout }), 'line');
-  const started = await Promise.race([line.then(() => true), exited.then(() => false)]);
+  const started = await Promise.race([line.then(() => true), closed.then(() => false)]);
   if (!started) throw new Error(`the gateway did not start: ${output}`);
   return {
     child,
@@ -54,10 +59,68 @@ export async function startGatewayProcess(options: GatewayProcessOptions): Promi
     output: () => output,
     async end(signal) {
       if (child.exitCode === null && child.signalCode === null) child.kill(signal);
-      await (signal === 'SIGKILL' ? gone : exited);
+      await (signal === 'SIGKILL' ? exited : closed);
       return child.exitCode;
     },
   };
+}
+
+/** A server and a simulated engine in this process, and gateways as separate processes. */
+export class GatewayFleet {
+  readonly dir: string;
+  readonly sim: SimServer;
+  readonly server: RunningServer;
+  readonly client: FloeClient;
+  readonly gateways: GatewayProcess[] = [];
+
+  private constructor(dir: string, sim: SimServer, server: RunningServer) {
+    this.dir = dir;
+    this.sim = sim;
+    this.server = server;
+    this.client = new FloeClient({ url: server.url });
+  }
+
+  static async open(config: Partial<Parameters<typeof startServer>[1]>): Promise<GatewayFleet> {
+    const dir = await mkdtemp(join(tmpdir(), 'floe-fleet-'));
+    const sim = await startSim();
+    const server = await startServer(
+      join(dir, 'server'),
+      { port: 0, sweep_seconds: 0.2, retry_backoff_seconds: 0.1, avoid_node_seconds: 0, ...config },
+      silentLogger,
+    );
+    return new GatewayFleet(dir, sim, server);
+  }
+
+  /** Starts a gateway whose state directory is named `stateDir`, by default like the node. */
+  async start(
+    nodeId: string,
+    backend: 'local' | 'bubblewrap',
+    { stateDir = nodeId, args = [] }: { readonly stateDir?: string; readonly args?: readonly string[] } = {},
+  ): Promise<GatewayProcess> {
+    const gateway = await startGatewayProcess({
+      server: this.server.url,
+      engine: this.sim.url,
+      backend,
+      nodeId,
+      stateDir: join(this.dir, stateDir),
+      args,
+    });
+    this.gateways.push(gateway);
+    return gateway;
+  }
+
+  async resultOf(session: string): Promise<SessionResult> {
+    for await (const result of this.client.results()) if (result.session_id === session) return result;
+    throw new Error('the results ended');
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.gateways.map((gateway) => gateway.end('SIGKILL')));
+    await this.client.close();
+    await this.server.close();
+    await this.sim.close();
+    await rm(this.dir, { recursive: true, force: true });
+  }
 }
 
 /** Pids of the spawn helpers of a state directory's gateways. */
@@ -75,7 +138,7 @@ async function ownerOf(stateDir: string): Promise<string> {
   return readFile(join(stateDir, 'owner-id'), 'latin1');
 }
 
-/** Whatever is there of the sandboxes of a state directory: processes, control groups, mounts, directories, sockets. */
+/** The processes, control groups, mounts, directories and sockets that exist of the sandboxes of a state directory. */
 export async function leftOf(stateDir: string): Promise<string[]> {
   const owner = await ownerOf(stateDir);
   const helpers = await helpersOf(stateDir);
@@ -105,7 +168,7 @@ export async function leftOf(stateDir: string): Promise<string[]> {
   return found.filter((entry) => !entry.endsWith('/.share'));
 }
 
-/** What nodes have told the server of the attempts at a session. */
+/** The attempts at a session that nodes have delivered to the server. */
 export async function attemptsOf(server: string, session: string): Promise<AttemptView[]> {
   const reply = await fetch(`${server}/sessions/${session}/attempts`);
   const { attempts } = (await reply.json()) as { attempts: unknown[] };
@@ -114,14 +177,14 @@ export async function attemptsOf(server: string, session: string): Promise<Attem
 
 export type RecordedCompletion = { readonly completion_id: string; readonly response_ids: readonly number[] };
 
-/** The completions that the server keeps of one attempt. */
+/** The completions of one attempt that the server has stored. */
 export async function completionsOf(server: string, session: string, attempt: number): Promise<RecordedCompletion[]> {
   const reply = await fetch(`${server}/sessions/${session}/completions?attempt=${attempt}`);
   if (!reply.ok) throw new Error(`${reply.status} ${await reply.text()}`);
   return (await reply.json()) as RecordedCompletion[];
 }
 
-/** A shell command that talks to its model: `turns` calls, each of which goes on from the one before. */
+/** A shell command that makes `turns` model calls, each of which continues the one before. */
 export function conversation(turns: number): string {
   return `node -e '
     (async () => {

@@ -1,9 +1,9 @@
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
 
 const problem = await harnessProblem('gemini_cli');
 
-/** It takes 4 s, on a busy machine many times that. */
+/** The session takes 4 s, on a busy machine many times that. */
 const TIMEOUT = { timeout: 120_000 };
 
 const read = { tool: 'read_file', arguments: { file_path: 'config.txt' } };
@@ -20,17 +20,19 @@ const ask = { tool: 'mcp_words_secret_word', arguments: {} };
 const shell = { tool: 'run_shell_command', arguments: { command: 'cat config.txt' } };
 const turns = [read, edit, ask, shell, 'Done.'];
 
-it('Gemini CLI does its task, and trains exactly what was sampled', TIMEOUT, async (context) => {
-  if (problem !== null) context.skip(problem);
-  const { result, report, sampledTokens, sent } = await runRealHarness({ harness: 'gemini_cli', ...EXTRAS }, turns);
-  expect(result.error?.message ?? result.outcome).toBe('completed');
-  expect(result.reward).toBe(1);
-  expect(report.mismatches).toEqual([]);
-  expect(result).toMatchObject({ completion_count: turns.length, trace_count: 1 });
-  expect(report.trainable_tokens).toBe(sampledTokens);
-  expect(report.exact_context_tokens).toBe(sampledTokens);
-  expect(sent).toContain('the word is xyzzy');
-  expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
-  expect(sent).toContain('How lamps are coloured.');
-  expect(sent).toContain(JSON.stringify('/config.txt: "replace" the colour red by blue\n--help $(id)').slice(1, -1));
+describe('Gemini CLI', () => {
+  it('completes its task and trains exactly what was sampled', TIMEOUT, async (context) => {
+    if (problem !== null) context.skip(problem);
+    const { result, report, sampledTokens, sent } = await runRealHarness({ harness: 'gemini_cli', ...EXTRAS }, turns);
+    expect(result.error?.message ?? result.outcome).toBe('completed');
+    expect(result.reward).toBe(1);
+    expect(report.mismatches).toEqual([]);
+    expect(result).toMatchObject({ completion_count: turns.length, trace_count: 1 });
+    expect(report.trainable_tokens).toBe(sampledTokens);
+    expect(report.exact_context_tokens).toBe(sampledTokens);
+    expect(sent).toContain('the word is xyzzy');
+    expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
+    expect(sent).toContain('How lamps are coloured.');
+    expect(sent).toContain(JSON.stringify('/config.txt: "replace" the colour red by blue\n--help $(id)').slice(1, -1));
+  });
 });

@@ -21,7 +21,7 @@ import { startTestStack } from './stack.ts';
 
 const problem = await bubblewrapMissing();
 
-/** Does what floe asks of `mini`, in one call of the model. */
+/** A stand-in for `mini` that makes one model call with the task of its configuration. */
 const MINI = `#!/usr/bin/node
 const { readFileSync } = require('node:fs');
 const config = JSON.parse(readFileSync(process.argv[5], 'utf8'));
@@ -57,7 +57,7 @@ function makeImage(image: string): void {
   for (const name of ['usr/bin/openhands', 'opt/mini']) chmodSync(join(image, name), 0o755);
 }
 
-describeIf(problem, 'a harness that comes with the image', () => {
+describeIf(problem, 'a harness in the image', () => {
   let dir: string;
   beforeAll(() => {
     dir = mkdtempSync(join(tmpdir(), 'floe-image-'));
@@ -71,7 +71,7 @@ describeIf(problem, 'a harness that comes with the image', () => {
     turns: readonly (string | Call)[],
     image: string | null = dir,
   ): Promise<{ result: SessionResult; sent: string }> {
-    // Its directory of harnesses is empty.
+    // The node has no installed harness.
     const stack = await startTestStack({ scenarios: scenarioOf(turns), node: { default_backend: 'bubblewrap' } });
     try {
       const [result] = await stack.run({
@@ -100,26 +100,26 @@ describeIf(problem, 'a harness that comes with the image', () => {
   const write = { tool: 'terminal', arguments: { command: 'echo done > out.txt' } };
   const finish = { tool: 'finish', arguments: { message: 'Done.' } };
 
-  it('runs as OpenHands documents its command', async () => {
+  it('runs as OpenHands documents its command line', async () => {
     const { result, sent } = await run({ harness: 'openhands' }, [write, finish]);
     expect(result.error?.message ?? result.outcome).toBe('completed');
     expect(result).toMatchObject({ reward: 1, completion_count: 2, trace_count: 1 });
     expect(sent).toContain('write \\"done\\" into out.txt\\n--now $(id)');
   });
 
-  it('is judged by what it says, although it exits with 0', async () => {
+  it('fails by its reported error although it exits with 0', async () => {
     const { result } = await run({ harness: 'openhands', env: { LLM_MODEL: 'openai/another' } }, [write]);
     expect(result.agent?.exit_code).toBe(0);
     expect(result.error?.message).toMatch(/openhands ended \(LLMBadRequestError: .*another/);
   });
 
-  it('is missed with a hint where the image has none', async () => {
+  it('is reported with a hint when the image does not contain it', async () => {
     const { result } = await run({ harness: 'openhands' }, [write], null);
     expect(result.outcome).toBe('no_completions');
     expect(result.error?.message).toContain('runtime.image');
   });
 
-  it('may be one that is installed otherwise', async () => {
+  it('can replace a harness that floe would install', async () => {
     const agent = { harness: 'mini_swe_agent', settings: { program: '/opt/mini' } };
     const { result } = await run(agent, ['Done.']);
     expect(result.error?.message ?? result.outcome).toBe('completed');

@@ -8,7 +8,7 @@ import { bubblewrapMissing } from '../runtimes/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { startTestStack, type TestStack } from './stack.ts';
 
-/** What a hostile agent tries; each line of its output is `<probe> <result>`. */
+/** A shell command with the attempts of a hostile agent. Each line of its output is `probe <name> <result>`. */
 function probes(target: { serverPort: number; proxyPort: number; hostPort: number; stateDir: string }): string {
   const script = `
 const net = require('node:net');
@@ -23,26 +23,26 @@ const read = (path) => { try { fs.readdirSync(path); return 'READ'; } catch (err
 const write = (path) => { try { fs.writeFileSync(path, 'x'); return 'WRITTEN'; } catch (error) { return error.code; } };
 (async () => {
   const own = new URL(process.env.OPENAI_BASE_URL);
-  const say = (name, result) => console.log('probe', name, result);
-  say('own-proxy', await tcp(own.hostname, Number(own.port)));
-  say('control-api', await tcp('127.0.0.1', ${target.serverPort}));
-  say('tcp-proxy', await tcp('127.0.0.1', ${target.proxyPort}));
-  say('host-service', await tcp('127.0.0.1', ${target.hostPort}));
-  say('metadata', await tcp('169.254.169.254', 80));
-  say('internet', await tcp('1.1.1.1', 443));
-  say('interfaces', Object.keys(require('node:os').networkInterfaces()).join('+'));
-  say('state-dir', read(${JSON.stringify(target.stateDir)}));
-  say('root-home', read('/root'));
-  say('shadow', read('/etc/shadow'));
-  say('sys', read('/sys/class/net'));
-  say('home-of-host', read('/home/' + 'nobody'));
-  say('write-usr', write('/usr/bin/floe-escape'));
-  say('write-etc', write('/etc/floe-escape'));
-  say('processes', fs.readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name)).length < 12 ? 'few' : 'MANY');
+  const report = (name, result) => console.log('probe', name, result);
+  report('own-proxy', await tcp(own.hostname, Number(own.port)));
+  report('control-api', await tcp('127.0.0.1', ${target.serverPort}));
+  report('tcp-proxy', await tcp('127.0.0.1', ${target.proxyPort}));
+  report('host-service', await tcp('127.0.0.1', ${target.hostPort}));
+  report('metadata', await tcp('169.254.169.254', 80));
+  report('internet', await tcp('1.1.1.1', 443));
+  report('interfaces', Object.keys(require('node:os').networkInterfaces()).join('+'));
+  report('state-dir', read(${JSON.stringify(target.stateDir)}));
+  report('root-home', read('/root'));
+  report('shadow', read('/etc/shadow'));
+  report('sys', read('/sys/class/net'));
+  report('home-of-host', read('/home/' + 'nobody'));
+  report('write-usr', write('/usr/bin/floe-escape'));
+  report('write-etc', write('/etc/floe-escape'));
+  report('processes', fs.readdirSync('/proc').filter((name) => /^[0-9]+$/.test(name)).length < 12 ? 'few' : 'MANY');
   const strange = await fetch(own.origin + '/s/' + 'A'.repeat(43) + '/v1/models').then((reply) => reply.status, (error) => error.message);
-  say('other-key', strange);
+  report('other-key', strange);
   const mine = await fetch(process.env.OPENAI_BASE_URL + '/models', { headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY } }).then((reply) => reply.status, (error) => error.message);
-  say('own-key', mine);
+  report('own-key', mine);
   await fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' }, body: JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: 'hi' }] }) });
 })();`;
   return `cat > probe.cjs <<'PROBE'\n${script}\nPROBE\nnode probe.cjs`;
@@ -79,14 +79,14 @@ function suite(): void {
     hostService.close();
   });
 
-  it('ran every probe', () => {
+  it('runs every probe', () => {
     expect({ outcome: result.outcome, error: result.error, stderr: result.agent?.stderr_tail }).toMatchObject({
       outcome: 'completed',
     });
     expect(found.size).toBe(17);
   });
 
-  it('reaches its own proxy with its own key, and nothing with another', () => {
+  it('reaches its own proxy, with its own key only', () => {
     expect(found.get('own-proxy')).toBe('OPEN');
     expect(found.get('own-key')).toBe('200');
     expect(Number(found.get('other-key'))).toBeGreaterThanOrEqual(400);
@@ -109,7 +109,7 @@ function suite(): void {
     expect(found.get('interfaces')).toBe('lo');
   });
 
-  it('leaves no directory or socket behind', () => {
+  it('leaves no directory or socket', () => {
     const left = ['sessions', 'sockets'].flatMap((part) => readdirSync(join(stack.dir, 'gateway', part)));
     expect(left.filter((name) => name.includes(result.session_id.slice(-12)))).toEqual([]);
   });

@@ -13,7 +13,7 @@ const turns = [
 describe.each(['openai_chat', 'anthropic', 'openai_responses', 'gemini'] as const)(
   'mini-SWE-agent over %s',
   (dialect) => {
-    it('does its task, and trains exactly what was sampled', async (context) => {
+    it('completes its task and trains exactly what was sampled', async (context) => {
       if (problem !== null) context.skip(problem);
       const { result, report, sampledTokens, sent } = await runRealHarness(
         { harness: 'mini_swe_agent', dialect },

@@ -15,7 +15,7 @@ const turns = [
 ];
 
 describe.each(['openai_chat', 'anthropic', 'openai_responses'] as const)('opencode over %s', (dialect) => {
-  it('does its task, and trains exactly what was sampled', async (context) => {
+  it('completes its task and trains exactly what was sampled', async (context) => {
     if (problem !== null) context.skip(problem);
     const { result, report, sampledTokens, sent } = await runRealHarness(
       { harness: 'opencode', dialect, ...EXTRAS },

@@ -1,6 +1,6 @@
 #!/usr/bin/node
-// What is documented of OpenHands' command line (OpenHands-CLI 1.16): options, variables, how the file becomes the first
-// message, events as lines of JSON, and exit code 0 also where an error ended the conversation. It is not the program itself.
+// A stand-in for OpenHands that implements its documented command line (OpenHands-CLI 1.16): options, variables, the first message made
+// of the file, events as lines of JSON, and exit code 0 even after an error ended the conversation.
 import { execSync } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -21,7 +21,7 @@ if (!options['override-with-envs'] || LLM_MODEL === undefined || LLM_API_KEY ===
 const saved = join(OPENHANDS_CONVERSATIONS_DIR, '0f', 'events');
 mkdirSync(saved, { recursive: true });
 let count = 0;
-function tell(event) {
+function emitEvent(event) {
   const line = JSON.stringify({ id: `e${count}`, ...event }, null, 1).replaceAll(/\n\s*/g, ' ');
   writeFileSync(join(saved, `event-${count++}.json`), line);
   console.log(line);
@@ -46,17 +46,17 @@ for (let finished = false; !finished; ) {
   const body = await reply.json();
   if (!reply.ok) {
     const { message } = body.error;
-    tell({ source: 'environment', code: 'LLMBadRequestError', detail: message, kind: 'ConversationErrorEvent' });
+    emitEvent({ source: 'environment', code: 'LLMBadRequestError', detail: message, kind: 'ConversationErrorEvent' });
     break;
   }
   const { message } = body.choices[0];
   messages.push(message);
   for (const { id, function: called } of message.tool_calls ?? []) {
     const action = JSON.parse(called.arguments);
-    tell({ source: 'agent', tool_name: called.name, action, kind: 'ActionEvent' });
+    emitEvent({ source: 'agent', tool_name: called.name, action, kind: 'ActionEvent' });
     finished ||= called.name === 'finish';
     const output = finished ? 'done' : execSync(action.command, { cwd: OPENHANDS_WORK_DIR }).toString();
-    tell({ source: 'environment', observation: { content: output }, kind: 'ObservationEvent' });
+    emitEvent({ source: 'environment', observation: { content: output }, kind: 'ObservationEvent' });
     messages.push({ role: 'tool', tool_call_id: id, content: output });
   }
   finished ||= message.tool_calls === undefined;

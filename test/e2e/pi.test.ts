@@ -1,5 +1,5 @@
 import { dirname } from 'node:path';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { chooseBackend } from '../../src/cli/backend.ts';
 import { demoTasks } from '../../src/cli/demo/tasks.ts';
 import { harnessDir } from '../../src/cli/home.ts';
@@ -16,7 +16,7 @@ const { backend } = await chooseBackend();
 const installed = (await harnessStatus('pi', harnessDir())).installed;
 const { tasks } = demoTasks();
 
-/** pi, unchanged, repairs real repositories; the engine's ledger is the judge of every token. */
+/** pi, unchanged, repairs real repositories. Every token is checked against the engine's ledger. */
 function suite(dialect: DialectName): void {
   let stack: TestStack;
   let results: SessionResult[];
@@ -33,7 +33,7 @@ function suite(dialect: DialectName): void {
     });
     results = [];
     for (const [index, task] of tasks.slice(0, 2).entries()) {
-      // The second task is sampled by other weights.
+      // Other weights sample the second task.
       if (index === 1) stack.sim.updateWeights('step-2');
       const request = await readTaskFile(task.taskFile);
       const agent = { ...request.agent, dialect };
@@ -42,12 +42,12 @@ function suite(dialect: DialectName): void {
   }, 120_000);
   afterAll(() => stack.close());
 
-  it('finishes every session and grades it', () => {
+  it('completes and evaluates every session', () => {
     expect(results.map((result) => result.error?.message ?? result.outcome)).toEqual(results.map(() => 'completed'));
     expect(new Set(results.map((result) => result.reward))).toEqual(new Set([0, 1]));
   });
 
-  it('hands out results that fit their schema', () => {
+  it('returns results that match their schema', () => {
     for (const result of results) expect(sessionResultSchema.safeParse(result).error).toBeUndefined();
   });
 
@@ -58,7 +58,7 @@ function suite(dialect: DialectName): void {
     expect(report.exact_context_tokens).toBe(report.trainable_tokens);
   });
 
-  it('trains or accounts for every token that was sampled', () => {
+  it('trains every sampled token or excludes it with a reason', () => {
     const sampled = stack.sim.ledger.entries().reduce((sum, entry) => sum + entry.response_ids.length, 0);
     const audits = results.map((result) => result.audit);
     expect(audits.reduce((sum, audit) => sum + (audit?.tokens.sampled ?? 0), 0)).toBe(sampled);
@@ -68,7 +68,7 @@ function suite(dialect: DialectName): void {
     }
   });
 
-  it('tells which weights sampled what', () => {
+  it('labels every token with the weights that sampled it', () => {
     const versions = results.map((result) =>
       result.trajectory?.traces.flatMap((trace) => trace.version_spans.map((span) => span.version)),
     );
@@ -88,18 +88,20 @@ for (const dialect of findHarness('pi').dialects) {
   describeIf(harnessMissing('pi', installed), `pi over ${dialect}`, () => suite(dialect));
 }
 
-it('pi finds a skill, and takes an addition to its prompt as it stands', async (context) => {
-  const problem = await harnessProblem('pi');
-  if (problem !== null) context.skip(problem);
-  const { skills } = EXTRAS;
-  const system_prompt = `@/etc/passwd\n${EXTRAS.system_prompt}`;
-  const { result, report, sent } = await runRealHarness({ harness: 'pi', skills, system_prompt }, [
-    { tool: 'bash', arguments: { command: 'sed -i s/red/blue/ config.txt' } },
-    'Done.',
-  ]);
-  expect(result.error?.message ?? result.outcome).toBe('completed');
-  expect(result.reward).toBe(1);
-  expect(report.mismatches).toEqual([]);
-  expect(sent).toContain('lamp-rules');
-  expect(sent).toContain(JSON.stringify(system_prompt).slice(1, -1));
+describe('pi in a sandbox', () => {
+  it('finds a skill and passes an addition to its prompt on unchanged', async (context) => {
+    const problem = await harnessProblem('pi');
+    if (problem !== null) context.skip(problem);
+    const { skills } = EXTRAS;
+    const system_prompt = `@/etc/passwd\n${EXTRAS.system_prompt}`;
+    const { result, report, sent } = await runRealHarness({ harness: 'pi', skills, system_prompt }, [
+      { tool: 'bash', arguments: { command: 'sed -i s/red/blue/ config.txt' } },
+      'Done.',
+    ]);
+    expect(result.error?.message ?? result.outcome).toBe('completed');
+    expect(result.reward).toBe(1);
+    expect(report.mismatches).toEqual([]);
+    expect(sent).toContain('lamp-rules');
+    expect(sent).toContain(JSON.stringify(system_prompt).slice(1, -1));
+  });
 });

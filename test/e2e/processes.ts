@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** Pids of live processes whose environment or command line holds `marker`. Zombies have neither. */
+/** Pids of live processes whose environment or command line contains `marker`. Zombies have neither. */
 export function processesOf(marker: string): number[] {
   return readdirSync('/proc')
     .map(Number)
@@ -11,8 +11,13 @@ export function processesOf(marker: string): number[] {
           readFileSync(path, 'latin1').includes(marker),
         );
       } catch {
-        // Gone, or not ours to read.
+        // The process has ended, or this user may not read it.
         return false;
       }
     });
+}
+
+/** A shell command that ignores signals and leaves processes outside its process group that hold its output open. */
+export function stubbornCommand(marker: string): string {
+  return `trap "" TERM HUP INT; export FLOE_MARK=${marker}; (setsid sh -c "sleep 600 & sleep 600" &); sleep 600`;
 }

@@ -4,7 +4,7 @@ import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
 
 const problem = await harnessProblem('qwen_code');
 
-/** It takes 5 s, on a busy machine many times that. */
+/** The session takes 5 s, on a busy machine many times that. */
 const TIMEOUT = { timeout: 120_000 };
 
 const read = { tool: 'read_file', arguments: { file_path: '/work/config.txt' } };
@@ -17,7 +17,7 @@ const shell = { tool: 'run_shell_command', arguments: { command: 'cat config.txt
 const turns = [read, edit, ask, shell, 'Done.'];
 
 describe.each(findHarness('qwen_code').dialects)('Qwen Code over %s', (dialect) => {
-  it('does its task, and trains exactly what was sampled', TIMEOUT, async (context) => {
+  it('completes its task and trains exactly what was sampled', TIMEOUT, async (context) => {
     if (problem !== null) context.skip(problem);
     const agent = { harness: 'qwen_code', dialect, ...EXTRAS };
     const { result, report, sampledTokens, sent } = await runRealHarness(agent, turns);

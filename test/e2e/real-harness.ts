@@ -12,7 +12,7 @@ import { bubblewrapMissing } from '../runtimes/workbench.ts';
 import { harnessMissing } from '../skip.ts';
 import { startTestStack } from './stack.ts';
 
-/** Room for the prompts of the largest harness, about 25,000 tokens, far from where any of them compacts. */
+/** Large enough for the prompts of every harness (about 25,000 tokens) without any of them compacting its history. */
 const WINDOW_TOKENS = 131_072;
 
 export type Rule = ScenarioInput['rules'][number];
@@ -24,23 +24,23 @@ export async function harnessProblem(name: string): Promise<string | null> {
   return harnessMissing(name, installed) ?? (await bubblewrapMissing());
 }
 
-/** A tool server with one tool, `secret_word`, as a program for Node. It answers with the variable WORD. */
-export const MCP_SERVER = `
-const say = (id, result) => process.stdout.write(JSON.stringify({ jsonrpc: '2.0', id, result }) + '\\n');
-const tool = { name: 'secret_word', description: 'Tells the secret word.', inputSchema: { type: 'object', properties: {} } };
+/** An MCP server for Node with one tool, `secret_word`, which returns the environment variable WORD. */
+const MCP_SERVER = `
+const send = (id, result) => process.stdout.write(JSON.stringify({ jsonrpc: '2.0', id, result }) + '\\n');
+const tool = { name: 'secret_word', description: 'Returns the secret word.', inputSchema: { type: 'object', properties: {} } };
 require('node:readline').createInterface({ input: process.stdin }).on('line', (line) => {
   const { id, method, params } = JSON.parse(line);
   if (id === undefined) return;
   if (method === 'initialize') {
     const serverInfo = { name: 'words', version: '1' };
-    say(id, { protocolVersion: params.protocolVersion, capabilities: { tools: {} }, serverInfo });
-  } else if (method === 'tools/list') say(id, { tools: [tool] });
-  else if (method === 'tools/call') say(id, { content: [{ type: 'text', text: 'the word is ' + process.env.WORD }] });
-  else say(id, {});
+    send(id, { protocolVersion: params.protocolVersion, capabilities: { tools: {} }, serverInfo });
+  } else if (method === 'tools/list') send(id, { tools: [tool] });
+  else if (method === 'tools/call') send(id, { content: [{ type: 'text', text: 'the word is ' + process.env.WORD }] });
+  else send(id, {});
 });
 `;
 
-/** What gives an agent that server, a skill and an addition to its system prompt. */
+/** Settings of an agent with that server, a skill and an addition to its system prompt. */
 export const EXTRAS = {
   mcp_servers: [
     { name: 'words', transport: 'stdio', command: 'node', args: ['/tmp/words.cjs'], env: { WORD: 'xyzzy' } },
@@ -51,7 +51,7 @@ export const EXTRAS = {
   system_prompt: 'Greet with "moin" — $(always) \\ \'\'\' """\nand in full.',
 } satisfies Partial<TaskRequestInput['agent']>;
 
-/** Replies, turn by turn; every one begins with drawn tokens, so that there are log-probabilities to compare. */
+/** A scenario that replies with the given turns. Each reply starts with sampled tokens, so that there are log-probabilities to compare. */
 export function scenarioOf(turns: readonly (string | Call)[]): Scenario[] {
   const rules: Rule[] = turns.map((turn, index) => ({
     when: { assistant_turns: index },
@@ -64,11 +64,11 @@ export type RealRun = {
   readonly result: SessionResult;
   readonly report: LedgerReport;
   readonly sampledTokens: number;
-  /** What the harness sent, as JSON text. */
+  /** The completion records with the harness's requests, as JSON text. */
   readonly sent: string;
 };
 
-/** One session in a sandbox: the harness is to turn the colour of config.txt to blue. The reward is a test's. */
+/** Runs one session in a sandbox in which the harness must change the colour in config.txt to blue. A test computes the reward. */
 export async function runRealHarness(
   agent: Pick<AgentSpec, 'harness'> & Partial<TaskRequestInput['agent']>,
   turns: readonly (string | Call)[],

@@ -1,77 +1,25 @@
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { chooseBackend } from '../../src/cli/backend.ts';
-import { type RunningServer, startServer } from '../../src/cli/stack.ts';
-import { FloeClient } from '../../src/client/index.ts';
-import { silentLogger } from '../../src/observe/log.ts';
-import type { SessionResult } from '../../src/schema/index.ts';
-import { type SimServer, startSim } from '../../src/sim/index.ts';
-import {
-  attemptsOf,
-  completionsOf,
-  conversation,
-  type GatewayProcess,
-  helpersOf,
-  leftOf,
-  startGatewayProcess,
-} from './gateway-process.ts';
-import { processesOf } from './processes.ts';
+import { attemptsOf, completionsOf, conversation, GatewayFleet, helpersOf, leftOf } from './gateway-process.ts';
+import { processesOf, stubbornCommand } from './processes.ts';
+import { workingBackends } from './stack.ts';
 
-const choice = await chooseBackend();
-const backends = choice.problem === null ? (['bubblewrap', 'local'] as const) : (['local'] as const);
 const POLL = { timeout: 20_000, interval: 20 };
 /** Gateways take seconds to start on a busy machine. */
 const LONG = { timeout: 120_000 };
 
-/** What an agent leaves running that does not want to go. */
-const stubborn = (marker: string): string =>
-  `trap "" TERM HUP INT; export FLOE_MARK=${marker}; (setsid sh -c "sleep 600 & sleep 600" &); sleep 600`;
-
-describe.each(backends)('a node with %s sandboxes', (backend) => {
-  let dir: string;
-  let sim: SimServer;
-  let server: RunningServer;
-  let client: FloeClient;
-  const gateways: GatewayProcess[] = [];
-
+describe.each(await workingBackends())('a node with %s sandboxes', (backend) => {
+  let fleet: GatewayFleet;
   beforeAll(async () => {
-    dir = await mkdtemp(join(tmpdir(), 'floe-recovery-'));
-    sim = await startSim();
-    const times = { sweep_seconds: 0.2, retry_backoff_seconds: 0.1, avoid_node_seconds: 0, lease_seconds: 30 };
-    server = await startServer(join(dir, 'server'), { port: 0, ...times }, silentLogger);
-    client = new FloeClient({ url: server.url });
+    fleet = await GatewayFleet.open({ lease_seconds: 30 });
   });
-  afterAll(async () => {
-    await Promise.all(gateways.map((gateway) => gateway.end('SIGKILL')));
-    await client.close();
-    await server.close();
-    await sim.close();
-    await rm(dir, { recursive: true, force: true });
-  });
+  afterAll(() => fleet.close());
 
-  async function start(name: string): Promise<GatewayProcess> {
-    const gateway = await startGatewayProcess({
-      server: server.url,
-      engine: sim.url,
-      backend,
-      nodeId: name,
-      stateDir: join(dir, name),
-    });
-    gateways.push(gateway);
-    return gateway;
-  }
-
-  async function resultOf(session: string): Promise<SessionResult> {
-    for await (const result of client.results()) if (result.session_id === session) return result;
-    throw new Error('the results ended');
-  }
-
-  /** Every id of every completion is the one that the engine sampled for it. */
+  /** Expects that every stored completion has the ids that the engine sampled. */
   function expectAsSampled(kept: Awaited<ReturnType<typeof completionsOf>>, session: string): void {
     for (const { completion_id, response_ids } of kept) {
-      const [entry] = sim.ledger.entries({ requestId: completion_id });
+      const [entry] = fleet.sim.ledger.entries({ requestId: completion_id });
       expect({ session, ids: response_ids }).toEqual({ session: entry?.session_id, ids: entry?.response_ids });
     }
   }
@@ -83,31 +31,31 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
   }
 
   it.each(['gateway', 'spawn helper', 'gateway and spawn helper'])(
-    'loses nothing to kill -9 of its %s',
+    'loses no completion when its %s is killed',
     LONG,
     async (victim) => {
       const name = victim.replaceAll(' ', '-');
       const marker = `floe-test-recovery-${backend}-${name}`;
-      const first = await start(name);
-      const script = `${conversation(3)}; [ "$FLOE_ATTEMPT" = 1 ] && { ${stubborn(marker)}; }; true`;
-      const { session_ids } = await client.submit({
+      const first = await fleet.start(name, backend);
+      const script = `${conversation(3)}; [ "$FLOE_ATTEMPT" = 1 ] && { ${stubbornCommand(marker)}; }; true`;
+      const { session_ids } = await fleet.client.submit({
         instruction: 'Talk.',
         agent: { harness: 'shell', custom_shell: script },
         evaluator: { strategy: 'session_completed' },
       });
       const session = session_ids[0] as string;
-      await expect.poll(async () => (await client.session(session)).turns, POLL).toBe(3);
+      await expect.poll(async () => (await fleet.client.session(session)).turns, POLL).toBe(3);
       await expect.poll(() => processesOf(`FLOE_MARK=${marker}`).length, POLL).toBeGreaterThan(2);
 
       const helpers = await helpersOf(first.stateDir);
       expect(helpers).toHaveLength(1);
-      // Stopped first, so that it cannot end its children when the gateway goes.
+      // Suspended first, so that it cannot end its children when the gateway ends.
       if (victim.includes('helper')) for (const pid of helpers) process.kill(pid, 'SIGSTOP');
       if (victim.includes('gateway')) await first.end('SIGKILL');
       if (victim.includes('helper')) for (const pid of helpers) process.kill(pid, 'SIGKILL');
-      if (victim.includes('gateway')) await start(name);
+      if (victim.includes('gateway')) await fleet.start(name, backend);
 
-      expect(await resultOf(session)).toMatchObject({
+      expect(await fleet.resultOf(session)).toMatchObject({
         outcome: 'completed',
         reward: 1,
         attempt: 2,
@@ -115,61 +63,61 @@ describe.each(backends)('a node with %s sandboxes', (backend) => {
       });
       await expect.poll(() => processesOf(`FLOE_MARK=${marker}`), POLL).toEqual([]);
       const kind = victim.includes('gateway') ? 'partial' : 'retried';
-      await expect.poll(async () => (await attemptsOf(server.url, session))[0]?.kind, POLL).toBe(kind);
-      const [attempt] = await attemptsOf(server.url, session);
+      await expect.poll(async () => (await attemptsOf(fleet.server.url, session))[0]?.kind, POLL).toBe(kind);
+      const [attempt] = await attemptsOf(fleet.server.url, session);
       expect(attempt).toMatchObject({
         attempt: 1,
         summary: { outcome: 'infra_error', completion_count: 3, reward: null },
         parts: ['trajectory', 'completions'],
       });
       if (kind === 'partial') expect(attempt?.summary.error?.code).toBe('node_died');
-      const kept = await completionsOf(server.url, session, 1);
+      const kept = await completionsOf(fleet.server.url, session, 1);
       expect(kept).toHaveLength(3);
       expectAsSampled(kept, session);
       await expectNothingLeft(first.stateDir);
-      await gateways.at(-1)?.end('SIGTERM');
+      await fleet.gateways.at(-1)?.end('SIGTERM');
       expect(await readdir(join(first.stateDir, 'journal'))).toEqual([]);
     },
   );
 
-  it('loses nothing to kill -9 at many points of many sessions', LONG, async () => {
+  it('loses no completion when it is killed at many points of many sessions', LONG, async () => {
     const marker = `floe-test-storm-${backend}`;
-    let gateway = await start('storm');
-    const { task_id: task, session_ids } = await client.submit({
+    let gateway = await fleet.start('storm', backend);
+    const { task_id: task, session_ids } = await fleet.client.submit({
       instruction: 'Talk.',
       num_samples: 12,
       max_attempts: 10,
       agent: { harness: 'shell', custom_shell: `export FLOE_MARK=${marker}; (setsid sleep 600 &); ${conversation(4)}` },
       evaluator: { strategy: 'session_completed' },
     });
-    // Kill after ever more signs of life, the whole process or its helper too.
+    // Each kill waits for one more change of the sessions than the last, and every second one also kills the helper.
     let latest = '';
     for (let kills = 1; kills <= 6; kills++) {
-      let signs = 0;
-      let over = false;
-      const alive = async (): Promise<boolean> => {
-        const views = await client.sessions(task);
+      let changes = 0;
+      let done = false;
+      const progressed = async (): Promise<boolean> => {
+        const views = await fleet.client.sessions(task);
         const now = views.map(({ status, turns, attempt }) => `${status} ${turns} ${attempt}`).join();
-        if (now !== latest) signs++;
+        if (now !== latest) changes++;
         latest = now;
-        over = views.every((view) => view.summary !== null);
-        return over || signs > 2 + kills;
+        done = views.every((view) => view.summary !== null);
+        return done || changes > 2 + kills;
       };
-      await expect.poll(alive, POLL).toBe(true);
-      if (over) break;
+      await expect.poll(progressed, POLL).toBe(true);
+      if (done) break;
       if (kills % 2 === 0) for (const pid of await helpersOf(gateway.stateDir)) process.kill(pid, 'SIGKILL');
       await gateway.end('SIGKILL');
-      gateway = await start('storm');
+      gateway = await fleet.start('storm', backend);
     }
-    const results = await Promise.all(session_ids.map(resultOf));
+    const results = await Promise.all(session_ids.map((session) => fleet.resultOf(session)));
     expect(results.map((result) => result.outcome)).toEqual(Array(12).fill('completed'));
     await expect.poll(() => readdir(join(gateway.stateDir, 'attempts')), POLL).toEqual([]);
     let partials = 0;
     for (const session of session_ids) {
-      for (const { attempt, kind, summary, parts } of await attemptsOf(server.url, session)) {
+      for (const { attempt, kind, summary, parts } of await attemptsOf(fleet.server.url, session)) {
         if (kind === 'partial') partials++;
         if (!parts.includes('completions')) continue;
-        const kept = await completionsOf(server.url, session, attempt);
+        const kept = await completionsOf(fleet.server.url, session, attempt);
         expect(kept).toHaveLength(summary.completion_count);
         expectAsSampled(kept, session);
       }

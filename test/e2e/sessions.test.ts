@@ -17,9 +17,9 @@ const only = (results: SessionResult[]): SessionResult => {
   return results[0] as SessionResult;
 };
 
-/** The first event that fits, from the moment of the call. */
-async function nextEvent(stack: TestStack, fits: (event: RolloutEvent) => boolean): Promise<RolloutEvent> {
-  for await (const event of stack.client.events()) if (fits(event)) return event;
+/** The first event from now on that `accept` accepts. */
+async function nextEvent(stack: TestStack, accept: (event: RolloutEvent) => boolean): Promise<RolloutEvent> {
+  for await (const event of stack.client.events()) if (accept(event)) return event;
   throw new Error('the event stream ended');
 }
 
@@ -54,14 +54,14 @@ describe('a session with the shell harness', () => {
     expect(text).toContain('floe_stage_seconds_count{stage="running"} 2');
   });
 
-  it('names the harness and what it did when it never called the model', async () => {
+  it('reports the harness and its exit code when it never called the model', async () => {
     const result = only(await stack.run(shell('echo nothing to say')));
     expect(result).toMatchObject({ status: 'ERROR', outcome: 'no_completions', reward: null, trace_count: 0 });
     expect(result.error).toMatchObject({ code: 'harness_silent', details: { harness: 'shell', proxy_requests: 0 } });
     expect(result.error?.message).toMatch(/shell ended \(exit code 0\).*floe doctor --harness shell/);
   });
 
-  it('ends an agent that has had all of its turns, and keeps and grades what it did', async () => {
+  it('ends an agent that has used all of its turns, and evaluates it', async () => {
     const marker = 'floe-test-turns-marker';
     const task = shell(`${oneCall('one')}; ${oneCall('two')}; ${oneCall('three')}; FLOE_MARK=${marker} sleep 600`);
     const result = only(await stack.run({ ...task, agent: { ...task.agent, max_turns: 2 } }));
@@ -71,7 +71,7 @@ describe('a session with the shell harness', () => {
     expect(processesOf(marker)).toEqual([]);
   });
 
-  it('refuses model names that are not the policy, unless the task allows them', async () => {
+  it('refuses model names other than the policy unless the task allows them', async () => {
     const task = shell(oneCall('hello').replace('policy', 'gpt-5'));
     const refused = only(await stack.run(task));
     expect(refused).toMatchObject({ outcome: 'no_completions', completion_count: 0 });
@@ -86,7 +86,7 @@ describe('a session with the shell harness', () => {
     expect(result.agent?.exit_code).toBe(3);
   });
 
-  it('keeps what was sampled before a timeout, and leaves no process', async () => {
+  it('keeps what was sampled before a timeout and leaves no process', async () => {
     const marker = 'floe-test-timeout-marker';
     const task = shell(`${oneCall('hello')}; FLOE_MARK=${marker} sleep 600`, { budgets: { agent: 4 } });
     const result = only(await stack.run(task));
@@ -96,7 +96,7 @@ describe('a session with the shell harness', () => {
     expect(processesOf(marker)).toEqual([]);
   });
 
-  it('ends a cancelled session without a process left, and never reports it as a success', async () => {
+  it('leaves no process of a cancelled session and reports it as cancelled', async () => {
     const marker = 'floe-test-cancel-marker';
     const running = nextEvent(stack, (event) => event.type === 'session.state_changed' && event.status === 'RUNNING');
     const { task_id, session_ids } = await stack.client.submit(shell(`FLOE_MARK=${marker} sleep 600`));
@@ -107,7 +107,7 @@ describe('a session with the shell harness', () => {
     await expect.poll(() => processesOf(marker), { timeout: 5_000, interval: 20 }).toEqual([]);
   });
 
-  it('tells a prepare action that failed by its index', async () => {
+  it('reports the index of a failed prepare action', async () => {
     const prepare = [
       { type: 'write_file' as const, target: 'a.txt', content: 'a' },
       { type: 'exec' as const, command: 'cat a.txt; echo oh no >&2; exit 7' },
@@ -130,13 +130,13 @@ describe('a session with the shell harness', () => {
 
   it.each([
     ['a relative workdir', { runtime: { workdir: 'work' } }, 'runtime.workdir'],
-    ['a workdir that climbs', { runtime: { workdir: '/work/../etc' } }, 'runtime.workdir'],
-    ['a name that no environment takes', { runtime: { env: { 'A=B': 'x' } } }, 'runtime.env.A=B'],
-    ['a value that no program can be started with', { runtime: { env: { A: 'x'.repeat(131_072) } } }, 'runtime.env.A'],
+    ['a workdir with a parent directory', { runtime: { workdir: '/work/../etc' } }, 'runtime.workdir'],
+    ['an invalid variable name', { runtime: { env: { 'A=B': 'x' } } }, 'runtime.env.A=B'],
+    ['a variable that is too long', { runtime: { env: { A: 'x'.repeat(131_072) } } }, 'runtime.env.A'],
     ['a model name with a NUL', { agent: { harness: 'pi', model_name: 'a\0b' } }, 'agent.model_name'],
     ['a misspelt setting', { agent: { harness: 'pi', settings: { dialekt: 'x' } } }, 'agent.settings'],
     ['a command for pi', { agent: { harness: 'pi', custom_shell: 'x' } }, 'agent.custom_shell'],
-  ])('names the path of %s', async (_, part, path) => {
+  ])('reports the path of %s', async (_, part, path) => {
     const refused = await stack.client
       .submit({ ...shell('true'), ...part } as TaskRequestInput)
       .catch((error) => error);
@@ -145,7 +145,7 @@ describe('a session with the shell harness', () => {
   });
 
   it.each([
-    ['an unknown harness', { ...shell('true'), agent: { harness: 'nobody' } }, 'unknown_harness'],
+    ['an unknown harness', { ...shell('true'), agent: { harness: 'unknown' } }, 'unknown_harness'],
     ['a shell harness without a command', { ...shell('true'), agent: { harness: 'shell' } }, 'schema_violation'],
     ['an unknown builder', shell('true', { builder: { strategy: 'nothing' } }), 'unknown_builder'],
     ['an unknown evaluator', shell('true', { evaluator: { strategy: 'nothing' } }), 'unknown_evaluator'],
@@ -160,8 +160,8 @@ describe('a session with the shell harness', () => {
   });
 });
 
-describe('an engine that tells its version only when asked', () => {
-  it('never labels a token with weights that did not sample it', async () => {
+describe('an engine that does not report versions in replies', () => {
+  it('has no token labelled with weights that did not sample it', async () => {
     const stack = await startTestStack({ sim: { reportVersions: 'none', weightVersion: 'before' } });
     try {
       const first = only(await stack.run(shell(oneCall('hello'))));
@@ -170,7 +170,7 @@ describe('an engine that tells its version only when asked', () => {
       const report = checkAgainstLedger([first, second], stack.sim.ledger.entries(), 'processed');
       const versions = [first, second].map((result) => result.trajectory?.traces[0]?.version_spans[0]?.version);
       expect(versions[0]).toBe('before');
-      // Right after an update nobody can tell: then the version is unknown, and all else still equals the ledger.
+      // Directly after an update the version is unknown; everything else must still equal the ledger.
       expect(['after', null]).toContain(versions[1]);
       expect(report.mismatches.filter((mismatch) => versions[1] !== null || mismatch.what !== 'version')).toEqual([]);
     } finally {
@@ -180,7 +180,7 @@ describe('an engine that tells its version only when asked', () => {
 });
 
 describe('an engine that fails', () => {
-  it('is retried as a new attempt, then ends as engine_error with a null reward', async () => {
+  it('causes a new attempt, and then engine_error with a null reward', async () => {
     const stack = await startTestStack({ sim: { faults: [{ kind: 'logprob_nan' }] } });
     try {
       const call = `${oneCall('hello')} || exit 1`;

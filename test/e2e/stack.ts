@@ -1,6 +1,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { chooseBackend } from '../../src/cli/backend.ts';
 import { startNode, startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import type { GatewayConfigInput } from '../../src/gateway/node/config.ts';
@@ -15,7 +16,7 @@ export type TestStack = {
   readonly node: Gateway;
   readonly serverUrl: string;
   readonly dir: string;
-  /** Submits a task and collects all of its results. */
+  /** Submits a task and resolves with the results of all its sessions. */
   run(task: TaskRequestInput): Promise<SessionResult[]>;
   close(): Promise<void>;
 };
@@ -26,7 +27,13 @@ export type TestStackOptions = {
   readonly node?: Partial<GatewayConfigInput>;
 };
 
-/** A real server, node and simulated engine in this process, each on a port of its own. */
+/** The sandbox back ends that work on this machine. */
+export async function workingBackends(): Promise<readonly ('bubblewrap' | 'local')[]> {
+  const { problem } = await chooseBackend();
+  return problem === null ? ['bubblewrap', 'local'] : ['local'];
+}
+
+/** Starts a server, a node and a simulated engine in this process, each on its own port. */
 export async function startTestStack(options: TestStackOptions = {}): Promise<TestStack> {
   const dir = await mkdtemp(join(tmpdir(), 'floe-test-'));
   const sim = await startSim({ ...options.sim, scenarios: [...(options.scenarios ?? [])] });
@@ -52,11 +59,11 @@ export async function startTestStack(options: TestStackOptions = {}): Promise<Te
     dir,
     async run(task) {
       const { session_ids } = await client.submit(task);
-      const wanted = new Set(session_ids);
+      const expected = new Set(session_ids);
       const results: SessionResult[] = [];
       for await (const result of client.results()) {
-        if (wanted.has(result.session_id)) results.push(result);
-        if (results.length === wanted.size) break;
+        if (expected.has(result.session_id)) results.push(result);
+        if (results.length === expected.size) break;
       }
       return results;
     },
@@ -70,7 +77,7 @@ export async function startTestStack(options: TestStackOptions = {}): Promise<Te
   };
 }
 
-/** A shell command that makes one model call with Node, and prints the reply's text. */
+/** A shell command that makes one model call with Node and prints the text of the reply. */
 export function oneCall(text: string): string {
   const body = JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: text }] });
   return `node -e '
