@@ -27,6 +27,9 @@ const LEASE = leaseSchema.parse({
   task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' } },
 });
 
+/** A reply to a heartbeat that asks nothing of the node. */
+const NOTHING_TO_DO = { stop: [], draining: false, engines: null };
+
 type Calls = { register: number; lease: number; heartbeat: number; deliver: number; partial: number };
 
 let agent: NodeAgent | null = null;
@@ -60,7 +63,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
   };
   const never = (_: unknown, signal?: AbortSignal): Promise<never> => untilAborted(signal as AbortSignal);
   const quiet = async (beat: { wait_seconds: number }, signal?: AbortSignal) =>
-    beat.wait_seconds === 0 ? { stop: [], draining: false, engines: null } : never(beat, signal);
+    beat.wait_seconds === 0 ? NOTHING_TO_DO : never(beat, signal);
   const fake = {
     nodeId: 'node',
     register: counted('register', api.register ?? (async () => ({}) as never)),
@@ -281,23 +284,19 @@ describe('a newer process with the id of this node', () => {
     const { calls } = start(
       {
         ...leasing(),
-        ...(call === 'heartbeat'
-          ? {
-              heartbeat: async (_, signal) => {
-                if (displaced) throw taken;
-                return untilAborted(signal as AbortSignal);
-              },
-            }
-          : {}),
-        ...(call === 'lease'
-          ? {
-              lease: async () => {
-                if (displaced) return refuse();
-                displaced = true;
-                return [LEASE];
-              },
-            }
-          : {}),
+        ...(call === 'heartbeat' && {
+          heartbeat: async (_: unknown, signal?: AbortSignal) => {
+            if (displaced) throw taken;
+            return untilAborted(signal as AbortSignal);
+          },
+        }),
+        ...(call === 'lease' && {
+          lease: async () => {
+            if (displaced) return refuse();
+            displaced = true;
+            return [LEASE];
+          },
+        }),
       },
       {
         pools: new StagePools({ init: 2, ready: 2, run: 2, postrun: 2 }),
@@ -330,13 +329,9 @@ describe('a session that loses its lease', () => {
         ...leasing(),
         heartbeat: async (beat, signal) =>
           beat.sessions.length > 0
-            ? {
-                stop: [{ session_id: 'ses_1', epoch: 1, reason: 'lease_lost' as const }],
-                draining: false,
-                engines: null,
-              }
+            ? { ...NOTHING_TO_DO, stop: [{ session_id: 'ses_1', epoch: 1, reason: 'lease_lost' as const }] }
             : beat.wait_seconds === 0
-              ? { stop: [], draining: false, engines: null }
+              ? NOTHING_TO_DO
               : untilAborted(signal as AbortSignal),
         deliverPartial: async (partial) => {
           partials.push(partial);
@@ -449,7 +444,7 @@ describe('a node that cannot run sessions', () => {
         heartbeat: async (beat, signal) => {
           reported.push(beat.refuses);
           if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
-          return { stop: [], draining: false, engines: null };
+          return NOTHING_TO_DO;
         },
       },
       { problem: async () => problem },
@@ -482,7 +477,7 @@ describe('heartbeats', () => {
           waits.push(beat.wait_seconds);
           limits.push(beat.wait_seconds + (answerSeconds ?? Number.POSITIVE_INFINITY));
           if (beat.wait_seconds > 0 && beat.sessions.length > 0) return untilAborted(signal as AbortSignal);
-          return { stop: [], draining: false, engines: null };
+          return NOTHING_TO_DO;
         },
       },
       { runSession: (attempt: Attempt) => untilAborted(attempt.signal).catch(() => null) },
@@ -510,7 +505,7 @@ describe('heartbeats', () => {
             });
             await held;
           }
-          return { stop: [], draining: false, engines: null };
+          return NOTHING_TO_DO;
         },
       },
       {
@@ -546,7 +541,7 @@ describe('heartbeats', () => {
       heartbeat: async (beat, signal) => {
         if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
         if (slow) await new Promise<void>((resolve) => answers.push(resolve));
-        return { stop: [], draining: false, engines: null };
+        return NOTHING_TO_DO;
       },
     });
     await agent?.start();
