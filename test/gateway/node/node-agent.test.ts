@@ -27,8 +27,8 @@ const LEASE = leaseSchema.parse({
   task: { instruction: 'x', agent: { harness: 'shell', custom_shell: 'true' } },
 });
 
-/** A reply to a heartbeat that asks nothing of the node. */
-const NOTHING_TO_DO = { stop: [], draining: false, engines: null };
+/** A reply to a heartbeat that changes nothing on the node. */
+const NO_CHANGES = { stop: [], draining: false, engines: null };
 
 type Calls = { register: number; lease: number; heartbeat: number; deliver: number; partial: number };
 
@@ -63,7 +63,7 @@ function start(api: Partial<NodeApi>, deps: Partial<NodeAgentDeps> = {}): { call
   };
   const never = (_: unknown, signal?: AbortSignal): Promise<never> => untilAborted(signal as AbortSignal);
   const quiet = async (beat: { wait_seconds: number }, signal?: AbortSignal) =>
-    beat.wait_seconds === 0 ? NOTHING_TO_DO : never(beat, signal);
+    beat.wait_seconds === 0 ? NO_CHANGES : never(beat, signal);
   const fake = {
     nodeId: 'node',
     register: counted('register', api.register ?? (async () => ({}) as never)),
@@ -329,9 +329,9 @@ describe('a session that loses its lease', () => {
         ...leasing(),
         heartbeat: async (beat, signal) =>
           beat.sessions.length > 0
-            ? { ...NOTHING_TO_DO, stop: [{ session_id: 'ses_1', epoch: 1, reason: 'lease_lost' as const }] }
+            ? { ...NO_CHANGES, stop: [{ session_id: 'ses_1', epoch: 1, reason: 'lease_lost' as const }] }
             : beat.wait_seconds === 0
-              ? NOTHING_TO_DO
+              ? NO_CHANGES
               : untilAborted(signal as AbortSignal),
         deliverPartial: async (partial) => {
           partials.push(partial);
@@ -444,16 +444,13 @@ describe('a node that cannot run sessions', () => {
         heartbeat: async (beat, signal) => {
           reported.push(beat.refuses);
           if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
-          return NOTHING_TO_DO;
+          return NO_CHANGES;
         },
       },
       { problem: async () => problem },
     );
     const later = async () => {
-      for (let i = 0; i < 10; i++) {
-        await settle();
-        clock.advance(500);
-      }
+      for (let i = 0; i < 10; i++) await settle().then(() => clock.advance(500));
     };
     await agent?.start();
     await later();
@@ -477,7 +474,7 @@ describe('heartbeats', () => {
           waits.push(beat.wait_seconds);
           limits.push(beat.wait_seconds + (answerSeconds ?? Number.POSITIVE_INFINITY));
           if (beat.wait_seconds > 0 && beat.sessions.length > 0) return untilAborted(signal as AbortSignal);
-          return NOTHING_TO_DO;
+          return NO_CHANGES;
         },
       },
       { runSession: (attempt: Attempt) => untilAborted(attempt.signal).catch(() => null) },
@@ -505,7 +502,7 @@ describe('heartbeats', () => {
             });
             await held;
           }
-          return NOTHING_TO_DO;
+          return NO_CHANGES;
         },
       },
       {
@@ -541,7 +538,7 @@ describe('heartbeats', () => {
       heartbeat: async (beat, signal) => {
         if (beat.wait_seconds > 0) return untilAborted(signal as AbortSignal);
         if (slow) await new Promise<void>((resolve) => answers.push(resolve));
-        return NOTHING_TO_DO;
+        return NO_CHANGES;
       },
     });
     await agent?.start();
