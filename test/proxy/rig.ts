@@ -11,7 +11,7 @@ import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../src/sc
 import type { Completion } from '../../src/tokens/completion.ts';
 import { type Handler, json, ScriptedServer, vllmReply } from '../engines/scripted-server.ts';
 
-/** A journal whose commits the test decides; by default each is durable at once. */
+/** A journal whose commits the test controls; by default each completion is durable immediately. */
 export class HandJournal implements CompletionJournal {
   readonly written: Completion[] = [];
   held: { completion: Completion; commit: () => void; fail: (error: Error) => void }[] = [];
@@ -40,7 +40,7 @@ export class HandJournal implements CompletionJournal {
   }
 }
 
-/** A clock that tells when something is scheduled: what the proxy does when it notices that a client is gone, say. */
+/** A clock that reports when a timer is scheduled, such as the one that the proxy starts when a client has disconnected. */
 export class WatchedClock extends VirtualClock {
   private watchers: { delayMs: number; resolve: () => void }[] = [];
 
@@ -61,9 +61,9 @@ export type Sent = {
   readonly reply: Promise<Reply>;
   /** Resolves with the first bytes of the body. */
   readonly firstBytes: Promise<string>;
-  /** Resolves when the headers are there. */
+  /** Resolves when the headers have arrived. */
   readonly headers: Promise<IncomingHttpHeaders>;
-  /** The body as far as it has come. */
+  /** The part of the body that has arrived. */
   received(): string;
   abort(): void;
 };
@@ -72,7 +72,7 @@ export type SendOptions = {
   readonly method?: string;
   readonly path: string;
   readonly body?: unknown;
-  /** A body as it is. */
+  /** Sends a body unchanged. */
   readonly raw?: Buffer | string;
   readonly headers?: Record<string, string | string[]>;
   readonly socketPath?: string;
@@ -93,7 +93,7 @@ export class Rig {
     const rig = new Rig();
     await rig.server.listen();
     rig.engines = await createEnginePools([engineSpecSchema.parse({ base_url: rig.server.baseUrl })], { clock });
-    // What the adapter asked to learn about the server is none of the tests' business.
+    // Requests with which the adapter probes the server do not count.
     rig.server.received.splice(0);
     rig.proxy = createProxy({ engines: rig.engines, journal: journal ?? rig.journal, clock });
     await rig.proxy.listen({ host: '127.0.0.1', port: 0 });

@@ -15,7 +15,7 @@ import {
   toolCallText,
 } from '../../src/sim/index.ts';
 
-/** What the policy replies next. `cut`: how many of its ids are sampled before the reply is cut by its length, never its close. */
+/** A reply of the policy. `cut` is the number of its ids that are sampled before it is cut by length, without its close. */
 export type ScriptedReply = {
   readonly message: Omit<AssistantMessage, 'role'>;
   readonly cut?: number;
@@ -26,7 +26,7 @@ export type ScriptedReply = {
 
 const vocabulary = bundledVocabulary();
 
-/** Renders as the simulated model's template does. Throws `engine_rejected` for what that refuses. */
+/** Renders like the simulated model's template. Throws `engine_rejected` for messages that it refuses. */
 export function renderIds(texts: readonly string[], toolsText: string, open: boolean, mode: TemplateMode): Int32Array {
   const messages = texts.map((text) => JSON.parse(text) as SimMessage);
   const text = renderChat(templateMessages(messages, { vision: false, anyArguments: true }), {
@@ -45,11 +45,11 @@ export function idsOf(text: string): Int32Array {
   return Int32Array.from(vocabulary.encode(text));
 }
 
-/** An engine that takes ids, with the simulated model's template and vocabulary; what it replies is given. */
+/** An engine that accepts ids, with the simulated model's template and vocabulary, and with scripted replies. */
 export class TemplatePool implements Partial<EnginePools> {
   readonly generated: GenerateRequest[] = [];
   readonly rendered: RenderRequest[] = [];
-  /** What comes next; then a word. */
+  /** The next replies; when the list is empty, the reply is one word. */
   readonly replies: ScriptedReply[] = [];
   facts!: TemplateFacts;
   mode: PoolMode['mode'] = 'tokens';
@@ -125,7 +125,7 @@ export class TemplatePool implements Partial<EnginePools> {
     return Int32Array.from(cut === undefined ? ids : ids.slice(0, Math.min(cut, ids.length - 1)));
   }
 
-  /** Engines number calls in their own ways. */
+  /** The ids that the engine assigns to calls, which differ between engines. */
   private messageOf({ message }: ScriptedReply): AssistantMessage {
     const calls = message.tool_calls?.map((call): ToolCall => ({ ...call, id: `functions.${this.calls++}` }));
     return { role: 'assistant', ...message, ...(calls === undefined ? {} : { tool_calls: calls }) };

@@ -26,7 +26,7 @@ const EMPTY: CanonicalRequest = {
 
 export type AskOptions = Partial<Omit<CanonicalRequest, 'messages'>>;
 
-/** The calls of one session without HTTP: canonical requests in, completions out. */
+/** A session without HTTP: it receives canonical requests and returns completions. */
 export class TokenSession {
   readonly pool: TemplatePool;
   readonly calls: ProxySession;
@@ -56,7 +56,7 @@ export class TokenSession {
     );
   }
 
-  /** What the policy replies to these messages, which are taken as a harness of its own would send them: parsed anew. */
+  /** Requests a reply to these messages, which are copied like those that a harness sends. */
   ask(messages: readonly ChatMessage[], scripted?: ScriptedReply, options: AskOptions = {}): Promise<Completion> {
     if (scripted !== undefined) this.pool.replies.push(scripted);
     return this.calls.begin(`digest ${this.asked++}`, openaiChat, this.requestOf(messages, options)).outcome;
@@ -79,11 +79,11 @@ export class TokenSession {
 export const user = (content: string): ChatMessage => ({ role: 'user', content });
 export const result = (id: string, content: string): ChatMessage => ({ role: 'tool', tool_call_id: id, content });
 
-/** Results of all calls of a completion. */
+/** The results of all calls of a completion. */
 export const resultsOf = ({ message }: Completion, content = 'done'): ChatMessage[] =>
   (message.tool_calls ?? []).map(({ id }, index) => result(id, `${content} ${index}`));
 
-/** What a prompt spliced onto the completion begins with. */
+/** The ids with which a prompt begins that is spliced onto the completion. */
 export function recordedIds({ promptIds, responseIds }: Completion): number[] {
   return [...promptIds, ...responseIds];
 }

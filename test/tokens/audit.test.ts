@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { auditTraces } from '../../src/tokens/audit.ts';
 import type { BuildResult, BuiltTrace, TrainedSpan } from '../../src/tokens/builders/builder.ts';
 import { builderRegistry } from '../../src/tokens/builders/registry.ts';
@@ -22,7 +22,7 @@ function withExperts({ trace }: Session, change: (experts: Experts) => Experts):
   return { ...trace, routedExperts: change(trace.routedExperts) };
 }
 
-/** One byte for each position but the last. */
+/** One byte for each position except the last. */
 function expertsFor(completion: Completion, seed: number): Completion {
   const rows = completion.promptIds.length + completion.responseIds.length - 1;
   const data = Buffer.from(Array.from({ length: rows }, (_, row) => (row * 3 + seed) % 50));
@@ -44,7 +44,7 @@ function session(): Session {
   return { graph, result, trace, span };
 }
 
-/** What the audit says when the builder's trace is replaced. */
+/** The audit's error message when the builder's trace is replaced; `null` when it accepts the trace. */
 function auditOf({ graph, result }: Session, traces: readonly BuiltTrace[], excluded = result.excluded): unknown {
   try {
     return auditTraces(graph, traces, excluded).audit;
@@ -170,7 +170,7 @@ function changeExperts(completion: Completion, change: Partial<Experts>): Comple
 }
 
 describe('the audit', () => {
-  test('finds nothing wrong with what the builder made', () => {
+  it('accepts the traces of the builder', () => {
     const s = session();
     expect(auditOf(s, s.result.traces)).toMatchObject({
       tokens: { sampled: 15, trained: 10, excluded: { auxiliary: 5 } },
@@ -179,12 +179,12 @@ describe('the audit', () => {
     });
   });
 
-  test.each(wrong)('refuses %s', (_, spoil, message) => {
+  it.each(wrong)('refuses %s', (_, spoil, message) => {
     const s = session();
     expect(auditOf(s, spoil(s))).toMatchObject({ code: 'audit_failed', message: expect.stringMatching(message) });
   });
 
-  test('refuses exclusions that do not add up, with the numbers', () => {
+  it('refuses exclusions that do not add up, and reports the numbers', () => {
     const s = session();
     const both = new Map([...s.result.excluded, ['c0', 'abandoned']]);
     expect(auditOf(s, s.result.traces, both)).toMatchObject({
@@ -196,7 +196,7 @@ describe('the audit', () => {
     expect(auditOf(s, s.result.traces, stranger)).toMatchObject({ code: 'audit_failed' });
   });
 
-  test('refuses steps of two episodes that are mixed', () => {
+  it('refuses interleaved steps of two episodes', () => {
     const t = new Transcript();
     const h0 = t.start();
     t.call(t.after(h0, t.call(h0)));
@@ -221,7 +221,7 @@ describe('the audit', () => {
     expect(() => auditTraces(graph, again, excluded)).toThrow(/not the next step/);
   });
 
-  test('counts an unclaimed context as inexact by comparing it', () => {
+  it('counts an unclaimed context as inexact by comparing it', () => {
     const s = session();
     const { trace, span } = s;
     const ids = changed(trace.ids, trace.promptLength + span.start - 1, 7);
@@ -230,12 +230,12 @@ describe('the audit', () => {
     expect(auditOf(s, [{ ...trace, spans }])).toMatchObject({ exact_context_share: 1 });
   });
 
-  test.each<[string, (c: Completion) => Completion]>([
+  it.each<[string, (c: Completion) => Completion]>([
     ['logprobs of another length', (c) => ({ ...c, responseLogprobs: c.responseLogprobs.slice(1) })],
     ['a logprob that is no number', (c) => ({ ...c, responseLogprobs: changed(c.responseLogprobs, 2, Number.NaN) })],
     ['an infinite logprob', (c) => ({ ...c, responseLogprobs: changed(c.responseLogprobs, 2, -Infinity) })],
     ['version spans with a gap', (c) => ({ ...c, versionSpans: [{ version: 'v1', start: 1, end: 5 }] })],
-    ['ids though its engine tells none', (c) => ({ ...c, capture: { ...c.capture, mode: 'text' } })],
+    ['ids although its engine reports none', (c) => ({ ...c, capture: { ...c.capture, mode: 'text' } })],
     ['experts for more tokens than there are', (c) => changeExperts(c, { start: 1 })],
     ['fewer bytes of experts than rows', (c) => changeExperts(c, { data: Buffer.alloc(3) })],
     ['version spans that end early', (c) => ({ ...c, versionSpans: [{ version: 'v1', start: 0, end: 4 }] })],
@@ -248,7 +248,7 @@ describe('the audit', () => {
 });
 
 describe('the builder registry', () => {
-  test('names what there is when asked for something else', () => {
+  it('names the registered builders when it refuses an unknown one', () => {
     expect(() => builders.check({ strategy: 'nope', config: {} })).toThrow(
       expect.objectContaining({
         code: 'unknown_builder',
@@ -257,7 +257,7 @@ describe('the builder registry', () => {
     );
   });
 
-  test('refuses a configuration that a builder does not know, naming the field', () => {
+  it('refuses an unknown configuration field and names it', () => {
     for (const [strategy, config, field] of [
       ['prefix_merging', { on_drfit: 'merge' }, 'on_drfit'],
       ['prefix_merging', { on_drift: 'guess' }, 'on_drift'],
@@ -270,7 +270,7 @@ describe('the builder registry', () => {
     expect(() => builders.check({ strategy: 'prefix_merging', config: { include: ['auxiliary'] } })).not.toThrow();
   });
 
-  test('refuses completions of two attempts, or one twice', () => {
+  it('refuses completions of two attempts, and a completion that occurs twice', () => {
     const t = new Transcript();
     const c0 = t.call(t.start());
     expect(() => buildGraph([c0, c0])).toThrow(expect.objectContaining({ code: 'internal' }));

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { type CompletionRecord, completionRecordSchema, type Trace, trajectorySchema } from '../../src/schema/index.ts';
 import { buildGraph } from '../../src/tokens/graph.ts';
 import { encodeRecords } from '../../src/tokens/records.ts';
@@ -37,7 +37,7 @@ function tracesOf(built: EncodedTrajectory): Trace[] {
   return trajectorySchema.parse(JSON.parse(built.json.toString())).traces;
 }
 
-/** The trained tokens of traces, read from their JSON alone, each with where it stands. */
+/** The trained tokens of traces with their positions, read from the JSON alone. */
 function readTrained(traces: readonly Trace[]) {
   return traces.flatMap((trace) => {
     const ids = [...trace.prompt_ids, ...trace.response_ids];
@@ -57,7 +57,7 @@ function readTrained(traces: readonly Trace[]) {
   });
 }
 
-/** The row of a position; null: the trace has none at all; undefined: not for this position. */
+/** The row of a position: `null` when the trace has no rows, `undefined` when this position has none. */
 function rowAt({ routed_experts }: Trace, position: number): number[] | null | undefined {
   if (routed_experts === null) return null;
   const { data, start, shape } = routed_experts;
@@ -66,7 +66,7 @@ function rowAt({ routed_experts }: Trace, position: number): number[] | null | u
   return [...Buffer.from(data, 'base64').subarray(row * ROW_BYTES, (row + 1) * ROW_BYTES)];
 }
 
-/** Each completion's tokens as they must come out, in order of sampling. */
+/** The expected tokens of each completion, in the order in which they were sampled. */
 function expectedTokens({ completion }: Known) {
   return [...completion.responseIds].map((id, i) => ({
     id,
@@ -75,7 +75,7 @@ function expectedTokens({ completion }: Known) {
   }));
 }
 
-/** Checks tokens against the truth; returns how many stand in the context that they were sampled in. */
+/** Compares tokens with the expected ones; returns how many follow the context in which they were sampled. */
 function checkTrained(known: readonly Known[], traces: readonly Trace[]): number {
   const trained = readTrained(traces);
   const byFirstId = new Map(trained.map((token, i) => [token.id, i]));
@@ -90,7 +90,7 @@ function checkTrained(known: readonly Known[], traces: readonly Trace[]): number
     }
     const found = trained.slice(at, (at ?? 0) + expected.length);
     expect(found.map(({ id, logprob, version }) => ({ id, logprob, version }))).toEqual(expected);
-    // At the last token of a reply nothing was sampled: its row is the next completion's.
+    // No token was sampled after the last token of a reply, so its row is from the next completion.
     for (const [i, { row }] of found.slice(0, -1).entries()) {
       if (row !== null) expect(row).toEqual(expertRow(one.completion.index, one.completion.promptIds.length + i));
     }
@@ -103,7 +103,7 @@ function checkTrained(known: readonly Known[], traces: readonly Trace[]): number
   return exact;
 }
 
-/** Of a trace whose links are exact, every row: each is that of the completion that brought the position. */
+/** Checks all rows of a trace with exact links: each is from the completion that added the position. */
 function checkExperts(known: readonly Known[], trace: Trace): void {
   const chain = trace.completion_ids.map((id) => known.find((one) => one.completion.completionId === id)?.completion);
   const links = trace.completion_ids.slice(1).map((id) => known.find((k) => k.completion.completionId === id)?.link);
@@ -122,7 +122,7 @@ function checkExperts(known: readonly Known[], trace: Trace): void {
   }
 }
 
-/** What a trainer relies on when it takes steps: contiguous episodes, their turns in order, the reward on the last. */
+/** Checks the invariants of step-wise trainers: contiguous episodes, turns in order, the reward on the last step. */
 function checkSteps(traces: readonly Trace[]): void {
   const seen: string[] = [];
   traces.forEach((trace, index) => {
@@ -150,8 +150,8 @@ function countBy(names: readonly (string | null)[], weights: readonly number[] =
   return counts;
 }
 
-describe('any session', () => {
-  test('is linked as it was made, whatever the order in which its completions are given', () => {
+describe('the trajectory of any session', () => {
+  it('has the links with which the session was made, in whatever order the completions are given', () => {
     fc.assert(
       fc.property(randomSession, ({ known, completions, options }) => {
         const nodes = buildGraph(completions, options).nodes;
@@ -170,7 +170,7 @@ describe('any session', () => {
     );
   });
 
-  test('has every sampled token trained once, as sampled, or excluded with its reason', () => {
+  it('trains every sampled token once and as sampled, or excludes it with a reason', () => {
     fc.assert(
       fc.property(randomSession, specArbitrary, ({ known, completions, options }, spec) => {
         const request = { spec, completions, graphOptions: options, reward: 1, error: null, metadata: {} };
@@ -207,7 +207,7 @@ describe('any session', () => {
     );
   });
 
-  test('has its reward given to every trace, or divided among them', () => {
+  it('gives the reward to every trace, or divides it among them', () => {
     fc.assert(
       fc.property(randomSession, specArbitrary, ({ completions, options }, spec) => {
         const request = { spec, completions, graphOptions: options, reward: 0.5, error: null, metadata: {} };
@@ -223,7 +223,7 @@ describe('any session', () => {
     );
   });
 
-  test('has the same numbers by dialect and engine', () => {
+  it('has the same numbers by dialect and engine as in total', () => {
     fc.assert(
       fc.property(randomSession, specArbitrary, ({ known, completions, options }, spec) => {
         const request = { spec, completions, graphOptions: options, reward: 1, error: null, metadata: {} };
@@ -247,7 +247,7 @@ describe('any session', () => {
     );
   });
 
-  test('can be put together again from its records', () => {
+  it('can be reconstructed from its records', () => {
     fc.assert(
       fc.property(randomSession, ({ known, completions, options }) => {
         const graph = buildGraph(completions, options);

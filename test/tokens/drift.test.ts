@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { AssistantMessage, ChatMessage } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { classifyDrift } from '../../src/tokens/drift.ts';
@@ -17,7 +17,7 @@ const thinking = { reasoning_content: 'hm' };
 const tool: ChatMessage = { role: 'tool', tool_call_id: 'a', content: 'x' };
 
 describe('the class of a drift', () => {
-  test.each<[string, AssistantMessage, ChatMessage[], boolean | null, string]>([
+  it.each<[string, AssistantMessage, ChatMessage[], boolean | null, string]>([
     ['retokenized with a proof', calling('{}'), [calling('{}'), tool], true, 'retokenized'],
     ['retokenized whatever id the call has', calling('{}'), [calling('{}', {})], true, 'retokenized'],
     [
@@ -37,7 +37,7 @@ describe('the class of a drift', () => {
       'reserialized',
     ],
     [
-      'retokenized when the template writes arguments anew',
+      'retokenized when the template reserializes arguments',
       calling('{"a":1}'),
       [calling('{"a": 1}')],
       true,
@@ -53,7 +53,7 @@ describe('the class of a drift', () => {
     ],
     ['reasoning_dropped by the harness', calling('{}', thinking), [calling('{}')], true, 'reasoning_dropped'],
     [
-      'reasoning_dropped by the harness, arguments anew',
+      'reasoning_dropped by the harness, with reserialized arguments',
       calling('{"a":1}', thinking),
       [calling('{"a": 1}')],
       null,
@@ -84,9 +84,9 @@ describe('the class of a drift', () => {
     ['rewritten with reasoning made up', calling('{}'), [calling('{}', thinking)], true, 'rewritten'],
     ['rewritten text', calling('{}'), [calling('{}', { content: 'no' })], true, 'rewritten'],
     ['rewritten arguments', calling('{"a":1}'), [calling('{"a":2}')], true, 'rewritten'],
-    ['rewritten arguments that are no JSON', calling('{"a":'), [calling('{"a":}')], true, 'rewritten'],
+    ['rewritten arguments that are not JSON', calling('{"a":'), [calling('{"a":}')], true, 'rewritten'],
     [
-      'rewritten numbers that a double cannot tell apart',
+      'rewritten numbers that parse to the same double',
       calling('{"a":9007199254740993}'),
       [calling('{"a":9007199254740992}')],
       true,
@@ -119,7 +119,7 @@ describe('the class of a drift', () => {
     expect(classifyDrift(made, asked, () => proof)).toBe(drift);
   });
 
-  test('asks for no proof where the harness changed the turn', () => {
+  it('requests no proof when the harness changed the turn', () => {
     const never = () => {
       throw new Error('asked');
     };
@@ -128,7 +128,7 @@ describe('the class of a drift', () => {
   });
 });
 
-/** A session whose second prompt has `rendered` where `sampled` was sampled. */
+/** A session whose second prompt has the ids `rendered` at the position of the sampled ids `sampled`. */
 function drifted(sampled: readonly number[], rendered: readonly number[]): Completion[] {
   const t = new Transcript();
   const h0 = t.start();
@@ -137,7 +137,7 @@ function drifted(sampled: readonly number[], rendered: readonly number[]): Compl
   return t.completions;
 }
 
-/** Two tokenizations of one text: 100 is "ab", 101 "a", 102 "b"; 200 is half a character. */
+/** Two tokenizations of one text: 100 is "ab", 101 "a", 102 "b". 200 is an incomplete character. */
 const TEXTS: Record<number, string> = { 100: 'ab', 101: 'a', 102: 'b', 103: 'c', 200: '\uFFFD' };
 const decode = async (ids: Int32Array) => [...ids].map((id) => TEXTS[id]).join('');
 
@@ -147,7 +147,7 @@ async function driftOf(completions: readonly Completion[], decoder = decode, clo
 }
 
 describe('the proof of a drift', () => {
-  test('compares what was sampled with what was rendered, without the turn close', async () => {
+  it('compares the sampled with the rendered ids without the turn close', async () => {
     expect(await driftOf(drifted([100, CLOSE], [101, 102]))).toBe('retokenized');
     expect(await driftOf(drifted([100, CLOSE], [101, 103]))).toBe('reserialized');
     const asked: string[] = [];
@@ -155,33 +155,33 @@ describe('the proof of a drift', () => {
     expect(asked.sort()).toEqual(['100', '101,102']);
   });
 
-  test('finds the close by the ids of the template, too', async () => {
+  it('finds the close by the ids of the template as well', async () => {
     const cut = drifted([100], [101, 102]).map((one) => ({ ...one, stop: null }));
     expect(await driftOf(cut)).toBe('reserialized');
     expect(await driftOf(cut, decode, [CLOSE])).toBe('retokenized');
   });
 
-  test('needs no decoder where only the close differs', () => {
+  it('needs no decoder when only the close differs', () => {
     const completions = drifted([100, CALL_CLOSE], [100]);
     const { nodes } = buildGraph(completions, { closeIds: [CLOSE] });
     expect(nodes[1]?.drift).toBe('retokenized');
   });
 
-  test('is none where half a character is in it, or the engine does not answer', async () => {
+  it('is missing when the text has an incomplete character, or the engine does not answer', async () => {
     expect(await driftOf(drifted([100, 200, CLOSE], [101, 102, 200]))).toBe('reserialized');
     expect(await driftOf(drifted([100, CLOSE], [101, 102]), () => Promise.reject(new Error('gone')))).toBe(
       'reserialized',
     );
   });
 
-  test('does not ask an engine to decode nothing', async () => {
+  it('does not let an engine decode an empty list', async () => {
     const asked: number[] = [];
     const decoder = async (ids: Int32Array) => `${asked.push(ids.length)}`;
     expect(await driftOf(drifted([CLOSE], [101]), decoder)).toBe('reserialized');
     expect(asked).toEqual([1]);
   });
 
-  test('is sought for so many turns and no more, a few at a time', async () => {
+  it('is requested for a bounded number of turns, a few concurrently', async () => {
     const t = new Transcript();
     let history = t.start();
     for (let turn = 0; turn < 300; turn++) history = t.after(history, t.call(history), t.fresh(2));
@@ -201,7 +201,7 @@ describe('the proof of a drift', () => {
     expect(drifts.filter((drift) => drift === 'reserialized')).toHaveLength(43);
   });
 
-  test('decides what is merged', async () => {
+  it('decides which turns are merged', async () => {
     const completions = drifted([100, CLOSE], [101, 102]);
     const chainsOf = (on_drift: string, sameText: boolean | null) => {
       const { json } = buildTrajectory({

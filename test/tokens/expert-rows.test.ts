@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { RoutedExperts } from '../../src/core/reply.ts';
 import { trajectorySchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
@@ -6,7 +6,7 @@ import { buildTrajectory } from '../../src/tokens/trajectory.ts';
 import { CALL_CLOSE } from './session.ts';
 import { Transcript } from './transcript.ts';
 
-/** Two layers of one expert in uint16: of each position its own number and the completion's. */
+/** Two layers of one expert in uint16, which contain the position's number and the completion's. */
 function experts({ index, promptIds, responseIds }: Completion, start = 0, rows?: number): RoutedExperts {
   const count = rows ?? promptIds.length + responseIds.length - 1 - start;
   const numbers = Uint16Array.from({ length: count * 2 }, (_, i) => (i % 2 === 0 ? start + i / 2 : index));
@@ -32,7 +32,7 @@ function expertsOfTrace(completions: readonly Completion[], config: Record<strin
   return { ...head, rows, positions: trace.prompt_ids.length + trace.response_ids.length };
 }
 
-/** Two turns; the second prompt holds the first turn as sampled, or otherwise. */
+/** Two turns; the second prompt contains the first turn as sampled or re-rendered. */
 function session(rendered?: readonly number[], response?: readonly number[]): [Completion, Completion] {
   const t = new Transcript();
   const h0 = t.start();
@@ -42,7 +42,7 @@ function session(rendered?: readonly number[], response?: readonly number[]): [C
 }
 
 describe('the routed experts of a trace', () => {
-  test("are each completion's own rows, the last token of a reply out of the next prompt", () => {
+  it('are the rows of each completion, with that of the last token of a reply from the next prompt', () => {
     const [c0, c1] = session();
     const made = expertsOfTrace([
       { ...c0, routedExperts: experts(c0) },
@@ -54,7 +54,7 @@ describe('the routed experts of a trace', () => {
     expect(made).toEqual({ dtype: 'uint16', shape: [positions - 1, 2, 1], start: 0, rows, positions });
   });
 
-  test('begin where the first completion tells them from', () => {
+  it('begin at the first row that the first completion has', () => {
     const [c0, c1] = session();
     const start = c0.promptIds.length - 1;
     const made = expertsOfTrace([
@@ -66,12 +66,12 @@ describe('the routed experts of a trace', () => {
     expect(made?.rows.at(-1)).toEqual([(made?.positions ?? 0) - 2, 1]);
   });
 
-  test('of one completion are those that it has', () => {
+  it('are the rows of the completion in a trace of one completion', () => {
     const [c0] = session();
     expect(expertsOfTrace([{ ...c0, routedExperts: experts(c0, 3) }])).toMatchObject({ start: 3 });
   });
 
-  test.each<[string, (c0: Completion, c1: Completion) => [RoutedExperts | null, RoutedExperts | null]]>([
+  it.each<[string, (c0: Completion, c1: Completion) => [RoutedExperts | null, RoutedExperts | null]]>([
     ['the first completion has none', (_, c1) => [null, experts(c1)]],
     ['the second has none', (c0) => [experts(c0), null]],
     ['those of the prompt end are missing', (c0, c1) => [experts(c0, c0.promptIds.length), experts(c1)]],
@@ -86,7 +86,7 @@ describe('the routed experts of a trace', () => {
       (c0, c1) => [experts(c0), { ...experts(c1), dtype: 'uint8', shape: [experts(c1).shape[0], 2, 2] }],
     ],
     ['they are of another model', (c0, c1) => [experts(c0), { ...experts(c1), shape: [experts(c1).shape[0], 1, 2] }]],
-  ])('are none where %s', (_, change) => {
+  ])('are missing when %s', (_, change) => {
     const [c0, c1] = session();
     const [one, other] = change(c0, c1);
     expect(
@@ -97,7 +97,7 @@ describe('the routed experts of a trace', () => {
     ).toBeNull();
   });
 
-  test('go on over a merged turn from its close', () => {
+  it('continue after a merged turn from its close', () => {
     const [c0, c1] = session([501, 502]);
     const both = [
       { ...c0, routedExperts: experts(c0) },
@@ -106,13 +106,13 @@ describe('the routed experts of a trace', () => {
     const made = expertsOfTrace(both, { on_drift: 'merge' });
     const close = c0.promptIds.length + c0.responseIds.length - 1;
     expect(made?.rows[close - 1]).toEqual([close - 1, 0]);
-    // Two ids were rendered for the four that were sampled.
+    // Two ids were rendered for four sampled ones.
     expect(made?.rows[close]).toEqual([close - 2, 1]);
     expect(made?.rows.at(-1)).toEqual([c1.promptIds.length + c1.responseIds.length - 2, 1]);
     expect(made?.rows).toHaveLength((made?.positions ?? 0) - 1);
   });
 
-  test('are none where a merged turn ended in another id', () => {
+  it('are missing when a merged turn ended with another id', () => {
     const [c0, c1] = session([501, 502], [9, 9, CALL_CLOSE]);
     const both = [
       { ...c0, routedExperts: experts(c0) },
@@ -121,7 +121,7 @@ describe('the routed experts of a trace', () => {
     expect(expertsOfTrace(both, { on_drift: 'merge' })).toBeNull();
   });
 
-  test('are written whole, however many', () => {
+  it('are written completely, however many there are', () => {
     const [c0] = session();
     const rows = c0.promptIds.length + c0.responseIds.length - 1;
     const width = 40_001;

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FRACTION_DIGITS, UINT_BYTES, writeFraction, writeUint } from '../../src/tokens/decimal.ts';
 import { FLOAT32_BYTES, writeFloat32 } from '../../src/tokens/float32.ts';
 import { JsonWriter } from '../../src/tokens/json-writer.ts';
@@ -11,7 +11,7 @@ function decimalOf(value: number): string {
   return bytes.toString('latin1', 3, end);
 }
 
-/** Significant digits of the shortest decimal that restores a float32. */
+/** The number of significant digits of the shortest decimal that restores a float32. */
 function fewestDigits(value: number): number {
   for (let digits = 1; ; digits++) if (Math.fround(Number(value.toPrecision(digits))) === value) return digits;
 }
@@ -27,8 +27,8 @@ const anyFloat32 = fc.oneof(
   fc.double({ min: -40, max: 5, noNaN: true }).map((exponent) => Math.fround(-(10 ** exponent))),
 );
 
-describe('a float32 in decimal', () => {
-  test('restores the value, is JSON, and has no digit too many', () => {
+describe('a float32 written in decimal', () => {
+  it('restores the value, is valid JSON and has no unnecessary digit', () => {
     fc.assert(
       fc.property(anyFloat32, (value) => {
         const decimal = decimalOf(value);
@@ -39,7 +39,7 @@ describe('a float32 in decimal', () => {
     );
   });
 
-  test('has no digit too many beside the powers of two, where the values below are nearer', () => {
+  it('has no unnecessary digit next to powers of two, where the lower neighbour is closer', () => {
     const bits = new Uint32Array(1);
     const float = new Float32Array(bits.buffer);
     for (let exponent = 1; exponent < 255; exponent++) {
@@ -53,7 +53,7 @@ describe('a float32 in decimal', () => {
     }
   });
 
-  test.each([
+  it.each([
     [0, '0'],
     [-0, '-0'],
     [-1, '-1'],
@@ -72,8 +72,8 @@ describe('a float32 in decimal', () => {
   });
 });
 
-describe('digits', () => {
-  test('are written for every whole number and every number of places', () => {
+describe('the digits of numbers', () => {
+  it('are written for every whole number and every number of places', () => {
     const any = fc.oneof(
       fc.integer({ min: 0, max: 2 ** 31 - 1 }),
       fc.nat({ max: 20 }).map((i) => (i * 10 ** 8) % 2 ** 31),
@@ -95,7 +95,7 @@ describe('digits', () => {
 });
 
 describe('the JSON writer', () => {
-  test('writes columns that parse to what they were', () => {
+  it('writes columns that parse to the original values', () => {
     fc.assert(
       fc.property(
         fc.int32Array(),

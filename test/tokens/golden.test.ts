@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { type Audit, type Trajectory, trajectorySchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { buildGraph } from '../../src/tokens/graph.ts';
@@ -18,7 +18,7 @@ function build(
   return { trajectory: trajectorySchema.parse(JSON.parse(json.toString())), audit };
 }
 
-/** Completion ids of each trace. */
+/** The completion ids of each trace. */
 function chains(completions: readonly Completion[], config: Record<string, unknown> = {}): string[][] {
   return build(completions, config).trajectory.traces.map((trace) => trace.completion_ids);
 }
@@ -35,7 +35,7 @@ function trainedIds(trajectory: Trajectory): number[] {
 }
 
 describe('prefix merging', () => {
-  test('makes one exact trace of a plain session, masking what was not sampled', () => {
+  it('builds one exact trace from a plain session and masks the tokens that were not sampled', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { versionSpans: [{ version: 'v1', start: 0, end: 5 }] });
@@ -79,7 +79,7 @@ describe('prefix merging', () => {
     });
   });
 
-  test('(a, n, o, q) splits at a turn that was rendered otherwise, and merges it when told to', () => {
+  it('(a, n, o, q) splits at a re-rendered turn, and merges it when configured to', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -97,14 +97,14 @@ describe('prefix merging', () => {
     const { trajectory, audit } = build(t.completions, { on_drift: 'merge' });
     const [trace] = trajectory.traces;
     expect(trajectory.traces).toHaveLength(1);
-    // The reply as sampled, then only what followed the re-rendered turn.
+    // The reply as sampled, then only the ids after the re-rendered turn.
     expect(trace?.response_ids.slice(0, 6)).toEqual([...c0.responseIds, 13]);
     expect(trainedIds(trajectory)).toEqual(t.completions.flatMap((c) => [...c.responseIds]));
     expect(audit.exact_context_share).toBe(5 / 15);
     expect(trace?.metadata.links).toEqual(['root', 'rerendered', 'exact']);
   });
 
-  test('(b) keeps parallel calls on one history apart, and trains what they share once', () => {
+  it('(b) separates parallel calls on one history and trains their shared tokens once', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -126,7 +126,7 @@ describe('prefix merging', () => {
     });
   });
 
-  test('(b) takes results of parallel tool calls in one turn or in several', () => {
+  it('(b) accepts results of parallel tool calls in one turn or in several', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -143,7 +143,7 @@ describe('prefix merging', () => {
     ]);
   });
 
-  test('(c) keeps interleaved threads apart, however they are ordered', () => {
+  it('(c) separates interleaved threads in any order', () => {
     const t = new Transcript();
     const system = t.fresh(2);
     const main = t.start(system);
@@ -168,7 +168,7 @@ describe('prefix merging', () => {
     expect(chains(t.completions.toReversed())).toEqual(expected);
   });
 
-  test('(c) does not continue another thread, though the ids would fit', () => {
+  it('(c) does not continue another thread, although the ids would match', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -180,14 +180,14 @@ describe('prefix merging', () => {
     expect(chains(t.completions)).toEqual([['c0'], ['c1']]);
   });
 
-  test('(d) links overlapping requests by what they hold, not by when they came', () => {
+  it('(d) links overlapping requests by their content, not by their time', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
     const h1 = t.after(h0, c0);
     const c1 = t.call(h1);
     const c2 = t.call(h1);
-    // Both replies are gone on with, the later one first.
+    // Both replies are continued, the later one first.
     t.call(t.after(h1, c2));
     t.call(t.after(h1, c1));
     expect(links(t.completions).slice(3)).toEqual([
@@ -201,7 +201,7 @@ describe('prefix merging', () => {
     expect(chains(t.completions, { fork_owner: 'first' })[0]).toEqual(['c0', 'c1', 'c4']);
   });
 
-  test('(e) opens a new trace after compaction and keeps what came before', () => {
+  it('(e) starts a new trace after a compaction and keeps the earlier one', () => {
     const t = new Transcript();
     const system = t.fresh(2);
     const h0 = t.start(system);
@@ -213,7 +213,7 @@ describe('prefix merging', () => {
     expect(chains(t.completions)).toEqual([['c0', 'c1'], ['c2']]);
   });
 
-  test('(h) excludes an abandoned identical retry and loses nothing behind it', () => {
+  it('(h) excludes an abandoned identical retry and keeps all later completions', () => {
     const t = new Transcript();
     const h0 = t.start();
     t.call(h0, { abandoned: true });
@@ -231,7 +231,7 @@ describe('prefix merging', () => {
     expect(chains(t.completions, { include: ['abandoned'] })).toEqual([['c0'], ['c1', 'c3', 'c4'], ['c2']]);
   });
 
-  test('(h) trains a reply marked abandoned or undelivered that was gone on with all the same', () => {
+  it('(h) trains a reply that is marked abandoned or undelivered but was continued', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { abandoned: true });
@@ -241,7 +241,7 @@ describe('prefix merging', () => {
     expect(build(t.completions).audit.tokens.excluded).toEqual({ undelivered: 5 });
   });
 
-  test('gives a re-rendered turn to the reply that it repeats, else to the one not abandoned', () => {
+  it('links a re-rendered turn to the reply that it repeats, otherwise to the one that is not abandoned', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -257,7 +257,7 @@ describe('prefix merging', () => {
     expect(links(u.completions)[2]).toEqual(['rerendered', 'c0']);
   });
 
-  test('tells replies with the same ids apart by their tool-call ids', () => {
+  it('distinguishes replies with the same ids by their tool-call ids', () => {
     const t = new Transcript();
     const h0 = t.start();
     const call = (id: string) => ({
@@ -276,7 +276,7 @@ describe('prefix merging', () => {
     ]);
   });
 
-  test('(j) does not continue across a change of tools', () => {
+  it('(j) does not continue across a change of tools', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -293,7 +293,7 @@ describe('prefix merging', () => {
     expect(trajectory.traces.map((trace) => trace.tools)).toEqual([[], JSON.parse(toolsText)]);
   });
 
-  test('(j) calls it a root when the template puts the tools first', () => {
+  it('(j) makes the completion a root when the template renders the tools first', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -302,7 +302,7 @@ describe('prefix merging', () => {
     expect(links(t.completions)[1]).toEqual(['root', null]);
   });
 
-  test('(k) never learns a turn close from a stop string', () => {
+  it('(k) never learns a turn close from a stop string', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { response: [...t.fresh(2), 55], stop: { kind: 'string', text: 'END' } });
@@ -310,11 +310,11 @@ describe('prefix merging', () => {
     t.call(h1, { stop: { kind: 'string', text: 'END' } });
     expect(buildGraph(t.completions).nodes[1]).toMatchObject({ link: 'rerendered', suffixStart: null });
     expect([...buildGraph(t.completions).closeIds]).toEqual([]);
-    // Nothing to merge by, so even then it splits rather than guesses, and loses nothing.
+    // Without a close id it splits instead of guessing, and no token is lost.
     expect(chains(t.completions, { on_drift: 'merge' })).toEqual([['c0'], ['c1']]);
   });
 
-  test('(l) finds the end of a re-rendered turn by any of several close ids', () => {
+  it('(l) finds the end of a re-rendered turn by any of several close ids', () => {
     const t = new Transcript();
     const h0 = t.start();
     const CALL = 3;
@@ -329,7 +329,7 @@ describe('prefix merging', () => {
     expect(trajectory.traces[0]?.response_ids.slice(0, 5)).toEqual([...c0.responseIds, 13]);
   });
 
-  test('(m) puts the close of a reply cut by length into the context', () => {
+  it('(m) adds the close of a reply that was cut by length to the context', () => {
     const t = new Transcript();
     const h0 = t.start();
     const cut = { response: t.fresh(3), finishReason: 'length', stop: null } as const;
@@ -339,7 +339,7 @@ describe('prefix merging', () => {
     const [trace] = build(t.completions).trajectory.traces;
     expect(trace?.response_ids.slice(0, 5)).toEqual([...c0.responseIds, CLOSE, 13]);
     expect(trace?.loss_mask.slice(0, 5)).toEqual([1, 1, 1, 0, 0]);
-    // The same when the turn was rendered otherwise: the close was not sampled, so it is taken from the rendering.
+    // The same for a re-rendered turn: the close was not sampled, so it is copied from the rendering.
     const u = new Transcript();
     const g0 = u.start();
     const d0 = u.call(g0, { response: u.fresh(3), finishReason: 'length', stop: null });
@@ -348,7 +348,7 @@ describe('prefix merging', () => {
     expect(merged?.response_ids.slice(0, 5)).toEqual([...d0.responseIds, CLOSE, 13]);
   });
 
-  test('(s) trains both of two samples of one prompt', () => {
+  it('(s) trains both of two samples of one prompt', () => {
     const t = new Transcript();
     const h0 = t.start();
     t.call(h0);
@@ -361,7 +361,7 @@ describe('prefix merging', () => {
     expect(build(t.completions).audit.tokens).toEqual({ sampled: 10, trained: 10, excluded: {} });
   });
 
-  test('never continues a reply without a token', () => {
+  it('never continues a reply without a token', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { response: [], finishReason: 'abort' });
@@ -370,7 +370,7 @@ describe('prefix merging', () => {
     expect(build(t.completions).audit.completions.excluded).toEqual({ empty: 1 });
   });
 
-  test('(v) keeps 200 turns in one exact trace', () => {
+  it('(v) keeps 200 turns in one exact trace', () => {
     const t = new Transcript();
     let history = t.start();
     for (let turn = 0; turn < 200; turn++) history = t.after(history, t.call(history));
@@ -380,7 +380,7 @@ describe('prefix merging', () => {
     expect(audit).toMatchObject({ links: { root: 1, exact: 199 }, exact_context_share: 1 });
   });
 
-  test('gives what chains share to the one that fork_owner names', () => {
+  it('trains shared completions in the chain that fork_owner selects', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -390,7 +390,7 @@ describe('prefix merging', () => {
     const c3 = t.call(h1);
     t.call(h1, { callKind: 'compaction' });
     t.call(t.after(h1, c3));
-    // The branch that began first goes on last, but not with an answer.
+    // The branch that started first ends last, but not with an answer.
     t.call(t.after(h1, c1), { callKind: 'compaction' });
     const owner = (fork_owner: string) => chains(t.completions, { fork_owner }).find((chain) => chain.includes('c0'));
     expect(owner('final_answer')).toEqual(['c0', 'c3', 'c5']);
@@ -398,7 +398,7 @@ describe('prefix merging', () => {
     expect(owner('first')).toEqual(['c0', 'c1', 'c6']);
   });
 
-  test('continues a prompt that is the beginning of an earlier one', () => {
+  it('links a prompt that is the beginning of an earlier one', () => {
     const t = new Transcript();
     const h0 = t.start();
     const history = t.turn({ ids: [...h0.ids, 12, ...t.fresh(40), CLOSE], messages: h0.messages }, 'user');
@@ -414,7 +414,7 @@ describe('prefix merging', () => {
     ]);
   });
 
-  test('excludes auxiliary calls, but keeps one that was gone on with as context', () => {
+  it('excludes auxiliary calls, but keeps a continued one as context', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -429,7 +429,7 @@ describe('prefix merging', () => {
     expect(chains(t.completions, { include: ['auxiliary'] })).toEqual([['c0', 'c1', 'c2'], ['c3']]);
   });
 
-  test('begins a trace with the first reply that is trained', () => {
+  it('starts a trace with the first trained reply', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { auxiliary: true });
@@ -441,7 +441,7 @@ describe('prefix merging', () => {
     expect(audit.exact_context_share).toBe(1);
   });
 
-  test('makes no traces of no completions', () => {
+  it('builds no trace without completions', () => {
     const { trajectory, audit } = build([]);
     expect(trajectory.traces).toEqual([]);
     expect(audit.exact_context_share).toBeNull();
@@ -449,7 +449,7 @@ describe('prefix merging', () => {
 });
 
 describe('per request', () => {
-  test('makes each trainable completion a trace of its own', () => {
+  it('builds a separate trace for each trainable completion', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);

@@ -8,7 +8,7 @@ import type { GraphOptions } from '../../src/tokens/graph.ts';
 import { CALL_CLOSE, CLOSE } from './session.ts';
 import { type History, Transcript } from './transcript.ts';
 
-/** Layers times experts of the rows; one byte each. */
+/** Layers times experts of a row, with one byte each. */
 export const ROW_BYTES = 2;
 
 const KINDS = [
@@ -24,7 +24,7 @@ const KINDS = [
   'aside',
 ] as const;
 
-/** What a harness may do next, as numbers that pick a completion to act on and the details. */
+/** A possible next step of a harness, as numbers that select the completion and the details. */
 const stepArbitrary = fc.record({
   kind: fc.constantFrom(...KINDS),
   on: fc.nat({ max: 1000 }),
@@ -33,7 +33,7 @@ const stepArbitrary = fc.record({
   end: fc.constantFrom('close', 'close', 'call_close', 'length', 'stop_string', 'nothing'),
   mark: fc.constantFrom('none', 'none', 'none', 'none', 'abandoned', 'undelivered'),
   versionAt: fc.nat({ max: 80 }),
-  /** What the harness gives back of the turn, and what the engine says of the two texts. */
+  /** The form in which the harness returns the turn, and whether the engine decodes both to the same text. */
   given: fc.constantFrom('whole', 'whole', 'split', 'edited', 'written_anew', 'unthinking'),
   proof: fc.constantFrom(true, false, null),
   thinks: fc.boolean(),
@@ -42,7 +42,7 @@ const stepArbitrary = fc.record({
 });
 type Step = typeof stepArbitrary extends fc.Arbitrary<infer T> ? T : never;
 
-/** A completion with what is known of it because it was made so. */
+/** A completion with its expected links, which are known because the session was made that way. */
 export type Known = {
   readonly completion: Completion;
   readonly history: History;
@@ -54,17 +54,17 @@ export type Known = {
 
 export type RandomSession = {
   readonly known: readonly Known[];
-  /** The same in another order. */
+  /** The same completions in another order. */
   readonly completions: readonly Completion[];
   readonly options: GraphOptions;
 };
 
 type Facts = Omit<Known, 'completion' | 'history'>;
 
-/** Plays the steps; the truth is written down while the session is made, without looking at ids. */
+/** Plays the steps. The expected links are recorded while the session is made, without comparing ids. */
 class Play {
   readonly known: Known[] = [];
-  /** By the rendered ids of a turn, whether they are the text that was sampled. */
+  /** Whether the rendered ids of a turn decode to the sampled text, by these ids. */
   readonly proofs = new Map<string, boolean | null>();
   private readonly t = new Transcript();
   private readonly system = this.t.fresh(2);
@@ -91,7 +91,7 @@ class Play {
       this.add(step, history, { ...on, link: on.link === 'root' ? 'fork' : on.link }, thread);
     } else if (step.kind === 'edit') {
       const edited = t.turn({ ids: history.ids.slice(0, -5), messages: history.messages.slice(0, -1) }, 'tool');
-      // Without its last turn a first prompt shares only the system turn; others still continue what they continued.
+      // Without its last turn a first prompt shares only the system turn; other prompts have the same parent as before.
       if (on.parent !== null) this.add(step, edited, on, thread);
       else this.add(step, edited, { ...on, link: history.messages.length === 2 ? 'root' : 'fork' }, thread);
     } else if (step.kind === 'rerender') {
@@ -124,7 +124,7 @@ class Play {
     this.add(step, this.t.after(history, completion, rendered, 'tool', given), facts, completion.thread);
   }
 
-  /** The class that a turn must get, from what was done to it. */
+  /** The expected drift class of a turn, derived from the change that was made to it. */
   private driftOf({ given, proof }: Step, { reasoning_content }: AssistantMessage): DriftClass {
     const thought = reasoning_content !== undefined;
     if (given === 'edited') return 'rewritten';
@@ -223,7 +223,7 @@ function givenBack(message: AssistantMessage, how: Step['given']): AssistantMess
   }
 }
 
-/** The bytes of one position of one completion: they tell which they are. */
+/** The bytes of one position of one completion, which identify both. */
 export function expertRow(index: number, position: number): number[] {
   return [(index * 7 + position) % 251, (position >> 3) % 251];
 }
@@ -236,7 +236,7 @@ function expertsOf(index: number, prompt: number, response: number, which: Step[
   return { dtype: 'uint8', shape: [rows, 1, ROW_BYTES], start, data };
 }
 
-/** With prompts as views of one buffer for each thread where they extend each other, as the proxy keeps them. */
+/** The completions with prompts as views of one buffer per thread when they extend each other, as the proxy stores them. */
 function sharing(known: readonly Known[]): Known[] {
   const memory = new RequestMemory();
   return known.map((one) => {
@@ -253,9 +253,9 @@ export const randomSession: fc.Arbitrary<RandomSession> = fc
     fc.boolean(),
   )
   .map(([steps, order, templateKnown, shared]) => {
-    // A turn that is rendered anew is closed by the one id; the engine tells it when some reply stops at it.
+    // A re-rendered turn is closed with CLOSE; the graph learns that id when a reply stops at it.
     const learned = steps.some((step) => step.end === 'close' && step.tokens !== 'untold');
-    // With another close id alone known, the edge of a shared message cannot be seen.
+    // When only the other close id is known, the end of a shared message cannot be found.
     const template = templateKnown || (!learned && steps.some((step) => step.end === 'call_close'));
     const play = new Play(template || learned);
     for (const step of steps) play.take(step);

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { AssistantMessage, ChatTool } from '../../src/schema/index.ts';
 import { sameTurn } from '../../src/tokens/same-turn.ts';
 
@@ -30,29 +30,34 @@ function calling(text: string, name = 'Edit'): AssistantMessage {
 const same = (echoed: string, sampled = '{"path":"a"}', tools = TOOLS, name = 'Edit'): boolean =>
   sameTurn(calling(echoed, name), calling(sampled, name), tools);
 
-describe('arguments that a harness gives back', () => {
-  test('may have what the schema says is the default', () => {
+describe('arguments that a harness returns', () => {
+  it('may have additional properties with the default of the schema', () => {
     expect(same('{"all":false,"path":"a"}')).toBe(true);
     expect(same('{"all":false,"lines":[1,2],"path":"a"}')).toBe(true);
     expect(same('{"all": false}', '')).toBe(true);
   });
 
-  test.each([
+  it.each([
     ['another value than the default', '{"all":true,"path":"a"}'],
-    ['a default that nobody declared', '{"force":false,"path":"a"}'],
-    ['an argument that was changed beside it', '{"all":false,"path":"b"}'],
-    ['less than was sampled', '{"all":false}'],
-    ['what every object has', '{"constructor":false,"path":"a"}'],
+    ['an undeclared default', '{"force":false,"path":"a"}'],
+    ['another argument that was changed', '{"all":false,"path":"b"}'],
+    ['a missing argument', '{"all":false}'],
+    ['a property that every object inherits', '{"constructor":false,"path":"a"}'],
     ['no object', '[1]'],
-  ])('mean something else with %s', (_, echoed) => {
+  ])('have another meaning with %s', (_, echoed) => {
     expect(same(echoed)).toBe(false);
   });
 
-  test('mean something else where a default takes the place of what was sampled', () => {
+  it('have another meaning when a default replaces a sampled value', () => {
     expect(same('{"path":"a","all":false}', '{"path":"a","all":true}')).toBe(false);
   });
 
-  test('are not compared by the schema of another tool, or of none', () => {
+  it('have another meaning when a number differs in a digit that a double does not hold', () => {
+    expect(same('{"n": 9007199254740993}', '{"n":9007199254740993}')).toBe(true);
+    expect(same('{"n": 9007199254740992}', '{"n":9007199254740993}')).toBe(false);
+  });
+
+  it('are not compared with the schema of another tool, or without a schema', () => {
     expect(same('{"all":false,"path":"a"}', '{"path":"a"}', TOOLS, 'Write')).toBe(false);
     expect(same('{"all":false,"path":"a"}', '{"path":"a"}', [])).toBe(false);
   });

@@ -1,8 +1,8 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { expect, it } from 'vitest';
 import { sameIds, sharedLength } from '../../src/tokens/sequence.ts';
 
-/** Two sequences that agree for a while, each behind a margin of its own. */
+/** Two sequences with a common beginning, at different offsets of their arrays. */
 const pair = fc.record({
   shared: fc.array(fc.nat({ max: 3 }), { maxLength: 400 }),
   aRest: fc.array(fc.nat({ max: 1 }), { maxLength: 60 }),
@@ -15,7 +15,7 @@ function behind(margin: number, ...parts: number[][]): Int32Array {
   return Int32Array.from([...Array.from({ length: margin }, () => 9), ...parts.flat()]);
 }
 
-test('the shared length is where two sequences first differ', () => {
+it('the shared length is the index of the first difference', () => {
   fc.assert(
     fc.property(pair, ({ shared, aRest, bRest, aMargin, bMargin }) => {
       const a = behind(aMargin, shared, aRest);
@@ -33,7 +33,7 @@ test('the shared length is where two sequences first differ', () => {
   );
 });
 
-test('views of one buffer are compared by what they hold, wherever they begin', () => {
+it('views of one buffer are compared by their content, wherever they begin', () => {
   const small = fc.integer({ min: 0, max: 1 });
   fc.assert(
     fc.property(

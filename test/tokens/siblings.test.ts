@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { AssistantMessage, ChatMessage } from '../../src/schema/index.ts';
 import { buildGraph } from '../../src/tokens/graph.ts';
 import { makeCompletion } from './session.ts';
@@ -12,7 +12,7 @@ const saying = (id: string, text: string, n: number): AssistantMessage => ({
   tool_calls: [{ id, type: 'function', function: { name: 'f', arguments: `{"n":${n}}` } }],
 });
 
-/** Two replies to one prompt, and a request that gives one of them back, with other ids than either. */
+/** Two replies to one prompt, and a request that returns one of them with other ids than either. */
 function parentOf(given: readonly ChatMessage[], rendered: readonly number[]): string | undefined {
   const prompt = [1, 2, 3];
   const sampled = (index: number, response: number[], message: AssistantMessage) =>
@@ -31,7 +31,7 @@ function parentOf(given: readonly ChatMessage[], rendered: readonly number[]): s
 }
 
 describe('of two replies to one prompt, a re-rendered turn continues', () => {
-  test('the one that the request gives back, in whatever pieces and with whatever ids', () => {
+  it('the one that the request returns, in whatever pieces and with whatever ids', () => {
     const { tool_calls } = saying('mine', '', 1);
     const pieces: ChatMessage[] = [
       { role: 'assistant', content: 'one' },
@@ -40,15 +40,15 @@ describe('of two replies to one prompt, a re-rendered turn continues', () => {
     expect(parentOf(pieces, [50, 51])).toBe('c0');
   });
 
-  test('the one that it gives back, though the other shares more ids by chance', () => {
+  it('the one that the request returns, although the other shares more ids by chance', () => {
     expect(parentOf([saying('a', 'one', 1)], [30, 51])).toBe('c0');
   });
 
-  test('the one whose calls it names, though it changed what they say', () => {
+  it('the one whose call ids the request has, although it changed the arguments', () => {
     expect(parentOf([saying('a', 'changed', 5)], [50, 51])).toBe('c0');
   });
 
-  test('the one that shares more ids where it gives neither back', () => {
+  it('the one that shares more ids when the request returns neither', () => {
     expect(parentOf([{ role: 'assistant', content: 'three' }], [20, 51])).toBe('c0');
   });
 });

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { type Trajectory, trajectorySchema } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { buildTrajectory } from '../../src/tokens/trajectory.ts';
@@ -28,8 +28,8 @@ const capture = {
   rendered_because: 'first',
 } as const;
 
-describe('what a trace says about itself', () => {
-  test('is how it was captured, and that it is exact', () => {
+describe('the metadata of a trace', () => {
+  it('states how it was captured and that its context is exact', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { capture });
@@ -54,13 +54,13 @@ describe('what a trace says about itself', () => {
     });
   });
 
-  test('is that the session mixes models or meanings of logprobs, here or elsewhere', () => {
+  it('states that the session mixes models or kinds of logprobs, in this trace or another', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { capture });
     t.call(t.after(h0, c0), { capture: { ...capture, logprobs_mode: 'processed', thinking_retention: 'template' } });
     t.call(t.start(), { capture, model: 'other' });
-    // What sampled nothing mixes nothing.
+    // Completions without a sampled token do not count.
     t.call(t.start(), { capture: { ...capture, mode: 'chat' }, response: [] });
     const [mixed, other] = build(t.completions).traces.map((trace) => trace.metadata);
     const session_mixes = ['model', 'logprobs_mode'];
@@ -73,7 +73,7 @@ describe('what a trace says about itself', () => {
     expect(other).toMatchObject({ logprobs_mode: 'raw', capture_mode: 'tokens', model: 'other', session_mixes });
   });
 
-  test('is that a merged turn is not the context that was sampled in, and why', () => {
+  it('states that the context of a merged turn is not exact, and why', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -82,7 +82,7 @@ describe('what a trace says about itself', () => {
     expect(trace?.metadata).toMatchObject({ exact_context: false, drift: [null, 'reserialized'] });
   });
 
-  test('is that it is auxiliary, when such are trained; it takes its share like any other', () => {
+  it('states that the trace is auxiliary when such are trained, with a share of the reward like any other', () => {
     const t = new Transcript();
     t.call(t.start());
     t.call(t.start(), { auxiliary: true, callKind: 'title' });
@@ -93,7 +93,7 @@ describe('what a trace says about itself', () => {
     ]);
   });
 
-  test('is its place in an episode; drift does not end one, a fork begins another', () => {
+  it('states its position in an episode, which drift does not end and a fork does', () => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0);
@@ -149,7 +149,7 @@ describe('the messages of a trace', () => {
     { id: 'a', type: 'function' as const, ...over, function: { name: 'f', arguments: '{}', ...inner } },
   ];
 
-  test.each([
+  it.each([
     ['as it was', [reply()]],
     ['with another text', [reply({ content: 'no' })]],
     ['without its reasoning', [reply({ reasoning_content: undefined })]],
@@ -158,7 +158,7 @@ describe('the messages of a trace', () => {
     ['with another name of the call', [reply({ tool_calls: call({}, { name: 'g' }) })]],
     ['with other arguments', [reply({ tool_calls: call({}, { arguments: '{ }' }) })]],
     ['in two messages', [reply({ tool_calls: undefined }), reply({ content: null, reasoning_content: undefined })]],
-  ])('hold a reply as it was sampled when the harness gives it back %s', (_, given) => {
+  ])('contain a reply as it was sampled when the harness returns it %s', (_, given) => {
     const t = new Transcript();
     const h0 = t.start();
     const c0 = t.call(h0, { message: reply() });
@@ -171,7 +171,7 @@ describe('the messages of a trace', () => {
 });
 
 describe('a session without tokens', () => {
-  test('has no traces, and says what was sampled', () => {
+  it('has no traces and counts the sampled tokens', () => {
     const t = new Transcript();
     const text = { ...capture, mode: 'text', logprobs_mode: null } as const;
     const usage = { prompt_tokens: 9, completion_tokens: 40, cached_tokens: null };

@@ -2,18 +2,18 @@ import type { ChatMessage } from '../../src/schema/index.ts';
 import type { Completion } from '../../src/tokens/completion.ts';
 import { CALL_CLOSE, CLOSE, type CompletionInput, makeCompletion } from './session.ts';
 
-/** Role marks of the made-up template: a turn is mark, content, CLOSE; a prompt ends with the assistant's mark. */
+/** Role marks of the invented template: a turn is mark, content, CLOSE; a prompt ends with the assistant's mark. */
 const MARKS = { system: 10, user: 11, assistant: 12, tool: 13 } as const;
 
-/** What a harness would send: messages, and the ids that the template makes of them. */
+/** A harness's messages, and the ids to which the template renders them. */
 export type History = { readonly ids: readonly number[]; readonly messages: readonly ChatMessage[] };
 
-/** Writes sessions of a made-up template with content ids that never repeat, so that nothing matches by chance. */
+/** Writes sessions in an invented template with content ids that never repeat, so that no ids match by chance. */
 export class Transcript {
   readonly completions: Completion[] = [];
   private nextId = 1000;
 
-  /** `count` ids that occur nowhere else. */
+  /** Returns `count` ids that occur nowhere else. */
   fresh(count: number): number[] {
     return Array.from({ length: count }, () => this.nextId++);
   }
@@ -28,7 +28,7 @@ export class Transcript {
     return this.turn(this.turn({ ids: [], messages: [] }, 'system', system), 'user');
   }
 
-  /** A model call on `history`; by default the reply has four new ids and a close. */
+  /** Adds a model call on `history`. By default the reply has four new ids and a close. */
   call(history: History, input: Partial<CompletionInput> = {}): Completion {
     const index = this.completions.length;
     const completion = makeCompletion({
@@ -43,8 +43,8 @@ export class Transcript {
   }
 
   /**
-   * The history with the reply as it was sampled, or with `ids` (no close) in its place, and a next turn. `given` is the reply as the
-   * harness sends it back.
+   * The history followed by the reply as sampled, or by `ids` (without close) instead, and a next turn. `given` is the reply as the
+   * harness returns it.
    */
   after(
     history: History,

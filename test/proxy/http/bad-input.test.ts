@@ -116,7 +116,7 @@ describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))(
 );
 
 it.each(DIALECTS.map(({ name }) => name))(
-  'a stream of %s that nobody reads is cut off, and the session goes on',
+  'a stream of %s that no client reads is disconnected, and the session continues',
   async (name) => {
     const { path, body } = ask(name, { stream: true });
     // More than the buffers of the sockets take.

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { EngineMessages } from '../../../src/proxy/prompt/engine-messages.ts';
 import type { ChatMessage } from '../../../src/schema/index.ts';
 
@@ -16,8 +16,8 @@ const engineTexts = (messages: readonly ChatMessage[], texts: readonly string[])
   new EngineMessages(() => null).texts(messages, texts, null);
 const textsOf = (messages: readonly ChatMessage[]): string[] => messages.map((message) => JSON.stringify(message));
 
-describe('the texts that an engine gets', () => {
-  test('are those of the request, untouched, where every argument can be read', () => {
+describe('the messages for an engine', () => {
+  it('are the unchanged texts of the request when all arguments are valid JSON', () => {
     const messages: ChatMessage[] = [
       { role: 'user', content: '{' },
       calling('{"a": 1}', '', '"text"', '[1]'),
@@ -28,7 +28,7 @@ describe('the texts that an engine gets', () => {
     expect(engineTexts(messages, texts)).toEqual(texts);
   });
 
-  test('have broken arguments as a string, which says the same, and all else as it was', () => {
+  it('have broken arguments as a JSON string, and everything else unchanged', () => {
     const broken = '{"command": "ec\n';
     const messages: ChatMessage[] = [{ role: 'user', content: 'x' }, calling('{"a": 1}', broken), calling('{}')];
     const texts = textsOf(messages);
@@ -38,12 +38,12 @@ describe('the texts that an engine gets', () => {
     expect(texts).toEqual(textsOf(messages));
   });
 
-  test('are not held up by arguments that are costly to read, which stay text', () => {
+  it('have arguments that are costly to parse as a JSON string without parsing them', () => {
     const deep = `${'['.repeat(201)}${']'.repeat(201)}`;
     const wide = `[${'{},'.repeat(75_000)}{}]`;
     const messages = [calling(deep, '[1]'), calling(wide), calling(wide), calling('{}')];
     const asText = (text: string): string => JSON.stringify(text);
-    // The first that is too much, and what follows it.
+    // The first arguments beyond the bound, and those after them.
     const expected = [calling(asText(deep), '[1]'), calling(wide), calling(asText(wide)), calling(asText('{}'))];
     const given = engineTexts(messages, textsOf(messages));
     expect(textsOf(expected).map((text, index) => text === given[index])).toEqual([true, true, true, true]);

@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { openaiChat } from '../../../src/dialects/openai_chat/dialect.ts';
 import { callIdOf, parseCallId } from '../../../src/proxy/prompt/call-ids.ts';
@@ -32,8 +32,8 @@ function isSpliced(base: Completion, next: Completion): void {
   expect([...next.promptIds.subarray(0, recordedIds(base).length)]).toEqual(recordedIds(base));
 }
 
-describe('ids of tool calls', () => {
-  test('are of one call of one completion, and valid in every dialect', () => {
+describe('the ids of tool calls', () => {
+  it('identify one call of one completion and are valid in every dialect', () => {
     const id = callIdOf(`cpl_${'0'.repeat(26)}`, 123);
     expect(id).toMatch(/^[A-Za-z0-9_-]{1,40}$/);
     expect(parseCallId(id)).toEqual({ completionId: `cpl_${'0'.repeat(26)}`, index: 123 });
@@ -42,7 +42,7 @@ describe('ids of tool calls', () => {
     }
   });
 
-  test.each(['tokens', 'chat'] as const)('are the engine’s own where it is asked, %s', async (mode) => {
+  it.each(['tokens', 'chat'] as const)('are the engine’s ids in its requests in mode %s', async (mode) => {
     pool.mode = mode;
     const first = await session.ask([QUESTION], CALL);
     expect(first.engineCallIds).toEqual(['functions.0', 'functions.1']);
@@ -54,7 +54,7 @@ describe('ids of tool calls', () => {
     expect(next.request.messages[1]).toEqual(first.message);
   });
 
-  test('that are not floe’s pass through, known turns apart, whose calls are in order', async () => {
+  it('pass through unchanged when they are not floe’s, except in recorded turns, whose calls are matched by order', async () => {
     const first = await session.ask([QUESTION], CALL);
     const own = (id: string): AssistantMessage => ({
       ...first.message,
@@ -84,7 +84,7 @@ describe('ids of tool calls', () => {
 });
 
 describe('a prompt', () => {
-  test('of a conversation that begins is rendered', async () => {
+  it('is rendered for the first request of a conversation', async () => {
     const { capture, promptIds } = await session.ask([QUESTION], undefined, { tools: [TOOL] });
     expect(capture).toEqual({
       mode: 'tokens',
@@ -98,7 +98,7 @@ describe('a prompt', () => {
     ]);
   });
 
-  test('goes on from what was sampled, however it is sent back', async () => {
+  it('continues the sampled ids, in whatever form the turn is returned', async () => {
     const first = await session.ask([QUESTION], { message: { ...CALL.message, reasoning_content: 'Hm.' } });
     const calls = first.message.tool_calls?.map((call, index) => ({
       ...call,
@@ -112,15 +112,15 @@ describe('a prompt', () => {
     );
   });
 
-  test('needs one short rendering more for each turn', async () => {
+  it('needs one more short rendering for each turn', async () => {
     let history: ChatMessage[] = [QUESTION];
     let last = await session.ask(history, CALL);
-    // The first prompt; the stand-ins without and with calls, once; then a stand-in and the results.
+    // The first prompt, the stand-ins without and with calls once each, then a stand-in with the results.
     const expected = [1, 2, 2];
     for (let turn = 0; turn < 3; turn++) {
       history = [...history, last.message, ...resultsOf(last)];
       last = await session.ask(history, CALL);
-      // Now and then one is checked against the whole conversation, rendered twice.
+      // One in 64 prompts is checked against the whole conversation, which is rendered twice.
       const whole = isChecked(last.completionId) ? [history.length - 2, history.length] : [];
       expected.push(4, ...whole);
     }
@@ -128,11 +128,11 @@ describe('a prompt', () => {
     expect(pool.rendered.slice(1).every(({ toolsText }) => toolsText === '[]')).toBe(true);
   });
 
-  test.each<[string, ScriptedReply, string]>([
+  it.each<[string, ScriptedReply, string]>([
     ['its length', { ...THOUGHT, cut: 2 }, '<|im_end|>'],
     ['a stop string', { ...THOUGHT, stopText: 'END' }, '<|im_end|>'],
     ['another id of the model', { ...THOUGHT, stopId: bundledVocabulary().special.endOfText }, ''],
-  ])('behind a reply that was ended by %s has a close where there is none', async (_, scripted, close) => {
+  ])('has the missing close after a reply that ended with %s', async (_, scripted, close) => {
     session = new TokenSession(pool, { thinking_retention: 'all' });
     const first = await session.ask([QUESTION], scripted);
     const next = await session.ask([QUESTION, first.message, user('And?')]);
@@ -140,7 +140,7 @@ describe('a prompt', () => {
     expect(suffixOf(first, next)).toBe(`${close}\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n`);
   });
 
-  test('is not shifted by the text of a close, wherever it stands', async () => {
+  it('is not shifted by the text of a close, wherever it occurs', async () => {
     const scripted: ScriptedReply = { message: { content: 'Look: <|im_end|>\n', reasoning_content: 'a <|im_end|> b' } };
     const first = await session.ask([user('What is <|im_end|>?')], scripted);
     const next = await session.ask([user('What is <|im_end|>?'), first.message, user('<|im_end|>')]);
@@ -151,7 +151,7 @@ describe('a prompt', () => {
     expect([...full.promptIds]).toEqual([...next.promptIds]);
   });
 
-  test('of an edited turn goes on from the deepest turn before it', async () => {
+  it('continues the deepest turn before an edited one', async () => {
     const first = await session.ask([QUESTION], CALL);
     const history = [QUESTION, first.message, ...resultsOf(first)];
     const second = await session.ask(history, THOUGHT);
@@ -170,7 +170,7 @@ describe('a prompt', () => {
     expect(invented.capture).toMatchObject({ spliced_onto: null, rendered_because: 'rewritten' });
   });
 
-  test('goes on from what was sampled behind a turn that nobody had sampled yet', async () => {
+  it('continues a sampled turn that follows a turn that was not sampled', async () => {
     const echo: ChatMessage = { role: 'assistant', content: 'Yes.' };
     const history = [QUESTION, echo, user('Sure?')];
     const behind = await session.ask(history, CALL);
@@ -180,7 +180,7 @@ describe('a prompt', () => {
     isSpliced(sampled, await session.ask([...history.slice(0, 2), user('Else?')]));
   });
 
-  test('rendered in full is not shifted by what the template leaves out', async () => {
+  it('is not shifted by text that the template omits from a full rendering', async () => {
     pool = await TemplatePool.start('strip_thinking');
     pool.facts = { ...pool.facts, tail_render: false };
     session = new TokenSession(pool, { thinking_retention: 'all' });
@@ -194,7 +194,7 @@ describe('a prompt', () => {
     expect(suffixOf(second, third)).toBe('\n<|im_start|>user\nSo?<|im_end|>\n<|im_start|>assistant\n');
   });
 
-  test('stays within its thread and its tools', async () => {
+  it('continues only turns of its thread and with its tools', async () => {
     const first = await session.ask([QUESTION], CALL, { tools: [TOOL] });
     const history = [QUESTION, first.message, ...resultsOf(first)];
     const because = async (options: object): Promise<unknown> =>
@@ -204,7 +204,7 @@ describe('a prompt', () => {
     expect(await because({ tools: [TOOL] })).toMatchObject({ spliced_onto: first.completionId });
   });
 
-  test('of the same history twice goes on from the same turn, in memory of its own', async () => {
+  it('continues the same turn for the same history twice, in separate memory', async () => {
     const first = await session.ask([QUESTION], THOUGHT);
     const asks = ['a', 'b', 'c'].map((text) => session.ask([QUESTION, first.message, user(text)], CALL));
     const branches = await Promise.all(asks);
@@ -217,14 +217,14 @@ describe('a prompt', () => {
     }
   });
 
-  test('with a picture is made by the engine, which alone can put one in', async () => {
+  it('is rendered by the engine when the conversation has a picture', async () => {
     const picture: ChatMessage = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:,' } }] };
     await expect(session.ask([picture])).rejects.toMatchObject({ code: 'engine_rejected' });
     expect(pool.generated[0]?.prompt).toBeNull();
   });
 });
 
-describe('of replies that are the same', () => {
+describe('among equal replies', () => {
   const twice = async (): Promise<[Completion, Completion]> => [
     await session.ask([QUESTION], CALL),
     await session.ask([QUESTION], CALL),
@@ -234,14 +234,14 @@ describe('of replies that are the same', () => {
     tool_calls: message.tool_calls?.map((call, index) => ({ ...call, id: id(index) })) ?? [],
   });
 
-  test('ids name one', async () => {
+  it('call ids identify one', async () => {
     const [one, two] = await twice();
     for (const each of [one, two, one]) {
       isSpliced(each, await session.ask([QUESTION, each.message, ...resultsOf(each)]));
     }
   });
 
-  test('a signature names one, and one made up names nothing', async () => {
+  it('a signature identifies one, and a forged one has no effect', async () => {
     const [one, two] = await twice();
     const echo = withIds(one, (index) => `own${index}`);
     const ask = (id: string): Promise<Completion> =>
@@ -256,7 +256,7 @@ describe('of replies that are the same', () => {
     isSpliced(elsewhere, await session.ask([user('Else?'), elsewhere.message, user('x')]));
   });
 
-  test('the one that was used is taken, else the latest', async () => {
+  it('the used one is continued, otherwise the latest', async () => {
     const [one, two] = await twice();
     const echo = withIds(one, (index) => `own${index}`);
     const ask = (text: string): Promise<Completion> => session.ask([QUESTION, echo, result('own0', text)]);
@@ -268,7 +268,7 @@ describe('of replies that are the same', () => {
     isSpliced(first, await again.ask([QUESTION, echo, result('own0', 'y')]));
   });
 
-  test('the one is taken that more of the history goes on from', async () => {
+  it('the one that more of the history continues is preferred', async () => {
     const one = await session.ask([QUESTION], THOUGHT);
     const deeper = await session.ask([QUESTION, one.message, user('x')], CALL, {
       claimedCompletions: new Map([[one.message, one.completionId]]),
@@ -282,12 +282,12 @@ describe('of replies that are the same', () => {
 });
 
 describe('thinking', () => {
-  test.each([
+  it.each([
     ['template', 'thinking'],
     ['tool_cycle', 'thinking'],
     ['all', null],
   ] as const)(
-    'at a user message, where the template drops it, with retention %s',
+    'is kept or dropped by retention %s at a user message, where the template drops it',
     async (thinking_retention, because) => {
       pool = await TemplatePool.start('strip_thinking');
       session = new TokenSession(pool, { thinking_retention });
@@ -301,7 +301,7 @@ describe('thinking', () => {
     },
   );
 
-  test('keeps no prompt from being spliced where there is none', async () => {
+  it('does not prevent splicing when a turn has none', async () => {
     pool = await TemplatePool.start('strip_thinking');
     session = new TokenSession(pool);
     const first = await session.ask([QUESTION], { message: { content: 'Yes.' } });
@@ -313,13 +313,13 @@ describe('a template', () => {
   const follow = async (first: Completion): Promise<Completion> =>
     session.ask([QUESTION, first.message, ...resultsOf(first)]);
 
-  test('whose close is not known is asked for all of it', async () => {
+  it('renders every prompt completely when its close is unknown', async () => {
     pool.facts = { ...pool.facts, close_ids: [] };
     const first = await session.ask([QUESTION], CALL);
     expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
   });
 
-  test('that refuses a stand-in renders behind the whole history', async () => {
+  it('renders new messages after the whole history when it refuses a stand-in', async () => {
     const first = await session.ask([QUESTION], CALL);
     pool.refuse = ({ messageTexts }) => messageTexts[0]?.includes('"Go on"') === true && messageTexts.length > 2;
     const next = await follow(first);
@@ -327,7 +327,7 @@ describe('a template', () => {
     expect(suffixOf(first, next)).toContain('done 1');
   });
 
-  test('that refuses everything is quoted to the harness', async () => {
+  it('is quoted to the harness when it refuses everything', async () => {
     const first = await session.ask([QUESTION], CALL);
     pool.refuse = () => true;
     await expect(follow(first)).rejects.toMatchObject({ code: 'engine_rejected', message: 'the template refuses' });
@@ -335,8 +335,8 @@ describe('a template', () => {
     expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
   });
 
-  test.each([true, false])(
-    'that leaves the last turn open is asked for all of it, short form %s',
+  it.each([true, false])(
+    'renders prompts completely when it leaves the last turn open, short form %s',
     async (tail_render) => {
       pool.facts = { ...pool.facts, tail_render };
       const closing = pool.render.bind(pool);
@@ -350,7 +350,7 @@ describe('a template', () => {
     },
   );
 
-  test('that closes turns otherwise where something follows is asked for all of it', async () => {
+  it('renders every prompt completely when it closes turns differently before other messages', async () => {
     const closing = pool.render.bind(pool);
     pool.render = async (request) => {
       const ids = await closing(request);
@@ -362,7 +362,7 @@ describe('a template', () => {
     expect((await follow(first)).capture).toMatchObject({ rendered_because: 'template' });
   });
 
-  test('that counts what is before is found out, and rendered in full from then on', async () => {
+  it('is detected when it depends on the length of the history, and renders whole conversations from then on', async () => {
     const counted = pool.render.bind(pool);
     pool.render = async (request) => {
       const ids = await counted(request);
@@ -370,7 +370,7 @@ describe('a template', () => {
       return request.generationPrompt ? Int32Array.of(...ids, ...note) : ids;
     };
     const start = [user('a'), user('b'), user('c')];
-    // One splice in 64 is checked, by its id: the chance that none of 2,000 is, is 2e-14.
+    // One splice in 64 is checked, chosen by its id. The probability that none of 2,000 is checked is 2e-14.
     for (let turn = 0; session.notices.length === 0 && turn < 2_000; turn++) {
       const first = await session.ask(start, CALL);
       const next = await session.ask([...start, first.message, ...resultsOf(first)]);
@@ -381,7 +381,7 @@ describe('a template', () => {
     expect(suffixOf(first, await session.ask([...start, first.message, ...resultsOf(first)]))).toContain('(6)');
   });
 
-  test('whose engine told no ids leaves nothing to go on from', async () => {
+  it('renders prompts completely when the recorded turn has no ids', async () => {
     pool.mode = 'text';
     const first = await session.ask([QUESTION], CALL);
     expect(first.capture).toMatchObject({ mode: 'text', rendered_because: 'chat_mode' });
@@ -389,7 +389,7 @@ describe('a template', () => {
     expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
   });
 
-  test('other than that of the recorded turn is not gone on with', async () => {
+  it('renders prompts completely when the recorded turn has ids of another template', async () => {
     const first = await session.ask([QUESTION], CALL);
     pool.facts = { ...pool.facts, fingerprint: 'another' };
     expect((await follow(first)).capture).toMatchObject({ spliced_onto: null, rendered_because: 'template' });
@@ -397,7 +397,7 @@ describe('a template', () => {
 });
 
 describe('an engine', () => {
-  test('that tells of another prompt than it was sent is refused', async () => {
+  it('fails the call when it reports another prompt than it was sent', async () => {
     const { generate } = pool;
     pool.generate = async (request) => {
       const answer = await generate.call(pool, request);
@@ -408,8 +408,8 @@ describe('an engine', () => {
     expect(session.calls.completions()).toEqual([]);
   });
 
-  test.each(['unsupported', 'engine_unavailable'] as const)(
-    'that cannot do what is asked replies so: %s',
+  it.each(['unsupported', 'engine_unavailable'] as const)(
+    'fails the call with its error when it cannot capture: %s',
     async (code) => {
       pool.modeOf = () => {
         throw new FloeError(code, 'not here');
@@ -419,7 +419,7 @@ describe('an engine', () => {
   );
 });
 
-test('a reply that is gone on from is not abandoned, whatever ids its calls came back with', async () => {
+it('a continued reply is not abandoned, whatever ids its calls are returned with', async () => {
   const ask = (): Promise<Completion> =>
     session.calls.begin('one body', openaiChat, session.requestOf([QUESTION])).outcome;
   pool.replies.push(CALL, CALL);
@@ -433,7 +433,7 @@ test('a reply that is gone on from is not abandoned, whatever ids its calls came
   expect([one.abandoned, two.abandoned]).toEqual([false, false]);
 });
 
-test('what is counted is the prompt that would be built', async () => {
+it('the counted prompt equals the one that would be built', async () => {
   const first = await session.ask([QUESTION], CALL);
   const messages = [QUESTION, first.message, ...resultsOf(first)];
   const count = await session.calls.countTokens(session.requestOf(messages), new AbortController().signal);
@@ -441,7 +441,7 @@ test('what is counted is the prompt that would be built', async () => {
   expect(count).toBe(next.promptIds.length);
 });
 
-test('a conversation by references to its replies goes on from them', async () => {
+it('a conversation by references to previous responses continues them', async () => {
   let last = await session.ask([QUESTION], CALL);
   for (let turn = 0; turn < 5; turn++) {
     const next = await session.ask(resultsOf(last, `${turn}`), CALL, { previousCompletionId: last.completionId });

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { expect, it } from 'vitest';
 import { parseCallId } from '../../../src/proxy/prompt/call-ids.ts';
 import type { AssistantMessage, ChatMessage } from '../../../src/schema/index.ts';
 import { bundledVocabulary, type TemplateMode } from '../../../src/sim/index.ts';
@@ -9,7 +9,7 @@ import { recordedIds, TokenSession, user } from '../token-session.ts';
 
 const { imEnd } = bundledVocabulary().special;
 
-/** A message of a history, or a turn of the policy's as the harness sends it back. */
+/** A message of a history, or a sampled turn as the harness returns it. */
 type Entry = { readonly messages: ChatMessage[]; readonly turn: Completion | null };
 
 const scripted = fc.record({
@@ -64,7 +64,7 @@ class Conversation {
     this.histories.push([...entries, { messages: this.echo(completion, step.distortion), turn: completion }]);
   }
 
-  /** Behind an edit nothing stands where it was sampled. */
+  /** After an edit, no turn is at the position where it was sampled. */
   private edited(base: readonly Entry[], { edit, editAt }: Step): Entry[] {
     const at = base.findIndex(({ turn }, index) => turn !== null && index >= editAt);
     if (edit === null || at < 0) return [...base];
@@ -136,7 +136,7 @@ class Conversation {
     expect(capture).toMatchObject({ spliced_onto: onto?.completionId, rendered_because: null });
     const before = recordedIds(onto as Completion);
     expect([...promptIds.subarray(0, before.length)]).toEqual(before);
-    // Independently: what the template makes of the new messages alone, behind a turn that is closed.
+    // Computed independently: the template's rendering of the new messages alone, after a closed turn.
     const added = entries.slice(last + 1).flatMap((entry) => entry.messages);
     const texts = (this.session.pool.generated.at(-1)?.messageTexts ?? []).slice(-added.length);
     const close = onto?.finishReason === 'length' || onto?.stop?.kind === 'string' ? [imEnd] : [];
@@ -145,7 +145,7 @@ class Conversation {
   }
 }
 
-/** As another JSON library writes them: spaced otherwise, keys in another order. */
+/** The arguments as another JSON library writes them, with other white space and another order of keys. */
 function rewritten(text: string): string {
   try {
     const value = JSON.parse(text) as Record<string, unknown>;
@@ -155,7 +155,7 @@ function rewritten(text: string): string {
   }
 }
 
-test.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
+it.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
   ['append_only', 'template', true, 60],
   ['strip_thinking', 'all', true, 60],
   ['strip_thinking', 'template', true, 40],
@@ -163,7 +163,7 @@ test.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
   ['open_think', 'all', true, 40],
   ['strip_thinking', 'all', false, 40],
 ])(
-  'whatever a harness does to its history, prompts are recorded ids and what is new: %s, %s, short form %s',
+  'prompts are recorded ids and new messages, whatever a harness does to its history: %s, %s, short form %s',
   async (mode, retention, tail_render, runs) => {
     const pool = await TemplatePool.start(mode);
     expect(pool.facts.tail_render).toBe(true);

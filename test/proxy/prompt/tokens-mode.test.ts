@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
@@ -47,7 +47,7 @@ afterAll(async () => {
   await sim.close();
 });
 
-/** What harnesses do to a turn before they send it back. */
+/** Changes that harnesses make to a turn before they return it. */
 const DISTORTIONS: Record<string, (parsed: ParsedReply) => ParsedReply> = {
   nothing: (parsed) => parsed,
   'dropped thinking': (parsed) => ({ ...parsed, reasoning: '' }),
@@ -106,7 +106,7 @@ async function run(
 describe.each(
   DIALECT_CLIENTS.flatMap((client) => [true, false].map((stream) => ({ client, name: client.dialect, stream }))),
 )('in tokens mode, $name with stream $stream', ({ client, stream }) => {
-  test.each(Object.keys(DISTORTIONS))('%s leaves every prompt exact', async (name) => {
+  it.each(Object.keys(DISTORTIONS))('every prompt is exact with this change by the harness: %s', async (name) => {
     for (const last of ['tools', 'user'] as const) {
       const completions = await run(client, stream, DISTORTIONS[name] as (parsed: ParsedReply) => ParsedReply, last);
       const links = buildGraph(completions).nodes.map(({ link }) => link);
@@ -118,7 +118,7 @@ describe.each(
     }
   });
 
-  test('rewritten arguments are rendered, and nothing is guessed', async () => {
+  it('a turn with rewritten arguments is rendered instead of continued', async () => {
     const repaired = DISTORTIONS['arguments written anew'] as (parsed: ParsedReply) => ParsedReply;
     const completions = await run(
       client,
