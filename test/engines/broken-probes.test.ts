@@ -1,6 +1,6 @@
 import { createServer, request, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import { createEngine } from '../../src/engines/engine-kinds.ts';
@@ -81,8 +81,8 @@ const faces: [string, EngineSpec['kind'], SimConfigInput][] = [
   ['SGLang', 'sglang', { face: 'sglang', sglangAge: 'token_ids' }],
 ];
 
-describe.each(faces)('what is found out about %s', (_, kind, config) => {
-  test.each<Breaking>(['in its body', 'before its head'])(
+describe.each(faces)('probing %s', (_, kind, config) => {
+  it.each<Breaking>(['in its body', 'before its head'])(
     'is nothing else for a reply that breaks off %s: it is the same, or cannot be told',
     async (how) => {
       sim = await startSim(config);

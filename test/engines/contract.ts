@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, type TestContext, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest';
 import type { ReplyDelta } from '../../src/core/reply.ts';
 import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest } from '../../src/engines/engine.ts';
 import { type ChatTool, type EngineSpec, samplingSchema } from '../../src/schema/index.ts';
@@ -169,7 +169,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       script: (context: TestContext) => context.skip(subject.ledger === undefined, 'the model is not scripted'),
     };
 
-    test('it tells what it is and what it can do', () => {
+    it('it reports its identity and capabilities', () => {
       const info = subject.engine.info();
       expect(info).toMatchObject({ kind: subject.spec.kind, base_url: subject.spec.base_url, pool: subject.spec.pool });
       expect(info.model).not.toBe('');
@@ -184,7 +184,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       const ask = (request: GenerateRequest) => (mode === 'chat' ? whole : byTokens)(subject, request);
       const ready = (context: TestContext) => (mode === 'tokens' ? needs.tokens(context) : undefined);
 
-      test('a whole reply is sound', async (context) => {
+      it('a reply that is not streamed is sound', async (context) => {
         ready(context);
         const { message, finishReason } = await ask(contractRequest('plain'));
         if (subject.ledger === undefined) return;
@@ -193,7 +193,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(finishReason).toBe('stop');
       });
 
-      test('a bound ends a reply by length', async (context) => {
+      it('a bound ends a reply by length', async (context) => {
         ready(context);
         const reply = await ask(contractRequest('words', { maxTokens: 3 }));
         expect(reply.usage.completion_tokens).toBeLessThanOrEqual(3);
@@ -203,7 +203,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         }
       });
 
-      test('a stop string ends a reply, and is no part of its text', async (context) => {
+      it('a stop string ends a reply, and is not part of its text', async (context) => {
         ready(context);
         needs.script(context);
         const reply = await ask(contractRequest('words', { stop: ['seven', 'never'] }));
@@ -212,13 +212,13 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         if (reply.stop !== null) expect(reply.stop).toEqual({ kind: 'string', text: 'seven' });
       });
 
-      test('characters of several tokens come out whole', async (context) => {
+      it('characters of several tokens are complete', async (context) => {
         ready(context);
         needs.script(context);
         expect(textOf((await ask(contractRequest('unicode'))).message.content)).toBe(UNICODE);
       });
 
-      test('thinking is told apart from text', async (context) => {
+      it('thinking is separated from text', async (context) => {
         ready(context);
         needs.script(context);
         const { message } = await ask(contractRequest('thinking'));
@@ -226,7 +226,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(message.reasoning_content).toContain('Let me see.');
       });
 
-      test('calls are told apart from text, with their arguments', async (context) => {
+      it('calls are separated from text, with their arguments', async (context) => {
         ready(context);
         needs.script(context);
         const { message, finishReason } = await ask(contractRequest('calls', withTools));
@@ -242,7 +242,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(ids).not.toContain('');
       });
 
-      test('a call that is forced comes', async (context) => {
+      it('a forced call is made', async (context) => {
         ready(context);
         needs.script(context);
         const named = { type: 'function', function: { name: 'read' } } as const;
@@ -259,7 +259,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         }
       });
 
-      test('a format that is asked for is kept', async (context) => {
+      it('a requested response format is followed', async (context) => {
         ready(context);
         needs.script(context);
         const schema = { type: 'object', properties: { answer: { type: 'integer' } }, required: ['answer'] };
@@ -270,13 +270,13 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         }
       });
 
-      test('text of special tokens in a message is a prompt like any other', async (context) => {
+      it('text of special tokens in a message is a prompt like any other', async (context) => {
         ready(context);
         const about = 'plain <|im_end|>\n<|im_start|>assistant <think></think> <tool_call> <|endoftext|> </s> [INST]';
         await ask(contractRequest(about));
       });
 
-      test('calls at a time get a reply each', async (context) => {
+      it('concurrent calls get a reply each', async (context) => {
         ready(context);
         const asked = ['plain', 'words', 'unicode', 'plain', 'thinking', 'words', 'plain', 'unicode'];
         const requests = asked.map((about, index) => contractRequest(about, { sessionId: `ses_${index % 3}` }));
@@ -284,7 +284,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         expect(subject.engine.info().inflight).toBe(0);
       });
 
-      test('an abort rejects with its reason', async (context) => {
+      it('an abort rejects with its reason', async (context) => {
         ready(context);
         const request = contractRequest('words');
         const prompt = mode === 'chat' ? null : promptOf(await subject.engine.render(renderOf(request), never()));
@@ -296,7 +296,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       });
     });
 
-    test('a streamed reply is the one that its deltas tell', async () => {
+    it('a streamed reply equals its deltas', async () => {
       for (const about of ['plain', 'unicode', 'thinking', 'calls']) {
         const deltas: ReplyDelta[] = [];
         const listener = { started: () => {}, delta: (delta: ReplyDelta) => void deltas.push(delta) };
@@ -310,7 +310,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    test('with the same seed, ids as a prompt give the reply that messages give', async (context) => {
+    it('with the same seed, a prompt of ids gives the reply that messages give', async (context) => {
       needs.tokens(context);
       needs.script(context);
       for (const about of ['plain', 'unicode', 'thinking', 'calls']) {
@@ -322,7 +322,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    test('a reply that was resumeFrom goes on from where it stopped, and is told as one', async (context) => {
+    it('an interrupted reply is resumed from its last token, and returned as one reply', async (context) => {
       needs.tokens(context);
       for (const about of ['words', 'unicode', 'calls']) {
         const reply = await byTokens(subject, contractRequest(about, withTools));
@@ -344,7 +344,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    test('the bound of a reply that was resumeFrom counts what was', async (context) => {
+    it('the bound of a resumed reply includes its first part', async (context) => {
       needs.tokens(context);
       const reply = await byTokens(subject, contractRequest('words', { maxTokens: 4 }));
       context.skip(reply.finishReason !== 'length', 'the model ended its reply before the bound');
@@ -359,7 +359,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       expect(continued.responseIds.length).toBeLessThanOrEqual(4);
     });
 
-    test('what is rendered is what is counted, and what a reply is sampled after', async (context) => {
+    it('the rendered ids are those that are counted and that a reply is sampled after', async (context) => {
       await needs.render(context);
       for (const over of [{}, withTools]) {
         const request = contractRequest('unicode Ünïcödé 😀', over);
@@ -370,7 +370,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
       }
     });
 
-    test('ids become the text that they were rendered from', async (context) => {
+    it('ids become the text that they were rendered from', async (context) => {
       await needs.render(context);
       const request = contractRequest('Ünïcödé 日本語 😀 text');
       const text = await subject.engine.detokenize(await subject.engine.render(renderOf(request), never()), never());

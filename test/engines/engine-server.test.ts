@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { systemClock } from '../../src/core/clock.ts';
 import { CallHealth } from '../../src/engines/call-health.ts';
@@ -42,8 +42,8 @@ const refusing = (status: number, error: unknown, headers = {}): void => {
   http.routes['/act'] = ({ response }) => json(response, status, { error }, headers);
 };
 
-describe('what a status means', () => {
-  test.each([
+describe('a status other than 200', () => {
+  it.each([
     [302, 'engine_error'],
     [400, 'engine_rejected'],
     [401, 'engine_error'],
@@ -58,14 +58,14 @@ describe('what a status means', () => {
     [501, 'unsupported'],
     [502, 'engine_error'],
     [503, 'engine_unavailable'],
-  ])('%i is %s, with the engine and the status', async (status, code) => {
+  ])('%i is %s, with engine id and status', async (status, code) => {
     refusing(status, { message: 'no such luck' });
     const details = expect.objectContaining({ status, engine_id: 'eng-1' });
     const message = code === 'engine_rejected' ? 'no such luck' : 'engine eng-1: no such luck';
     await expect(plain().post('/act', '{}', null, never)).rejects.toMatchObject({ code, message, details });
   });
 
-  test('a server that is busy may say for how long', async () => {
+  it("a busy server's retry-after is part of the error", async () => {
     const server = plain();
     refusing(503, { message: 'busy' }, { 'retry-after': '2' });
     await expect(server.post('/act', '{}', null, never)).rejects.toMatchObject({ details: { retry_after_ms: 2_000 } });
@@ -73,7 +73,7 @@ describe('what a status means', () => {
     await expect(server.post('/act', '{}', null, never)).rejects.toMatchObject({ details: { retry_after_ms: null } });
   });
 
-  test('a body that says nothing is told by its status', async () => {
+  it('a body without an error message is described by its status', async () => {
     http.routes['/act'] = ({ response }) => void response.writeHead(418).end('short and stout');
     await expect(plain().post('/act', '{}', null, never)).rejects.toMatchObject({
       code: 'engine_rejected',
@@ -99,7 +99,7 @@ describe('what a status means', () => {
       { message: 'It exceeds the maximum allowed length.' },
     ],
   ];
-  test.each(overlong)('an overlong prompt is told apart: %s', async (_, make, error) => {
+  it.each(overlong)('an overlong prompt is recognised: %s', async (_, make, error) => {
     const server = make();
     refusing(400, error);
     await expect(server.post('/act', '{}', null, never)).rejects.toMatchObject({
@@ -113,7 +113,7 @@ describe('what a status means', () => {
   });
 });
 
-describe('what is sent', () => {
+describe('request headers', () => {
   const sentBy = async (server: EngineServer, names: CallContext | null): Promise<Record<string, unknown>> => {
     http.routes['/base/act'] = ({ response }) => json(response, 200, {});
     const reply = await server.post('/act', Buffer.from('{"a":[1,2]}'), names, never);
@@ -124,7 +124,7 @@ describe('what is sent', () => {
   };
   const based = (): EngineSpec => specOf({ base_url: `${http.baseUrl}/base/` });
 
-  test('vLLM hears of the call and the session', async () => {
+  it('vLLM is sent the ids of call and session', async () => {
     expect(await sentBy(opening(vllmServer(based(), systemClock)), NAMES)).toMatchObject({
       authorization: 'Bearer secret',
       'content-type': 'application/json',
@@ -133,20 +133,20 @@ describe('what is sent', () => {
     });
   });
 
-  test("SGLang's routers hear of the session", async () => {
+  it("SGLang's routers are sent the session id", async () => {
     const headers = await sentBy(opening(sglangServer(based(), systemClock)), NAMES);
     expect(headers).toMatchObject({ 'x-smg-routing-key': 'ses_1', 'x-session-id': 'ses_1' });
     expect(headers).not.toHaveProperty('x-request-id');
   });
 
-  test('a call that belongs to no session names none', async () => {
+  it('a call without a session sends no ids', async () => {
     for (const make of [vllmServer, sglangServer]) {
       const headers = await sentBy(opening(make(based(), systemClock)), null);
       expect(Object.keys(headers).filter((name) => name.startsWith('x-'))).toEqual([]);
     }
   });
 
-  test('without a key there is no token, and without an id the address is one', async () => {
+  it('without an API key no token is sent, and without an id the address is the id', async () => {
     const server = opening(
       vllmServer(specOf({ api_key: null, engine_id: undefined, base_url: `${http.baseUrl}/base` }), systemClock),
     );
@@ -155,8 +155,8 @@ describe('what is sent', () => {
   });
 });
 
-describe('small calls', () => {
-  test('any status is an answer to a look-up', async () => {
+describe('control requests', () => {
+  it('a control request resolves with any status', async () => {
     http.routes['/act'] = ({ response, text }) => json(response, 418, { text });
     const server = plain();
     expect((await server.controlGet('/nowhere')).status).toBe(404);
@@ -164,13 +164,13 @@ describe('small calls', () => {
     expect([told.status, JSON.parse(told.body.toString())]).toEqual([418, { text: '{"b":1}' }]);
   });
 
-  test("a look-up ends with the caller's reason", async () => {
+  it("a control request rejects with the caller's reason", async () => {
     const controller = new AbortController();
     http.routes['/act'] = () => controller.abort(new Error('enough'));
     await expect(plain().controlPost('/act', '{}', controller.signal)).rejects.toThrow('enough');
   });
 
-  test('an answer of another shape is an engine error, and so is an error that comes as a success', async () => {
+  it('a reply that does not match the schema is an engine error, and so is an error with status 200', async () => {
     const server = plain();
     const schema = z.looseObject({ count: z.int() });
     const ask = (): Promise<unknown> => server.call('/act', '{}', null, schema, never);
@@ -182,7 +182,7 @@ describe('small calls', () => {
     await expect(ask()).rejects.toMatchObject({ message: expect.stringContaining('out of memory') });
   });
 
-  test('metrics are text, and none where there are none', async () => {
+  it('metrics are text, or null when the server has none', async () => {
     const server = plain();
     expect(await server.metrics(never)).toBeNull();
     http.routes['GET /metrics'] = ({ response }) => void response.end('requests 1\n');
@@ -192,8 +192,8 @@ describe('small calls', () => {
   });
 });
 
-describe('health', () => {
-  test('is as the last call that says something of the engine', async () => {
+describe('CallHealth', () => {
+  it('is healthy according to the last call that concerns the engine', async () => {
     const server = plain();
     const calls = new CallHealth(server.engineId);
     const failing = (error: unknown): Promise<unknown> => calls.track(() => Promise.reject(error)).catch((e) => e);
@@ -209,7 +209,7 @@ describe('health', () => {
     expect(calls.healthy).toBe(true);
   });
 
-  test('calls are counted until they end', async () => {
+  it('counts calls until they end', async () => {
     const calls = new CallHealth('eng-1');
     let end = (): void => {};
     const call = calls.track(() => new Promise<void>((resolve) => (end = resolve)));
@@ -222,7 +222,7 @@ describe('health', () => {
     expect(calls.inflight).toBe(0);
   });
 
-  test('what a reader refuses gets the name of its engine, once; whatever else is thrown stays what it is', async () => {
+  it("adds the engine id to a parser's errors once, and leaves other errors unchanged", async () => {
     const calls = new CallHealth('eng-1');
     const thrown = (error: unknown): Promise<unknown> =>
       calls.track(() => Promise.reject(error)).catch((error: unknown) => error);

@@ -1,4 +1,4 @@
-import { expect, test } from 'vitest';
+import { expect, it } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import type { GenerateReply } from '../../src/engines/engine.ts';
 import { createEngine } from '../../src/engines/engine-kinds.ts';
@@ -56,7 +56,7 @@ async function post(base: string, path: string, body: object): Promise<unknown> 
 describeIf(llama === undefined ? NO_LLAMA : null, 'llama.cpp', () => {
   const spec = llama as NonNullable<typeof llama>;
 
-  test('its replies have thinking, calls and split characters, and every id has a log-probability', async () => {
+  it('its replies have thinking, calls and split characters, and a log-probability for every id', async () => {
     const all = await replies(spec, 0.6);
     expect(all.some(({ message }) => message.reasoning_content === 'I look at the files first')).toBe(true);
     expect(all.some(({ message }) => message.content?.includes('漢字'))).toBe(true);
@@ -65,7 +65,7 @@ describeIf(llama === undefined ? NO_LLAMA : null, 'llama.cpp', () => {
     for (const reply of all) expect(reply.logprobsMode).toBe('processed');
   });
 
-  test('its processed distribution is the one that floe makes of the raw one', async () => {
+  it('its processed distribution equals the one that floe computes from the raw one', async () => {
     const sampling = samplingSchema.parse({ temperature: 0.7, top_p: 0.95, top_k: 200, min_p: 0.0001 });
     const ask = (post_sampling_probs: boolean) =>
       post(spec.base_url, '/completion', {
@@ -93,7 +93,7 @@ describeIf(
   () => {
     const [one, other] = [llama, vllm] as [NonNullable<typeof llama>, NonNullable<typeof llama>];
 
-    test('they have the same facts of the template', async () => {
+    it('they have the same template facts', async () => {
       const engines = await Promise.all([one, other].map((spec) => createEngine(spec, { clock: systemClock })));
       const [a, b] = engines.map((engine) => engine.info().capabilities.template);
       for (const engine of engines) await engine.close();
@@ -102,7 +102,7 @@ describeIf(
       expect(a?.thinking).toEqual(b?.thinking);
     });
 
-    test('vLLM gives the ids that llama.cpp sampled the log-probabilities that llama.cpp told, or was asked for later', async () => {
+    it('vLLM computes the log-probabilities that llama.cpp reported for its sampled ids', async () => {
       for (const { promptIds, responseIds, responseLogprobs } of await replies(one, 1)) {
         const prompt = [...promptIds, ...responseIds];
         const reply = (await post(other.base_url, '/v1/completions', {

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../src/core/errors.ts';
 import { probeTemplate, type TemplateRenderer } from '../../src/engines/template-probe.ts';
 import { bundledVocabulary, type TemplateMode } from '../../src/sim/index.ts';
@@ -11,12 +11,12 @@ const rendererOf =
   async (texts, { toolsText, generationPrompt }) =>
     renderIds(texts, toolsText, generationPrompt, mode);
 
-describe('what is learned of a template', () => {
-  test.each<[TemplateMode, 'kept' | 'dropped']>([
+describe('probeTemplate', () => {
+  it.each<[TemplateMode, 'kept' | 'dropped']>([
     ['append_only', 'kept'],
     ['strip_thinking', 'dropped'],
     ['open_think', 'dropped'],
-  ])('%s: its close, that a short history will do, and what becomes of thinking', async (mode, atUser) => {
+  ])('finds the close of %s, whether a short history suffices, and what happens to thinking', async (mode, atUser) => {
     let renders = 0;
     const facts = await probeTemplate(async (texts, options) => {
       renders++;
@@ -31,7 +31,7 @@ describe('what is learned of a template', () => {
     expect(renders).toBeLessThanOrEqual(14);
   });
 
-  test('tells templates apart, and one is always the same', async () => {
+  it('returns the same fingerprint for one template, and different ones for different templates', async () => {
     const prints = await Promise.all(
       (['append_only', 'strip_thinking', 'strip_thinking', 'open_think'] as const).map(
         async (mode) => (await probeTemplate(rendererOf(mode))).fingerprint,
@@ -41,7 +41,7 @@ describe('what is learned of a template', () => {
     expect(prints[1]).toBe(prints[2]);
   });
 
-  test('is the same where only the first turn changes, which may hold the date', async () => {
+  it('ignores the first turn in the fingerprint, which may contain the date', async () => {
     const dated =
       (day: number): TemplateRenderer =>
       async (texts, options) =>
@@ -50,7 +50,7 @@ describe('what is learned of a template', () => {
     expect(one?.fingerprint).toBe(two?.fingerprint);
   });
 
-  test('is unknown where the template refuses to say', async () => {
+  it('leaves facts unknown when the template refuses a conversation', async () => {
     const refusing: TemplateRenderer = async (texts, options) => {
       if (texts.some((text) => text.includes('tool_calls'))) throw new FloeError('engine_rejected', 'no calls');
       return await rendererOf('append_only')(texts, options);
@@ -64,14 +64,14 @@ describe('what is learned of a template', () => {
     expect(facts).toMatchObject({ close_ids: [], tail_render: false, fingerprint: null });
   });
 
-  test('is no close that text may hold as well, and none at all where turns are not closed', async () => {
+  it('finds no close that text may contain, and none when turns are not closed', async () => {
     const newline = bundledVocabulary().encode('\n')[0] as number;
     const without: TemplateRenderer = async (texts, options) =>
       (await rendererOf('append_only')(texts, options)).map((id) => (id === imEnd ? newline : id));
     expect((await probeTemplate(without)).close_ids).toEqual([]);
   });
 
-  test('sees that messages depend on what is far before them', async () => {
+  it('detects that messages depend on earlier turns', async () => {
     const counting: TemplateRenderer = async (texts, options) =>
       Int32Array.of(
         ...(await rendererOf('append_only')(texts, options)),
@@ -80,7 +80,7 @@ describe('what is learned of a template', () => {
     expect((await probeTemplate(counting)).tail_render).toBe(false);
   });
 
-  test('needs an engine that answers', async () => {
+  it('rejects when the engine does not answer', async () => {
     const gone = probeTemplate(() => Promise.reject(new FloeError('engine_unavailable', 'gone')));
     await expect(gone).rejects.toMatchObject({ code: 'engine_unavailable' });
   });

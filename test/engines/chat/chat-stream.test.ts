@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { EventSplitter } from '../../../src/engines/chat/chat-stream.ts';
 
 function split(chunks: readonly Buffer[]): string[] {
@@ -9,8 +9,8 @@ function split(chunks: readonly Buffer[]): string[] {
   return events;
 }
 
-describe('server-sent events', () => {
-  test('are the same wherever the bytes are cut, with either line end', () => {
+describe('EventSplitter', () => {
+  it('returns the same events wherever the bytes are split, with LF and CRLF', () => {
     const texts = fc.array(fc.string({ unit: 'grapheme' }), { maxLength: 5 });
     const cuts = fc.array(fc.nat(400), { maxLength: 12 });
     fc.assert(
@@ -24,12 +24,12 @@ describe('server-sent events', () => {
     );
   });
 
-  test('may hold several data lines, none, or a space or none behind the colon', () => {
+  it('joins several data lines, and accepts events without data or without a space after the colon', () => {
     const text = 'data:a\ndata: b\n\nid: 1\n\n: comment\n\ndata:\n\ndata:  c\n\n';
     expect(split([Buffer.from(text)])).toEqual(['a\nb', '', ' c']);
   });
 
-  test('that are not finished are not handed out', () => {
+  it('drops an event that the stream does not finish', () => {
     expect(split([Buffer.from('data: a\n\ndata: b\n')])).toEqual(['a']);
   });
 });

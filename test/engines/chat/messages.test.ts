@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { ReplyDelta } from '../../../src/core/reply.ts';
 import { SentDeltas } from '../../../src/dialects/reply-stream.ts';
 import {
@@ -40,7 +40,7 @@ function goesBack(pieces: readonly Piece[], message: AssistantMessage): boolean 
 
 const order = { reasoning: 0, text: 1, call: 2, arguments: 2 };
 
-describe('a message in the making', () => {
+describe('MessageBuilder', () => {
   const text = fc.string({ unit: fc.constantFrom('a', ' ', '\n', '\ud83d', '\ude00', 'é') });
   const piece = fc.oneof(
     fc.record({ kind: fc.constant('reasoning' as const), text }),
@@ -48,7 +48,7 @@ describe('a message in the making', () => {
     fc.record({ kind: fc.constant('call' as const), index: fc.nat(3), text }),
   );
 
-  test('hands out deltas in order, that with the rest make up the message, whatever order it came in', () => {
+  it('emits deltas in order that form the message together with the rest, in whatever order the pieces arrive', () => {
     fc.assert(
       fc.property(fc.array(piece, { maxLength: 12 }), (pieces) => {
         const { deltas, message } = build(pieces);
@@ -80,7 +80,7 @@ describe('a message in the making', () => {
     );
   });
 
-  test('hands out everything at once when it comes in order', () => {
+  it('emits every piece immediately when the pieces arrive in order', () => {
     const { deltas } = build([
       { kind: 'reasoning', text: 'hm' },
       { kind: 'text', text: ' ' },
@@ -101,7 +101,7 @@ describe('a message in the making', () => {
     ]);
   });
 
-  test('has no text where there is only white space around calls, and never half a character', () => {
+  it('drops white space around calls, and never splits a surrogate pair', () => {
     const blank = build([
       { kind: 'text', text: '\n\n' },
       { kind: 'call', index: 0, text: '{}' },
@@ -119,7 +119,7 @@ describe('a message in the making', () => {
     ]);
   });
 
-  test('tells of a call without id or name, and takes none out of turn', () => {
+  it('reports a call without id or name, and rejects a call whose predecessor is missing', () => {
     const builder = new MessageBuilder(() => {});
     expect(builder.addCall(0, 'a', '', '')).toBe(true);
     expect(builder.addCall(2, 'c', 'f', '')).toBe(false);
@@ -131,8 +131,8 @@ describe('a message in the making', () => {
 
 const CALL = { id: 'c1', type: 'function', function: { name: 'look', arguments: '{"at": 1}' } } as const;
 
-describe('a message', () => {
-  test('leaves out what it has not', () => {
+describe('assistantMessage', () => {
+  it('leaves out empty fields', () => {
     expect(assistantMessage('', '', [])).toEqual({ role: 'assistant', content: '' });
     expect(assistantMessage('', '', [CALL])).toEqual({ role: 'assistant', content: null, tool_calls: [CALL] });
     expect(assistantMessage('Yes.', 'Hm.', [])).toEqual({
@@ -142,13 +142,13 @@ describe('a message', () => {
     });
   });
 
-  test('has of a call what the API has, with its arguments as they were sampled', () => {
+  it("keeps the API's fields of a call, with the arguments unchanged", () => {
     const foreign = { ...CALL, index: 0, function: { ...CALL.function, parsed: { at: 1 } } };
     expect(toolCallsFrom([foreign])).toEqual([CALL]);
     expect(toolCallsFrom(null)).toEqual([]);
   });
 
-  test('has no text where there is white space alone beside calls', () => {
+  it('drops content that is only white space next to calls', () => {
     expect(contentWithCalls('\n\n ', [CALL])).toBe('');
     expect(contentWithCalls('\n\n ', [])).toBe('\n\n ');
     expect(contentWithCalls('\nSo. ', [CALL])).toBe('\nSo. ');

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { compareIds, IdScanner, scanIds, scanLogprobs } from '../../../src/engines/chat/reply-scan.ts';
 
 const ids = fc.array(fc.oneof(fc.nat(9), fc.nat(200_000), fc.nat({ max: 2 ** 31 - 1 })), {
@@ -14,8 +14,8 @@ const scan = (scanner: IdScanner, text: string) => {
   return found && { ids: [...found.ids], text: bytes.toString('utf8', found.start, found.end) };
 };
 
-describe('ids read from bytes', () => {
-  test('are those that JSON.parse reads, whatever was read before', () => {
+describe('IdScanner', () => {
+  it('reads the ids that JSON.parse reads, whatever it has read before', () => {
     const turns = fc.array(fc.record({ keep: fc.nat(2_000), more: ids }), { minLength: 1, maxLength: 4 });
     fc.assert(
       fc.property(turns, fc.constantFrom(',', ', ', ' ,'), (sequence, comma) => {
@@ -31,7 +31,7 @@ describe('ids read from bytes', () => {
     );
   });
 
-  test('that end or go on in the middle of a number of the last text are not mixed up', () => {
+  it('does not mix up numbers that end or continue in the middle of a number of the last text', () => {
     const scanner = new IdScanner();
     const first = Array.from({ length: 512 }, (_, i) => i);
     expect(scan(scanner, `{"ids":[${first.join()}]}`)?.ids).toEqual(first);
@@ -40,7 +40,7 @@ describe('ids read from bytes', () => {
     }
   });
 
-  test.each([
+  it.each([
     '{}',
     '{"ids":null}',
     '{"ids":[1,2',
@@ -53,16 +53,16 @@ describe('ids read from bytes', () => {
     '{"ids":["1"]}',
     '{"ids":[2147483648]}',
     '{"ids":[1e3]}',
-  ])('%s has none', (text) => {
+  ])('finds no ids in %s', (text) => {
     expect(scan(new IdScanner(), text)).toBeNull();
   });
 
-  test('an empty array is one', () => {
+  it('reads an empty array', () => {
     expect(scan(new IdScanner(), '{"ids":[ ]}')?.ids).toEqual([]);
   });
 });
 
-describe('ids compared with those that were sent', () => {
+describe('compareIds', () => {
   const parts = fc.array(ids, { minLength: 1, maxLength: 3 });
   const compare = (echoed: string, sent: readonly number[][]) => {
     const all = sent.flat();
@@ -70,7 +70,7 @@ describe('ids compared with those that were sent', () => {
     return compareIds(Buffer.from(`{"x":"ü","ids":[${echoed}],"y":[0]}`), 'ids', Buffer.from(all.join()), arrays);
   };
 
-  test('are the same however they are written', () => {
+  it('finds equal ids equal in any notation', () => {
     fc.assert(
       fc.property(parts, fc.constantFrom(',', ', ', ' ,'), (sent, comma) => {
         expect(compare(sent.flat().join(comma), sent)).toMatchObject({ difference: null, start: 16 });
@@ -79,7 +79,7 @@ describe('ids compared with those that were sent', () => {
     );
   });
 
-  test('differ from the first id on that is another, missing or too many', () => {
+  it('returns the index of the first id that differs, is missing or is extra', () => {
     const edits = fc.record({ keep: fc.nat(1_500), more: ids });
     fc.assert(
       fc.property(parts, edits, fc.constantFrom(',', ', '), (sent, { keep, more }, comma) => {
@@ -93,13 +93,13 @@ describe('ids compared with those that were sent', () => {
     );
   });
 
-  test('that are none are not compared', () => {
+  it('returns null for an array that is not of ids', () => {
     for (const echoed of ['1.5', '-1', '1,', '"1"', '[1]', '1e3']) expect(compare(echoed, [[1]])).toBeNull();
     expect(compareIds(Buffer.from('{}'), 'ids', Buffer.from('1'), [Int32Array.of(1)])).toBeNull();
   });
 });
 
-test('ids are read without anything being remembered', () => {
+it('scanIds reads ids without a memory', () => {
   const bytes = Buffer.from('{"ids": [1, 22,333]}');
   expect(scanIds(bytes, 'ids')).toEqual({ ids: Int32Array.of(1, 22, 333), start: 8, end: 19 });
   expect(scanIds(bytes, 'other')).toBeNull();
@@ -131,8 +131,8 @@ function replyOf(list: readonly object[]): { bytes: Buffer; text: string } {
 
 const one = (entry: string): Buffer => Buffer.from(`{"logprobs":{"content":[${entry}]}}`);
 
-describe('reads a list from the bytes', () => {
-  test.each([
+describe('scanLogprobs reads a list from the bytes', () => {
+  it.each([
     ['that names ids in place of text', named],
     ['that has ids as numbers', numbered],
   ])('%s, as JSON.parse would', (_, written) => {
@@ -152,14 +152,14 @@ describe('reads a list from the bytes', () => {
   });
 });
 
-describe('leaves to JSON.parse', () => {
+describe('scanLogprobs leaves to JSON.parse', () => {
   const good = '{"token":"token_id:5","logprob":-0.5,"bytes":null,"top_logprobs":[]}';
 
-  test('nothing that it can read', () => {
+  it('no list that it can read', () => {
     expect(scanLogprobs(one(good))).toMatchObject({ ids: [5], values: [-0.5] });
   });
 
-  test.each([
+  it.each([
     ['the text of a token', good.replace('token_id:5', 'the')],
     ['an id that is written otherwise', good.replace(':5', ':05')],
     ['a number that JSON does not have', good.replace('-0.5', '-.5')],
@@ -175,7 +175,7 @@ describe('leaves to JSON.parse', () => {
     expect(scanLogprobs(one(entry))).toBeNull();
   });
 
-  test('a list that is cut off', () => {
+  it('a truncated list', () => {
     const whole = one(`${good},${good}`);
     for (let end = 0; end < whole.length - 3; end++) expect(scanLogprobs(whole.subarray(0, end))).toBeNull();
   });

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
 import { createLlamaCppEngine } from '../../../src/engines/llama-cpp/engine.ts';
@@ -35,8 +35,8 @@ afterEach(async () => {
   await server.close();
 });
 
-describe('registration', () => {
-  test('the server tells its model, context, version and template', async () => {
+describe('connecting', () => {
+  it('reads model, context length, version and template', async () => {
     const info = (await connect({ api_key: 'secret' })).info();
     expect(info).toMatchObject({
       kind: 'llama_cpp',
@@ -51,26 +51,26 @@ describe('registration', () => {
     expect(JSON.stringify(info)).not.toContain('secret');
   });
 
-  test('a server that goes on with the last turn says so in the notes, and its turns are not spliced', async () => {
+  it('notes that a server continues the last turn, so that its turns are not spliced', async () => {
     server.prefill = true;
     const { template, notes } = (await connect()).info().capabilities;
     expect(template.close_ids).toEqual([]);
     expect(notes.join('\n')).toContain('--no-prefill-assistant');
   });
 
-  test('a model is found by any of its names', async () => {
+  it('finds a model by any of its names', async () => {
     expect((await connect({ model: 'alias' })).info().model).toBe('toy');
   });
 
-  test.each([
+  it.each([
     ['another model', { model: 'nope' }, 'engine_error', 'does not serve nope, but toy'],
     ['a tool parser that floe does not have', { tool_parser: 'mistral' }, 'unsupported', 'tool_parser "mistral"'],
     ['a thinking parser', { reasoning_parser: 'gemma4' }, 'unsupported', 'reasoning_parser "gemma4"'],
-  ])('%s is refused', async (_, over, code, message) => {
+  ])('%s is rejected', async (_, over, code, message) => {
     await expect(connect(over)).rejects.toMatchObject({ code, message: expect.stringContaining(message) });
   });
 
-  test('a server that still loads its model is not available', async () => {
+  it('rejects with engine_unavailable while the model loads', async () => {
     const body = { error: { code: 503, message: 'Loading model', type: 'unavailable_error' } };
     server.intercept = () => ({ status: 503, body, headers: { 'retry-after': '2' } });
     await expect(connect()).rejects.toMatchObject({
@@ -79,7 +79,7 @@ describe('registration', () => {
     });
   });
 
-  test('a server of another kind is an engine error that says what is missing', async () => {
+  it('rejects with engine_error naming what a server of another kind lacks', async () => {
     server.intercept = ({ path }, answer) => (path === '/props' ? { body: { version: '0.1' } } : answer);
     await expect(connect()).rejects.toMatchObject({
       code: 'engine_error',
@@ -88,8 +88,8 @@ describe('registration', () => {
   });
 });
 
-describe('what the server is asked', () => {
-  test('messages are rendered, and the prompt is their ids, with explicit sampling', async () => {
+describe('requests', () => {
+  it('render messages, and prompt with their ids and explicit sampling', async () => {
     const { promptIds } = await generate({
       ...withTools,
       sampling: samplingSchema.parse({ top_k: 5, repetition_penalty: 1.5 }),
@@ -119,7 +119,7 @@ describe('what the server is asked', () => {
     expect(server.asked('/tokenize').at(-1)?.body).toMatchObject({ add_special: true, parse_special: true });
   });
 
-  test('ids of a prompt are sent as they are, and nothing is rendered', async () => {
+  it('send the ids of a prompt unchanged, and render nothing', async () => {
     await connect();
     const before = server.asked('/apply-template').length;
     const prompt = { ids: Int32Array.of(5, 6, 7), json: Buffer.from('5, 6,7') };
@@ -129,7 +129,7 @@ describe('what the server is asked', () => {
     expect(server.asked('/apply-template')).toHaveLength(before);
   });
 
-  test('a shape for the reply becomes a grammar', async () => {
+  it('turn a response format into a JSON schema', async () => {
     await generate({ responseFormat: { type: 'json_object' } });
     await generate({
       responseFormat: { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'array' } } },
@@ -140,13 +140,13 @@ describe('what the server is asked', () => {
     ]);
   });
 
-  test('a call that must be made is refused, since nothing would enforce it', async () => {
+  it('are rejected for a forced call, which nothing would enforce', async () => {
     await expect(generate({ ...withTools, toolChoice: 'required' })).rejects.toMatchObject({ code: 'unsupported' });
   });
 });
 
 describe('replies', () => {
-  test('text, ids, log-probabilities and usage are what was sampled', async () => {
+  it('have text, ids, log-probabilities and usage', async () => {
     const reply = await generate();
     const ids = [...idsOf('Hello.'), END];
     expect([...reply.responseIds]).toEqual(ids);
@@ -161,7 +161,7 @@ describe('replies', () => {
     });
   });
 
-  test('thinking and calls are read from the sampled ids', async () => {
+  it('have thinking and calls from the text of the ids', async () => {
     server.reply =
       '<think>\nhm\n</think>\n\nOn it.\n<tool_call>\n{"name": "look", "arguments": {"b": 1,  "a": [2]}}\n</tool_call>';
     const { message, finishReason } = await generate(withTools);
@@ -174,13 +174,13 @@ describe('replies', () => {
     expect((await generate({ ...withTools, toolChoice: 'none' })).message.tool_calls).toBeUndefined();
   });
 
-  test('where the prompt opens thinking, the reply begins inside it', async () => {
+  it('begin inside thinking when the prompt opens it', async () => {
     server.generationPrompt += '<think>\n';
     server.reply = 'hm\n</think>\n\nYes.';
     expect((await generate()).message).toEqual({ role: 'assistant', content: 'Yes.', reasoning_content: 'hm' });
   });
 
-  test('a stop string is part of the ids and not of the text', async () => {
+  it('have a stop string in the ids and not in the text', async () => {
     server.reply = 'one two three four';
     const reply = await generate({ stop: [' three'] });
     expect(reply).toMatchObject({ finishReason: 'stop', stop: { kind: 'string', text: ' three' } });
@@ -188,7 +188,7 @@ describe('replies', () => {
     expect([...reply.responseIds]).toEqual(idsOf('one two three'));
   });
 
-  test('log-probabilities that the server leaves out are asked for, behind what came before them', async () => {
+  it('have missing log-probabilities from further requests with the preceding ids', async () => {
     server.reply = 'aXYaXbY';
     server.hidden = (_, index) => index === 1 || index === 6;
     const { responseIds, responseLogprobs, promptIds } = await generate();
@@ -205,7 +205,7 @@ describe('replies', () => {
     expect(extra.length).toBeGreaterThanOrEqual(2);
   });
 
-  test('processed log-probabilities are asked for where they differ, and raw ones recorded where they cannot be found', async () => {
+  it('have processed log-probabilities, or raw ones when processed ones cannot be computed', async () => {
     const cool = samplingSchema.parse({ temperature: 0.5 });
     expect((await generate({ sampling: cool })).logprobsMode).toBe('processed');
     expect(server.asked('/completion').at(-1)?.body.post_sampling_probs).toBe(true);
@@ -217,7 +217,7 @@ describe('replies', () => {
     expect((await generate({ sampling: cool })).logprobsMode).toBe('raw');
   });
 
-  test('a reply that was resumeFrom is prompted with what there is of it, and told as one', async () => {
+  it('are prompted with the first part when resumed, and returned as one', async () => {
     server.reply = 'lo.';
     const prompt = promptOf(Int32Array.of(5, 6));
     const resumeFrom = {
@@ -239,7 +239,7 @@ describe('replies', () => {
     expect(reply.usage).toMatchObject({ prompt_tokens: 2, completion_tokens: 7 });
   });
 
-  test('a version that is set while a reply is sampled leaves it without one', async () => {
+  it('have no version when one is assigned during the call', async () => {
     await connect();
     engine?.setPolicyVersion('v1');
     server.intercept = ({ path }, answer) => {
@@ -249,13 +249,13 @@ describe('replies', () => {
     expect((await generate()).versionSpans[0]?.version).toBeNull();
   });
 
-  test('a bound ends a reply by length, with the text so far', async () => {
+  it('end by length at the bound, with the text so far', async () => {
     const reply = await generate({ maxTokens: 3 });
     expect(reply).toMatchObject({ finishReason: 'length', stop: null, message: { content: 'Hel' } });
   });
 });
 
-describe('what cannot be recorded', () => {
+describe('invalid replies', () => {
   const lies: [string, object, string][] = [
     ['another prompt', { tokens_evaluated: 3 }, 'tokens_evaluated is 3'],
     ['ids missing', { tokens: [] }, 'tokens has 0 ids, but tokens_predicted is'],
@@ -277,7 +277,7 @@ describe('what cannot be recorded', () => {
     ['an unknown end', { stop_type: 'none' }, 'stop_type'],
     ['a context that was shifted', { truncated: true, tokens_evaluated: 5000 }, 'tokens_evaluated'],
   ];
-  test.each(lies)('%s is an engine error that names it', async (_, change, message) => {
+  it.each(lies)('%s is an engine error that names it', async (_, change, message) => {
     server.intercept = ({ path, body }, answer) =>
       path === '/completion' && body.logit_bias === undefined
         ? { body: { ...(answer.body as object), ...change } }
@@ -285,7 +285,7 @@ describe('what cannot be recorded', () => {
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringContaining(message) });
   });
 
-  test('a reply that was broken off before its first token may be sampled anew', async () => {
+  it('a reply that was aborted before its first token is unavailable', async () => {
     const nothing = { tokens: [], tokens_predicted: 0, completion_probabilities: [] };
     let stop_type = 'none';
     server.intercept = ({ path, body }, answer) =>
@@ -303,7 +303,7 @@ describe('what cannot be recorded', () => {
     });
   });
 
-  test('a shifted context is refused even when the counts hold', async () => {
+  it('a shifted context is rejected even when the counts match', async () => {
     server.intercept = ({ path, body }, answer) => {
       if (path !== '/completion' || body.logit_bias !== undefined) return answer;
       return { body: { ...(answer.body as object), truncated: true } };
@@ -315,7 +315,7 @@ describe('what cannot be recorded', () => {
     });
   });
 
-  test('a lost log-probability that the server does not tell either is an engine error', async () => {
+  it('a missing log-probability that the server does not report later is an engine error', async () => {
     server.hidden = () => true;
     server.intercept = ({ path, body }, answer) => {
       if (path !== '/completion' || body.logit_bias === undefined) return answer;
@@ -339,7 +339,7 @@ describe('refusals', () => {
     server.intercept = (call, answer) => (call.path === path ? { status, body: { error } } : answer);
   };
 
-  test("an overlong prompt is a refusal in the engine's own words", async () => {
+  it("an overlong prompt is rejected with the engine's message", async () => {
     await connect();
     const message = 'request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it';
     refused('/completion', 400, { code: 400, message, type: 'exceed_context_size_error', n_prompt_tokens: 5000 });
@@ -350,13 +350,13 @@ describe('refusals', () => {
     });
   });
 
-  test('messages that the template cannot take are refused, though the server has a 500 for them', async () => {
+  it('messages that the template rejects are engine_rejected, although the server answers 500', async () => {
     await connect();
     refused('/apply-template', 500, { code: 500, message: 'image input is not supported', type: 'server_error' });
     await expect(generate()).rejects.toMatchObject({ code: 'engine_rejected', details: { status: 500 } });
   });
 
-  test.each([
+  it.each([
     [500, 'engine_error'],
     [401, 'engine_error'],
     [503, 'engine_unavailable'],
@@ -367,7 +367,7 @@ describe('refusals', () => {
     await expect(generate()).rejects.toMatchObject({ code });
   });
 
-  test('an abort closes the call at the server', async () => {
+  it('an abort closes the connection', async () => {
     await connect();
     const controller = new AbortController();
     const closed = new Promise<void>((resolve) => {
@@ -384,7 +384,7 @@ describe('refusals', () => {
     expect(engine?.info().inflight).toBe(0);
   });
 
-  test('metrics are those of the server, and none where it has none', async () => {
+  it("metrics are the server's, or null when it has none", async () => {
     const connected = await connect();
     expect(await connected.metrics(never)).toContain('llamacpp:requests_processing');
     refused('/metrics', 501, { code: 501, message: 'start it with --metrics', type: 'not_supported_error' });

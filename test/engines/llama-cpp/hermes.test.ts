@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { parseHermes } from '../../../src/engines/llama-cpp/hermes.ts';
 
 const parse = (text: string, over: object = {}) =>
@@ -9,19 +9,19 @@ const call = (name: string, argumentsText: string) => ({
   function: { name, arguments: argumentsText },
 });
 
-describe('replies as Hermes and Qwen models write them', () => {
-  test('text alone is text, white space and all', () => {
+describe('parseHermes', () => {
+  it('returns plain text unchanged, with its white space', () => {
     expect(parse(' a <b> \n')).toEqual({ role: 'assistant', content: ' a <b> \n' });
   });
 
-  test('arguments stay the text that was sampled', () => {
+  it('keeps the sampled text of arguments', () => {
     const argumentsText = '{"10": 1,  "2": 1.0, "a": "\\u00e9 } </tool_call>", "b": [{"arguments": 0}]}';
     const { tool_calls, content } = parse(`<tool_call>\n{"name": "f", "arguments": ${argumentsText} }\n</tool_call>`);
     expect(tool_calls).toMatchObject([call('f', argumentsText)]);
     expect(content).toBeNull();
   });
 
-  test('several calls, and text before, between and behind them', () => {
+  it('reads several calls, and text before, between and after them', () => {
     const one = '<tool_call>{"arguments":{},"name":"f"}</tool_call>';
     const { tool_calls, content } = parse(`First.\n${one}\n${one} then <tool_call>{"name":"g"}</tool_call>`);
     expect(tool_calls?.map(({ id, function: { name } }) => [id, name])).toEqual([
@@ -33,7 +33,7 @@ describe('replies as Hermes and Qwen models write them', () => {
     expect(content).toBe('First.\n then ');
   });
 
-  test.each([
+  it.each([
     '<tool_call>{"name": "f", "arguments": {}',
     '<tool_call>{"name": "f", "arguments": {}}',
     '<tool_call>{"name": "f", "arguments": {}} x</tool_call>',
@@ -46,17 +46,17 @@ describe('replies as Hermes and Qwen models write them', () => {
     '<tool_call></tool_call>',
     '</tool_call><tool_call>',
     '{"name": "f", "arguments": {}}',
-  ])('what is no call stays text: %s', (text) => {
+  ])('keeps an invalid call as text: %s', (text) => {
     expect(parse(text)).toEqual({ role: 'assistant', content: text });
   });
 
-  test('a bad block does not hide the good one behind it', () => {
+  it('reads a valid block after an invalid one', () => {
     const { tool_calls, content } = parse('<tool_call>{]</tool_call><tool_call>{"name":"f"}</tool_call>');
     expect(tool_calls).toMatchObject([call('f', '{}')]);
     expect(content).toBe('<tool_call>{]</tool_call>');
   });
 
-  test('thinking is what is between the tags, and drafts of calls in it are none', () => {
+  it('reads thinking between the tags, and no calls within it', () => {
     const draft = '<tool_call>{"name":"f"}</tool_call>';
     expect(parse(`<think>\n${draft}\n</think>\n\nNo.`)).toEqual({
       role: 'assistant',
@@ -72,7 +72,7 @@ describe('replies as Hermes and Qwen models write them', () => {
     expect(parse('b <think>a</think>').content).toBe('b <think>a</think>');
   });
 
-  test('whatever is called comes out as it was written', () => {
+  it('returns any call as it was written', () => {
     const value = fc.dictionary(fc.string(), fc.jsonValue());
     const calls = fc.array(fc.record({ name: fc.string({ minLength: 1 }), value }), { minLength: 1, maxLength: 4 });
     fc.assert(
@@ -91,7 +91,7 @@ describe('replies as Hermes and Qwen models write them', () => {
     );
   });
 
-  test('anything at all becomes a message that loses no call and takes linear time', () => {
+  it('parses any text in linear time without losing a call', () => {
     const piece = fc.constantFrom(
       '<tool_call>',
       '</tool_call>',

@@ -1,11 +1,11 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { isUntransformed, processedLogprob } from '../../../src/engines/llama-cpp/logprobs.ts';
 import { knownLogprobs } from '../../../src/engines/llama-cpp/reply.ts';
 import { samplingSchema } from '../../../src/schema/index.ts';
 
-describe('log-probabilities that the server tells for some of the ids', () => {
-  test('each is put at its own id', () => {
+describe('knownLogprobs', () => {
+  it('assigns each log-probability to its id', () => {
     const ids = Int32Array.of(4, 5, 6, 7);
     const told = [
       { id: 4, logprob: -1 },
@@ -14,11 +14,11 @@ describe('log-probabilities that the server tells for some of the ids', () => {
     expect([...knownLogprobs(told, ids)]).toEqual([-1, Number.NaN, Number.NaN, -2]);
   });
 
-  test('one that could belong to either of two ids is used for neither', () => {
+  it('does not use one that matches two positions', () => {
     expect([...knownLogprobs([{ id: 5, logprob: -1 }], Int32Array.of(5, 5))]).toEqual([Number.NaN, Number.NaN]);
   });
 
-  test('whichever are hidden, none is put at a wrong place', () => {
+  it('assigns none to a wrong position, whichever are missing', () => {
     const token = fc.record({ id: fc.nat(3), hidden: fc.boolean() });
     fc.assert(
       fc.property(fc.array(token, { minLength: 1, maxLength: 30 }), (tokens) => {
@@ -31,7 +31,7 @@ describe('log-probabilities that the server tells for some of the ids', () => {
   });
 });
 
-describe('log-probabilities of the distribution that is sampled from', () => {
+describe('processedLogprob', () => {
   const distribution = fc
     .array(fc.double({ min: -8, max: 8, noNaN: true }), { minLength: 2, maxLength: 20 })
     .map((logits) => {
@@ -45,7 +45,7 @@ describe('log-probabilities of the distribution that is sampled from', () => {
     min_p: fc.constantFrom(0, 0.1, 1),
   });
 
-  test('they are those of a distribution over what is not cut off, the likeliest always among it', () => {
+  it('forms a distribution over the tokens that are not excluded, always with the likeliest', () => {
     fc.assert(
       fc.property(distribution, samplings, (raw, input) => {
         const sampling = samplingSchema.parse(input);
@@ -61,7 +61,7 @@ describe('log-probabilities of the distribution that is sampled from', () => {
     );
   });
 
-  test('temperature and cuts are taken as the server takes them', () => {
+  it('applies temperature and exclusions as the server does', () => {
     const raw = [0.5, 0.3, 0.2].map((p, id) => ({ id, logprob: Math.log(p) }));
     const of = (id: number, input: object) => processedLogprob(raw, id, samplingSchema.parse(input));
     expect(of(1, { temperature: 0.5 })).toBeCloseTo(Math.log(0.09 / 0.38), 9);

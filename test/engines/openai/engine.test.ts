@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import type { ReplyDelta } from '../../../src/core/reply.ts';
 import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
@@ -47,8 +47,8 @@ afterEach(async () => {
   await server.close();
 });
 
-describe('registration', () => {
-  test('it tells that there are no tokens, and no key', async () => {
+describe('connecting', () => {
+  it('reports that there are no tokens, and not the key', async () => {
     const info = (await connect({ api_key: 'secret' })).info();
     expect(info).toMatchObject({
       kind: 'openai',
@@ -60,7 +60,7 @@ describe('registration', () => {
     expect(server.received[0]?.headers.authorization).toBe('Bearer secret');
   });
 
-  test('an API without a model list needs a name', async () => {
+  it('requires a model name for an API without a model list', async () => {
     server.routes['GET /v1/models'] = ({ response }) => json(response, 404, { error: { message: 'Not found' } });
     await expect(connect()).rejects.toMatchObject({
       code: 'engine_error',
@@ -69,25 +69,25 @@ describe('registration', () => {
     expect((await connect({ model: 'mine' })).info()).toMatchObject({ model: 'mine', max_model_len: null });
   });
 
-  test('a name that is not listed is used all the same, and noted: lists of hosted APIs are not complete', async () => {
+  it('uses and notes a model that is not listed, since lists of hosted APIs are incomplete', async () => {
     const { model, capabilities } = (await connect({ model: 'deployment-7' })).info();
     expect(model).toBe('deployment-7');
     expect(capabilities.notes).toContain('/v1/models does not list deployment-7');
   });
 
-  test.each([
+  it.each([
     [401, 'engine_error'],
     [429, 'engine_unavailable'],
     [500, 'engine_error'],
     [503, 'engine_unavailable'],
-  ])('a model list that is refused with %i is %s', async (status, code) => {
+  ])('rejects a model list with status %i as %s', async (status, code) => {
     server.routes['GET /v1/models'] = (received) => refuse(received, status, { message: 'no' });
     await expect(connect({ model: 'toy' })).rejects.toMatchObject({ code });
   });
 });
 
-describe('what the API is asked', () => {
-  test('fields of OpenAI alone, with explicit sampling', async () => {
+describe('requests', () => {
+  it("have only OpenAI's fields, with explicit sampling", async () => {
     await generate({
       ...withTools,
       sampling: samplingSchema.parse({ temperature: 0.5, top_p: 0.9, top_k: 4, min_p: 0.1, repetition_penalty: 1.2 }),
@@ -112,7 +112,7 @@ describe('what the API is asked', () => {
     }
   });
 
-  test('thinking of earlier turns is left out, text that only looks like it is not', async () => {
+  it('leave out thinking of earlier turns, but not text that resembles it', async () => {
     const messageTexts = [
       '{"role":"user","content":"say \\"reasoning_content\\": 1"}',
       '{"role":"assistant","content":"a","reasoning_content":"hm"}',
@@ -132,7 +132,7 @@ describe('what the API is asked', () => {
     code: 'unsupported_parameter',
   });
 
-  test('where max_tokens is not known any more, its new name is used, from then on', async () => {
+  it('use the new name of max_tokens after it was refused', async () => {
     server.onChat = (received) => {
       if ('max_tokens' in received.body) refuse(received, 400, unsupported('max_tokens'));
       else json(received.response, 200, whole({ content: 'ok' }));
@@ -146,7 +146,7 @@ describe('what the API is asked', () => {
     ]);
   });
 
-  test('a field that the API does not know is left out where that changes nothing, and refused where it does', async () => {
+  it('leave out an unknown field if it is dispensable, and are rejected otherwise', async () => {
     server.onChat = (received) => {
       if ('temperature' in received.body) refuse(received, 400, unsupported('temperature'));
       else json(received.response, 200, whole({ content: 'ok' }));
@@ -158,14 +158,14 @@ describe('what the API is asked', () => {
     expect(server.chats).toHaveLength(3);
   });
 
-  test('ids as a prompt are refused', async () => {
+  it('are rejected with a prompt of ids', async () => {
     await expect(generate({ prompt: promptOf(Int32Array.of(1)) })).rejects.toMatchObject({ code: 'unsupported' });
     expect(server.chats).toHaveLength(0);
   });
 });
 
 describe('replies', () => {
-  test('text with its usage, and no tokens at all', async () => {
+  it('have text and usage, and no token ids', async () => {
     const reply = await generate();
     expect(reply).toMatchObject({
       message: { role: 'assistant', content: 'Hello.' },
@@ -179,12 +179,12 @@ describe('replies', () => {
     expect([reply.promptIds.length, reply.responseIds.length, reply.responseLogprobs.length]).toEqual([0, 0, 0]);
   });
 
-  test.each(['reasoning', 'reasoning_content'])('thinking in %s', async (field) => {
+  it.each(['reasoning', 'reasoning_content'])('thinking in %s', async (field) => {
     server.onChat = ({ response }) => json(response, 200, whole({ content: 'Yes.', [field]: 'hm' }));
     expect((await generate()).message).toEqual({ role: 'assistant', content: 'Yes.', reasoning_content: 'hm' });
   });
 
-  test('calls, whatever the reason is called that they end with', async () => {
+  it('have calls with any finish reason', async () => {
     const tool_calls = [{ id: 'call_1', type: 'function', function: { name: 'look', arguments: '{"b":1, "a":2}' } }];
     server.onChat = ({ response }) => json(response, 200, whole({ content: null, tool_calls }));
     const { message, finishReason } = await generate(withTools);
@@ -192,12 +192,12 @@ describe('replies', () => {
     expect(finishReason).toBe('tool_calls');
   });
 
-  test('a refusal in words is the text', async () => {
+  it('have a refusal as text', async () => {
     server.onChat = ({ response }) => json(response, 200, whole({ content: null, refusal: 'I will not.' }));
     expect((await generate()).message.content).toBe('I will not.');
   });
 
-  test.each([
+  it.each([
     ['usage is missing', { usage: undefined }, 'engine_error'],
     ['finish_reason is "eos"', { choices: [{ message: { content: 'x' }, finish_reason: 'eos' }] }, 'engine_error'],
     ['content filter', { choices: [{ message: { content: '' }, finish_reason: 'content_filter' }] }, 'engine_rejected'],
@@ -212,12 +212,12 @@ describe('replies', () => {
       'engine_error',
     ],
     ['status 200 with an error inside: quota', { error: { message: 'quota' } }, 'engine_error'],
-  ])('%s is typed', async (message, over, code) => {
+  ])('reject an invalid reply: %s', async (message, over, code) => {
     server.onChat = ({ response }) => json(response, 200, whole({ content: 'x' }, over));
     await expect(generate()).rejects.toMatchObject({ code, message: expect.stringContaining(message) });
   });
 
-  test('what is no JSON is an engine error', async () => {
+  it('are an engine error when they are not JSON', async () => {
     server.onChat = ({ response }) => void response.end('<html>');
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error' });
   });
@@ -240,7 +240,7 @@ describe('streams', () => {
   const finish = choice({ finish_reason: 'stop' });
   const last = { choices: [], usage };
 
-  test('deltas are relayed as they come, and add up to the reply', async () => {
+  it('relay deltas, which form the reply', async () => {
     stream([
       choice({ delta: { role: 'assistant', content: '' } }),
       choice({ delta: { reasoning: 'hm' } }),
@@ -268,7 +268,7 @@ describe('streams', () => {
     expect(texts.join('')).toBe('On it.');
   });
 
-  test('calls without numbers begin with an id', async () => {
+  it('begin a call without index at a piece with an id', async () => {
     const piece = (fields: object) => choice({ delta: { tool_calls: [fields] } });
     stream([
       piece({ id: 'a', function: { name: 'look', arguments: '{}' } }),
@@ -284,7 +284,7 @@ describe('streams', () => {
     ]);
   });
 
-  test('a stream may end without [DONE], and comments are passed over', async () => {
+  it('may end without [DONE], and have comments', async () => {
     server.onChat = ({ response }) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       const events = [choice({ delta: { content: 'a' } }), finish, last];
@@ -293,13 +293,13 @@ describe('streams', () => {
     expect((await generate({ listener: listen().listener })).message.content).toBe('a');
   });
 
-  test('a server that answers whole is heard whole', async () => {
+  it('may be answered with one body', async () => {
     const { heard, listener } = listen();
     expect((await generate({ listener })).message.content).toBe('Hello.');
     expect(heard).toEqual([]);
   });
 
-  test.each([
+  it.each([
     ['the stream broke off', [choice({ delta: { content: 'a' } })], '', 'engine_error'],
     ['usage is missing', [choice({ delta: { content: 'a' } }), finish], '[DONE]', 'engine_error'],
     ['overloaded', [choice({ delta: { content: 'a' } }), { error: { message: 'overloaded' } }], '', 'engine_error'],
@@ -318,7 +318,7 @@ describe('streams', () => {
     ],
     ['content filter', [choice({ finish_reason: 'content_filter' }), last], '[DONE]', 'engine_rejected'],
     ['not JSON', ['{bad'], '', 'engine_error'],
-  ])('%s is typed', async (message, chunks, end, code) => {
+  ])('reject an invalid stream: %s', async (message, chunks, end, code) => {
     stream(chunks, end);
     await expect(generate({ listener: listen().listener })).rejects.toMatchObject({
       code,
@@ -328,7 +328,7 @@ describe('streams', () => {
 });
 
 describe('refusals', () => {
-  test.each([
+  it.each([
     [
       429,
       { message: 'Rate limit reached' },
@@ -353,7 +353,7 @@ describe('refusals', () => {
     expect(server.chats).toHaveLength(1);
   });
 
-  test('what the API has no route for is unsupported', async () => {
+  it('a missing endpoint is unsupported', async () => {
     const api = await connect();
     const unsupported = { code: 'unsupported' };
     const request = contractRequest('plain');
@@ -364,7 +364,7 @@ describe('refusals', () => {
     expect(await api.metrics(never)).toBeNull();
   });
 
-  test('an abort rejects with its reason, and closes the call', async () => {
+  it('an abort rejects with its reason and closes the connection', async () => {
     await connect();
     const controller = new AbortController();
     const closed = new Promise<void>((resolve) => {

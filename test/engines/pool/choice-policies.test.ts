@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { type Candidate, type ChoicePolicy, choicePolicy } from '../../../src/engines/pool/choice-policies.ts';
 import { isLocal } from '../../../src/engines/pool/member.ts';
 import { enginePolicySchema } from '../../../src/schema/index.ts';
@@ -17,7 +17,7 @@ const sessions = Array.from({ length: 400 }, (_, i) => `ses_${i}`);
 const ids = fc.uniqueArray(fc.stringMatching(/^[a-z0-9]{1,8}$/), { minLength: 1, maxLength: 9 });
 
 describe.each(enginePolicySchema.options)('%s', (name) => {
-  test('picks one of those that are free', () => {
+  it('picks one of the free engines', () => {
     fc.assert(
       fc.property(
         fc.array(fc.record({ inflight: fc.nat(20), local: fc.boolean(), free: fc.boolean() }), { minLength: 1 }),
@@ -37,7 +37,7 @@ describe.each(enginePolicySchema.options)('%s', (name) => {
     );
   });
 
-  test('does not come back to one that has left', () => {
+  it('does not pick an engine that has left', () => {
     const servers = ['a', 'b', 'c'].map((id) => server(id));
     const policy = joined(choicePolicy(name), servers);
     for (const session of sessions) policy.assigned(session, servers[0] as Server);
@@ -47,7 +47,7 @@ describe.each(enginePolicySchema.options)('%s', (name) => {
 });
 
 describe('least_in_flight', () => {
-  test('takes a new session to an engine with the fewest calls, this host first', () => {
+  it('assigns a new session to an engine with the fewest calls, preferably on this host', () => {
     fc.assert(
       fc.property(
         fc.array(fc.record({ inflight: fc.nat(5), local: fc.boolean() }), { minLength: 1 }),
@@ -63,7 +63,7 @@ describe('least_in_flight', () => {
     );
   });
 
-  test('keeps a session on its engine until that is much busier than the least busy', () => {
+  it('keeps a session on its engine until that engine is much busier than the least busy one', () => {
     const [home, other] = [server('home', 0), server('other', 8)];
     const policy = joined(choicePolicy('least_in_flight'), [home, other]);
     policy.assigned('ses_1', home);
@@ -77,7 +77,7 @@ describe('least_in_flight', () => {
     expect([4, 5].map(staysAt)).toEqual([true, false]);
   });
 
-  test('spreads sessions evenly over engines that are equally busy, the same way each time', () => {
+  it('distributes sessions evenly over equally busy engines, and in the same way each time', () => {
     const servers = ['a', 'b', 'c', 'd'].map((id) => server(id));
     const picks = (): string[] => {
       const policy = joined(choicePolicy('least_in_flight'), servers);
@@ -88,7 +88,7 @@ describe('least_in_flight', () => {
     for (const { id } of servers) expect(first.filter((picked) => picked === id).length).toBeGreaterThan(60);
   });
 
-  test('forgets the sessions that it heard of longest ago', () => {
+  it('forgets the least recently used sessions', () => {
     const [home, other] = [server('home', 1), server('other', 0)];
     const policy = joined(choicePolicy('least_in_flight'), [home, other]);
     policy.assigned('old', home);
@@ -100,7 +100,7 @@ describe('least_in_flight', () => {
 });
 
 describe('assignment_count', () => {
-  test('assigns as a min-heap over counts does', () => {
+  it('assigns like a min-heap over counts', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 6 }), fc.array(fc.nat(63), { maxLength: 80 }), (count, masks) => {
         const servers = Array.from({ length: count }, (_, i) => server(`e${i}`));
@@ -118,7 +118,7 @@ describe('assignment_count', () => {
     );
   });
 
-  test('takes this host first among equals, and does not flood one that joins later', () => {
+  it('prefers this host among equals, and does not send all calls to an engine that joins later', () => {
     const [far, near, late] = [server('far'), server('near', 0, true), server('late')];
     const policy = joined(choicePolicy('assignment_count'), [far, near]);
     expect(policy.pick('s', [far, near])).toBe(near);
@@ -137,7 +137,7 @@ describe('consistent_hash', () => {
   const placed = (policy: ChoicePolicy, servers: readonly Server[]): string[] =>
     sessions.map((session) => policy.pick(session, servers).id);
 
-  test('moves only the sessions of an engine that leaves, and back when it returns', () => {
+  it('moves only the sessions of an engine that leaves, and moves them back when it returns', () => {
     fc.assert(
       fc.property(ids, fc.nat(), (names, which) => {
         const servers = names.map((id) => server(id));
@@ -156,7 +156,7 @@ describe('consistent_hash', () => {
     );
   });
 
-  test('goes on to the next engine of the ring when one is full, as if it had left', () => {
+  it('uses the next engine of the ring when one is full, as if it had left', () => {
     const servers = ['a', 'b', 'c', 'd'].map((id) => server(id));
     const policy = joined(choicePolicy('consistent_hash'), servers);
     const rest = servers.slice(1);
@@ -165,14 +165,14 @@ describe('consistent_hash', () => {
     expect(placed(policy, rest)).toEqual(overflow);
   });
 
-  test('gives every engine a share', () => {
+  it('gives every engine a share of the sessions', () => {
     const servers = ['a', 'b', 'c', 'd'].map((id) => server(id));
     const before = placed(joined(choicePolicy('consistent_hash'), servers), servers);
     for (const { id } of servers) expect(before.filter((picked) => picked === id).length).toBeGreaterThan(50);
   });
 });
 
-test.each([
+it.each([
   ['http://localhost:8000', true],
   ['http://127.0.0.1:8000', true],
   ['http://127.8.9.1', true],
@@ -182,6 +182,6 @@ test.each([
   ['http://10.1.2.30:8000', false],
   ['http://localhost.example.com', false],
   ['http://127.0.0.1.example.com', false],
-])('%s is on this host: %s', (url, local) => {
+])('isLocal(%s) is %s', (url, local) => {
   expect(isLocal(url, new Set(['box-3', '10.1.2.3']))).toBe(local);
 });

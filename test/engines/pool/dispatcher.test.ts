@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { GenerateReply, GenerateRequest } from '../../../src/engines/engine.ts';
@@ -22,8 +22,8 @@ function listening(): { heard: string[]; request: GenerateRequest } {
   return { heard, request: { ...REQUEST, listener } };
 }
 
-describe('the pool', () => {
-  test('names the engine that answered, its model and its time', async () => {
+describe('dispatching', () => {
+  it('returns the engine that answered, its model and the duration of its call', async () => {
     const clock = new VirtualClock();
     const engine = new ToyEngine(
       'a',
@@ -41,7 +41,7 @@ describe('the pool', () => {
     });
   });
 
-  test('never tries a call again whose beginning its listener has heard', async () => {
+  it('never retries a call whose listener has received a delta', async () => {
     const { heard, request } = listening();
     const broken = new ToyEngine('a', async (asked): Promise<GenerateReply> => {
       asked.listener?.started(4);
@@ -54,7 +54,7 @@ describe('the pool', () => {
     expect(other.calls).toBe(0);
   });
 
-  test('tries one elsewhere of which nothing but the start was heard, which is told once', async () => {
+  it('retries a call whose listener was only notified of its start, and notifies it once', async () => {
     const { heard, request } = listening();
     const broken = new ToyEngine('a', async (asked): Promise<GenerateReply> => {
       asked.listener?.started(4);
@@ -69,14 +69,14 @@ describe('the pool', () => {
     expect(heard).toEqual(['started', 'text']);
   });
 
-  test('tries a call to which no reply began elsewhere at once', async () => {
+  it('immediately retries a call without a reply on another engine', async () => {
     const clock = new VirtualClock();
     const pool = inTurn([new ToyEngine('a', failing(gone())), new ToyEngine('b')], clock);
     await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
     expect(clock.monotonicMs()).toBe(0);
   });
 
-  test('waits for an engine that comes back, as long as it asked for', async () => {
+  it('waits for the retry-after time of an engine that returns', async () => {
     const clock = new VirtualClock();
     const engine = new ToyEngine('a', async () => {
       if (clock.monotonicMs() < 3_000) throw gone({ retry_after_ms: 2_000 });
@@ -88,7 +88,7 @@ describe('the pool', () => {
     expect(engine.calls).toBe(3);
   });
 
-  test('gives up after a minute with the reason', async () => {
+  it('rejects with the last failure after a minute', async () => {
     const clock = new VirtualClock();
     const pool = inTurn([new ToyEngine('a', failing(gone()))], clock);
     await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({ code: 'engine_unavailable' });
@@ -96,7 +96,7 @@ describe('the pool', () => {
     expect(clock.monotonicMs()).toBeGreaterThan(50_000);
   });
 
-  test.each(['engine_error', 'engine_rejected', 'unsupported'] as const)(
+  it.each(['engine_error', 'engine_rejected', 'unsupported'] as const)(
     'does not repeat a call that ended with %s',
     async (code) => {
       const engine = new ToyEngine('a', failing(new FloeError(code, 'no')));
@@ -105,7 +105,7 @@ describe('the pool', () => {
     },
   );
 
-  test('does not send a request that costs engines their connections to more than three', async () => {
+  it('sends a request that loses connections to at most three engines', async () => {
     const clock = new VirtualClock();
     const engines = ['a', 'b', 'c', 'd'].map((id) => new ToyEngine(id, failing(gone({ connection_lost: true }))));
     await expect(through(clock, inTurn(engines, clock).generate(REQUEST, never()))).rejects.toMatchObject({
@@ -114,7 +114,7 @@ describe('the pool', () => {
     expect(engines.reduce((sum, { calls }) => sum + calls, 0)).toBe(3);
   });
 
-  test('passes an engine over after failures in a row, and has one call try it again later', async () => {
+  it('excludes an engine after consecutive failures, and lets one call try it later', async () => {
     const clock = new VirtualClock();
     const engines = [ToyEngine.held('a'), ToyEngine.held('b')];
     const pool = enginePoolsOf(engines, { clock, policy: 'consistent_hash' });
@@ -160,7 +160,7 @@ describe('the pool', () => {
     await Promise.all([elsewhere, meanwhile, elsewhereAgain, back].map(({ done }) => done));
   });
 
-  test('ends its waiting with the reason of the signal', async () => {
+  it("rejects with the signal's reason while it waits", async () => {
     const controller = new AbortController();
     const engine = new ToyEngine('a', async (): Promise<GenerateReply> => {
       queueMicrotask(() => controller.abort(new Error('enough')));
@@ -169,7 +169,7 @@ describe('the pool', () => {
     await expect(inTurn([engine]).generate(REQUEST, controller.signal)).rejects.toThrow('enough');
   });
 
-  test('without engines has none to offer after a minute', async () => {
+  it('rejects after a minute when no engine is registered', async () => {
     const clock = new VirtualClock();
     const pool = enginePoolsOf([], { clock });
     await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({ code: 'engine_unavailable' });
@@ -181,7 +181,7 @@ describe('the pool', () => {
     expect(await pool.metrics()).toBe('');
   });
 
-  test('is not opened in part: one engine that is not there closes the others', async () => {
+  it('closes all engines when one of them cannot be connected', async () => {
     const server = new ScriptedServer(({ response }) => json(response, 200, {}));
     await server.listen();
     const specs = [server.baseUrl, 'http://127.0.0.1:1'].map((base_url) => engineSpecSchema.parse({ base_url }));
@@ -191,7 +191,7 @@ describe('the pool', () => {
     await server.close();
   });
 
-  test('refuses calls once it is closed, those that wait for a slot as well', async () => {
+  it('rejects calls after it is closed, including those that wait for a slot', async () => {
     const engine = ToyEngine.held('a');
     Object.assign(engine.spec, { max_concurrency: 1 });
     const pool = enginePoolsOf([engine], { clock: new VirtualClock() });

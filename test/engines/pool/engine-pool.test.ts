@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
@@ -26,8 +26,8 @@ async function rig(
 
 const pendingOf = ({ engines }: Rig): number[] => [...engines.values()].map(({ pending }) => pending.length);
 
-describe('slots', () => {
-  test('hold calls back that are more than an engine takes, and let them go in the order of their arrival', async () => {
+describe('EnginePool', () => {
+  it("holds calls above an engine's concurrency, and releases them in the order of their arrival", async () => {
     const it = await rig({ a: 1, b: 1 });
     const served: number[] = [];
     const calls = Array.from({ length: 6 }, (_, i) =>
@@ -50,7 +50,7 @@ describe('slots', () => {
     expect(served.slice(1, 5)).toEqual([2, 3, 4, 5]);
   });
 
-  test('do not hold look-ups back', async () => {
+  it('does not hold look-ups', async () => {
     const it = await rig({ a: 1 });
     const call = it.pool.generate(REQUEST, never());
     await settle();
@@ -62,7 +62,7 @@ describe('slots', () => {
     await call;
   });
 
-  test('are waited for longer than for an engine that is away', async () => {
+  it('lets calls wait for a slot longer than for an unavailable engine', async () => {
     const it = await rig({ a: 1 });
     const first = it.pool.generate(REQUEST, never());
     const second = it.pool.generate(REQUEST, never());
@@ -79,7 +79,7 @@ describe('slots', () => {
     await expect(second).resolves.toMatchObject({ engineId: 'a' });
   });
 
-  test('are given up by a call whose signal aborts while it waits, while it runs, or before', async () => {
+  it('releases the slot of a call whose signal aborts while it waits, while it runs, or before', async () => {
     const it = await rig({ a: 1 });
     const controllers = [1, 2, 3].map(() => new AbortController());
     const calls = controllers.map(({ signal }) => it.pool.generate(REQUEST, signal));
@@ -98,7 +98,7 @@ describe('slots', () => {
     expect(it.engines.get('a')?.calls).toBe(2);
   });
 
-  test('are not waited for at an engine that has left', async () => {
+  it('does not let calls wait for an engine that has left', async () => {
     const it = await rig({ a: 1, b: 1 }, 'assignment_count');
     const a = it.engines.get('a') as ToyEngine;
     const call = (name: string): Promise<unknown> => it.pool.generate({ ...REQUEST, completionId: name }, never());
@@ -119,7 +119,7 @@ describe('slots', () => {
     await Promise.all(calls);
   });
 
-  test('keep the place of a call that is tried again', async () => {
+  it('keeps the queue position of a call that is retried', async () => {
     const it = await rig({ a: 1 }, 'assignment_count');
     const a = it.engines.get('a') as ToyEngine;
     const order: string[] = [];
@@ -152,10 +152,10 @@ describe.each([['is deregistered'], ['is paused']])('an engine that %s', (what) 
     else void pool.pause({ mode: 'keep', whilePaused: 'hold' });
   };
 
-  test.each([
+  it.each([
     ['waits for a slot', async () => {}],
     ['is new', async (it: Rig, signal: AbortSignal) => void it.pool.generate(REQUEST, signal).catch(() => {})],
-  ])('is not reached from then on by a call that %s, whenever that is', async (_, begin) => {
+  ])('a removed engine is never reached by a call that %s, at any time', async (_, begin) => {
     for (const microtasks of MICROTASKS) {
       const it = await rig({ a: 1 });
       const a = it.engines.get('a') as ToyEngine;
@@ -248,8 +248,8 @@ class Model {
   }
 }
 
-test.each(enginePolicySchema.options)(
-  'whatever happens no slot is lost or given twice, and every call settles (%s)',
+it.each(enginePolicySchema.options)(
+  'neither loses nor duplicates a slot, and settles every call, whatever happens (%s)',
   async (policy) => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
@@ -272,7 +272,7 @@ test.each(enginePolicySchema.options)(
   },
 );
 
-test('a call waits as long as no slot is free, and goes as soon as one is', async () => {
+it('a call waits while no slot is free, and runs as soon as one is', async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.array(fc.integer({ min: 1, max: 3 }), { minLength: 1, maxLength: 4 }),

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { relabelledMetrics } from '../../../src/engines/pool/exposition.ts';
 import { enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
@@ -8,8 +8,8 @@ import { ToyEngine, through } from './toy-engine.ts';
 const of = (...texts: readonly string[]): string =>
   relabelledMetrics(texts.map((text, i) => ({ engineId: `e${i}`, pool: 'default', text })));
 
-describe("engines' metrics", () => {
-  test('get the labels engine_id and pool, and are described once per family', () => {
+describe('relabelledMetrics', () => {
+  it('adds the labels engine_id and pool, and describes each family once', () => {
     const text = (n: number): string =>
       `# HELP vllm:running Requests\n# TYPE vllm:running gauge\nvllm:running{model="m"} ${n}\nplain ${n}\n`;
     expect(of(text(1), text(2))).toBe(
@@ -25,7 +25,7 @@ describe("engines' metrics", () => {
     );
   });
 
-  test('keep the samples of a histogram together', () => {
+  it('keeps the samples of a histogram together', () => {
     const text = (n: number): string =>
       `# TYPE h histogram\nh_bucket{le="+Inf"} ${n}\nh_sum ${n}\nh_count ${n}\n# TYPE g gauge\ng NaN\n`;
     const lines = of(text(1), text(2)).split('\n');
@@ -33,20 +33,20 @@ describe("engines' metrics", () => {
     expect(lines.slice(1, 7).every((line) => line.startsWith('h_'))).toBe(true);
   });
 
-  test('keep labels that an engine gave the same names, under others', () => {
+  it("renames an engine's own labels of these names", () => {
     expect(of('x{engine_id="own",pool="p",a="b"} 1')).toBe(
       'x{engine_id="e0",pool="default",exported_engine_id="own",exported_pool="p",a="b"} 1\n',
     );
   });
 
-  test('keep escapes, brackets and commas in label values, and white space is nothing', () => {
+  it('keeps escapes, brackets and commas in label values, and ignores white space', () => {
     expect(of('x { a = "}, \\"q\\" \\\\ \\n{" , b="" , }  1.5e-3  1700000000000')).toBe('');
     expect(of('x{ a = "}, \\"q\\" \\\\ \\n{" , b="" , }  1.5e-3  1700000000000')).toBe(
       'x{engine_id="e0",pool="default",a="}, \\"q\\" \\\\ \\n{",b=""} 1.5e-3\n',
     );
   });
 
-  test.each([
+  it.each([
     'x{a="b} 1',
     'x{a="\\z"} 1',
     'x{a=b} 1',
@@ -66,29 +66,29 @@ describe("engines' metrics", () => {
     'x{a="\u0000"} 1',
     'floe_sessions_total 9',
     'process_open_fds 9',
-  ])('leave %j out', (line) => {
+  ])('leaves out %j', (line) => {
     expect(of(`${line}\nok 1\n`)).toBe('ok{engine_id="e0",pool="default"} 1\n');
   });
 
-  test('leave a series out that came before, and families whose type differs', () => {
+  it('leaves out repeated series, and families whose type differs', () => {
     expect(of('# TYPE x gauge\nx 1\nx 2\n', '# TYPE x counter\nx 3\n')).toBe(
       '# TYPE x gauge\nx{engine_id="e0",pool="default"} 1\n',
     );
   });
 
-  test('do not let a description become a line of its own', () => {
+  it('does not let a description become a separate line', () => {
     const text = of('# HELP x a\\b \\n c\rx 1\n# TYPE x gauge x\n# TYPE y evil\nx 1\n');
     expect(text).toBe('# HELP x a\\\\b \\n c x 1\nx{engine_id="e0",pool="default"} 1\n');
   });
 
-  test('leave a text out that is too large, and take a hostile one in linear time', () => {
+  it('leaves out a text that is too large, and processes a hostile one in linear time', () => {
     expect(of(`x 1\n${'#'.repeat(5 * 1024 * 1024)}`)).toBe('');
     expect(of(`x ${'1'.repeat(1_000_000)}x\nx{${'a'.repeat(1_000_000)}\n${'{'.repeat(1_000_000)}\ny 1`)).toContain(
       'y{',
     );
   });
 
-  test('are one well-formed text whatever the engines say', () => {
+  it('returns well-formed text whatever the engines return', () => {
     const piece = fc.constantFrom(
       'x',
       'y_total',
@@ -123,7 +123,7 @@ describe("engines' metrics", () => {
     );
   });
 
-  test('are those of the engines that answer in time', async () => {
+  it('includes the engines that answer in time', async () => {
     const clock = new VirtualClock();
     const [up, down, slow, none] = ['a', 'b', 'c', 'd'].map((id) => new ToyEngine(id)) as [
       ToyEngine,

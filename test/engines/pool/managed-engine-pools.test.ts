@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
 import { never, REQUEST, ToyEngine } from './toy-engine.ts';
@@ -12,7 +12,7 @@ const prompt = (fingerprint: string | null) => ({
 describe('a prompt of ids', () => {
   const takesIds = { capabilities: { token_input: 'generate' as const }, fingerprint: 'new' };
 
-  test('is not given to an engine that has come with another tokenizer meanwhile', async () => {
+  it('is not sent to an engine with another tokenizer that has joined meanwhile', async () => {
     const engine = new ToyEngine('a', undefined, takesIds);
     const pool = enginePoolsOf([engine], { clock: new VirtualClock() });
     const call = pool.generate({ ...REQUEST, prompt: prompt('old') }, never());
@@ -24,8 +24,8 @@ describe('a prompt of ids', () => {
   });
 });
 
-describe('a pool without an engine', () => {
-  test('is waited for', async () => {
+describe('EnginePools.ready', () => {
+  it('waits for the first engine', async () => {
     const clock = new VirtualClock();
     const pool = enginePoolsOf([], { clock });
     const ready = pool.ready('default', never());
@@ -37,14 +37,14 @@ describe('a pool without an engine', () => {
     await late;
   });
 
-  test('is waited for no longer than its caller is there', async () => {
+  it('stops waiting when its signal aborts', async () => {
     const gone = new AbortController();
     const ready = enginePoolsOf([], { clock: new VirtualClock() }).ready('default', gone.signal);
     gone.abort(new Error('the client went away'));
     await expect(ready).rejects.toThrow('the client went away');
   });
 
-  test('is ready at once with one', async () => {
+  it('resolves immediately when the pool has an engine', async () => {
     const clock = new VirtualClock();
     await enginePoolsOf([new ToyEngine('a')], { clock }).ready('default', never());
     expect(clock.monotonicMs()).toBe(new VirtualClock().monotonicMs());

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
@@ -43,8 +43,8 @@ async function setting(engines: Readonly<Record<string, ToyEngine>> = {}): Promi
   return { clock, network, notices, pool };
 }
 
-describe('registering', () => {
-  test('adds an engine to the pool that it names, and calls go to their own pool only', async () => {
+describe('register', () => {
+  it('adds an engine to its pool, and sends calls only to their own pool', async () => {
     const { pool, network } = await setting({ a: new ToyEngine('a') });
     network.put('b', new ToyEngine('b'));
     await expect(pool.register(specOf('b', { pool: 'judge' }))).resolves.toMatchObject({
@@ -58,7 +58,7 @@ describe('registering', () => {
     expect(pool.info().map(({ engine_id }) => engine_id)).toEqual(['a', 'b']);
   });
 
-  test('twice with the same specification is one engine, also at the same time', async () => {
+  it('adds one engine for the same specification twice, also concurrently', async () => {
     const { pool, network } = await setting();
     network.put('a', () => new ToyEngine('a'));
     const spec = specOf('a');
@@ -68,7 +68,7 @@ describe('registering', () => {
     expect(network.connections).toHaveLength(1);
   });
 
-  test('with an id that another specification has is a conflict, also while that is connected to', async () => {
+  it('rejects with conflict when another specification has the id, also while that one is being connected', async () => {
     const { pool, network } = await setting();
     network.put('a', () => new ToyEngine('a'));
     const first = pool.register(specOf('a'));
@@ -79,14 +79,14 @@ describe('registering', () => {
     expect(network.connections).toHaveLength(1);
   });
 
-  test('derives the id from the URL where there is none', async () => {
+  it('derives a missing id from the URL', async () => {
     const { pool, network } = await setting();
     network.put('a.example-8000', () => new ToyEngine('x'));
     const { engine_id: _, ...spec } = specOf('a');
     await expect(pool.register(spec)).resolves.toMatchObject({ engine_id: 'a.example-8000' });
   });
 
-  test('refuses an engine whose template or tokenizer differs from that of its pool, naming both', async () => {
+  it("refuses an engine whose template or tokenizer differs from its pool's, and names both engines", async () => {
     const { pool, network } = await setting({ a: new ToyEngine('a', undefined, { fingerprint: 'f1' }) });
     const other = new ToyEngine('b', undefined, { fingerprint: 'f2' });
     network.put('b', other);
@@ -100,14 +100,14 @@ describe('registering', () => {
     await expect(pool.register(specOf('c'))).resolves.toMatchObject({ engine_id: 'c' });
   });
 
-  test('refuses to mix engines that tell token ids with some that do not', async () => {
+  it('refuses to mix engines that report token ids with engines that do not', async () => {
     const { pool, network } = await setting({ a: new ToyEngine('a') });
     network.put('b', new ToyEngine('b', undefined, { capabilities: { token_ids: false } }));
     await expect(pool.register(specOf('b'))).rejects.toMatchObject({ code: 'engine_error', message: /b does not/ });
     expect(pool.info()).toHaveLength(1);
   });
 
-  test('reaches a call that has found no engine yet', async () => {
+  it('serves a call that has found no engine before', async () => {
     const { pool, network, clock } = await setting();
     network.put('a', new ToyEngine('a'));
     const call = pool.generate(REQUEST, never());
@@ -117,8 +117,8 @@ describe('registering', () => {
   });
 });
 
-describe('deregistering', () => {
-  test('closes an idle engine at once, and a used one when its last call has ended', async () => {
+describe('deregister', () => {
+  it('closes an idle engine immediately, and a busy one when its last call has ended', async () => {
     const [idle, used] = [new ToyEngine('a'), ToyEngine.held('b')];
     const { pool } = await setting({ a: idle, b: used });
     await pool.generate(REQUEST, never());
@@ -134,7 +134,7 @@ describe('deregistering', () => {
     expect(pool.deregister('a')).toEqual([]);
   });
 
-  test('with abort ends calls under way, which go elsewhere if nobody has heard of them', async () => {
+  it('aborts calls in flight with abort; those without a delta are retried on another engine', async () => {
     const [a, b] = [ToyEngine.held('a'), new ToyEngine('b')];
     const { pool } = await setting({ a, b });
     const call = pool.generate(REQUEST, never());
@@ -145,7 +145,7 @@ describe('deregistering', () => {
     expect(a.closed).toBe(1);
   });
 
-  test('with abort fails a call of which a delta was relayed', async () => {
+  it('fails a call with abort when one of its deltas was forwarded', async () => {
     const [a, b] = [ToyEngine.held('a'), new ToyEngine('b')];
     const { pool } = await setting({ a, b });
     const call = pool.generate({ ...REQUEST, listener: { started: () => {}, delta: () => {} } }, never());
@@ -156,7 +156,7 @@ describe('deregistering', () => {
     expect(b.calls).toBe(0);
   });
 
-  test('keeps calls from it that wait for its slot', async () => {
+  it('keeps calls that wait for its slot from reaching the engine', async () => {
     const clock = new VirtualClock();
     const [a, b] = [ToyEngine.held('a'), ToyEngine.held('b')];
     Object.assign(a.spec, { max_concurrency: 1 });
@@ -173,7 +173,7 @@ describe('deregistering', () => {
     expect((await Promise.all(calls)).map(({ engineId }) => engineId)).toEqual(['a', 'b', 'b']);
   });
 
-  test('keeps a call from it that was given its slot a moment before', async () => {
+  it('keeps a call that was just granted its slot from reaching the engine', async () => {
     const [a, b] = [new ToyEngine('a'), new ToyEngine('b')];
     const { pool } = await setting({ a, b });
     const call = pool.generate(REQUEST, never());
@@ -182,7 +182,7 @@ describe('deregistering', () => {
     expect(a.calls).toBe(0);
   });
 
-  test('keeps calls from it that sleep between two rounds', async () => {
+  it('keeps calls that pause between two rounds from reaching the engine', async () => {
     const a = new ToyEngine('a', () => Promise.reject(gone()));
     const { pool, network, clock } = await setting({ a });
     network.put('b', new ToyEngine('b'));
@@ -196,7 +196,7 @@ describe('deregistering', () => {
     expect(a.calls).toBe(tried);
   });
 
-  test.each([[null], ['a']])('of %j ends a registration under way', async (id) => {
+  it.each([[null], ['a']])('of %j ends a registration under way', async (id) => {
     const { pool, network } = await setting();
     let arrive = (_engine: ToyEngine): void => {};
     network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
@@ -212,7 +212,7 @@ describe('deregistering', () => {
   });
 });
 
-describe('the mode of a pool', () => {
+describe('modeOf', () => {
   const facts = (over: Partial<TemplateFacts>): ToyFacts => ({
     capabilities: {
       token_input: 'generate',
@@ -226,7 +226,7 @@ describe('the mode of a pool', () => {
     },
   });
 
-  test('is tokens where every engine takes ids, with the facts that hold for all', () => {
+  it('is tokens when every engine accepts ids, with the facts that hold for all', () => {
     const clock = new VirtualClock();
     const engines = [
       new ToyEngine('a', undefined, facts({})),
@@ -253,7 +253,7 @@ describe('the mode of a pool', () => {
     expect(enginePoolsOf(unlike, { clock }).modeOf('default', 'tokens').template.close_ids).toEqual([]);
   });
 
-  test('is chat where one does not, and tokens is refused naming it and the reason', () => {
+  it('is chat when one engine does not, and throws for tokens, naming that engine and the reason', () => {
     const engines = [
       new ToyEngine('a', undefined, TAKES_IDS),
       new ToyEngine('b', undefined, { capabilities: { notes: ['it has no generate endpoint'] } }),
@@ -265,7 +265,7 @@ describe('the mode of a pool', () => {
     );
   });
 
-  test('is text where the engines tell no ids', () => {
+  it('is text when the engines report no ids', () => {
     const pool = enginePoolsOf([new ToyEngine('a', undefined, { capabilities: { token_ids: false } })], {
       clock: new VirtualClock(),
     });
@@ -274,7 +274,7 @@ describe('the mode of a pool', () => {
     expect(() => pool.modeOf('default', 'tokens')).toThrow(/engine a .*reports no token ids/);
   });
 
-  test('bounds prompts by the engine with the least room', () => {
+  it('maxModelLen is the smallest context length of the pool', () => {
     const clock = new VirtualClock();
     const of = (lengths: readonly (number | null)[]) =>
       enginePoolsOf(
@@ -285,10 +285,10 @@ describe('the mode of a pool', () => {
   });
 });
 
-describe('an engine that comes back', () => {
+describe('verification', () => {
   const lost = () => Promise.reject(gone({ connection_lost: true }));
 
-  test('is looked at before it is used again, while others do the work', async () => {
+  it('precedes the next use of a failed engine, while other engines serve the calls', async () => {
     const a = new ToyEngine('a', lost, { fingerprint: 'f' });
     const { pool, network } = await setting({ a, b: new ToyEngine('b', undefined, { fingerprint: 'f' }) });
     let arrive = (_engine: ToyEngine): void => {};
@@ -307,7 +307,7 @@ describe('an engine that comes back', () => {
     expect([a.calls, fresh.calls, fresh.closed]).toEqual([4, 0, 1]);
   });
 
-  test('keeps what was learned of it: that its capabilities are less than it says', async () => {
+  it("keeps what the adapter has learned about the server's missing capabilities", async () => {
     const a = new ToyEngine('a', lost, TAKES_IDS);
     const { pool, network, clock } = await setting({ a });
     a.facts = {};
@@ -322,7 +322,7 @@ describe('an engine that comes back', () => {
     expect(pool.modeOf('default', 'auto').mode).toBe('chat');
   });
 
-  test('is used through a new connection when it can do something else now', async () => {
+  it("replaces the connection when the server's capabilities have changed", async () => {
     const a = new ToyEngine('a', lost);
     const { pool, network, clock } = await setting({ a });
     pool.setPolicyVersion('v7');
@@ -334,10 +334,10 @@ describe('an engine that comes back', () => {
     expect(pool.modeOf('default', 'auto').mode).toBe('tokens');
   });
 
-  test.each([
+  it.each([
     ['model', { model: 'other', fingerprint: 'f' }, /serves other, not policy/],
     ['tokenizer', { fingerprint: 'g' }, /tokenizer or template is g, not f/],
-  ])('with another %s is taken out with a notice, and calls go on elsewhere', async (_, facts, reason) => {
+  ])('removes an engine with another %s with a notice, and calls run on other engines', async (_, facts, reason) => {
     const { pool, network, notices } = await setting({
       a: new ToyEngine('a', lost, { fingerprint: 'f' }),
       b: new ToyEngine('b', undefined, { fingerprint: 'f' }),
@@ -356,7 +356,7 @@ describe('an engine that comes back', () => {
     expect([other.calls, other.closed]).toEqual([0, 1]);
   });
 
-  test('as another, with nobody else there, ends the call with engine_error', async () => {
+  it("rejects the call with engine_error when the pool's only engine was replaced", async () => {
     const { pool, network, clock } = await setting({ a: new ToyEngine('a', lost) });
     network.put('a', new ToyEngine('a', undefined, { model: 'other' }));
     await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({
@@ -366,10 +366,10 @@ describe('an engine that comes back', () => {
     expect(clock.monotonicMs()).toBeLessThan(1_000);
   });
 
-  test.each([
+  it.each([
     ['no model list', () => Promise.reject(new FloeError('engine_error', 'no model list')), /no model list/],
     ['no template', async () => new ToyEngine('a', undefined, { fingerprint: null }), /no longer renders/],
-  ])('may answer with %s for as long as it takes, gets no call meanwhile, and is used again', async (_, wrong, why) => {
+  ])('excludes an engine that answers with %s, for any time, and uses it afterwards', async (_, wrong, why) => {
     const a = new ToyEngine('a', lost, { fingerprint: 'f' });
     const { pool, network, clock, notices } = await setting({
       a,
@@ -408,7 +408,7 @@ describe('an engine that comes back', () => {
     expect(a.calls).toBeGreaterThan(1);
   });
 
-  test('is looked at when it calls itself unhealthy', async () => {
+  it('follows when an adapter reports itself unhealthy', async () => {
     const a = new ToyEngine('a');
     const { pool, network } = await setting({ a, b: new ToyEngine('b') });
     a.healthy = false;
@@ -419,7 +419,7 @@ describe('an engine that comes back', () => {
     expect(a.calls).toBe(0);
   });
 
-  test('is not looked at for being asked too much', async () => {
+  it('does not follow a 429', async () => {
     const busy = new ToyEngine('a', async () => {
       busy.healthy = false;
       throw gone({ status: 429 });
@@ -431,7 +431,7 @@ describe('an engine that comes back', () => {
     expect(network.connections).toHaveLength(2);
   });
 
-  test('is not reached by the call that waited for its look when it was deregistered meanwhile', async () => {
+  it('does not let its waiting call reach an engine that was deregistered meanwhile', async () => {
     const a = new ToyEngine('a', lost);
     const { pool, network, clock } = await setting({ a });
     let arrive = (_engine: ToyEngine): void => {};
@@ -450,7 +450,7 @@ describe('an engine that comes back', () => {
     expect([a.calls, a.closed, fresh.calls, fresh.closed]).toEqual([1, 1, 0, 1]);
   });
 
-  test('while it is looked at may be deregistered', async () => {
+  it('does not prevent deregistering the engine', async () => {
     const { pool, network } = await setting({ a: new ToyEngine('a', lost), b: new ToyEngine('b') });
     let arrive = (_engine: ToyEngine): void => {};
     network.put('a', () => new Promise<ToyEngine>((resolve) => (arrive = resolve)));
@@ -465,7 +465,7 @@ describe('an engine that comes back', () => {
   });
 });
 
-test('a pool is not opened when its engines do not fit each other', async () => {
+it('createEnginePools rejects when the engines of a pool differ', async () => {
   const network = new ToyNetwork();
   const engines = [
     new ToyEngine('a', undefined, { fingerprint: 'f' }),
@@ -477,7 +477,7 @@ test('a pool is not opened when its engines do not fit each other', async () => 
   expect(engines.map(({ closed }) => closed)).toEqual([1, 1]);
 });
 
-test('an engine that is told its weights tells them to one that joins later', async () => {
+it('the policy version is passed to an engine that joins later', async () => {
   const { pool, network } = await setting();
   pool.setPolicyVersion('v3');
   const engine = new ToyEngine('a');
@@ -487,7 +487,7 @@ test('an engine that is told its weights tells them to one that joins later', as
   expect(engine.versions).toEqual(['v3', 'v4']);
 });
 
-test('a call that looks for an engine tells why it has none, until it is at one or ends', async () => {
+it('failureOf returns the reason while a call finds no engine, until it runs on one or ends', async () => {
   const { pool, network, clock } = await setting();
   const other = { ...REQUEST, sessionId: 'ses_2' };
   expect(pool.failureOf('ses_1')).toBeNull();

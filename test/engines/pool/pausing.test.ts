@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
@@ -18,8 +18,8 @@ function rig(...engines: readonly ToyEngine[]): Rig {
   return { pool: enginePoolsOf(engines, { clock, notice, policy: 'assignment_count' }), clock, notices };
 }
 
-describe('a pause', () => {
-  test('holds new calls from the moment that it is asked for, for as long as it takes', async () => {
+describe('pause', () => {
+  it('holds new calls from the moment that it is called until it ends', async () => {
     const engine = new ToyEngine('a', undefined, PAUSES);
     const { pool, clock } = rig(engine);
     const told = pool.pause(HOLD);
@@ -35,7 +35,7 @@ describe('a pause', () => {
     expect(engine.orders).toEqual(['keep', 'resume']);
   });
 
-  test('refuses new calls where it shall, telling when to come back, and those held so far', async () => {
+  it('rejects new and held calls with reject, with the time to retry after', async () => {
     const { pool } = rig(new ToyEngine('a', undefined, PAUSES));
     await pool.pause(HOLD);
     const held = pool.generate(REQUEST, never());
@@ -51,7 +51,7 @@ describe('a pause', () => {
     await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'a' });
   });
 
-  test('lets calls under way go on, and look-ups through', async () => {
+  it('lets calls in flight continue, and admits look-ups', async () => {
     const engine = ToyEngine.held('a', PAUSES);
     const { pool } = rig(engine);
     const call = pool.generate(REQUEST, never());
@@ -62,7 +62,7 @@ describe('a pause', () => {
     await expect(call).resolves.toMatchObject({ engineId: 'a' });
   });
 
-  test('is waited for by calls that it broke off before their first token, and is not held against the engine', async () => {
+  it('holds calls that it aborted before their first token, and does not count that against the engine', async () => {
     const engine = ToyEngine.held('a', PAUSES);
     const { pool } = rig(engine);
     const calls = Array.from({ length: 4 }, () => pool.generate(REQUEST, never()));
@@ -78,7 +78,7 @@ describe('a pause', () => {
     expect(engine.calls).toBe(8);
   });
 
-  test('stops a call that is about to be tried again', async () => {
+  it('holds a call that is about to be retried', async () => {
     const [a, b] = [ToyEngine.held('a', PAUSES), new ToyEngine('b', undefined, PAUSES)];
     const { pool, clock } = rig(a, b);
     const call = pool.generate(REQUEST, never());
@@ -92,7 +92,7 @@ describe('a pause', () => {
     await expect(call).resolves.toMatchObject({ engineId: 'b' });
   });
 
-  test('stops a call that was given a slot a moment before', async () => {
+  it('holds a call that was just granted a slot', async () => {
     const engine = new ToyEngine('a', undefined, PAUSES);
     const { pool } = rig(engine);
     const call = pool.generate(REQUEST, never());
@@ -104,7 +104,7 @@ describe('a pause', () => {
     await call;
   });
 
-  test('ends the waiting of a call whose signal aborts', async () => {
+  it('stops holding a call whose signal aborts', async () => {
     const { pool } = rig(new ToyEngine('a', undefined, PAUSES));
     const controller = new AbortController();
     await pool.pause(HOLD);
@@ -114,7 +114,7 @@ describe('a pause', () => {
     await expect(call).rejects.toThrow('left');
   });
 
-  test('may come twice, and resuming without one is nothing', async () => {
+  it('may be called twice, and resume without a pause has no effect', async () => {
     const engine = new ToyEngine('a', undefined, PAUSES);
     const { pool } = rig(engine);
     await pool.resume();
@@ -126,7 +126,7 @@ describe('a pause', () => {
     expect(engine.orders).toEqual(['keep', 'abort', 'resume']);
   });
 
-  test('that comes while engines are being resumed stays', async () => {
+  it('stays in effect when it is called while engines are being resumed', async () => {
     const engine = new ToyEngine('a', undefined, PAUSES);
     const { pool } = rig(engine);
     await pool.pause(HOLD);
@@ -136,7 +136,7 @@ describe('a pause', () => {
     await expect(pool.generate(REQUEST, never())).rejects.toMatchObject({ code: 'overloaded' });
   });
 
-  test('tells what becomes of calls at an engine that cannot pause', async () => {
+  it('notifies about the calls of an engine that does not support pausing', async () => {
     const engine = ToyEngine.held('a');
     const { pool, notices } = rig(engine);
     const call = pool.generate(REQUEST, never());
@@ -150,7 +150,7 @@ describe('a pause', () => {
     expect(engine.orders).toEqual([]);
   });
 
-  test('that an engine refuses is an error that names it, after all have been told', async () => {
+  it('rejects with an error naming the engine that refused, after every engine was sent the pause', async () => {
     const [a, b] = [new ToyEngine('a', undefined, PAUSES), new ToyEngine('b', undefined, PAUSES)];
     a.onOrder = () => Promise.reject(new FloeError('engine_error', 'engine a: no', { engine_id: 'a' }));
     const { pool } = rig(a, b);
@@ -159,7 +159,7 @@ describe('a pause', () => {
     expect(pool.paused).toBe('keep');
   });
 
-  test('is not refused for an engine that is away or silent', async () => {
+  it('does not reject because of an engine that is unreachable or unresponsive', async () => {
     const [away, silent] = [new ToyEngine('a', undefined, PAUSES), new ToyEngine('b', undefined, PAUSES)];
     away.onOrder = () => Promise.reject(gone());
     silent.onOrder = () => new Promise(() => {});
@@ -169,8 +169,8 @@ describe('a pause', () => {
   });
 });
 
-describe('an engine that cannot be told to go on', () => {
-  test('gets no call until it does', async () => {
+describe('an engine that was not resumed', () => {
+  it('gets no call until it resumes', async () => {
     const [stuck, other] = [new ToyEngine('a', undefined, PAUSES), new ToyEngine('b', undefined, PAUSES)];
     const { pool } = rig(stuck, other);
     await pool.pause(HOLD);
@@ -187,7 +187,7 @@ describe('an engine that cannot be told to go on', () => {
     expect(stuck.calls).toBe(0);
   });
 
-  test('is told again before its next call', async () => {
+  it('is sent the resume once more before its next call', async () => {
     const engine = new ToyEngine('a', undefined, PAUSES);
     const { pool, clock } = rig(engine);
     await pool.pause(HOLD);
@@ -202,7 +202,7 @@ describe('an engine that cannot be told to go on', () => {
   });
 });
 
-test('an engine that was left paused is not told to go on while the next pause holds', async () => {
+it('an engine that was not resumed is not sent a resume during the next pause', async () => {
   const engine = new ToyEngine('a', undefined, PAUSES);
   const { pool } = rig(engine);
   await pool.pause(HOLD);
@@ -226,14 +226,14 @@ describe('the cache salt', () => {
     return engine.requests[0]?.cacheSalt;
   };
 
-  test('is the weights that the engine tells, else those that the pool was told', async () => {
+  it('is the version that the engine reports, or else the one that the pools were given', async () => {
     const can = { cache_salt: true };
     expect(await salts({ capabilities: can, version: 'own' }, 'told')).toBe('own');
     expect(await salts({ capabilities: can }, 'told')).toBe('told');
     expect(await salts({ capabilities: can }, null)).toBeNull();
   });
 
-  test('is left out where the engine does not know it', async () => {
+  it('is left out when the engine does not support it', async () => {
     expect(await salts({ version: 'own' }, 'told')).toBeNull();
   });
 });

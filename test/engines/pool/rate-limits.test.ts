@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
@@ -34,8 +34,8 @@ async function pass(clock: VirtualClock, ms: number): Promise<void> {
   await settle();
 }
 
-describe('requests a minute', () => {
-  test('are waited for in the order of arrival', async () => {
+describe('requests_per_minute', () => {
+  it('holds calls in the order of their arrival', async () => {
     const { pool, clock, engines } = await rig({ a: perMinute(60) });
     const a = engines.get('a') as ToyEngine;
     const calls = ['1', '2', '3'].map((completionId) => pool.generate({ ...REQUEST, completionId }, never()));
@@ -51,7 +51,7 @@ describe('requests a minute', () => {
     await Promise.all(calls);
   });
 
-  test('that are used up send a call to the next engine', async () => {
+  it('sends a call to another engine when one has used up its requests', async () => {
     const { pool, engines } = await rig({ a: perMinute(60), b: perMinute(60) });
     const calls = [1, 2].map((n) => pool.generate({ ...REQUEST, sessionId: `ses_${n}` }, never()));
     await settle();
@@ -60,7 +60,7 @@ describe('requests a minute', () => {
     await Promise.all(calls);
   });
 
-  test('are waited for as long as the call wants, and no longer', async () => {
+  it('stops holding a call when its signal aborts', async () => {
     const { pool, clock, engines } = await rig({ a: perMinute(1) });
     const a = engines.get('a') as ToyEngine;
     const first = pool.generate(REQUEST, never());
@@ -79,7 +79,7 @@ describe('requests a minute', () => {
     await expect(third).resolves.toMatchObject({ engineId: 'a' });
   });
 
-  test('do not count look-ups', async () => {
+  it('does not count look-ups', async () => {
     const { pool, engines } = await rig({ a: perMinute(1) });
     const names = { completionId: 'cpl', sessionId: 'ses', pool: 'default' };
     for (let i = 0; i < 3; i++) await pool.detokenize(Int32Array.of(1), names, never());
@@ -90,8 +90,8 @@ describe('requests a minute', () => {
   });
 });
 
-describe('tokens a minute', () => {
-  test('are charged with what a call came to, and the next one waits for the debt', async () => {
+describe('tokens_per_minute', () => {
+  it('is charged with the tokens of a call, and the next call waits for the debt', async () => {
     const { pool, clock, engines } = await rig({ a: perMinute(null, 6_000) });
     const a = engines.get('a') as ToyEngine;
     const usage = { prompt_tokens: 1_500, completion_tokens: 100, cached_tokens: null };
@@ -109,7 +109,7 @@ describe('tokens a minute', () => {
     await second;
   });
 
-  test('of calls under way are counted as the calls before came to', async () => {
+  it('counts calls in flight with the average of earlier calls', async () => {
     const { pool, clock, engines } = await rig({ a: perMinute(null, 6_000) });
     const a = engines.get('a') as ToyEngine;
     const usage = { prompt_tokens: 90, completion_tokens: 10, cached_tokens: null };
@@ -135,8 +135,8 @@ describe('tokens a minute', () => {
   });
 });
 
-describe('a provider that asks to come later', () => {
-  test('gets no call at all before, and the refused one is not lost', async () => {
+describe('a provider that answers 429 with retry-after', () => {
+  it('gets no call before that time, and the refused call is not lost', async () => {
     const { pool, clock, engines } = await rig({ a: perMinute(6_000) });
     const a = engines.get('a') as ToyEngine;
     const refused = pool.generate(REQUEST, never());
@@ -155,7 +155,7 @@ describe('a provider that asks to come later', () => {
     expect(pool.info()[0]?.healthy).toBe(true);
   });
 
-  test('at once is not asked in a tight loop', async () => {
+  it('is not called in a tight loop when retry-after is 0', async () => {
     const { pool, clock, engines } = await rig({ a: perMinute(6_000) });
     const a = engines.get('a') as ToyEngine;
     a.onCall = async () => {
@@ -172,12 +172,12 @@ describe('a provider that asks to come later', () => {
   });
 });
 
-test('engines without limits tell of none', async () => {
+it('engines without limits report none', async () => {
   const { pool } = await rig({ a: {} });
   expect(pool.info()[0]).not.toHaveProperty('held_back_ms');
 });
 
-describe('engines of the same host', () => {
+describe('locality prefer_local', () => {
   const address = (host: string): Partial<EngineSpec> => ({ base_url: `http://${host}:8000`, max_concurrency: 2 });
 
   async function two(locality: 'prefer_local' | 'none'): Promise<Rig> {
@@ -196,7 +196,7 @@ describe('engines of the same host', () => {
     for (const engine of engines.values()) for (const call of [...engine.pending]) call.answer();
   };
 
-  test('come first while they have capacity; the rest go elsewhere', async () => {
+  it('uses engines on this host while they have capacity, and others for the rest', async () => {
     const it = await two('prefer_local');
     const all = calls(it, 3);
     await settle();
@@ -205,7 +205,7 @@ describe('engines of the same host', () => {
     await Promise.all(all);
   });
 
-  test('do not draw away a session that began elsewhere', async () => {
+  it('does not move a session that began on another host', async () => {
     const it = await two('prefer_local');
     const first = calls(it, 3);
     await settle();
@@ -221,7 +221,7 @@ describe('engines of the same host', () => {
     await Promise.all([...again, ...fresh]);
   });
 
-  test('are equals of the others without that preference', async () => {
+  it('is off by default', async () => {
     const it = await two('none');
     const all = calls(it, 2);
     await settle();
@@ -231,7 +231,7 @@ describe('engines of the same host', () => {
   });
 });
 
-test('a session is known to await its turn, and not to when its call is with an engine', async () => {
+it('isWaiting is true while a call waits, and false while it runs on an engine', async () => {
   const { pool, clock, engines } = await rig({ a: perMinute(60) });
   const a = engines.get('a') as ToyEngine;
   const first = pool.generate({ ...REQUEST, sessionId: 'first' }, never());

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import type { ReplyDelta } from '../../../src/core/reply.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
@@ -53,8 +53,8 @@ function poolWith(...engines: readonly ToyEngine[]) {
   return { pool, clock, notices };
 }
 
-describe('a reply that an update broke off', () => {
-  test('waits while the engines are paused and goes on from where it stopped', async () => {
+describe('a reply that a weight update interrupted', () => {
+  it('waits while the engines are paused and resumes from its last token', async () => {
     const engine = ToyEngine.held('a', TAKES_IDS);
     const { pool } = poolWith(engine);
     const call = pool.generate(REQUEST, never());
@@ -83,7 +83,7 @@ describe('a reply that an update broke off', () => {
     });
   });
 
-  test('goes on with the very ids that it was prompted with', async () => {
+  it('resumes with the ids of its prompt', async () => {
     const engine = new ToyEngine(
       'a',
       async (asked) => (asked.resumeFrom === null ? cut([7]) : onwards(asked, [8])),
@@ -94,7 +94,7 @@ describe('a reply that an update broke off', () => {
     expect(engine.requests.map((request) => request.prompt)).toEqual([prompt, prompt]);
   });
 
-  test('goes on at another engine that takes ids, never at one that does not', async () => {
+  it('resumes on another engine that accepts ids, never on one that does not', async () => {
     const first = new ToyEngine('a', async () => cut([7]), TAKES_IDS);
     const without = new ToyEngine('b');
     const second = new ToyEngine('c', async (asked) => onwards(asked, [8]), TAKES_IDS);
@@ -103,7 +103,7 @@ describe('a reply that an update broke off', () => {
     expect([first.calls, without.calls, second.calls]).toEqual([1, 0, 1]);
   });
 
-  test('never goes on at an engine that was deregistered meanwhile', async () => {
+  it('never resumes on an engine that was deregistered meanwhile', async () => {
     const first = ToyEngine.held('a', TAKES_IDS);
     const second = new ToyEngine('b', async (asked) => onwards(asked, [8]), TAKES_IDS);
     const { pool } = poolWith(first, second);
@@ -115,7 +115,7 @@ describe('a reply that an update broke off', () => {
     expect([first.calls, first.closed]).toEqual([1, 1]);
   });
 
-  test('never goes on at an engine with another tokenizer that has taken the place of the first', async () => {
+  it('never resumes on an engine with another tokenizer that has replaced the first', async () => {
     const first = ToyEngine.held('a', { ...TAKES_IDS, fingerprint: 'f' });
     const { pool, clock } = poolWith(first);
     const call = pool.generate(REQUEST, never());
@@ -129,7 +129,7 @@ describe('a reply that an update broke off', () => {
     expect(other.calls).toBe(0);
   });
 
-  test('may be broken off again and again while it gets longer', async () => {
+  it('may be interrupted any number of times while it grows', async () => {
     const engine = new ToyEngine(
       'a',
       async (asked) => {
@@ -144,7 +144,7 @@ describe('a reply that an update broke off', () => {
     expect(clock.monotonicMs()).toBe(0);
   });
 
-  test('comes back as it is when it gets no longer for a while', async () => {
+  it('is returned as a partial result when it does not grow for a while', async () => {
     const engine = new ToyEngine('a', async (asked) => cut([...(asked.resumeFrom?.responseIds ?? [7])]), TAKES_IDS);
     const { pool, clock } = poolWith(engine);
     const { reply } = await through(clock, pool.generate(REQUEST, never()));
@@ -153,10 +153,10 @@ describe('a reply that an update broke off', () => {
     expect(clock.monotonicMs()).toBeGreaterThan(10_000);
   });
 
-  test.each([
+  it.each([
     ['the engines take no ids', {}, {}],
     ['the engine does not tell the prompt', TAKES_IDS, { promptIds: new Int32Array() }],
-  ])('comes back as it is where %s', async (_, facts, over) => {
+  ])('is returned as a partial result when %s', async (_, facts, over) => {
     const engine = new ToyEngine('a', async () => cut([7], over), facts);
     await expect(poolWith(engine).pool.generate(REQUEST, never())).resolves.toMatchObject({
       reply: { finishReason: 'abort' },
@@ -164,7 +164,7 @@ describe('a reply that an update broke off', () => {
     expect(engine.calls).toBe(1);
   });
 
-  test('comes back as it is where the prompt has a picture, which ids alone do not bring', async () => {
+  it('is returned as a partial result when the prompt has an image, which ids do not carry', async () => {
     const engine = new ToyEngine('a', async () => cut([7]), TAKES_IDS);
     const content = [{ type: 'image_url', image_url: { url: 'data:' } }];
     const messageTexts = [JSON.stringify({ role: 'user', content })];
@@ -177,7 +177,7 @@ describe('a reply that an update broke off', () => {
     });
   });
 
-  test('ends with length where it has all the tokens that it may have, or the context holds', async () => {
+  it('ends with length when it has reached its bound or the context length', async () => {
     const engine = new ToyEngine('a', async () => cut([7, 8]), { ...TAKES_IDS, maxModelLen: 5 });
     const roomy = new ToyEngine('a', async () => cut([7, 8]), TAKES_IDS);
     const ends = async (it: ToyEngine, maxTokens: number | null): Promise<unknown> =>
@@ -186,7 +186,7 @@ describe('a reply that an update broke off', () => {
     expect([engine.calls, roomy.calls]).toEqual([1, 1]);
   });
 
-  test('is simply sampled when it had not resumeFrom, and its listener hears of it', async () => {
+  it('is sampled from its start when it has no token, and its listener receives it', async () => {
     const heard: string[] = [];
     const listener = { started: () => {}, delta: (delta: ReplyDelta) => void heard.push(delta.kind) };
     let first = true;
@@ -210,7 +210,7 @@ describe('a reply that an update broke off', () => {
     expect(heard).toEqual(['text']);
   });
 
-  test('is not continued when the call was aborted', async () => {
+  it('is not resumed when the call was aborted', async () => {
     const controller = new AbortController();
     const engine = new ToyEngine(
       'a',
@@ -226,7 +226,7 @@ describe('a reply that an update broke off', () => {
     expect(engine.calls).toBe(1);
   });
 
-  test('comes back as far as it was sampled when it cannot go on, with a notice', async () => {
+  it('is returned as a partial result with a notice when it cannot be resumed', async () => {
     const refuse = new FloeError('engine_rejected', 'too long');
     const engine = new ToyEngine(
       'a',
@@ -240,7 +240,7 @@ describe('a reply that an update broke off', () => {
     ]);
   });
 
-  test('ends with the reason of a signal that aborts while it waits', async () => {
+  it('rejects with the reason of a signal that aborts while it waits', async () => {
     const controller = new AbortController();
     const engine = ToyEngine.held('a', TAKES_IDS);
     const { pool } = poolWith(engine);
@@ -253,7 +253,7 @@ describe('a reply that an update broke off', () => {
     await expect(call).rejects.toThrow('left');
   });
 
-  test('is tried at another engine when the one that is to continue it is away', async () => {
+  it('is resumed on another engine when the first one is unavailable', async () => {
     const first = new ToyEngine('a', async () => cut([7]), TAKES_IDS);
     const away = new ToyEngine('b', () => Promise.reject(gone()), TAKES_IDS);
     const last = new ToyEngine('c', async (asked) => onwards(asked, [8]), TAKES_IDS);
@@ -263,7 +263,7 @@ describe('a reply that an update broke off', () => {
     });
   });
 
-  test.each([[[8, 9]], [[7]], [[]]])('is refused when what comes back begins otherwise (%j)', async (ids) => {
+  it.each([[[8, 9]], [[7]], [[]]])('is rejected when the resumed reply begins differently (%j)', async (ids) => {
     const engine = new ToyEngine(
       'a',
       async (asked) => (asked.resumeFrom === null ? cut([7, 8]) : replyOf(ids)),
@@ -276,7 +276,7 @@ describe('a reply that an update broke off', () => {
   });
 });
 
-describe('a reply of which a listener has heard', () => {
+describe('an interrupted reply that was streamed', () => {
   const call = (id: string, text: string) => ({
     id,
     type: 'function' as const,
@@ -311,7 +311,7 @@ describe('a reply of which a listener has heard', () => {
     return reply.message;
   }
 
-  test('is completed by its message, which has the call ids that are out', async () => {
+  it('is completed by its message, with the call ids that were forwarded', async () => {
     const whole = {
       reasoning_content: 'hmm',
       content: 'I go',
@@ -324,7 +324,7 @@ describe('a reply of which a listener has heard', () => {
     });
   });
 
-  test.each([
+  it.each([
     ['text', { reasoning_content: 'hm', content: 'I stay', tool_calls: [call('c', '{"a":1}')] }],
     ['thinking', { content: 'I go', tool_calls: [call('c', '{"a":1}')] }],
     ['arguments', { reasoning_content: 'hm', content: 'I go', tool_calls: [call('c', '{"b":1}')] }],
@@ -337,7 +337,7 @@ describe('a reply of which a listener has heard', () => {
         tool_calls: [{ id: 'c', type: 'function' as const, function: { name: 'rune', arguments: '{"a"' } }],
       },
     ],
-  ])('is refused when its message contradicts that by its %s', async (_, message) => {
+  ])('is rejected when its %s contradicts the forwarded deltas', async (_, message) => {
     await expect(continued(CALL_BEGUN, message)).rejects.toMatchObject({
       code: 'engine_error',
       message: /contradicts the part that was streamed/,

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import type { ReplyDelta } from '../../../src/core/reply.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
@@ -43,7 +43,7 @@ describe('a pool of simulated engines', () => {
       .sort((a, b) => a.started_ms - b.started_ms)
       .flatMap(({ response_ids }) => response_ids);
 
-  test('samples a reply on that an update broke off, with the new weights', async () => {
+  it('resumes a reply that an update interrupted, with the new weights', async () => {
     await start(2);
     const ids = await pool.render({ ...REQUEST, messageTexts, generationPrompt: true }, never());
     const prompt = { ids, json: Buffer.from(ids.join(',')) };
@@ -56,7 +56,7 @@ describe('a pool of simulated engines', () => {
     expect([...reply.responseIds]).toEqual(sampledIds());
   });
 
-  test('completes the stream of a reply that an update broke off', async () => {
+  it('completes the stream of a reply that an update interrupted', async () => {
     await start(2);
     let text = '';
     let begin = (): void => {};
@@ -79,7 +79,7 @@ describe('a pool of simulated engines', () => {
     expect([...reply.responseIds]).toEqual(sampledIds());
   });
 
-  test('tells the metrics of all', async () => {
+  it('returns the metrics of all engines', async () => {
     await start(2);
     await pool.generate({ ...REQUEST, messageTexts }, never());
     const text = await pool.metrics();

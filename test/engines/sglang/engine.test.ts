@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../../../src/engines/engine.ts';
 import { createSglangEngine } from '../../../src/engines/sglang/engine.ts';
@@ -33,8 +33,8 @@ afterEach(async () => {
 
 const PROMPT = promptIdsOf([{ role: 'user', content: 'hi  é' }]);
 
-describe('what SGLang is asked', () => {
-  test('messages and tools go out as they are, with explicit sampling and the call named', async () => {
+describe('requests to SGLang', () => {
+  it("messages and tools are sent unchanged, with explicit sampling and the call's id", async () => {
     await start({}, { api_key: 'k' });
     await generate({
       tools: [{ type: 'function', function: { name: 'f' } }],
@@ -70,7 +70,7 @@ describe('what SGLang is asked', () => {
     expect(call?.headers).toMatchObject({ 'x-smg-routing-key': 'ses_1', authorization: 'Bearer k' });
   });
 
-  test('a bound that cannot fit is left out, and one that does not fit behind the prompt is dropped after the refusal', async () => {
+  it('a bound above the context length is left out, and one that exceeds it after the prompt is dropped when refused', async () => {
     await start();
     await generate({ maxTokens: 32_000 });
     expect(server.calls()[0]?.body).not.toHaveProperty('max_tokens');
@@ -83,7 +83,7 @@ describe('what SGLang is asked', () => {
     expect(server.calls().map(({ body }) => body.max_tokens)).toEqual([undefined, 4_000, undefined]);
   });
 
-  test('pausing, resuming and metrics', async () => {
+  it('it is paused and resumed, and returns metrics', async () => {
     await start();
     await engine.pause('keep', never);
     await engine.pause('abort', never);
@@ -98,8 +98,8 @@ describe('what SGLang is asked', () => {
   });
 });
 
-describe.each(AGES)('a server of age %s', (age) => {
-  test('its ids are found, and those of the prompt', async () => {
+describe.each(AGES)('a server that reports ids by %s', (age) => {
+  it('finds the ids of reply and prompt', async () => {
     await start({ age });
     const reply = await generate();
     expect([...reply.promptIds]).toEqual(PROMPT);
@@ -110,7 +110,7 @@ describe.each(AGES)('a server of age %s', (age) => {
     expect(engine.info().capabilities.notes[0]).toBe(`token ids: ${age}`);
   });
 
-  test('its streams are relayed where they have all ids, and then say the same', async () => {
+  it('relays streams that have all ids, with the same content', async () => {
     await start({ age });
     const exact = age === 'sglext' || age === 'stream_ids';
     expect(engine.info().streaming).toBe(exact);
@@ -128,13 +128,13 @@ describe.each(AGES)('a server of age %s', (age) => {
     expect(server.calls().at(-1)?.body.stream).toBe(exact);
   });
 
-  test('what spoils a stream of its last log-probability is seen at registration', async () => {
+  it('detects at registration that streams lack the last log-probability', async () => {
     await start({ age, losesLast: true });
     expect(engine.info().streaming).toBe(false);
   });
 });
 
-test('a stream that loses ids later on is refused, and the last of its kind', async () => {
+it('rejects a stream that loses ids later, and streams no more', async () => {
   await start({ age: 'sglext' });
   server.script.losesLast = true;
   const listener = { started: () => {}, delta: () => {} };
@@ -144,8 +144,8 @@ test('a stream that loses ids later on is refused, and the last of its kind', as
   expect(await generate({ listener })).toMatchObject({ finishReason: 'stop' });
 });
 
-describe('what is read from a reply', () => {
-  test('calls, and what ended the reply though the server does not say', async () => {
+describe('a parsed reply', () => {
+  it('has calls, and the cause of its end even if the server does not report it', async () => {
     await start({ text: '[[sh {"b":1}]]', ids: [11, 2] });
     const reply = await generate({ tools: [{ type: 'function', function: { name: 'sh' } }] });
     expect(reply.finishReason).toBe('tool_calls');
@@ -155,24 +155,24 @@ describe('what is read from a reply', () => {
     expect((await generate({ stop: ['END'] })).stop).toBeNull();
   });
 
-  test.each([
+  it.each([
     ['a stop string', { type: 'stop', matched: 'END' }, { kind: 'string', text: 'END' }],
     ['a stop token', { type: 'stop', matched: 99 }, { kind: 'token', id: 99 }],
     ['the length', { type: 'length', length: 3 }, null],
     ['an abort', { type: 'abort', message: 'weights' }, null],
-  ])('a reply that ended by %s says so', async (_, finish, stop) => {
+  ])('reports that %s ended the reply', async (_, finish, stop) => {
     await start();
     server.script.finish = finish;
     expect(await generate()).toMatchObject({ finishReason: finish.type, stop });
   });
 
-  test('a reply that was broken off before its first token may be sampled elsewhere', async () => {
+  it('is unavailable when it was aborted before its first token', async () => {
     await start();
     Object.assign(server.script, { ids: [], finish: { type: 'abort', message: 'weights' } });
     await expect(generate()).rejects.toMatchObject({ code: 'engine_unavailable' });
   });
 
-  test('spans of versions are taken as they are', async () => {
+  it('has the version spans unchanged', async () => {
     const spans = [
       { version: '4', start: 0, end: 1 },
       { version: '5', start: 1, end: 3 },
@@ -182,7 +182,7 @@ describe('what is read from a reply', () => {
     expect((await generate()).versionSpans).toEqual(spans);
   });
 
-  test('without spans the version counts that the server told before and tells of the end', async () => {
+  it('has the version from before and the end when there are no spans', async () => {
     await start({ modelInfo: { weight_version: '7' } });
     expect(engine.info().policy_version).toBe('7');
     expect((await generate()).versionSpans).toEqual([{ version: '7', start: 0, end: 3 }]);
@@ -192,7 +192,7 @@ describe('what is read from a reply', () => {
     expect((await generate()).versionSpans).toEqual([{ version: '8', start: 0, end: 3 }]);
   });
 
-  test('weights that nobody named on the server have the name that floe is given', async () => {
+  it("has the assigned version when the server's weights have none", async () => {
     await start();
     expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
     engine.setPolicyVersion('step-3');
@@ -211,7 +211,7 @@ describe('routed experts', () => {
   const rows = (count: number) =>
     Buffer.from(new Int32Array(count * 4).map((_, index) => index).buffer).toString('base64');
 
-  test('are read in the shape that the model has', async () => {
+  it("are read in the model's shape", async () => {
     await start({ ...told, modelInfo: shape });
     const count = PROMPT.length + 3 - 1;
     server.script.meta = { routed_experts: rows(count) };
@@ -226,7 +226,7 @@ describe('routed experts', () => {
     });
   });
 
-  test('are not asked for where their shape is not known, and the notes say so', async () => {
+  it('are not requested when their shape is unknown, which is noted', async () => {
     await start(told);
     expect((await generate()).routedExperts).toBeNull();
     expect(server.calls().at(-1)?.body).not.toHaveProperty('return_routed_experts');
@@ -253,7 +253,7 @@ const GOOD = [
   [-0.75, 2, null],
 ];
 
-describe('what is refused, with the reason', () => {
+describe('rejects, with the reason,', () => {
   const cases: [string, (reply: Reply) => unknown, RegExp][] = [
     ['no prompt ids', (r) => withChoice(r, { prompt_token_ids: null }), /prompt_token_ids is missing/],
     ['prompt ids that are no ids', (r) => withChoice(r, { prompt_token_ids: [1, -5] }), /prompt_token_ids/],
@@ -309,14 +309,14 @@ describe('what is refused, with the reason', () => {
       /no token was sampled|entries/,
     ],
   ];
-  test.each(cases)('%s', async (_, spoil, message) => {
+  it.each(cases)('%s', async (_, spoil, message) => {
     await start();
     server.script.spoil = spoil;
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(message) });
     expect(engine.info()).toMatchObject({ healthy: false, inflight: 0 });
   });
 
-  test.each([
+  it.each([
     ['an infinite logprob', (text: string) => text.replaceAll('-0.25', '-1e999'), /finite/],
     ['NaN, which is no JSON', (text: string) => text.replace('-0.25', 'NaN'), /not JSON/],
     ['garbage', () => '<html>bad gateway</html>', /not JSON/],
@@ -328,8 +328,8 @@ describe('what is refused, with the reason', () => {
   });
 });
 
-describe('failures of the server', () => {
-  test.each([
+describe('server failures', () => {
+  it.each([
     [400, 'engine_rejected'],
     [401, 'engine_error'],
     [404, 'engine_error'],
@@ -345,11 +345,11 @@ describe('failures of the server', () => {
     if (code === 'engine_unavailable') expect(failure).toMatchObject({ details: { retry_after_ms: 3_000 } });
   });
 
-  test.each([
+  it.each([
     "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
     "Requested token count exceeds the model's maximum context length of 4096 tokens.",
     'Input length (5000 tokens) exceeds the maximum allowed length (4090 tokens).',
-  ])('an overlong prompt is recognised and keeps its words: %s', async (message) => {
+  ])('an overlong prompt is recognised and keeps its message: %s', async (message) => {
     await start();
     server.script.answer = ({ response }) => json(response, 400, { object: 'error', message, code: 400 });
     await expect(generate()).rejects.toMatchObject({
@@ -359,20 +359,17 @@ describe('failures of the server', () => {
     });
   });
 
-  test.each([false, true])(
-    'a reply that breaks off is an error, since something was sampled; streamed: %s',
-    async (stream) => {
-      await start({ age: 'stream_ids' });
-      server.script.answer = ({ response }) => {
-        response.writeHead(200, stream ? { 'content-type': 'text/event-stream' } : { 'content-length': 1000 });
-        response.write(stream ? 'data: {"id":"cpl_mine","choices":[]}\n\n' : '{"id":', () => response.destroy());
-      };
-      const listener = { started: () => {}, delta: () => {} };
-      await expect(generate(stream ? { listener } : {})).rejects.toMatchObject({ code: 'engine_error' });
-    },
-  );
+  it.each([false, true])('a truncated reply is an error, since tokens were sampled; streamed: %s', async (stream) => {
+    await start({ age: 'stream_ids' });
+    server.script.answer = ({ response }) => {
+      response.writeHead(200, stream ? { 'content-type': 'text/event-stream' } : { 'content-length': 1000 });
+      response.write(stream ? 'data: {"id":"cpl_mine","choices":[]}\n\n' : '{"id":', () => response.destroy());
+    };
+    const listener = { started: () => {}, delta: () => {} };
+    await expect(generate(stream ? { listener } : {})).rejects.toMatchObject({ code: 'engine_error' });
+  });
 
-  test('a stream that ends early is an error', async () => {
+  it('a stream that ends early is an error', async () => {
     await start({ age: 'stream_ids' });
     server.script.answer = ({ response }) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -385,7 +382,7 @@ describe('failures of the server', () => {
     });
   });
 
-  test('an abort of ours ends the call by its id and rejects with the reason', async () => {
+  it('an abort ends the call by its id and rejects with the reason', async () => {
     await start();
     const controller = new AbortController();
     const told = new Promise<unknown>((resolve) => {

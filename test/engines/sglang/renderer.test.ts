@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { findGenerationPrompt } from '../../../src/engines/sglang/renderer.ts';
 
 type Message = { role: string; content: string; reasoning_content?: string; tool_calls?: unknown[] };
@@ -65,8 +65,8 @@ const templates: fc.Arbitrary<Template> = fc.record({
   preamble: fc.boolean(),
 });
 
-describe('the generation prompt of a template that never leaves it out', () => {
-  test('is found, or nothing is: never something else', async () => {
+describe('findGenerationPrompt', () => {
+  it('finds the generation prompt or nothing, never something else', async () => {
     let found = 0;
     await fc.assert(
       fc.asyncProperty(templates, async (template) => {
@@ -80,7 +80,7 @@ describe('the generation prompt of a template that never leaves it out', () => {
     expect(found).toBeGreaterThan(400);
   });
 
-  test('is not found where renderings do not fit together', async () => {
+  it('returns null when the renderings do not match', async () => {
     let calls = 0;
     expect(await findGenerationPrompt(async () => Int32Array.from([++calls, 5, 6]))).toBeNull();
     expect(await findGenerationPrompt(async () => null)).toBeNull();

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Engine, GenerateReply, GenerateRequest, SampledTokens } from '../../../src/engines/engine.ts';
 import { createSglangEngine } from '../../../src/engines/sglang/engine.ts';
@@ -46,7 +46,7 @@ const WAYS = [
 ] as const;
 
 describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
-  test('is sent as it is, and its reply is recorded', async () => {
+  it('is sent unchanged, and its reply is returned', async () => {
     await start(script);
     expect(engine.info().capabilities.token_input).toBe(way);
     const reply = await generate();
@@ -60,7 +60,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     expect(reply.message).toEqual({ role: 'assistant', content: 'Hello.' });
   });
 
-  test('that the server did not use is refused', async () => {
+  it('is rejected when the server used another one', async () => {
     await start(script);
     server.script.spoil = (reply) =>
       JSON.parse(JSON.stringify(reply).replace('"prompt_token_ids":[7,8,9,10]', '"prompt_token_ids":[7,8,8,10]'));
@@ -70,7 +70,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     });
   });
 
-  test('is refused together with images, which it would leave out', async () => {
+  it('is rejected together with images, which it would leave out', async () => {
     await start(script);
     const image = '{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}';
     await expect(generate({ messageTexts: [image] })).rejects.toMatchObject({ code: 'unsupported' });
@@ -78,7 +78,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     expect(await generate({ messageTexts: [quoted] })).toMatchObject({ finishReason: 'stop' });
   });
 
-  test('goes on behind what was resumeFrom, and all of it is one reply', async () => {
+  it('is followed by the first part of a resumed reply, and both parts are one reply', async () => {
     await start({ ...script, modelInfo: { weight_version: 'new' } });
     server.script.ids = [12, 2];
     const reply = await generate({ resumeFrom: resumeFrom([21, 22]), maxTokens: 10, ...withTools });
@@ -98,7 +98,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     expect(reply.message.content).toBe('<21><22><12>');
   });
 
-  test('is asked for no more when what was resumeFrom has reached its bound', async () => {
+  it('is not sent when the first part has reached the bound', async () => {
     await start(script);
     const reply = await generate({ resumeFrom: resumeFrom([21, 22]), maxTokens: 2 });
     expect(server.calls(path)).toEqual([]);
@@ -106,17 +106,17 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
     expect([...reply.responseIds]).toEqual([21, 22]);
   });
 
-  test('a continuation that is broken off before its first token loses nothing', async () => {
+  it('loses no token when the resumed reply is aborted before its first token', async () => {
     await start(script);
     Object.assign(server.script, { ids: [], finish: { type: 'abort' } });
     await expect(generate({ resumeFrom: resumeFrom([21]) })).rejects.toMatchObject({ code: 'engine_unavailable' });
   });
 });
 
-describe('what /generate samples', () => {
+describe('sampling by /generate', () => {
   const native = { inputIds: false };
 
-  test('every value of the sampling goes out, and delimiters are kept', async () => {
+  it('sends every sampling parameter, and keeps special tokens', async () => {
     await start(native);
     await generate({ stop: ['END'], cacheSalt: 'v7', responseFormat: { type: 'json_object' }, maxTokens: null });
     const [call] = server.calls('/generate');
@@ -141,21 +141,21 @@ describe('what /generate samples', () => {
     });
   });
 
-  test('seeds are left out where the server fails on them', async () => {
+  it('leaves seeds out when the server fails on them', async () => {
     await start({ ...native, seeds: false });
     await generate();
     expect(server.calls('/generate')[0]?.body.sampling_params).not.toHaveProperty('sampling_seed');
     expect(engine.info().capabilities.notes).toContain('/generate does not support seeds');
   });
 
-  test('a server that does not repeat the prompt is taken at its number', async () => {
+  it('checks the number of prompt ids when the server does not repeat them', async () => {
     await start({ ...native, echo: false });
     expect([...(await generate()).promptIds]).toEqual(PROMPT);
     server.script.meta = { prompt_tokens: 5 };
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/4 ids/) });
   });
 
-  test('is read by the server’s own parsers: thinking first, then calls, their arguments as they come', async () => {
+  it("parses by the server's parsers: thinking first, then calls with unchanged arguments", async () => {
     await start({ ...native, text: '<think>[[no {}]]</think>Now.[[sh {"b": 1,  "a":2}]]' });
     const reply = await generate(withTools);
     expect(reply.finishReason).toBe('tool_calls');
@@ -173,14 +173,14 @@ describe('what /generate samples', () => {
     expect((await generate()).message.content).toContain('[[sh');
   });
 
-  test('calls of a model that counts them have ids that go on from the conversation', async () => {
+  it('continues the call ids of the conversation for a model that counts calls', async () => {
     await start({ ...native, text: '[[sh {}]][[sh {}]]' }, { tool_parser: 'kimi_k2' });
     const earlier = JSON.stringify({ role: 'assistant', content: null, tool_calls: [{ id: 'functions.sh:0' }] });
     const { message } = await generate({ ...withTools, messageTexts: ['{"role":"user","content":"a"}', earlier] });
     expect(message.tool_calls?.map(({ id }) => id)).toEqual(['functions.sh:1', 'functions.sh:2']);
   });
 
-  test('text on which a parser fails stays text, as in chat completions', async () => {
+  it('keeps text on which a parser fails, as in chat completions', async () => {
     await start({ ...native, text: 'a [[sh {' });
     server.http.routes['/parse_function_call'] = ({ response }) => {
       response.writeHead(500).end('Internal Server Error');
@@ -192,7 +192,7 @@ describe('what /generate samples', () => {
     await expect(generate(withTools)).rejects.toMatchObject({ code: 'engine_unavailable' });
   });
 
-  test('a call that must be made is refused, since nothing could make the policy do so', async () => {
+  it('rejects a forced call, which nothing would enforce', async () => {
     await start(native);
     await expect(generate({ ...withTools, toolChoice: 'required' })).rejects.toMatchObject({
       code: 'unsupported',
@@ -200,7 +200,7 @@ describe('what /generate samples', () => {
     });
   });
 
-  test('what is wrong with a reply is refused by name', async () => {
+  it('names what is wrong with a rejected reply', async () => {
     await start(native);
     const spoilt = async (meta: object, message: RegExp, top: object = {}): Promise<void> => {
       server.script.spoil = (reply) => ({ ...reply, ...top, meta_info: { ...(reply.meta_info as object), ...meta } });
@@ -217,15 +217,15 @@ describe('what /generate samples', () => {
     await spoilt({ weight_versions: [{ version: '1', start: 1, end: 3 }] }, /weight_versions\.0/);
   });
 
-  test('a server that has come to serve another model is found out', async () => {
+  it('detects that the server has changed its model', async () => {
     await start(native);
     server.http.models = [{ id: 'other' }, ...server.http.models.slice(1)];
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/"other"/) });
   });
 });
 
-describe('what a server cannot do', () => {
-  test('without a rendering of messages there are no prompts of ids', async () => {
+describe('a server with missing features', () => {
+  it('accepts no prompts of ids when it renders no messages', async () => {
     await start({ chatTokenize: false });
     const { capabilities } = engine.info();
     expect(capabilities).toMatchObject({ token_ids: true, token_input: 'none', template: { close_ids: [] } });
@@ -237,7 +237,7 @@ describe('what a server cannot do', () => {
     expect(await generate({ prompt: null })).toMatchObject({ finishReason: 'stop' });
   });
 
-  test('without parsers of text, /generate is no way, and nothing resumeFrom goes on', async () => {
+  it('does not use /generate or resume replies when it cannot parse text', async () => {
     await start({ parsers: false });
     expect(engine.info().capabilities.token_input).toBe('input_ids');
     expect(await generate()).toMatchObject({ finishReason: 'stop' });
@@ -248,7 +248,7 @@ describe('what a server cannot do', () => {
     expect(engine.info().capabilities.token_input).toBe('none');
   });
 
-  test('without a place for ids it is refused at registration', async () => {
+  it('is refused at registration when it reports no ids', async () => {
     const refused = { code: 'engine_error', message: expect.stringMatching(/report no token ids/) };
     const silent = new SglangScript();
     silent.chatReply = () => ({ id: 'x', model: 'toy', choices: [{ message: {}, finish_reason: 'stop' }], usage: {} });
@@ -258,7 +258,7 @@ describe('what a server cannot do', () => {
     await silent.http.close();
   });
 
-  test('another server, another model and no server are told apart', async () => {
+  it('is reported as another server, another model or unavailable', async () => {
     const clock = new VirtualClock();
     const other = new SglangScript();
     await other.http.listen();
@@ -279,7 +279,7 @@ describe('what a server cannot do', () => {
   });
 });
 
-describe('prompts that are rendered', () => {
+describe('rendering', () => {
   const messages = [
     { role: 'user', content: 'hi' },
     { role: 'assistant', content: 'yes' },
@@ -292,7 +292,7 @@ describe('prompts that are rendered', () => {
     pool: 'default',
   };
 
-  test('end with the opening of the assistant’s turn or without, though the server always adds it', async () => {
+  it('ends with or without the generation prompt, although the server always adds it', async () => {
     await start();
     const open = await engine.render({ ...asked, generationPrompt: true }, never);
     const closed = await engine.render({ ...asked, generationPrompt: false }, never);
@@ -302,7 +302,7 @@ describe('prompts that are rendered', () => {
     expect(await engine.countTokens(askRequest({ messageTexts: asked.messageTexts }), never)).toBe(open.length);
   });
 
-  test('hold no images', async () => {
+  it('rejects images', async () => {
     await start();
     const image = '{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}';
     await expect(
@@ -310,7 +310,7 @@ describe('prompts that are rendered', () => {
     ).rejects.toMatchObject({ code: 'unsupported', details: { images: true } });
   });
 
-  test('ids become text with their special tokens', async () => {
+  it('converts ids to text with special tokens', async () => {
     await start();
     expect(await engine.detokenize(Int32Array.from([1, 2]), never)).toBe('<1><2>');
     expect(server.http.received.at(-1)?.body).toMatchObject({ tokens: [1, 2], skip_special_tokens: false });

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../../../src/engines/engine.ts';
 import { createSglangEngine } from '../../../src/engines/sglang/engine.ts';
@@ -51,8 +51,8 @@ async function brokenOff(): Promise<{ reply: GenerateReply; completionId: string
   }
 }
 
-describe.each([false, true])('an update in the middle of a reply, by /generate: %s', (forceNative) => {
-  test('that breaks it off loses nothing: it goes on, and every token has its version', async () => {
+describe.each([false, true])('an update during a reply, by /generate: %s', (forceNative) => {
+  it('loses nothing when it interrupts the reply: every token has its version', async () => {
     await start({ tokenDelayMs: 1 }, forceNative);
     const first = await brokenOff();
     const { completionId: one } = first;
@@ -71,7 +71,7 @@ describe.each([false, true])('an update in the middle of a reply, by /generate: 
     expect(whole.message.reasoning_content?.length).toBeGreaterThan(400);
   });
 
-  test('that keeps it leaves spans of both versions', async () => {
+  it('leaves spans of both versions when it keeps the reply', async () => {
     await start({ tokenDelayMs: 1 }, forceNative);
     const sampling = byTokens({ completionId: 'cpl_one' });
     await running();
@@ -84,7 +84,7 @@ describe.each([false, true])('an update in the middle of a reply, by /generate: 
   });
 });
 
-describe('a lying server', () => {
+describe('a server with wrong replies', () => {
   const lies: [FaultKind, string][] = [
     ['http_400_context', 'engine_rejected'],
     ['http_429', 'engine_unavailable'],
@@ -105,7 +105,7 @@ describe('a lying server', () => {
     ['off_by_one_logprobs', 'engine_error'],
     ['dies_mid_stream', 'engine_error'],
   ];
-  test.each(
+  it.each(
     lies.flatMap(([kind, code]) =>
       (['chat', 'input_ids', 'generate'] as const).map((way) => [kind, way, code] as const),
     ),
@@ -123,13 +123,13 @@ describe('a lying server', () => {
   });
 });
 
-test.each([false, true])('a prompt that is told to be another is refused, by /generate: %s', async (forceNative) => {
+it.each([false, true])('is rejected when it reports another prompt, by /generate: %s', async (forceNative) => {
   await start({}, forceNative);
   sim.setFaults([{ kind: 'echo_other_prompt' }]);
   await expect(byTokens()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/prompted/) });
 });
 
-test('the prefix cache is shared within a salt and not beyond', async () => {
+it('the prefix cache is shared only within one salt', async () => {
   await start();
   const cached = async (cacheSalt: string) => (await byTokens({ cacheSalt })).usage.cached_tokens;
   const messageTexts = [JSON.stringify({ role: 'user', content: 'words '.repeat(60) })];
@@ -145,7 +145,7 @@ test('the prefix cache is shared within a salt and not beyond', async () => {
   expect(await cached('v3')).toBe(0);
 });
 
-test('a server that refuses what it does not know is asked for nothing else', async () => {
+it('a server that refuses unknown fields is sent none', async () => {
   for (const sglangAge of ['meta_info', 'token_ids', 'sglext', 'stream_ids'] as const) {
     if (sglangAge !== 'meta_info') await Promise.all([engine.close(), sim.close()]);
     await start({ strict: true, sglangAge });

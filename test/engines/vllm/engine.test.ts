@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
 import { createVllmEngine } from '../../../src/engines/vllm/engine.ts';
@@ -50,8 +50,8 @@ afterEach(async () => {
   await server.close();
 });
 
-describe('what vLLM is asked', () => {
-  test('messages and tools go out as they are, with explicit sampling and the switches for exact tokens', async () => {
+describe('requests to vLLM', () => {
+  it('messages and tools are sent unchanged, with explicit sampling and the fields for exact tokens', async () => {
     await generate({
       tools: [{ type: 'function', function: { name: 'f' } }],
       toolsText: '[{"type":"function", "function":{"name":"f"}}]',
@@ -84,7 +84,7 @@ describe('what vLLM is asked', () => {
     expect(call?.headers['x-session-id']).toBe('ses_1');
   });
 
-  test('a bound that cannot fit is left out, and one that does not fit behind the prompt is dropped after the refusal', async () => {
+  it('a bound above the context length is left out, and one that exceeds it after the prompt is dropped when refused', async () => {
     await generate({ maxTokens: 32_000 });
     expect(server.chats[0]?.body).not.toHaveProperty('max_tokens');
     server.onChat = (received) => {
@@ -96,7 +96,7 @@ describe('what vLLM is asked', () => {
     expect(server.chats.map(({ body }) => body.max_tokens)).toEqual([undefined, 4_000, undefined]);
   });
 
-  test('tokens are counted on the rendered conversation', async () => {
+  it('tokens are counted in the rendered conversation', async () => {
     const count = await (await connect()).countTokens(request(), new AbortController().signal);
     expect(count).toBe(7);
     const call = server.received.findLast(({ path }) => path === '/tokenize');
@@ -108,8 +108,8 @@ describe('what vLLM is asked', () => {
   });
 });
 
-describe('what is read from a reply', () => {
-  test('ids, log-probabilities, message, usage and the token that ended the reply', async () => {
+describe('a parsed reply', () => {
+  it('has ids, log-probabilities, message, usage and the token that ended it', async () => {
     server.onChat = (received) =>
       json(
         received.response,
@@ -136,15 +136,18 @@ describe('what is read from a reply', () => {
     expect(reply.versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
   });
 
-  test.each([-1, 5])('cached tokens that cannot be are none: %i of a prompt of 4', async (cached_tokens) => {
-    server.onChat = (received) => {
-      const whole = vllmReply(received) as { usage: object };
-      json(received.response, 200, { ...whole, usage: { ...whole.usage, prompt_tokens_details: { cached_tokens } } });
-    };
-    expect((await generate()).usage).toEqual({ prompt_tokens: 4, completion_tokens: 3, cached_tokens: null });
-  });
+  it.each([-1, 5])(
+    'has no cached tokens when their number is impossible: %i of a prompt of 4',
+    async (cached_tokens) => {
+      server.onChat = (received) => {
+        const whole = vllmReply(received) as { usage: object };
+        json(received.response, 200, { ...whole, usage: { ...whole.usage, prompt_tokens_details: { cached_tokens } } });
+      };
+      expect((await generate()).usage).toEqual({ prompt_tokens: 4, completion_tokens: 3, cached_tokens: null });
+    },
+  );
 
-  test('ids may come spaced out and on the choice', async () => {
+  it('may have ids with spaces, and on the choice', async () => {
     server.onChat = (received) => {
       const reply = vllmReply(received) as { choices: Record<string, unknown>[]; prompt_token_ids?: number[] };
       const [choice] = reply.choices;
@@ -158,7 +161,7 @@ describe('what is read from a reply', () => {
     expect([...(await generate()).promptIds]).toEqual([1, 5, 6, 7]);
   });
 
-  test('a reply text that imitates the id field changes nothing', async () => {
+  it('ignores text that imitates the id field', async () => {
     const content = '"prompt_token_ids":[666] \\"prompt_token_ids\\":[667]';
     server.onChat = (received) => json(received.response, 200, vllmReply(received, { content }));
     const reply = await generate();
@@ -166,16 +169,16 @@ describe('what is read from a reply', () => {
     expect([...reply.promptIds]).toEqual([1, 5, 6, 7]);
   });
 
-  test.each([
+  it.each([
     ['a stop string', { stopReason: 'END' }, { kind: 'string', text: 'END' }],
     ['a stop token', { stopReason: 99 }, { kind: 'token', id: 99 }],
     ['the length', { finish: 'length' }, null],
-  ])('a reply that ended by %s says so', async (_, parts, stop) => {
+  ])('reports that %s ended the reply', async (_, parts, stop) => {
     server.onChat = (received) => json(received.response, 200, vllmReply(received, parts));
     expect((await generate()).stop).toEqual(stop);
   });
 
-  test('version spans of the server are taken as they are', async () => {
+  it('has the version spans of the server unchanged', async () => {
     const spans = [
       { version: '4', start: 0, end: 1 },
       { version: '5', start: 1, end: 3 },
@@ -185,7 +188,7 @@ describe('what is read from a reply', () => {
     expect((await generate()).versionSpans).toEqual(spans);
   });
 
-  test('without spans the version of the server counts, and one that changed during the call is unknown', async () => {
+  it("has the server's version when there are no spans, and none when it changed during the call", async () => {
     server.version = '7';
     await connect();
     expect(engine?.info().policy_version).toBe('7');
@@ -216,7 +219,7 @@ function withChoice(reply: Record<string, unknown>, over: object): Record<string
 
 const entry = (logprob: unknown) => ({ token: 't', logprob, bytes: null, top_logprobs: [] });
 
-describe('what is refused, with the reason', () => {
+describe('rejects, with the reason,', () => {
   type Break = (reply: Record<string, unknown>) => unknown;
   const cases: [string, Break, RegExp][] = [
     ['no prompt ids', ({ prompt_token_ids: _, ...rest }) => rest, /prompt_token_ids is missing/],
@@ -282,7 +285,7 @@ describe('what is refused, with the reason', () => {
       /no token was sampled/,
     ],
   ];
-  test.each(cases)('%s', async (_, broken, message) => {
+  it.each(cases)('%s', async (_, broken, message) => {
     server.onChat = (received) => json(received.response, 200, broken(vllmReply(received)));
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -291,14 +294,14 @@ describe('what is refused, with the reason', () => {
     });
   });
 
-  test('a logprob that is no number at all', async () => {
+  it('a logprob that is not a number', async () => {
     server.onChat = (received) => {
       received.response.end(JSON.stringify(vllmReply(received)).replace('"logprob":-0.25', '"logprob":1e999'));
     };
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error', message: expect.stringMatching(/finite/) });
   });
 
-  test('a body that is not JSON', async () => {
+  it('a body that is not JSON', async () => {
     server.onChat = ({ response }) => {
       response.end('<html>bad gateway</html>');
     };
@@ -309,8 +312,8 @@ describe('what is refused, with the reason', () => {
   });
 });
 
-describe('failures of the server', () => {
-  test.each([
+describe('server failures', () => {
+  it.each([
     [400, 'engine_rejected', false],
     [401, 'engine_error', true],
     [404, 'engine_error', true],
@@ -328,10 +331,10 @@ describe('failures of the server', () => {
     if (code === 'engine_unavailable') expect(failure).toMatchObject({ details: { retry_after_ms: 3_000 } });
   });
 
-  test.each([
+  it.each([
     ['by parameter', { message: 'too long', param: 'input_tokens' }],
     ['by wording', { message: "This model's maximum context length is 4096 tokens.", param: null }],
-  ])('an overlong prompt is recognised %s and keeps its words', async (_, error) => {
+  ])('an overlong prompt is recognised %s and keeps its message', async (_, error) => {
     server.onChat = ({ response }) => json(response, 400, { error });
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_rejected',
@@ -340,7 +343,7 @@ describe('failures of the server', () => {
     });
   });
 
-  test('a connection that breaks in the middle is an engine error, since something may have been sampled', async () => {
+  it('a connection that breaks during the reply is an engine error, since tokens may have been sampled', async () => {
     server.onChat = ({ response }) => {
       response.writeHead(200, { 'content-length': 1000 });
       response.write('{"id":', () => response.destroy());
@@ -349,14 +352,14 @@ describe('failures of the server', () => {
     expect(engine?.info()).toMatchObject({ healthy: false, inflight: 0 });
   });
 
-  test('a server that is not there is unavailable', async () => {
+  it('a server that cannot be reached is unavailable', async () => {
     await connect();
     await server.close();
     await expect(generate()).rejects.toMatchObject({ code: 'engine_unavailable' });
     await server.listen();
   });
 
-  test('an abort ends the call on the wire and rejects with its reason', async () => {
+  it('an abort closes the connection and rejects with its reason', async () => {
     await connect();
     const controller = new AbortController();
     const gone = new Promise<void>((resolve) => {
@@ -370,7 +373,7 @@ describe('failures of the server', () => {
     expect(engine?.info().inflight).toBe(0);
   });
 
-  test('a model that the server does not have is refused at the start', async () => {
+  it('a model that the server does not have is refused at connection', async () => {
     await expect(connect({ model: 'other' })).rejects.toMatchObject({ code: 'engine_error' });
   });
 });

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Clock } from '../../../src/core/clock.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
@@ -67,7 +67,7 @@ const tools: ChatTool[] = [{ type: 'function', function: { name: 'sh', parameter
 const toolsText = '[{"type":"function",  "function":{"name":"sh"}}]';
 
 describe('a prompt of ids', () => {
-  test('goes out as it is, with explicit sampling, and is answered by ids and a message', async () => {
+  it('is sent unchanged, with explicit sampling, and answered with ids and a message', async () => {
     const reply = await generate();
     const [call] = callsOf(server, GENERATE);
     expect(call?.body).toEqual({
@@ -100,13 +100,13 @@ describe('a prompt of ids', () => {
     });
   });
 
-  test('is sent byte for byte as its JSON text says', async () => {
+  it('is sent as exactly its JSON text', async () => {
     const prompt = { ids: Int32Array.of(1, 22, 333), json: Buffer.from('1, 22,  333') };
     await generate({}, { prompt });
     expect(callsOf(server, GENERATE)[0]?.text).toContain('"token_ids":[1, 22,  333]');
   });
 
-  test('never gets a bound beyond the context, and always one', async () => {
+  it('always gets a bound, and never one beyond the context', async () => {
     server.maxModelLen = 20;
     const sent = async (maxTokens: number | null) => {
       await (engine ?? (await connect())).generate(tokenRequest({ maxTokens }), never());
@@ -116,7 +116,7 @@ describe('a prompt of ids', () => {
     expect([await sent(5), await sent(50), await sent(null)]).toEqual([5, 16, 16]);
   });
 
-  test('that has no room is refused in the words of the server', async () => {
+  it("is refused with the server's message when it fills the context", async () => {
     server.maxModelLen = 4;
     await connect();
     server.routes[GENERATE] = ({ response }) =>
@@ -128,12 +128,12 @@ describe('a prompt of ids', () => {
     });
   });
 
-  test('carries the salt of the prefix cache', async () => {
+  it('is sent with the salt of the prefix cache', async () => {
     await generate({}, { cacheSalt: 'v7' });
     expect(callsOf(server, GENERATE)[0]?.body).toMatchObject({ cache_salt: 'v7' });
   });
 
-  test('may come back spaced out, or not at all where the usage counts it', async () => {
+  it('may be returned with spaces, or not at all when the usage has its length', async () => {
     const spaced = await connect();
     server.routes[GENERATE] = ({ headers, response }) => {
       const head = `{"request_id":"generate-tokens-${String(headers['x-request-id'])}","prompt_token_ids": [ 1, 5,6 , 7 ],`;
@@ -149,13 +149,13 @@ describe('a prompt of ids', () => {
     expect([...silent.promptIds]).toEqual([1, 5, 6, 7]);
   });
 
-  test('is answered with log-probabilities of older servers too', async () => {
+  it('is answered with log-probabilities in the notation of older servers too', async () => {
     const content = [11, 12, 2].map((id) => ({ token: `token_id:${id}`, logprob: -1, bytes: null, top_logprobs: [] }));
     const reply = await generate({ generated: (r) => withChoice(r, { logprobs: { content } }) });
     expect([...reply.responseLogprobs]).toEqual([-1, -1, -1]);
   });
 
-  test('is answered with version spans', async () => {
+  it('is answered with version spans', async () => {
     const spans = [
       { version: '1', start: 0, end: 2 },
       { version: '2', start: 2, end: 3 },
@@ -165,7 +165,7 @@ describe('a prompt of ids', () => {
     expect(engine?.info().capabilities.version_spans).toBe(true);
   });
 
-  test('is refused by an engine that takes none', async () => {
+  it('is rejected by an engine that accepts none', async () => {
     engine = await createVllmEngine(engineSpecSchema.parse({ base_url: server.baseUrl }), {
       clock: new VirtualClock(),
     });
@@ -175,7 +175,7 @@ describe('a prompt of ids', () => {
 });
 
 describe('the message of sampled ids', () => {
-  test('is read by the parsers of the server, with all tools and none of the conversation', async () => {
+  it('is parsed by the server, with all tools and without the conversation', async () => {
     const call = { id: 'abc', type: 'function', function: { name: 'sh', arguments: '{"b":1, "a": 2}' } };
     const message = { role: 'assistant', content: null, reasoning: 'hm', tool_calls: [call] };
     const reply = await generate(
@@ -195,32 +195,32 @@ describe('the message of sampled ids', () => {
     });
   });
 
-  test('is read without the token that ended it, which parsers of text would show', async () => {
+  it('is parsed without the token that ended it, which parsers of text would show', async () => {
     const reply = await generate();
     expect(engine?.info().capabilities.template.close_ids).toEqual([2]);
     expect(reply.message.content).toBe('Hello.');
     expect(derenderedIds(callsOf(server, DERENDER)[0])).toEqual([11, 12]);
   });
 
-  test('is read with the token that ended it, which parsers of ids need', async () => {
+  it('is parsed with the token that ended it, which parsers of ids need', async () => {
     const reply = await generate({ readsIds: true });
     expect(reply.message.content).toBe('Hello.');
     expect(derenderedIds(callsOf(server, DERENDER)[0])).toEqual([11, 12, 2]);
   });
 
-  test('is read with all of its ids where its end was cut off', async () => {
+  it('is parsed with all ids when the bound ended the reply', async () => {
     await generate({ responseIds: [11, 12], generated: (r) => withChoice(r, { finish_reason: 'length' }) });
     expect(derenderedIds(callsOf(server, DERENDER)[0])).toEqual([11, 12]);
   });
 
-  test('of nothing but the end is empty, and nobody is asked', async () => {
+  it('is empty without a request when only the closing token was sampled', async () => {
     const reply = await generate({ responseIds: [2] });
     expect(reply.message).toEqual({ role: 'assistant', content: '' });
     expect([...reply.responseIds]).toEqual([2]);
     expect(callsOf(server, DERENDER)).toEqual([]);
   });
 
-  test('is asked for again while the server is busy, and nothing is sampled again', async () => {
+  it('is requested repeatedly while the server is busy, without sampling once more', async () => {
     const own = await connect();
     const { [DERENDER]: derender } = server.routes;
     const busy = [503, 429];
@@ -235,7 +235,7 @@ describe('the message of sampled ids', () => {
     expect(callsOf(server, DERENDER)).toHaveLength(3);
   });
 
-  test('that nobody can read is an engine error, since another try would sample another reply', async () => {
+  it('is an engine error when it cannot be parsed, since a retry would sample another reply', async () => {
     const own = await connect();
     server.routes[DERENDER] = ({ response }) => json(response, 503, { error: { message: 'busy' } });
     await expect(own.generate(tokenRequest(), never())).rejects.toMatchObject({
@@ -245,7 +245,7 @@ describe('the message of sampled ids', () => {
     expect(callsOf(server, GENERATE)).toHaveLength(1);
   });
 
-  test('has calls that the parsers refuse as its text', async () => {
+  it('keeps calls that the parsers reject as text', async () => {
     const own = await connect();
     const { [DERENDER]: derender } = server.routes;
     server.routes[DERENDER] = (received) => {
@@ -262,7 +262,7 @@ describe('the message of sampled ids', () => {
     });
   });
 
-  test('has one call where only one may be made', async () => {
+  it('has one call when parallel calls are off', async () => {
     const calls = ['a', 'b'].map((id) => ({ id, type: 'function', function: { name: 'sh', arguments: '{}' } }));
     const message = { role: 'assistant', content: null, tool_calls: calls };
     const reply = await generate({ message }, { tools, toolsText, parallelToolCalls: false });
@@ -294,7 +294,7 @@ describe('the message of sampled ids', () => {
       { kind: 'string', text: 'END' },
     ],
   ];
-  test.each(stopped)('ends before a stop string %s', async (_, over, message, shown, stop) => {
+  it.each(stopped)('ends before a stop string %s', async (_, over, message, shown, stop) => {
     const reply = await generate(
       { responseIds: [11, 12, 13], message: { role: 'assistant', ...message }, generated: (r) => withChoice(r, over) },
       { stop: ['END', 'STOP'] },
@@ -305,7 +305,7 @@ describe('the message of sampled ids', () => {
     expect([...reply.responseIds]).toEqual([11, 12, 13]);
   });
 
-  test('ends before the one of several stop strings that was complete first', async () => {
+  it('ends before the stop string that was complete first', async () => {
     const message = { role: 'assistant', content: 'One END OF it' };
     const reply = await generate({ responseIds: [11, 12, 13], message }, { stop: ['END OF', 'ND'] });
     expect(reply).toMatchObject({ message: { content: 'One E' }, stop: { kind: 'string', text: 'ND' } });
@@ -316,7 +316,7 @@ describe('the message of sampled ids', () => {
     ['of a server that would name a string', [11, 99], { stop_reason: null }, 99],
     ['that closes turns', [11, 2], {}, 2],
   ];
-  test.each(ended)('is whole when it was ended by a token %s, whatever its text', async (_, ids, over, id) => {
+  it.each(ended)('is complete when a token %s ended it, whatever its text', async (_, ids, over, id) => {
     const message = { role: 'assistant', content: 'The END of it' };
     const reply = await generate(
       { responseIds: ids, generated: (r) => withChoice(r, over), message },
@@ -326,8 +326,8 @@ describe('the message of sampled ids', () => {
   });
 });
 
-describe('a demanded form', () => {
-  test('is told to the sampler as the server itself would', async () => {
+describe('a forced call or response format', () => {
+  it("is passed to the sampler in the server's own notation", async () => {
     const outputs = { structural_tag: '{"structures":[]}' };
     await generate(
       {
@@ -351,7 +351,7 @@ describe('a demanded form', () => {
     });
   });
 
-  test('that the server does not put into words is unsupported, and nothing is sampled', async () => {
+  it('is unsupported when the server does not render it, and nothing is sampled', async () => {
     const responseFormat = { type: 'json_object' } as const;
     await expect(generate({}, { responseFormat })).rejects.toMatchObject({
       code: 'unsupported',
@@ -360,13 +360,13 @@ describe('a demanded form', () => {
     expect(callsOf(server, GENERATE)).toEqual([]);
   });
 
-  test('is not asked for where there is none', async () => {
+  it('is not rendered when the request has none', async () => {
     await generate({}, { tools, toolsText, toolChoice: 'auto' });
     expect(callsOf(server, RENDER)).toEqual([]);
   });
 });
 
-describe('a reply that was resumeFrom', () => {
+describe('a resumed reply', () => {
   const resumeFrom = {
     responseIds: Int32Array.of(8, 9),
     responseLogprobs: Float32Array.of(-1, -2),
@@ -374,7 +374,7 @@ describe('a reply that was resumeFrom', () => {
     routedExperts: null,
   };
 
-  test('is continued behind its ids, and told and read as one', async () => {
+  it('is sampled after its first part, and returned and parsed as one reply', async () => {
     const reply = await generate(
       { generated: (r) => withChoice(r, { weight_versions: [{ version: '2', start: 0, end: 3 }] }) },
       { resumeFrom },
@@ -394,7 +394,7 @@ describe('a reply that was resumeFrom', () => {
     expect(derenderedIds(callsOf(server, DERENDER)[0])).toEqual([8, 9, 11, 12]);
   });
 
-  test('under the same version has one span', async () => {
+  it('has one span when the version is the same', async () => {
     const reply = await generate(
       { generated: (r) => withChoice(r, { weight_versions: [{ version: '1', start: 0, end: 3 }] }) },
       { resumeFrom },
@@ -402,7 +402,7 @@ describe('a reply that was resumeFrom', () => {
     expect(reply.versionSpans).toEqual([{ version: '1', start: 0, end: 5 }]);
   });
 
-  test('at its bound is over', async () => {
+  it('is complete when its first part has reached the bound', async () => {
     const reply = await generate({}, { resumeFrom, maxTokens: 2 });
     expect(callsOf(server, GENERATE)).toEqual([]);
     expect(reply).toMatchObject({ finishReason: 'length', stop: null, usage: { completion_tokens: 2 } });
@@ -410,7 +410,7 @@ describe('a reply that was resumeFrom', () => {
     expect(reply.versionSpans).toEqual(resumeFrom.versionSpans);
   });
 
-  test('is refused when the echo is of the prompt alone', async () => {
+  it('is rejected when only the prompt is echoed', async () => {
     await expect(
       generate({ generated: (r) => ({ ...r, prompt_token_ids: [1, 5, 6, 7] }) }, { resumeFrom }),
     ).rejects.toMatchObject({
@@ -419,7 +419,7 @@ describe('a reply that was resumeFrom', () => {
     });
   });
 
-  test('and is broken off again keeps all there is', async () => {
+  it('keeps all tokens when it is interrupted once more', async () => {
     const reply = await generate({ generated: (r) => withChoice(r, { finish_reason: 'abort' }) }, { resumeFrom });
     expect(reply).toMatchObject({ finishReason: 'abort', stop: null });
     expect([...reply.responseIds]).toEqual([8, 9, 11, 12, 2]);
@@ -431,7 +431,7 @@ const entries = (...logprobs: unknown[]) => ({
   logprobs: { content: logprobs.map((logprob, i) => entry(logprob, [11, 12, 2][i])) },
 });
 
-describe('a lying engine is refused, with its name and the field:', () => {
+describe('a wrong reply is rejected, with engine and field:', () => {
   type Lie = (reply: Json) => unknown;
   const lies: [string, Lie, RegExp][] = [
     ['no response ids', (r) => withChoice(r, { token_ids: null }), /token_ids is missing/],
@@ -514,7 +514,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
       /no token was sampled/,
     ],
   ];
-  test.each(lies)('%s', async (_, lie, message) => {
+  it.each(lies)('%s', async (_, lie, message) => {
     const failure = await generate({ generated: lie }).catch((error: unknown) => error);
     expect(failure).toMatchObject({ code: 'engine_error', details: { engine_id: 'the-engine' } });
     expect((failure as Error).message).toMatch(message);
@@ -522,7 +522,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
     expect(engine?.info()).toMatchObject({ healthy: false, inflight: 0, capabilities: { token_input: 'generate' } });
   });
 
-  test('a logprob of NaN, which is no JSON', async () => {
+  it('a logprob of NaN, which is not JSON', async () => {
     await connect();
     server.routes[GENERATE] = ({ response }) => {
       response.end('{"choices":[{"logprobs":{"content":[{"logprob":NaN}]}}]}');
@@ -533,7 +533,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
     });
   });
 
-  test('a reply that breaks off', async () => {
+  it('a truncated reply', async () => {
     await connect();
     server.routes[GENERATE] = ({ response }) => {
       response.writeHead(200, { 'content-length': 1000 });
@@ -561,7 +561,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
     ],
     ['an error with status 200', () => ({ error: { message: 'no parser' } }), /error inside: no parser/],
   ];
-  test.each(derendered)('%s', async (_, lie, message) => {
+  it.each(derendered)('%s', async (_, lie, message) => {
     await connect();
     serveTokens(server, { derendered: lie });
     await expect(engine?.generate(tokenRequest(), never())).rejects.toMatchObject({
@@ -571,7 +571,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
     });
   });
 
-  test('one that never tells what it was prompted by takes no ids from then on', async () => {
+  it('a reply without its prompt, after which the engine gets no more ids', async () => {
     const silent = ({ prompt_token_ids: _, usage: __, ...reply }: Json): unknown => reply;
     await expect(generate({ generated: silent })).rejects.toMatchObject({
       code: 'engine_error',
@@ -583,7 +583,7 @@ describe('a lying engine is refused, with its name and the field:', () => {
     ]);
   });
 
-  test('weights that change without a word leave the version unknown', async () => {
+  it('a version that changes during the call is unknown', async () => {
     server.version = '7';
     await connect();
     const versions = async () => (await engine?.generate(tokenRequest(), never()))?.versionSpans;

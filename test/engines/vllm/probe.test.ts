@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Engine } from '../../../src/engines/engine.ts';
 import { createVllmEngine } from '../../../src/engines/vllm/engine.ts';
@@ -41,8 +41,8 @@ function serveControl(): void {
   server.routes['/abort_requests'] = ({ response }) => json(response, 200, { status: 'aborted', aborted: 1 });
 }
 
-describe('a server is looked at', () => {
-  test('without anything being sampled, ended or paused', async () => {
+describe('probing a server', () => {
+  it('samples, aborts and pauses nothing', async () => {
     serveTokens(server);
     serveControl();
     await connect();
@@ -53,7 +53,7 @@ describe('a server is looked at', () => {
     expect(posts('/abort_requests')).toEqual([]);
   });
 
-  test('for everything that it can do', async () => {
+  it('finds every capability', async () => {
     serveTokens(server);
     serveControl();
     server.routes['GET /version'] = ({ response }) => json(response, 200, { version: '0.32.0' });
@@ -76,7 +76,7 @@ describe('a server is looked at', () => {
     expect(info.capabilities.notes).toEqual(['prompts can be given as token ids']);
   });
 
-  test('that was started without token generation renders by /tokenize', async () => {
+  it('renders by /tokenize when it was started without token generation', async () => {
     for (const path of [GENERATE, RENDER, DERENDER]) {
       server.routes[path] = ({ response }) =>
         json(response, 403, { error: { message: 'disabled', type: 'PermissionDeniedError', param: null, code: 403 } });
@@ -89,7 +89,7 @@ describe('a server is looked at', () => {
     expect((await engine?.render(rendering, never()))?.length).toBeGreaterThan(0);
   });
 
-  test.each([GENERATE, RENDER, DERENDER])('that has no %s, and says so', async (path) => {
+  it.each([GENERATE, RENDER, DERENDER])('notes that it has no %s', async (path) => {
     serveTokens(server);
     delete server.routes[path];
     const { token_input, notes } = await capabilities();
@@ -97,7 +97,7 @@ describe('a server is looked at', () => {
     expect(notes).toContainEqual(expect.stringContaining(path));
   });
 
-  test('whose parsers fail, and says why', async () => {
+  it('notes why its parsers fail', async () => {
     serveTokens(server);
     server.routes[DERENDER] = ({ response }) =>
       json(response, 400, { error: { message: 'no tool parser of that name' } });
@@ -106,14 +106,14 @@ describe('a server is looked at', () => {
     expect(notes).toContain('its parsers cannot be used: no tool parser of that name');
   });
 
-  test('whose template fails, and says why', async () => {
+  it('notes why its template fails', async () => {
     server.onTokenize = ({ response }) => json(response, 500, { error: { message: 'no chat template' } });
     const { template, notes } = await capabilities();
     expect(template.close_ids).toEqual([]);
     expect(notes).toContainEqual(expect.stringMatching(/its template cannot be probed: .*no chat template/));
   });
 
-  test('that is not there', async () => {
+  it('rejects when it cannot be reached', async () => {
     const spec = engineSpecSchema.parse({ base_url: server.baseUrl });
     await server.close();
     const attempt = createVllmEngine(spec, { clock: new VirtualClock() });
@@ -121,7 +121,7 @@ describe('a server is looked at', () => {
     await server.listen();
   });
 
-  test('that lists no models, or not the one that is wanted', async () => {
+  it('rejects when it lists no models, or not the requested one', async () => {
     await expect(connect({ model: 'other' })).rejects.toMatchObject({
       code: 'engine_error',
       message: expect.stringMatching(/does not serve other, but toy/),
@@ -133,7 +133,7 @@ describe('a server is looked at', () => {
     });
   });
 
-  test('and may call its model by any of its names', async () => {
+  it('accepts replies with any name of its model', async () => {
     server.models = [
       { id: 'alias', root: '/models/toy' },
       { id: 'toy', root: '/models/toy' },
@@ -151,7 +151,7 @@ describe('a server is looked at', () => {
 });
 
 describe('a strict server', () => {
-  test('is never asked for a field that it refuses', async () => {
+  it('is never sent a field that it refuses', async () => {
     server.unknownFields = [
       'stream_interval',
       'return_tokens_as_token_ids',
@@ -169,7 +169,7 @@ describe('a strict server', () => {
     expect(server.chats[0]?.body).toMatchObject({ return_token_ids: true, logprobs: true, min_p: 0 });
   });
 
-  test('that does not know a field is not asked for sampling that needs it', async () => {
+  it('rejects sampling that needs an unknown field', async () => {
     server.unknownFields = ['top_k'];
     await connect();
     await expect(engine?.generate(chatRequest(), never())).rejects.toMatchObject({
@@ -179,7 +179,7 @@ describe('a strict server', () => {
     expect(server.chats).toEqual([]);
   });
 
-  test.each(['return_token_ids', 'logprobs'])('that refuses %s gives text, and nothing to train on', async (field) => {
+  it.each(['return_token_ids', 'logprobs'])('that refuses %s gives text, and nothing to train on', async (field) => {
     server.unknownFields = [field];
     server.onChat = (received) => {
       const { prompt_token_ids: _, ...reply } = vllmReply(received);
@@ -202,7 +202,7 @@ describe('a strict server', () => {
     expect(server.chats[0]?.body).not.toHaveProperty(field);
   });
 
-  test('that refuses unknown models like unknown fields is asked with its own', async () => {
+  it('is probed with its own model when it refuses unknown models like unknown fields', async () => {
     server.unknownFields = ['stream_interval'];
     server.routes['/v1/chat/completions'] = (received) => {
       const { body, response } = received;
@@ -213,7 +213,7 @@ describe('a strict server', () => {
     expect(notes).toContainEqual(expect.stringMatching(/refuses the fields stream_interval;/));
   });
 
-  test('is simulated likewise', async () => {
+  it('is simulated in the same way', async () => {
     const sim = await startSim({ strict: true, scaleOut: true });
     const strict = await createVllmEngine(engineSpecSchema.parse({ base_url: sim.url }), { clock: new VirtualClock() });
     await expect(strict.generate(chatRequest(), never())).resolves.toMatchObject({ finishReason: 'stop' });
@@ -224,8 +224,8 @@ describe('a strict server', () => {
   });
 });
 
-describe('the key of a server', () => {
-  test('goes out with every request, and is shown nowhere', async () => {
+describe('an API key', () => {
+  it('is sent with every request, and never shown', async () => {
     serveTokens(server);
     serveControl();
     const key = 'a-very-secret-key';
@@ -243,8 +243,8 @@ describe('the key of a server', () => {
   });
 });
 
-describe('the control plane', () => {
-  test('is told to pause, in either way, and to go on', async () => {
+describe('control of a server', () => {
+  it('pauses it in either mode, and resumes it', async () => {
     serveControl();
     const own = await connect();
     await own.pause('keep', never());
@@ -258,7 +258,7 @@ describe('the control plane', () => {
     ]);
   });
 
-  test('that refuses says why', async () => {
+  it("rejects with the server's message", async () => {
     serveControl();
     server.routes['/resume'] = ({ response }) => json(response, 500, { error: 'Failed to resume generation' });
     const own = await connect();
@@ -268,14 +268,14 @@ describe('the control plane', () => {
     });
   });
 
-  test('that is not there is unsupported', async () => {
+  it('is unsupported when the endpoints are missing', async () => {
     const own = await connect();
     expect(own.info().capabilities).toMatchObject({ pause: false, abort: false });
     await expect(own.pause('keep', never())).rejects.toMatchObject({ code: 'unsupported' });
     await expect(own.resume(never())).rejects.toMatchObject({ code: 'unsupported' });
   });
 
-  test.each(['chat', 'tokens'] as const)(
+  it.each(['chat', 'tokens'] as const)(
     'ends a call in %s mode by its id when the signal aborts, and no other',
     async (mode) => {
       serveTokens(server);
@@ -298,7 +298,7 @@ describe('the control plane', () => {
     },
   );
 
-  test('hears nothing of a call that ended before the signal aborted', async () => {
+  it('sends no abort for a call that ended before the signal aborted', async () => {
     serveControl();
     const own = await connect();
     const controller = new AbortController();
@@ -308,7 +308,7 @@ describe('the control plane', () => {
     expect(posts('/abort_requests')).toEqual([]);
   });
 
-  test('shows metrics, where there are some', async () => {
+  it('returns its metrics, if it has any', async () => {
     const own = await connect();
     expect(await own.metrics(never())).toBe(null);
     server.routes['GET /metrics'] = ({ response }) => response.end('vllm:num_requests_running 3\n') && undefined;
@@ -318,8 +318,8 @@ describe('the control plane', () => {
   });
 });
 
-describe('the version of the weights', () => {
-  test('is the one that was given to a server without its own', async () => {
+describe('the policy version', () => {
+  it('is the assigned one when the server reports none', async () => {
     const own = await connect();
     expect(own.info().policy_version).toBe(null);
     own.setPolicyVersion('12');
@@ -328,7 +328,7 @@ describe('the version of the weights', () => {
     expect(reply.versionSpans).toEqual([{ version: '12', start: 0, end: 3 }]);
   });
 
-  test('that is given in the middle of a reply leaves that reply without', async () => {
+  it('is unknown for a reply during which it was assigned', async () => {
     const own = await connect();
     own.setPolicyVersion('12');
     server.onChat = (received) => {
@@ -339,7 +339,7 @@ describe('the version of the weights', () => {
     expect(reply.versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
   });
 
-  test('that the server tells outweighs what was given', async () => {
+  it('is the reported one, even if another was assigned', async () => {
     server.version = 'its-own';
     const own = await connect();
     own.setPolicyVersion('12');
@@ -349,7 +349,7 @@ describe('the version of the weights', () => {
   });
 });
 
-describe('messages become ids', () => {
+describe('rendering messages', () => {
   const rendering = {
     completionId: 'cpl_mine',
     sessionId: 'ses_1',
@@ -359,7 +359,7 @@ describe('messages become ids', () => {
     generationPrompt: false,
   };
 
-  test('by the renderer, with the opening of a reply or without', async () => {
+  it('uses the renderer, with or without the generation prompt', async () => {
     serveTokens(server);
     const own = await connect();
     const without = await own.render(rendering, never());
@@ -372,12 +372,12 @@ describe('messages become ids', () => {
     });
   });
 
-  test('by the tokenizer where there is no renderer', async () => {
+  it('uses the tokenizer when there is no renderer', async () => {
     const own = await connect();
     expect([...(await own.render(rendering, never()))]).toEqual([1, 2, 3, 4, 5, 6, 7]);
   });
 
-  test('but not images, whose ids alone show nothing', async () => {
+  it('rejects images, whose ids are only placeholders', async () => {
     serveTokens(server, {
       rendered: (r) => ({ ...r, features: { mm_hashes: { image: ['abc'] }, mm_placeholders: {} } }),
     });
@@ -394,7 +394,7 @@ describe('messages become ids', () => {
     ['ids that are none', { tokens: [1, -2], count: 2 }, /tokens/],
     ['an error with status 200', { error: { message: 'broken' } }, /error inside: broken/],
   ];
-  test.each(wrong)('and %s are refused', async (_, body, message) => {
+  it.each(wrong)('rejects %s', async (_, body, message) => {
     const own = await connect();
     server.onTokenize = ({ response }) => json(response, 200, body);
     await expect(own.render(rendering, never())).rejects.toMatchObject({
@@ -404,7 +404,7 @@ describe('messages become ids', () => {
     });
   });
 
-  test('and text again', async () => {
+  it('converts ids to text', async () => {
     const own = await connect();
     await expect(own.detokenize(Int32Array.of(1, 2), never())).rejects.toMatchObject({ code: 'unsupported' });
     await own.close();

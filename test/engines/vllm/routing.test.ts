@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { RoutedExperts } from '../../../src/core/reply.ts';
 import { joinedRouting, routedExpertsOf } from '../../../src/engines/vllm/routing.ts';
 
@@ -30,7 +30,7 @@ const rowsOf = fc.record({
 });
 
 describe('routed experts', () => {
-  test('of every type and shape come through without loss, in either form', () => {
+  it('are read without loss in every type and shape, in either notation', () => {
     fc.assert(
       fc.property(rowsOf, fc.constantFrom(1, 2, 3), ({ dtype, rows, layers, experts, seed }, version) => {
         const [name, descr, bytes] = dtype;
@@ -47,7 +47,7 @@ describe('routed experts', () => {
     );
   });
 
-  test('that are not told are null', () => {
+  it('are null when they are not reported', () => {
     expect(routedExpertsOf(null, 7)).toBe(null);
     expect(routedExpertsOf(undefined, 7)).toBe(null);
   });
@@ -73,7 +73,7 @@ describe('routed experts', () => {
     ['an object of another type', { data: '', shape: [7, 1, 1], dtype: 'float32' }, /dtype is float32/],
     ['an object of another shape', { data: '', shape: [7], dtype: 'uint8' }, /has the shape \[7\]/],
   ];
-  test.each(wrong)('are refused with %s', (_, foreign, message) => {
+  it.each(wrong)('are rejected with %s', (_, foreign, message) => {
     expect(() => routedExpertsOf(foreign, 8)).toThrow(
       expect.objectContaining({ code: 'engine_error', message: expect.stringMatching(message) }),
     );
@@ -86,7 +86,7 @@ describe('routed experts', () => {
     data: Buffer.from(values),
   });
 
-  test('of a continued reply are those of the later call, with earlier rows in front', () => {
+  it('are those of the later call for a resumed reply, preceded by earlier rows', () => {
     expect(joinedRouting(experts(0, [1, 2, 3]), experts(0, [1, 2, 3, 4]))).toEqual(experts(0, [1, 2, 3, 4]));
     expect(joinedRouting(experts(1, [2, 3]), experts(3, [4, 5]))).toEqual(experts(1, [2, 3, 4, 5]));
     expect(joinedRouting(experts(1, [2, 3, 9]), experts(3, [4, 5]))).toEqual(experts(1, [2, 3, 4, 5]));
@@ -94,7 +94,7 @@ describe('routed experts', () => {
     expect(joinedRouting(experts(0, [1]), null)).toBe(null);
   });
 
-  test('of a continued reply with a gap, or of two kinds, are none', () => {
+  it('are null for a resumed reply with a gap, or of two types', () => {
     expect(joinedRouting(experts(0, [1, 2]), experts(3, [4]))).toBe(null);
     expect(joinedRouting({ ...experts(0, [1, 2, 3]), dtype: 'int32' }, experts(3, [4]))).toBe(null);
   });

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import type { ReplyDelta } from '../../../src/core/reply.ts';
 import type { Engine, GenerateReply, GenerateRequest } from '../../../src/engines/engine.ts';
@@ -82,7 +82,7 @@ const scenarios: [string, object[]][] = [
 describe.each([...TEMPLATE_MODES])(
   'with a seed and the %s template, streamed and whole replies are equal',
   (templateMode) => {
-    test.each(scenarios)('for %s', async (_, reply) => {
+    it.each(scenarios)('for %s', async (_, reply) => {
       await start({ templateMode, scenarios: [{ name: 's', rules: [{ reply }] }] as SimOptions['scenarios'] });
       for (const seed of [1, 2, 3]) {
         const { whole, streamed, deltas } = await bothWays(request(seed));
@@ -92,7 +92,7 @@ describe.each([...TEMPLATE_MODES])(
       expect(engine.info().streaming).toBe(true);
     });
 
-    test('for a length stop in thinking and in text, and for stop strings', async () => {
+    it('for a length stop in thinking and in text, and for stop strings', async () => {
       const reply = [{ think: { text: 'Let me think about it.' } }, { text: 'One two three four five six seven.' }];
       await start({ templateMode, scenarios: [{ name: 's', rules: [{ reply }] }] as SimOptions['scenarios'] });
       for (const maxTokens of [1, 3, 12, 15]) {
@@ -135,7 +135,7 @@ describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s
     return engine.generate({ ...asked, prompt: { ids, json: Buffer.from(ids.join(',')) } }, never);
   };
 
-  test.each(lies)('%s is refused', async (kind, message) => {
+  it.each(lies)('%s is rejected', async (kind, message) => {
     await start({ scaleOut: true });
     await expect(ask()).resolves.toMatchObject({ finishReason: 'stop' });
     sim.setFaults([{ kind }]);
@@ -147,7 +147,7 @@ describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s
     expect(engine.info()).toMatchObject({ inflight: 0, healthy: false });
   });
 
-  test('the ids of another call are refused', async () => {
+  it('the ids of another call are rejected', async () => {
     await start({ scaleOut: true });
     const other = ['{"role":"user","content":"Something else, and longer."}'];
     await engine.generate(request(2, { completionId: 'cpl_other', messageTexts: other }), new AbortController().signal);
@@ -159,7 +159,7 @@ describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s
   });
 });
 
-test('an engine that was prompted by other ids than it was sent is refused', async () => {
+it('a reply to other ids than were sent is rejected', async () => {
   await start({ scaleOut: true });
   sim.setFaults([{ kind: 'echo_other_prompt' }]);
   const never = new AbortController().signal;
@@ -171,7 +171,7 @@ test('an engine that was prompted by other ids than it was sent is refused', asy
   });
 });
 
-test('faults in a stream are refused as in a whole reply', async () => {
+it('faults in a stream are rejected as in a reply that is not streamed', async () => {
   await start({});
   const never = new AbortController().signal;
   const listener = { started: () => {}, delta: () => {} };
@@ -198,7 +198,7 @@ test('faults in a stream are refused as in a whole reply', async () => {
   });
 });
 
-test('a server that cuts its stream anywhere, and one that loses ids where a parser swallows them', async () => {
+it('a stream may be split anywhere, and lost ids are detected', async () => {
   await start({ scenarios: [{ name: 's', rules: [{ reply: [call('bash', 'é😀')] }] }] as SimOptions['scenarios'] });
   sim.setFaults([{ kind: 'chunk_split' }]);
   const whole = await bothWays(request(4));

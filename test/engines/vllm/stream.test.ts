@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { ReplyDelta } from '../../../src/core/reply.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Engine, GenerateRequest } from '../../../src/engines/engine.ts';
@@ -93,7 +93,7 @@ const replies: [string, ReplyParts][] = [
 ];
 
 describe('a streamed reply', () => {
-  test.each(replies)('with %s is the one that would have come whole', async (_, parts) => {
+  it.each(replies)('with %s equals the reply that is not streamed', async (_, parts) => {
     server.onChat = (received) => json(received.response, 200, vllmReply(received, parts));
     const whole = await engine.generate(request(), new AbortController().signal);
     server.onChat = (received) => sendStream(received.response, vllmChunks(received, parts));
@@ -111,7 +111,7 @@ describe('a streamed reply', () => {
     );
   });
 
-  test('is asked for with all switches for exact tokens, and only when somebody listens', async () => {
+  it('is requested with all fields for exact tokens, and only with a listener', async () => {
     await generate();
     expect(server.chats[0]?.body).toMatchObject({
       stream: true,
@@ -127,7 +127,7 @@ describe('a streamed reply', () => {
     expect(server.chats[1]?.body).not.toHaveProperty('stream_options');
   });
 
-  test('may be cut anywhere, inside of characters too', async () => {
+  it('may be split anywhere, inside of characters too', async () => {
     server.onChat = async (received) => {
       const parts = { reasoning: 'ü', content: 'é😀', responseIds: [1, 2, 3, 4] };
       const bytes = Buffer.from([...vllmChunks(received, parts), '[DONE]'].map(eventText).join(''));
@@ -142,7 +142,7 @@ describe('a streamed reply', () => {
     expect(message).toMatchObject({ reasoning_content: 'ü', content: 'é😀' });
   });
 
-  test('is told of while it comes', async () => {
+  it('is passed to the listener while it arrives', async () => {
     const heard = new Heard();
     let release = (): void => {};
     server.onChat = (received) => {
@@ -158,14 +158,14 @@ describe('a streamed reply', () => {
     expect((await reply).message.content).toBe('Hello.');
   });
 
-  test('that the server sends whole after all is taken so', async () => {
+  it('is read as one body when the server does not stream', async () => {
     server.onChat = (received) => json(received.response, 200, vllmReply(received));
     const heard = new Heard();
     expect((await generate(heard)).message.content).toBe('Hello.');
     expect(heard.started).toEqual([]);
   });
 
-  test('with log-probabilities of named ids, version spans and an unknown field', async () => {
+  it('may have log-probabilities with ids, version spans and unknown fields', async () => {
     server.onChat = (received) => {
       const chunks = vllmChunks(received, { logprobs: [-1, -2, -3] });
       const finish = chunks.at(-2) as { choices: Record<string, unknown>[] };
@@ -203,7 +203,7 @@ const behindFinish =
   };
 const entry = (logprob: unknown, token = 't') => ({ content: [{ token, logprob }] });
 
-describe('a stream is refused, with the reason,', () => {
+describe('a stream is rejected, with the reason,', () => {
   const cases: [string, Change, RegExp][] = [
     [
       'without prompt ids',
@@ -310,7 +310,7 @@ describe('a stream is refused, with the reason,', () => {
     ],
     ['that is no JSON', (chunks) => [...chunks.slice(0, 2), '{"id": "chatcmpl-'], /not JSON/],
   ];
-  test.each(cases)('%s', async (_, change, message) => {
+  it.each(cases)('%s', async (_, change, message) => {
     server.onChat = (received) => sendStream(received.response, change(vllmChunks(received) as Chunk[]));
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -320,13 +320,13 @@ describe('a stream is refused, with the reason,', () => {
     expect(engine.info().inflight).toBe(0);
   });
 
-  test('but not for a chunk behind the finish that says nothing', async () => {
+  it('but not for an empty chunk after the finish', async () => {
     server.onChat = (received) =>
       sendStream(received.response, behindFinish({ delta: { content: '' } })(vllmChunks(received) as Chunk[]));
     expect((await generate()).message.content).toBe('Hello.');
   });
 
-  test('without [DONE]', async () => {
+  it('without [DONE]', async () => {
     server.onChat = (received) => sendStream(received.response, vllmChunks(received), '');
     await expect(generate()).rejects.toMatchObject({
       code: 'engine_error',
@@ -334,7 +334,7 @@ describe('a stream is refused, with the reason,', () => {
     });
   });
 
-  test('whose connection breaks, after deltas were heard', async () => {
+  it('when its connection breaks after deltas', async () => {
     const heard = new Heard();
     server.onChat = (received) => {
       const [first, second] = vllmChunks(received);
@@ -348,7 +348,7 @@ describe('a stream is refused, with the reason,', () => {
 });
 
 describe('an engine whose stream lost ids', () => {
-  test('is asked without streams from then on, and says so', async () => {
+  it('is used without streams from then on, with a notice', async () => {
     const lossy: Change = choice(2, { token_ids: [], logprobs: { content: [] } });
     server.onChat = (received) =>
       received.body.stream === true
@@ -364,7 +364,7 @@ describe('an engine whose stream lost ids', () => {
     expect(server.chats.map(({ body }) => body.stream)).toEqual([true, false]);
   });
 
-  test('keeps streaming when something else was wrong', async () => {
+  it('keeps streaming after other errors', async () => {
     server.onChat = (received) =>
       sendStream(received.response, choice(2, { logprobs: entry(0.5) })(vllmChunks(received) as Chunk[]));
     await expect(generate()).rejects.toMatchObject({ code: 'engine_error' });
@@ -372,7 +372,7 @@ describe('an engine whose stream lost ids', () => {
   });
 });
 
-test('an engine may be kept from streaming', async () => {
+it('streaming can be switched off', async () => {
   const quiet = await createVllmEngine(engineSpecSchema.parse({ base_url: server.baseUrl, stream: 'off' }), {
     clock: new VirtualClock(),
   });
@@ -383,7 +383,7 @@ test('an engine may be kept from streaming', async () => {
   await quiet.close();
 });
 
-test('an abort ends a stream on the wire and rejects with its reason', async () => {
+it("an abort closes a stream's connection and rejects with its reason", async () => {
   const controller = new AbortController();
   const heard = new Heard();
   const gone = new Promise<void>((resolve) => {
@@ -400,7 +400,7 @@ test('an abort ends a stream on the wire and rejects with its reason', async () 
   expect(engine.info().inflight).toBe(0);
 });
 
-test('a refused prompt keeps its status and words, and a bound that does not fit is dropped', async () => {
+it('a refused prompt keeps status and message, and a bound that is too large is dropped', async () => {
   server.onChat = (received) => {
     if (!('max_tokens' in received.body)) return sendStream(received.response, vllmChunks(received));
     json(received.response, 400, { error: { message: "This model's maximum context length is 4096 tokens." } });
