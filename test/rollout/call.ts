@@ -20,7 +20,7 @@ export type Refusal = {
   error: { code: string; message: string; details: Record<string, unknown>; retryable: boolean };
 };
 
-/** Calls without a socket; fit for a virtual clock. */
+/** Calls a server without a socket, so that it works with a virtual clock. */
 export class Caller {
   private readonly server: RolloutServer;
 

@@ -1,5 +1,5 @@
 import pg from 'pg';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, it } from 'vitest';
 import { systemClock } from '../../src/core/clock.ts';
 import { createRolloutServer, type RolloutServer } from '../../src/rollout/index.ts';
 import type { EnginesStatus } from '../../src/schema/index.ts';
@@ -10,13 +10,13 @@ import { Caller } from './call.ts';
 import { MemoryBlobs } from './memory-blobs.ts';
 import { summaryOf, task } from './workbench.ts';
 
-/** What only shows where transactions run beside each other, and a statement that fails ends its transaction. */
-describeIf(postgresMissing(), 'on PostgreSQL', () => {
+/** Behaviour that shows only where transactions run concurrently, and where a failed statement ends its transaction. */
+describeIf(postgresMissing(), 'the server on PostgreSQL', () => {
   const cluster = usePostgres();
   let store: PostgresStore;
   let server: RolloutServer;
   let caller: Caller;
-  /** Another user of the database. */
+  /** Another client of the database. */
   let beside: pg.Client;
 
   beforeEach(async () => {
@@ -35,7 +35,7 @@ describeIf(postgresMissing(), 'on PostgreSQL', () => {
     await store.close();
   });
 
-  test('a result that the database cannot take is refused for the reason of the statement that failed', async () => {
+  it('refuses a result that the database cannot store with the reason of the statement that failed', async () => {
     await beside.query(`
       create function full_disk() returns trigger language plpgsql as
         $$ begin raise exception 'no space left on device' using errcode = '53100'; end $$;
@@ -48,7 +48,7 @@ describeIf(postgresMissing(), 'on PostgreSQL', () => {
     expect(refused.body.error).toMatchObject({ code: 'store_unavailable', details: { code: '53100' } });
   });
 
-  test('an early stop waits for no session that a heartbeat holds, and ends it as soon as it can', async () => {
+  it('does not wait in an early stop for a session that a heartbeat holds, and ends it as soon as it can', async () => {
     const { task_id } = await caller.submit(task({ num_samples: 3, early_stop_min_usable_sessions: 1 }));
     await caller.register('n1');
     await server.listen();
@@ -65,11 +65,11 @@ describeIf(postgresMissing(), 'on PostgreSQL', () => {
     expect((await caller.session(held.session_id)).status).toBe('CANCELLED');
   });
 
-  /** Resolves when a transaction of the server waits for one of `beside`. */
+  /** Resolves when a transaction of the server waits for a lock of `beside`. */
   const blocked = () =>
     expect.poll(async () => (await beside.query('select 1 from pg_locks where not granted')).rowCount).toBe(1);
 
-  test('a change of the engines sees the one that another server was making', async () => {
+  it('applies concurrent engine changes of two servers one after the other', async () => {
     await caller.call('POST', '/engines', { engine_id: 'mine', kind: 'vllm', base_url: 'http://127.0.0.1:9' });
     await beside.query('begin');
     await beside.query(`update engine_state set revision = revision + 1, removed = '["theirs"]'`);
@@ -81,7 +81,7 @@ describeIf(postgresMissing(), 'on PostgreSQL', () => {
     expect(body).toMatchObject({ engines: [], removed: ['theirs', 'mine'] });
   });
 
-  test('of two readers that come under one name for two trainers, the second is refused', async () => {
+  it('refuses the second of two consumers that start with one name for two trainers', async () => {
     await beside.query('begin');
     await beside.query(`insert into consumers (consumer, trainer, cursor) values ('c', 'a', 0)`);
     const second = caller.call('GET', '/rollout/results?consumer=c&trainer=b');
@@ -91,7 +91,7 @@ describeIf(postgresMissing(), 'on PostgreSQL', () => {
     expect((await caller.call('GET', '/rollout/results?consumer=c&trainer=a')).status).toBe(200);
   });
 
-  test.each([
+  it.each([
     ['epoch', { epoch: 2 ** 31 }],
     ['attempt', { attempt: -1 }],
     ['reward', { reward: 1e308 }],

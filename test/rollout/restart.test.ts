@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
 import { NodeApi } from '../../src/client/node-api.ts';
 import { FloeError } from '../../src/core/errors.ts';
@@ -19,130 +19,134 @@ beforeEach(async () => {
 });
 afterEach(() => bench.dispose());
 
-test('queued, leased and finished sessions are as they were after a restart', async () => {
-  const before = await bench.server();
-  let caller = new Caller(before.server);
-  await caller.register('n1');
-  const { task_id, session_ids } = await caller.submit(task({ num_samples: 3, idempotency_key: 'k' }));
-  const [done, held] = await caller.lease('n1', 2);
-  if (done === undefined || held === undefined) throw new Error('two sessions were leased');
-  await caller.deliver('n1', summaryOf(done));
-  clock.advance(20_000);
-  await before.close();
-  clock.advance(3_600_000);
+describe('a restarted server', () => {
+  it('has queued, leased and finished sessions as they were before', async () => {
+    const before = await bench.server();
+    let caller = new Caller(before.server);
+    await caller.register('n1');
+    const { task_id, session_ids } = await caller.submit(task({ num_samples: 3, idempotency_key: 'k' }));
+    const [done, held] = await caller.lease('n1', 2);
+    if (done === undefined || held === undefined) throw new Error('two sessions were leased');
+    await caller.deliver('n1', summaryOf(done));
+    clock.advance(20_000);
+    await before.close();
+    clock.advance(3_600_000);
 
-  const after = await bench.server();
-  caller = new Caller(after.server);
-  await after.server.sweep();
-  const states = await Promise.all(session_ids.map((id) => caller.session(id)));
-  expect(states.map((view) => view.status)).toEqual(['COMPLETED', 'LEASED', 'QUEUED']);
-  expect((await caller.submit(task({ num_samples: 3, idempotency_key: 'k' }))).task_id).toBe(task_id);
-  // The hour in which no server ran counts for nothing: 10 of the lease's 30 seconds are left.
-  clock.advance(9_999);
-  await after.server.sweep();
-  expect((await caller.deliver('n1', summaryOf(held))).body).toMatchObject({ duplicate: false, cursor: 2 });
-  expect((await caller.deliver('n1', summaryOf(done))).body).toMatchObject({ duplicate: true, cursor: 1 });
-  expect((await caller.lease('n1', 5)).map((lease) => lease.session_id)).toEqual([session_ids[2]]);
+    const after = await bench.server();
+    caller = new Caller(after.server);
+    await after.server.sweep();
+    const states = await Promise.all(session_ids.map((id) => caller.session(id)));
+    expect(states.map((view) => view.status)).toEqual(['COMPLETED', 'LEASED', 'QUEUED']);
+    expect((await caller.submit(task({ num_samples: 3, idempotency_key: 'k' }))).task_id).toBe(task_id);
+    // The hour in which no server ran does not count: 10 of the lease's 30 seconds are left.
+    clock.advance(9_999);
+    await after.server.sweep();
+    expect((await caller.deliver('n1', summaryOf(held))).body).toMatchObject({ duplicate: false, cursor: 2 });
+    expect((await caller.deliver('n1', summaryOf(done))).body).toMatchObject({ duplicate: true, cursor: 1 });
+    expect((await caller.lease('n1', 5)).map((lease) => lease.session_id)).toEqual([session_ids[2]]);
+  });
+
+  it('takes back a lease that expires after the restart', async () => {
+    const before = await bench.server();
+    await new Caller(before.server).register('n1');
+    const { session_ids } = await new Caller(before.server).submit(task());
+    await new Caller(before.server).lease('n1');
+    await before.close();
+    const after = await bench.server();
+    clock.advance(30_000);
+    await after.server.sweep();
+    expect(await new Caller(after.server).session(session_ids[0] ?? '')).toMatchObject({ status: 'QUEUED', epoch: 2 });
+  });
+
+  class Child {
+    readonly url: string;
+    private readonly process: ChildProcess;
+
+    private constructor(process: ChildProcess, url: string) {
+      this.process = process;
+      this.url = url;
+    }
+
+    static async start(directory: string): Promise<Child> {
+      const script = fileURLToPath(new URL('server-child.mjs', import.meta.url));
+      const child = spawn(process.execPath, [script, directory], { stdio: ['ignore', 'pipe', 'inherit'] });
+      for await (const line of createInterface({ input: child.stdout })) return new Child(child, line);
+      throw new Error('the server ended before it listened; is dist/ built?');
+    }
+
+    async kill(): Promise<void> {
+      const exited = once(this.process, 'exit');
+      this.process.kill('SIGKILL');
+      await exited;
+    }
+  }
+
+  /** Repeats a call until it is answered, because a call is lost when its connection breaks. */
+  async function attempt<T>(work: () => Promise<T>): Promise<T | null> {
+    try {
+      return await work();
+    } catch (thrown) {
+      if (FloeError.is(thrown) && thrown.code === 'peer_unreachable') return null;
+      throw thrown;
+    }
+  }
+
+  it('has everything that was acknowledged before kill -9 in the middle of submits and results', async () => {
+    const acknowledged: SubmitReply[] = [];
+    const delivered = new Map<string, Lease>();
+    const open: Lease[] = [];
+    for (let round = 0; round < 4; round++) {
+      const child = await Child.start(bench.directory);
+      const client = new FloeClient({ url: child.url });
+      const node = new NodeApi({ url: child.url, nodeId: 'n1' });
+      // Over all rounds, the node leases two sessions for each one that it delivers.
+      await node.register({ ...REGISTRATION, max_run_workers: 1000 });
+      let answers = 0;
+      let killed: Promise<void> | null = null;
+      // The server is killed when one call is answered while others are in progress.
+      const count = <T>(answer: T): T => {
+        if (++answers === 30 + round * 7) killed = child.kill();
+        return answer;
+      };
+      const submitter = async (lane: number): Promise<void> => {
+        for (let i = 0; killed === null; i++) {
+          const reply = await attempt(() =>
+            client.submit(task({ task_id: `t-${round}-${lane}-${i}`, num_samples: 2 })),
+          );
+          if (reply !== null) acknowledged.push(count(reply));
+        }
+      };
+      const worker = async (): Promise<void> => {
+        while (killed === null) {
+          open.push(...((await attempt(() => node.lease({ slots: 2, wait_seconds: 1 }))) ?? []));
+          const lease = open.pop();
+          if (lease === undefined) continue;
+          const result = { summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null, artifacts: null };
+          const reply = await attempt(() => node.deliverResult(result));
+          if (reply === null) open.push(lease);
+          else delivered.set(lease.session_id, count(lease));
+        }
+      };
+      await Promise.all([submitter(0), submitter(1), submitter(2), worker(), worker()]);
+      await killed;
+      await client.close();
+      await node.close();
+    }
+    const survivor = await bench.server();
+    const caller = new Caller(survivor.server);
+    expect(acknowledged.length).toBeGreaterThan(40);
+    expect(delivered.size).toBeGreaterThan(10);
+    for (const reply of acknowledged) {
+      const { body } = await caller.call<{ sessions: { session_id: string }[] }>(
+        'GET',
+        `/tasks/${reply.task_id}/sessions`,
+      );
+      expect(body.sessions.map((session) => session.session_id)).toEqual(reply.session_ids);
+    }
+    const { body } = await caller.call<{ results: SessionResult[] }>('GET', '/rollout/results?limit=1000');
+    const stored = body.results.map((result) => result.session_id);
+    expect(new Set(stored).size).toBe(stored.length);
+    for (const sessionId of delivered.keys()) expect(stored).toContain(sessionId);
+    for (const result of body.results) expect(result.trajectory).toEqual(JSON.parse(TRAJECTORY.toString()));
+  }, 60_000);
 });
-
-test('a lease that runs out after a restart is taken back', async () => {
-  const before = await bench.server();
-  await new Caller(before.server).register('n1');
-  const { session_ids } = await new Caller(before.server).submit(task());
-  await new Caller(before.server).lease('n1');
-  await before.close();
-  const after = await bench.server();
-  clock.advance(30_000);
-  await after.server.sweep();
-  expect(await new Caller(after.server).session(session_ids[0] ?? '')).toMatchObject({ status: 'QUEUED', epoch: 2 });
-});
-
-class Child {
-  readonly url: string;
-  private readonly process: ChildProcess;
-
-  private constructor(process: ChildProcess, url: string) {
-    this.process = process;
-    this.url = url;
-  }
-
-  static async start(directory: string): Promise<Child> {
-    const script = fileURLToPath(new URL('server-child.mjs', import.meta.url));
-    const child = spawn(process.execPath, [script, directory], { stdio: ['ignore', 'pipe', 'inherit'] });
-    for await (const line of createInterface({ input: child.stdout })) return new Child(child, line);
-    throw new Error('the server ended before it listened; is dist/ built?');
-  }
-
-  async kill(): Promise<void> {
-    const exited = once(this.process, 'exit');
-    this.process.kill('SIGKILL');
-    await exited;
-  }
-}
-
-/** Repeats a call until it was answered; what was lost with the connection is sent again. */
-async function attempt<T>(work: () => Promise<T>): Promise<T | null> {
-  try {
-    return await work();
-  } catch (thrown) {
-    if (FloeError.is(thrown) && thrown.code === 'peer_unreachable') return null;
-    throw thrown;
-  }
-}
-
-test('kill -9 in the middle of submits and results loses nothing that was acknowledged', async () => {
-  const acknowledged: SubmitReply[] = [];
-  const delivered = new Map<string, Lease>();
-  const open: Lease[] = [];
-  for (let round = 0; round < 4; round++) {
-    const child = await Child.start(bench.directory);
-    const client = new FloeClient({ url: child.url });
-    const node = new NodeApi({ url: child.url, nodeId: 'n1' });
-    // It takes two for each that it delivers, over all rounds.
-    await node.register({ ...REGISTRATION, max_run_workers: 1000 });
-    let answers = 0;
-    let killed: Promise<void> | null = null;
-    // The kill comes with an answer, while others are under way.
-    const count = <T>(answer: T): T => {
-      if (++answers === 30 + round * 7) killed = child.kill();
-      return answer;
-    };
-    const submitter = async (lane: number): Promise<void> => {
-      for (let i = 0; killed === null; i++) {
-        const reply = await attempt(() => client.submit(task({ task_id: `t-${round}-${lane}-${i}`, num_samples: 2 })));
-        if (reply !== null) acknowledged.push(count(reply));
-      }
-    };
-    const worker = async (): Promise<void> => {
-      while (killed === null) {
-        open.push(...((await attempt(() => node.lease({ slots: 2, wait_seconds: 1 }))) ?? []));
-        const lease = open.pop();
-        if (lease === undefined) continue;
-        const result = { summary: summaryOf(lease), trajectory: TRAJECTORY, completions: null, artifacts: null };
-        const reply = await attempt(() => node.deliverResult(result));
-        if (reply === null) open.push(lease);
-        else delivered.set(lease.session_id, count(lease));
-      }
-    };
-    await Promise.all([submitter(0), submitter(1), submitter(2), worker(), worker()]);
-    await killed;
-    await client.close();
-    await node.close();
-  }
-  const survivor = await bench.server();
-  const caller = new Caller(survivor.server);
-  expect(acknowledged.length).toBeGreaterThan(40);
-  expect(delivered.size).toBeGreaterThan(10);
-  for (const reply of acknowledged) {
-    const { body } = await caller.call<{ sessions: { session_id: string }[] }>(
-      'GET',
-      `/tasks/${reply.task_id}/sessions`,
-    );
-    expect(body.sessions.map((session) => session.session_id)).toEqual(reply.session_ids);
-  }
-  const { body } = await caller.call<{ results: SessionResult[] }>('GET', '/rollout/results?limit=1000');
-  const stored = body.results.map((result) => result.session_id);
-  expect(new Set(stored).size).toBe(stored.length);
-  for (const sessionId of delivered.keys()) expect(stored).toContain(sessionId);
-  for (const result of body.results) expect(result.trajectory).toEqual(JSON.parse(TRAJECTORY.toString()));
-}, 60_000);

@@ -1,4 +1,4 @@
-import { afterEach, expect, test } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Lease } from '../../src/schema/index.ts';
 import { Caller } from './call.ts';
@@ -6,7 +6,7 @@ import { type Running, summaryOf, task, Workbench } from './workbench.ts';
 
 const LEASE_SECONDS = 30;
 
-/** A process that can be stopped: time goes by, but none of its timers fires meanwhile. */
+/** The clock of a process that can be suspended: time passes, but no timer fires meanwhile. */
 class StoppableClock extends VirtualClock {
   private missedMs = 0;
 
@@ -41,73 +41,75 @@ async function leaseOne(caller: Caller): Promise<Lease> {
   return lease;
 }
 
-test('a server that is stopped for longer than a lease takes no lease back when it wakes', async () => {
-  const clock = new StoppableClock();
-  const { running, caller } = await server(clock);
-  await caller.register('n1');
-  await caller.submit(task());
-  const lease = await leaseOne(caller);
-  clock.stopFor(10 * 60_000);
-  await running.server.sweep();
-  expect(await caller.session(lease.session_id)).toMatchObject({ status: 'LEASED', epoch: 1 });
-  expect((await caller.heartbeat('n1', [lease])).stop).toEqual([]);
-  expect((await caller.deliver('n1', summaryOf(lease))).status).toBe(200);
-});
-
-test('many short stops add up to no more than what the server could have heard in', async () => {
-  const clock = new StoppableClock();
-  const { running, caller } = await server(clock);
-  await caller.register('n1');
-  await caller.submit(task());
-  const lease = await leaseOne(caller);
-  for (let i = 0; i < 20; i++) {
-    clock.stopFor(LEASE_SECONDS * 1000);
+describe('the service time', () => {
+  it('takes no lease back when a server wakes that was suspended for longer than a lease', async () => {
+    const clock = new StoppableClock();
+    const { running, caller } = await server(clock);
+    await caller.register('n1');
+    await caller.submit(task());
+    const lease = await leaseOne(caller);
+    clock.stopFor(10 * 60_000);
     await running.server.sweep();
-  }
-  expect((await caller.session(lease.session_id)).epoch).toBe(1);
-  clock.advance(LEASE_SECONDS * 1000);
-  await running.server.sweep();
-  expect((await caller.session(lease.session_id)).epoch).toBe(2);
-});
+    expect(await caller.session(lease.session_id)).toMatchObject({ status: 'LEASED', epoch: 1 });
+    expect((await caller.heartbeat('n1', [lease])).stop).toEqual([]);
+    expect((await caller.deliver('n1', summaryOf(lease))).status).toBe(200);
+  });
 
-test('a server that lags behind gives leases that last as long for the others', async () => {
-  const fast = new VirtualClock();
-  const slow = new VirtualClock();
-  const ahead = await server(fast);
-  const behind = await server(slow, ahead.bench);
-  await ahead.caller.register('n1');
-  await ahead.caller.submit(task());
-  // The machine of one sleeps for an hour; the other goes on and says so with each sweep.
-  fast.advance(60 * 60_000);
-  await ahead.running.server.sweep();
-  const lease = await leaseOne(behind.caller);
-  fast.advance((LEASE_SECONDS - 1) * 1000);
-  await ahead.running.server.sweep();
-  expect((await ahead.caller.session(lease.session_id)).epoch).toBe(1);
-  await behind.caller.heartbeat('n1', [lease]);
-  fast.advance((LEASE_SECONDS - 1) * 1000);
-  await ahead.running.server.sweep();
-  expect((await ahead.caller.session(lease.session_id)).epoch).toBe(1);
-  fast.advance(1_000);
-  await ahead.running.server.sweep();
-  expect((await ahead.caller.session(lease.session_id)).epoch).toBe(2);
-});
+  it('advances during many short suspensions only by what the server could have observed', async () => {
+    const clock = new StoppableClock();
+    const { running, caller } = await server(clock);
+    await caller.register('n1');
+    await caller.submit(task());
+    const lease = await leaseOne(caller);
+    for (let i = 0; i < 20; i++) {
+      clock.stopFor(LEASE_SECONDS * 1000);
+      await running.server.sweep();
+    }
+    expect((await caller.session(lease.session_id)).epoch).toBe(1);
+    clock.advance(LEASE_SECONDS * 1000);
+    await running.server.sweep();
+    expect((await caller.session(lease.session_id)).epoch).toBe(2);
+  });
 
-test('a server that wakes after the others does not judge leases by its own time', async () => {
-  const fast = new VirtualClock();
-  const slow = new VirtualClock();
-  const ahead = await server(fast);
-  const behind = await server(slow, ahead.bench);
-  await ahead.caller.register('n1');
-  await ahead.caller.submit(task());
-  fast.advance(60 * 60_000);
-  await ahead.running.server.sweep();
-  const lease = await leaseOne(ahead.caller);
-  await behind.running.server.sweep();
-  slow.advance((LEASE_SECONDS - 1) * 1000);
-  await behind.running.server.sweep();
-  expect((await behind.caller.session(lease.session_id)).epoch).toBe(1);
-  slow.advance(1_000);
-  await behind.running.server.sweep();
-  expect((await behind.caller.session(lease.session_id)).epoch).toBe(2);
+  it('lets a lagging server grant leases that are as long for the others', async () => {
+    const fast = new VirtualClock();
+    const slow = new VirtualClock();
+    const ahead = await server(fast);
+    const behind = await server(slow, ahead.bench);
+    await ahead.caller.register('n1');
+    await ahead.caller.submit(task());
+    // The machine of one server sleeps for an hour; the other one runs and stores the time with each sweep.
+    fast.advance(60 * 60_000);
+    await ahead.running.server.sweep();
+    const lease = await leaseOne(behind.caller);
+    fast.advance((LEASE_SECONDS - 1) * 1000);
+    await ahead.running.server.sweep();
+    expect((await ahead.caller.session(lease.session_id)).epoch).toBe(1);
+    await behind.caller.heartbeat('n1', [lease]);
+    fast.advance((LEASE_SECONDS - 1) * 1000);
+    await ahead.running.server.sweep();
+    expect((await ahead.caller.session(lease.session_id)).epoch).toBe(1);
+    fast.advance(1_000);
+    await ahead.running.server.sweep();
+    expect((await ahead.caller.session(lease.session_id)).epoch).toBe(2);
+  });
+
+  it('does not expire leases on a server that wakes after the others', async () => {
+    const fast = new VirtualClock();
+    const slow = new VirtualClock();
+    const ahead = await server(fast);
+    const behind = await server(slow, ahead.bench);
+    await ahead.caller.register('n1');
+    await ahead.caller.submit(task());
+    fast.advance(60 * 60_000);
+    await ahead.running.server.sweep();
+    const lease = await leaseOne(ahead.caller);
+    await behind.running.server.sweep();
+    slow.advance((LEASE_SECONDS - 1) * 1000);
+    await behind.running.server.sweep();
+    expect((await behind.caller.session(lease.session_id)).epoch).toBe(1);
+    slow.advance(1_000);
+    await behind.running.server.sweep();
+    expect((await behind.caller.session(lease.session_id)).epoch).toBe(2);
+  });
 });

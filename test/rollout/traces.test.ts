@@ -40,19 +40,19 @@ describe('the trace of a task', () => {
     expect(await leasedParent(running)).toBe(PARENT);
   });
 
-  it('is that of the body where both name one', async () => {
+  it('is that of the body when both name one', async () => {
     const running = await bench.server();
     await submit(running, task({ traceparent: PARENT }), PARENT.replace(TRACE, 'f'.repeat(32)));
     expect(await leasedParent(running)).toBe(PARENT);
   });
 
-  it('is none where the header cannot be read, which is no reason to refuse', async () => {
+  it('is absent when the header is malformed, which does not refuse the task', async () => {
     const running = await bench.server();
     expect((await submit(running, task(), '00-nonsense')).status).toBe(200);
     expect(await leasedParent(running)).toBeNull();
   });
 
-  it('in the body must be one', async () => {
+  it('must be valid in the body', async () => {
     const running = await bench.server();
     for (const traceparent of ['x', PARENT.toUpperCase(), `00-${'0'.repeat(32)}-b7ad6b7169203331-01`]) {
       const { status, body } = await submit(running, task({ traceparent }));
@@ -61,7 +61,7 @@ describe('the trace of a task', () => {
     }
   });
 
-  it('makes no other request of a repeat', async () => {
+  it('does not make a repeat a different request', async () => {
     const running = await bench.server();
     const request = task({ idempotency_key: 'once' });
     const first = await submit(running, request, PARENT);
@@ -88,7 +88,7 @@ describe('a callback', () => {
     await once(trainer, 'close');
   });
 
-  /** Resolves with the task's id when its callback has been acknowledged. */
+  /** Resolves to the task's id once its callback has been acknowledged. */
   async function calledBack(deps: Partial<RolloutDeps>, traceparent?: string): Promise<string> {
     const fast = { callback_backoff_seconds: 0.01, callback_backoff_max_seconds: 0.05 };
     const running = await bench.server(fast, deps);
@@ -103,7 +103,7 @@ describe('a callback', () => {
     return body.task_id;
   }
 
-  it('carries the trace of its task, and none where there is none', async () => {
+  it('carries the trace of its task, and none when there is none', async () => {
     await calledBack({}, PARENT);
     expect(told).toEqual([PARENT]);
     told.length = 0;
@@ -113,7 +113,7 @@ describe('a callback', () => {
     expect(told).toEqual([undefined]);
   });
 
-  it('is a span for each try, which the trainer is told', async () => {
+  it('has a span for each attempt, which the trainer receives', async () => {
     const spans: FinishedSpan[] = [];
     answers.push(500);
     const taskId = await calledBack({ tracer: recordingTracer(systemClock, (span) => spans.push(span)) });
@@ -136,7 +136,7 @@ describe('a callback', () => {
 });
 
 describe('the log of a server', () => {
-  it('has one line for every move of a session, with what it is of', async () => {
+  it("has one line for every change of a session's status, with its ids", async () => {
     const lines: Record<string, unknown>[] = [];
     const info = (fields: object, message: string): void => void lines.push({ ...fields, message });
     const running = await bench.server({}, { log: { info, warn: () => {}, error: () => {} } });

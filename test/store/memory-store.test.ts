@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { type Disk, MemoryDatabase, type SyncOutcome } from '../../verify/control-plane/memory-store/database.ts';
 import { MemoryStore } from '../../verify/control-plane/memory-store/store.ts';
 import { describeStore } from './store-contract.ts';
@@ -13,7 +13,7 @@ function diskThat(sync: () => Promise<SyncOutcome>, interrupts = (): boolean => 
 const taskIn = (store: MemoryStore, id: string) => store.transaction((tables) => tables.tasks.get(id));
 
 describe('a database in memory', () => {
-  test('is shared by its connections, which tell each other and not themselves', async () => {
+  it('is shared by its connections, which receive the messages of the others and not their own', async () => {
     const database = new MemoryDatabase();
     const [first, second] = [new MemoryStore(database), new MemoryStore(database)];
     const heard: string[] = [];
@@ -28,7 +28,7 @@ describe('a database in memory', () => {
     expect(heard).toEqual(['second a', 'first c']);
   });
 
-  test('acknowledges nothing before it is synced, and keeps nothing that was refused', async () => {
+  it('acknowledges nothing before it is synced, and keeps nothing that was refused', async () => {
     let answer: (outcome: SyncOutcome) => void = () => {};
     const asked: Promise<void>[] = [];
     let told: () => void = () => {};
@@ -50,14 +50,14 @@ describe('a database in memory', () => {
     expect(await taskIn(store, 't1')).toBeUndefined();
   });
 
-  test('keeps what was synced although the caller was told that it failed', async () => {
+  it('keeps what was synced although the caller got an error', async () => {
     const store = new MemoryStore(new MemoryDatabase(diskThat(async () => 'unknown')));
     const insert = store.transaction((tables) => tables.tasks.insert(taskRow('t1')));
     await expect(insert).rejects.toMatchObject({ code: 'store_unavailable' });
     expect(await taskIn(store, 't1')).toBeDefined();
   });
 
-  test('loses what was not synced when the power fails', async () => {
+  it('loses what was not synced when the power fails', async () => {
     let fail = (): void => {};
     const database = new MemoryDatabase(
       diskThat(async () => {
@@ -75,7 +75,7 @@ describe('a database in memory', () => {
     expect(await store.transaction((tables) => tables.sessions.idsOfTask('a'))).toEqual(['a0', 'a1']);
   });
 
-  test('runs work again from the start when another transaction got in its way', async () => {
+  it('repeats the work from the start after a conflict with another transaction', async () => {
     let left = 3;
     const database = new MemoryDatabase(
       diskThat(

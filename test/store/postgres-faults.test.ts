@@ -13,7 +13,7 @@ import { taskRow } from './store-rows.ts';
 
 const insert = (store: PostgresStore, id: string) => store.transaction((tables) => tables.tasks.insert(taskRow(id)));
 
-/** A server that was killed reads its log again first, which takes a busy machine a while. */
+/** A killed server replays its log first, which takes a while on a busy machine. */
 const RECOVERY_MS = 120_000;
 
 const open = (url: string) => PostgresStore.open(url, { clock: systemClock });
@@ -25,7 +25,7 @@ async function codeOf(promise: Promise<unknown>): Promise<string> {
   );
 }
 
-/** Repeats what a caller repeats when it is told `store_unavailable`. */
+/** Repeats an operation while it throws `store_unavailable`, as a caller would. */
 async function untilDone(work: () => Promise<unknown>): Promise<void> {
   for (;;) {
     const code = await codeOf(work());
@@ -92,7 +92,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     expect(await dump()).toEqual(before);
   });
 
-  it('what cannot be a database, or cannot be reached, says so without the password', async () => {
+  it('reports an unusable or unreachable database without the password', async () => {
     const { username, password, port } = new URL(url);
     const failures = [
       [`postgres://${username}:${password}@127.0.0.1:${port}/nothing-there`, 'setup_failed'],
@@ -110,7 +110,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     }
   });
 
-  it('nothing that was acknowledged is lost when the server is killed under load, and work goes on', {
+  it('loses nothing that was acknowledged when it is killed under load, and then resumes', {
     timeout: RECOVERY_MS,
   }, async () => {
     const acknowledged: string[] = [];
@@ -146,7 +146,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     expect(acknowledged.filter((id) => !ids.has(id))).toEqual([]);
   });
 
-  it('a transaction that the server broke off left nothing, and can be repeated at once', async () => {
+  it('leaves nothing of a transaction that it aborted, which can be repeated immediately', async () => {
     const broken = store.transaction(async (tables) => {
       await tables.tasks.insert(taskRow('t'));
       await cluster().query(
@@ -160,7 +160,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     expect(await store.read(({ tasks }) => tasks.countByStatus())).toEqual(new Map([['running', 1]]));
   });
 
-  it('a database that turned read-only refuses until it is writable again', async () => {
+  it('refuses transactions while it is read-only', async () => {
     const name = new URL(url).pathname.slice(1);
     const setReadOnly = (value: 'on' | 'off') =>
       cluster().query(`alter database ${name} set default_transaction_read_only = ${value}`);
@@ -175,7 +175,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await untilDone(() => insert(store, 't1'));
   });
 
-  it('a full disk is a store_unavailable, and there is no need to start anew when there is room', async (context) => {
+  it('causes store_unavailable while its disk is full, and resumes without a restart when space is free', async (context) => {
     const disk = await smallDisk(16_000_000);
     if (disk === null) return context.skip(NO_SMALL_DISK);
     try {
@@ -188,7 +188,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
       await cluster().query('create database small tablespace small');
       const small = await open(cluster().url.replace(/floe$/, 'small'));
       const fill = (id: string) =>
-        // Random text, which the server cannot make smaller.
+        // Random text, which the server cannot compress.
         small.transaction(({ tasks }) => tasks.insert(taskRow(id, { request: randomBytes(100_000).toString('hex') })));
       let full: unknown = null;
       for (let i = 0; full === null; i++) await fill(`t${i}`).catch((thrown: unknown) => (full = thrown));
@@ -207,8 +207,8 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     }
   });
 
-  it('a server that hangs is given up, and used again when it answers', async () => {
-    // A twentieth of the time that an answer is waited for otherwise.
+  it('is given up while it hangs, and used once it responds', async () => {
+    // The time limits pass twenty times as fast as usual.
     const hasty = { ...systemClock, schedule: (ms: number, call: () => void) => systemClock.schedule(ms / 20, call) };
     const impatient = await PostgresStore.open(url, { clock: hasty });
     cluster().pause();
@@ -222,7 +222,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await impatient.close();
   });
 
-  it('a server of ours that stands still in a transaction loses its locks and its transaction', async () => {
+  it('releases the locks and ends the transaction of a floe server that is suspended in it', async () => {
     await insert(store, 't');
     const other = await open(url);
     let locked: () => void = () => {};
@@ -246,7 +246,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     await other.close();
   });
 
-  it('work that goes on after a failed statement is not taken for done', async () => {
+  it('does not report work as committed when it ignored a failed statement', async () => {
     const sloppy = store.transaction(async ({ results, tasks }) => {
       const session = { session_id: 's', task_id: 'a', trainer: 'x' };
       const blobs = { trajectory: null, completions: null, artifacts: null };
@@ -258,7 +258,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
     expect(await store.read(({ results }) => results.newestCursor())).toBe(0);
   });
 
-  it('a value that PostgreSQL cannot hold is the fault of who sent it', async () => {
+  it('refuses a value that it cannot store as a mistake of the caller', async () => {
     const nul = store.transaction(({ tasks }) => tasks.insert(taskRow('t', { idempotency_key: 'a\u0000b' })));
     await expect(nul).rejects.toMatchObject({ code: 'schema_violation' });
     const large = store.transaction(({ results }) => results.delivery('s', 2 ** 31));
@@ -269,7 +269,7 @@ describeIf(postgresMissing(), 'PostgreSQL with faults', () => {
 describeIf(postgresMissing(), 'announcements', () => {
   const cluster = usePostgres();
 
-  /** Collects what is heard; `next` resolves when so many have been. */
+  /** Collects received messages; `next` resolves once that many have arrived. */
   function ear(store: PostgresStore): { readonly heard: string[]; until(count: number): Promise<void> } {
     const heard: string[] = [];
     let check: () => void = () => {};
@@ -289,7 +289,7 @@ describeIf(postgresMissing(), 'announcements', () => {
     };
   }
 
-  it('reach the others, whole and in order, and not oneself', async () => {
+  it('reach the other servers, complete and in order, but not the sender', async () => {
     const url = await cluster().createDatabase();
     const [first, second, third] = await Promise.all([open(url), open(url), open(url)]);
     const [atFirst, atSecond, atThird] = [ear(first), ear(second), ear(third)];
@@ -310,12 +310,12 @@ describeIf(postgresMissing(), 'announcements', () => {
     await Promise.all([first, second, third].map((store) => store.close()));
   });
 
-  it('are heard again after the server was away, and end with the listener', async () => {
+  it('arrive after the server was down and is back, and end with the listener', async () => {
     const url = await cluster().createDatabase();
     const [first, second] = await Promise.all([open(url), open(url)]);
     await cluster().restart({ kill: true });
     const heard = ear(second);
-    // Both reconnect when they can; what is announced before that is lost.
+    // Both reconnect as soon as they can. Messages sent before that are lost.
     const repeat = systemClockEvery(20, () => first.announce('again'));
     await heard.until(1);
     repeat();

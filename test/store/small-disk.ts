@@ -5,16 +5,16 @@ import { join } from 'node:path';
 
 export type SmallDisk = {
   readonly dir: string;
-  /** Allows no change, as after an error of the disk; false: allows them again. */
+  /** Makes the disk read-only, as after an I/O error, or writable when given false. */
   setReadOnly(readOnly: boolean): void;
   close(): Promise<void>;
 };
 
-/** Reason to skip a test that needs {@link smallDisk} where that is `null`. */
+/** The reason to skip a test when {@link smallDisk} returns `null`. */
 export const NO_SMALL_DISK =
   'no file system can be mounted here: run the tests as root in a container started with --cap-add SYS_ADMIN';
 
-/** A file system in memory of `bytes` bytes; `null` where this user may not mount one. */
+/** Mounts a file system of `bytes` bytes in memory; `null` when this user may not mount one. */
 export async function smallDisk(bytes: number): Promise<SmallDisk | null> {
   if (userInfo().uid !== 0) return null;
   const dir = await mkdtemp(join(tmpdir(), 'floe-disk-'));
@@ -30,7 +30,7 @@ export async function smallDisk(bytes: number): Promise<SmallDisk | null> {
       if (failure !== null) throw new Error(failure);
     },
     close: async () => {
-      // Lazily: SQLite lets go of its files when the statements of a closed connection are collected.
+      // A lazy unmount, because SQLite closes its files only when the statements of a closed connection are garbage-collected.
       spawnSync('umount', ['--lazy', dir]);
       await rm(dir, { recursive: true, force: true });
     },

@@ -64,7 +64,7 @@ describe('SqliteStore', () => {
   });
 });
 
-describe('A database file with another format', () => {
+describe('a database file with another format', () => {
   /** A closed file in the layout of a version that was never released. Returns its bytes. */
   async function createFile(path: string, format: number): Promise<Buffer> {
     const raw = new Libsql(path);

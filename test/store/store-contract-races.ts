@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { expect, it } from 'vitest';
 import type { Store, StoreTables } from '../../src/store/index.ts';
 import { AT, addSessions, NO_BLOBS, named, taskRow } from './store-rows.ts';
 
@@ -7,7 +7,7 @@ function times<T>(count: number, work: (index: number) => Promise<T>): Promise<T
   return Promise.all(Array.from({ length: count }, (_, index) => work(index)));
 }
 
-/** What holds when transactions run at the same time. */
+/** The contract for concurrent transactions. */
 export function raceTests(store: () => Store): void {
   claimRaces(store);
   lockRaces(store);
@@ -16,7 +16,7 @@ export function raceTests(store: () => Store): void {
 }
 
 function claimRaces(store: () => Store): void {
-  test('claims at the same time share the queue without handing anything out twice', async () => {
+  it('shares the queue among concurrent claims without leasing a session twice', async () => {
     const ids = Array.from({ length: 300 }, (_, i) => `s${String(i).padStart(3, '0')}`);
     await store().transaction((tables) => addSessions(tables, 'a', ids));
     const claimed = await times(60, (i) =>
@@ -45,7 +45,7 @@ function claimRaces(store: () => Store): void {
     expect(counts.get('LEASED')).toBe(taken.length);
   });
 
-  test('leases that ran out are taken back once', async () => {
+  it('takes expired leases back once', async () => {
     const ids = Array.from({ length: 100 }, (_, i) => `s${i}`);
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ids);
@@ -70,7 +70,7 @@ function claimRaces(store: () => Store): void {
     expect(rows.filter((row) => row.epoch === 2)).toHaveLength(all.length);
   });
 
-  test('a callback that is due goes to one', async () => {
+  it('gives a due callback to one server', async () => {
     await store().transaction(async (tables) => {
       for (let i = 0; i < 50; i++) {
         const row = {
@@ -132,7 +132,7 @@ function lockRaces(store: () => Store): void {
     ],
   ];
 
-  test.each(adders)('nothing is lost when a locked %s is changed by many', async (_, add, read) => {
+  it.each(adders)('loses nothing when a locked %s is changed concurrently', async (_, add, read) => {
     await store().transaction(async (tables) => {
       await tables.tasks.insert(taskRow('a'));
       await addSessions(tables, 'a', ['s']);
@@ -147,7 +147,7 @@ function lockRaces(store: () => Store): void {
     expect(await store().read(read)).toBe(40);
   });
 
-  test('transactions that lock in opposite orders all come through', async () => {
+  it('completes transactions that lock in opposite orders', async () => {
     await store().transaction((tables) => addSessions(tables, 'a', ['x', 'y']));
     await times(6, (i) =>
       store().transaction(async (tables) => {
@@ -161,7 +161,7 @@ function lockRaces(store: () => Store): void {
     expect(rows.map((row) => row.turns)).toEqual([6, 6]);
   });
 
-  test('a read sees one state, whatever is written meanwhile', async () => {
+  it('reads one snapshot, whatever is written meanwhile', async () => {
     await store().transaction(async (tables) => {
       await tables.tasks.insert(taskRow('a', { refilled: 100 }));
       await tables.tasks.insert(taskRow('b'));
@@ -175,7 +175,7 @@ function lockRaces(store: () => Store): void {
     const look = () =>
       store().read(async (tables) => {
         const a = await tables.tasks.get('a');
-        // Two more round trips, in which others may commit.
+        // Two more round trips, during which other transactions may commit.
         await tables.tasks.countByStatus();
         const b = await tables.tasks.get('b');
         return (a?.refilled ?? 0) + (b?.refilled ?? 0);
@@ -184,12 +184,12 @@ function lockRaces(store: () => Store): void {
     expect(new Set(sums)).toEqual(new Set([100]));
   });
 
-  test('a duration may be observed first by several at the same time', async () => {
+  it('observes a new duration from several transactions concurrently', async () => {
     await times(30, () => store().transaction((tables) => tables.durations.observe('k', 50)));
     expect(await store().read((tables) => tables.durations.means(['k', 'other']))).toEqual(new Map([['k', 50]]));
   });
 
-  test('a reader that moves on twice at once stays at the later place', async () => {
+  it('keeps the greater cursor when a consumer advances twice concurrently', async () => {
     await times(30, (i) =>
       store().transaction((tables) =>
         tables.results.putConsumer({ consumer: 'c', trainer: null, cursor: 1 + ((i * 7) % 30) }),
@@ -200,7 +200,7 @@ function lockRaces(store: () => Store): void {
 }
 
 function cursorRaces(store: () => Store): void {
-  test('who has seen a cursor has seen all before it', async () => {
+  it('makes cursors visible in ascending order', async () => {
     const ids = Array.from({ length: 150 }, (_, i) => `s${i}`);
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ids);
@@ -210,7 +210,7 @@ function cursorRaces(store: () => Store): void {
     const seen: number[] = [];
     const follow = async (): Promise<void> => {
       for (let last = false; !last; ) {
-        // Looks once more after the last append, as a reader that is woken does.
+        // Reads once more after the last append, like a reader that was woken.
         last = done;
         const page = await store().read((tables) => tables.results.page(seen.at(-1) ?? 0, 1000, null));
         seen.push(...page.map((row) => row.cursor));
@@ -219,7 +219,7 @@ function cursorRaces(store: () => Store): void {
     const append = async (): Promise<void> => {
       await times(ids.length, (i) =>
         store().transaction(async (tables) => {
-          // Transactions of different lengths before and after the append.
+          // The transactions do different amounts of work before and after the append.
           for (let n = 0; n < i % 3; n++) await tables.sessions.get(ids[i] ?? '');
           await tables.results.append(named(ids[i] ?? ''), NO_BLOBS);
           for (let n = 0; n < i % 5; n++) await tables.sessions.update(ids[i] ?? '', { turns: n });
@@ -234,7 +234,7 @@ function cursorRaces(store: () => Store): void {
 }
 
 function decisionRaces(store: () => Store): void {
-  test('of tasks with one id or key that come at once, one is added and the others are conflicts', async () => {
+  it('adds one of several concurrent tasks with one id or key, and refuses the others as conflicts', async () => {
     const outcomes = await Promise.allSettled(
       Array.from({ length: 20 }, (_, i) =>
         store().transaction((tables) =>
@@ -249,7 +249,7 @@ function decisionRaces(store: () => Store): void {
     for (const reason of refused) expect(reason).toMatchObject({ code: 'conflict' });
   });
 
-  test('a task that is cancelled while it is submitted is either refused or found', async () => {
+  it('either refuses or finds a task that is cancelled while it is submitted', async () => {
     await fc.assert(
       fc.asyncProperty(fc.infiniteStream(fc.boolean()), async (firsts) => {
         const prefix = `${Math.random()}`;

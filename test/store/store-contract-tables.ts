@@ -1,9 +1,9 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { expect, it } from 'vitest';
 import type { ClaimRequest, SessionRow, Store, StoreTables } from '../../src/store/index.ts';
 import { AT, addSessions, blob, NO_BLOBS, named, taskRow } from './store-rows.ts';
 
-/** What every table does beyond the daily path. */
+/** The contract of the less frequent operations of each table. */
 export function tableTests(store: () => Store): void {
   taskTests(store);
   claimTests(store);
@@ -29,7 +29,7 @@ function claim(tables: StoreTables, fields: Partial<ClaimRequest> = {}): Promise
 const idsOf = (rows: readonly SessionRow[]): string[] => rows.map((row) => row.session_id);
 
 function taskTests(store: () => Store): void {
-  test('tasks are found by id, key and state, newest first', async () => {
+  it('finds tasks by id, key and state, newest first', async () => {
     await store().transaction(async (tables) => {
       await tables.tasks.insert(taskRow('a', { idempotency_key: 'key' }));
       await tables.tasks.insert(taskRow('b'));
@@ -50,7 +50,7 @@ function taskTests(store: () => Store): void {
     });
   });
 
-  test('a task is overdue from its deadline on while it runs', async () => {
+  it('lists a running task as overdue from its deadline on', async () => {
     await store().transaction(async ({ tasks }) => {
       await tasks.insert(taskRow('due', { deadline_ms: 50.5 }));
       await tasks.insert(taskRow('later', { deadline_ms: 60 }));
@@ -65,7 +65,7 @@ function taskTests(store: () => Store): void {
     expect(await overdue(60, 1)).toHaveLength(1);
   });
 
-  test('a cancelled task is unfinished until it has ended', async () => {
+  it('lists a cancelled task as unfinished until it has ended', async () => {
     await store().transaction(async ({ tasks }) => {
       await tasks.insert(taskRow('a', { status: 'cancelled' }));
       await tasks.insert(taskRow('b'));
@@ -79,7 +79,7 @@ function taskTests(store: () => Store): void {
 }
 
 function claimTests(store: () => Store): void {
-  test('each trainer has a queue of its own', async () => {
+  it('keeps a separate queue for each trainer', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1']);
       await addSessions(tables, 'b', ['b0'], { trainer: 'other' });
@@ -95,7 +95,7 @@ function claimTests(store: () => Store): void {
     expect(await store().read(({ sessions }) => sessions.waitingTrainers(10))).toEqual(['default']);
   });
 
-  test('the longest go first within a priority when that is asked for', async () => {
+  it('claims the longest first within a priority when requested', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['short'], { expected_ms: 10 });
       await addSessions(tables, 'b', ['long', 'long too'], { expected_ms: 99.5 });
@@ -105,7 +105,7 @@ function claimTests(store: () => Store): void {
     expect(idsOf(rows)).toEqual(['urgent', 'long', 'long too']);
   });
 
-  test('those that waited for many times as long as they run can be asked for', async () => {
+  it('claims those that waited for many times their duration when requested', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['long'], { expected_ms: 1000 });
       await addSessions(tables, 'b', ['short'], { expected_ms: 10 });
@@ -116,7 +116,7 @@ function claimTests(store: () => Store): void {
     ]);
   });
 
-  test('a session avoids the node that failed it until others had their chance', async () => {
+  it('prefers other nodes for a session that failed on a node, until they had their chance', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0']);
       await tables.sessions.update('a0', { avoid_node: 'n1', avoid_until_ms: 30 });
@@ -129,7 +129,7 @@ function claimTests(store: () => Store): void {
     expect(await store().transaction((tables) => claim(tables, { nowMs: 30 }))).toHaveLength(1);
   });
 
-  test('claims follow their order whatever is in the queue', async () => {
+  it('claims in the requested order whatever the queue contains', async () => {
     const session = fc.record({ priority: fc.integer({ min: -2, max: 2 }), expected: fc.integer({ min: 0, max: 3 }) });
     let round = 0;
     await fc.assert(
@@ -154,7 +154,7 @@ function claimTests(store: () => Store): void {
 }
 
 function sessionTests(store: () => Store): void {
-  test('sessions are found by id, task and holder', async () => {
+  it('finds sessions by id, task and holder', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1', 'a2']);
       await addSessions(tables, 'b', ['b0']);
@@ -191,7 +191,7 @@ function sessionTests(store: () => Store): void {
     });
   });
 
-  test('open sessions that are leased come before those in the queue', async () => {
+  it('lists leased open sessions before queued ones', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1', 'a2']);
       await tables.sessions.update('a2', { status: 'RUNNING', node_id: 'n', lease_expires_ms: 5 });
@@ -199,7 +199,7 @@ function sessionTests(store: () => Store): void {
     expect(idsOf(await store().transaction(({ sessions }) => sessions.lockOpen('a', 9)))).toEqual(['a2', 'a0', 'a1']);
   });
 
-  test('what a node reports is compared with what is stored, and written', async () => {
+  it("compares a node's report with the stored rows, and stores it", async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1']);
       await claim(tables);
@@ -239,7 +239,7 @@ function collectTests(store: () => Store): void {
       return cursors;
     });
 
-  test('the load of a trainer is what it has queued, running and not collected', async () => {
+  it('counts queued, running and uncollected sessions as the load of a trainer', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'q', ['q0', 'q1', 'q2']);
       await claim(tables, { limit: 1 });
@@ -273,7 +273,7 @@ function collectTests(store: () => Store): void {
     expect((await loads()).map((load) => load.trainer)).toEqual(['default', 'other']);
   });
 
-  test('results are paged by trainer and by task, and collected by task', async () => {
+  it('pages results by trainer and by task, and collects them by task', async () => {
     const [, second = 0] = await results([
       ['r0', 'r', 'x'],
       ['r1', 's', 'y'],
@@ -295,7 +295,7 @@ function collectTests(store: () => Store): void {
     expect(collected.map((row) => row.collected)).toEqual([1, 0, 1, 1]);
   });
 
-  test('a reader keeps its place, and that of all trainers is told from that of one', async () => {
+  it('keeps the cursor of a consumer, and distinguishes one trainer from all', async () => {
     const put = (trainer: string | null, cursor: number, consumer = 'c') =>
       store().transaction((tables) => tables.results.putConsumer({ consumer, trainer, cursor }));
     const get = () => store().read((tables) => tables.results.consumer('c'));
@@ -308,7 +308,7 @@ function collectTests(store: () => Store): void {
     expect(await put('x', 1, 'd')).toEqual({ consumer: 'd', trainer: 'x', cursor: 1 });
   });
 
-  test('a blob is referenced by results and by deliveries', async () => {
+  it('finds blobs referenced by results and by deliveries', async () => {
     await results([['r0', 'r', 'x']]);
     await store().transaction((tables) =>
       tables.results.addDelivery({
@@ -322,7 +322,7 @@ function collectTests(store: () => Store): void {
     expect(await store().read((tables) => tables.results.referenced([]))).toEqual(new Set());
   });
 
-  test('remains of an attempt give way to its result, and a result to nothing', async () => {
+  it('replaces a partial result by the result, and a result by nothing', async () => {
     const row = {
       ...{ session_id: 's', epoch: 1, digest: 'd', summary: '{}', delivered_at: AT },
       ...{ trajectory_ref: null, completions_ref: null, artifacts_ref: null },
@@ -340,7 +340,7 @@ function collectTests(store: () => Store): void {
 }
 
 function retentionTests(store: () => Store): void {
-  test('ended tasks go with all that is theirs, unless their results are still wanted', async () => {
+  it('removes ended tasks with all their rows, unless their results are uncollected', async () => {
     const ended = async (tables: StoreTables, id: string, endedMs: number, collected: boolean): Promise<void> => {
       await tables.tasks.insert(taskRow(id, { status: 'completed', ended_ms: endedMs }));
       await addSessions(tables, id, [`${id}-s`]);
@@ -378,7 +378,7 @@ function retentionTests(store: () => Store): void {
     });
   });
 
-  test('cursors go on after the newest result is removed', async () => {
+  it('assigns greater cursors after the newest result is removed', async () => {
     const append = (id: string) =>
       store().transaction((tables) => tables.results.append({ ...named(id), task_id: id }, NO_BLOBS));
     await store().transaction((tables) => tables.tasks.insert(taskRow('a', { status: 'completed', ended_ms: 1 })));
@@ -390,7 +390,7 @@ function retentionTests(store: () => Store): void {
 }
 
 function smallTableTests(store: () => Store): void {
-  test('durations are a mean at first, and forget later', async () => {
+  it('averages durations equally at first, then gives older ones less weight', async () => {
     const observe = (key: string, ms: number) => store().transaction(({ durations }) => durations.observe(key, ms));
     const mean = async (key: string) => (await store().read(({ durations }) => durations.means([key]))).get(key);
     expect(await store().read(({ durations }) => durations.overallMean())).toBeNull();
@@ -404,7 +404,7 @@ function smallTableTests(store: () => Store): void {
     expect(await mean('none')).toBeUndefined();
   });
 
-  test('engines and what holds for all of them are kept', async () => {
+  it('keeps engines and their common settings', async () => {
     const row = { engine_id: 'e', spec: '{}', registered_at: AT };
     await store().transaction(async ({ engines }) => {
       await engines.put({ ...row, engine_id: 'f' });
@@ -420,7 +420,7 @@ function smallTableTests(store: () => Store): void {
     expect(await store().read(({ engines }) => engines.state())).toEqual(after);
   });
 
-  test('a callback remembers its tries, and nobody else gets it while it is tried', async () => {
+  it('keeps the attempts of a callback, and reserves it during an attempt', async () => {
     const row = { task_id: 't', url: 'http://x', tries: 0, next_try_ms: 5, last_error: null, delivered_at: null };
     await store().transaction(({ callbacks }) => callbacks.insert(row));
     expect(await store().transaction(({ callbacks }) => callbacks.claimDue(5, 9, 50))).toEqual([
@@ -434,7 +434,7 @@ function smallTableTests(store: () => Store): void {
     expect(await store().read(({ callbacks }) => callbacks.countUndelivered())).toBe(1);
   });
 
-  test('texts come back as they were', async () => {
+  it('returns texts unchanged', async () => {
     const text = fc.string({ unit: 'binary', maxLength: 30 }).filter((one) => !one.includes('\u0000'));
     let round = 0;
     await fc.assert(

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { SessionRow, Store, StoreTables } from '../../src/store/index.ts';
 import { raceTests } from './store-contract-races.ts';
 import { tableTests } from './store-contract-tables.ts';
@@ -16,7 +16,7 @@ function claim(tables: StoreTables, limit: number, nowMs = 10): Promise<SessionR
   });
 }
 
-/** What every store must do. `open` gives an empty one. */
+/** The contract of every store. `open` returns an empty one. */
 export function describeStore(name: string, open: () => Promise<Store>): void {
   describe(name, () => {
     let store: Store;
@@ -35,7 +35,7 @@ export function describeStore(name: string, open: () => Promise<Store>): void {
 }
 
 function transactionTests(store: () => Store): void {
-  test('a transaction that throws leaves nothing and passes its error on', async () => {
+  it('changes nothing in a transaction that throws, and passes the error on', async () => {
     const boom = new Error('boom');
     const failing = store().transaction(async (tables) => {
       await tables.tasks.insert(taskRow('t1'));
@@ -45,7 +45,7 @@ function transactionTests(store: () => Store): void {
     expect(await store().transaction((tables) => tables.tasks.get('t1'))).toBeUndefined();
   });
 
-  test('a failing transaction does not disturb those that run beside it', async () => {
+  it('does not disturb concurrent transactions with a failing one', async () => {
     const outcomes = await Promise.allSettled(
       Array.from({ length: 200 }, (_, i) =>
         store().transaction(async (tables) => {
@@ -60,7 +60,7 @@ function transactionTests(store: () => Store): void {
     expect(tasks).toHaveLength(133);
   });
 
-  test('transactions see each other whole', async () => {
+  it('shows transactions to each other only as a whole', async () => {
     await store().transaction((tables) => tables.tasks.insert(taskRow('t1')));
     const add = { sessions: 1, rewardSum: 0.5, rewardCount: 1, usable: 1, inBaseline: 0 };
     await Promise.all(
@@ -70,12 +70,12 @@ function transactionTests(store: () => Store): void {
     expect(row).toMatchObject({ completed_sessions: 100, reward_sum: 50, reward_count: 100 });
   });
 
-  test('a closed store refuses', async () => {
+  it('refuses transactions once it is closed', async () => {
     await store().close();
     await expect(store().transaction((tables) => tables.nodes.list())).rejects.toMatchObject({ code: 'not_ready' });
   });
 
-  test('a taken task id or idempotency key is a conflict', async () => {
+  it('refuses a used task id or idempotency key as a conflict', async () => {
     await store().transaction((tables) => tables.tasks.insert(taskRow('t1', { idempotency_key: 'k' })));
     for (const row of [taskRow('t1'), taskRow('t2', { idempotency_key: 'k' })]) {
       const insert = store().transaction((tables) => tables.tasks.insert(row));
@@ -83,7 +83,7 @@ function transactionTests(store: () => Store): void {
     }
   });
 
-  test('service time keeps the larger value', async () => {
+  it('keeps the greater service time', async () => {
     const advance = (ms: number) => store().transaction((tables) => tables.serviceTime.advance(ms));
     expect(await advance(50)).toBe(50);
     expect(await advance(20)).toBe(50);
@@ -92,7 +92,7 @@ function transactionTests(store: () => Store): void {
 }
 
 function queueTests(store: () => Store): void {
-  test('claims go by priority, then first come first served, and never twice', async () => {
+  it('claims by priority, then first in, first out, and never twice', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1']);
       await addSessions(tables, 'b', ['b0'], { priority: 5 });
@@ -105,13 +105,13 @@ function queueTests(store: () => Store): void {
     expect(first[0]).toMatchObject({ status: 'LEASED', node_id: 'n1', lease_expires_ms: 110, attempt: 1, epoch: 1 });
   });
 
-  test('a session in its backoff is passed over until it is due', async () => {
+  it('skips a session in back-off until it is due', async () => {
     await store().transaction((tables) => addSessions(tables, 'a', ['late'], { not_before_ms: 50 }));
     expect(await store().transaction((tables) => claim(tables, 1, 49))).toEqual([]);
     expect(await store().transaction((tables) => claim(tables, 1, 50))).toHaveLength(1);
   });
 
-  test('a lease expires unless it is renewed', async () => {
+  it('expires a lease unless it is renewed', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1']);
       await claim(tables, 2);
@@ -125,7 +125,7 @@ function queueTests(store: () => Store): void {
     expect([...held]).toEqual([['n1', 2]]);
   });
 
-  test('cancelled sessions are pending for their node until the mark is taken off', async () => {
+  it('lists cancelled sessions of a node until the mark is cleared', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0']);
       await claim(tables, 1);
@@ -138,7 +138,7 @@ function queueTests(store: () => Store): void {
     expect(await pending('n1')).toEqual([]);
   });
 
-  test('a task of many samples is stored in order', async () => {
+  it('stores a task of many samples in order', async () => {
     const ids = Array.from({ length: 20_000 }, (_, i) => `s${i}`);
     await store().transaction((tables) => addSessions(tables, 'big', ids));
     expect(await store().transaction((tables) => tables.sessions.idsOfTask('big'))).toEqual(ids);
@@ -148,7 +148,7 @@ function queueTests(store: () => Store): void {
 }
 
 function resultTests(store: () => Store): void {
-  test('cursors grow by acceptance and pages go on from any of them', async () => {
+  it('assigns cursors in the order of acceptance, and pages from any of them', async () => {
     await store().transaction(async (tables) => {
       await addSessions(tables, 'a', ['a0', 'a1', 'a2']);
       for (const id of ['a2', 'a0', 'a1']) {
@@ -164,7 +164,7 @@ function resultTests(store: () => Store): void {
     expect(await store().transaction((tables) => tables.results.newestCursor())).toBe(second[0]?.cursor);
   });
 
-  test('a cursor was given out even when its result is kept no longer', async () => {
+  it('remembers a cursor whose result is no longer kept', async () => {
     expect(await store().read((tables) => tables.results.lastCursor())).toBe(0);
     await store().transaction(async (tables) => {
       await tables.tasks.insert(taskRow('a'));
@@ -179,7 +179,7 @@ function resultTests(store: () => Store): void {
     expect(read).toEqual([0, 1]);
   });
 
-  test('a result refers to its blobs', async () => {
+  it('keeps the blobs of a result', async () => {
     const blob = (ref: string, bytes: number) => ({ ref, bytes });
     const blobs = { trajectory: blob('t', 1), completions: null, artifacts: blob('a', 3) };
     await store().transaction(async (tables) => {
@@ -193,14 +193,14 @@ function resultTests(store: () => Store): void {
     });
   });
 
-  test('a session has one result only', async () => {
+  it('keeps only one result of a session', async () => {
     const append = () => store().transaction((tables) => tables.results.append(named('s'), NO_BLOBS));
     await append();
     await expect(append()).rejects.toThrow();
     expect(await store().transaction((tables) => tables.results.newestCursor())).toBe(1);
   });
 
-  test('deliveries are kept by session and epoch', async () => {
+  it('keeps deliveries by session and epoch', async () => {
     const row = {
       session_id: 's',
       epoch: 2,
@@ -219,7 +219,7 @@ function resultTests(store: () => Store): void {
 }
 
 function outboxTests(store: () => Store): void {
-  test('a callback is due until it is delivered', async () => {
+  it('lists a callback as due until it is delivered', async () => {
     const row = { task_id: 't', url: 'http://x', tries: 0, next_try_ms: 5, last_error: null, delivered_at: null };
     await store().transaction((tables) => tables.callbacks.insert(row));
     const due = (nowMs: number) => store().transaction((tables) => tables.callbacks.claimDue(nowMs, 10, nowMs));
@@ -230,7 +230,7 @@ function outboxTests(store: () => Store): void {
     expect(await store().transaction((tables) => tables.callbacks.countUndelivered())).toBe(0);
   });
 
-  test('a tombstone ends', async () => {
+  it('expires a tombstone', async () => {
     await store().transaction((tables) => tables.tombstones.put('t', 300));
     const has = (nowMs: number) => store().transaction((tables) => tables.tombstones.has('t', nowMs));
     expect(await has(299)).toBe(true);
@@ -239,7 +239,7 @@ function outboxTests(store: () => Store): void {
     expect(await has(0)).toBe(false);
   });
 
-  test('a node is replaced by its next registration and can be removed', async () => {
+  it('replaces a node with its next registration, and removes it', async () => {
     const row = {
       node_id: 'n',
       instance: 'i',

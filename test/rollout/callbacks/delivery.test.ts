@@ -3,7 +3,7 @@ import type { lookup } from 'node:dns';
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { checkCallbackUrl, checkedLookup } from '../../../src/rollout/callbacks/address.ts';
 import { rolloutConfigSchema } from '../../../src/rollout/config.ts';
@@ -13,7 +13,7 @@ import { type Running, summaryOf, TRAJECTORY, task, Workbench } from '../workben
 
 type Received = { headers: IncomingHttpHeaders; body: string };
 
-/** A trainer's end: answers with the given statuses in turn, `hang up` among them, then with 200. */
+/** A trainer that answers with the given statuses in turn (`hang up` closes the connection), then with 200. */
 class Trainer {
   readonly received: Received[] = [];
   readonly url: string;
@@ -82,399 +82,409 @@ async function untilDelivered(running: Running): Promise<void> {
   while ((await client.status()).undelivered_callbacks > 0) await new Promise(setImmediate);
 }
 
-test('a task result is posted until the trainer takes it, always under one key', async () => {
-  const trainer = await Trainer.start([500, 'hang up', 302, 404, 429, 204]);
-  const running = await bench.server(FAST);
-  const taskId = await finishTask(running, trainer.url);
-  await trainer.until(6);
-  await untilDelivered(running);
-  expect(trainer.received).toHaveLength(6);
-  expect(new Set(trainer.received.map((request) => request.headers['idempotency-key']))).toEqual(
-    new Set([`floe-task-${taskId}`]),
-  );
-  expect(new Set(trainer.received.map((request) => request.body)).size).toBe(1);
-  const body = trainer.received[0]?.body ?? '';
-  expect(Number(trainer.received[0]?.headers['content-length'])).toBe(Buffer.byteLength(body));
-  const result = JSON.parse(body) as TaskResult;
-  expect(result).toMatchObject({ task_id: taskId, status: 'completed', results: [{ cursor: 1 }, { cursor: 2 }] });
-  expect(body.split(TRAJECTORY.toString())).toHaveLength(3);
-  expect(result.result_paths).toEqual(result.results.map((one) => `/sessions/${one.session_id}/trajectory`));
-  await trainer.stop();
-});
-
-test('a cancelled task is reported too', async () => {
-  const trainer = await Trainer.start([]);
-  const running = await bench.server(FAST);
-  const client = await running.client();
-  const { task_id } = await client.submit(task({ num_samples: 3, callback_url: trainer.url }));
-  await client.cancel(task_id);
-  await trainer.until(1);
-  expect(JSON.parse(trainer.received[0]?.body ?? '')).toMatchObject({ status: 'cancelled' });
-  await trainer.stop();
-});
-
-test('what was not delivered is delivered by the next server', async () => {
-  const down = await Trainer.start([]);
-  const url = new URL(down.url);
-  await down.stop();
-  const first = await bench.server(FAST);
-  const taskId = await finishTask(first, down.url);
-  expect((await (await first.client()).status()).undelivered_callbacks).toBe(1);
-  await first.close();
-  const received: string[] = [];
-  const server = createServer((request, response) => {
-    received.push(String(request.headers['idempotency-key']));
-    request.resume().on('end', () => response.end());
-  }).listen(Number(url.port), '127.0.0.1');
-  await once(server, 'listening');
-  const second = await bench.server(FAST);
-  await second.listen();
-  await untilDelivered(second);
-  expect(received).toEqual([`floe-task-${taskId}`]);
-  server.close();
-  server.closeAllConnections();
-});
-
-test('a trainer that never answers is left and tried again', async () => {
-  let asked = 0;
-  const server = createServer((request, response) => {
-    request.resume();
-    if (++asked > 1) response.end();
-  }).listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const running = await bench.server({ ...FAST, callback_timeout_seconds: 0.1 });
-  await finishTask(running, `http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
-  await untilDelivered(running);
-  expect(asked).toBe(2);
-  server.close();
-  server.closeAllConnections();
-});
-
-const SECRETS = [`whsec_${Buffer.alloc(32, 1).toString('base64')}`, `whsec_${Buffer.alloc(24, 2).toString('base64')}`];
-
-test('a callback is signed with every secret, and each try anew under one id', async () => {
-  const trainer = await Trainer.start([503]);
-  const running = await bench.server({ ...FAST, callback_secrets: SECRETS });
-  await finishTask(running, trainer.url);
-  await untilDelivered(running);
-  const ids = trainer.received.map((request) => request.headers['webhook-id']);
-  expect(new Set(ids).size).toBe(1);
-  for (const { headers, body } of trainer.received) {
-    const id = String(headers['webhook-id']);
-    const stamp = String(headers['webhook-timestamp']);
-    expect(id).toMatch(/^msg_[0-9a-f]{32}$/);
-    expect(Math.abs(Number(stamp) - Date.now() / 1000)).toBeLessThan(300);
-    const expected = SECRETS.map((secret) => {
-      const key = Buffer.from(secret.slice('whsec_'.length), 'base64');
-      return `v1,${createHmac('sha256', key).update(`${id}.${stamp}.${body}`).digest('base64')}`;
-    });
-    expect(String(headers['webhook-signature']).split(' ')).toEqual(expected);
-  }
-  const status = await (await running.client()).status();
-  expect(status.limits.callbacks_signed).toBe(true);
-  expect(status.counters).toMatchObject({ callbacks_delivered: 1, callbacks_failed: 1 });
-  for (const secret of SECRETS) expect(JSON.stringify(status)).not.toContain(secret);
-  await trainer.stop();
-});
-
-test('without a secret a callback is not signed, and the status says so', async () => {
-  const trainer = await Trainer.start([]);
-  const running = await bench.server(FAST);
-  await finishTask(running, trainer.url);
-  await untilDelivered(running);
-  expect(trainer.received[0]?.headers).not.toHaveProperty('webhook-signature');
-  expect((await (await running.client()).status()).limits.callbacks_signed).toBe(false);
-  await trainer.stop();
-});
-
-test.each(['secret', 'whsec_', 'whsec_dG9vIHNob3J0', 'whsec_!!!!'])('the secret %s is refused', (secret) => {
-  expect(rolloutConfigSchema.safeParse({ callback_secrets: [secret] }).success).toBe(false);
-});
-
-test('a callback of summaries carries no token data, and says so', async () => {
-  const trainer = await Trainer.start([]);
-  const running = await bench.server(FAST);
-  await finishTask(running, trainer.url, { callback_results: 'summary' });
-  await untilDelivered(running);
-  const { body, headers } = trainer.received[0] ?? { body: '', headers: {} };
-  expect(Number(headers['content-length'])).toBe(Buffer.byteLength(body));
-  const result = JSON.parse(body) as TaskResult;
-  expect(result).toMatchObject({ callback_results: 'summary', results: [{ trajectory: null }, { trajectory: null }] });
-  expect(result.results.map((one) => one.trainable_tokens)).toEqual([3, 3]);
-  const path = result.result_paths[0] ?? '';
-  expect((await running.server.app.inject(path)).payload).toBe(TRAJECTORY.toString());
-  await trainer.stop();
-});
-
-test('an acknowledged callback marks the results as collected, a refused one does not', async () => {
-  const trainer = await Trainer.start([500]);
-  const running = await bench.server(FAST);
-  const uncollected = async () => (await (await running.client()).status()).trainers[0]?.uncollected_results ?? 0;
-  await finishTask(running, trainer.url);
-  await trainer.until(1);
-  expect(await uncollected()).toBe(2);
-  await untilDelivered(running);
-  expect(await uncollected()).toBe(0);
-  await trainer.stop();
-});
-
-test('410 ends a callback, and it is not tried again', async () => {
-  const trainer = await Trainer.start([500, 410]);
-  const running = await bench.server(FAST);
-  await finishTask(running, trainer.url);
-  await untilDelivered(running);
-  expect(trainer.received).toHaveLength(2);
-  expect((await (await running.client()).status()).counters).toMatchObject({
-    callbacks_delivered: 0,
-    callbacks_failed: 2,
-  });
-  await trainer.stop();
-});
-
-test('an acknowledgement counts even if the rest of the answer never comes', async () => {
-  let asked = 0;
-  const server = createServer((request, response) => {
-    asked++;
-    request.resume().on('end', () => {
-      response.writeHead(200, { 'content-length': '1000' }).write('x');
-      request.socket.destroySoon();
-    });
-  }).listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const running = await bench.server(FAST);
-  await finishTask(running, `http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
-  await untilDelivered(running);
-  expect(asked).toBe(1);
-  server.close();
-  server.closeAllConnections();
-});
-
-/** Answers what it is told to, without a network. */
-class Script implements CallbackTransport {
-  readonly posts: CallbackPost[] = [];
-  private readonly answer: (post: CallbackPost, count: number) => Promise<number>;
-  private arrived: () => void = () => {};
-
-  constructor(answer: (post: CallbackPost, count: number) => Promise<number>) {
-    this.answer = answer;
-  }
-
-  async post(callback: CallbackPost): Promise<number> {
-    for await (const _ of callback.body) {
-      // Read to its end, as a network would.
-    }
-    this.posts.push(callback);
-    this.arrived();
-    return this.answer(callback, this.posts.length);
-  }
-
-  async until(count: number): Promise<void> {
-    while (this.posts.length < count) {
-      await new Promise<void>((resolve) => {
-        this.arrived = resolve;
-      });
-    }
-  }
-
-  async close(): Promise<void> {}
-}
-
-function untilAborted(signal: AbortSignal): Promise<number> {
-  return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true }));
-}
-
-describe('on a clock of its own', () => {
-  let clock: VirtualClock;
-  let own: Workbench;
-  beforeEach(async () => {
-    clock = new VirtualClock();
-    own = await Workbench.create(clock);
-  });
-  afterEach(() => own.dispose());
-
-  /** Moves time on in small steps until the script has been asked so often. */
-  async function advanceUntil(script: Script, count: number, limitMs: number): Promise<number> {
-    const startMs = clock.monotonicMs();
-    while (script.posts.length < count) {
-      if (clock.monotonicMs() - startMs > limitMs) throw new Error(`only ${script.posts.length} posts`);
-      clock.advance(250);
-      for (let i = 0; i < 20; i++) await new Promise(setImmediate);
-    }
-    return clock.monotonicMs() - startMs;
-  }
-
-  test('a trainer that answers 500 for an hour still gets it, ever more rarely asked', async () => {
-    const hourMs = 3_600_000;
-    const script = new Script(async () => (clock.monotonicMs() < hourMs ? 500 : 200));
-    const running = await own.server({ callback_backoff_max_seconds: 600 }, { callbackTransport: script });
-    await finishTask(running, 'http://127.0.0.1/');
-    while (clock.monotonicMs() < hourMs + 700_000) {
-      clock.advance(10_000);
-      for (let i = 0; i < 10; i++) await new Promise(setImmediate);
-    }
+describe('CallbackDelivery', () => {
+  it('posts a task result until the trainer acknowledges it, always with the same key', async () => {
+    const trainer = await Trainer.start([500, 'hang up', 302, 404, 429, 204]);
+    const running = await bench.server(FAST);
+    const taskId = await finishTask(running, trainer.url);
+    await trainer.until(6);
     await untilDelivered(running);
-    expect(script.posts.length).toBeGreaterThan(9);
-    expect(script.posts.length).toBeLessThan(30);
-  });
-
-  test('a callback under way is left alone by other servers for as long as it takes', async () => {
-    const { store, blobs } = await own.open();
-    const slow = new Script((post) => untilAborted(post.signal));
-    const other = new Script(async () => 200);
-    const config = { callback_claim_seconds: 6, callback_timeout_seconds: 3600 };
-    const first = await own.server(config, { store, blobs, callbackTransport: slow });
-    await finishTask(first, 'http://127.0.0.1/');
-    await slow.until(1);
-    const second = await own.server(config, { store, blobs, callbackTransport: other });
-    await second.listen();
-    // Ten times as long as a claim lasts.
-    for (let i = 0; i < 120; i++) {
-      clock.advance(500);
-      for (let k = 0; k < 5; k++) await new Promise(setImmediate);
-    }
-    expect([slow.posts.length, other.posts.length]).toEqual([1, 0]);
-  });
-
-  test('the callback of a server that was killed is taken over when its claim runs out', async () => {
-    const { store, blobs } = await own.open();
-    const script = new Script(async () => 200);
-    const running = await own.server({}, { store, blobs, callbackTransport: script });
-    const client = await running.client();
-    const node = await running.node();
-    const { task_id } = await client.submit(task({ callback_url: 'http://127.0.0.1/' }));
-    const claimedMs = 15_000;
-    // What a server leaves behind that dies right after its claim.
-    await store.transaction(async (tables) => {
-      const url = 'http://127.0.0.1/';
-      await tables.callbacks.insert({
-        task_id,
-        url,
-        tries: 0,
-        next_try_ms: claimedMs,
-        last_error: null,
-        delivered_at: null,
-      });
-    });
-    expect(await store.transaction((tables) => tables.callbacks.claimDue(claimedMs - 1, 9, 0))).toEqual([]);
-    const waitedMs = await advanceUntil(script, 1, claimedMs + 2000);
-    expect(waitedMs).toBeGreaterThanOrEqual(claimedMs);
-    await untilDelivered(running);
-    await node.close();
-  });
-
-  test('a callback that a closing server broke off is tried by the next at once', async () => {
-    const { store, blobs } = await own.open();
-    const hanging = new Script((post) => untilAborted(post.signal));
-    const first = await own.server({}, { store, blobs, callbackTransport: hanging });
-    await finishTask(first, 'http://127.0.0.1/');
-    await hanging.until(1);
-    await first.close();
-    const taking = new Script(async () => 200);
-    const second = await own.server({}, { store, blobs, callbackTransport: taking });
-    await second.listen();
-    await taking.until(1);
-    await untilDelivered(second);
-    expect(hanging.posts).toHaveLength(1);
-  });
-});
-
-describe('where callbacks may go', () => {
-  const local = rolloutConfigSchema.parse({});
-  const open = rolloutConfigSchema.parse({ host: '0.0.0.0', token: 't' });
-  const named = rolloutConfigSchema.parse({ host: '0.0.0.0', token: 't', callback_hosts: ['127.0.0.1'] });
-  const listed = rolloutConfigSchema.parse({ callback_hosts: ['trainer.example'] });
-
-  test.each([
-    [local, 'http://127.0.0.1:9/x'],
-    [local, 'http://localhost/x'],
-    [local, 'http://[::1]/x'],
-    [local, 'http://2130706433/'],
-    [open, 'https://trainer.example/x'],
-    [open, 'http://10.0.0.1/'],
-    [listed, 'https://trainer.example/x'],
-    [named, 'http://127.0.0.1:9/x'],
-  ])('allowed: %o %s', (config, url) => {
-    expect(() => checkCallbackUrl(config, url)).not.toThrow();
-  });
-
-  test.each([
-    [local, 'http://10.0.0.1/'],
-    [local, 'http://trainer.example/'],
-    [local, 'http://localhost.example/'],
-    [local, 'http://[::ffff:10.0.0.1]/'],
-    [local, 'ftp://127.0.0.1/'],
-    [local, 'file:///etc/passwd'],
-    [local, 'gopher://127.0.0.1:6379/_flushall'],
-    [open, 'http://127.0.0.1/'],
-    [open, 'http://localhost/'],
-    [open, 'http://2130706433/'],
-    [open, 'http://0x7f.1/'],
-    [open, 'http://0177.0.0.1/'],
-    [open, 'http://[::1]/'],
-    [open, 'http://[::ffff:127.0.0.1]/'],
-    [open, 'http://[64:ff9b::7f00:1]/'],
-    [open, 'http://[64:ff9b::a9fe:a9fe]/'],
-    [open, 'http://[2002:a9fe:a9fe::1]/'],
-    [open, 'http://[::169.254.169.254]/'],
-    [open, 'http://[fd00:ec2::254]/latest/meta-data'],
-    [open, 'http://2852039166/latest/meta-data'],
-    [open, 'http://100.100.100.200/'],
-    [open, 'http://169.254.169.254/latest/meta-data'],
-    [open, 'http://[fe80::1]/'],
-    [open, 'http://0.0.0.0/'],
-    [open, 'http://[::ffff:169.254.169.254]/'],
-    [open, 'http://user:secret@trainer.example/'],
-    [listed, 'http://127.0.0.1/'],
-  ])('refused: %o %s', (config, url) => {
-    expect(() => checkCallbackUrl(config, url)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
-  });
-
-  test('a name is checked by what it resolves to, and only checked addresses are connected to', async () => {
-    const resolve = (config: typeof local, name: string) =>
-      new Promise((done) =>
-        checkedLookup(config)(name, { all: true }, (error, found) => done(error?.message ?? found)),
-      );
-    expect(await resolve(local, 'localhost')).toEqual(
-      expect.arrayContaining([expect.objectContaining({ address: expect.stringMatching(/^(127\.0\.0\.1|::1)$/) })]),
+    expect(trainer.received).toHaveLength(6);
+    expect(new Set(trainer.received.map((request) => request.headers['idempotency-key']))).toEqual(
+      new Set([`floe-task-${taskId}`]),
     );
-    expect(await resolve(local, '10.0.0.1')).toMatch(/not loopback/);
-    expect(await resolve(open, '169.254.169.254')).toMatch(/link-local/);
-    expect(await resolve(open, 'localhost')).toMatch(/machine of this server/);
+    expect(new Set(trainer.received.map((request) => request.body)).size).toBe(1);
+    const body = trainer.received[0]?.body ?? '';
+    expect(Number(trainer.received[0]?.headers['content-length'])).toBe(Buffer.byteLength(body));
+    const result = JSON.parse(body) as TaskResult;
+    expect(result).toMatchObject({ task_id: taskId, status: 'completed', results: [{ cursor: 1 }, { cursor: 2 }] });
+    expect(body.split(TRAJECTORY.toString())).toHaveLength(3);
+    expect(result.result_paths).toEqual(result.results.map((one) => `/sessions/${one.session_id}/trajectory`));
+    await trainer.stop();
   });
 
-  test('a name that is bound anew to the metadata service is not connected to', async () => {
-    const answers = [['10.0.0.7'], ['169.254.169.254'], ['10.0.0.7', '127.0.0.1'], ['::ffff:169.254.169.254'], []];
-    const rebinding = ((_name: string, _options: object, done: (error: null, found: object[]) => void) =>
-      done(
-        null,
-        (answers.shift() ?? []).map((address) => ({ address, family: address.includes(':') ? 6 : 4 })),
-      )) as unknown as typeof lookup;
-    const seen: unknown[] = [];
-    for (const all of [true, false, true, false, true]) {
-      checkedLookup(open, rebinding)('trainer.example', { all }, (error, found) => seen.push(error?.message ?? found));
-    }
-    expect(seen).toEqual([
-      [{ address: '10.0.0.7', family: 4 }],
-      expect.stringMatching(/link-local/),
-      expect.stringMatching(/machine of this server/),
-      expect.stringMatching(/link-local/),
-      'trainer.example has no address',
-    ]);
+  it('reports a cancelled task too', async () => {
+    const trainer = await Trainer.start([]);
+    const running = await bench.server(FAST);
+    const client = await running.client();
+    const { task_id } = await client.submit(task({ num_samples: 3, callback_url: trainer.url }));
+    await client.cancel(task_id);
+    await trainer.until(1);
+    expect(JSON.parse(trainer.received[0]?.body ?? '')).toMatchObject({ status: 'cancelled' });
+    await trainer.stop();
   });
 
-  test('a redirect to the metadata service is not followed', async () => {
+  it('leaves undelivered callbacks to the next server', async () => {
+    const down = await Trainer.start([]);
+    const url = new URL(down.url);
+    await down.stop();
+    const first = await bench.server(FAST);
+    const taskId = await finishTask(first, down.url);
+    expect((await (await first.client()).status()).undelivered_callbacks).toBe(1);
+    await first.close();
+    const received: string[] = [];
+    const server = createServer((request, response) => {
+      received.push(String(request.headers['idempotency-key']));
+      request.resume().on('end', () => response.end());
+    }).listen(Number(url.port), '127.0.0.1');
+    await once(server, 'listening');
+    const second = await bench.server(FAST);
+    await second.listen();
+    await untilDelivered(second);
+    expect(received).toEqual([`floe-task-${taskId}`]);
+    server.close();
+    server.closeAllConnections();
+  });
+
+  it('aborts an attempt that the trainer never answers, and retries it', async () => {
     let asked = 0;
     const server = createServer((request, response) => {
       request.resume();
-      if (++asked === 1) response.writeHead(307, { location: 'http://169.254.169.254/latest/meta-data' }).end();
-      else response.end();
+      if (++asked > 1) response.end();
     }).listen(0, '127.0.0.1');
     await once(server, 'listening');
-    const running = await bench.server(FAST);
+    const running = await bench.server({ ...FAST, callback_timeout_seconds: 0.1 });
     await finishTask(running, `http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
     await untilDelivered(running);
     expect(asked).toBe(2);
     server.close();
     server.closeAllConnections();
+  });
+
+  const SECRETS = [
+    `whsec_${Buffer.alloc(32, 1).toString('base64')}`,
+    `whsec_${Buffer.alloc(24, 2).toString('base64')}`,
+  ];
+
+  it('signs a callback with every secret, and each attempt separately under one id', async () => {
+    const trainer = await Trainer.start([503]);
+    const running = await bench.server({ ...FAST, callback_secrets: SECRETS });
+    await finishTask(running, trainer.url);
+    await untilDelivered(running);
+    const ids = trainer.received.map((request) => request.headers['webhook-id']);
+    expect(new Set(ids).size).toBe(1);
+    for (const { headers, body } of trainer.received) {
+      const id = String(headers['webhook-id']);
+      const stamp = String(headers['webhook-timestamp']);
+      expect(id).toMatch(/^msg_[0-9a-f]{32}$/);
+      expect(Math.abs(Number(stamp) - Date.now() / 1000)).toBeLessThan(300);
+      const expected = SECRETS.map((secret) => {
+        const key = Buffer.from(secret.slice('whsec_'.length), 'base64');
+        return `v1,${createHmac('sha256', key).update(`${id}.${stamp}.${body}`).digest('base64')}`;
+      });
+      expect(String(headers['webhook-signature']).split(' ')).toEqual(expected);
+    }
+    const status = await (await running.client()).status();
+    expect(status.limits.callbacks_signed).toBe(true);
+    expect(status.counters).toMatchObject({ callbacks_delivered: 1, callbacks_failed: 1 });
+    for (const secret of SECRETS) expect(JSON.stringify(status)).not.toContain(secret);
+    await trainer.stop();
+  });
+
+  it('does not sign callbacks without a secret, and shows that in the status', async () => {
+    const trainer = await Trainer.start([]);
+    const running = await bench.server(FAST);
+    await finishTask(running, trainer.url);
+    await untilDelivered(running);
+    expect(trainer.received[0]?.headers).not.toHaveProperty('webhook-signature');
+    expect((await (await running.client()).status()).limits.callbacks_signed).toBe(false);
+    await trainer.stop();
+  });
+
+  it.each(['secret', 'whsec_', 'whsec_dG9vIHNob3J0', 'whsec_!!!!'])('the secret %s is refused', (secret) => {
+    expect(rolloutConfigSchema.safeParse({ callback_secrets: [secret] }).success).toBe(false);
+  });
+
+  it('omits token data from a callback of summaries, and states so', async () => {
+    const trainer = await Trainer.start([]);
+    const running = await bench.server(FAST);
+    await finishTask(running, trainer.url, { callback_results: 'summary' });
+    await untilDelivered(running);
+    const { body, headers } = trainer.received[0] ?? { body: '', headers: {} };
+    expect(Number(headers['content-length'])).toBe(Buffer.byteLength(body));
+    const result = JSON.parse(body) as TaskResult;
+    expect(result).toMatchObject({
+      callback_results: 'summary',
+      results: [{ trajectory: null }, { trajectory: null }],
+    });
+    expect(result.results.map((one) => one.trainable_tokens)).toEqual([3, 3]);
+    const path = result.result_paths[0] ?? '';
+    expect((await running.server.app.inject(path)).payload).toBe(TRAJECTORY.toString());
+    await trainer.stop();
+  });
+
+  it('marks the results as collected when a callback is acknowledged, not when it is refused', async () => {
+    const trainer = await Trainer.start([500]);
+    const running = await bench.server(FAST);
+    const uncollected = async () => (await (await running.client()).status()).trainers[0]?.uncollected_results ?? 0;
+    await finishTask(running, trainer.url);
+    await trainer.until(1);
+    expect(await uncollected()).toBe(2);
+    await untilDelivered(running);
+    expect(await uncollected()).toBe(0);
+    await trainer.stop();
+  });
+
+  it('ends a callback that is answered with 410, and does not retry it', async () => {
+    const trainer = await Trainer.start([500, 410]);
+    const running = await bench.server(FAST);
+    await finishTask(running, trainer.url);
+    await untilDelivered(running);
+    expect(trainer.received).toHaveLength(2);
+    expect((await (await running.client()).status()).counters).toMatchObject({
+      callbacks_delivered: 0,
+      callbacks_failed: 2,
+    });
+    await trainer.stop();
+  });
+
+  it('counts an acknowledgement even if the rest of the answer never arrives', async () => {
+    let asked = 0;
+    const server = createServer((request, response) => {
+      asked++;
+      request.resume().on('end', () => {
+        response.writeHead(200, { 'content-length': '1000' }).write('x');
+        request.socket.destroySoon();
+      });
+    }).listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const running = await bench.server(FAST);
+    await finishTask(running, `http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
+    await untilDelivered(running);
+    expect(asked).toBe(1);
+    server.close();
+    server.closeAllConnections();
+  });
+
+  /** A transport without a network, which answers according to a script. */
+  class Script implements CallbackTransport {
+    readonly posts: CallbackPost[] = [];
+    private readonly answer: (post: CallbackPost, count: number) => Promise<number>;
+    private arrived: () => void = () => {};
+
+    constructor(answer: (post: CallbackPost, count: number) => Promise<number>) {
+      this.answer = answer;
+    }
+
+    async post(callback: CallbackPost): Promise<number> {
+      for await (const _ of callback.body) {
+        // The body is read to its end, as a network transport does.
+      }
+      this.posts.push(callback);
+      this.arrived();
+      return this.answer(callback, this.posts.length);
+    }
+
+    async until(count: number): Promise<void> {
+      while (this.posts.length < count) {
+        await new Promise<void>((resolve) => {
+          this.arrived = resolve;
+        });
+      }
+    }
+
+    async close(): Promise<void> {}
+  }
+
+  function untilAborted(signal: AbortSignal): Promise<number> {
+    return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true }));
+  }
+
+  describe('on a virtual clock', () => {
+    let clock: VirtualClock;
+    let own: Workbench;
+    beforeEach(async () => {
+      clock = new VirtualClock();
+      own = await Workbench.create(clock);
+    });
+    afterEach(() => own.dispose());
+
+    /** Advances the clock in small steps until the script has been called that often. */
+    async function advanceUntil(script: Script, count: number, limitMs: number): Promise<number> {
+      const startMs = clock.monotonicMs();
+      while (script.posts.length < count) {
+        if (clock.monotonicMs() - startMs > limitMs) throw new Error(`only ${script.posts.length} posts`);
+        clock.advance(250);
+        for (let i = 0; i < 20; i++) await new Promise(setImmediate);
+      }
+      return clock.monotonicMs() - startMs;
+    }
+
+    it('delivers to a trainer that answers 500 for an hour, with growing pauses', async () => {
+      const hourMs = 3_600_000;
+      const script = new Script(async () => (clock.monotonicMs() < hourMs ? 500 : 200));
+      const running = await own.server({ callback_backoff_max_seconds: 600 }, { callbackTransport: script });
+      await finishTask(running, 'http://127.0.0.1/');
+      while (clock.monotonicMs() < hourMs + 700_000) {
+        clock.advance(10_000);
+        for (let i = 0; i < 10; i++) await new Promise(setImmediate);
+      }
+      await untilDelivered(running);
+      expect(script.posts.length).toBeGreaterThan(9);
+      expect(script.posts.length).toBeLessThan(30);
+    });
+
+    it('keeps other servers from a callback in progress for as long as it takes', async () => {
+      const { store, blobs } = await own.open();
+      const slow = new Script((post) => untilAborted(post.signal));
+      const other = new Script(async () => 200);
+      const config = { callback_claim_seconds: 6, callback_timeout_seconds: 3600 };
+      const first = await own.server(config, { store, blobs, callbackTransport: slow });
+      await finishTask(first, 'http://127.0.0.1/');
+      await slow.until(1);
+      const second = await own.server(config, { store, blobs, callbackTransport: other });
+      await second.listen();
+      // Ten times the duration of a claim.
+      for (let i = 0; i < 120; i++) {
+        clock.advance(500);
+        for (let k = 0; k < 5; k++) await new Promise(setImmediate);
+      }
+      expect([slow.posts.length, other.posts.length]).toEqual([1, 0]);
+    });
+
+    it('takes over the callback of a killed server when its claim expires', async () => {
+      const { store, blobs } = await own.open();
+      const script = new Script(async () => 200);
+      const running = await own.server({}, { store, blobs, callbackTransport: script });
+      const client = await running.client();
+      const node = await running.node();
+      const { task_id } = await client.submit(task({ callback_url: 'http://127.0.0.1/' }));
+      const claimedMs = 15_000;
+      // The row that a server leaves when it dies right after its claim.
+      await store.transaction(async (tables) => {
+        const url = 'http://127.0.0.1/';
+        await tables.callbacks.insert({
+          task_id,
+          url,
+          tries: 0,
+          next_try_ms: claimedMs,
+          last_error: null,
+          delivered_at: null,
+        });
+      });
+      expect(await store.transaction((tables) => tables.callbacks.claimDue(claimedMs - 1, 9, 0))).toEqual([]);
+      const waitedMs = await advanceUntil(script, 1, claimedMs + 2000);
+      expect(waitedMs).toBeGreaterThanOrEqual(claimedMs);
+      await untilDelivered(running);
+      await node.close();
+    });
+
+    it('leaves a callback that a closing server aborted to the next server immediately', async () => {
+      const { store, blobs } = await own.open();
+      const hanging = new Script((post) => untilAborted(post.signal));
+      const first = await own.server({}, { store, blobs, callbackTransport: hanging });
+      await finishTask(first, 'http://127.0.0.1/');
+      await hanging.until(1);
+      await first.close();
+      const taking = new Script(async () => 200);
+      const second = await own.server({}, { store, blobs, callbackTransport: taking });
+      await second.listen();
+      await taking.until(1);
+      await untilDelivered(second);
+      expect(hanging.posts).toHaveLength(1);
+    });
+  });
+
+  describe('the addresses of callbacks', () => {
+    const local = rolloutConfigSchema.parse({});
+    const open = rolloutConfigSchema.parse({ host: '0.0.0.0', token: 't' });
+    const named = rolloutConfigSchema.parse({ host: '0.0.0.0', token: 't', callback_hosts: ['127.0.0.1'] });
+    const listed = rolloutConfigSchema.parse({ callback_hosts: ['trainer.example'] });
+
+    it.each([
+      [local, 'http://127.0.0.1:9/x'],
+      [local, 'http://localhost/x'],
+      [local, 'http://[::1]/x'],
+      [local, 'http://2130706433/'],
+      [open, 'https://trainer.example/x'],
+      [open, 'http://10.0.0.1/'],
+      [listed, 'https://trainer.example/x'],
+      [named, 'http://127.0.0.1:9/x'],
+    ])('include %o %s', (config, url) => {
+      expect(() => checkCallbackUrl(config, url)).not.toThrow();
+    });
+
+    it.each([
+      [local, 'http://10.0.0.1/'],
+      [local, 'http://trainer.example/'],
+      [local, 'http://localhost.example/'],
+      [local, 'http://[::ffff:10.0.0.1]/'],
+      [local, 'ftp://127.0.0.1/'],
+      [local, 'file:///etc/passwd'],
+      [local, 'gopher://127.0.0.1:6379/_flushall'],
+      [open, 'http://127.0.0.1/'],
+      [open, 'http://localhost/'],
+      [open, 'http://2130706433/'],
+      [open, 'http://0x7f.1/'],
+      [open, 'http://0177.0.0.1/'],
+      [open, 'http://[::1]/'],
+      [open, 'http://[::ffff:127.0.0.1]/'],
+      [open, 'http://[64:ff9b::7f00:1]/'],
+      [open, 'http://[64:ff9b::a9fe:a9fe]/'],
+      [open, 'http://[2002:a9fe:a9fe::1]/'],
+      [open, 'http://[::169.254.169.254]/'],
+      [open, 'http://[fd00:ec2::254]/latest/meta-data'],
+      [open, 'http://2852039166/latest/meta-data'],
+      [open, 'http://100.100.100.200/'],
+      [open, 'http://169.254.169.254/latest/meta-data'],
+      [open, 'http://[fe80::1]/'],
+      [open, 'http://0.0.0.0/'],
+      [open, 'http://[::ffff:169.254.169.254]/'],
+      [open, 'http://user:secret@trainer.example/'],
+      [listed, 'http://127.0.0.1/'],
+    ])('exclude %o %s', (config, url) => {
+      expect(() => checkCallbackUrl(config, url)).toThrow(expect.objectContaining({ code: 'schema_violation' }));
+    });
+
+    it('are checked after the name was resolved, and only checked addresses are connected to', async () => {
+      const resolve = (config: typeof local, name: string) =>
+        new Promise((done) =>
+          checkedLookup(config)(name, { all: true }, (error, found) => done(error?.message ?? found)),
+        );
+      expect(await resolve(local, 'localhost')).toEqual(
+        expect.arrayContaining([expect.objectContaining({ address: expect.stringMatching(/^(127\.0\.0\.1|::1)$/) })]),
+      );
+      expect(await resolve(local, '10.0.0.1')).toMatch(/not loopback/);
+      expect(await resolve(open, '169.254.169.254')).toMatch(/link-local/);
+      expect(await resolve(open, 'localhost')).toMatch(/machine of this server/);
+    });
+
+    it('exclude a name that is rebound to the metadata service', async () => {
+      const answers = [['10.0.0.7'], ['169.254.169.254'], ['10.0.0.7', '127.0.0.1'], ['::ffff:169.254.169.254'], []];
+      const rebinding = ((_name: string, _options: object, done: (error: null, found: object[]) => void) =>
+        done(
+          null,
+          (answers.shift() ?? []).map((address) => ({ address, family: address.includes(':') ? 6 : 4 })),
+        )) as unknown as typeof lookup;
+      const seen: unknown[] = [];
+      for (const all of [true, false, true, false, true]) {
+        checkedLookup(open, rebinding)('trainer.example', { all }, (error, found) =>
+          seen.push(error?.message ?? found),
+        );
+      }
+      expect(seen).toEqual([
+        [{ address: '10.0.0.7', family: 4 }],
+        expect.stringMatching(/link-local/),
+        expect.stringMatching(/machine of this server/),
+        expect.stringMatching(/link-local/),
+        'trainer.example has no address',
+      ]);
+    });
+
+    it('exclude the metadata service as the target of a redirect', async () => {
+      let asked = 0;
+      const server = createServer((request, response) => {
+        request.resume();
+        if (++asked === 1) response.writeHead(307, { location: 'http://169.254.169.254/latest/meta-data' }).end();
+        else response.end();
+      }).listen(0, '127.0.0.1');
+      await once(server, 'listening');
+      const running = await bench.server(FAST);
+      await finishTask(running, `http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
+      await untilDelivered(running);
+      expect(asked).toBe(2);
+      server.close();
+      server.closeAllConnections();
+    });
   });
 });

@@ -1,16 +1,15 @@
-import { expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { callbackBody } from '../../../src/rollout/callbacks/payload.ts';
 import type { ResultWithSummary } from '../../../src/store/index.ts';
 import { taskRow } from '../../store/store-rows.ts';
 import { MemoryBlobs } from '../memory-blobs.ts';
 
-test.each([
-  ['full', 0],
-  ['full', 3],
-  ['summary', 3],
-] as const)(
-  'a callback (%s) of %i results has the length that it says, and holds one of them at a time',
-  async (kind, count) => {
+describe('callbackBody', () => {
+  it.each([
+    ['full', 0],
+    ['full', 3],
+    ['summary', 3],
+  ] as const)('has the announced length and holds one result at a time (%s, %i results)', async (kind, count) => {
     const blobs = new MemoryBlobs();
     const { ref, bytes } = await blobs.put(Buffer.from('{"traces":["é"]}'));
     let held = 0;
@@ -39,5 +38,5 @@ test.each([
       expect(paths).toEqual(Array.from({ length: count }, (_, i) => `/sessions/s${i + 1}/trajectory`));
     }
     expect(most).toBe(Math.min(1, count));
-  },
-);
+  });
+});

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { NodeApi } from '../../../src/client/node-api.ts';
 import { engineInfoSchema, engineSpecSchema, type Heartbeat } from '../../../src/schema/index.ts';
 import { METRICS, type Running, Workbench } from '../workbench.ts';
@@ -58,7 +58,7 @@ const infoOf = (engineId: string) =>
     },
   });
 
-/** A node that carries out at once what it hears, as it says itself. */
+/** A node that reports every change as applied as soon as it receives it. */
 async function obey(node: NodeApi, told: Partial<Told> = {}): Promise<void> {
   const reply = await node.heartbeat(beat({ ...told }, 20));
   const revision = reply.engines?.revision ?? 0;
@@ -66,7 +66,7 @@ async function obey(node: NodeApi, told: Partial<Told> = {}): Promise<void> {
 }
 
 describe('the engine directory', () => {
-  test('reaches every node, and a change is answered when all have carried it out', async () => {
+  it('reaches every node, and answers a change when all nodes have applied it', async () => {
     const client = await running.client();
     const [one, two] = [await running.node('one'), await running.node('two')];
     const obeyed = Promise.all([obey(one), obey(two)]);
@@ -85,7 +85,7 @@ describe('the engine directory', () => {
     expect((await one.heartbeat(beat({ heard: 1 }))).engines).toBeNull();
   });
 
-  test('names the nodes that have not carried a change out, and the problems of those that have', async () => {
+  it('names the nodes that have not applied a change, and the problems of those that have', async () => {
     const client = await running.client();
     const [one] = [await running.node('one'), await running.node('two')];
     const failing = obey(one, { problems: [{ engine_id: 'gpu-8000', message: 'cannot be reached' }] });
@@ -101,7 +101,7 @@ describe('the engine directory', () => {
     ]);
   });
 
-  test('survives a restart of the server', async () => {
+  it('survives a restart of the server', async () => {
     const now = { waitSeconds: 0 };
     const client = await running.client();
     await client.addEngine({ base_url: 'http://gpu:8000', api_key: 'secret' }, now);
@@ -118,7 +118,7 @@ describe('the engine directory', () => {
     expect((await (await running.client()).engines()).paused).toBeNull();
   });
 
-  test('takes the same engine twice as one, and refuses another spec under its id', async () => {
+  it('treats a repeated registration as one engine, and refuses another spec with the same id', async () => {
     const client = await running.client();
     const now = { waitSeconds: 0 };
     const first = await client.addEngine({ base_url: 'http://gpu:8000' }, now);
@@ -127,7 +127,7 @@ describe('the engine directory', () => {
     await expect(other).rejects.toMatchObject({ code: 'conflict', details: { engine_id: 'gpu-8000' } });
   });
 
-  test('puts another spec in the place of one in a single change where that is asked for', async () => {
+  it('replaces the spec of an engine in a single change when requested', async () => {
     const client = await running.client();
     const node = await running.node('one');
     const replacing = { waitSeconds: 0, replace: true };
@@ -142,7 +142,7 @@ describe('the engine directory', () => {
     });
   });
 
-  test("removes a node's own engine too, for good, until it is registered", async () => {
+  it("removes an engine of a node's own configuration until it is registered", async () => {
     const client = await running.client();
     const node = await running.node('one');
     await node.heartbeat(beat({ info: [infoOf('own')] }));
@@ -154,12 +154,12 @@ describe('the engine directory', () => {
     expect((await node.heartbeat(beat())).engines).toMatchObject({ removed: [], engines: [{ engine_id: 'own' }] });
   });
 
-  test.each([
+  it.each([
     [{ base_url: 'ftp://gpu' }, 'base_url'],
     [{ base_url: 'http://gpu', kind: 'tensorrt' }, 'kind'],
     [{ base_url: 'http://gpu', max_concurrency: 0 }, 'max_concurrency'],
     [{ base_url: 'http://gpu', speed: 1 }, 'speed'],
-  ])('refuses %j, naming the field', async (spec, field) => {
+  ])('refuses %j, and names the field', async (spec, field) => {
     const adding = (await running.client()).addEngine(spec as never, { waitSeconds: 0 });
     const error = await adding.then(
       () => null,
@@ -169,13 +169,13 @@ describe('the engine directory', () => {
     expect(error?.message).toContain(field);
   });
 
-  test('knows no engine that was never there', async () => {
+  it('does not know an engine that never existed', async () => {
     const removing = (await running.client()).removeEngine('nobody', { waitSeconds: 0 });
     await expect(removing).rejects.toMatchObject({ code: 'not_found' });
   });
 });
 
-describe("ProRL Agent's calls", () => {
+describe('the calls of ProRL Agent', () => {
   const post = async (path: string, body?: object) => {
     const reply = await fetch(`${await running.listen()}${path}`, {
       method: 'POST',
@@ -184,7 +184,7 @@ describe("ProRL Agent's calls", () => {
     return { status: reply.status, body: (await reply.json()) as Record<string, unknown> };
   };
 
-  test.each([['gpu:8000'], ['http://gpu:8000/v1'], ['http://gpu:8000/']])(
+  it.each([['gpu:8000'], ['http://gpu:8000/v1'], ['http://gpu:8000/']])(
     'add %s as an engine, and clear it',
     async (address) => {
       expect(await post('/add_llm_server', { address })).toMatchObject({
@@ -198,7 +198,7 @@ describe("ProRL Agent's calls", () => {
     },
   );
 
-  test('refuse an address that is none', async () => {
+  it('refuse an invalid address', async () => {
     expect((await post('/add_llm_server', { address: 'http://' })).status).toBe(422);
     expect((await post('/add_llm_server', {})).status).toBe(422);
   });

@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ENVELOPE_TYPE, encodeEnvelope } from '../../../src/core/envelope.ts';
 import { API } from '../../../src/rollout/http/api.ts';
 import { createRolloutServer } from '../../../src/rollout/index.ts';
@@ -28,7 +28,7 @@ const DEEP = `${'['.repeat(300)}${']'.repeat(300)}`;
 const validTask = task();
 const beat = { metrics: METRICS, sessions: [] };
 
-/** [what is wrong, method, path, body, status, code, path of the field that the reply names] */
+/** [error, method, path, body, expected status, expected code, expected path of the field in the reply] */
 const MALFORMED: readonly [string, string, string, string | Buffer | null, number, string, string?][] = [
   ['no body', 'POST', '/rollout/task/submit', null, 400, 'malformed_json'],
   ['half a body', 'POST', '/rollout/task/submit', '{"instruction":', 400, 'malformed_json'],
@@ -104,204 +104,209 @@ function wrongTasks(): [string, string, string, string, number, string, string][
   ]);
 }
 
-describe('malformed input is refused with a code and the field', () => {
-  test.each(MALFORMED)('%s: %s %s', async (_, method, url, body, status, code, field) => {
-    const reply = await running.server.app.inject({
-      method: method as 'GET',
-      url,
-      ...(body === null ? {} : { payload: body, headers: { 'content-type': 'application/json' } }),
-    });
-    expect(reply.statusCode).toBe(status);
-    if (method === 'HEAD') return;
-    const { error } = JSON.parse(reply.payload) as Refusal;
-    expect(error).toMatchObject({ code, retryable: false });
-    if (field === undefined) return;
-    const paths = (error.details.issues as { path: string }[]).map((issue) => issue.path);
-    expect(paths).toContain(field);
-  });
-});
-
-describe('a malformed result is refused and changes nothing', () => {
-  const lease = { session_id: 'ses_1', task_id: 't', sample_index: 0, attempt: 1, epoch: 1 };
-  const header = summaryOf(lease);
-  const envelope = (parts: [string, Buffer][], head: unknown = header) =>
-    encodeEnvelope({ header: head, parts: new Map(parts) });
-  const cases: [string, Buffer, number, string][] = [
-    ['empty', Buffer.alloc(0), 400, 'malformed_json'],
-    ['no header line', Buffer.from('{}'), 400, 'malformed_json'],
-    ['a header that is no object', Buffer.from('7\n'), 400, 'malformed_json'],
-    ['a deep header', Buffer.from(`{"header":${DEEP},"parts":[]}\n`), 400, 'malformed_json'],
-    ['a part cut off', envelope([['trajectory', TRAJECTORY]]).subarray(0, -1), 400, 'malformed_json'],
-    ['bytes after the parts', Buffer.concat([envelope([]), Buffer.from('x')]), 400, 'malformed_json'],
-    ['a negative size', Buffer.from('{"header":{},"parts":[{"name":"a","bytes":-1}]}\n'), 400, 'malformed_json'],
-    ['a summary without fields', envelope([], {}), 422, 'schema_violation'],
-    ['a status that is not of its outcome', envelope([], { ...header, status: 'ERROR' }), 422, 'schema_violation'],
-    ['an unknown part', envelope([['secret', Buffer.from('x')]]), 422, 'schema_violation'],
-    ['a trajectory of text', envelope([['trajectory', Buffer.from('"x"')]]), 422, 'schema_violation'],
-    ['a trajectory on two lines', envelope([['trajectory', Buffer.from('{\n}')]]), 422, 'schema_violation'],
-    [
-      'a trajectory that is not UTF-8',
-      envelope([['trajectory', Buffer.from([0x7b, 0xff, 0x7d])]]),
-      422,
-      'schema_violation',
-    ],
-    ['an unknown session', envelope([]), 404, 'not_found'],
-  ];
-  test.each(cases)('%s', async (_, payload, status, code) => {
-    const headers = { 'content-type': ENVELOPE_TYPE };
-    const reply = await running.server.app.inject({ method: 'POST', url: '/nodes/n1/results', payload, headers });
-    expect({ status: reply.statusCode, code: (JSON.parse(reply.payload) as Refusal).error.code }).toEqual({
-      status,
-      code,
-    });
-  });
-});
-
-test('a summary that names another task or attempt than the session is refused', async () => {
-  const caller = new Caller(running.server);
-  await caller.submit(task());
-  const [lease] = await caller.lease('n1');
-  if (lease === undefined) throw new Error('a session was queued');
-  for (const wrong of [{ task_id: 'other' }, { sample_index: 5 }, { attempt: 9 }]) {
-    const reply = await caller.deliver('n1', summaryOf({ ...lease, ...wrong }));
-    expect(reply).toMatchObject({ status: 422, body: { error: { code: 'schema_violation' } } });
-  }
-  expect((await caller.deliver('n1', summaryOf(lease))).status).toBe(200);
-});
-
-test('a body over the limit is 413, and results have a limit of their own', async () => {
-  const big = JSON.stringify({ ...validTask, instruction: 'x'.repeat(9 * 1024 * 1024) });
-  const submit = await running.server.app.inject({ method: 'POST', url: '/rollout/task/submit', payload: big });
-  expect(submit.statusCode).toBe(413);
-  expect((JSON.parse(submit.payload) as Refusal).error.code).toBe('body_too_large');
-  const result = await running.server.app.inject({
-    method: 'POST',
-    url: '/nodes/n1/results',
-    payload: Buffer.alloc(9 * 1024 * 1024),
-    headers: { 'content-type': ENVELOPE_TYPE },
-  });
-  expect((JSON.parse(result.payload) as Refusal).error.code).toBe('malformed_json');
-});
-
-test('odd text is stored and given back, never a failure', async () => {
-  const caller = new Caller(running.server);
-  for (const text of ['a\u0000b', '\ud800', '💡', '"; drop table tasks; --']) {
-    const reply = await caller.submit(task({ instruction: text, idempotency_key: text, metadata: { [text]: text } }));
-    const [lease] = await caller.lease('n1');
-    expect(lease).toMatchObject({ session_id: reply.session_ids[0] });
-    expect(lease?.task.instruction).toBe(text);
-  }
-});
-
-/** Sends bytes as they are and reads until the server closes. */
-async function raw(text: string): Promise<string> {
-  const url = new URL(await running.listen());
-  const socket = connect(Number(url.port), url.hostname);
-  await once(socket, 'connect');
-  socket.write(text);
-  let received = '';
-  for await (const chunk of socket) received += String(chunk);
-  return received;
-}
-
-describe('requests that two parties could read differently are refused', () => {
-  const many = Array.from({ length: 150 }, (_, i) => `x-${i}: 1`).join('\r\n');
-  test.each([
-    ['two hosts', 'GET /health HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n\r\n'],
-    ['an absolute target', 'GET http://other/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n'],
-    ['too many headers', `GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n${many}\r\n\r\n`],
-    ['two lengths', 'POST /health HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n'],
-    ['no HTTP at all', 'hello\r\n\r\n'],
-  ])('%s', async (_, text) => {
-    const reply = await raw(text);
-    expect(reply).toMatch(/^HTTP\/1\.1 400 /);
-    expect(reply).toContain('"code":"bad_request"');
+describe('the control API', () => {
+  describe('a malformed request', () => {
+    it.each(MALFORMED)(
+      'is refused with a code and the field: %s: %s %s',
+      async (_, method, url, body, status, code, field) => {
+        const reply = await running.server.app.inject({
+          method: method as 'GET',
+          url,
+          ...(body === null ? {} : { payload: body, headers: { 'content-type': 'application/json' } }),
+        });
+        expect(reply.statusCode).toBe(status);
+        if (method === 'HEAD') return;
+        const { error } = JSON.parse(reply.payload) as Refusal;
+        expect(error).toMatchObject({ code, retryable: false });
+        if (field === undefined) return;
+        const paths = (error.details.issues as { path: string }[]).map((issue) => issue.path);
+        expect(paths).toContain(field);
+      },
+    );
   });
 
-  test('an ordinary request is answered', async () => {
-    expect(await raw('GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n')).toContain('{"status":"ok"}');
-  });
-});
-
-describe('a token is asked for everywhere but on health and ready', () => {
-  const paths = Object.values(API).map((route) => [route.method, route.path.replace(':id', 'x')] as const);
-  test.each(paths)('%s %s', async (method, url) => {
-    for (const authorization of [
-      undefined,
-      'Bearer wrong',
-      'Bearer correct-horse-',
-      'Basic correct-horse',
-      'correct-horse',
-    ]) {
-      const reply = await guarded.server.app.inject({
-        method,
-        url,
-        headers: authorization === undefined ? {} : { authorization },
+  describe('a malformed result', () => {
+    const lease = { session_id: 'ses_1', task_id: 't', sample_index: 0, attempt: 1, epoch: 1 };
+    const header = summaryOf(lease);
+    const envelope = (parts: [string, Buffer][], head: unknown = header) =>
+      encodeEnvelope({ header: head, parts: new Map(parts) });
+    const cases: [string, Buffer, number, string][] = [
+      ['empty', Buffer.alloc(0), 400, 'malformed_json'],
+      ['no header line', Buffer.from('{}'), 400, 'malformed_json'],
+      ['a header that is no object', Buffer.from('7\n'), 400, 'malformed_json'],
+      ['a deep header', Buffer.from(`{"header":${DEEP},"parts":[]}\n`), 400, 'malformed_json'],
+      ['a part cut off', envelope([['trajectory', TRAJECTORY]]).subarray(0, -1), 400, 'malformed_json'],
+      ['bytes after the parts', Buffer.concat([envelope([]), Buffer.from('x')]), 400, 'malformed_json'],
+      ['a negative size', Buffer.from('{"header":{},"parts":[{"name":"a","bytes":-1}]}\n'), 400, 'malformed_json'],
+      ['a summary without fields', envelope([], {}), 422, 'schema_violation'],
+      ['a status that is not of its outcome', envelope([], { ...header, status: 'ERROR' }), 422, 'schema_violation'],
+      ['an unknown part', envelope([['secret', Buffer.from('x')]]), 422, 'schema_violation'],
+      ['a trajectory of text', envelope([['trajectory', Buffer.from('"x"')]]), 422, 'schema_violation'],
+      ['a trajectory on two lines', envelope([['trajectory', Buffer.from('{\n}')]]), 422, 'schema_violation'],
+      [
+        'a trajectory that is not UTF-8',
+        envelope([['trajectory', Buffer.from([0x7b, 0xff, 0x7d])]]),
+        422,
+        'schema_violation',
+      ],
+      ['an unknown session', envelope([]), 404, 'not_found'],
+    ];
+    it.each(cases)('is refused and changes nothing: %s', async (_, payload, status, code) => {
+      const headers = { 'content-type': ENVELOPE_TYPE };
+      const reply = await running.server.app.inject({ method: 'POST', url: '/nodes/n1/results', payload, headers });
+      expect({ status: reply.statusCode, code: (JSON.parse(reply.payload) as Refusal).error.code }).toEqual({
+        status,
+        code,
       });
-      const open = url === '/health' || url === '/ready';
-      expect(reply.statusCode).toBe(open ? 200 : 401);
-      if (!open) expect(JSON.parse(reply.payload)).toMatchObject({ error: { code: 'unauthorized' } });
+    });
+  });
+
+  it("refuses a summary that names another task or attempt than the session's", async () => {
+    const caller = new Caller(running.server);
+    await caller.submit(task());
+    const [lease] = await caller.lease('n1');
+    if (lease === undefined) throw new Error('a session was queued');
+    for (const wrong of [{ task_id: 'other' }, { sample_index: 5 }, { attempt: 9 }]) {
+      const reply = await caller.deliver('n1', summaryOf({ ...lease, ...wrong }));
+      expect(reply).toMatchObject({ status: 422, body: { error: { code: 'schema_violation' } } });
+    }
+    expect((await caller.deliver('n1', summaryOf(lease))).status).toBe(200);
+  });
+
+  it('answers 413 to a body over the limit, and has a separate limit for results', async () => {
+    const big = JSON.stringify({ ...validTask, instruction: 'x'.repeat(9 * 1024 * 1024) });
+    const submit = await running.server.app.inject({ method: 'POST', url: '/rollout/task/submit', payload: big });
+    expect(submit.statusCode).toBe(413);
+    expect((JSON.parse(submit.payload) as Refusal).error.code).toBe('body_too_large');
+    const result = await running.server.app.inject({
+      method: 'POST',
+      url: '/nodes/n1/results',
+      payload: Buffer.alloc(9 * 1024 * 1024),
+      headers: { 'content-type': ENVELOPE_TYPE },
+    });
+    expect((JSON.parse(result.payload) as Refusal).error.code).toBe('malformed_json');
+  });
+
+  it('stores and returns unusual text without a failure', async () => {
+    const caller = new Caller(running.server);
+    for (const text of ['a\u0000b', '\ud800', '💡', '"; drop table tasks; --']) {
+      const reply = await caller.submit(task({ instruction: text, idempotency_key: text, metadata: { [text]: text } }));
+      const [lease] = await caller.lease('n1');
+      expect(lease).toMatchObject({ session_id: reply.session_ids[0] });
+      expect(lease?.task.instruction).toBe(text);
     }
   });
 
-  test('an unknown path tells nothing without the token', async () => {
-    expect((await guarded.server.app.inject('/nothing')).statusCode).toBe(401);
+  /** Sends raw bytes and reads until the server closes the connection. */
+  async function raw(text: string): Promise<string> {
+    const url = new URL(await running.listen());
+    const socket = connect(Number(url.port), url.hostname);
+    await once(socket, 'connect');
+    socket.write(text);
+    let received = '';
+    for await (const chunk of socket) received += String(chunk);
+    return received;
+  }
+
+  describe('an ambiguous request', () => {
+    const many = Array.from({ length: 150 }, (_, i) => `x-${i}: 1`).join('\r\n');
+    it.each([
+      ['two hosts', 'GET /health HTTP/1.1\r\nhost: a\r\nhost: b\r\nconnection: close\r\n\r\n'],
+      ['an absolute target', 'GET http://other/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n'],
+      ['too many headers', `GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n${many}\r\n\r\n`],
+      ['two lengths', 'POST /health HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n'],
+      ['no HTTP at all', 'hello\r\n\r\n'],
+    ])('is refused: %s', async (_, text) => {
+      const reply = await raw(text);
+      expect(reply).toMatch(/^HTTP\/1\.1 400 /);
+      expect(reply).toContain('"code":"bad_request"');
+    });
+
+    it('is not confused with an ordinary one, which is answered', async () => {
+      expect(await raw('GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n')).toContain('{"status":"ok"}');
+    });
   });
 
-  test('the right token is let in', async () => {
-    const headers = { authorization: 'bearer correct-horse' };
-    expect((await guarded.server.app.inject({ url: '/rollout/status', headers })).statusCode).toBe(200);
+  describe('the control token', () => {
+    const paths = Object.values(API).map((route) => [route.method, route.path.replace(':id', 'x')] as const);
+    it.each(paths)('is required for %s %s', async (method, url) => {
+      for (const authorization of [
+        undefined,
+        'Bearer wrong',
+        'Bearer correct-horse-',
+        'Basic correct-horse',
+        'correct-horse',
+      ]) {
+        const reply = await guarded.server.app.inject({
+          method,
+          url,
+          headers: authorization === undefined ? {} : { authorization },
+        });
+        const open = url === '/health' || url === '/ready';
+        expect(reply.statusCode).toBe(open ? 200 : 401);
+        if (!open) expect(JSON.parse(reply.payload)).toMatchObject({ error: { code: 'unauthorized' } });
+      }
+    });
+
+    it('is required before an unknown path is reported as such', async () => {
+      expect((await guarded.server.app.inject('/nothing')).statusCode).toBe(401);
+    });
+
+    it('admits its holder', async () => {
+      const headers = { authorization: 'bearer correct-horse' };
+      expect((await guarded.server.app.inject({ url: '/rollout/status', headers })).statusCode).toBe(200);
+    });
   });
-});
 
-test('without a token nothing but loopback is listened on', async () => {
-  const { store, blobs } = await bench.open();
-  const deps = { store, blobs, clock: bench.clock, validateTask: () => {} };
-  for (const host of ['0.0.0.0', '::', '192.168.1.1', 'my-host']) {
-    await expect(createRolloutServer({ host, port: 0 }, deps)).rejects.toMatchObject({ code: 'setup_failed' });
-  }
-  await (await createRolloutServer({ host: '0.0.0.0', token: TOKEN }, deps)).close();
-});
+  it('listens only on loopback without a token', async () => {
+    const { store, blobs } = await bench.open();
+    const deps = { store, blobs, clock: bench.clock, validateTask: () => {} };
+    for (const host of ['0.0.0.0', '::', '192.168.1.1', 'my-host']) {
+      await expect(createRolloutServer({ host, port: 0 }, deps)).rejects.toMatchObject({ code: 'setup_failed' });
+    }
+    await (await createRolloutServer({ host: '0.0.0.0', token: TOKEN }, deps)).close();
+  });
 
-test('a wrong configuration is refused with the field', async () => {
-  const { store, blobs } = await bench.open();
-  const deps = { store, blobs, clock: bench.clock, validateTask: () => {} };
-  await expect(createRolloutServer({ lease_seconds: -1 }, deps)).rejects.toMatchObject({ code: 'schema_violation' });
-});
+  it('refuses a wrong configuration, and names the field', async () => {
+    const { store, blobs } = await bench.open();
+    const deps = { store, blobs, clock: bench.clock, validateTask: () => {} };
+    await expect(createRolloutServer({ lease_seconds: -1 }, deps)).rejects.toMatchObject({ code: 'schema_violation' });
+  });
 
-test('a port that is taken is a setup_failed', async () => {
-  const { port } = new URL(await running.listen());
-  const second = await bench.server({ port: Number(port) });
-  await expect(second.listen()).rejects.toMatchObject({ code: 'setup_failed' });
-});
+  it('throws setup_failed when a port is in use', async () => {
+    const { port } = new URL(await running.listen());
+    const second = await bench.server({ port: Number(port) });
+    await expect(second.listen()).rejects.toMatchObject({ code: 'setup_failed' });
+  });
 
-test('every route is in the OpenAPI document, and its references resolve', async () => {
-  const { body } = await new Caller(running.server).call<Record<string, never>>('GET', '/openapi.json');
-  const document = body as unknown as { paths: Record<string, object>; components: { schemas: object } };
-  for (const route of Object.values(API)) {
-    expect(document.paths[route.path.replace(':id', '{id}')]).toHaveProperty(route.method.toLowerCase());
-  }
-  const references = [...JSON.stringify(document).matchAll(/"#\/components\/schemas\/(\w+)"/g)].map(
-    (match) => match[1],
-  );
-  expect(references.length).toBeGreaterThan(20);
-  for (const name of references) expect(document.components.schemas).toHaveProperty(name ?? '');
-});
+  it('describes every route in the OpenAPI document, whose references resolve', async () => {
+    const { body } = await new Caller(running.server).call<Record<string, never>>('GET', '/openapi.json');
+    const document = body as unknown as { paths: Record<string, object>; components: { schemas: object } };
+    for (const route of Object.values(API)) {
+      expect(document.paths[route.path.replace(':id', '{id}')]).toHaveProperty(route.method.toLowerCase());
+    }
+    const references = [...JSON.stringify(document).matchAll(/"#\/components\/schemas\/(\w+)"/g)].map(
+      (match) => match[1],
+    );
+    expect(references.length).toBeGreaterThan(20);
+    for (const name of references) expect(document.components.schemas).toHaveProperty(name ?? '');
+  });
 
-test('metrics come from the registry that was given', async () => {
-  expect((await running.server.app.inject('/metrics')).statusCode).toBe(404);
-  const metricsRegistry = { contentType: 'text/plain; version=0.0.4', metrics: async () => 'floe_up 1\n' };
-  const { store, blobs } = await bench.open();
-  const server = await createRolloutServer(
-    {},
-    { store, blobs, clock: bench.clock, validateTask: () => {}, metricsRegistry },
-  );
-  const reply = await server.app.inject('/metrics');
-  expect([reply.payload, reply.headers['content-type']]).toEqual(['floe_up 1\n', metricsRegistry.contentType]);
-  await server.close();
-});
+  it('serves the metrics of the given registry', async () => {
+    expect((await running.server.app.inject('/metrics')).statusCode).toBe(404);
+    const metricsRegistry = { contentType: 'text/plain; version=0.0.4', metrics: async () => 'floe_up 1\n' };
+    const { store, blobs } = await bench.open();
+    const server = await createRolloutServer(
+      {},
+      { store, blobs, clock: bench.clock, validateTask: () => {}, metricsRegistry },
+    );
+    const reply = await server.app.inject('/metrics');
+    expect([reply.payload, reply.headers['content-type']]).toEqual(['floe_up 1\n', metricsRegistry.contentType]);
+    await server.close();
+  });
 
-test('registration is answered with what was registered', async () => {
-  const reply = await new Caller(running.server).call('POST', '/nodes/register', { ...REGISTRATION, node_id: 'n7' });
-  expect(reply).toMatchObject({ status: 200, body: { node_id: 'n7', healthy: true, leased_sessions: 0 } });
+  it('answers a registration with what was registered', async () => {
+    const reply = await new Caller(running.server).call('POST', '/nodes/register', { ...REGISTRATION, node_id: 'n7' });
+    expect(reply).toMatchObject({ status: 200, body: { node_id: 'n7', healthy: true, leased_sessions: 0 } });
+  });
 });

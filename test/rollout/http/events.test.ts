@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { RolloutEvent } from '../../../src/schema/index.ts';
 import { MemoryDatabase } from '../../../verify/control-plane/memory-store/database.ts';
 import { MemoryStore } from '../../../verify/control-plane/memory-store/store.ts';
@@ -21,7 +21,7 @@ beforeEach(async () => {
 });
 afterEach(() => bench.dispose());
 
-/** An open event stream as text. */
+/** An open event stream, whose text is collected. */
 async function listenRaw(): Promise<{ socket: ReturnType<typeof connect>; until(text: string): Promise<string> }> {
   const url = new URL(await running.listen());
   const socket = connect(Number(url.port), url.hostname);
@@ -41,64 +41,66 @@ async function listenRaw(): Promise<{ socket: ReturnType<typeof connect>; until(
   return { socket, until };
 }
 
-test('the life of a session is told in order, once it is committed', async () => {
-  const client = await running.client();
-  const controller = new AbortController();
-  const events: RolloutEvent[] = [];
-  const node = await running.node();
-  const stream = client.events(controller.signal);
-  const first = stream.next();
-  // The stream is open once a request that was sent after it has been answered.
-  await client.status();
-  const { task_id, session_ids } = await client.submit(task());
-  const [lease] = await node.lease({ slots: 1, wait_seconds: 5 });
-  if (lease === undefined) throw new Error('a session was queued');
-  await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null, artifacts: null });
-  const { value } = await first;
-  if (value) events.push(value);
-  for await (const event of stream) {
-    events.push(event);
-    if (event.type === 'task.completed') break;
-  }
-  const session = { type: 'session.state_changed', task_id, session_id: session_ids[0] };
-  expect(events).toMatchObject([
-    { type: 'task.created', task_id, total_sessions: 1 },
-    { ...session, status: 'LEASED', outcome: null },
-    { ...session, status: 'COMPLETED', outcome: 'completed', reward: 1 },
-    { type: 'task.completed', task_id, status: 'completed' },
-  ]);
-});
+describe('GET /events', () => {
+  it('streams the life of a session in order, once it is committed', async () => {
+    const client = await running.client();
+    const controller = new AbortController();
+    const events: RolloutEvent[] = [];
+    const node = await running.node();
+    const stream = client.events(controller.signal);
+    const first = stream.next();
+    // Once a later request has been answered, the stream is open.
+    await client.status();
+    const { task_id, session_ids } = await client.submit(task());
+    const [lease] = await node.lease({ slots: 1, wait_seconds: 5 });
+    if (lease === undefined) throw new Error('a session was queued');
+    await node.deliverResult({ summary: summaryOf(lease), trajectory: null, completions: null, artifacts: null });
+    const { value } = await first;
+    if (value) events.push(value);
+    for await (const event of stream) {
+      events.push(event);
+      if (event.type === 'task.completed') break;
+    }
+    const session = { type: 'session.state_changed', task_id, session_id: session_ids[0] };
+    expect(events).toMatchObject([
+      { type: 'task.created', task_id, total_sessions: 1 },
+      { ...session, status: 'LEASED', outcome: null },
+      { ...session, status: 'COMPLETED', outcome: 'completed', reward: 1 },
+      { type: 'task.completed', task_id, status: 'completed' },
+    ]);
+  });
 
-test('a quiet stream carries heartbeats', async () => {
-  const { socket, until } = await listenRaw();
-  expect(await until(': heartbeat')).toContain(': heartbeat');
-  socket.destroy();
-});
+  it('sends heartbeats on a quiet stream', async () => {
+    const { socket, until } = await listenRaw();
+    expect(await until(': heartbeat')).toContain(': heartbeat');
+    socket.destroy();
+  });
 
-test('a client that does not read is dropped and the others go on', async () => {
-  const stuck = await listenRaw();
-  const reading = await listenRaw();
-  stuck.socket.pause();
-  const closed = once(stuck.socket, 'close');
-  const otherServer = new MemoryStore(database);
-  // It takes many events to fill the buffers of the system, and then all that the server keeps for slow clients.
-  for (let round = 0; warnings.length === 0; round++) {
-    const created = { type: 'task.created', task_id: `long-${'x'.repeat(110)}`, total_sessions: 1 };
-    const last = { ...created, task_id: `last-${round}` };
-    const events = [...Array<object>(10_000).fill(created), last];
-    otherServer.announce(JSON.stringify({ events, topics: [] }));
-    await reading.until(last.task_id);
-  }
-  expect(warnings).toEqual(['closed an event stream because its client reads too slowly']);
-  stuck.socket.resume();
-  await closed;
-  reading.socket.destroy();
-});
+  it('closes the stream of a client that does not read, and serves the others', async () => {
+    const stuck = await listenRaw();
+    const reading = await listenRaw();
+    stuck.socket.pause();
+    const closed = once(stuck.socket, 'close');
+    const otherServer = new MemoryStore(database);
+    // Many events are needed to fill the buffers of the operating system and then those of the server.
+    for (let round = 0; warnings.length === 0; round++) {
+      const created = { type: 'task.created', task_id: `long-${'x'.repeat(110)}`, total_sessions: 1 };
+      const last = { ...created, task_id: `last-${round}` };
+      const events = [...Array<object>(10_000).fill(created), last];
+      otherServer.announce(JSON.stringify({ events, topics: [] }));
+      await reading.until(last.task_id);
+    }
+    expect(warnings).toEqual(['closed an event stream because its client reads too slowly']);
+    stuck.socket.resume();
+    await closed;
+    reading.socket.destroy();
+  });
 
-test('streams end with the server', async () => {
-  const { socket } = await listenRaw();
-  const ended = once(socket, 'close');
-  await running.server.close();
-  await ended;
-  expect(socket.readableEnded || socket.destroyed).toBe(true);
+  it('ends the streams when the server closes', async () => {
+    const { socket } = await listenRaw();
+    const ended = once(socket, 'close');
+    await running.server.close();
+    await ended;
+    expect(socket.readableEnded || socket.destroyed).toBe(true);
+  });
 });

@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs';
 import { connect } from 'node:tls';
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
 import { FloeClient } from '../../../src/client/index.ts';
 import { NodeApi } from '../../../src/client/node-api.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
@@ -52,7 +52,7 @@ describeIf(whyNoCertificates(), 'TLS', () => {
     return node;
   }
 
-  test('clients that know the authority work over it, and others do not talk', async () => {
+  it('serves clients that trust the authority, and no others', async () => {
     const running = await start({ token: 't', tls: server });
     const { url } = await running.server.listen();
     expect(url).toMatch(/^https:\/\/127\.0\.0\.1:\d+$/);
@@ -64,12 +64,12 @@ describeIf(whyNoCertificates(), 'TLS', () => {
     for (const tls of [undefined, { ca: stranger.cert }]) {
       await expect(clientOf(url, tls).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
     }
-    // Plain HTTP gets nothing, the token least of all.
+    // A plain HTTP request gets no answer, so the token is never accepted unencrypted.
     await expect(clientOf(url.replace('https', 'http')).status()).rejects.toMatchObject({ code: 'peer_unreachable' });
     expect((await trusting.status()).limits).toMatchObject({ tls: true, client_certificates: false });
   });
 
-  test('a certificate that is replaced is used for new connections, and a broken one is not', async () => {
+  it('uses a replaced certificate for new connections, and ignores a broken one', async () => {
     const errors: object[] = [];
     const own = authority.issue('renewed');
     const running = await start({ token: 't', tls: own }, errors);
@@ -89,7 +89,7 @@ describeIf(whyNoCertificates(), 'TLS', () => {
     expect(await serialOf(url)).not.toBe(renewed);
   });
 
-  test('nodes must show a certificate of the client authority, trainers need none', async () => {
+  it('requires a certificate of the client authority from nodes, but not from trainers', async () => {
     const place = { host: '127.0.0.1', port: 0 };
     for (const split of [{}, { node_listener: place }]) {
       const running = await start({ token: 't', tls: { ...server, client_ca: authority.cert }, ...split });
@@ -105,18 +105,18 @@ describeIf(whyNoCertificates(), 'TLS', () => {
     }
   });
 
-  test.each([
+  it.each([
     ['a file that is not there', () => ({ cert: '/nowhere/cert.pem', key: server.key }), '/nowhere/cert.pem'],
     ['a key of another certificate', () => ({ cert: server.cert, key: authority.issue('x').key }), 'server.pem'],
     ['a key that is none', () => ({ cert: server.cert, key: server.cert }), 'server.pem'],
-  ])('%s is refused at the start', async (_, files, named) => {
+  ])('refuses %s at the start', async (_, files, named) => {
     await expect(start({ token: 't', tls: files() })).rejects.toMatchObject({
       code: 'setup_failed',
       message: expect.stringContaining(named),
     });
   });
 
-  test('a client whose files are not there says so', () => {
+  it('reports a client whose files are missing', () => {
     expect(() => clientOf('https://127.0.0.1:1', { ca: '/nowhere' })).toThrow(
       expect.objectContaining({ code: 'setup_failed' }),
     );

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { NodeApi } from '../../../src/client/node-api.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { Role } from '../../../src/rollout/config.ts';
@@ -26,10 +26,10 @@ async function ask(method: string, url: string, token: string | null, on = runni
   return { status: reply.statusCode, headers: reply.headers, body: JSON.parse(reply.payload || 'null') };
 }
 
-describe('every call is open to its roles and to no other', () => {
-  // The event stream never ends, so that it is tried by itself below.
+describe('each call', () => {
+  // The event stream never ends, so it is tested separately below.
   const routes = Object.entries<RouteSpec>(API).filter(([name]) => name !== 'events');
-  test.each(routes)('%s', async (_, route) => {
+  it.each(routes)('is open to its roles and to no others: %s', async (_, route) => {
     const url = route.path.replace(':id', 'x');
     for (const role of ROLES) {
       const reply = await ask(route.method, url, `${role}-token`);
@@ -40,18 +40,18 @@ describe('every call is open to its roles and to no other', () => {
     }
   });
 
-  test('a viewer changes nothing', () => {
+  it('changes nothing for a viewer', () => {
     for (const route of Object.values<RouteSpec>(API)) {
       if (route.method !== 'GET') expect(route.roles).not.toContain('viewer');
     }
   });
 
-  test('what only nodes do is closed to trainers, and the other way round', () => {
+  it('is closed to trainers when only nodes make it, and the other way round', () => {
     const open = (role: Role) => Object.values<RouteSpec>(API).filter((route) => route.roles.includes(role));
     expect(open('trainer').filter((route) => open('node').includes(route))).toEqual([]);
   });
 
-  test('refusals are counted', async () => {
+  it('is counted when it is refused', async () => {
     const { body } = await ask('GET', '/rollout/status', 'viewer-token');
     const before = (body as RolloutStatus).counters;
     await ask('DELETE', '/engines', 'viewer-token');
@@ -61,7 +61,7 @@ describe('every call is open to its roles and to no other', () => {
     expect(after.unauthorized).toBe((before.unauthorized ?? 0) + 1);
   });
 
-  test('a viewer reads results without moving anybody', async () => {
+  it('reads results for a viewer without collecting them', async () => {
     expect((await ask('GET', '/rollout/results?after=0', 'viewer-token')).status).toBe(200);
     expect((await ask('GET', '/rollout/results?consumer=c', 'viewer-token')).body.error.code).toBe('forbidden');
   });
@@ -85,7 +85,7 @@ describe('separate listeners', () => {
     return { status: reply.status, text: await reply.text() };
   }
 
-  test('each has its own routes, and health is everywhere', async () => {
+  it('serve their own routes, and health on each', async () => {
     for (const base of [urls.url, urls.nodeUrl, urls.adminUrl]) {
       expect((await get(base, '/health')).status).toBe(200);
       expect((await get(base, '/ready')).status).toBe(200);
@@ -101,7 +101,7 @@ describe('separate listeners', () => {
     expect((JSON.parse(lost.text) as Refusal).error.message).toContain('node listener');
   });
 
-  test('a node works over its listener', async () => {
+  it('serve a node on the node listener', async () => {
     const node = new NodeApi({ url: urls.nodeUrl ?? '', nodeId: 'n1', token: 'admin-token' });
     await node.register(REGISTRATION);
     await ask('POST', '/rollout/task/submit', 'admin-token', split, JSON.stringify(task()));
@@ -110,13 +110,13 @@ describe('separate listeners', () => {
     await node.close();
   });
 
-  test('none is opened beyond loopback without a token', async () => {
+  it('are not opened beyond loopback without a token', async () => {
     const deps = { ...(await bench.open()), clock: bench.clock, validateTask: () => {} };
     const beyond = { node_listener: { host: '0.0.0.0', port: 0 } };
     await expect(createRolloutServer(beyond, deps)).rejects.toMatchObject({ code: 'setup_failed' });
   });
 
-  test('when one address is taken, none is listened on', async () => {
+  it('are all closed when one address is in use', async () => {
     const port = Number(new URL(urls.url).port);
     const { store, blobs } = await bench.open();
     const second = await bench.server({ port: 0, admin_listener: { host: '127.0.0.1', port } }, { store, blobs });
@@ -126,7 +126,7 @@ describe('separate listeners', () => {
 });
 
 describe('rate limits', () => {
-  test('a caller that calls too often is told when to come back, and others are not held up', async () => {
+  it('report to a client when it may retry, and do not delay other clients', async () => {
     const clock = new VirtualClock();
     const own = await Workbench.create(clock);
     const limited = await own.server({
@@ -151,10 +151,10 @@ describe('rate limits', () => {
       headers: { 'retry-after': '2' },
       body: { error: { code: 'overloaded', retryable: true, details: { retry_after_seconds: 2 } } },
     });
-    // Submits have a limit of their own.
+    // Submits have a separate limit.
     expect((await ask('POST', '/rollout/task/submit', 'one', limited, JSON.stringify(task()))).status).toBe(200);
     expect((await ask('POST', '/rollout/task/submit', 'one', limited, JSON.stringify(task()))).status).toBe(429);
-    // A heartbeat that is refused would cost a node its sessions.
+    // Heartbeats have no limit, because a refused one could cost a node its leases.
     for (let i = 0; i < 5; i++) expect((await ask('POST', '/nodes/register', 'n', limited)).status).toBe(400);
     for (let i = 0; i < 5; i++) expect((await ask('GET', '/health', null, limited)).status).toBe(200);
     clock.advance(2000);
@@ -163,7 +163,7 @@ describe('rate limits', () => {
     await own.dispose();
   });
 
-  test('a limit lets the rate through, and forgets callers without end', () => {
+  it('allow the configured rate, and drop the least recently seen callers', () => {
     const clock = new VirtualClock();
     const limit = new RateLimit(clock, 10, 5);
     let allowed = 0;
@@ -178,8 +178,8 @@ describe('rate limits', () => {
   });
 });
 
-describe('a server without a token serves programs of this machine, not web pages', () => {
-  test.each([
+describe('a server without a token', () => {
+  it.each([
     [{ host: 'localhost:8080' }, 200],
     [{ host: '127.0.0.1' }, 200],
     [{ host: '[::1]:8080' }, 200],
@@ -187,7 +187,7 @@ describe('a server without a token serves programs of this machine, not web page
     [{ host: 'rebound.example' }, 403],
     [{ host: 'localhost', origin: 'https://evil.example' }, 403],
     [{ host: 'localhost', origin: 'null' }, 403],
-  ])('%o: %i', async (headers, status) => {
+  ])('answers programs of this machine and no web pages: %o: %i', async (headers, status) => {
     const open = await bench.server({}, await bench.open());
     expect((await open.server.app.inject({ url: '/tasks', headers })).statusCode).toBe(status);
   });

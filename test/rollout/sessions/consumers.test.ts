@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { RolloutStatus, SessionResult } from '../../../src/schema/index.ts';
 import { Caller, type Refusal } from '../call.ts';
 import { type Running, summaryOf, task, Workbench } from '../workbench.ts';
@@ -34,124 +34,126 @@ async function uncollected(by = caller): Promise<Record<string, number>> {
   return Object.fromEntries(counts.filter(([, count]) => count > 0));
 }
 
-test('a trainer reads its own results only', async () => {
-  await finish(2, 'a');
-  await finish(1, 'b');
-  await finish(1, 'a');
-  expect(await read('trainer=a')).toEqual([1, 2, 4]);
-  expect(await read('trainer=b')).toEqual([3]);
-  expect(await read('trainer=nobody')).toEqual([]);
-  expect(await read('')).toEqual([1, 2, 3, 4]);
-});
-
-test('a consumer goes on where it had read to, and only what it acknowledged is behind it', async () => {
-  await finish(5);
-  expect(await read('consumer=c&limit=2')).toEqual([1, 2]);
-  // Not acknowledged, so it comes again.
-  expect(await read('consumer=c&limit=2')).toEqual([1, 2]);
-  expect(await read('consumer=c&limit=2&after=2')).toEqual([3, 4]);
-  expect(await read('consumer=c')).toEqual([3, 4, 5]);
-  expect(await read('consumer=other&limit=1')).toEqual([1]);
-  // Reading again what was acknowledged is allowed, and takes nothing back.
-  expect(await read('consumer=c&after=1&limit=1')).toEqual([2]);
-  expect(await read('consumer=c&limit=1')).toEqual([3]);
-});
-
-test('the position of a consumer outlives the server, and holds at every server of the store', async () => {
-  const { store, blobs } = await bench.open();
-  const first = new Caller((await bench.server({}, { store, blobs })).server);
-  await first.register('n1');
-  await finish(3, 'default', first);
-  await read('consumer=c&after=2', first);
-  const second = new Caller((await bench.server({}, { store, blobs })).server);
-  expect(await read('consumer=c', second)).toEqual([3]);
-  const { store: reopened, blobs: same } = await bench.open();
-  const third = new Caller((await bench.server({}, { store: reopened, blobs: same })).server);
-  expect(await read('consumer=c', third)).toEqual([3]);
-});
-
-test('a consumer keeps to the trainer that it began with', async () => {
-  await finish(1, 'a');
-  await finish(1, 'b');
-  expect(await read('consumer=c&trainer=b')).toEqual([2]);
-  expect(await read('consumer=c')).toEqual([2]);
-  const other = await caller.call('GET', '/rollout/results?consumer=c&trainer=a');
-  expect(other).toMatchObject({ status: 409, body: { error: { code: 'conflict', details: { trainer: 'b' } } } });
-});
-
-test('a cursor that was never given out is refused, and moves no consumer', async () => {
-  await finish(2);
-  for (const query of ['after=3', 'consumer=c&after=99']) {
-    const reply = await caller.call<Refusal>('GET', `/rollout/results?${query}`);
-    expect(reply.status).toBe(422);
-    expect(reply.body.error.details.issues).toMatchObject([{ path: 'after' }]);
-  }
-  expect(await read('consumer=c')).toEqual([1, 2]);
-  expect(await uncollected()).toEqual({ default: 2 });
-});
-
-test('a wrong name of a consumer or trainer is refused', async () => {
-  for (const query of ['consumer=..', 'consumer=', 'trainer=a%2fb', 'consumer=a&consumer=b', 'peek=maybe']) {
-    expect((await caller.call('GET', `/rollout/results?${query}`)).status, query).toBe(422);
-  }
-});
-
-describe('what counts as collected', () => {
-  test('what a reader has read past, of its trainer only', async () => {
-    await finish(3, 'a');
-    await finish(2, 'b');
-    await read('trainer=a&limit=2');
-    expect(await uncollected()).toEqual({ a: 3, b: 2 });
-    await read('trainer=a&after=2');
-    expect(await uncollected()).toEqual({ a: 1, b: 2 });
-    await read('consumer=all&after=5');
-    expect(await uncollected()).toEqual({});
+describe('consumers', () => {
+  it('read only the results of their trainer', async () => {
+    await finish(2, 'a');
+    await finish(1, 'b');
+    await finish(1, 'a');
+    expect(await read('trainer=a')).toEqual([1, 2, 4]);
+    expect(await read('trainer=b')).toEqual([3]);
+    expect(await read('trainer=nobody')).toEqual([]);
+    expect(await read('')).toEqual([1, 2, 3, 4]);
   });
 
-  test('nothing that was only looked at', async () => {
+  it('continue at their cursor, and acknowledge only what they have read past', async () => {
+    await finish(5);
+    expect(await read('consumer=c&limit=2')).toEqual([1, 2]);
+    // The result was not acknowledged, so it is returned once more.
+    expect(await read('consumer=c&limit=2')).toEqual([1, 2]);
+    expect(await read('consumer=c&limit=2&after=2')).toEqual([3, 4]);
+    expect(await read('consumer=c')).toEqual([3, 4, 5]);
+    expect(await read('consumer=other&limit=1')).toEqual([1]);
+    // Reading acknowledged results once more is allowed, and changes no cursor.
+    expect(await read('consumer=c&after=1&limit=1')).toEqual([2]);
+    expect(await read('consumer=c&limit=1')).toEqual([3]);
+  });
+
+  it('keep their cursor over restarts and on every server of the store', async () => {
+    const { store, blobs } = await bench.open();
+    const first = new Caller((await bench.server({}, { store, blobs })).server);
+    await first.register('n1');
+    await finish(3, 'default', first);
+    await read('consumer=c&after=2', first);
+    const second = new Caller((await bench.server({}, { store, blobs })).server);
+    expect(await read('consumer=c', second)).toEqual([3]);
+    const { store: reopened, blobs: same } = await bench.open();
+    const third = new Caller((await bench.server({}, { store: reopened, blobs: same })).server);
+    expect(await read('consumer=c', third)).toEqual([3]);
+  });
+
+  it('keep the trainer with which they began', async () => {
+    await finish(1, 'a');
+    await finish(1, 'b');
+    expect(await read('consumer=c&trainer=b')).toEqual([2]);
+    expect(await read('consumer=c')).toEqual([2]);
+    const other = await caller.call('GET', '/rollout/results?consumer=c&trainer=a');
+    expect(other).toMatchObject({ status: 409, body: { error: { code: 'conflict', details: { trainer: 'b' } } } });
+  });
+
+  it('are not moved by a cursor that was never assigned, which is refused', async () => {
     await finish(2);
-    await read('peek=true&after=2');
-    await read('consumer=c&peek=true&after=2');
-    expect(await uncollected()).toEqual({ default: 2 });
+    for (const query of ['after=3', 'consumer=c&after=99']) {
+      const reply = await caller.call<Refusal>('GET', `/rollout/results?${query}`);
+      expect(reply.status).toBe(422);
+      expect(reply.body.error.details.issues).toMatchObject([{ path: 'after' }]);
+    }
     expect(await read('consumer=c')).toEqual([1, 2]);
-  });
-
-  test('a task that was fetched whole with its token data, once it has ended', async () => {
-    const { task_id } = await caller.submit(task({ num_samples: 2 }));
-    const [one, other] = await caller.lease('n1', 2);
-    if (one === undefined || other === undefined) throw new Error('two sessions were queued');
-    await caller.deliver('n1', summaryOf(one));
-    await caller.call('GET', `/rollout/task/${task_id}?results=full`);
-    expect(await uncollected()).toEqual({ default: 1 });
-    await caller.deliver('n1', summaryOf(other));
-    await caller.call('GET', `/rollout/task/${task_id}`);
     expect(await uncollected()).toEqual({ default: 2 });
-    await caller.call('GET', `/rollout/task/${task_id}?results=full`);
-    expect(await uncollected()).toEqual({});
   });
-});
 
-test('whatever is acknowledged in whatever order, a consumer never goes back or loses a result', async () => {
-  const count = 12;
-  await finish(count);
-  let run = 0;
-  await fc.assert(
-    fc.asyncProperty(fc.array(fc.integer({ min: 0, max: count }), { maxLength: 8 }), async (acknowledged) => {
-      const name = `c${run++}`;
-      let furthest = 0;
-      for (const after of acknowledged) {
-        await read(`consumer=${name}&after=${after}&limit=1`);
-        furthest = Math.max(furthest, after);
-      }
-      const rest = Array.from({ length: count - furthest }, (_, index) => furthest + index + 1);
-      expect(await read(`consumer=${name}`)).toEqual(rest);
-    }),
-    { numRuns: 30 },
-  );
-});
+  it('must have a valid name and trainer', async () => {
+    for (const query of ['consumer=..', 'consumer=', 'trainer=a%2fb', 'consumer=a&consumer=b', 'peek=maybe']) {
+      expect((await caller.call('GET', `/rollout/results?${query}`)).status, query).toBe(422);
+    }
+  });
 
-test('acknowledgements of one consumer that arrive together leave the furthest', async () => {
-  await finish(12);
-  await Promise.all([3, 7, 9, 12, 1, 10].map((after) => read(`consumer=c&after=${after}`)));
-  expect(await read('consumer=c')).toEqual([]);
+  describe('a result counts as collected', () => {
+    it('when a reader of its trainer has read past it', async () => {
+      await finish(3, 'a');
+      await finish(2, 'b');
+      await read('trainer=a&limit=2');
+      expect(await uncollected()).toEqual({ a: 3, b: 2 });
+      await read('trainer=a&after=2');
+      expect(await uncollected()).toEqual({ a: 1, b: 2 });
+      await read('consumer=all&after=5');
+      expect(await uncollected()).toEqual({});
+    });
+
+    it('only when it was not merely peeked at', async () => {
+      await finish(2);
+      await read('peek=true&after=2');
+      await read('consumer=c&peek=true&after=2');
+      expect(await uncollected()).toEqual({ default: 2 });
+      expect(await read('consumer=c')).toEqual([1, 2]);
+    });
+
+    it('when its task has ended and was fetched completely with its token data', async () => {
+      const { task_id } = await caller.submit(task({ num_samples: 2 }));
+      const [one, other] = await caller.lease('n1', 2);
+      if (one === undefined || other === undefined) throw new Error('two sessions were queued');
+      await caller.deliver('n1', summaryOf(one));
+      await caller.call('GET', `/rollout/task/${task_id}?results=full`);
+      expect(await uncollected()).toEqual({ default: 1 });
+      await caller.deliver('n1', summaryOf(other));
+      await caller.call('GET', `/rollout/task/${task_id}`);
+      expect(await uncollected()).toEqual({ default: 2 });
+      await caller.call('GET', `/rollout/task/${task_id}?results=full`);
+      expect(await uncollected()).toEqual({});
+    });
+  });
+
+  it('never go back and never lose a result, in whatever order results are acknowledged', async () => {
+    const count = 12;
+    await finish(count);
+    let run = 0;
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.integer({ min: 0, max: count }), { maxLength: 8 }), async (acknowledged) => {
+        const name = `c${run++}`;
+        let furthest = 0;
+        for (const after of acknowledged) {
+          await read(`consumer=${name}&after=${after}&limit=1`);
+          furthest = Math.max(furthest, after);
+        }
+        const rest = Array.from({ length: count - furthest }, (_, index) => furthest + index + 1);
+        expect(await read(`consumer=${name}`)).toEqual(rest);
+      }),
+      { numRuns: 30 },
+    );
+  });
+
+  it('keep the greatest of several concurrent acknowledgements', async () => {
+    await finish(12);
+    await Promise.all([3, 7, 9, 12, 1, 10].map((after) => read(`consumer=c&after=${after}`)));
+    expect(await read('consumer=c')).toEqual([]);
+  });
 });

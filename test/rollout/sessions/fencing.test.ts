@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { isTerminal } from '../../../src/core/session-state.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { createRolloutServer, type RolloutServer } from '../../../src/rollout/index.ts';
@@ -49,11 +49,11 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('drain'), node: at, server: at }) },
 ) as fc.Arbitrary<Step>;
 
-/** A process of a node, as far as it knows itself. It may have been replaced, or paused for long. */
+/** The state of a node's process as the process knows it. It may have been replaced, or suspended for a long time. */
 type Process = { readonly node: string; readonly instance: string };
 type Held = Process & { readonly lease: Lease };
 
-/** Two servers on one store, and nodes whose processes come, stall and go. */
+/** Two servers on one store, and nodes whose processes start, hang and die. */
 class World {
   private readonly clock = new VirtualClock();
   private readonly database = new MemoryDatabase();
@@ -64,7 +64,7 @@ class World {
   private readonly leases: Held[] = [];
   /** The process that registered last. */
   private readonly newest = new Map<string, string>();
-  /** The process that has the id, and those that have registered since and have not called yet, oldest first. */
+  /** The owner of the node id, and the processes that have registered since but made no other call yet, oldest first. */
   private readonly owner = new Map<string, string>();
   private readonly claims = new Map<string, readonly string[]>();
   private readonly accepted = new Set<string>();
@@ -126,7 +126,7 @@ class World {
     if (!known) this.claims.delete(node);
     if (!known || this.owner.get(node) === instance) this.owner.set(node, instance);
     else this.claims.set(node, [...this.claimsOf(node).filter((one) => one !== instance), instance].slice(-8));
-    // A registration alone takes nothing from anybody.
+    // A registration alone does not take the node id over.
     expect(info.leased_sessions).toBe(known ? before.body.leased_sessions : 0);
   }
 
@@ -195,7 +195,7 @@ class World {
     return this.claims.get(node) ?? [];
   }
 
-  /** Whether the process was replaced; then its call must have been refused for that. The first call of a newer one takes over. */
+  /** Whether the process has been replaced, in which case its call must have been refused. The first call of a newer process takes over. */
   private refusesStale({ node, instance }: Process, reply: Answer<unknown>): boolean {
     if (reply.status === 404) return true;
     const claim = this.claimsOf(node).indexOf(instance);
@@ -214,7 +214,7 @@ class World {
     return one;
   }
 
-  /** Lets all leases run out and everything end: each session once. */
+  /** Lets all leases expire and all sessions end, and checks that each ended once. */
   async settle(): Promise<void> {
     for (let round = 0; round < 8; round++) {
       this.clock.advance(60_000);
@@ -241,14 +241,16 @@ class World {
   }
 }
 
-test('whatever processes and servers do, no epoch of a session is leased twice and no late result is taken', async () => {
-  await fc.assert(
-    fc.asyncProperty(fc.array(step, { minLength: 10, maxLength: 60 }), async (steps) => {
-      const world = new World();
-      await world.start();
-      for (const one of steps) await world.run(one);
-      await world.settle();
-    }),
-    { numRuns: RUNS },
-  );
-}, 120_000);
+describe('the server', () => {
+  it('leases no epoch of a session twice and accepts no late result, whatever processes and servers do', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { minLength: 10, maxLength: 60 }), async (steps) => {
+        const world = new World();
+        await world.start();
+        for (const one of steps) await world.run(one);
+        await world.settle();
+      }),
+      { numRuns: RUNS },
+    );
+  }, 120_000);
+});

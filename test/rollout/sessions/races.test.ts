@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { createRolloutServer } from '../../../src/rollout/index.ts';
 import type { Lease, Outcome, SessionResult, SessionView, TaskStatus } from '../../../src/schema/index.ts';
@@ -44,7 +44,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('restart') }) },
 ) as fc.Arbitrary<Step>;
 
-/** Drives a server and remembers what it promised. */
+/** Calls a server and records everything that it acknowledged. */
 class Simulation {
   readonly clock = new VirtualClock();
   private readonly store = SqliteStore.open(':memory:');
@@ -53,10 +53,10 @@ class Simulation {
   private callerOrNull: Caller | null = null;
   readonly taskIds: string[] = [];
   readonly sessionIds: string[] = [];
-  /** Every lease that a node ever got: a node may act on one long after it was lost. */
+  /** Every lease that a node ever got, because a node may use one long after it has expired. */
   readonly leases: { node: string; lease: Lease }[] = [];
   readonly delivered: { node: string; lease: Lease; outcome: Outcome }[] = [];
-  /** Every final outcome that the server showed or acknowledged. Checked at the end: replies may overtake each other. */
+  /** Every final outcome that the server returned or acknowledged. They are checked at the end, because replies may arrive out of order. */
   private readonly seen: { sessionId: string; outcome: Outcome }[] = [];
   private readonly accepted: string[] = [];
   readonly epochs = new Map<string, number>();
@@ -154,7 +154,7 @@ class Simulation {
     this.seen.push({ sessionId, outcome });
   }
 
-  /** Lets everything end, then checks that the server kept its word. */
+  /** Lets all sessions end, then checks everything that the server acknowledged. */
   async settle(): Promise<void> {
     for (let round = 0; round < 4; round++) {
       this.clock.advance(60_000);
@@ -181,44 +181,46 @@ class Simulation {
   }
 }
 
-test('whatever happens in whatever order, each session ends once, as promised, and a cancelled one never succeeds', async () => {
-  await fc.assert(
-    fc.asyncProperty(fc.array(fc.tuple(step, fc.option(step)), { minLength: 5, maxLength: 40 }), async (steps) => {
-      const simulation = new Simulation();
-      await simulation.start();
-      await simulation.submit(3);
-      await simulation.submit(2);
-      for (const [first, beside] of steps) {
-        // A restart has the machine to itself; anything else may run beside something else.
-        const alone = first.kind === 'restart' || beside?.kind === 'restart';
-        if (alone || beside === null) {
-          await simulation.run(first);
-          if (beside !== null) await simulation.run(beside);
-        } else {
-          await Promise.all([simulation.run(first), simulation.run(beside)]);
+describe('the server', () => {
+  it('ends each session once, as promised, and never completes a cancelled one, in whatever order calls arrive', async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(fc.tuple(step, fc.option(step)), { minLength: 5, maxLength: 40 }), async (steps) => {
+        const simulation = new Simulation();
+        await simulation.start();
+        await simulation.submit(3);
+        await simulation.submit(2);
+        for (const [first, beside] of steps) {
+          // A restart runs alone; all other steps may run concurrently.
+          const alone = first.kind === 'restart' || beside?.kind === 'restart';
+          if (alone || beside === null) {
+            await simulation.run(first);
+            if (beside !== null) await simulation.run(beside);
+          } else {
+            await Promise.all([simulation.run(first), simulation.run(beside)]);
+          }
         }
-      }
-      await simulation.settle();
-    }),
-    { numRuns: RUNS },
-  );
-});
+        await simulation.settle();
+      }),
+      { numRuns: RUNS },
+    );
+  });
 
-test('a cancel that comes while the bytes of the result are being stored wins', async () => {
-  const store = SqliteStore.open(':memory:');
-  const blobs = new MemoryBlobs();
-  const clock = new VirtualClock();
-  const server = await createRolloutServer({}, { store, blobs, clock, validateTask: () => {} });
-  const caller = new Caller(server);
-  await caller.register('n1');
-  await caller.submit(task());
-  const [lease] = await caller.lease('n1');
-  if (lease === undefined) throw new Error('a session was queued');
-  blobs.beforePut = async () => {
-    await caller.call('DELETE', `/sessions/${lease.session_id}`);
-  };
-  expect(await caller.deliver('n1', summaryOf(lease))).toMatchObject({ body: { error: { code: 'cancelled' } } });
-  expect((await caller.session(lease.session_id)).summary?.outcome).toBe('cancelled');
-  await server.close();
-  await store.close();
+  it('prefers a cancellation that arrives while the bytes of the result are being stored', async () => {
+    const store = SqliteStore.open(':memory:');
+    const blobs = new MemoryBlobs();
+    const clock = new VirtualClock();
+    const server = await createRolloutServer({}, { store, blobs, clock, validateTask: () => {} });
+    const caller = new Caller(server);
+    await caller.register('n1');
+    await caller.submit(task());
+    const [lease] = await caller.lease('n1');
+    if (lease === undefined) throw new Error('a session was queued');
+    blobs.beforePut = async () => {
+      await caller.call('DELETE', `/sessions/${lease.session_id}`);
+    };
+    expect(await caller.deliver('n1', summaryOf(lease))).toMatchObject({ body: { error: { code: 'cancelled' } } });
+    expect((await caller.session(lease.session_id)).summary?.outcome).toBe('cancelled');
+    await server.close();
+    await store.close();
+  });
 });

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { AttemptView, Lease, Outcome } from '../../../src/schema/index.ts';
 import { Caller } from '../call.ts';
@@ -31,7 +31,7 @@ async function leaseOne(nodeId = 'n1'): Promise<Lease> {
   return lease;
 }
 
-/** Leases and ends an attempt; true when another one follows. */
+/** Leases an attempt and ends it. Returns true when another one follows. */
 async function attempt(outcome: Outcome): Promise<boolean> {
   clock.advance(60_000);
   await caller.heartbeat('n1', []);
@@ -43,93 +43,101 @@ async function attemptsOf(sessionId: string): Promise<AttemptView[]> {
   return (await caller.call<{ attempts: AttemptView[] }>('GET', `/sessions/${sessionId}/attempts`)).body.attempts;
 }
 
-test('after a failure another node comes first, and the same one only later', async () => {
-  await caller.register('n2');
-  await caller.submit(task());
-  await caller.deliver('n1', summaryOf(await leaseOne(), 'engine_error'));
-  clock.advance(1_000);
-  await caller.heartbeat('n2', []);
-  expect(await caller.lease('n1')).toEqual([]);
-  clock.advance(AVOID_MS - 1);
-  expect(await caller.lease('n1')).toEqual([]);
-  clock.advance(1);
-  expect(await caller.lease('n1')).toMatchObject([{ attempt: 2 }]);
-});
-
-test('where no other node could take it, the same one gets it after the backoff', async () => {
-  await caller.register('draining');
-  await caller.call('DELETE', '/nodes/draining');
-  await caller.submit(task());
-  await caller.deliver('n1', summaryOf(await leaseOne(), 'engine_error'));
-  clock.advance(999);
-  expect(await caller.lease('n1')).toEqual([]);
-  clock.advance(1);
-  expect(await caller.lease('n1')).toMatchObject([{ attempt: 2 }]);
-});
-
-test('a task may ask for new attempts after other outcomes, and bounds them', async () => {
-  const { task_id: id } = await caller.submit(
-    task({ max_attempts: 9, outcome_policy: { agent_error: { retries: 2 }, infra_error: { retries: 0 } } }),
-  );
-  expect(await attempt('agent_error')).toBe(true);
-  expect(await attempt('engine_error')).toBe(true);
-  expect(await attempt('agent_error')).toBe(true);
-  expect(await attempt('agent_error')).toBe(false);
-  expect((await caller.taskStatus(id)).results).toMatchObject([{ outcome: 'agent_error', attempt: 4 }]);
-  await caller.submit(task({ outcome_policy: { infra_error: { retries: 0 } } }));
-  expect(await attempt('infra_error')).toBe(false);
-  expect(await caller.counters()).toMatchObject({ retries: 3, given_up: 1 });
-});
-
-test('max_attempts bounds the attempts of all outcomes together', async () => {
-  await caller.submit(task({ max_attempts: 2, outcome_policy: { agent_error: { retries: 9 } } }));
-  expect(await attempt('agent_error')).toBe(true);
-  expect(await attempt('infra_error')).toBe(false);
-  expect(await caller.counters()).toMatchObject({ retries: 1, given_up: 1 });
-});
-
-test('an attempt whose lease ran out counts as infra_error, one that was handed back does not', async () => {
-  await caller.submit(task({ max_attempts: 9, outcome_policy: { infra_error: { retries: 1 } } }));
-  const handedBack = { error: { code: 'not_ready', message: 'shutting down', stage: null, details: {} } };
-  const reply = await caller.deliver('n1', summaryOf(await leaseOne(), 'infra_error', handedBack));
-  expect(reply.body.requeued).toBe(true);
-  await leaseOne();
-  clock.advance(LEASE_MS);
-  await running.server.sweep();
-  expect(await attempt('infra_error')).toBe(false);
-});
-
-test('every attempt that was told of can be looked at', async () => {
-  const { session_ids: ids } = await caller.submit(task());
-  const id = ids[0] ?? '';
-  expect(await attemptsOf(id)).toEqual([]);
-  const failed = Buffer.from('{"traces":[]}');
-  await caller.deliver('n1', summaryOf(await leaseOne(), 'engine_error'), failed);
-  clock.advance(1_000);
-  await caller.deliver('n1', summaryOf(await leaseOne(), 'completed'));
-  expect(await attemptsOf(id)).toMatchObject([
-    { attempt: 1, epoch: 1, kind: 'retried', parts: ['trajectory'], summary: { outcome: 'engine_error' } },
-    { attempt: 2, epoch: 2, kind: 'result', parts: ['trajectory'], summary: { outcome: 'completed', unusable: null } },
-  ]);
-  const trajectory = (query: string) => caller.call<unknown>('GET', `/sessions/${id}/trajectory${query}`);
-  expect((await trajectory('?attempt=1')).body).toEqual({ traces: [] });
-  expect((await trajectory('?attempt=2')).body).toEqual(JSON.parse(TRAJECTORY.toString()));
-  expect(await trajectory('?attempt=3')).toMatchObject({ status: 404, body: { error: { details: { attempt: 3 } } } });
-  expect((await caller.call('GET', '/sessions/nobody/attempts')).status).toBe(404);
-  expect((await trajectory('?attempt=x')).status).toBe(422);
-});
-
-test('late results are refused and counted', async () => {
-  const { task_id: id } = await caller.submit(task({ num_samples: 2 }));
-  const lost = await leaseOne();
-  clock.advance(LEASE_MS);
-  await running.server.sweep();
-  expect(await caller.deliver('n1', summaryOf(lost))).toMatchObject({
-    status: 409,
-    body: { error: { code: 'stale_epoch' } },
+describe('the server', () => {
+  it('prefers another node after a failure, and the same one only later', async () => {
+    await caller.register('n2');
+    await caller.submit(task());
+    await caller.deliver('n1', summaryOf(await leaseOne(), 'engine_error'));
+    clock.advance(1_000);
+    await caller.heartbeat('n2', []);
+    expect(await caller.lease('n1')).toEqual([]);
+    clock.advance(AVOID_MS - 1);
+    expect(await caller.lease('n1')).toEqual([]);
+    clock.advance(1);
+    expect(await caller.lease('n1')).toMatchObject([{ attempt: 2 }]);
   });
-  expect(await caller.counters()).toMatchObject({ stale_results: 1, late_results: 0 });
-  await caller.call('DELETE', `/rollout/task/${id}`);
-  expect((await caller.deliver('n1', summaryOf(lost))).body.error.code).toBe('cancelled');
-  expect(await caller.counters()).toMatchObject({ stale_results: 1, late_results: 1 });
+
+  it('uses the same node after the back-off when no other node could take the session', async () => {
+    await caller.register('draining');
+    await caller.call('DELETE', '/nodes/draining');
+    await caller.submit(task());
+    await caller.deliver('n1', summaryOf(await leaseOne(), 'engine_error'));
+    clock.advance(999);
+    expect(await caller.lease('n1')).toEqual([]);
+    clock.advance(1);
+    expect(await caller.lease('n1')).toMatchObject([{ attempt: 2 }]);
+  });
+
+  it('retries after other outcomes when the task requests it, up to its limit', async () => {
+    const { task_id: id } = await caller.submit(
+      task({ max_attempts: 9, outcome_policy: { agent_error: { retries: 2 }, infra_error: { retries: 0 } } }),
+    );
+    expect(await attempt('agent_error')).toBe(true);
+    expect(await attempt('engine_error')).toBe(true);
+    expect(await attempt('agent_error')).toBe(true);
+    expect(await attempt('agent_error')).toBe(false);
+    expect((await caller.taskStatus(id)).results).toMatchObject([{ outcome: 'agent_error', attempt: 4 }]);
+    await caller.submit(task({ outcome_policy: { infra_error: { retries: 0 } } }));
+    expect(await attempt('infra_error')).toBe(false);
+    expect(await caller.counters()).toMatchObject({ retries: 3, given_up: 1 });
+  });
+
+  it('limits the attempts of all outcomes together by max_attempts', async () => {
+    await caller.submit(task({ max_attempts: 2, outcome_policy: { agent_error: { retries: 9 } } }));
+    expect(await attempt('agent_error')).toBe(true);
+    expect(await attempt('infra_error')).toBe(false);
+    expect(await caller.counters()).toMatchObject({ retries: 1, given_up: 1 });
+  });
+
+  it('counts an expired lease as infra_error, but not an attempt that was handed back', async () => {
+    await caller.submit(task({ max_attempts: 9, outcome_policy: { infra_error: { retries: 1 } } }));
+    const handedBack = { error: { code: 'not_ready', message: 'shutting down', stage: null, details: {} } };
+    const reply = await caller.deliver('n1', summaryOf(await leaseOne(), 'infra_error', handedBack));
+    expect(reply.body.requeued).toBe(true);
+    await leaseOne();
+    clock.advance(LEASE_MS);
+    await running.server.sweep();
+    expect(await attempt('infra_error')).toBe(false);
+  });
+
+  it('lists every attempt that was delivered', async () => {
+    const { session_ids: ids } = await caller.submit(task());
+    const id = ids[0] ?? '';
+    expect(await attemptsOf(id)).toEqual([]);
+    const failed = Buffer.from('{"traces":[]}');
+    await caller.deliver('n1', summaryOf(await leaseOne(), 'engine_error'), failed);
+    clock.advance(1_000);
+    await caller.deliver('n1', summaryOf(await leaseOne(), 'completed'));
+    expect(await attemptsOf(id)).toMatchObject([
+      { attempt: 1, epoch: 1, kind: 'retried', parts: ['trajectory'], summary: { outcome: 'engine_error' } },
+      {
+        attempt: 2,
+        epoch: 2,
+        kind: 'result',
+        parts: ['trajectory'],
+        summary: { outcome: 'completed', unusable: null },
+      },
+    ]);
+    const trajectory = (query: string) => caller.call<unknown>('GET', `/sessions/${id}/trajectory${query}`);
+    expect((await trajectory('?attempt=1')).body).toEqual({ traces: [] });
+    expect((await trajectory('?attempt=2')).body).toEqual(JSON.parse(TRAJECTORY.toString()));
+    expect(await trajectory('?attempt=3')).toMatchObject({ status: 404, body: { error: { details: { attempt: 3 } } } });
+    expect((await caller.call('GET', '/sessions/nobody/attempts')).status).toBe(404);
+    expect((await trajectory('?attempt=x')).status).toBe(422);
+  });
+
+  it('refuses and counts late results', async () => {
+    const { task_id: id } = await caller.submit(task({ num_samples: 2 }));
+    const lost = await leaseOne();
+    clock.advance(LEASE_MS);
+    await running.server.sweep();
+    expect(await caller.deliver('n1', summaryOf(lost))).toMatchObject({
+      status: 409,
+      body: { error: { code: 'stale_epoch' } },
+    });
+    expect(await caller.counters()).toMatchObject({ stale_results: 1, late_results: 0 });
+    await caller.call('DELETE', `/rollout/task/${id}`);
+    expect((await caller.deliver('n1', summaryOf(lost))).body.error.code).toBe('cancelled');
+    expect(await caller.counters()).toMatchObject({ stale_results: 1, late_results: 1 });
+  });
 });

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { RolloutConfigInput } from '../../../src/rollout/index.ts';
 import { durationKeyOf } from '../../../src/rollout/sessions/durations.ts';
@@ -32,184 +32,186 @@ async function status(): Promise<RolloutStatus> {
   return (await caller.call<RolloutStatus>('GET', '/rollout/status')).body;
 }
 
-describe('trainers', () => {
-  test('share what a node asks for, though one came first with much more', async () => {
-    await start();
-    await caller.submit(task({ trainer: 'early', num_samples: 500 }));
-    expect(count(await caller.lease('n1', 20))).toEqual({ early: 20 });
-    await caller.submit(task({ trainer: 'late', num_samples: 50 }));
-    // The late one catches up with what the early one holds, then both get the same.
-    expect(count(await caller.lease('n1', 10))).toEqual({ late: 10 });
-    expect(count(await caller.lease('n1', 20))).toEqual({ late: 15, early: 5 });
-    expect(count(await caller.lease('n1', 10))).toEqual({ late: 5, early: 5 });
-  });
-
-  test('share by one slot at a time too', async () => {
-    await start();
-    for (const trainer of ['a', 'b', 'c']) await caller.submit(task({ trainer, num_samples: 10 }));
-    const leases: Lease[] = [];
-    for (let i = 0; i < 9; i++) leases.push(...(await caller.lease('n1')));
-    expect(count(leases)).toEqual({ a: 3, b: 3, c: 3 });
-  });
-
-  test('get more with a larger weight, and what another one has no sessions for', async () => {
-    await start({ trainer_weights: { heavy: 3 } });
-    await caller.submit(task({ trainer: 'heavy', num_samples: 100 }));
-    await caller.submit(task({ trainer: 'light', num_samples: 100 }));
-    await caller.submit(task({ trainer: 'small', num_samples: 1 }));
-    expect(count(await caller.lease('n1', 41))).toEqual({ heavy: 30, light: 10, small: 1 });
-  });
-
-  test('whose sessions all sit out a pause do not take part', async () => {
-    await start({ retry_backoff_seconds: 60, avoid_node_seconds: 0 });
-    await caller.submit(task({ trainer: 'failing' }));
-    await caller.submit(task({ trainer: 'fine', num_samples: 4 }));
-    for (const lease of await caller.lease('n1', 2)) {
-      if (lease.task.trainer === 'failing') await caller.deliver('n1', summaryOf(lease, 'infra_error'));
-    }
-    expect(count(await caller.lease('n1', 10))).toEqual({ fine: 3 });
-    expect((await status()).bottleneck?.name).toBe('retry_backoff');
-  });
-
-  test('that do not collect are held back, seen in the status, until they do', async () => {
-    await start({ max_uncollected_results: 3 });
-    await caller.submit(task({ trainer: 'slow', num_samples: 6 }));
-    await caller.submit(task({ trainer: 'quick', num_samples: 2 }));
-    const leases = await caller.lease('n1', 5);
-    for (const lease of leases) {
-      if (lease.task.trainer === 'slow') await caller.deliver('n1', summaryOf(lease));
-    }
-    clock.advance(1_000);
-    expect(await caller.lease('n1', 10)).toEqual([]);
-    const held = await status();
-    expect(held.trainers).toMatchObject([
-      { trainer: 'quick', held_back: null },
-      {
-        trainer: 'slow',
-        queued: 3,
-        uncollected_results: 3,
-        held_back: expect.stringContaining('max_uncollected_results is 3'),
-      },
-    ]);
-    expect(held.holding_back).toContainEqual({
-      limit: 'max_uncollected_results',
-      where: 'trainer slow',
-      count: 3,
-      what: 'queued sessions',
+describe('scheduling', () => {
+  describe('trainers', () => {
+    it('share what a node requests, even when one came first with many more sessions', async () => {
+      await start();
+      await caller.submit(task({ trainer: 'early', num_samples: 500 }));
+      expect(count(await caller.lease('n1', 20))).toEqual({ early: 20 });
+      await caller.submit(task({ trainer: 'late', num_samples: 50 }));
+      // The later trainer catches up with the earlier one, then both get the same share.
+      expect(count(await caller.lease('n1', 10))).toEqual({ late: 10 });
+      expect(count(await caller.lease('n1', 20))).toEqual({ late: 15, early: 5 });
+      expect(count(await caller.lease('n1', 10))).toEqual({ late: 5, early: 5 });
     });
-    expect(held.counters.claims_held_back).toBe(1);
-    expect(held.bottleneck).toMatchObject({ name: 'trainer', why: expect.stringContaining('slow') });
-    await caller.call('GET', '/rollout/results?trainer=slow&after=3');
-    await caller.call('GET', '/rollout/results?after=5');
-    clock.advance(1_000);
-    expect(count(await caller.lease('n1', 10))).toEqual({ slow: 3 });
-  });
 
-  test('that are called back are not held back by a task that still runs, only by ended ones', async () => {
-    await start({ max_uncollected_results: 2 });
-    // Nobody answers there: what has ended stays uncollected.
-    const called = { callback_url: 'http://127.0.0.1:9/done', num_samples: 4 };
-    await caller.submit(task(called));
-    await caller.submit(task({ ...called, task_id: 'next' }));
-    for (const wanted of [2, 2]) {
-      const leases = await caller.lease('n1', wanted);
-      expect(leases).toHaveLength(wanted);
-      for (const lease of leases) await caller.deliver('n1', summaryOf(lease));
+    it('share slots that are requested one at a time', async () => {
+      await start();
+      for (const trainer of ['a', 'b', 'c']) await caller.submit(task({ trainer, num_samples: 10 }));
+      const leases: Lease[] = [];
+      for (let i = 0; i < 9; i++) leases.push(...(await caller.lease('n1')));
+      expect(count(leases)).toEqual({ a: 3, b: 3, c: 3 });
+    });
+
+    it('get more with a larger weight, and the slots for which another one has no sessions', async () => {
+      await start({ trainer_weights: { heavy: 3 } });
+      await caller.submit(task({ trainer: 'heavy', num_samples: 100 }));
+      await caller.submit(task({ trainer: 'light', num_samples: 100 }));
+      await caller.submit(task({ trainer: 'small', num_samples: 1 }));
+      expect(count(await caller.lease('n1', 41))).toEqual({ heavy: 30, light: 10, small: 1 });
+    });
+
+    it('take no part while all their sessions are in back-off', async () => {
+      await start({ retry_backoff_seconds: 60, avoid_node_seconds: 0 });
+      await caller.submit(task({ trainer: 'failing' }));
+      await caller.submit(task({ trainer: 'fine', num_samples: 4 }));
+      for (const lease of await caller.lease('n1', 2)) {
+        if (lease.task.trainer === 'failing') await caller.deliver('n1', summaryOf(lease, 'infra_error'));
+      }
+      expect(count(await caller.lease('n1', 10))).toEqual({ fine: 3 });
+      expect((await status()).bottleneck?.name).toBe('retry_backoff');
+    });
+
+    it('are held back while they do not collect, which the status shows', async () => {
+      await start({ max_uncollected_results: 3 });
+      await caller.submit(task({ trainer: 'slow', num_samples: 6 }));
+      await caller.submit(task({ trainer: 'quick', num_samples: 2 }));
+      const leases = await caller.lease('n1', 5);
+      for (const lease of leases) {
+        if (lease.task.trainer === 'slow') await caller.deliver('n1', summaryOf(lease));
+      }
       clock.advance(1_000);
+      expect(await caller.lease('n1', 10)).toEqual([]);
+      const held = await status();
+      expect(held.trainers).toMatchObject([
+        { trainer: 'quick', held_back: null },
+        {
+          trainer: 'slow',
+          queued: 3,
+          uncollected_results: 3,
+          held_back: expect.stringContaining('max_uncollected_results is 3'),
+        },
+      ]);
+      expect(held.holding_back).toContainEqual({
+        limit: 'max_uncollected_results',
+        where: 'trainer slow',
+        count: 3,
+        what: 'queued sessions',
+      });
+      expect(held.counters.claims_held_back).toBe(1);
+      expect(held.bottleneck).toMatchObject({ name: 'trainer', why: expect.stringContaining('slow') });
+      await caller.call('GET', '/rollout/results?trainer=slow&after=3');
+      await caller.call('GET', '/rollout/results?after=5');
+      clock.advance(1_000);
+      expect(count(await caller.lease('n1', 10))).toEqual({ slow: 3 });
+    });
+
+    it('with callbacks are held back only by ended tasks, not by running ones', async () => {
+      await start({ max_uncollected_results: 2 });
+      // No server listens on this port, so ended results stay uncollected.
+      const called = { callback_url: 'http://127.0.0.1:9/done', num_samples: 4 };
+      await caller.submit(task(called));
+      await caller.submit(task({ ...called, task_id: 'next' }));
+      for (const wanted of [2, 2]) {
+        const leases = await caller.lease('n1', wanted);
+        expect(leases).toHaveLength(wanted);
+        for (const lease of leases) await caller.deliver('n1', summaryOf(lease));
+        clock.advance(1_000);
+      }
+      expect(await caller.lease('n1', 4)).toEqual([]);
+      expect((await status()).trainers[0]).toMatchObject({ queued: 4, uncollected_results: 4 });
+    });
+
+    it('are held back by the size of large results', async () => {
+      await start({ max_uncollected_bytes: 50 });
+      await caller.submit(task({ num_samples: 2 }));
+      await caller.deliver(
+        'n1',
+        summaryOf((await caller.lease('n1'))[0] as Lease),
+        Buffer.from(`{"x":"${'y'.repeat(60)}"}`),
+      );
+      clock.advance(1_000);
+      expect(await caller.lease('n1')).toEqual([]);
+      expect((await status()).trainers[0]?.held_back).toContain('max_uncollected_bytes is 50');
+    });
+  });
+
+  describe('longest first', () => {
+    const longest = { queue_order: 'longest_first' } as const;
+
+    async function learn(key: string, runningMs: number): Promise<void> {
+      await caller.submit(task({ task_id: `teach-${key}`, duration_key: key }));
+      const [lease] = await caller.lease('n1');
+      if (lease === undefined) throw new Error('a session was queued');
+      const { timing } = summaryOf(lease);
+      await caller.deliver('n1', summaryOf(lease, 'completed', { timing: { ...timing, running_ms: runningMs } }));
+      clock.advance(10_000);
     }
-    expect(await caller.lease('n1', 4)).toEqual([]);
-    expect((await status()).trainers[0]).toMatchObject({ queued: 4, uncollected_results: 4 });
+
+    const order = async (slots = 10): Promise<string[]> =>
+      (await caller.lease('n1', slots)).map((lease) => lease.task_id);
+
+    it('uses the durations of sessions with the same key, and the mean for unknown ones', async () => {
+      await start(longest);
+      await learn('short', 1_000);
+      await learn('long', 100_000);
+      await caller.submit(task({ task_id: 's', duration_key: 'short' }));
+      await caller.submit(task({ task_id: 'new', duration_key: 'never seen' }));
+      await caller.submit(task({ task_id: 'l', duration_key: 'long' }));
+      expect(await order()).toEqual(['l', 'new', 's']);
+    });
+
+    it('starves no session: one that waited several times its own duration goes first', async () => {
+      await start(longest);
+      await learn('short', 1_000);
+      await learn('long', 100_000);
+      await caller.submit(task({ task_id: 's', duration_key: 'short' }));
+      await caller.submit(task({ task_id: 'l1', duration_key: 'long' }));
+      expect(await order(1)).toEqual(['l1']);
+      await caller.submit(task({ task_id: 'l2', duration_key: 'long' }));
+      clock.advance(4_100);
+      expect(await order(1)).toEqual(['s']);
+      expect(await order()).toEqual(['l2']);
+    });
+
+    it('never prefers waiting to priority', async () => {
+      await start(longest);
+      await learn('short', 1_000);
+      await caller.submit(task({ task_id: 'waited', duration_key: 'short' }));
+      clock.advance(60_000);
+      await caller.submit(task({ task_id: 'urgent', duration_key: 'short', dispatch_priority: 1 }));
+      expect(await order(1)).toEqual(['urgent']);
+    });
+
+    it('ignores sessions that were cut short', async () => {
+      await start(longest);
+      await learn('k', 5_000);
+      await caller.submit(task({ duration_key: 'k' }));
+      const [lease] = await caller.lease('n1');
+      await caller.deliver('n1', summaryOf(lease as Lease, 'agent_timeout', { reward: null }));
+      await caller.submit(task({ task_id: 'again', duration_key: 'k' }));
+      await caller.submit(task({ task_id: 'other', duration_key: 'unknown' }));
+      // The expected duration of both is that of the one that completed.
+      expect(await order()).toEqual(['again', 'other']);
+    });
+
+    it('distinguishes keys by instruction and harness, and from given keys', () => {
+      const of = (fields: object) => durationKeyOf(taskRequestSchema.parse(task(fields)));
+      expect(of({})).toBe(of({ num_samples: 4 }));
+      expect(of({ instruction: 'other' })).not.toBe(of({}));
+      expect(of({ agent: { harness: 'pi' } })).not.toBe(of({}));
+      expect(of({ duration_key: of({}) })).not.toBe(of({}));
+    });
   });
 
-  test('with large results are held back by their bytes', async () => {
-    await start({ max_uncollected_bytes: 50 });
-    await caller.submit(task({ num_samples: 2 }));
-    await caller.deliver(
-      'n1',
-      summaryOf((await caller.lease('n1'))[0] as Lease),
-      Buffer.from(`{"x":"${'y'.repeat(60)}"}`),
-    );
-    clock.advance(1_000);
-    expect(await caller.lease('n1')).toEqual([]);
-    expect((await status()).trainers[0]?.held_back).toContain('max_uncollected_bytes is 50');
+  it('never hands out sessions of a cancelled task, and does not delay others because of them', async () => {
+    await start();
+    await caller.submit(task({ task_id: 'big', num_samples: 1000 }));
+    await caller.submit(task({ task_id: 'next' }));
+    await caller.call('DELETE', '/rollout/task/big');
+    // Its queued sessions are ended by the claim that finds them.
+    expect((await caller.lease('n1', 10)).map((lease) => lease.task_id)).toEqual(['next']);
+    await running.server.sweep();
+    expect(await caller.taskStatus('big')).toMatchObject({ status: 'cancelled', completed_sessions: 1000 });
   });
-});
-
-describe('longest first', () => {
-  const longest = { queue_order: 'longest_first' } as const;
-
-  async function learn(key: string, runningMs: number): Promise<void> {
-    await caller.submit(task({ task_id: `teach-${key}`, duration_key: key }));
-    const [lease] = await caller.lease('n1');
-    if (lease === undefined) throw new Error('a session was queued');
-    const { timing } = summaryOf(lease);
-    await caller.deliver('n1', summaryOf(lease, 'completed', { timing: { ...timing, running_ms: runningMs } }));
-    clock.advance(10_000);
-  }
-
-  const order = async (slots = 10): Promise<string[]> =>
-    (await caller.lease('n1', slots)).map((lease) => lease.task_id);
-
-  test('goes by what sessions of the same key took, and takes the unknown for average', async () => {
-    await start(longest);
-    await learn('short', 1_000);
-    await learn('long', 100_000);
-    await caller.submit(task({ task_id: 's', duration_key: 'short' }));
-    await caller.submit(task({ task_id: 'new', duration_key: 'never seen' }));
-    await caller.submit(task({ task_id: 'l', duration_key: 'long' }));
-    expect(await order()).toEqual(['l', 'new', 's']);
-  });
-
-  test('lets none starve: who waited several times its own duration goes first', async () => {
-    await start(longest);
-    await learn('short', 1_000);
-    await learn('long', 100_000);
-    await caller.submit(task({ task_id: 's', duration_key: 'short' }));
-    await caller.submit(task({ task_id: 'l1', duration_key: 'long' }));
-    expect(await order(1)).toEqual(['l1']);
-    await caller.submit(task({ task_id: 'l2', duration_key: 'long' }));
-    clock.advance(4_100);
-    expect(await order(1)).toEqual(['s']);
-    expect(await order()).toEqual(['l2']);
-  });
-
-  test('never puts waiting before priority', async () => {
-    await start(longest);
-    await learn('short', 1_000);
-    await caller.submit(task({ task_id: 'waited', duration_key: 'short' }));
-    clock.advance(60_000);
-    await caller.submit(task({ task_id: 'urgent', duration_key: 'short', dispatch_priority: 1 }));
-    expect(await order(1)).toEqual(['urgent']);
-  });
-
-  test('learns nothing from sessions that were cut short', async () => {
-    await start(longest);
-    await learn('k', 5_000);
-    await caller.submit(task({ duration_key: 'k' }));
-    const [lease] = await caller.lease('n1');
-    await caller.deliver('n1', summaryOf(lease as Lease, 'agent_timeout', { reward: null }));
-    await caller.submit(task({ task_id: 'again', duration_key: 'k' }));
-    await caller.submit(task({ task_id: 'other', duration_key: 'unknown' }));
-    // Both are expected to take what the one that completed took.
-    expect(await order()).toEqual(['again', 'other']);
-  });
-
-  test('keys are told apart by instruction and harness, and never mixed up with given ones', () => {
-    const of = (fields: object) => durationKeyOf(taskRequestSchema.parse(task(fields)));
-    expect(of({})).toBe(of({ num_samples: 4 }));
-    expect(of({ instruction: 'other' })).not.toBe(of({}));
-    expect(of({ agent: { harness: 'pi' } })).not.toBe(of({}));
-    expect(of({ duration_key: of({}) })).not.toBe(of({}));
-  });
-});
-
-test('sessions of a cancelled task are never handed out, and do not keep others waiting', async () => {
-  await start();
-  await caller.submit(task({ task_id: 'big', num_samples: 1000 }));
-  await caller.submit(task({ task_id: 'next' }));
-  await caller.call('DELETE', '/rollout/task/big');
-  // What of it is still queued is ended by the claim that meets it.
-  expect((await caller.lease('n1', 10)).map((lease) => lease.task_id)).toEqual(['next']);
-  await running.server.sweep();
-  expect(await caller.taskStatus('big')).toMatchObject({ status: 'cancelled', completed_sessions: 1000 });
 });

@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { StageMeans } from '../../../src/rollout/sessions/stage-means.ts';
 import { bottleneckOf, type NodeFacts, poolHints, type ServiceFacts } from '../../../src/rollout/status/bottleneck.ts';
 import type { EngineInfo, NodeInfo, NodeStageMetrics } from '../../../src/schema/index.ts';
@@ -27,7 +27,7 @@ function node(metrics: Partial<NodeStageMetrics> = {}, fields: Partial<NodeFacts
   };
 }
 
-/** 9 sessions wait and a node has room for them. */
+/** 9 sessions wait, and a node has free capacity. */
 function facts(fields: Partial<ServiceFacts> = {}): ServiceFacts {
   return {
     storeFailure: null,
@@ -43,7 +43,7 @@ function facts(fields: Partial<ServiceFacts> = {}): ServiceFacts {
 
 const BUSY_RUN = { run_inflight: 4, ready_depth: 2, init_inflight: 4 };
 
-describe('the bottleneck is', () => {
+describe('the bottleneck', () => {
   const cases: [string, Partial<ServiceFacts>, string | null, RegExp][] = [
     ['nothing while nodes have room', {}, null, /./],
     ['nothing when no work is there', { queued: 0, live: 0 }, null, /./],
@@ -115,7 +115,7 @@ describe('the bottleneck is', () => {
       /3 callbacks/,
     ],
   ];
-  test.each(cases)('%s', (_, fields, name, why) => {
+  it.each(cases)('is found: %s', (_, fields, name, why) => {
     const verdict = bottleneckOf(facts(fields));
     expect(verdict?.name ?? null).toBe(name);
     if (verdict === null) return;
@@ -123,7 +123,7 @@ describe('the bottleneck is', () => {
     expect(verdict.remedy).not.toBe('');
   });
 
-  test('of all nodes together: one that is full is none while another has room', () => {
+  it('is a stage of all nodes together: a full node is none while another has free capacity', () => {
     expect(bottleneckOf(facts({ nodes: [node(BUSY_RUN), node({ run_inflight: 2 })] }))).toBeNull();
   });
 });
@@ -144,7 +144,7 @@ describe('pool hints', () => {
       max_postrun_workers: postrun,
     }) as unknown as NodeInfo;
 
-  test('ask for as many workers as keep the RUN workers busy', () => {
+  it('suggest as many workers as keep the RUN workers busy', () => {
     expect(poolHints([pools(3, 1)], means(50))).toMatchObject([
       { node_id: 'n1', setting: 'max_init_workers', value: 3, suggested: 4 },
       { node_id: 'n1', setting: 'max_postrun_workers', value: 1, suggested: 2 },
@@ -152,12 +152,12 @@ describe('pool hints', () => {
     expect(poolHints([pools(4, 2)], means(50))).toEqual([]);
   });
 
-  test('wait for enough sessions, and leave nodes alone that bring a place for every stage', () => {
+  it('need enough sessions, and skip nodes that dispatch without a pipeline', () => {
     expect(poolHints([pools(1, 1)], means(3))).toEqual([]);
     expect(poolHints([{ ...pools(1, 1), dispatch_policy: 'bounded_batch' }], means(50))).toEqual([]);
   });
 
-  test('follow sessions that become longer, and learn nothing from those that were cut short', () => {
+  it('follow sessions that become longer, and ignore those that were cut short', () => {
     const stages = new StageMeans();
     for (let i = 0; i < 100; i++) stages.observe(timing);
     stages.observe({ ...timing, running_ms: null });

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import { createRolloutServer, type RolloutServer } from '../../../src/rollout/index.ts';
 import type { Lease, Outcome, ResultsPage, SessionView, TaskRequestInput } from '../../../src/schema/index.ts';
@@ -97,7 +97,7 @@ class Groups {
     }
   }
 
-  /** Whatever has happened: every sample asked for or refilled is open or has ended, once, and is counted as it ended. */
+  /** Checks the invariant: every requested sample and every refill is open or has ended once, and is counted as it ended. */
   async check(id: string, asked: Partial<TaskRequestInput> & { num_samples: number }): Promise<boolean> {
     const status = await this.caller.taskStatus(id);
     const { body } = await this.caller.call<{ sessions: SessionView[] }>('GET', `/tasks/${id}/sessions`);
@@ -136,32 +136,34 @@ class Groups {
   }
 }
 
-test('however results, losses, cancels, refills and early stops meet, samples are neither lost nor doubled', async () => {
-  const steps = fc.array(fc.tuple(step, fc.option(step)), { minLength: 5, maxLength: 30 });
-  await fc.assert(
-    fc.asyncProperty(fc.tuple(group, group), steps, async (asked, pairs) => {
-      const groups = new Groups();
-      await groups.start();
-      for (const [i, one] of asked.entries()) await groups.caller.submit(task({ ...one, task_id: `t${i}` }));
-      for (const [first, beside] of pairs) {
-        // A restart has the machine to itself; anything else may run beside something else.
-        const alone = first.kind === 'restart' || beside?.kind === 'restart';
-        if (alone || beside === null) {
-          await groups.run(first);
-          if (beside !== null) await groups.run(beside);
-        } else {
-          await Promise.all([groups.run(first), groups.run(beside)]);
+describe('the server', () => {
+  it('neither loses nor duplicates samples, however results, losses, cancellations, refills and early stops interleave', async () => {
+    const steps = fc.array(fc.tuple(step, fc.option(step)), { minLength: 5, maxLength: 30 });
+    await fc.assert(
+      fc.asyncProperty(fc.tuple(group, group), steps, async (asked, pairs) => {
+        const groups = new Groups();
+        await groups.start();
+        for (const [i, one] of asked.entries()) await groups.caller.submit(task({ ...one, task_id: `t${i}` }));
+        for (const [first, beside] of pairs) {
+          // A restart runs alone; all other steps may run concurrently.
+          const alone = first.kind === 'restart' || beside?.kind === 'restart';
+          if (alone || beside === null) {
+            await groups.run(first);
+            if (beside !== null) await groups.run(beside);
+          } else {
+            await Promise.all([groups.run(first), groups.run(beside)]);
+          }
+          for (const [i, one] of asked.entries()) await groups.check(`t${i}`, one);
         }
-        for (const [i, one] of asked.entries()) await groups.check(`t${i}`, one);
-      }
-      // A session has two attempts at most, and takes its place at most three times.
-      for (let round = 0; round < 10; round++) {
-        await groups.run({ kind: 'lease', slots: 100 });
-        await groups.run({ kind: 'wait', seconds: 60 });
-      }
-      for (const [i, one] of asked.entries()) expect(await groups.check(`t${i}`, one)).toBe(true);
-      await groups.close();
-    }),
-    { numRuns: RUNS },
-  );
-}, 120_000);
+        // A session has at most two attempts, and is refilled at most three times.
+        for (let round = 0; round < 10; round++) {
+          await groups.run({ kind: 'lease', slots: 100 });
+          await groups.run({ kind: 'wait', seconds: 60 });
+        }
+        for (const [i, one] of asked.entries()) expect(await groups.check(`t${i}`, one)).toBe(true);
+        await groups.close();
+      }),
+      { numRuns: RUNS },
+    );
+  }, 120_000);
+});

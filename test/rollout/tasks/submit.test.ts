@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { RolloutStatus, SubmitReply, TaskStatus } from '../../../src/schema/index.ts';
@@ -26,115 +26,121 @@ afterEach(() => bench.dispose());
 
 const submit = (body: object) => caller.call<SubmitReply>('POST', '/rollout/task/submit', body);
 
-test('the same submit again, by id or by key, gets the same reply', async () => {
-  for (const identity of [{ task_id: 'mine' }, { idempotency_key: 'k 1' }, { task_id: 'm2', idempotency_key: 'k2' }]) {
-    const first = await submit(task({ ...identity, num_samples: 3, metadata: { a: 1, b: 2 } }));
-    const again = await submit(task({ metadata: { b: 2, a: 1 }, num_samples: 3, ...identity }));
-    expect(again).toEqual({ status: 200, body: { ...first.body, duplicate: true } });
-  }
-});
-
-test('a submit without id or key is a new task each time', async () => {
-  expect((await submit(task())).body.task_id).not.toBe((await submit(task())).body.task_id);
-});
-
-test('a different body under a taken id or key is a conflict and changes nothing', async () => {
-  await submit(task({ task_id: 'mine', idempotency_key: 'k' }));
-  for (const other of [
-    task({ task_id: 'mine', idempotency_key: 'k', num_samples: 2 }),
-    task({ task_id: 'mine' }),
-    task({ idempotency_key: 'k' }),
-    task({ task_id: 'another', idempotency_key: 'k' }),
-  ]) {
-    expect(await submit(other)).toMatchObject({ status: 409, body: { error: { code: 'conflict' } } });
-  }
-  expect((await caller.call<{ tasks: unknown[] }>('GET', '/tasks')).body.tasks).toHaveLength(1);
-});
-
-test('twenty equal submits at once make one task', async () => {
-  const replies = await Promise.all(Array.from({ length: 20 }, () => submit(task({ idempotency_key: 'k' }))));
-  expect(replies.filter((reply) => !reply.body.duplicate)).toHaveLength(1);
-  expect(new Set(replies.map((reply) => reply.body.task_id)).size).toBe(1);
-});
-
-test('what the composition refuses is not stored', async () => {
-  const reply = await submit(task({ task_id: 'x', agent: { harness: 'nobody' } }));
-  expect(reply).toMatchObject({ status: 422, body: { error: { code: 'unknown_harness' } } });
-  expect((await caller.call('GET', '/rollout/task/x')).status).toBe(404);
-});
-
-test('cancelling a task ends its queued and leased sessions at once and tells the node', async () => {
-  const { task_id } = await caller.submit(task({ num_samples: 3 }));
-  const [done, held] = await caller.lease('n1', 2);
-  if (done === undefined || held === undefined) throw new Error('two sessions were leased');
-  await caller.deliver('n1', summaryOf(done));
-  const { body } = await caller.call<TaskStatus>('DELETE', `/rollout/task/${task_id}`);
-  expect(body).toMatchObject({ status: 'cancelled', completed_sessions: 3 });
-  expect(body.results.map((result) => result.outcome)).toEqual(['completed', 'cancelled', 'cancelled']);
-  expect((await caller.heartbeat('n1', [held])).stop).toEqual([
-    { session_id: held.session_id, epoch: held.epoch, reason: 'cancelled' },
-  ]);
-  expect(await caller.deliver('n1', summaryOf(held))).toMatchObject({
-    status: 409,
-    body: { error: { code: 'cancelled' } },
+describe('the server', () => {
+  it('returns the same reply for a repeated submit, by id or by key', async () => {
+    for (const identity of [
+      { task_id: 'mine' },
+      { idempotency_key: 'k 1' },
+      { task_id: 'm2', idempotency_key: 'k2' },
+    ]) {
+      const first = await submit(task({ ...identity, num_samples: 3, metadata: { a: 1, b: 2 } }));
+      const again = await submit(task({ metadata: { b: 2, a: 1 }, num_samples: 3, ...identity }));
+      expect(again).toEqual({ status: 200, body: { ...first.body, duplicate: true } });
+    }
   });
-  expect(await caller.lease('n1', 5)).toEqual([]);
-});
 
-test('cancelling again, or a task that is done, changes nothing', async () => {
-  const { task_id } = await caller.submit(task());
-  const first = await caller.call<TaskStatus>('DELETE', `/rollout/task/${task_id}`);
-  expect(await caller.call<TaskStatus>('DELETE', `/rollout/task/${task_id}`)).toEqual(first);
-  const done = await caller.submit(task());
-  const [lease] = await caller.lease('n1');
-  if (lease === undefined) throw new Error('a session was queued');
-  await caller.deliver('n1', summaryOf(lease));
-  expect((await caller.call<TaskStatus>('DELETE', `/rollout/task/${done.task_id}`)).body.status).toBe('completed');
-});
-
-test('a session cancelled before its node first listed it is told until the node has let go', async () => {
-  await caller.submit(task());
-  const [lease] = await caller.lease('n1');
-  if (lease === undefined) throw new Error('a session was queued');
-  await caller.call('DELETE', `/sessions/${lease.session_id}`);
-  const stop = [{ session_id: lease.session_id, epoch: lease.epoch, reason: 'cancelled' }];
-  expect((await caller.heartbeat('n1', [])).stop).toEqual(stop);
-  expect((await caller.heartbeat('n1', [lease])).stop).toEqual(stop);
-  expect((await caller.heartbeat('n1', [])).stop).toEqual([]);
-});
-
-test('cancelling the last open session of a task completes the task', async () => {
-  const { task_id, session_ids } = await caller.submit(task());
-  const reply = await caller.call('DELETE', `/sessions/${session_ids[0]}`);
-  expect(reply.body).toMatchObject({ status: 'CANCELLED', summary: { outcome: 'cancelled', reward: null } });
-  expect((await caller.call<TaskStatus>('GET', `/rollout/task/${task_id}`)).body.status).toBe('completed');
-});
-
-test('an unknown task cancelled with register_if_missing is refused for a while, then taken', async () => {
-  expect((await caller.call('DELETE', '/rollout/task/later')).status).toBe(404);
-  const reply = await caller.call('DELETE', '/rollout/task/later?register_if_missing=true');
-  expect(reply).toMatchObject({ status: 200, body: { status: 'cancelled', total_sessions: 0 } });
-  clock.advance(299_999);
-  expect((await submit(task({ task_id: 'later' }))).status).toBe(409);
-  clock.advance(1);
-  expect((await submit(task({ task_id: 'later' }))).status).toBe(200);
-});
-
-test('lists and status count what there is and never show the token', async () => {
-  const { task_id } = await caller.submit(task({ num_samples: 2 }));
-  const [lease] = await caller.lease('n1');
-  if (lease === undefined) throw new Error('a session was queued');
-  await caller.deliver('n1', summaryOf(lease, 'completed', { reward: 0.5 }));
-  const { body: list } = await caller.call<{ tasks: unknown[] }>('GET', '/tasks?status=running&limit=1');
-  expect(list.tasks).toMatchObject([{ task_id, harness: 'shell', completed_sessions: 1, mean_reward: 0.5 }]);
-  const { body: sessions } = await caller.call<{ sessions: unknown[] }>('GET', `/tasks/${task_id}/sessions`);
-  expect(sessions.sessions).toMatchObject([{ status: 'COMPLETED' }, { status: 'QUEUED', summary: null }]);
-  const { body: status } = await caller.call<RolloutStatus>('GET', '/rollout/status');
-  expect(status).toMatchObject({
-    tasks: { running: 1, completed: 0, cancelled: 0 },
-    sessions: { QUEUED: 1, COMPLETED: 1, RUNNING: 0 },
-    nodes: [{ node_id: 'n1', healthy: true }],
-    limits: { lease_seconds: 30 },
+  it('creates a new task for each submit without id or key', async () => {
+    expect((await submit(task())).body.task_id).not.toBe((await submit(task())).body.task_id);
   });
-  expect(status.limits).not.toHaveProperty('token');
+
+  it('refuses a different body under a used id or key as a conflict, and changes nothing', async () => {
+    await submit(task({ task_id: 'mine', idempotency_key: 'k' }));
+    for (const other of [
+      task({ task_id: 'mine', idempotency_key: 'k', num_samples: 2 }),
+      task({ task_id: 'mine' }),
+      task({ idempotency_key: 'k' }),
+      task({ task_id: 'another', idempotency_key: 'k' }),
+    ]) {
+      expect(await submit(other)).toMatchObject({ status: 409, body: { error: { code: 'conflict' } } });
+    }
+    expect((await caller.call<{ tasks: unknown[] }>('GET', '/tasks')).body.tasks).toHaveLength(1);
+  });
+
+  it('creates one task from twenty equal concurrent submits', async () => {
+    const replies = await Promise.all(Array.from({ length: 20 }, () => submit(task({ idempotency_key: 'k' }))));
+    expect(replies.filter((reply) => !reply.body.duplicate)).toHaveLength(1);
+    expect(new Set(replies.map((reply) => reply.body.task_id)).size).toBe(1);
+  });
+
+  it('does not store a task that the validation refuses', async () => {
+    const reply = await submit(task({ task_id: 'x', agent: { harness: 'nobody' } }));
+    expect(reply).toMatchObject({ status: 422, body: { error: { code: 'unknown_harness' } } });
+    expect((await caller.call('GET', '/rollout/task/x')).status).toBe(404);
+  });
+
+  it('ends queued and leased sessions immediately when the task is cancelled, and notifies the node', async () => {
+    const { task_id } = await caller.submit(task({ num_samples: 3 }));
+    const [done, held] = await caller.lease('n1', 2);
+    if (done === undefined || held === undefined) throw new Error('two sessions were leased');
+    await caller.deliver('n1', summaryOf(done));
+    const { body } = await caller.call<TaskStatus>('DELETE', `/rollout/task/${task_id}`);
+    expect(body).toMatchObject({ status: 'cancelled', completed_sessions: 3 });
+    expect(body.results.map((result) => result.outcome)).toEqual(['completed', 'cancelled', 'cancelled']);
+    expect((await caller.heartbeat('n1', [held])).stop).toEqual([
+      { session_id: held.session_id, epoch: held.epoch, reason: 'cancelled' },
+    ]);
+    expect(await caller.deliver('n1', summaryOf(held))).toMatchObject({
+      status: 409,
+      body: { error: { code: 'cancelled' } },
+    });
+    expect(await caller.lease('n1', 5)).toEqual([]);
+  });
+
+  it('changes nothing when a task is cancelled repeatedly or has ended', async () => {
+    const { task_id } = await caller.submit(task());
+    const first = await caller.call<TaskStatus>('DELETE', `/rollout/task/${task_id}`);
+    expect(await caller.call<TaskStatus>('DELETE', `/rollout/task/${task_id}`)).toEqual(first);
+    const done = await caller.submit(task());
+    const [lease] = await caller.lease('n1');
+    if (lease === undefined) throw new Error('a session was queued');
+    await caller.deliver('n1', summaryOf(lease));
+    expect((await caller.call<TaskStatus>('DELETE', `/rollout/task/${done.task_id}`)).body.status).toBe('completed');
+  });
+
+  it('notifies the node of a session that was cancelled before the node first listed it', async () => {
+    await caller.submit(task());
+    const [lease] = await caller.lease('n1');
+    if (lease === undefined) throw new Error('a session was queued');
+    await caller.call('DELETE', `/sessions/${lease.session_id}`);
+    const stop = [{ session_id: lease.session_id, epoch: lease.epoch, reason: 'cancelled' }];
+    expect((await caller.heartbeat('n1', [])).stop).toEqual(stop);
+    expect((await caller.heartbeat('n1', [lease])).stop).toEqual(stop);
+    expect((await caller.heartbeat('n1', [])).stop).toEqual([]);
+  });
+
+  it('completes a task when its last open session is cancelled', async () => {
+    const { task_id, session_ids } = await caller.submit(task());
+    const reply = await caller.call('DELETE', `/sessions/${session_ids[0]}`);
+    expect(reply.body).toMatchObject({ status: 'CANCELLED', summary: { outcome: 'cancelled', reward: null } });
+    expect((await caller.call<TaskStatus>('GET', `/rollout/task/${task_id}`)).body.status).toBe('completed');
+  });
+
+  it('refuses an unknown task that was cancelled with register_if_missing for a while, then accepts it', async () => {
+    expect((await caller.call('DELETE', '/rollout/task/later')).status).toBe(404);
+    const reply = await caller.call('DELETE', '/rollout/task/later?register_if_missing=true');
+    expect(reply).toMatchObject({ status: 200, body: { status: 'cancelled', total_sessions: 0 } });
+    clock.advance(299_999);
+    expect((await submit(task({ task_id: 'later' }))).status).toBe(409);
+    clock.advance(1);
+    expect((await submit(task({ task_id: 'later' }))).status).toBe(200);
+  });
+
+  it('counts sessions in lists and status, and never shows the token', async () => {
+    const { task_id } = await caller.submit(task({ num_samples: 2 }));
+    const [lease] = await caller.lease('n1');
+    if (lease === undefined) throw new Error('a session was queued');
+    await caller.deliver('n1', summaryOf(lease, 'completed', { reward: 0.5 }));
+    const { body: list } = await caller.call<{ tasks: unknown[] }>('GET', '/tasks?status=running&limit=1');
+    expect(list.tasks).toMatchObject([{ task_id, harness: 'shell', completed_sessions: 1, mean_reward: 0.5 }]);
+    const { body: sessions } = await caller.call<{ sessions: unknown[] }>('GET', `/tasks/${task_id}/sessions`);
+    expect(sessions.sessions).toMatchObject([{ status: 'COMPLETED' }, { status: 'QUEUED', summary: null }]);
+    const { body: status } = await caller.call<RolloutStatus>('GET', '/rollout/status');
+    expect(status).toMatchObject({
+      tasks: { running: 1, completed: 0, cancelled: 0 },
+      sessions: { QUEUED: 1, COMPLETED: 1, RUNNING: 0 },
+      nodes: [{ node_id: 'n1', healthy: true }],
+      limits: { lease_seconds: 30 },
+    });
+    expect(status.limits).not.toHaveProperty('token');
+  });
 });

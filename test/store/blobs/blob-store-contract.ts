@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto';
 import { rm, utimes, writeFile } from 'node:fs/promises';
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { BlobStore } from '../../../src/store/index.ts';
 
-/** A store in the state that a test starts with, and the file that holds a blob. */
+/** An empty store, a function that opens it once more, and the file that holds a blob. */
 export type BlobPlace = {
   readonly store: BlobStore;
   readonly again: () => Promise<BlobStore>;
@@ -13,7 +13,7 @@ export type BlobPlace = {
 
 const HOUR_MS = 3_600_000;
 
-/** What every blob store must do, given one in an empty place whose files can be reached. */
+/** The contract of every blob store. `open` returns an empty one whose files the tests can reach. */
 export function describeBlobs(name: string, open: () => Promise<BlobPlace>): void {
   describe(name, () => {
     let place: BlobPlace;
@@ -27,7 +27,7 @@ export function describeBlobs(name: string, open: () => Promise<BlobPlace>): voi
 }
 
 function keepingTests(place: () => BlobPlace): void {
-  test('bytes come back as they were, under the hash of their content', async () => {
+  it('returns the bytes unchanged, under the hash of their content', async () => {
     await fc.assert(
       fc.asyncProperty(fc.uint8Array({ maxLength: 2_000 }), async (array) => {
         const bytes = Buffer.from(array);
@@ -39,27 +39,27 @@ function keepingTests(place: () => BlobPlace): void {
     );
   });
 
-  test('they are there for the next process', async () => {
+  it('keeps them for the next process', async () => {
     const { ref } = await place().store.put(Buffer.from('precious'));
     const other = await place().again();
     expect((await other.get(ref)).toString()).toBe('precious');
     await other.close();
   });
 
-  test('many megabytes come back whole', async () => {
+  it('returns many megabytes completely', async () => {
     const bytes = Buffer.alloc(12_000_000, 'some trajectory ');
     const { ref } = await place().store.put(bytes);
     expect((await place().store.get(ref)).equals(bytes)).toBe(true);
   });
 
-  test('the same bytes at the same time and again are one blob', async () => {
+  it('stores equal bytes once, also when they are put concurrently or repeatedly', async () => {
     const blobs = await Promise.all(Array.from({ length: 20 }, () => place().store.put(Buffer.from('same'))));
     blobs.push(await place().store.put(Buffer.from('same')));
     expect(new Set(blobs.map((blob) => blob.ref)).size).toBe(1);
     expect(await namesOf(place().store)).toEqual([blobs[0]?.ref]);
   });
 
-  test('damaged and missing bytes are reported, never returned', async () => {
+  it('reports damaged and missing bytes, and never returns them', async () => {
     const { ref } = await place().store.put(Buffer.from('precious'));
     await writeFile(place().fileOf(ref), 'previous');
     await expect(place().store.get(ref)).rejects.toMatchObject({ code: 'store_unavailable', details: { ref } });
@@ -67,7 +67,7 @@ function keepingTests(place: () => BlobPlace): void {
     await expect(place().store.get(ref)).rejects.toMatchObject({ code: 'store_unavailable' });
   });
 
-  test('a name that is not a hash is refused', async () => {
+  it('refuses a name that is not a hash', async () => {
     for (const ref of ['../floe.db', '', 'A'.repeat(64), `${'0'.repeat(64)}/..`]) {
       await expect(place().store.get(ref)).rejects.toMatchObject({ code: 'internal' });
       await expect(place().store.remove(ref, Date.now())).rejects.toMatchObject({ code: 'internal' });
@@ -76,7 +76,7 @@ function keepingTests(place: () => BlobPlace): void {
 }
 
 function cleaningTests(place: () => BlobPlace): void {
-  test('a removed blob is gone, and removing it again is no error', async () => {
+  it('removes a blob, also repeatedly without an error', async () => {
     const { store } = place();
     const { ref } = await store.put(Buffer.from('short-lived'));
     const laterMs = Date.now() + HOUR_MS;
@@ -87,7 +87,7 @@ function cleaningTests(place: () => BlobPlace): void {
     expect((await store.get(ref)).toString()).toBe('short-lived');
   });
 
-  test('a blob that was stored again since it was listed stays', async () => {
+  it('keeps a blob that was stored once more after it was listed', async () => {
     const { store } = place();
     const { ref } = await store.put(Buffer.from('again'));
     const beforeMs = Date.now() - HOUR_MS;
@@ -98,7 +98,7 @@ function cleaningTests(place: () => BlobPlace): void {
     expect((await store.get(ref)).toString()).toBe('again');
   });
 
-  test('old blobs are told from young ones, and storing one again makes it young', async () => {
+  it('lists only old blobs, and renews the age of one that is stored once more', async () => {
     const { store } = place();
     const refs = await Promise.all(['a', 'b', 'c'].map(async (text) => (await store.put(Buffer.from(text))).ref));
     const nowMs = Date.now();
@@ -114,7 +114,7 @@ async function age(path: string, toMs: number): Promise<void> {
   await utimes(path, toMs / 1000, toMs / 1000);
 }
 
-/** Those of all blobs that are older than `beforeMs`. */
+/** The names of all blobs that are older than `beforeMs`. */
 async function namesOf(store: BlobStore, beforeMs = Number.MAX_SAFE_INTEGER): Promise<string[]> {
   const names: string[] = [];
   for await (const name of store.olderThan(beforeMs)) names.push(name);

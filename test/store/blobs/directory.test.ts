@@ -1,7 +1,7 @@
 import { mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { DirectoryBlobStore } from '../../../src/store/index.ts';
 import { describeBlobs } from './blob-store-contract.ts';
@@ -20,24 +20,26 @@ describeBlobs('DirectoryBlobStore', async () => ({
   fileOf: (ref) => join(root, ref.slice(0, 2), ref),
 }));
 
-test('nothing temporary stays', async () => {
-  const blobs = await open();
-  await Promise.all(Array.from({ length: 20 }, (_, i) => blobs.put(Buffer.from(`blob ${i % 3}`))));
-  expect(await readdir(join(root, 'tmp'))).toEqual([]);
-});
+describe('DirectoryBlobStore', () => {
+  it('leaves no temporary file', async () => {
+    const blobs = await open();
+    await Promise.all(Array.from({ length: 20 }, (_, i) => blobs.put(Buffer.from(`blob ${i % 3}`))));
+    expect(await readdir(join(root, 'tmp'))).toEqual([]);
+  });
 
-test('what a crash left behind is removed at the next start, what is being written is not', async () => {
-  await open();
-  await writeFile(join(root, 'tmp', 'old'), 'x');
-  await utimes(join(root, 'tmp', 'old'), 1, 1);
-  await writeFile(join(root, 'tmp', 'new'), 'x');
-  await open();
-  expect(await readdir(join(root, 'tmp'))).toEqual(['new']);
-});
+  it('removes the temporary files of a crash at the next start, but not one that is being written', async () => {
+    await open();
+    await writeFile(join(root, 'tmp', 'old'), 'x');
+    await utimes(join(root, 'tmp', 'old'), 1, 1);
+    await writeFile(join(root, 'tmp', 'new'), 'x');
+    await open();
+    expect(await readdir(join(root, 'tmp'))).toEqual(['new']);
+  });
 
-test('a directory that cannot be written is a store_unavailable', async () => {
-  await writeFile(join(root, 'file'), 'x');
-  await expect(DirectoryBlobStore.open(join(root, 'file'), systemClock)).rejects.toMatchObject({
-    code: 'store_unavailable',
+  it('throws store_unavailable for a directory that cannot be written', async () => {
+    await writeFile(join(root, 'file'), 'x');
+    await expect(DirectoryBlobStore.open(join(root, 'file'), systemClock)).rejects.toMatchObject({
+      code: 'store_unavailable',
+    });
   });
 });

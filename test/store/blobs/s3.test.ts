@@ -1,108 +1,110 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { inspect } from 'node:util';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/core/clock.ts';
 import { parseS3Location, S3BlobStore } from '../../../src/store/blobs/s3.ts';
 import { describeIf } from '../../skip.ts';
 import { describeBlobs } from './blob-store-contract.ts';
 import { type S3Server, s3Missing, startS3 } from './s3-server.ts';
 
-describeIf(s3Missing(), 'a real S3 server', () => {
-  let server: S3Server;
-  let places = 0;
-  beforeAll(async () => {
-    server = await startS3();
-  });
-  afterAll(() => server?.close());
-
-  describeBlobs('S3BlobStore', async () => {
-    const prefix = `place-${places++}/deep`;
-    const open = () => S3BlobStore.open(server.url(prefix), systemClock);
-    return {
-      store: await open(),
-      again: open,
-      fileOf: (ref) => join(server.bucketDir, prefix, ref.slice(0, 2), ref),
-    };
-  });
-
-  test('a listing goes on over its pages and leaves out what is not a blob', async () => {
-    const store = await S3BlobStore.open(server.url('pages'), systemClock);
-    const other = await S3BlobStore.open(server.url('pages-of-another'), systemClock);
-    await other.put(Buffer.from('not in this place'));
-    const { ref } = await store.put(Buffer.from('first'));
-    await writeFile(join(server.bucketDir, 'pages', ref.slice(0, 2), 'notes.txt'), 'x');
-    const refs = new Set([ref]);
-    // A page has 1000 names.
-    for (let batch = 0; batch < 11; batch++) {
-      const blobs = await Promise.all(Array.from({ length: 100 }, (_, i) => store.put(Buffer.from(`${batch}-${i}`))));
-      for (const blob of blobs) refs.add(blob.ref);
-    }
-    const found: string[] = [];
-    for await (const name of store.olderThan(Number.MAX_SAFE_INTEGER)) found.push(name);
-    expect(found).toHaveLength(1101);
-    expect(new Set(found)).toEqual(refs);
-    await Promise.all([store.close(), other.close()]);
-  });
-
-  test('a server that is down is a store_unavailable, and the store works again when it is back', async () => {
-    const store = await S3BlobStore.open(server.url('down'), systemClock);
-    const { ref } = await store.put(Buffer.from('before'));
-    await server.stop();
-    await expect(store.put(Buffer.from('meanwhile'))).rejects.toMatchObject({ code: 'store_unavailable' });
-    await expect(store.get(ref)).rejects.toMatchObject({ code: 'store_unavailable' });
-    await expect(S3BlobStore.open(server.url('down'), systemClock)).rejects.toMatchObject({
-      code: 'store_unavailable',
+describe('S3BlobStore', () => {
+  describeIf(s3Missing(), 'a real S3 server', () => {
+    let server: S3Server;
+    let places = 0;
+    beforeAll(async () => {
+      server = await startS3();
     });
-    await server.start();
-    expect((await store.get(ref)).toString()).toBe('before');
-    expect((await store.get((await store.put(Buffer.from('meanwhile'))).ref)).toString()).toBe('meanwhile');
-    await store.close();
+    afterAll(() => server?.close());
+
+    describeBlobs('S3BlobStore', async () => {
+      const prefix = `place-${places++}/deep`;
+      const open = () => S3BlobStore.open(server.url(prefix), systemClock);
+      return {
+        store: await open(),
+        again: open,
+        fileOf: (ref) => join(server.bucketDir, prefix, ref.slice(0, 2), ref),
+      };
+    });
+
+    it('lists all pages, and leaves out objects that are not blobs', async () => {
+      const store = await S3BlobStore.open(server.url('pages'), systemClock);
+      const other = await S3BlobStore.open(server.url('pages-of-another'), systemClock);
+      await other.put(Buffer.from('not in this place'));
+      const { ref } = await store.put(Buffer.from('first'));
+      await writeFile(join(server.bucketDir, 'pages', ref.slice(0, 2), 'notes.txt'), 'x');
+      const refs = new Set([ref]);
+      // A page of the listing has 1000 names.
+      for (let batch = 0; batch < 11; batch++) {
+        const blobs = await Promise.all(Array.from({ length: 100 }, (_, i) => store.put(Buffer.from(`${batch}-${i}`))));
+        for (const blob of blobs) refs.add(blob.ref);
+      }
+      const found: string[] = [];
+      for await (const name of store.olderThan(Number.MAX_SAFE_INTEGER)) found.push(name);
+      expect(found).toHaveLength(1101);
+      expect(new Set(found)).toEqual(refs);
+      await Promise.all([store.close(), other.close()]);
+    });
+
+    it('causes store_unavailable while it is down, and works once it is back', async () => {
+      const store = await S3BlobStore.open(server.url('down'), systemClock);
+      const { ref } = await store.put(Buffer.from('before'));
+      await server.stop();
+      await expect(store.put(Buffer.from('meanwhile'))).rejects.toMatchObject({ code: 'store_unavailable' });
+      await expect(store.get(ref)).rejects.toMatchObject({ code: 'store_unavailable' });
+      await expect(S3BlobStore.open(server.url('down'), systemClock)).rejects.toMatchObject({
+        code: 'store_unavailable',
+      });
+      await server.start();
+      expect((await store.get(ref)).toString()).toBe('before');
+      expect((await store.get((await store.put(Buffer.from('meanwhile'))).ref)).toString()).toBe('meanwhile');
+      await store.close();
+    });
+
+    it('causes setup_failed without the bucket or with wrong credentials', async () => {
+      const missing = server.url('x').replace('s3://floe/', 's3://other/');
+      await expect(S3BlobStore.open(missing, systemClock)).rejects.toMatchObject({ code: 'setup_failed' });
+      const secret = process.env.AWS_SECRET_ACCESS_KEY ?? '';
+      process.env.AWS_SECRET_ACCESS_KEY = 'wrong-but-secret';
+      try {
+        const failure = await S3BlobStore.open(server.url('x'), systemClock).catch((thrown: unknown) => thrown);
+        expect(failure).toMatchObject({ code: 'setup_failed' });
+        expect(inspect(failure, { depth: 12 })).not.toContain('wrong-but-secret');
+      } finally {
+        process.env.AWS_SECRET_ACCESS_KEY = secret;
+      }
+    });
   });
 
-  test('a bucket that does not exist, and credentials that do not fit, are a setup_failed', async () => {
-    const missing = server.url('x').replace('s3://floe/', 's3://other/');
-    await expect(S3BlobStore.open(missing, systemClock)).rejects.toMatchObject({ code: 'setup_failed' });
-    const secret = process.env.AWS_SECRET_ACCESS_KEY ?? '';
-    process.env.AWS_SECRET_ACCESS_KEY = 'wrong-but-secret';
-    try {
-      const failure = await S3BlobStore.open(server.url('x'), systemClock).catch((thrown: unknown) => thrown);
-      expect(failure).toMatchObject({ code: 'setup_failed' });
-      expect(inspect(failure, { depth: 12 })).not.toContain('wrong-but-secret');
-    } finally {
-      process.env.AWS_SECRET_ACCESS_KEY = secret;
-    }
+  it('parses the location from a URL', () => {
+    expect(parseS3Location('s3://bucket')).toEqual({
+      bucket: 'bucket',
+      prefix: '',
+      endpoint: null,
+      region: null,
+      pathStyle: false,
+    });
+    const query = 'endpoint=http%3A%2F%2Fminio%3A9000&region=eu&path_style=true';
+    expect(parseS3Location(`s3://bucket/a/b%20c/?${query}`)).toEqual({
+      bucket: 'bucket',
+      prefix: 'a/b c/',
+      endpoint: 'http://minio:9000',
+      region: 'eu',
+      pathStyle: true,
+    });
   });
-});
 
-test('a place in S3 is read from its URL', () => {
-  expect(parseS3Location('s3://bucket')).toEqual({
-    bucket: 'bucket',
-    prefix: '',
-    endpoint: null,
-    region: null,
-    pathStyle: false,
+  it.each([
+    ['http://bucket', 'another scheme'],
+    ['s3:///prefix', 'bucket'],
+    ['s3://key:secret@bucket', 'never from the URL'],
+    ['s3://bucket?endpoint=ftp%3A%2F%2Fx', 'endpoint'],
+    ['s3://bucket?path_style=yes', 'path_style'],
+    ['s3://bucket?regoin=eu', 'regoin'],
+    ['bucket', 'not a URL'],
+  ])('refuses the URL %s', (url, reason) => {
+    expect(() => parseS3Location(url)).toThrow(
+      expect.objectContaining({ code: 'setup_failed', message: expect.stringContaining(reason) }),
+    );
   });
-  const query = 'endpoint=http%3A%2F%2Fminio%3A9000&region=eu&path_style=true';
-  expect(parseS3Location(`s3://bucket/a/b%20c/?${query}`)).toEqual({
-    bucket: 'bucket',
-    prefix: 'a/b c/',
-    endpoint: 'http://minio:9000',
-    region: 'eu',
-    pathStyle: true,
-  });
-});
-
-test.each([
-  ['http://bucket', 'another scheme'],
-  ['s3:///prefix', 'bucket'],
-  ['s3://key:secret@bucket', 'never from the URL'],
-  ['s3://bucket?endpoint=ftp%3A%2F%2Fx', 'endpoint'],
-  ['s3://bucket?path_style=yes', 'path_style'],
-  ['s3://bucket?regoin=eu', 'regoin'],
-  ['bucket', 'not a URL'],
-])('%s is no place in S3', (url, reason) => {
-  expect(() => parseS3Location(url)).toThrow(
-    expect.objectContaining({ code: 'setup_failed', message: expect.stringContaining(reason) }),
-  );
 });
