@@ -4,7 +4,7 @@ import { describeIf } from '../skip.ts';
 import { postgresMissing, usePostgres } from './postgres.ts';
 import { describeStore } from './store-contract.ts';
 
-describeIf(postgresMissing(), 'reach the other servers, complete and in order, but not the sender', () => {
+describeIf(postgresMissing(), 'PostgreSQL', () => {
   const cluster = usePostgres();
   describeStore('PostgresStore', async () =>
     PostgresStore.open(await cluster().createDatabase(), { clock: systemClock }),
