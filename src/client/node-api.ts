@@ -58,8 +58,8 @@ export function deliveryLength(result: DeliveredResult): number {
 /**
  * The control API for gateway nodes. Every method throws a FloeError: the server's own, or `peer_unreachable`. `not_found` from `heartbeat`
  * or `lease` means that the node must register first. `deliverResult` has to be repeated with the same result until it resolves, or until
- * the server rejects the result itself (`stale_epoch`, `cancelled`, `schema_violation`, `body_too_large`, or a `conflict` or `not_found` that
- * names the session); a rejected result can be dropped.
+ * the server rejects the result itself (`stale_epoch`, `cancelled`, `schema_violation`, `body_too_large`, or a `conflict` or `not_found`
+ * that names the session); a rejected result can be dropped.
  */
 export class NodeApi {
   readonly nodeId: string;

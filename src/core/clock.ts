@@ -2,8 +2,8 @@ import { performance } from 'node:perf_hooks';
 import { onAbort } from './abort.ts';
 
 /**
- * The source of time, passed as an argument. `monotonicMs` is for durations and deadlines and never jumps; `nowMs` is the wall clock, which is only
- * displayed or stored. This file is the only one that may use timers and `Date`.
+ * The source of time, passed as an argument. `monotonicMs` is for durations and deadlines and never jumps; `nowMs` is the wall clock,
+ * which is only displayed or stored. This file is the only one that may use timers and `Date`.
  */
 export interface Clock {
   /** Milliseconds since an arbitrary start. */
