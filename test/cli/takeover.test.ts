@@ -35,7 +35,7 @@ test('`floe up` ends, and says why, when a newer process has its node id', { tim
     await newer.close();
     expect((await exited)[0]).toBeGreaterThan(0);
     expect(JSON.parse((await last)[0])).toMatchObject({
-      error: { code: 'setup_failed', message: expect.stringContaining('give each node an id of its own') },
+      error: { code: 'setup_failed', message: expect.stringContaining('give each its own node id') },
     });
   } finally {
     child.kill('SIGKILL');
