@@ -85,13 +85,13 @@ export async function collect(
   const ended = await runtime.exec({ command, cwd: base, env: { LC_ALL: 'C' } }, signal);
   const report = parseReport(ended.stdout);
   const notes = paths.flatMap(({ given, path }) => (path === null ? [`${given} is not in the sandbox`] : []));
-  for (const index of report.get('missing') ?? []) notes.push(`${inside[Number(index)]?.given} is not there`);
+  for (const index of report.get('missing') ?? []) notes.push(`${inside[Number(index)]?.given} does not exist`);
   let archive: Buffer | null = null;
   if (!report.has('empty')) {
     const problem = packingProblem(ended, report, request.maxBytes);
     archive = problem === null ? await readArchive(runtime, report, request.maxBytes, signal) : null;
     if (problem !== null) notes.push(problem);
-    else if (archive === null) notes.push('what the sandbox packed is not an archive');
+    else if (archive === null) notes.push('the sandbox packed something that is not an archive');
     else if (numberOf(report, 'tar') !== 0) notes.push(firstErrors(ended.stderr));
   }
   if (archive === null && notes.length === 0) return null;

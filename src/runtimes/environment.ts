@@ -3,7 +3,7 @@ import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import { FloeError } from '../core/errors.ts';
 
-/** Where the host's programs that build sandboxes are searched. The gateway's own PATH is not trusted for this. */
+/** Directories of the host's programs that build sandboxes. The gateway's own PATH is not trusted for this. */
 export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 const SANDBOX_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';

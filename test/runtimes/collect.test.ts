@@ -9,7 +9,7 @@ import { bubblewrapMissing, never, processesMentioning, uniqueSeconds, Workbench
 
 const problem = await bubblewrapMissing();
 const MIB = 1024 * 1024;
-/** For a shell, the folder of temporary files. */
+/** The folder of temporary files, as shell text. */
 const TMP = `"\${TMPDIR:-/tmp}"`;
 
 describeIf(null, 'collect in a local sandbox', () => suite('local'));
@@ -33,7 +33,7 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     return runtime;
   }
 
-  /** A sandbox that finds this script under the name of tar before it finds the real one. */
+  /** A sandbox in whose PATH this script replaces tar. */
   async function withTar(script: string, command: string): Promise<Runtime> {
     const dir = backend === 'local' ? join(bench.dir, `bin-${uniqueSeconds()}`) : '/work/bin';
     const BIN = { BIN: dir, PATH: `${dir}:/usr/local/bin:/usr/bin:/bin` };
@@ -84,12 +84,12 @@ function suite(backend: 'local' | 'bubblewrap'): void {
     const paths = ['nowhere', ...(backend === 'local' ? ['/etc/hostname'] : [])];
     const collected = await collect(runtime, { maxBytes: MIB, paths }, never);
     expect(listing(collected?.archive)).toEqual(['- artifacts/a']);
-    expect(collected?.omitted).toContain('nowhere is not there');
+    expect(collected?.omitted).toContain('nowhere does not exist');
     if (backend === 'local') expect(collected?.omitted).toContain('/etc/hostname is not in the sandbox');
     const alone = await after('true');
     expect(await collect(alone, { maxBytes: MIB, paths: ['nowhere'] }, never)).toEqual({
       archive: null,
-      omitted: 'nowhere is not there',
+      omitted: 'nowhere does not exist',
     });
     await Promise.all([runtime.stop(), alone.stop()]);
   });
@@ -176,10 +176,10 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
   });
 
   it.each([
-    ['ends at once', 'echo broken >&2; exit 3', 'tar ended with exit code 3: broken'],
+    ['exits with an unknown code', 'echo broken >&2; exit 3', 'tar ended with exit code 3: broken'],
     ['fails before it packs', 'echo broken >&2; exit 2', 'tar ended with exit code 2: broken'],
     ['is killed halfway', 'echo content; kill -9 $$', 'tar ended with exit code 137'],
-  ])('is left out when tar %s', async (_, tar, why) => {
+  ])('omits the archive when tar %s', async (_, tar, why) => {
     const runtime = await withTar(`case "$1" in --version) echo GNU ;; *) ${tar} ;; esac`, 'echo a >"$A/a"');
     const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
     expect(collected).toEqual({ archive: null, omitted: expect.stringContaining(why) });
@@ -201,11 +201,11 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
       'echo a >"$A/a"; printf "#!/bin/sh\\necho nothing" >"$BIN/gzip"; chmod 755 "$BIN/gzip"',
     );
     const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
-    expect(collected).toEqual({ archive: null, omitted: 'what the sandbox packed is not an archive' });
+    expect(collected).toEqual({ archive: null, omitted: 'the sandbox packed something that is not an archive' });
     await runtime.stop();
   });
 
-  bubblewrap('is left out of a sandbox that is full, which says so', async () => {
+  bubblewrap('reports a sandbox whose storage is full', async () => {
     const fill = 'echo a >"$A/a"; head -c 2000000 /dev/urandom >"$A/b"; cat /dev/zero >/tmp/full || true';
     const runtime = await after(fill, { storage_mb: 4 });
     const collected = await collect(runtime, { maxBytes: 4 * MIB, paths: [] }, never);
@@ -216,7 +216,7 @@ lines"; ${backend === 'bubblewrap' ? 'ln -s /dev/zero zero' : ''}`,
     await runtime.stop();
   });
 
-  local('is not looked for behind a link in place of its folder', async () => {
+  local('does not follow a link in place of the artifacts folder', async () => {
     const runtime = await after('echo l >"$L/l"; rm -rf "$A"; ln -s / "$A"');
     const collected = await collect(runtime, { maxBytes: MIB, paths: [] }, never);
     expect(collected?.omitted).toBeNull();

@@ -40,22 +40,22 @@ async function startGateway(stateDir: string, backend: RuntimeBackend, seconds: 
   return { child, helperPid: Number(line) };
 }
 
-/** Rejects when the test runs out of its time. */
+/** Resolves when no process mentions the text. Rejects when the test's time is over. */
 async function untilNone(text: string, signal: AbortSignal): Promise<void> {
   while ((await processesMentioning(text)).length > 0) await sleep(systemClock, 5, signal);
 }
 
-/** As {@link untilNone}: a shell has made its file a moment before it starts the command behind it. */
+/** Resolves when a process mentions the text. Rejects when the test's time is over. */
 async function untilSome(text: string, signal: AbortSignal): Promise<void> {
   while ((await processesMentioning(text)).length === 0) await sleep(systemClock, 5, signal);
 }
 
-/** So that a test that fails leaves nothing either. */
+/** Ends the helper of a failed test, which would otherwise survive it. */
 function killHelper(pid: number): void {
   try {
     process.kill(pid, 'SIGTERM');
   } catch {
-    // It has ended, as it should.
+    // The helper has ended already.
   }
 }
 

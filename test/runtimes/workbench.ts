@@ -13,7 +13,7 @@ export const never: AbortSignal = new AbortController().signal;
 
 type SpecInput = Parameters<typeof runtimeSpecSchema.parse>[0] & object;
 
-/** A directory of its own, a spawner and the providers over them. */
+/** A temporary directory, a spawner and the runtime providers that use them. */
 export class Workbench {
   readonly dir: string;
   readonly stateDir: string;
@@ -44,7 +44,7 @@ export class Workbench {
     return this.provider(backend).start({ name, spec: parsed, proxy: null, readOnlyMounts: [], ...more }, never);
   }
 
-  /** Directories of sessions that are still there. */
+  /** Directories of sessions that still exist. */
   async sessionDirs(): Promise<string[]> {
     const found: string[] = [];
     for (const owner of await readdir(this.stateDir)) {
@@ -78,7 +78,7 @@ async function probeBubblewrap(): Promise<string | null> {
   }
 }
 
-/** Command lines of live processes that hold the text; zombies have none. */
+/** Process ids and command lines of live processes whose command line contains the text. Zombies have none. */
 export async function processesMentioning(text: string): Promise<string[]> {
   const found: string[] = [];
   for (const name of await readdir('/proc')) {
@@ -89,7 +89,7 @@ export async function processesMentioning(text: string): Promise<string[]> {
   return found;
 }
 
-/** Processes in whose mount namespace something is mounted at a path that holds the text. */
+/** Ids of processes in whose mount namespace the path of a mount contains the text. */
 export async function processesThatMount(text: string): Promise<string[]> {
   const found: string[] = [];
   for (const name of await readdir('/proc')) {
@@ -100,7 +100,7 @@ export async function processesThatMount(text: string): Promise<string[]> {
   return found;
 }
 
-/** A number that no other process's command line is likely to hold, as the duration of a sleep. */
+/** A duration for `sleep` that is unlikely to occur in the command line of another process. */
 export function uniqueSeconds(): string {
   return String(100_000 + Math.floor(Math.random() * 900_000));
 }

@@ -28,7 +28,9 @@ const serverListSchema = z
       context.addIssue({ code: 'custom', message: asFloeError(thrown).message });
     }
   })
-  .describe('URL of the rollout server; of several replicas, with commas between, or the `file:` URL of their folder');
+  .describe(
+    'URL of the rollout server, the URLs of several replicas separated by commas, or the `file:` URL of their folder',
+  );
 
 export const gatewayConfigSchema = z.strictObject({
   node_id: idSchema,
@@ -36,32 +38,34 @@ export const gatewayConfigSchema = z.strictObject({
   token: z.string().min(1).nullable().default(null),
   server_tls: z
     .strictObject({
-      ca: z.string().min(1).nullable().optional().describe('default: the authorities that Node knows'),
-      cert: z.string().min(1).nullable().optional().describe('what the node shows of itself'),
+      ca: z.string().min(1).nullable().optional().describe('default: the authorities that Node trusts'),
+      cert: z.string().min(1).nullable().optional().describe('certificate of the node'),
       key: z.string().min(1).nullable().optional(),
     })
     .nullable()
     .default(null)
-    .describe('PEM files for https to the server; read again for each connection'),
+    .describe('PEM files for https to the server, read for each connection'),
   control_tls: z
     .strictObject({ cert: z.string().min(1), key: z.string().min(1) })
     .nullable()
     .default(null)
-    .describe('PEM files of the control listener, read again when they change; null: plain HTTP'),
+    .describe('PEM files of the control listener, reloaded when they change; null: plain HTTP'),
   state_dir: z.string().min(1),
   harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
   pools: poolSizesSchema.prefault({}),
-  dispatch_policy: nodeRegistrationSchema.shape.dispatch_policy.describe('how sessions overlap; docs/scheduling.md'),
+  dispatch_policy: nodeRegistrationSchema.shape.dispatch_policy.describe(
+    'how sessions overlap; see docs/scheduling.md',
+  ),
   start_limits: z
     .partialRecord(runtimeBackendSchema, z.int().min(1).max(10_000))
     .default({})
     .describe(
-      'sandboxes that may be starting at a time, by back end; those without a limit start as INIT workers come',
+      'largest number of concurrent sandbox starts by back end; without a limit, INIT workers are the only one',
     ),
   engines: z
     .array(engineSpecSchema)
     .default([])
-    .describe('used from the start; more can be registered at the server at any time'),
+    .describe('engines that the node uses from its start; more can be registered at the server at any time'),
   engine_policy: enginePolicySchema
     .default('least_in_flight')
     .describe("how a pool picks the engine of a session's next call"),
@@ -74,15 +78,18 @@ export const gatewayConfigSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe(
-      'name or address of this machine, as engine addresses have it; null: the address that reaches the server',
+      'name or address of this machine as in the URLs of its engines; null: the address from which it reaches the server',
     ),
   default_backend: runtimeBackendSchema.default('bubblewrap'),
   upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
   builders: z
     .record(idSchema, z.string().min(1))
     .default({})
-    .describe('modules of custom builders, by the names that tasks call them; docs/guides/write-a-builder.md'),
-  allow_local: z.boolean().default(false).describe('tasks may ask for no isolation though the default gives it'),
+    .describe('modules of custom builders by the names that tasks use; see docs/guides/write-a-builder.md'),
+  allow_local: z
+    .boolean()
+    .default(false)
+    .describe('whether tasks may request no isolation although the default back end isolates'),
   allow_host_network: z.boolean().default(false),
   control: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
   proxy: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
@@ -98,12 +105,12 @@ export const gatewayConfigSchema = z.strictObject({
     .gt(0)
     .nullable()
     .default(900)
-    .describe('a stage without any sign of progress is ended after these; tasks may say otherwise; null: never'),
+    .describe('a stage without progress is ended after this time, unless its task sets another; null: never'),
   undelivered_mb: z
     .number()
     .gt(0)
     .default(1024)
-    .describe('results waiting for a server that is away; beyond these MiB the node takes no more sessions'),
+    .describe('undelivered results, in MiB, beyond which the node leases no more sessions'),
 });
 export type GatewayConfig = z.infer<typeof gatewayConfigSchema>;
 export type GatewayConfigInput = z.input<typeof gatewayConfigSchema>;

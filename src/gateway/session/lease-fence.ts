@@ -68,7 +68,10 @@ export class LeaseFence {
     this.options.onWake(gapMs);
   }
 
-  /** True when the lease is over and the process ran for so little of it that no heartbeat can have failed for another reason. */
+  /**
+   * True when the lease has expired because of pauses of this process. That is so when the process ran for at most two heartbeat
+   * intervals since the renewal: in a longer time, an unreachable server may be the reason for the missing renewal.
+   */
   hasExpired({ lease, renewal }: Attempt): boolean {
     const ageMs = this.checkedMs - renewal.atMs;
     const pausedMs = this.pausedMs - renewal.pausedMs;

@@ -51,6 +51,6 @@ describe('DiskWatch', () => {
   });
 
   it('reports a removed directory as a problem instead of rejecting', async () => {
-    expect(await new DiskWatch(join(dir, 'gone')).problem()).toContain('refuses writes: ENOENT');
+    expect(await new DiskWatch(join(dir, 'absent')).problem()).toContain('refuses writes: ENOENT');
   });
 });

@@ -25,7 +25,7 @@ async function moduleOf(name: string, text: string): Promise<string> {
   return path;
 }
 
-/** A module whose builder has this `build`. */
+/** Writes a module whose builder has `body` as its build function, and returns the path. */
 function building(name: string, body: string): Promise<string> {
   return moduleOf(
     name,
@@ -84,7 +84,7 @@ describe('a custom builder', () => {
     ['returns nothing', '', 'builder_failed', /the result of builder mine/],
     ['returns other columns', 'return { traces: [{ ids: [1, 2] }] }', 'builder_failed', /ids/],
     [
-      'returns a node of its own',
+      'returns a node that is not in the graph',
       'const t = kit.assembleTrace(graph, [graph.nodes[0]], () => true); return { traces: [{ ...t, nodes: [{}] }] }',
       'builder_failed',
       /not a node of the graph/,

@@ -118,7 +118,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
       const lines = await processesMentioning(`sleep ${seconds}`);
       owners = lines.flatMap((line) => {
         const status = readFileSync(`/proc/${line.split(' ')[0]}/status`, 'utf8');
-        // Those of the sandbox have the user namespace's two levels of process ids.
+        // Processes of the sandbox have a process id in two nested namespaces.
         return /^NSpid:\t\d+\t\d+/m.test(status) ? [/^Uid:\t(\d+)/m.exec(status)?.[1] ?? ''] : [];
       });
     }
@@ -239,7 +239,7 @@ describeIf(problem, 'a bubblewrap sandbox', () => {
   });
 });
 
-/** What is mounted on the host, without the disks that tests of full disks mount meanwhile. */
+/** The mounts of the host, without those of concurrent tests of full disks. */
 function hostMounts(): string[] {
   const lines = readFileSync('/proc/self/mountinfo', 'utf8').split('\n');
   return lines.filter((line) => !line.includes('/floe-disk-'));

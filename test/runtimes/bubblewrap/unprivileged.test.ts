@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 
-/** A user that no system has, and that owns nothing. */
+/** A user id that no system uses and that owns no file. */
 const USER = 61_843;
 const NESTED = 'FLOE_TEST_NESTED';
 
@@ -13,7 +13,7 @@ const isRoot = process.getuid?.() === 0;
 
 function mayRead(): boolean {
   const drop = ['--reuid', String(USER), '--regid', String(USER), '--clear-groups', '--'];
-  // Run by a child of the dropped process: setpriv itself may still read everything when it starts one.
+  // In a child of the unprivileged process, since setpriv itself can still read every file when it starts a process.
   const script =
     "require('node:child_process').execFileSync(process.execPath, ['node_modules/vitest/vitest.mjs', '--version'])";
   return spawnSync('setpriv', [...drop, process.execPath, '-e', script]).status === 0;

@@ -52,7 +52,7 @@ describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
 
   it('distinguishes a command that ended at its limit from one that failed by itself', async () => {
     const runtime = await bench.start('bubblewrap', { max_processes: 20 });
-    // This shell ends at the first process that it is refused, long before anybody could look.
+    // This shell ends as soon as a fork fails, long before the next check of the limits.
     const gaveUp = await runtime.exec({ command: 'while :; do sleep 30 & done' }, never);
     expect(gaveUp.killedBy).toBe('processes');
     const failed = await runtime.exec({ command: 'exit 2' }, never);
@@ -67,7 +67,7 @@ describeIf(groupsMissing ?? problem, 'a sandbox in a control group', () => {
     const spin =
       'const s = performance.now(); while (performance.now() - s < 600); const u = process.cpuUsage(); console.log((u.user + u.system) / 1000)';
     const result = await runtime.exec({ command: ['node', '-e', spin] }, never);
-    // A tenth of 600 ms and of the start, and one period of grace; without the limit it is the whole.
+    // A tenth of 600 ms and of the start, plus one quota period; without the limit it would be all of that time.
     expect(Number(result.stdout)).toBeLessThan(400);
     await runtime.stop();
   });

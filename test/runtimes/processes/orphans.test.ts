@@ -19,8 +19,8 @@ const backends: readonly RuntimeBackend[] = problem === null ? ['local', 'bubble
 const hasGroups = (await Cgroups.find(systemClock, 'probe')) !== null;
 
 /**
- * A gateway reduced to one sandbox, whose agent does all that it can to outlive it: it ignores signals, forks twice, leaves
- * its process group and session, keeps its parent's output open.
+ * A gateway with one sandbox, whose agent does everything to survive it: it ignores signals, forks twice, leaves its process group and
+ * session, and keeps its parent's output open.
  */
 const GATEWAY = `
 const [dist, stateDir, backend, seconds, id] = process.argv.slice(1);
@@ -41,9 +41,14 @@ await runtime.exec({ command: 'until [ -e up ]; do sleep 0.01; done' }, never);
 console.log(spawner.helperPid);
 `;
 
-type Dead = { readonly id: string; readonly seconds: string; readonly helperPid: number; readonly child: ChildProcess };
+type KilledGateway = {
+  readonly id: string;
+  readonly seconds: string;
+  readonly helperPid: number;
+  readonly child: ChildProcess;
+};
 
-async function startGateway(stateDir: string, backend: RuntimeBackend): Promise<Dead> {
+async function startGateway(stateDir: string, backend: RuntimeBackend): Promise<KilledGateway> {
   const id = randomBytes(8).toString('hex');
   const seconds = uniqueSeconds();
   const args = ['--input-type=module', '-e', GATEWAY, resolve('dist'), stateDir, backend, seconds, id];
@@ -52,8 +57,8 @@ async function startGateway(stateDir: string, backend: RuntimeBackend): Promise<
   return { id, seconds, helperPid: Number(line), child };
 }
 
-/** Both at once: neither gets to end what the other started. */
-async function killBoth({ helperPid, child }: Dead): Promise<void> {
+/** Kills gateway and helper together, so that neither can end the processes of the other. */
+async function killBoth({ helperPid, child }: KilledGateway): Promise<void> {
   process.kill(helperPid, 'SIGSTOP');
   child.kill('SIGKILL');
   await once(child, 'close');
@@ -141,7 +146,7 @@ describe('a cancelled command', () => {
       const seconds = uniqueSeconds();
       const runtime = await bench.start(backend);
       const cancel = new AbortController();
-      // Without control groups nothing tells whose a process is that clears its environment.
+      // Without control groups a process that clears its environment cannot be attributed to its sandbox.
       const clear = backend === 'local' && !hasGroups ? '' : 'env -i';
       const command = `trap '' TERM; (${clear} setsid sleep ${seconds} &); (setsid sleep ${seconds} &); sleep ${seconds}`;
       const running = runtime.exec({ command }, cancel.signal).catch((error: unknown) => error);
@@ -161,11 +166,11 @@ it('reports activity while a command writes output', async () => {
   const bench = await Workbench.open();
   let seen = (): void => {};
   const first = new Promise<void>((done) => (seen = done));
-  let told = 0;
+  let calls = 0;
   const onActivity = (): void => {
-    told++;
-    // The first call tells that the command begins.
-    if (told === 2) seen();
+    calls++;
+    // The first call reports the start of the command.
+    if (calls === 2) seen();
   };
   const runtime = await bench.start('local', {}, { onActivity });
   const running = runtime.exec({ command: 'echo now; until [ -e stop ]; do sleep 0.01; done' }, never);

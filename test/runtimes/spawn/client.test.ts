@@ -78,12 +78,12 @@ describe('the spawner', () => {
   });
 
   it('kills the remaining processes of a group and marked processes outside it', async () => {
-    const [group, gone] = [uniqueSeconds(), uniqueSeconds()];
-    const env = { PATH, MARK: `m${gone}` };
-    const child = await sh(`sleep ${group} & setsid sleep ${gone} & exit 0`, { env, marker: `MARK=m${gone}` });
+    const [group, detached] = [uniqueSeconds(), uniqueSeconds()];
+    const env = { PATH, MARK: `m${detached}` };
+    const child = await sh(`sleep ${group} & setsid sleep ${detached} & exit 0`, { env, marker: `MARK=m${detached}` });
     await child.done;
     expect(await processesMentioning(group)).toEqual([]);
-    expect(await processesMentioning(gone)).toEqual([]);
+    expect(await processesMentioning(detached)).toEqual([]);
   });
 
   it('rejects the running commands when the helper dies and starts another helper', async () => {
