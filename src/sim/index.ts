@@ -1,8 +1,8 @@
 /** The simulated inference engine: what commands, verification programs and tests use of it. */
 export type { SimConfigInput } from './config.ts';
 export { FAULT_KINDS, type FaultInput, type FaultKind } from './faults.ts';
-export type { LedgerEntry } from './ledger.ts';
-export { checkAgainstLedger, type LedgerCheckOptions, type LedgerReport } from './ledger-check.ts';
+export type { Ledger, LedgerEntry } from './ledger.ts';
+export { checkAgainstLedger, type LedgerCheckOptions, type LedgerMismatch, type LedgerReport } from './ledger-check.ts';
 export { type ChatMessage, templateMessages } from './messages.ts';
 export { parseConversation } from './policy/conversation.ts';
 export { Policy } from './policy/policy.ts';

@@ -8,7 +8,7 @@ import { FloeClient } from '../../src/client/index.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { FloeError } from '../../src/core/errors.ts';
 import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
-import { checkAgainstLedger } from '../../src/sim/ledger-check.ts';
+import { checkAgainstLedger } from '../../src/sim/index.ts';
 
 /** Pause between two tries when no replica replies. */
 const RETRY_PAUSE_MS = 200;

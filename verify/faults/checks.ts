@@ -3,8 +3,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import type { Outcome, SessionResult } from '../../src/schema/index.ts';
-import type { LedgerEntry } from '../../src/sim/index.ts';
-import { checkAgainstLedger, type LedgerCheckOptions } from '../../src/sim/ledger-check.ts';
+import { checkAgainstLedger, type LedgerCheckOptions, type LedgerEntry } from '../../src/sim/index.ts';
 import { processesWith } from './child.ts';
 import type { Trainer } from './trainer.ts';
 

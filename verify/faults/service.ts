@@ -9,9 +9,13 @@ import { sleep, systemClock } from '../../src/core/clock.ts';
 import type { GatewayConfigInput } from '../../src/gateway/node/config.ts';
 import type { RolloutConfigInput } from '../../src/rollout/config.ts';
 import type { TaskRequestInput } from '../../src/schema/index.ts';
-import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
-import type { Ledger } from '../../src/sim/ledger.ts';
-import type { LedgerCheckOptions } from '../../src/sim/ledger-check.ts';
+import {
+  type Ledger,
+  type LedgerCheckOptions,
+  type SimOptions,
+  type SimServer,
+  startSim,
+} from '../../src/sim/index.ts';
 import type { PostgresCluster } from '../services/postgres-cluster.ts';
 import { checkLeaks, checkPromises, type Findings } from './checks.ts';
 import { Child, processesWith } from './child.ts';

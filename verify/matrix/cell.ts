@@ -11,11 +11,14 @@ import type {
   SessionResult,
   TaskRequestInput,
 } from '../../src/schema/index.ts';
-import type { SimConfigInput } from '../../src/sim/config.ts';
-import type { FaultInput } from '../../src/sim/faults.ts';
-import type { LedgerEntry } from '../../src/sim/ledger.ts';
-import { checkAgainstLedger, type LedgerReport } from '../../src/sim/ledger-check.ts';
-import type { ScenarioInput } from '../../src/sim/policy/scenario.ts';
+import {
+  checkAgainstLedger,
+  type FaultInput,
+  type LedgerEntry,
+  type LedgerReport,
+  type ScenarioInput,
+  type SimConfigInput,
+} from '../../src/sim/index.ts';
 import {
   accountProblems,
   type Expectation,

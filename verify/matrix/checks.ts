@@ -1,7 +1,6 @@
 // What holds for every cell: the task is done, the traces equal the ledger, and no sampled token is lost. Pure.
 import type { Audit, ChatMessage, CompletionRecord, SessionResult, Trace } from '../../src/schema/index.ts';
-import type { LedgerEntry } from '../../src/sim/ledger.ts';
-import type { LedgerMismatch } from '../../src/sim/ledger-check.ts';
+import type { LedgerEntry, LedgerMismatch } from '../../src/sim/index.ts';
 
 /** What the checks read of a session's result. */
 export type CheckedResult = Pick<SessionResult, 'outcome' | 'reward'> & {

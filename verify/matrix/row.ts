@@ -1,6 +1,5 @@
 import type { DialectName, TaskRequestInput } from '../../src/schema/index.ts';
-import type { SimConfigInput } from '../../src/sim/config.ts';
-import type { ScenarioInput } from '../../src/sim/policy/scenario.ts';
+import type { ScenarioInput, SimConfigInput } from '../../src/sim/index.ts';
 
 /** A rule of a scenario and its parts, as docs/sim.md describes them. */
 export type Rule = ScenarioInput['rules'][number];

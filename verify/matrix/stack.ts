@@ -14,8 +14,7 @@ import {
   type SessionResult,
   type TaskRequestInput,
 } from '../../src/schema/index.ts';
-import type { SimConfigInput } from '../../src/sim/config.ts';
-import { type SimServer, startSim } from '../../src/sim/server.ts';
+import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/index.ts';
 
 const VERSION_NAME = 'matrix';
 /** No session fills it unless a cell makes it smaller: the longest prompt of a harness has some 30,000 tokens. */
