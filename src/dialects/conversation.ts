@@ -25,8 +25,8 @@ function partsOf(content: Content): ContentPart[] {
 /**
  * Collects messages in canonical order. Chat templates differ in what they accept, so three things are normalised: system text
  * becomes one message at the start; later system text is merged into the adjacent user message; images in a tool result are moved
- * into a user message after it. Each rule affects only messages between two assistant messages, so the canonical beginning of a
- * conversation does not change when the conversation grows.
+ * into a user message after it. Each rule affects only messages between two assistant messages, so the canonical form of earlier
+ * messages does not change when the conversation grows.
  */
 export class Conversation {
   private readonly messages: ChatMessage[] = [];

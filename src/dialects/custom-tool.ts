@@ -5,7 +5,7 @@ import type { CanonicalRequest } from './dialect.ts';
 const INPUT = 'input';
 
 /** A tool of type `custom` as Chat Completions declares it. Its input is free text. */
-export type CustomTool = {
+type CustomTool = {
   readonly name: string;
   readonly description?: string | null | undefined;
   readonly format?:

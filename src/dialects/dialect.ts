@@ -55,7 +55,7 @@ export type ToolForm =
   | { readonly kind: 'namespaced'; readonly namespace: string; readonly name: string };
 
 /** Properties of the request that the same dialect needs to encode the reply. */
-export type ReplyShape = {
+type ReplyShape = {
   /** OpenAI Responses: `previous_response_id` as the client sent it; `null` when it sent none. */
   readonly previousResponse: string | null;
   /** OpenAI Responses: the reply is encoded as a compaction item that holds a summary. */
@@ -85,8 +85,8 @@ export type CanonicalRequest = {
   readonly inheritsTools?: true;
   readonly replyShape?: ReplyShape;
   /**
-   * Assistant messages by the completion id in their signatures. A client can forge a signature, so this is a claim that the
-   * proxy checks against its recordings.
+   * The completion id that each assistant message has in its signatures. A client can forge a signature, so this is a claim that
+   * the proxy checks against its recordings.
    */
   readonly claimedCompletions?: ReadonlyMap<ChatMessage, string>;
   /** What the translation dropped or changed, one short phrase each. */

@@ -8,7 +8,7 @@
 const COMPLETION_ID = /^cpl_[0-9a-z]{1,40}$/;
 
 /** Text from an opaque field. `completionId` is the completion that the text belongs to; `null` when the field names none. */
-export type OpaqueText = { readonly completionId: string | null; readonly text: string };
+type OpaqueText = { readonly completionId: string | null; readonly text: string };
 
 /** The completion id that a signature consists of; `null` when the signature was not made by floe. */
 export function completionIdOf(signature: string | null | undefined): string | null {
@@ -16,7 +16,7 @@ export function completionIdOf(signature: string | null | undefined): string | n
 }
 
 /** What an `encrypted_content` field of OpenAI Responses holds. */
-export type SealedKind = 'thinking' | 'summary';
+type SealedKind = 'thinking' | 'summary';
 
 const sealPrefix = (kind: SealedKind): string => `floe.${kind}.2.`;
 

@@ -49,7 +49,10 @@ const initSchema = z.looseObject({
   mcp_servers: z.array(z.looseObject({ name: z.string(), status: z.string() })),
 });
 
-/** Claude Code in print mode, checked against 2.1.329, with its sub-agents and its compaction. Every model name that it uses is the policy's. */
+/**
+ * Claude Code in print mode, checked against 2.1.329. Its sub-agents and its compaction call the policy, too, under whatever model
+ * name.
+ */
 export const claudeCodeHarness = defineHarness<Settings>({
   name: 'claude_code',
   dialects: ['anthropic'],

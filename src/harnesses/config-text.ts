@@ -15,7 +15,7 @@ function wellFormed(value: unknown): unknown {
 }
 
 /** The values that a configuration file in TOML contains. `undefined` leaves a key out. */
-export type TomlValue = string | number | boolean | readonly string[] | TomlTable;
+type TomlValue = string | number | boolean | readonly string[] | TomlTable;
 export type TomlTable = { readonly [key: string]: TomlValue | undefined };
 
 /** A TOML document. Keys and strings may contain any text; lone surrogates become U+FFFD. */

@@ -26,7 +26,7 @@ export type Launch = {
   readonly stdin?: string | undefined;
 };
 
-/** What a finished run of a harness left behind. */
+/** Exit code and output of a finished run. */
 export type HarnessReport = {
   /** `null` when a signal ended the program. */
   readonly exitCode: number | null;

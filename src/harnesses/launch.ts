@@ -9,7 +9,7 @@ const REPLY_SHARE = 1 / 4;
 /** Engines refuse a limit below one token, and a tool call needs some tokens. */
 const MIN_REPLY_TOKENS = 256;
 
-export type TokenLimits = {
+type TokenLimits = {
   /** Most tokens of prompt and reply together. Harnesses compact their history according to it. */
   readonly contextTokens: number;
   /** Most tokens of one reply. */

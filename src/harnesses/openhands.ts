@@ -31,7 +31,10 @@ const eventSchema = z.discriminatedUnion('kind', [
   z.looseObject({ kind: z.literal('AgentErrorEvent') }),
 ]);
 
-/** The `openhands` command in headless mode, checked against OpenHands-CLI 1.16, from the task's image. It calls its model through LiteLLM. */
+/**
+ * The `openhands` command in headless mode, checked against OpenHands-CLI 1.16. The task's image must contain it. It calls its model
+ * through LiteLLM.
+ */
 export const openhandsHarness = defineHarness<Settings>({
   name: 'openhands',
   dialects: ['openai_chat'],

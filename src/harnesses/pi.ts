@@ -44,7 +44,10 @@ const APIS: Readonly<Record<DialectName, { readonly api: string; readonly path: 
   gemini: { api: 'google-generative-ai', path: '/v1beta' },
 };
 
-/** pi, the coding agent of `@earendil-works/pi-coding-agent`, checked against 0.87.1, with four tools and without sub-agents or auxiliary model calls. */
+/**
+ * pi, the coding agent of `@earendil-works/pi-coding-agent`, checked against 0.87.1. It has four tools, no sub-agents, and makes no
+ * auxiliary model calls.
+ */
 export const piHarness = defineHarness<Settings>({
   name: 'pi',
   dialects: ['openai_chat', 'anthropic', 'openai_responses', 'gemini'],

@@ -1,6 +1,6 @@
 import type { Lease } from '../schema/index.ts';
 
-export type SessionEnvContext = {
+type SessionEnvContext = {
   readonly lease: Lease;
   /** `http://host:port/s/<session key>`, without a trailing slash. */
   readonly baseUrl: string;

@@ -3,10 +3,10 @@ import type { Headers } from '../dialect.ts';
 import { HARNESS_RULES, type HarnessRules, type HeaderFacts, headerOf } from './harness-rules.ts';
 import { MAIN_THREAD, type Prompt, PromptView, threadOfId } from './prompt-view.ts';
 
-export type CallLabel = { readonly thread: string; readonly callKind: CallKind };
+type CallLabel = { readonly thread: string; readonly callKind: CallKind };
 
 /** The parts of a canonical request that decide its label. */
-export type LabelInput = Prompt & { readonly headers: Headers };
+type LabelInput = Prompt & { readonly headers: Headers };
 
 /** Headers that identify one run of a harness. An agent may start its harness twice with the same prompt. */
 const SESSION_HEADERS = ['x-claude-code-session-id', 'x-session-id', 'session-id', 'session_id'] as const;

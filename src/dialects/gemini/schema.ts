@@ -115,7 +115,7 @@ export type WireGeneration = z.output<typeof generationSchema>;
 export const requestSchema = aliased({
   model: z.string().nullish(),
   contents: listOf(contentSchema, 1),
-  /** Its role is ignored. */
+  /** The role of a system instruction is ignored. */
   systemInstruction: aliased({ parts: listOf(partSchema).nullish() }).nullish(),
   tools: listOf(jsonObjectSchema).nullish(),
   toolConfig: aliased({ functionCallingConfig: functionCallingSchema.nullish() }).nullish(),

@@ -58,7 +58,7 @@ function encodeStreamError(error: FloeError, request: CanonicalRequest): string 
   );
 }
 
-/** The codes that clients know. By the code they decide whether to retry a failed stream. */
+/** The error's code, from those that clients know: by it they decide whether to retry a failed stream. */
 function failureCode(error: FloeError): string {
   if (isContextOverflow(error)) return OPENAI_OVERFLOW_CODE;
   const status = clientStatus(error);

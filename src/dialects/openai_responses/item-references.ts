@@ -6,7 +6,7 @@ import { hasMessageItem } from './reply.ts';
 import { quoted, REQUEST_NAME, referenceSchema, violation } from './schema.ts';
 
 /** An item of an earlier reply, as it was sampled. */
-export type ReferencedItem =
+type ReferencedItem =
   | { readonly kind: 'reasoning' | 'text' | 'summary'; readonly id: string; readonly text: string }
   | { readonly kind: 'call'; readonly id: string; readonly call: ToolCall };
 

@@ -163,7 +163,7 @@ export function lastStatus(reply: CanonicalReply): ItemStatus {
   return isTruncated(reply) ? 'incomplete' : 'completed';
 }
 
-/** Whether the reply ended before the policy ended it. */
+/** Whether the reply was truncated, by its length limit or by an abort. */
 export function isTruncated({ finishReason }: CanonicalReply): boolean {
   return finishReason === 'length' || finishReason === 'abort';
 }

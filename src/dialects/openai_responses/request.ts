@@ -87,7 +87,7 @@ function refuseStoredObjects(request: WireRequest): void {
     if (value !== undefined && value !== null) throw new FloeError('unsupported', `${field}: ${reason}`);
   }
   if (request.background === true)
-    throw new FloeError('unsupported', 'background: floe replies only within the request');
+    throw new FloeError('unsupported', 'background: not supported; send the request without it and wait for the reply');
 }
 
 function previousCompletionOf(previous: string | null | undefined): string | null {

@@ -106,7 +106,7 @@ export function commandOf(install: HarnessInstall, installDir: string): readonly
 }
 
 /** Path of the Node in an installation that includes one. */
-export function nodePath(installDir: string): string {
+function nodePath(installDir: string): string {
   return join(installDir, 'node');
 }
 

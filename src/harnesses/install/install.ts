@@ -11,13 +11,13 @@ import { makeReadable } from './permissions.ts';
 import { installWithPip } from './pip.ts';
 import { checkStart, fillCompileCache } from './warm-up.ts';
 
-export type InstallOptions = {
+type InstallOptions = {
   /** Parent of all installations, which have the path `<cacheDir>/<harness>/<version>-<digest of the lock file>/`. */
   readonly cacheDir: string;
   readonly log: (line: string) => void;
 };
 
-export type HarnessStatus = {
+type HarnessStatus = {
   readonly installed: boolean;
   /** Directory of the installation; `null` when it is not installed, or when there is nothing to install. */
   readonly path: string | null;

@@ -9,7 +9,7 @@ const MAX_OUTPUT_BYTES = 16 * MIB;
 /** Characters at the end of the error output that a failure includes. */
 const STDERR_CHARS = 1_000;
 
-export type ToolOptions = {
+type ToolOptions = {
   readonly cwd: string;
   readonly env: NodeJS.ProcessEnv;
   /** Time after which the tool is killed; no limit when left out. */

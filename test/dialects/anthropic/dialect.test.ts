@@ -196,7 +196,7 @@ describe('a Messages request', () => {
     ]);
   });
 
-  it('keeps its canonical beginning when the conversation grows', () => {
+  it('keeps the canonical form of earlier messages when the conversation grows', () => {
     const turns = [
       { role: 'user', content: [text('a'), text('b')] },
       { role: 'system', content: 's' },

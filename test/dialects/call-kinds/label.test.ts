@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { type LabelInput, labelCall, threadKeyOf } from '../../../src/dialects/call-kinds/label.ts';
+import { labelCall, threadKeyOf } from '../../../src/dialects/call-kinds/label.ts';
 import type { Headers } from '../../../src/dialects/dialect.ts';
 import { matchRoute } from '../../../src/dialects/registry.ts';
 import { type ChatMessage, type ChatTool, callKindSchema, dialectNameSchema } from '../../../src/schema/index.ts';
@@ -21,6 +21,7 @@ const callSchema = z.object({
   body: z.record(z.string(), z.unknown()),
 });
 type CapturedCall = z.output<typeof callSchema>;
+type LabelInput = Parameters<typeof labelCall>[0];
 const captureSchema = z.object({
   harness: z.string(),
   version: z.string(),

@@ -406,17 +406,3 @@ describe('an error', () => {
     expect(JSON.parse(heartbeat + gemini.encodeStreamError(error, array))).toEqual([JSON.parse(body)]);
   });
 });
-
-it('the model list names the model as a resource, with its context window when it is known', () => {
-  const model = {
-    name: 'models/policy',
-    displayName: 'policy',
-    version: '1',
-    inputTokenLimit: 100,
-    outputTokenLimit: 100,
-    supportedGenerationMethods: ['generateContent', 'streamGenerateContent', 'countTokens'],
-  };
-  expect(JSON.parse(gemini.encodeModels('policy', 100))).toEqual({ models: [model] });
-  expect(JSON.parse(gemini.encodeModel('policy', 100))).toEqual(model);
-  expect(JSON.parse(gemini.encodeModel('policy', null))).not.toHaveProperty('inputTokenLimit');
-});
