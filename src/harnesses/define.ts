@@ -21,7 +21,7 @@ export type CheckedContext<Settings> = Omit<LaunchContext, 'installDir'> & {
 };
 
 /** The part of an adapter that is specific to its harness. {@link defineHarness} adds what all adapters have in common. */
-type HarnessDefinition<Settings> = {
+export type HarnessDefinition<Settings> = {
   readonly name: string;
   readonly dialects: readonly [DialectName, ...DialectName[]];
   readonly features: readonly AgentFeature[];
