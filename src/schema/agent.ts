@@ -62,7 +62,7 @@ export const agentSpecSchema = z.strictObject({
     .min(1)
     .optional()
     .describe(
-      'most model calls of the main agent; one more ends the session as `truncated_turns`. calls of any kind together are then limited to 256, or to 32 times this number if that is more',
+      'maximum number of model calls of the main agent; one more ends the session as `truncated_turns`. With a limit, calls of any kind together are limited to 256, or to 32 times this number if that is more',
     ),
   mcp_servers: z.array(mcpServerSchema).default([]),
   skills: z.array(skillSchema).default([]),

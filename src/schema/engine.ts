@@ -84,7 +84,12 @@ export const engineSpecSchema = z.strictObject({
     .describe(
       'tool-call parser to use where calls are parsed separately from sampling; null: the one that the server reports',
     ),
-  reasoning_parser: z.string().min(1).nullable().default(null).describe('parser for thinking, as tool_parser'),
+  reasoning_parser: z
+    .string()
+    .min(1)
+    .nullable()
+    .default(null)
+    .describe('reasoning parser to use, with the same default as tool_parser'),
 });
 export type EngineSpec = z.infer<typeof engineSpecSchema>;
 export type EngineSpecInput = z.input<typeof engineSpecSchema>;

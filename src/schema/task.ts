@@ -82,7 +82,7 @@ export const outcomeOverrideSchema = z.strictObject({
     .min(0)
     .max(10)
     .optional()
-    .describe('most retries after this outcome; max_attempts bounds all attempts together'),
+    .describe('maximum number of retries after this outcome; max_attempts bounds all attempts together'),
 });
 export type OutcomeOverride = z.infer<typeof outcomeOverrideSchema>;
 
@@ -141,7 +141,7 @@ export const taskRequestSchema = z.strictObject({
     .min(0)
     .max(100_000)
     .default(0)
-    .describe('most additional samples, each of which replaces one that ended unusable'),
+    .describe('maximum number of additional samples, each of which replaces one that ended unusable'),
   outcome_policy: z.partialRecord(outcomeSchema, outcomeOverrideSchema).default({}),
   timeout_seconds: z.number().gt(0).default(600),
   timeout_clock: z
@@ -154,7 +154,7 @@ export const taskRequestSchema = z.strictObject({
     .min(1)
     .max(10)
     .default(3)
-    .describe('most attempts at one session when the infrastructure fails'),
+    .describe('maximum number of attempts at one session when the infrastructure fails'),
   runtime: runtimeSpecSchema.nullable().default(null).describe("null for the node's default runtime"),
   agent: agentSpecSchema,
   sampling: samplingSchema.prefault({}),
