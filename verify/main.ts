@@ -46,6 +46,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'every harness, unchanged, in every dialect that it speaks, through every kind of trouble',
     load: () => import('./matrix/main.ts'),
   },
+  fuzz: {
+    summary: 'sends broken and hostile requests through the proxy',
+    load: () => import('./fuzz/main.ts'),
+  },
   'lock-harness': {
     summary: 'writes the lock of a harness under harness-locks/',
     load: () => import('../tools/lock-harness.ts'),

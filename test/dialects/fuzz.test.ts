@@ -5,7 +5,7 @@ import type { CallContext, CanonicalReply } from '../../src/dialects/dialect.ts'
 import { DIALECTS } from '../../src/dialects/registry.ts';
 
 import { chatMessageSchema, chatToolSchema } from '../../src/schema/index.ts';
-import { strangeBody } from '../../verify/fuzz/bodies.mjs';
+import { strangeBody } from '../../verify/fuzz/bodies.ts';
 import { streamOf } from './whole-stream.ts';
 
 const context: CallContext = { headers: {}, query: new URLSearchParams('alt=sse'), model: 'policy', stream: true };

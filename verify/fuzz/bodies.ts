@@ -1,6 +1,7 @@
-// Request bodies that no harness sends, as fast-check arbitraries: anything at all, and real requests with a few things wrong.
+// Request bodies that no harness sends, as fast-check arbitraries: any value, and real requests with a few mistakes.
 import fc from 'fast-check';
-import { HISTORIES } from '../../bench/histories.mjs';
+import { HISTORIES } from '../../bench/histories.ts';
+import type { DialectName } from '../../src/schema/index.ts';
 
 /** Names and values that occur in real requests, so that random bodies get further than the first check. */
 const word = fc.constantFrom(
@@ -19,8 +20,9 @@ const { value } = fc.letrec((tie) => ({
     fc.dictionary(word, tie('value'), { maxKeys: 5 }),
   ),
 }));
-/** Now and then anything else: a body with one wrong field gets past all the checks before it. */
-const mostly = (valid) => fc.oneof({ weight: 30, arbitrary: valid }, { weight: 1, arbitrary: value });
+/** Rarely any other value: a body with one wrong field passes all the checks before it. */
+const mostly = (valid: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> =>
+  fc.oneof({ weight: 30, arbitrary: valid }, { weight: 1, arbitrary: value });
 const text = mostly(fc.string());
 const block = fc.oneof(
   fc.record({ type: fc.constant('text'), text }),
@@ -74,49 +76,55 @@ const edit = fc.record({
   key: word,
 });
 
-/** A session of this dialect of one to three turns, with up to three things in it changed. Values that JSON can say. */
-function edited(dialectName) {
+type Edit = { readonly at: number; readonly how: string; readonly value: unknown; readonly key: string };
+
+/** A session of this dialect of one to three turns with up to three edits. */
+function edited(dialect: DialectName): fc.Arbitrary<unknown> {
   return fc.tuple(fc.integer({ min: 1, max: 3 }), fc.array(edit, { maxLength: 3 })).map(([turns, edits]) => {
-    const body = JSON.parse(JSON.stringify(HISTORIES[dialectName](turns)));
+    const body: object = JSON.parse(JSON.stringify(HISTORIES[dialect](turns)));
     for (const one of edits) apply(body, one);
     return body;
   });
 }
 
-function apply(body, { at, how, value: replacement, key }) {
-  const places = placesIn(body);
-  if (places.length === 0) return;
-  const [parent, name] = places[at % places.length];
-  const isList = Array.isArray(parent);
+function apply(body: object, { at, how, value: replacement, key }: Edit): void {
+  const fields = fieldsIn(body);
+  const field = fields[at % fields.length];
+  if (field === undefined) return;
+  const { parent, name } = field;
+  const old: unknown = Reflect.get(parent, name);
   if (how === 'replace') set(parent, name, replacement);
-  else if (how === 'repeat' && isList) parent.splice(name, 0, parent[name]);
-  else if (how === 'remove' && isList) parent.splice(name, 1);
+  else if (how === 'repeat' && Array.isArray(parent)) parent.splice(Number(name), 0, old);
+  else if (how === 'remove' && Array.isArray(parent)) parent.splice(Number(name), 1);
   else {
-    if (how === 'rename' && !isList) set(parent, key, parent[name]);
-    delete parent[name];
+    if (how === 'rename' && !Array.isArray(parent)) set(parent, key, old);
+    Reflect.deleteProperty(parent, name);
   }
 }
 
-/** As an own key also where the name is `__proto__`, which is what JSON.parse does. */
-function set(parent, name, entry) {
-  Object.defineProperty(parent, name, { value: entry, writable: true, enumerable: true, configurable: true });
+/** Makes an own property even when the name is `__proto__`, as JSON.parse does. */
+function set(parent: object, name: string, value: unknown): void {
+  Object.defineProperty(parent, name, { value, writable: true, enumerable: true, configurable: true });
 }
 
-/** Where something stands, without the insides of tool schemas: they are most of a request, and no dialect reads them. */
-function placesIn(node, places = []) {
-  for (const name of Object.keys(node)) {
-    places.push([node, name]);
-    const schema = name === 'input_schema' || name === 'parameters' || name === 'parametersJsonSchema';
-    if (!schema && typeof node[name] === 'object' && node[name] !== null) placesIn(node[name], places);
-  }
-  return places;
+/** The schemas of tools: most of a request, and no dialect reads them. */
+const SCHEMA_FIELDS = ['input_schema', 'parameters', 'parametersJsonSchema'];
+
+type Field = { readonly parent: object; readonly name: string };
+
+/** All fields and elements of a body, without the insides of tool schemas. */
+function fieldsIn(node: object): Field[] {
+  return Object.entries(node).flatMap(([name, value]: [string, unknown]) => [
+    { parent: node, name },
+    ...(SCHEMA_FIELDS.includes(name) || typeof value !== 'object' || value === null ? [] : fieldsIn(value)),
+  ]);
 }
 
-/** Bodies for one dialect, as they are before they are written as JSON. */
-export function strangeBody(dialectName) {
+/** Bodies for one dialect, before they are written as JSON. */
+export function strangeBody(dialect: DialectName): fc.Arbitrary<unknown> {
   return fc.oneof(
     { weight: 1, arbitrary: value },
     { weight: 3, arbitrary: messageLike },
-    { weight: 6, arbitrary: edited(dialectName) },
+    { weight: 6, arbitrary: edited(dialect) },
   );
 }

@@ -1,19 +1,20 @@
-// A tool-calling session of `turns` turns as a request of each dialect, as its harnesses send it. About 3 KB a turn.
+// A tool-calling session as a request of each dialect, as its harnesses send it. About 3 KB a turn.
+import type { DialectName } from '../src/schema/index.ts';
 
 const SYSTEM = 'You are an agent in a repository. Look before you edit, and run the tests.\n'.repeat(100);
 const OUTPUT = 'def f(x):\n    return "a\\tb"  # some code with "quotes" and é\n'.repeat(34);
 const TOOL_COUNT = 12;
 
-const call = (i) => ({
+const call = (i: number) => ({
   command: `cd src && sed -n '${i},${i + 40}p' module_${i}.py`,
   description: `Look at part ${i}`,
 });
-const thinking = (i) => `Turn ${i}. The function must be somewhere near here; `.repeat(4);
-const text = (i) => `Let me look at module ${i}.`;
-const output = (i) => `${i}\n${OUTPUT}`;
+const thinking = (i: number): string => `Turn ${i}. The function must be somewhere near here; `.repeat(4);
+const text = (i: number): string => `Let me look at module ${i}.`;
+const output = (i: number): string => `${i}\n${OUTPUT}`;
 
-function schema(i) {
-  const property = (name) => ({
+function schema(i: number): object {
+  const property = (name: string): object => ({
     type: 'string',
     description: `What ${name} of tool ${i} is for, at some length. `.repeat(5),
   });
@@ -30,10 +31,13 @@ const tools = Array.from({ length: TOOL_COUNT }, (_, i) => ({
   description: `What tool ${i} does, and when to use it. `.repeat(20),
   schema: schema(i),
 }));
-const turnsOf = (turns, make) => Array.from({ length: turns }, (_, i) => make(i)).flat();
+/** The items of all turns, in order. */
+function turnsOf(turns: number, make: (turn: number) => readonly object[]): object[] {
+  return Array.from({ length: turns }, (_, i) => make(i)).flat();
+}
 
-function anthropic(turns) {
-  const mark = (i) => (i === turns - 1 ? { cache_control: { type: 'ephemeral' } } : {});
+function anthropic(turns: number): object {
+  const mark = (i: number): object => (i === turns - 1 ? { cache_control: { type: 'ephemeral' } } : {});
   return {
     model: 'policy',
     messages: [
@@ -66,7 +70,7 @@ function anthropic(turns) {
   };
 }
 
-function openaiChat(turns) {
+function openaiChat(turns: number): object {
   return {
     model: 'policy',
     messages: [
@@ -96,7 +100,7 @@ function openaiChat(turns) {
   };
 }
 
-function openaiResponses(turns) {
+function openaiResponses(turns: number): object {
   return {
     model: 'policy',
     input: [
@@ -138,7 +142,7 @@ function openaiResponses(turns) {
   };
 }
 
-function gemini(turns) {
+function gemini(turns: number): object {
   return {
     contents: [
       { role: 'user', parts: [{ text: 'Fix the tests.' }] },
@@ -171,5 +175,10 @@ function gemini(turns) {
   };
 }
 
-/** By dialect name: turns to request body. */
-export const HISTORIES = { anthropic, openai_chat: openaiChat, openai_responses: openaiResponses, gemini };
+/** The request body of a session of `turns` turns, by dialect. */
+export const HISTORIES: Readonly<Record<DialectName, (turns: number) => object>> = {
+  anthropic,
+  openai_chat: openaiChat,
+  openai_responses: openaiResponses,
+  gemini,
+};

@@ -1,0 +1,79 @@
+// The proxy under test, a process of its own that watches its event loop and its heap.
+import { readFileSync } from 'node:fs';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { MIB } from '../../src/core/bytes.ts';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import { newSessionKey } from '../../src/core/ids.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
+import { createProxy } from '../../src/proxy/http/proxy.ts';
+import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
+import type { ProxySession } from '../../src/proxy/session/session.ts';
+import { engineSpecSchema, samplingSchema, taskEngineSchema } from '../../src/schema/index.ts';
+import { answerRequests, reportPort } from './process.ts';
+
+const [, , engineUrl = '', directory = ''] = process.argv;
+
+/** Longer than the histogram's interval: a stall is only seen at the next tick. */
+const SETTLE_MS = 50;
+
+const engines = await createEnginePools([engineSpecSchema.parse({ base_url: engineUrl })], { clock: systemClock });
+const journal = await CaptureJournal.open(directory);
+const proxy = createProxy({ engines, journal, clock: systemClock });
+await proxy.listen({ host: '127.0.0.1', port: 0 });
+const lag = monitorEventLoopDelay({ resolution: 10 });
+lag.enable();
+
+const sessions = new Map<string, ProxySession>();
+let opened = 0;
+let lastRanMs = 0;
+
+/** CPU time of this thread in milliseconds, by the kernel's account. */
+function threadMs(): number {
+  return Number(readFileSync('/proc/thread-self/schedstat', 'utf8').split(' ')[0]) / 1e6;
+}
+
+answerRequests({
+  async open() {
+    const key = newSessionKey();
+    const session = await proxy.open({
+      sessionId: `ses_${opened++}`,
+      attempt: 0,
+      sampleIndex: 0,
+      modelName: 'policy',
+      engine: taskEngineSchema.parse({}),
+      sampling: samplingSchema.parse({}),
+      key,
+      socketPath: null,
+    });
+    sessions.set(key, session);
+    return { key };
+  },
+  async close(key) {
+    const session = key === null ? undefined : sessions.get(key);
+    if (key === null || session === undefined) throw new Error(`there is no session ${key}`);
+    sessions.delete(key);
+    await session.close();
+    await journal.release(session.sessionId, session.attempt);
+    return {};
+  },
+  /**
+   * Since the last request, in milliseconds; the histogram's own interval is part of what it reports. `computed` is the CPU time of the
+   * loop's thread, which bounds every stall that the machine's other work did not cause.
+   */
+  async lag() {
+    await sleep(systemClock, SETTLE_MS);
+    const ranMs = threadMs();
+    const seen = { p99: lag.percentile(99) / 1e6, max: lag.max / 1e6, computed: ranMs - lastRanMs };
+    lastRanMs = ranMs;
+    lag.reset();
+    return seen;
+  },
+  async heap() {
+    // Some objects can only be freed after the loop has turned, others after a first collection.
+    await sleep(systemClock, 0);
+    globalThis.gc?.();
+    globalThis.gc?.();
+    return { mb: process.memoryUsage().heapUsed / MIB };
+  },
+});
+reportPort(Number(new URL(proxy.origin).port));
