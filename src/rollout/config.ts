@@ -8,7 +8,7 @@ const listenerSchema = z.strictObject({
 });
 
 /** Files in PEM format. They are re-read when they change. */
-export const tlsFilesSchema = z.strictObject({
+const tlsFilesSchema = z.strictObject({
   cert: z.string().min(1).describe('certificate chain'),
   key: z.string().min(1).describe('private key'),
   client_ca: z
@@ -20,7 +20,6 @@ export const tlsFilesSchema = z.strictObject({
       'certificate authorities; every node must present a certificate signed by one of them. null: no client certificate is required',
     ),
 });
-export type TlsFiles = z.infer<typeof tlsFilesSchema>;
 
 /**
  * `admin` may make every call, `trainer` those about tasks, results and engines, `node` those of gateway nodes, and `viewer` only

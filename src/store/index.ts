@@ -6,19 +6,14 @@ export type {
   CallbackRow,
   ConsumerRow,
   DeliveryRow,
-  DurationRow,
   EndedCounts,
-  EngineRow,
   EngineStateRow,
   NodeRow,
   ResultBlobs,
-  ResultRow,
   ResultWithSummary,
-  SessionPatch,
   SessionRow,
-  TaskPatch,
   TaskRow,
   TrainerLoad,
 } from './rows.ts';
 export { SqliteStore } from './sqlite/store.ts';
-export type { ClaimRequest, NewSessions, QueueOrder, Store, StoreTables } from './store.ts';
+export type { ClaimRequest, NewSessions, Store, StoreTables } from './store.ts';

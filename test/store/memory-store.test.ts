@@ -67,7 +67,7 @@ describe('a database in memory', () => {
     );
     const store = new MemoryStore(database);
     await store.transaction((tables) => addSessions(tables, 'a', ['a0', 'a1']));
-    fail = () => database.lose();
+    fail = () => database.losePower();
     const update = store.transaction((tables) => tables.sessions.update('a0', { turns: 5 }));
     await expect(update).rejects.toMatchObject({ code: 'store_unavailable' });
     fail = () => {};

@@ -4,8 +4,7 @@ import type { SessionSummary, TaskRequest } from '../../src/schema/index.ts';
 import type { CallbackRow, DeliveryRow, NodeRow, ResultRow, SessionRow, TaskRow } from '../../src/store/rows.ts';
 import { ClaimRules } from './claim-rules.ts';
 import type { History } from './history.ts';
-import type { MemoryState } from './memory-store/state.ts';
-import type { RowChange } from './memory-store/table.ts';
+import type { MemoryState, RowChange } from './memory-store/state.ts';
 import type { Plan } from './plan.ts';
 import type { Timeline } from './timeline.ts';
 

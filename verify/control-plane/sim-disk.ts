@@ -1,6 +1,6 @@
 import type { Dice } from './dice.ts';
 import type { Disk, MemoryDatabase, SyncOutcome } from './memory-store/database.ts';
-import type { RowChange } from './memory-store/table.ts';
+import type { RowChange } from './memory-store/state.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 

@@ -43,7 +43,7 @@ export async function simulate(seed: number): Promise<SimulationResult> {
   if (left !== '') timeline.violate('liveness', `still open after ${QUIET_LIMIT_MS / 1000} s without trouble: ${left}`);
   if (left === '') await timeline.run(() => false, timeline.nowMs + AFTERMATH_MS);
   // The last thing that happens: what is checked is what is on disk.
-  world.database.rows.lose();
+  world.database.rows.losePower();
   if (timeline.violation === null) checkEnd(world, trainers.values());
   return { seed, violation: timeline.violation, events: timeline.events, virtualMs: timeline.nowMs };
 }

@@ -80,7 +80,7 @@ export class Troublemaker {
 
   private killServer(server: SimServer): void {
     // With one server, the store is its own: what it had not synced is gone with it.
-    if (this.parts.servers.length === 1 && this.world.dice.chance(0.5)) this.world.database.rows.lose();
+    if (this.parts.servers.length === 1 && this.world.dice.chance(0.5)) this.world.database.rows.losePower();
     server.kill();
     this.later(AWAY_MS, () => server.start());
   }
@@ -114,7 +114,7 @@ export class Troublemaker {
 
   private databaseAway(powerFails: boolean): void {
     const { database, timeline } = this.world;
-    if (powerFails) database.rows.lose();
+    if (powerFails) database.rows.losePower();
     database.up = false;
     timeline.note('database', powerFails ? 'loses its power' : 'goes away');
     this.later(AWAY_MS, () => {

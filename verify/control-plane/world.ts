@@ -2,7 +2,7 @@ import { CommitRules } from './commit-rules.ts';
 import type { Dice } from './dice.ts';
 import { History } from './history.ts';
 import { MemoryDatabase } from './memory-store/database.ts';
-import type { RowChange } from './memory-store/table.ts';
+import type { RowChange } from './memory-store/state.ts';
 import { GOOD_NETWORK, type Host, Network } from './network.ts';
 import type { Plan } from './plan.ts';
 import type { BlobShelf } from './sim-blobs.ts';

@@ -23,7 +23,7 @@ FORBIDDEN.addSubnet('fe80::', 10, 'ipv6');
 FORBIDDEN.addSubnet('ff00::', 8, 'ipv6');
 FORBIDDEN.addAddress('fd00:ec2::254', 'ipv6');
 
-export function isLoopbackAddress(address: string): boolean {
+function isLoopbackAddress(address: string): boolean {
   return inList(LOOPBACK, address);
 }
 

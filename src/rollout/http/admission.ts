@@ -82,13 +82,13 @@ function refuseUncertified(request: IncomingMessage): void {
 }
 
 /** Identifies the caller by the header `Authorization: Bearer`, or by its address where there are no tokens. Throws `unauthorized`. */
-export type TokenCheck = (authorization: string | undefined, address: string) => Caller;
+type TokenCheck = (authorization: string | undefined, address: string) => Caller;
 
 /**
  * Compares digests of equal length, so that the time taken reveals nothing about a token. Without any configured token every caller
  * is an admin.
  */
-export function tokenCheck(config: Pick<RolloutConfig, 'token' | 'tokens'>): TokenCheck {
+function tokenCheck(config: Pick<RolloutConfig, 'token' | 'tokens'>): TokenCheck {
   const admin = config.token === null ? [] : [{ token: config.token, role: 'admin' as const }];
   const known = [...admin, ...config.tokens].map(({ token, role }, index) => ({
     digest: sha256(token),
@@ -108,7 +108,7 @@ export function tokenCheck(config: Pick<RolloutConfig, 'token' | 'tokens'>): Tok
 }
 
 /** Throws `forbidden` unless the caller's role may make the call. */
-export function checkRole(caller: Caller, route: Pick<RouteSpec, 'method' | 'path' | 'roles'>): void {
+function checkRole(caller: Caller, route: Pick<RouteSpec, 'method' | 'path' | 'roles'>): void {
   if (caller.role === 'admin' || route.roles.includes(caller.role)) return;
   const roles = [...route.roles, 'admin'].join(' or ');
   throw new FloeError(

@@ -7,7 +7,7 @@ import type { RolloutLog } from '../context.ts';
 /** Default of the `retry-after` header. */
 const RETRY_AFTER_SECONDS = 1;
 
-export function errorBody(error: FloeError): ErrorReply {
+function errorBody(error: FloeError): ErrorReply {
   return {
     error: { code: error.code, message: error.message, details: { ...error.details }, retryable: error.retryable },
   };

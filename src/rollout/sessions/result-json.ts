@@ -15,7 +15,7 @@ function head(row: StoredResult): Buffer {
 }
 
 /** One SessionResult as JSON on one line. The trajectory's bytes are inserted as they were delivered. */
-export async function* sessionResultBytes(row: StoredResult, blobs: BlobStore): AsyncGenerator<Buffer> {
+async function* sessionResultBytes(row: StoredResult, blobs: BlobStore): AsyncGenerator<Buffer> {
   // Read before the first byte is sent, so that an unreadable blob fails the request instead of truncating the reply.
   const trajectory = row.trajectory_ref === null ? NULL : await blobs.get(row.trajectory_ref);
   yield head(row);

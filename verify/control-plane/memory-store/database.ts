@@ -1,58 +1,57 @@
 import { FloeError } from '../../../src/core/errors.ts';
 import type { StoreTables } from '../../../src/store/store.ts';
-import { MemoryState } from './state.ts';
-import type { RowChange } from './table.ts';
+import { MemoryState, type RowChange } from './state.ts';
+
 import { tablesOf } from './tables.ts';
 
 /**
- * How a write to disk ended. `synced`: it is safe. `refused`: nothing of it stays. `unknown`: it is safe, but who asked for it is told
- * that it failed, as when a connection breaks during the commit.
+ * How a write to disk ended. `synced`: it is durable. `refused`: nothing was written. `unknown`: it is durable, but the caller gets an
+ * error, as when a connection breaks during the commit.
  */
 export type SyncOutcome = 'synced' | 'refused' | 'unknown';
 
-/** What a database stands on. Simulations give their own, to let it fail. */
+/** The disk of a database. Simulations pass one that fails. */
 export interface Disk {
   sync(): Promise<SyncOutcome>;
-  /** Whether another transaction got in the way of one that has just done its work, so that it is undone and runs again. */
+  /** Whether the transaction that has just run conflicts with another one, so that it is rolled back and repeated. */
   interrupts(): boolean;
-  /** Called with what a transaction has changed once it is safe, and before anybody is told. Must not throw. */
+  /** Called with the changes of a transaction once they are durable, before the caller gets its result. Must not throw. */
   committed(changes: readonly RowChange[]): void;
 }
 
 const FLAWLESS_DISK: Disk = { sync: async () => 'synced', interrupts: () => false, committed: () => {} };
 
-/** Rows in memory that several connections share. One transaction at a time runs and is synced. */
+/** Rows in memory that several connections share. Transactions run and are synced one after the other. */
 export class MemoryDatabase {
   readonly state = new MemoryState();
   private readonly tables: StoreTables;
   private readonly disk: Disk;
   private readonly listeners = new Set<{ readonly owner: object; readonly listener: (message: string) => void }>();
   private turn: Promise<unknown> = Promise.resolve();
-  /** Changes that are visible and would be lost if the power failed now. */
+  /** Visible changes that would be lost in a power failure. */
   private unsynced: RowChange[] = [];
-  /** How often the power has failed. */
-  private losses = 0;
+  private powerFailures = 0;
 
   constructor(disk: Disk = FLAWLESS_DISK) {
     this.disk = disk;
     this.tables = tablesOf(this.state);
   }
 
-  /** As `Store.transaction`. */
+  /** Like `Store.transaction`. */
   run<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
     const result = this.turn.then(() => this.runAlone(work));
     this.turn = result.catch(() => undefined);
     return result;
   }
 
-  /** Resolves when what was asked for so far has ended. */
+  /** Resolves when all transactions that were started so far have ended. */
   async idle(): Promise<void> {
     await this.turn;
   }
 
-  /** The power fails: what is not synced is gone. */
-  lose(): void {
-    this.losses++;
+  /** Simulates a power failure: undoes all changes that are not synced. */
+  losePower(): void {
+    this.powerFailures++;
     this.state.undo(this.unsynced);
     this.unsynced = [];
   }
@@ -63,7 +62,7 @@ export class MemoryDatabase {
     return () => this.listeners.delete(entry);
   }
 
-  /** Tells all but the listeners of `owner`. */
+  /** Sends a message to all listeners except those of `owner`. */
   announce(owner: object, message: string): void {
     for (const entry of [...this.listeners]) if (entry.owner !== owner) entry.listener(message);
   }
@@ -76,13 +75,13 @@ export class MemoryDatabase {
       this.state.undo(changes);
       return this.runAlone(work);
     }
-    const { losses } = this;
+    const { powerFailures } = this;
     this.unsynced.push(...changes);
     const outcome = await this.disk.sync();
-    if (outcome === 'refused' || losses !== this.losses) {
-      if (losses === this.losses) this.state.undo(this.unsynced);
+    if (outcome === 'refused' || powerFailures !== this.powerFailures) {
+      if (powerFailures === this.powerFailures) this.state.undo(this.unsynced);
       this.unsynced = [];
-      throw new FloeError('store_unavailable', 'the disk did not take a transaction');
+      throw new FloeError('store_unavailable', 'the disk refused a transaction');
     }
     this.unsynced = [];
     this.disk.committed(changes);

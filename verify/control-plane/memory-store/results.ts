@@ -20,7 +20,7 @@ export class MemoryResults implements ResultTable {
     { session_id, task_id, trainer }: Pick<SessionRow, 'session_id' | 'task_id' | 'trainer'>,
     { trajectory, completions, artifacts }: ResultBlobs,
   ): Promise<number> {
-    if (this.state.results.get(session_id) !== undefined) throw new Error(`session ${session_id} has a result already`);
+    if (this.state.results.get(session_id) !== undefined) throw new Error(`session ${session_id} already has a result`);
     const cursor = this.state.next('cursor');
     this.state.results.put(session_id, {
       cursor,
@@ -69,7 +69,7 @@ export class MemoryResults implements ResultTable {
     const key = `${row.session_id}/${row.epoch}`;
     const earlier = this.state.deliveries.get(key);
     if (earlier !== undefined && earlier.kind !== 'partial') {
-      throw new Error(`a delivery of session ${row.session_id} is stored already`);
+      throw new Error(`session ${row.session_id} already has a delivery of epoch ${row.epoch}`);
     }
     this.state.deliveries.put(key, row);
   }
@@ -98,16 +98,16 @@ export class MemoryResults implements ResultTable {
   }
 
   async referenced(refs: readonly string[]): Promise<ReadonlySet<string>> {
-    const asked = new Set(refs);
-    const named = new Set<string>();
+    const requested = new Set(refs);
+    const referenced = new Set<string>();
     for (const table of [this.state.results, this.state.deliveries]) {
       for (const row of table.values()) {
         for (const ref of [row.trajectory_ref, row.completions_ref, row.artifacts_ref]) {
-          if (ref !== null && asked.has(ref)) named.add(ref);
+          if (ref !== null && requested.has(ref)) referenced.add(ref);
         }
       }
     }
-    return named;
+    return referenced;
   }
 
   private mark(which: (row: ResultRow) => boolean): void {

@@ -20,7 +20,7 @@ export class MemorySessions implements SessionTable {
 
   async insert(shared: NewSessions, sessions: readonly NewSession[]): Promise<void> {
     for (const { session_id, sample_index } of sessions) {
-      if (this.state.sessions.get(session_id) !== undefined) throw new Error(`session ${session_id} is stored already`);
+      if (this.state.sessions.get(session_id) !== undefined) throw new Error(`session ${session_id} is already stored`);
       const row: SessionRow = {
         ...shared,
         session_id,
@@ -88,7 +88,7 @@ export class MemorySessions implements SessionTable {
   }
 
   async claim(request: ClaimRequest): Promise<SessionRow[]> {
-    return this.next(request).map((row) => {
+    return this.dueSessions(request).map((row) => {
       const leased: SessionRow = {
         ...row,
         status: 'LEASED',
@@ -101,8 +101,8 @@ export class MemorySessions implements SessionTable {
     });
   }
 
-  private next({ nowMs, nodeId, trainer, order, limit }: ClaimRequest): SessionRow[] {
-    const longer = (a: SessionRow, b: SessionRow): number =>
+  private dueSessions({ nowMs, nodeId, trainer, order, limit }: ClaimRequest): SessionRow[] {
+    const byDuration = (a: SessionRow, b: SessionRow): number =>
       order === 'longest_first' ? b.expected_ms - a.expected_ms : 0;
     const due = this.state.sessions.where(
       (row) =>
@@ -111,7 +111,7 @@ export class MemorySessions implements SessionTable {
         row.not_before_ms <= nowMs &&
         (row.avoid_node === null || row.avoid_node !== nodeId || row.avoid_until_ms <= nowMs),
     );
-    due.sort((a, b) => b.priority - a.priority || longer(a, b) || a.queue_order - b.queue_order);
+    due.sort((a, b) => b.priority - a.priority || byDuration(a, b) || a.queue_order - b.queue_order);
     if (order !== 'overdue') return due.slice(0, limit);
     return due
       .slice(0, OVERDUE_CANDIDATES)
@@ -129,7 +129,7 @@ export class MemorySessions implements SessionTable {
   }
 
   async differing(nodeId: string, reported: readonly SessionProgress[], freshUntilMs: number): Promise<string[]> {
-    const asTold = ({ session_id, epoch, status, turns, sampled_tokens }: SessionProgress): boolean => {
+    const isStored = ({ session_id, epoch, status, turns, sampled_tokens }: SessionProgress): boolean => {
       const row = this.state.sessions.get(session_id);
       const held = row?.node_id === nodeId && (row.lease_expires_ms ?? Number.NEGATIVE_INFINITY) >= freshUntilMs;
       return (
@@ -140,7 +140,7 @@ export class MemorySessions implements SessionTable {
         row.sampled_tokens === sampled_tokens
       );
     };
-    return reported.filter((one) => !asTold(one)).map((one) => one.session_id);
+    return reported.filter((one) => !isStored(one)).map((one) => one.session_id);
   }
 
   async recordProgress(reported: readonly SessionProgress[], updatedAt: string): Promise<void> {

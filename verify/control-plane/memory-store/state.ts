@@ -10,14 +10,74 @@ import type {
   SessionRow,
   TaskRow,
 } from '../../../src/store/rows.ts';
-import { MemoryTable, type RowChange } from './table.ts';
 
-/** What a sequence has given out last. */
+/** One changed row. `before` is `undefined` when the row was added, `after` when it was removed. */
+export type RowChange = {
+  readonly table: MemoryTable<unknown>;
+  readonly key: string;
+  readonly before: unknown;
+  readonly after: unknown;
+};
+
+/** Rows by key. Rows are never changed in place, so a change is undone by restoring the old row. */
+export class MemoryTable<Row> {
+  readonly name: string;
+  private readonly rows = new Map<string, Row>();
+  private readonly record: (change: RowChange) => void;
+
+  constructor(name: string, record: (change: RowChange) => void) {
+    this.name = name;
+    this.record = record;
+  }
+
+  get(key: string): Row | undefined {
+    return this.rows.get(key);
+  }
+
+  put(key: string, row: Row): void {
+    this.change(key, row);
+    this.rows.set(key, row);
+  }
+
+  /** Returns the changed row. Does nothing when there is no such row, like an update in SQL. */
+  patch(key: string, patch: Partial<Row>): Row | undefined {
+    const row = this.rows.get(key);
+    if (row === undefined) return undefined;
+    const patched = { ...row, ...patch };
+    this.put(key, patched);
+    return patched;
+  }
+
+  delete(key: string): void {
+    if (!this.rows.has(key)) return;
+    this.change(key, undefined);
+    this.rows.delete(key);
+  }
+
+  values(): IterableIterator<Row> {
+    return this.rows.values();
+  }
+
+  where(holds: (row: Row) => boolean): Row[] {
+    return [...this.rows.values()].filter(holds);
+  }
+
+  undo({ key, before }: RowChange): void {
+    if (before === undefined) this.rows.delete(key);
+    else this.rows.set(key, before as Row);
+  }
+
+  private change(key: string, after: Row | undefined): void {
+    this.record({ table: this as MemoryTable<unknown>, key, before: this.rows.get(key), after });
+  }
+}
+
+/** The number that a sequence assigned last. */
 export type Sequence = { readonly last: number };
 
 export type StoredTask = TaskRow & { readonly order_no: number };
 
-/** The rows of one database, and the changes that are not yet safe. */
+/** The rows of one database, and the changes that are not durable yet. */
 export class MemoryState {
   private changes: RowChange[] = [];
   readonly tasks: MemoryTable<StoredTask>;
@@ -59,7 +119,7 @@ export class MemoryState {
     return last;
   }
 
-  /** 0: it has given out nothing yet. */
+  /** The last assigned number; 0 when there is none. */
   lastOf(sequence: 'task' | 'session' | 'cursor'): number {
     return this.sequences.get(sequence)?.last ?? 0;
   }
@@ -71,7 +131,7 @@ export class MemoryState {
     return taken;
   }
 
-  /** Takes back changes that were taken, newest first. */
+  /** Undoes changes that `take` returned, newest first. */
   undo(changes: readonly RowChange[]): void {
     for (let i = changes.length - 1; i >= 0; i--) {
       const change = changes[i] as RowChange;

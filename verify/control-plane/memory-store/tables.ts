@@ -13,10 +13,10 @@ import { MemorySessions } from './sessions.ts';
 import type { MemoryState } from './state.ts';
 import { MemoryTasks } from './tasks.ts';
 
-/** What a new duration weighs once a few are known: recent ones count more, since the policy changes. */
+/** Weight of a new duration once a few are known. Recent durations count more, because the policy changes. */
 const NEWEST_WEIGHT = 0.3;
-/** The key of tables that have one row. */
-const ONLY = 'only';
+/** The key of the row in tables with one row. */
+const ONLY_ROW = 'only';
 const FIRST_ENGINE_STATE: EngineStateRow = {
   revision: 0,
   paused: null,
@@ -53,7 +53,7 @@ function nodesOf({ nodes }: MemoryState): NodeTable {
 function callbacksOf({ callbacks }: MemoryState): CallbackTable {
   return {
     insert: async (row) => {
-      if (callbacks.get(row.task_id) !== undefined) throw new Error(`task ${row.task_id} has a callback already`);
+      if (callbacks.get(row.task_id) !== undefined) throw new Error(`task ${row.task_id} already has a callback`);
       callbacks.put(row.task_id, row);
     },
     claimDue: async (nowMs, limit, untilMs) => {
@@ -78,7 +78,7 @@ function tombstonesOf({ tombstones }: MemoryState): TombstoneTable {
 }
 
 function enginesOf({ engines, engineState }: MemoryState): EngineTable {
-  const current = (): EngineStateRow => engineState.get(ONLY) ?? FIRST_ENGINE_STATE;
+  const current = (): EngineStateRow => engineState.get(ONLY_ROW) ?? FIRST_ENGINE_STATE;
   return {
     list: async () => sorted(engines.values(), (row: EngineRow) => row.engine_id),
     put: async (row) => engines.put(row.engine_id, row),
@@ -87,7 +87,7 @@ function enginesOf({ engines, engineState }: MemoryState): EngineTable {
     lock: async () => current(),
     advance: async (patch) => {
       const next = { ...current(), ...patch, revision: current().revision + 1 };
-      engineState.put(ONLY, next);
+      engineState.put(ONLY_ROW, next);
       return next;
     },
   };
@@ -95,11 +95,11 @@ function enginesOf({ engines, engineState }: MemoryState): EngineTable {
 
 function serviceTimeOf({ serviceTime }: MemoryState): ServiceTimeTable {
   return {
-    get: async () => serviceTime.get(ONLY)?.now_ms ?? 0,
+    get: async () => serviceTime.get(ONLY_ROW)?.now_ms ?? 0,
     advance: async (nowMs) => {
-      const stored = serviceTime.get(ONLY)?.now_ms ?? 0;
+      const stored = serviceTime.get(ONLY_ROW)?.now_ms ?? 0;
       if (nowMs <= stored) return stored;
-      serviceTime.put(ONLY, { now_ms: nowMs });
+      serviceTime.put(ONLY_ROW, { now_ms: nowMs });
       return nowMs;
     },
   };

@@ -11,14 +11,14 @@ export class MemoryTasks implements TaskTable {
     this.state = state;
   }
 
-  /** One transaction runs at a time. */
+  /** Does nothing, because transactions run one after the other. */
   async reserve(): Promise<void> {}
 
   async insert(row: TaskRow): Promise<void> {
     const byKey = row.idempotency_key === null ? undefined : await this.findByKey(row.idempotency_key);
     const taken = this.state.tasks.get(row.task_id) ?? byKey;
     if (taken !== undefined) {
-      throw new FloeError('conflict', `task ${taken.task_id} has this id or idempotency key already`);
+      throw new FloeError('conflict', `task ${taken.task_id} already has this id or idempotency key`);
     }
     this.state.tasks.put(row.task_id, { ...row, order_no: this.state.next('task') });
   }
