@@ -6,7 +6,7 @@ import { createOpenaiEngine } from './openai/engine.ts';
 import { createSglangEngine } from './sglang/engine.ts';
 import { createVllmEngine } from './vllm/engine.ts';
 
-export type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
+type EngineDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
  * Connects to a server of `spec.kind` and determines what it supports. Rejects with `engine_unavailable` when it cannot be reached,

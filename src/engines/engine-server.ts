@@ -60,7 +60,7 @@ type HttpRequest = {
   readonly signal: AbortSignal;
 };
 
-export type EngineServerOptions = {
+type EngineServerOptions = {
   readonly clock: Clock;
   /** Whether the server rejected a prompt because it is too long for the model. */
   readonly isOverflow: (error: ErrorBody) => boolean;
@@ -69,7 +69,7 @@ export type EngineServerOptions = {
 };
 
 /** The error in a reply's body, with the fields of OpenAI's API; a field that is missing is `null`. */
-export type ErrorBody = {
+type ErrorBody = {
   readonly message: string;
   readonly type: string | null;
   readonly param: string | null;

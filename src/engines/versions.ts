@@ -10,7 +10,7 @@ const MAX_AGE_MS = 100;
 const weightInfoSchema = z.looseObject({ weight_version: z.union([z.string(), z.int()]).nullish() });
 
 /** Requests the weights' version from the server. Status 404 or 405 means that the server has no such endpoint. */
-export type VersionSource = () => Promise<{ readonly status: number; readonly body: Buffer }>;
+type VersionSource = () => Promise<{ readonly status: number; readonly body: Buffer }>;
 
 /**
  * The policy version that an engine reports, requested when it is needed and cached for {@link MAX_AGE_MS}. An engine that reports

@@ -10,11 +10,11 @@ import { type SimConfigInput, type SimServer, startSim } from '../../src/sim/ind
 
 type Breaking = 'in its body' | 'before its head';
 
-/** Passes requests on to a server, all but one, whose reply breaks off. */
+/** Forwards requests to a server, and truncates the reply to one of them. */
 class Breaker {
   readonly server: Server;
   seen = 0;
-  /** Which request, from 1; 0: none. */
+  /** Number of the request with the truncated reply, counted from 1; 0 for none. */
   breaks = 0;
   how: Breaking = 'in its body';
 
@@ -61,7 +61,7 @@ afterEach(async () => {
   await sim.close();
 });
 
-/** What a server turned out to be, but for its weights, which are watched all the time; null: it could not be told. */
+/** The properties that were probed, without the policy version, which is read at every call; `null` when connecting failed. */
 async function lookAt(spec: EngineSpec): Promise<EngineInfo | null> {
   breaker.seen = 0;
   try {

@@ -4,7 +4,7 @@ import type { Engine, GenerateReply, GenerateRequest, PromptIds, RenderRequest }
 import { type ChatTool, type EngineSpec, samplingSchema } from '../../src/schema/index.ts';
 import type { ScenarioInput } from '../../src/sim/index.ts';
 
-/** What a simulated engine really did; the entries of one call are found by its request id. */
+/** What a simulated engine sampled; the entries of a call are found by its request id. */
 export type ContractLedger = {
   entries(filter: { readonly requestId?: string }): readonly {
     readonly prompt_ids: readonly number[];
@@ -19,7 +19,7 @@ export type ContractSubject = {
   readonly spec: EngineSpec;
   readonly engine: Engine;
   close(): Promise<void>;
-  /** Of a simulated engine that was started with {@link contractScenarios}; without it, replies may be any. */
+  /** The ledger of a simulated engine with {@link contractScenarios}; absent when the replies' content is unknown. */
   readonly ledger?: ContractLedger;
 };
 
@@ -28,7 +28,7 @@ const WORDS = 'one two three four five six seven eight nine ten eleven twelve';
 const UNICODE = 'Ünïcödé 日本語 👩‍👩‍👧 😀 — done.';
 const ARGUMENTS = { path: 'a "b" é😀\n', list: [1, { deep: null }], flag: false };
 
-/** Scripts for a simulated engine, so that the replies' contents can be judged too. */
+/** Scenarios for a simulated engine, so that the content of replies can be asserted. */
 export const contractScenarios: ScenarioInput[] = [
   scenario('plain', [{ text: 'All is well.' }]),
   scenario('words', [{ text: WORDS }]),
@@ -43,7 +43,7 @@ export const contractScenarios: ScenarioInput[] = [
   ]),
 ];
 
-/** A policy that would mostly write the first, and writes the second when it has to. */
+/** A policy that usually writes the first text, and the second one when it is constrained. */
 function either(first: object[], second: object[]): object {
   const options = [
     { logit: 9, reply: first },
@@ -56,7 +56,7 @@ function scenario(name: string, reply: object[]): ScenarioInput {
   return { name, match: { contains: `contract ${name}` }, rules: [{ reply }] } as ScenarioInput;
 }
 
-export const contractTools: ChatTool[] = [
+const contractTools: ChatTool[] = [
   { type: 'function', function: { name: 'bash', description: 'Runs it.', parameters: { type: 'object' } } },
   { type: 'function', function: { name: 'read', parameters: { type: 'object' } } },
 ];
@@ -98,8 +98,8 @@ export function promptOf(ids: Int32Array): PromptIds {
   return { ids, json: Buffer.from(ids.join(',')) };
 }
 
-/** Whatever an engine says of a reply must hold together, and be what the ledger says. */
-export function expectSound(subject: ContractSubject, request: GenerateRequest, reply: GenerateReply): void {
+/** Asserts that a reply is consistent, and equals the ledger. */
+function expectSound(subject: ContractSubject, request: GenerateRequest, reply: GenerateReply): void {
   const { responseIds, responseLogprobs, versionSpans, usage } = reply;
   expect(reply.message.role).toBe('assistant');
   if (!subject.engine.info().capabilities.token_ids) {
@@ -145,15 +145,15 @@ async function whole(subject: ContractSubject, request: GenerateRequest): Promis
   return reply;
 }
 
-/** Prompted with ids of the engine's own rendering. */
+/** Samples with a prompt of ids that the engine has rendered. */
 async function byTokens(subject: ContractSubject, request: GenerateRequest): Promise<GenerateReply> {
   const ids = await subject.engine.render(renderOf(request), never());
   return whole(subject, { ...request, prompt: promptOf(ids) });
 }
 
 /**
- * What every engine adapter has to keep, tested against a server that `open` starts or finds. What the server cannot do by its
- * own `capabilities` is skipped, and so is what only a scripted model can show where there is no ledger.
+ * The contract of every engine adapter, tested against a server that `open` starts or finds. Tests of missing `capabilities` are
+ * skipped, and without a ledger so are tests that need a scripted model.
  */
 export function engineContract(name: string, open: () => Promise<ContractSubject>): void {
   describe(`${name} keeps the engine contract`, () => {
@@ -384,7 +384,7 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
   });
 }
 
-/** Turns a refusal of a field that the server has no way to honour into null. */
+/** Resolves with null when the server does not support a requested field. */
 function cannot(field: string): (error: unknown) => null {
   return (error) => {
     expect(error).toMatchObject({ code: 'unsupported', details: { field } });
@@ -392,12 +392,12 @@ function cannot(field: string): (error: unknown) => null {
   };
 }
 
-/** Templates that open a thinking block leave blank lines before the text; adapters hand on what the engine says. */
+/** Templates that open a thinking block leave blank lines before the text, which adapters do not remove. */
 function textOf(content: string | null): string {
   return content?.trim() ?? '';
 }
 
-/** Whether the server turns messages into ids; engines that cannot say so with `unsupported`. */
+/** Whether the server renders messages to ids; engines that do not reject with `unsupported`. */
 async function renders({ engine }: ContractSubject): Promise<boolean> {
   try {
     await engine.render(renderOf(contractRequest('plain')), never());

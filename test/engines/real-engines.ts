@@ -19,7 +19,7 @@ const vllm = servers.find(({ spec }) => spec.kind === 'vllm')?.spec;
 const NO_LLAMA = 'FLOE_REAL_ENGINES names no llama.cpp server';
 const NO_PAIR = 'FLOE_REAL_ENGINES does not name both a llama.cpp and a vLLM server';
 
-/** Two implementations of the same float32 sums differ by less. */
+/** Larger than the difference between two implementations of the same float32 sums. */
 const ROUNDING = 5e-3;
 
 for (const { name, spec } of servers) {
@@ -29,7 +29,7 @@ for (const { name, spec } of servers) {
   });
 }
 
-/** What the tiny model says in so many words, with each of its habits in it. */
+/** Requests whose replies together have thinking, calls and split characters. */
 async function replies(spec: NonNullable<typeof llama>, temperature: number): Promise<GenerateReply[]> {
   const engine = await createEngine(spec, { clock: systemClock });
   const tool = { type: 'function' as const, function: { name: 'list_files', parameters: { type: 'object' } } };

@@ -6,7 +6,7 @@ export type Received = {
   readonly path: string;
   readonly headers: IncomingHttpHeaders;
   readonly body: Record<string, unknown>;
-  /** The body as it came. */
+  /** The body as it was received. */
   readonly text: string;
   readonly response: ServerResponse;
 };
@@ -14,21 +14,21 @@ export type Received = {
 export type Handler = (received: Received) => void | Promise<void>;
 
 /**
- * A loopback server that answers as told and remembers what it was asked. `/v1/models` and `/weight_info` have defaults. A chat
- * with another model than its own is a 404, before `onChat`; so is every address without a handler in `routes`.
+ * A loopback server that answers with the handlers of a test and records its requests. `/v1/models` and `/weight_info` have default
+ * answers. A chat completion with another model is answered with 404, before `onChat`; so is every path without a handler in `routes`.
  */
 export class ScriptedServer {
   readonly received: Received[] = [];
   version: string | null = null;
   maxModelLen: number | null = 4096;
-  /** What `/v1/models` lists; the first is the one that is asked for. */
+  /** The models that `/v1/models` lists; requests name the first one. */
   models: { id: string; root?: string }[] = [{ id: 'toy' }];
   onChat: Handler;
   onTokenize: Handler = ({ response }) =>
     json(response, 200, { count: 7, max_model_len: 4096, tokens: [1, 2, 3, 4, 5, 6, 7] });
-  /** More addresses, by path without the query; a GET on them is a 405 unless the key says `GET /path`. */
+  /** Further routes, by path without the query; a GET is answered with 405 unless the key is `GET /path`. */
   routes: Record<string, Handler> = {};
-  /** Chat fields that are a 400. */
+  /** Fields of chat completions that are answered with 400. */
   unknownFields: string[] = [];
   private readonly server: Server;
   private arrivals: { count: number; resolve: () => void }[] = [];
@@ -51,7 +51,7 @@ export class ScriptedServer {
     return `http://127.0.0.1:${(this.server.address() as AddressInfo).port}`;
   }
 
-  /** Model calls so far. */
+  /** The model calls received so far. */
   get chats(): Received[] {
     return this.received.filter((received) => received.path === '/v1/chat/completions' && this.isOwn(received));
   }
@@ -168,8 +168,8 @@ export function vllmReply(received: Pick<Received, 'headers'>, parts: ReplyParts
 }
 
 /**
- * The chunks of the same reply as a stream, as vLLM sends it: the prompt ids first, then a chunk for each token, the
- * last with the finish, then the usage.
+ * The chunks of the same reply as vLLM streams it: the prompt ids, then a chunk for each token, the last one with the finish, then the
+ * usage.
  */
 export function vllmChunks(received: Pick<Received, 'headers'>, parts: ReplyParts = {}): Record<string, unknown>[] {
   const whole = vllmReply(received, parts) as {
@@ -210,7 +210,7 @@ export function vllmChunks(received: Pick<Received, 'headers'>, parts: ReplyPart
   const chunks = [chunk({ delta: { role: 'assistant', content: '' } }, { prompt_token_ids: whole.prompt_token_ids })];
   for (let i = 0; i < steps; i++) {
     const last = i === steps - 1;
-    // Ids come one by one; what is left over at the end comes with the finish.
+    // One id per chunk; the last chunk has all remaining ids and the finish.
     const own = last ? ids.slice(i) : ids.slice(i, i + 1);
     const entries = choice.logprobs.content;
     chunks.push(
@@ -235,7 +235,7 @@ export function eventText(chunk: unknown): string {
   return `data: ${typeof chunk === 'string' ? chunk : JSON.stringify(chunk)}\n\n`;
 }
 
-/** Sends a whole stream at once. */
+/** Sends a whole stream in one write. */
 export function sendStream(response: ServerResponse, chunks: readonly unknown[], end = '[DONE]'): void {
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' });
   response.end(chunks.map(eventText).join('') + (end === '' ? '' : eventText(end)));

@@ -15,7 +15,7 @@ export const callDeltaSchema = z.looseObject({
 });
 export type CallDelta = z.output<typeof callDeltaSchema>;
 
-export type ChatStreamDeps = {
+type ChatStreamDeps = {
   readonly listener: ReplyListener;
   /** Takes the data of one chunk. An error that it throws ends the stream. */
   readonly takeChunk: (data: Buffer) => void;

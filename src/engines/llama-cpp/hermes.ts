@@ -7,7 +7,7 @@ const CALL_OPEN = '<tool_call>';
 const CALL_CLOSE = '</tool_call>';
 
 /** What a reply's text is searched for. */
-export type HermesOptions = {
+type HermesOptions = {
   readonly thinking: boolean;
   /** Whether the prompt ends inside a thinking block. */
   readonly opensThinking: boolean;

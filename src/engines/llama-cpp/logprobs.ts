@@ -8,7 +8,7 @@ const FIRST_COUNT = 64;
 /** Requests the most likely tokens after `prefix`, at most `count`, the most likely first. */
 export type Distribution = (prefix: Int32Array, count: number) => Promise<readonly TokenLogprob[]>;
 
-export type MissingLogprobs = {
+type MissingLogprobs = {
   readonly promptIds: Int32Array;
   readonly ids: Int32Array;
   /** The log-probabilities that the server reported; NaN where it reported none. */

@@ -31,7 +31,7 @@ export type SampledReply = {
 };
 
 /** What a reply is checked against. */
-export type ExpectedReply = {
+type ExpectedReply = {
   readonly modelNames: ReadonlySet<string>;
   readonly promptTokens: number;
   /** Bound on the tokens of this call; `null` for the end of the context. */

@@ -22,7 +22,7 @@ const RESPONSE_FIELDS = [
 /** Number of valid seeds: they have 32 bits, and the largest one means none. */
 const SEED_COUNT = 2 ** 32 - 1;
 
-export type CompletionOptions = {
+type CompletionOptions = {
   /** Bound on the tokens of this call; `null` for the end of the context. */
   readonly maxNewTokens: number | null;
   /** Whether to return log-probabilities of the distribution that was sampled from, instead of the model's own. */

@@ -1,7 +1,7 @@
 import type { GenerateRequest } from '../engine.ts';
 
 /** Fields that an API may not know. One that it has refused is left out, if that makes no difference to the reply. */
-export const OPTIONAL_FIELDS = ['max_tokens', 'temperature', 'top_p', 'seed', 'parallel_tool_calls'] as const;
+const OPTIONAL_FIELDS = ['max_tokens', 'temperature', 'top_p', 'seed', 'parallel_tool_calls'] as const;
 export type OptionalField = (typeof OPTIONAL_FIELDS)[number];
 
 export function isOptionalField(name: unknown): name is OptionalField {

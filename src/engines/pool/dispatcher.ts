@@ -16,7 +16,7 @@ const MAX_LOST_CONNECTIONS = 3;
 const ROUND_BACKOFF = { baseMs: 100, maxMs: 5_000 };
 
 /** A call that waits for an engine, or runs on one. */
-export type PooledCall<T> = {
+type PooledCall<T> = {
   readonly context: CallContext;
   /** Takes a slot and stops at the pause gate; a look-up does neither. */
   readonly sampling: boolean;
@@ -40,7 +40,7 @@ type TryOutcome<T> =
   | { readonly failure: FloeError | null }
   | { readonly rejection: FloeError };
 
-export type DispatcherDeps = {
+type DispatcherDeps = {
   readonly clock: Clock;
   readonly gate: PauseGate;
   /** `null` when the pool has no engines. Throws `engine_unavailable` when the pools are closed. */

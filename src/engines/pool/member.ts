@@ -21,7 +21,7 @@ const CONTROL_TIMEOUT_MS = 30_000;
 /** Deadline of an engine's metrics; a scraper waits about ten seconds for all engines together. */
 const METRICS_TIMEOUT_MS = 5_000;
 
-export type MemberDeps = {
+type MemberDeps = {
   readonly clock: Clock;
   readonly notice: EngineNotice;
   /** Connects to the same server once more; `null` when the engine was passed in connected, and cannot be verified. */

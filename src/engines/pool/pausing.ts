@@ -69,7 +69,7 @@ export class PauseGate {
   }
 }
 
-export type PausingDeps = {
+type PausingDeps = {
   readonly notice: EngineNotice;
   readonly gate: PauseGate;
   readonly members: () => readonly Member[];

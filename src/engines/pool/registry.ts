@@ -13,7 +13,7 @@ type Connecting = { readonly spec: EngineSpec; readonly info: Promise<EngineInfo
 
 type Connect = (spec: EngineSpec) => Promise<Engine>;
 
-export type RegistryDeps = {
+type RegistryDeps = {
   readonly clock: Clock;
   readonly notice: EngineNotice;
   readonly policy: EnginePolicy;

@@ -23,7 +23,7 @@ export type SampledReply = PooledReply & {
   readonly fingerprint: string | null;
 };
 
-export type ResumeDeps = {
+type ResumeDeps = {
   readonly clock: Clock;
   readonly notice: EngineNotice;
   /**

@@ -11,10 +11,10 @@ import { type Profile, probeServer } from './probe.ts';
 import { versionOf } from './reply.ts';
 import { type ReadReply, Sampler } from './sampler.ts';
 
-export type SglangDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
+type SglangDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /** `forceNative`: prompts of ids are sent to `/generate` even if chat completions accept them. */
-export type SglangOptions = { readonly forceNative?: boolean };
+type SglangOptions = { readonly forceNative?: boolean };
 
 /**
  * Connects to an SGLang server of any release that reports token ids (see `IdSource`). Rejects with `engine_unavailable` when it

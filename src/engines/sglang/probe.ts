@@ -16,7 +16,7 @@ import { readServerFacts, type ServerFacts } from './server-facts.ts';
 import type { Parsers } from './text-reader.ts';
 
 /** How prompts are given as token ids. */
-export type TokenInput = 'input_ids' | 'generate' | 'none';
+type TokenInput = 'input_ids' | 'generate' | 'none';
 
 /** The properties of a server that are determined when it is connected. */
 export type Profile = {
@@ -37,7 +37,7 @@ export type Profile = {
   readonly capabilities: EngineCapabilities;
 };
 
-export type ProbeOptions = {
+type ProbeOptions = {
   readonly spec: EngineSpec;
   /** Salts that no other probe uses. */
   readonly salts: readonly [string, string];

@@ -119,7 +119,7 @@ async function nullIfRefused(ids: Promise<Int32Array>): Promise<Int32Array | nul
 }
 
 /** Renders short conversations, always with the generation prompt; `null` when the template refuses one. */
-export type OpenRenderer = (messageTexts: readonly string[], toolsText: string) => Promise<Int32Array | null>;
+type OpenRenderer = (messageTexts: readonly string[], toolsText: string) => Promise<Int32Array | null>;
 
 const TOOLS = '[{"type":"function","function":{"name":"look","description":"looks","parameters":{"type":"object"}}}]';
 

@@ -185,7 +185,7 @@ const nativeSchema = z.looseObject({
 });
 
 /** A reply of `/generate`. Its text does not contain the token or string that stopped it. */
-export type NativeReply = SampledReply & { readonly text: string };
+type NativeReply = SampledReply & { readonly text: string };
 
 /** Parses a 200 reply of `/generate`. `sent` are the prompt's ids. Throws as {@link checkedReply} does. */
 export function parseNativeReply(

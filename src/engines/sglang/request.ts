@@ -71,7 +71,7 @@ export function chatBody(model: string, request: GenerateRequest, options: ChatO
 }
 
 /** What the body of `/generate` contains in addition to the request. */
-export type NativeOptions = {
+type NativeOptions = {
   readonly maxTokens: number | null;
   /** Whether the server supports `sampling_seed`; one that does not fails on it. */
   readonly seed: boolean;

@@ -16,7 +16,7 @@ import { chatBody } from './request.ts';
 import { capabilitiesOf } from './server-facts.ts';
 import { ChatStreamReader } from './stream.ts';
 
-export type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
+type VllmDeps = { readonly clock: Clock; readonly notice?: EngineNotice };
 
 /**
  * Connects to a vLLM server and determines what it supports. Rejects with `engine_unavailable` when it cannot be reached,

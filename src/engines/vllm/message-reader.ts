@@ -16,7 +16,7 @@ const RETRY_PAUSES_MS = [50, 500, 2_000];
 const PROMPT_TAIL_IDS = 32;
 
 /** Sampled ids to be turned into a message. */
-export type SampledIds = {
+type SampledIds = {
   readonly promptIds: Int32Array;
   readonly ids: Int32Array;
   readonly finishReason: string;
@@ -120,7 +120,7 @@ function withFirstCallOnly(message: AssistantMessage): AssistantMessage {
 }
 
 /** A message that ends before a stop string, and that string. */
-export type CutMessage = { readonly message: AssistantMessage; readonly stop: string };
+type CutMessage = { readonly message: AssistantMessage; readonly stop: string };
 
 /**
  * The message without the stop string that ended it and without the rest of the last token: parsers receive all ids, while the text

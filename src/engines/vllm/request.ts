@@ -25,7 +25,7 @@ export const OPTIONAL_CHAT_FIELDS = [
 /** Fields without which a reply cannot be trained on. */
 export const TOKEN_ID_FIELDS = ['return_token_ids', 'logprobs'] as const;
 
-export type ChatField = (typeof OPTIONAL_CHAT_FIELDS)[number] | (typeof TOKEN_ID_FIELDS)[number];
+type ChatField = (typeof OPTIONAL_CHAT_FIELDS)[number] | (typeof TOKEN_ID_FIELDS)[number];
 
 /** Values that switch a sampling field off, so that a server need not know the field. */
 const NEUTRAL = { top_k: 0, min_p: 0, repetition_penalty: 1 } as const;

@@ -41,7 +41,7 @@ export type ServerFacts = {
 };
 
 /** Which endpoints the server has. */
-export type Routes = {
+type Routes = {
   readonly generate: boolean;
   readonly render: boolean;
   readonly derender: boolean;

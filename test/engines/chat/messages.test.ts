@@ -28,7 +28,7 @@ function build(pieces: readonly Piece[]): { deltas: ReplyDelta[]; message: Assis
   return { deltas, message: builder.message() };
 }
 
-/** Whether a call got more text than it had when the next one was handed out. */
+/** Whether a call receives text after the next call was emitted. */
 function goesBack(pieces: readonly Piece[], message: AssistantMessage): boolean {
   const { deltas } = build(pieces);
   const resumeFrom = deltas.filter(({ kind }) => kind === 'call').length;

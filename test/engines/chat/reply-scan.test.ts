@@ -7,7 +7,7 @@ const ids = fc.array(fc.oneof(fc.nat(9), fc.nat(200_000), fc.nat({ max: 2 ** 31 
   size: 'max',
 });
 
-/** The ids that JSON.parse finds, or null where it finds something else. */
+/** The ids that JSON.parse reads; `null` when the value is not a list of ids. */
 const scan = (scanner: IdScanner, text: string) => {
   const bytes = Buffer.from(text);
   const found = scanner.scan(bytes, 'ids', 's');

@@ -10,11 +10,11 @@ export type LlamaCall = {
 };
 type Answer = { readonly status?: number; readonly body: unknown; readonly headers?: Record<string, string> };
 
-/** One id for each UTF-16 unit, but for the special tokens; so texts and ids are easily told from each other. */
+/** One id for each UTF-16 unit, and one for each special token, so that texts and ids are easy to convert. */
 const SPECIAL = ['<|im_start|>', '<|im_end|>', '<think>', '</think>', '<tool_call>', '</tool_call>'];
 const SPECIAL_BASE = 70_000;
 export const END = SPECIAL_BASE + 1;
-export const VOCABULARY = SPECIAL_BASE + SPECIAL.length;
+const VOCABULARY = SPECIAL_BASE + SPECIAL.length;
 
 export function idsOf(text: string): number[] {
   const ids: number[] = [];
@@ -26,17 +26,17 @@ export function idsOf(text: string): number[] {
   return ids;
 }
 
-export function textOf(ids: readonly number[]): string {
+function textOf(ids: readonly number[]): string {
   return ids.map((id) => SPECIAL[id - SPECIAL_BASE] ?? String.fromCharCode(id)).join('');
 }
 
-/** What the scripted model believes: some log-probability of each id, whatever came before. */
+/** The log-probability of an id in the scripted model, the same after any ids. */
 export const logprobOf = (id: number): number => -((id % 97) + 1) / 100;
 
 /**
- * Answers as llama.cpp's server does, with a made-up tokenizer and template; `reply` is what the model says. Unlike that of a
- * simulated engine, its model is no distribution: what the adapter does with the answers is tested here, the answers themselves
- * against the real server.
+ * Answers like llama.cpp's server, with an invented tokenizer and template; `reply` is the model's text. Its model, unlike that of
+ * a simulated engine, is not a distribution: these tests cover what the adapter does with answers, and the real server covers the
+ * answers.
  */
 export class LlamaCppServer {
   readonly calls: LlamaCall[] = [];
@@ -44,9 +44,9 @@ export class LlamaCppServer {
   template = "{{ '<tool_call>' }}{{ '</think>' }}";
   generationPrompt = '<|im_start|>assistant\n';
   prefill = false;
-  /** Ids that come without a log-probability, as inside of split characters. */
+  /** Ids without a log-probability in the reply, as inside of split characters. */
   hidden: (id: number, index: number) => boolean = () => false;
-  /** Changes answers before they are sent. */
+  /** Changes replies before they are sent. */
   intercept: (call: LlamaCall, answer: Answer) => Answer | null = (_, answer) => answer;
   private readonly server: Server;
 

@@ -9,7 +9,7 @@ import { gone, never, REQUEST, replyOf, settle, ToyEngine, through } from './toy
 
 const failing = (error: FloeError) => () => Promise.reject(error);
 
-/** Takes the first engine first, then in turn. */
+/** Picks the engines in turn, beginning with the first. */
 const inTurn = (engines: readonly ToyEngine[], clock = new VirtualClock()) =>
   enginePoolsOf(engines, { clock, policy: 'assignment_count' });
 

@@ -8,7 +8,7 @@ import { gone, never, REQUEST, settle, specOf, ToyEngine, ToyNetwork } from './t
 
 type Rig = { readonly pool: EnginePools; readonly clock: VirtualClock; readonly engines: Map<string, ToyEngine> };
 
-/** Engines that hold their calls, with so many slots each. */
+/** Engines with a number of slots each, which leave their calls pending. */
 async function rig(
   slots: Readonly<Record<string, number | null>>,
   policy: EnginePolicy = 'least_in_flight',
@@ -39,7 +39,7 @@ describe('EnginePool', () => {
     expect(pendingOf(it)).toEqual([1, 1]);
     expect(it.pool.info().map(({ inflight }) => inflight)).toEqual([1, 1]);
     const b = it.engines.get('b') as ToyEngine;
-    // One engine does all the rest, whoever's session it is.
+    // One engine serves all other sessions.
     for (let i = 0; i < 5; i++) {
       b.pending[0]?.answer();
       await settle();
@@ -143,7 +143,7 @@ describe('EnginePool', () => {
   });
 });
 
-/** So many microtasks are more than any step of a call takes. */
+/** More microtasks than any step of a call takes. */
 const MICROTASKS = Array.from({ length: 25 }, (_, i) => i);
 
 describe.each([['is deregistered'], ['is paused']])('an engine that %s', (what) => {
@@ -193,7 +193,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('wait' as const), ms: fc.integer({ min: 1, max: 6_000 }) }) },
 );
 
-/** Engines with slots, and whatever may happen to them and to their calls. */
+/** Engines with slots, and the events that may happen to them and their calls. */
 class Model {
   readonly it: Rig;
   readonly slots: Readonly<Record<string, number>>;
@@ -240,7 +240,7 @@ class Model {
     }
   }
 
-  /** Lets everything end. */
+  /** Ends all calls. */
   async drain(): Promise<void> {
     for (const { controller } of this.calls) controller.abort();
     await Promise.all(this.calls.map(({ done }) => done));

@@ -303,7 +303,7 @@ describe('verification', () => {
     await settle();
     expect(pool.info().map(({ healthy }) => healthy)).toEqual([true, true]);
     for (let i = 0; i < 3; i++) await pool.generate(REQUEST, never());
-    // The connection that there was is kept as long as the server is what it was.
+    // The old connection is kept while the server has not changed.
     expect([a.calls, fresh.calls, fresh.closed]).toEqual([4, 0, 1]);
   });
 

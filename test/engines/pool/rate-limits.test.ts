@@ -72,7 +72,7 @@ describe('requests_per_minute', () => {
     await first;
     impatient.abort(new Error('enough'));
     await expect(second).rejects.toThrow('enough');
-    // Longer than a failed call would be tried again.
+    // Longer than the time for which a failed call is retried.
     for (let i = 0; i < 60; i++) await pass(clock, 1_000);
     expect(a.calls).toBe(2);
     a.pending[0]?.answer();
@@ -99,7 +99,7 @@ describe('tokens_per_minute', () => {
     await settle();
     a.pending[0]?.answer(replyOf([7], { usage }));
     await first;
-    // 100 had been saved up, and as much has to be there again: 1600 tokens at 100 a second.
+    // 100 tokens had been saved, and 100 must be saved once more: 1600 tokens at 100 per second.
     const second = pool.generate(REQUEST, never());
     await pass(clock, 15_900);
     expect(a.calls).toBe(1);
@@ -126,7 +126,7 @@ describe('tokens_per_minute', () => {
     await pass(clock, 1_000);
     for (const call of [...a.pending]) call.answer(replyOf([7], { usage }));
     await Promise.all(calls);
-    // They came to what was expected, so that nothing is owed for them any more.
+    // They used the expected tokens, so that no debt is left.
     const next = pool.generate(REQUEST, never());
     await pass(clock, 1_000);
     expect(a.calls).toBe(5);

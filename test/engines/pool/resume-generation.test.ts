@@ -23,7 +23,7 @@ const TAKES_IDS: ToyFacts = { capabilities: { token_input: 'generate', pause: tr
 const cut = (ids: readonly number[], over: Partial<GenerateReply> = {}): GenerateReply =>
   replyOf(ids, { finishReason: 'abort', ...over });
 
-/** `resumeFrom` and some more, as an adapter puts it together. */
+/** `resumeFrom` with further tokens, as an adapter joins them. */
 function onwards(request: GenerateRequest, more: readonly number[], over: Partial<GenerateReply> = {}): GenerateReply {
   const resumeFrom = request.resumeFrom;
   const before = [...(resumeFrom?.responseIds ?? [])];
@@ -38,7 +38,7 @@ const says = (message: Partial<AssistantMessage>): Partial<GenerateReply> => ({
   message: { role: 'assistant', content: null, ...message },
 });
 
-/** What a pool may connect to. */
+/** The servers to which a pool can connect. */
 const joinable = new ToyNetwork();
 
 function poolWith(...engines: readonly ToyEngine[]) {

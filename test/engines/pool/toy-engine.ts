@@ -31,7 +31,7 @@ export const REQUEST: GenerateRequest = {
   seed: null,
 };
 
-/** A reply of these ids behind the prompt 1, 2, 3, each sampled with log-probability -0.5 by `version`. */
+/** A reply of these ids to the prompt 1, 2, 3, each sampled with log-probability -0.5 by `version`. */
 export function replyOf(ids: readonly number[], over: Partial<GenerateReply> = {}, version = 'v1'): GenerateReply {
   return {
     promptIds: Int32Array.of(1, 2, 3),
@@ -61,7 +61,7 @@ export type ToyFacts = {
   readonly metricsText?: string | null;
 };
 
-/** A call that a toy engine has and has not answered. */
+/** A call that a toy engine has received and not answered. */
 export type Pending = {
   readonly request: GenerateRequest;
   readonly signal: AbortSignal;
@@ -69,7 +69,7 @@ export type Pending = {
   readonly fail: (error: unknown) => void;
 };
 
-/** An engine that does what the test says, and remembers what it was asked. */
+/** An engine that does what the test specifies, and records its requests. */
 export class ToyEngine implements Engine {
   readonly requests: GenerateRequest[] = [];
   readonly orders: string[] = [];
@@ -80,7 +80,7 @@ export class ToyEngine implements Engine {
   healthy = true;
   closed = 0;
   renders = 0;
-  /** What a call is answered with; null: it stays in `pending`. */
+  /** Answers a call; `null` leaves the call in `pending`. */
   onCall: ((request: GenerateRequest, signal: AbortSignal) => Promise<GenerateReply>) | null;
   onOrder: (order: string, signal: AbortSignal) => Promise<void> = async () => {};
 
@@ -195,7 +195,7 @@ export function specOf(id: string, over: Partial<EngineSpec> = {}): EngineSpec {
   return { ...engineSpecSchema.parse({ engine_id: id, base_url: `http://${id}.example:8000` }), ...over };
 }
 
-/** Servers by engine id, to be connected to as a pool does. A test changes what is behind an id. */
+/** Servers by engine id, for pools to connect to. A test can replace the server of an id. */
 export class ToyNetwork {
   readonly connections: ToyEngine[] = [];
   private readonly servers = new Map<string, (spec: EngineSpec) => Promise<ToyEngine>>();
@@ -217,12 +217,12 @@ export class ToyNetwork {
   };
 }
 
-/** Lets everything that is ready run. */
+/** Waits until all queued microtasks and immediates have run. */
 export async function settle(): Promise<void> {
   for (let i = 0; i < 5; i++) await new Promise((resolve) => setImmediate(resolve));
 }
 
-/** Lets virtual time pass in small steps while `work` is under way. */
+/** Advances the virtual clock in small steps until `work` has settled. */
 export async function through<T>(clock: VirtualClock, work: Promise<T>): Promise<T> {
   let done = false;
   const end = (): void => {

@@ -4,16 +4,16 @@ import { findGenerationPrompt } from '../../../src/engines/sglang/renderer.ts';
 
 type Message = { role: string; content: string; reasoning_content?: string; tool_calls?: unknown[] };
 
-/** A template in the manner of those that models have: ids from 1,000 on are text. */
+/** A template like those of models: ids from 1,000 on are text. */
 type Template = {
   start: number[];
-  /** What opens every turn alike; the role follows. */
+  /** The ids that open every turn, before its role. */
   open: number[];
   headEnd: number[];
   close: number[];
-  /** What the generation prompt has behind the assistant's header. */
+  /** The ids of the generation prompt after the assistant's header. */
   behind: number[];
-  /** A last turn without thinking is shown with an empty one. */
+  /** Whether a last turn without thinking is rendered with an empty thinking block. */
   emptyThinking: boolean;
   refusesSystem: boolean;
   preamble: boolean;

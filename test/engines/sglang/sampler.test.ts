@@ -39,7 +39,7 @@ function resumeFrom(ids: number[]): SampledTokens {
   };
 }
 
-/** Both ways of giving a prompt as ids. */
+/** Both ways to send a prompt of ids. */
 const WAYS = [
   ['input_ids', '/v1/chat/completions', {}],
   ['generate', '/generate', { inputIds: false }],
@@ -94,7 +94,7 @@ describe.each(WAYS)('a prompt of ids by %s', (way, path, script) => {
       { version: 'new', start: 2, end: 4 },
     ]);
     expect(reply.usage).toEqual({ prompt_tokens: 4, completion_tokens: 4, cached_tokens: 0 });
-    // The close is no part of the text.
+    // The close is not part of the text.
     expect(reply.message.content).toBe('<21><22><12>');
   });
 

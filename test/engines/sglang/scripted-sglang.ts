@@ -4,14 +4,14 @@ import { type Handler, json, type Received, ScriptedServer, sendStream } from '.
 
 export type Age = 'meta_info' | 'token_ids' | 'sglext' | 'stream_ids';
 
-/** What a scripted SGLang server can do, and what it samples. */
+/** The features of a scripted SGLang server, and what it samples. */
 export type Script = {
   age: Age;
   inputIds: boolean;
   generate: boolean;
   chatTokenize: boolean;
   parsers: boolean;
-  /** Streams have no log-probability for a last token that shows no text. */
+  /** Whether streams lack the log-probability of a last token without text. */
   losesLast: boolean;
   seeds: boolean;
   echo: boolean;
@@ -22,9 +22,9 @@ export type Script = {
   text: string;
   finish: Record<string, unknown>;
   meta: Record<string, unknown>;
-  /** Spoils the reply to a call that has a `rid`, which probes have not. */
+  /** Changes the reply to a call with a `rid`, which probes do not have. */
   spoil: (reply: Record<string, unknown>) => unknown;
-  /** Answers such a call by itself. */
+  /** Answers such a call instead of the server. */
   answer: ((received: Received) => void) | null;
 };
 
@@ -50,7 +50,7 @@ const DEFAULTS: Script = {
 
 const ROLE_IDS: Readonly<Record<string, number>> = { system: 101, user: 102, assistant: 103, tool: 104 };
 
-/** One id for each character, behind an opening and a role; a close behind it. Every rendering ends by opening the assistant's turn. */
+/** One id per character, after an opening and a role, and followed by a close. Every rendering ends with the generation prompt. */
 export function promptIdsOf(messages: readonly { role: string; content?: string | null }[]): number[] {
   const turns = messages.flatMap(({ role, content }) => [
     1,
@@ -62,7 +62,7 @@ export function promptIdsOf(messages: readonly { role: string; content?: string 
   return [...turns, 1, 103];
 }
 
-/** A loopback server that speaks SGLang's API as `script` says. */
+/** A loopback server with SGLang's API that follows `script`. */
 export class SglangScript {
   readonly http: ScriptedServer;
   script: Script;
@@ -97,7 +97,7 @@ export class SglangScript {
     };
   }
 
-  /** Calls under floe's names, which probes have not. */
+  /** The calls with a completion id, which probes do not have. */
   calls(path = '/v1/chat/completions'): Received[] {
     return this.http.received.filter((received) => received.path === path && 'rid' in received.body);
   }
@@ -127,7 +127,7 @@ export class SglangScript {
     else json(response, 200, 'rid' in body ? script.spoil(reply) : reply);
   }
 
-  /** Ids as the server's age tells them to what `body` asks for. */
+  /** The ids in the fields of the server's release, according to the flags in `body`. */
   chatReply(body: Record<string, unknown>): Record<string, unknown> {
     const { script } = this;
     const promptIds = this.promptOf(body);

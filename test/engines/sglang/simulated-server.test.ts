@@ -36,7 +36,7 @@ async function running(): Promise<void> {
   while (sim.engine.running === 0) await new Promise((resolve) => setImmediate(resolve));
 }
 
-/** A reply that a pause has broken off in the middle, under new weights since. A pause that comes before the first token is not one. */
+/** A reply that a pause has interrupted after its first token, and whose engine has new weights since. */
 async function brokenOff(): Promise<{ reply: GenerateReply; completionId: string }> {
   for (let attempt = 0; ; attempt++) {
     const completionId = `cpl_one${attempt}`;

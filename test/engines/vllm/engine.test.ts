@@ -201,7 +201,7 @@ describe('a parsed reply', () => {
     expect((await generate()).versionSpans).toEqual([{ version: null, start: 0, end: 3 }]);
     clock.advance(1_000);
     expect((await generate()).versionSpans).toEqual([{ version: '8', start: 0, end: 3 }]);
-    // However short the call and however fresh what was known before it.
+    // Also for a short call soon after the version was read.
     server.onChat = (received) => {
       server.version = '9';
       json(received.response, 200, vllmReply(received));

@@ -8,21 +8,21 @@ export const DERENDER = '/v1/chat/completions/derender';
 
 export type Json = Record<string, unknown>;
 
-/** What a server that takes ids answers to one request; `change` of the options breaks it. */
+/** How a server that accepts ids answers; the options change its replies. */
 export type TokenOptions = {
   responseIds?: number[];
   generated?: (reply: Json, received: Received) => unknown;
   message?: Json;
-  /** The parsers read ids, so that they do not show the one that closes a turn; by default they read text. */
+  /** Whether the parsers parse ids, and do not show the closing one; by default they parse text. */
   readsIds?: boolean;
   derendered?: (reply: Json, received: Received) => unknown;
   rendered?: (reply: Json, received: Received) => unknown;
 };
 
-/** Closes a turn, and ends the reply that the server gives. */
+/** The id that closes a turn, and that ends the server's reply. */
 const CLOSE = 2;
 
-/** Gives a scripted server the addresses that ids need. Its template has an id for each byte of a message, and a close. */
+/** Adds the routes for prompts of ids to a scripted server. Its template has an id per byte of a message, and a close. */
 export function serveTokens(server: ScriptedServer, options: TokenOptions = {}): void {
   const { responseIds = [11, 12, 2], message = { role: 'assistant', content: 'Hello.' } } = options;
   const same = (reply: Json): unknown => reply;
@@ -60,7 +60,7 @@ function chatIds({ messages, add_generation_prompt: open }: Json): number[] {
   return open === false ? ids : [...ids, 3];
 }
 
-export function generateReply(received: Received, responseIds: number[]): Json {
+function generateReply(received: Received, responseIds: number[]): Json {
   const prompt = received.body.token_ids as number[];
   return {
     request_id: `generate-tokens-${String(received.headers['x-request-id'])}`,
@@ -95,7 +95,7 @@ export function withChoice(reply: Json, over: object): Json {
   return { ...reply, choices: [{ ...choice, ...over }] };
 }
 
-/** The requests that a server got at a path, from the calls of a session alone. */
+/** The requests of sessions, without probes, that a server received at a path. */
 export function callsOf(server: ScriptedServer, path: string): Received[] {
   return server.received.filter(
     (received) => received.path === path && received.headers['x-request-id'] === 'cpl_mine',
@@ -125,7 +125,7 @@ export function tokenRequest(over: Partial<GenerateRequest> = {}): GenerateReque
   };
 }
 
-/** The ids that a derender request has. */
+/** The ids of a derender request. */
 export function derenderedIds(received: Received | undefined): number[] | undefined {
   type Body = { generate_response: { choices: { token_ids: number[] }[] } };
   return (received?.body as Body | undefined)?.generate_response.choices[0]?.token_ids;

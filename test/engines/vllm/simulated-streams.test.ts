@@ -45,7 +45,7 @@ function request(seed: number, over: Partial<GenerateRequest> = {}): GenerateReq
   };
 }
 
-/** Calls get a new id each time. */
+/** Replaces the ids of calls, which are new each time. */
 function withoutIds(reply: GenerateReply): GenerateReply {
   const { message } = reply;
   const calls = message.tool_calls?.map((call, index) => ({ ...call, id: `call_${index}` }));
@@ -60,7 +60,7 @@ async function bothWays(
   const deltas: ReplyDelta[] = [];
   const listener = { started: () => {}, delta: (delta: ReplyDelta) => void deltas.push(delta) };
   const streamed = await engine.generate({ ...asked, listener }, never);
-  // What the prefix cache held may differ.
+  // The content of the prefix cache may differ.
   const cached = { cached_tokens: 0 };
   return {
     whole: withoutIds({ ...whole, usage: { ...whole.usage, ...cached } }),
@@ -109,7 +109,7 @@ describe.each([...TEMPLATE_MODES])(
   },
 );
 
-/** Every way in which the simulated engine lies about a reply, and what of the refusal has to be named. */
+/** Every fault of the simulated engine in a reply, and what the error must name. */
 const lies: [FaultKind, RegExp][] = [
   ['missing_ids', /token_ids is missing/],
   ['logprobs_length', /logprobs\.content has \d+ entries for \d+ token_ids/],

@@ -193,7 +193,7 @@ const choice =
   (index: number, over: object): Change =>
   (chunks) =>
     chunks.map((chunk, i) => (i === index ? { ...chunk, choices: [{ ...chunk.choices[0], ...over }] } : chunk));
-/** One more chunk behind the one that has the finish, in front of the usage. */
+/** Inserts a chunk between the finish chunk and the usage. */
 const behindFinish =
   (over: object): Change =>
   (chunks) => {
