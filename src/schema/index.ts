@@ -38,7 +38,6 @@ export {
   completionRecordSchema,
   type RenderReason,
   renderReasonSchema,
-  type SnakeCased,
   type StopCause,
   snakeCase,
   stopCauseSchema,

@@ -25,7 +25,7 @@ export const requestSamplingSchema = z.object(completionFields.sampling);
 
 type Mark = keyof typeof completionFields.marks;
 
-export type ReadonlyFields<Fields> = {
+type ReadonlyFields<Fields> = {
   readonly [Name in keyof Fields]: Fields[Name] extends (infer Item)[] ? readonly Item[] : Fields[Name];
 };
 

@@ -1,30 +1,25 @@
 import type { RoutedExperts } from '../core/reply.ts';
-import {
-  type CompletionRecord,
-  completionFields,
-  type RoutedExpertsRecord,
-  type SnakeCased,
-  snakeCase,
-} from '../schema/index.ts';
+import { completionFields, type RoutedExpertsRecord, snakeCase } from '../schema/index.ts';
 import { sharedMessages } from './codec.ts';
-import type { Completion, ReadonlyFields } from './completion.ts';
+import type { Completion } from './completion.ts';
 import { buildGraph, type GraphNode, type TokenGraph } from './graph.ts';
 import { JsonWriter } from './json-writer.ts';
 
-type FieldNames<Fields> = readonly (readonly [name: keyof Fields & keyof Completion, recordName: string])[];
+/** A field of a completion, and the JSON text of its name in a record with the colon. */
+type Field = { readonly name: keyof Completion; readonly key: string };
 
-const NAMES = fieldNames(completionFields.names);
-const ORIGIN = fieldNames(completionFields.origin);
-const REPLY = fieldNames(completionFields.reply);
-const TIMINGS = fieldNames(completionFields.timings);
-const MARKS = fieldNames(completionFields.marks);
+const NAMES = fieldsOf(completionFields.names);
+const ORIGIN = fieldsOf(completionFields.origin);
+const REPLY = fieldsOf(completionFields.reply);
+const TIMINGS = fieldsOf(completionFields.timings);
+const MARKS = fieldsOf(completionFields.marks);
 
-function fieldNames<Fields extends object>(fields: Fields): FieldNames<Fields> {
-  return Object.keys(fields).map((name) => [name as keyof Fields & keyof Completion, snakeCase(name)]);
+function fieldsOf(group: Partial<Record<keyof Completion, unknown>>): readonly Field[] {
+  return (Object.keys(group) as (keyof Completion)[]).map((name) => ({
+    name,
+    key: `${JSON.stringify(snakeCase(name))}:`,
+  }));
 }
-
-/** A record without the fields that are written as columns. */
-type RecordHead = ReadonlyFields<Omit<CompletionRecord, 'request' | 'prompt' | 'response_ids' | 'response_logprobs'>>;
 
 /** Typical size of a record without its ids and messages. A good estimate only saves re-allocations of the output. */
 const EXPECTED_BYTES_PER_RECORD = 2048;
@@ -55,21 +50,12 @@ function writeRecord(out: JsonWriter, node: GraphNode): void {
   const base = (node.parent ?? node.forkOf)?.completion ?? null;
   const baseId = base?.completionId ?? null;
   const keep = base === null ? 0 : sharedMessages(c, base);
-  const head: RecordHead = {
-    ...snakeCased(c, NAMES),
-    timestamp: new Date(c.timestampMs).toISOString(),
-    ...snakeCased(c, ORIGIN),
-    link,
-    drift: node.drift,
-    capture: c.capture,
-    version_spans: c.versionSpans,
-    routed_experts: c.routedExperts && expertsRecord(c.routedExperts),
-    ...snakeCased(c, REPLY),
-    timings: snakeCased(c, TIMINGS),
-    ...snakeCased(c, MARKS),
-  };
   out.raw(
-    `${JSON.stringify(head).slice(0, -1)},"request":{"base":${JSON.stringify(baseId)},"keep":${keep},"messages":`,
+    `{${membersOf(c, NAMES)},"timestamp":"${new Date(c.timestampMs).toISOString()}",${membersOf(c, ORIGIN)},"link":"${link}",` +
+      `"drift":${JSON.stringify(node.drift)},"capture":${JSON.stringify(c.capture)},` +
+      `"version_spans":${JSON.stringify(c.versionSpans)},"routed_experts":${expertsText(c.routedExperts)},` +
+      `${membersOf(c, REPLY)},"timings":{${membersOf(c, TIMINGS)}},${membersOf(c, MARKS)},` +
+      `"request":{"base":${JSON.stringify(baseId)},"keep":${keep},"messages":`,
   );
   out.texts(c.request.messageTexts.slice(keep));
   const sameTools = base !== null && base.request.toolsText === c.request.toolsText;
@@ -88,16 +74,16 @@ function writeRecord(out: JsonWriter, node: GraphNode): void {
   out.raw('}');
 }
 
-/** A group of the completion's fields under the names that they have in a record. */
-function snakeCased<Fields>(
-  completion: Completion,
-  names: FieldNames<Fields>,
-): SnakeCased<Pick<Completion, keyof Fields & keyof Completion>> {
-  const record: Record<string, unknown> = {};
-  for (const [name, recordName] of names) record[recordName] = completion[name];
-  return record as SnakeCased<Pick<Completion, keyof Fields & keyof Completion>>;
+/** A group of the completion's fields as the members of a JSON object. */
+function membersOf(completion: Completion, fields: readonly Field[]): string {
+  let text = '';
+  for (const { name, key } of fields) text += `${text === '' ? '' : ','}${key}${JSON.stringify(completion[name])}`;
+  return text;
 }
 
-function expertsRecord({ dtype, shape, start, data }: RoutedExperts): RoutedExpertsRecord {
-  return { dtype, shape: [...shape], start, data: data.toString('base64') };
+function expertsText(experts: RoutedExperts | null): string {
+  if (experts === null) return 'null';
+  const { dtype, shape, start, data } = experts;
+  const record: RoutedExpertsRecord = { dtype, shape: [...shape], start, data: data.toString('base64') };
+  return JSON.stringify(record);
 }
