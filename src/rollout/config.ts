@@ -129,12 +129,12 @@ export const rolloutConfigSchema = z.strictObject({
     .gt(0)
     .default(300)
     .describe('how long a task id that was cancelled before it was submitted is refused'),
-  callback_timeout_seconds: z.number().gt(0).default(30).describe('time limit for the trainer to answer one attempt'),
+  callback_timeout_seconds: z.number().gt(0).default(30).describe('time limit for the trainer to answer a callback'),
   callback_backoff_seconds: z
     .number()
     .gt(0)
     .default(1)
-    .describe('pause before the second attempt; doubles with each further attempt'),
+    .describe('pause before the second try of a callback; doubles with each further try'),
   callback_backoff_max_seconds: z.number().gt(0).default(300).describe('longest pause'),
   callback_parallel: z.int().min(1).max(1000).default(32).describe('largest number of concurrent callbacks'),
   callback_claim_seconds: z

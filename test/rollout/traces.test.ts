@@ -113,7 +113,7 @@ describe('a callback', () => {
     expect(told).toEqual([undefined]);
   });
 
-  it('has a span for each attempt, which the trainer receives', async () => {
+  it('has a span for each try, which the trainer receives', async () => {
     const spans: FinishedSpan[] = [];
     answers.push(500);
     const taskId = await calledBack({ tracer: recordingTracer(systemClock, (span) => spans.push(span)) });

@@ -420,7 +420,7 @@ function smallTableTests(store: () => Store): void {
     expect(await store().read(({ engines }) => engines.state())).toEqual(after);
   });
 
-  it('keeps the attempts of a callback, and reserves it during an attempt', async () => {
+  it('keeps the tries of a callback, and reserves it during a try', async () => {
     const row = { task_id: 't', url: 'http://x', tries: 0, next_try_ms: 5, last_error: null, delivered_at: null };
     await store().transaction(({ callbacks }) => callbacks.insert(row));
     expect(await store().transaction(({ callbacks }) => callbacks.claimDue(5, 9, 50))).toEqual([

@@ -13,15 +13,15 @@ import { checkCallbackUrl } from './address.ts';
 import { callbackBody, idempotencyKey, messageId, signatureHeaders } from './payload.ts';
 import type { CallbackTransport } from './transport.ts';
 
-/** Interval at which the store is checked for callbacks whose next attempt is due. */
+/** Interval at which the store is checked for callbacks whose next try is due. */
 const POLL_INTERVAL_MS = 500;
 /** How often a claim is renewed within its time, so that one renewal that the store delays does not lose it. */
 const RENEWALS_PER_CLAIM = 3;
-/** The status with which a trainer refuses further attempts. */
+/** The status with which a trainer refuses further tries. */
 const HTTP_GONE = 410;
 
 /**
- * Posts ended tasks to their `callback_url` until the trainer answers with 2xx, or with 410 to get no further attempts. Pending
+ * Posts ended tasks to their `callback_url` until the trainer answers with 2xx, or with 410 to get no further tries. Pending
  * callbacks are rows of the store, so a restarted server continues, and another server takes over from one that died. A trainer may
  * receive a result more than once, always with the same `idempotency-key`.
  */
@@ -76,7 +76,7 @@ export class CallbackDelivery {
     return this.context.time.nowMs() + this.context.config.callback_claim_seconds * 1000;
   }
 
-  /** Makes one attempt at a callback and stores how it ended. */
+  /** Tries to deliver a callback once, and stores how that ended. */
   private async deliver(row: CallbackRow): Promise<void> {
     const { log, closing } = this.context;
     const endClaim = this.keepClaimed(row.task_id);
@@ -87,7 +87,7 @@ export class CallbackDelivery {
         log.warn({ task_id: row.task_id }, 'a trainer answered 410, so its callback is not retried');
       return this.recordEnd(row, answer);
     }
-    // This server broke the attempt off, which is no failure of the trainer. Another server may retry immediately.
+    // This server aborted the request because it is closing, which is no failure of the trainer. Another server may retry immediately.
     if (closing.aborted) return this.recordFailure(row, { next_try_ms: this.context.time.nowMs() });
     const tries = row.tries + 1;
     const reason = typeof answer === 'number' ? `answered with status ${answer}` : answer.message;
@@ -97,7 +97,7 @@ export class CallbackDelivery {
     await this.recordFailure(row, { tries, next_try_ms: nextTryMs, last_error: reason });
   }
 
-  /** The trainer has the results, or refuses further attempts. In both cases the results count as collected. */
+  /** The trainer has the results, or refuses further tries. In both cases the results count as collected. */
   private async recordEnd(row: CallbackRow, status: number): Promise<void> {
     const deliveredAt = isoNow(this.context.clock);
     const lastError = status === HTTP_GONE ? `answered with status ${HTTP_GONE}` : null;
@@ -191,7 +191,7 @@ export class CallbackDelivery {
     }
   }
 
-  /** Each attempt has its own span. */
+  /** Each try has its own span. */
   private startSpan(row: CallbackRow, task: TaskRow): Span {
     const { traceparent = null, policy_version } = JSON.parse(task.request) as Partial<TaskRequest>;
     const attributes = { task_id: row.task_id, attempt: row.tries + 1, policy_version: policy_version ?? null };

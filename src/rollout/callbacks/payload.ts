@@ -16,7 +16,7 @@ export type CallbackBody = {
 
 /**
  * The body of a task's callback. `results` iterates over the results of the ended task from the first one; they no longer change, so
- * the body is the same in every attempt. They are read once here and once each time that the body is read, and never held in memory
+ * the body is the same in every try. They are read once here and once each time that the body is read, and never held in memory
  * together.
  */
 export async function callbackBody(
@@ -46,13 +46,13 @@ async function* withoutTrajectories(rows: AsyncIterable<ResultWithSummary>): Asy
   for await (const row of rows) yield { ...row, trajectory_ref: null, trajectory_bytes: 0 };
 }
 
-/** The value of the `idempotency-key` header. It is the same in every attempt, so that a trainer can recognise repeats. */
+/** The value of the `idempotency-key` header. It is the same in every try, so that a trainer can recognise repeats. */
 export function idempotencyKey(row: Pick<CallbackRow, 'task_id'>): string {
   return `floe-task-${row.task_id}`;
 }
 
 /**
- * The value of the `webhook-id` header, the same in every attempt. It contains no full stop, because full stops separate the signed
+ * The value of the `webhook-id` header, the same in every try. It contains no full stop, because full stops separate the signed
  * parts. A task id may contain one, so the id is a hash.
  */
 export function messageId(task: Pick<TaskRow, 'task_id' | 'created_at'>): string {

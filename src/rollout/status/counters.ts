@@ -16,7 +16,7 @@ export const COUNTERS = {
   deadlines: 'tasks cancelled at their deadline',
   claims_held_back: 'lease requests that got fewer sessions because a trainer does not collect its results',
   callbacks_delivered: 'callbacks that were acknowledged',
-  callbacks_failed: 'attempts to deliver a callback that were not acknowledged',
+  callbacks_failed: 'tries of callbacks that were not acknowledged',
   unauthorized: 'requests without a valid token',
   forbidden: 'requests whose token has a role that may not make them',
   connections_refused: 'connections closed because there were too many',

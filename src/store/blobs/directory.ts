@@ -34,7 +34,7 @@ export class DirectoryBlobStore implements BlobStore {
    */
   static async open(root: string, clock: Clock): Promise<DirectoryBlobStore> {
     const store = new DirectoryBlobStore(root, clock);
-    await attempt('open', () => store.prepare());
+    await runOperation('open', () => store.prepare());
     return store;
   }
 
@@ -42,14 +42,14 @@ export class DirectoryBlobStore implements BlobStore {
     const ref = createHash('sha256').update(bytes).digest('hex');
     const running = this.pending.get(ref);
     if (running !== undefined) return running;
-    const write = attempt('write', () => this.write(ref, bytes)).finally(() => this.pending.delete(ref));
+    const write = runOperation('write', () => this.write(ref, bytes)).finally(() => this.pending.delete(ref));
     this.pending.set(ref, write);
     return write;
   }
 
   async get(ref: string): Promise<Buffer> {
     if (!REF.test(ref)) throw new FloeError('internal', `${JSON.stringify(ref)} is not the name of a blob`);
-    const bytes = await attempt('read', () => readFile(this.pathOf(ref)));
+    const bytes = await runOperation('read', () => readFile(this.pathOf(ref)));
     if (createHash('sha256').update(bytes).digest('hex') !== ref) {
       throw new FloeError('store_unavailable', `blob ${ref} is damaged: its bytes no longer match its name`, { ref });
     }
@@ -71,7 +71,7 @@ export class DirectoryBlobStore implements BlobStore {
   async remove(ref: string, beforeMs: number): Promise<void> {
     if (!REF.test(ref)) throw new FloeError('internal', `${JSON.stringify(ref)} is not the name of a blob`);
     const path = this.pathOf(ref);
-    await attempt('remove', async () => {
+    await runOperation('remove', async () => {
       const info = await stat(path).catch(() => null);
       if (info !== null && info.mtimeMs < beforeMs) await rm(path, { force: true });
     });
@@ -151,7 +151,7 @@ async function syncDirectory(path: string): Promise<void> {
 }
 
 /** Runs `work` and turns its failures into `store_unavailable`. */
-async function attempt<T>(what: string, work: () => Promise<T>): Promise<T> {
+async function runOperation<T>(what: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (cause) {

@@ -85,7 +85,7 @@ export class S3BlobStore implements BlobStore {
       ContentLength: bytes.length,
       ChecksumSHA256: hash.toString('base64'),
     });
-    const write = this.attempt('write', (abortSignal) => this.client.send(put, { abortSignal }), bytes.length)
+    const write = this.runOperation('write', (abortSignal) => this.client.send(put, { abortSignal }), bytes.length)
       .then(() => ({ ref, bytes: bytes.length }))
       .finally(() => this.pending.delete(ref));
     this.pending.set(ref, write);
@@ -98,7 +98,7 @@ export class S3BlobStore implements BlobStore {
       const { Body: body } = await this.client.send(get, { abortSignal });
       return Buffer.from((await body?.transformToByteArray()) ?? []);
     };
-    const bytes = await this.attempt('read', read, MAX_BLOB_BYTES);
+    const bytes = await this.runOperation('read', read, MAX_BLOB_BYTES);
     if (createHash('sha256').update(bytes).digest('hex') !== ref) {
       throw new FloeError('store_unavailable', `blob ${ref} is damaged: its bytes no longer match its name`, { ref });
     }
@@ -113,7 +113,7 @@ export class S3BlobStore implements BlobStore {
         Prefix: this.location.prefix,
         ContinuationToken: next,
       });
-      const page = await this.attempt('list', (abortSignal) => this.client.send(list, { abortSignal }));
+      const page = await this.runOperation('list', (abortSignal) => this.client.send(list, { abortSignal }));
       for (const { Key: key = '', LastModified: modified } of page.Contents ?? []) {
         const ref = key.slice(-64);
         // The bucket may hold objects of other programs.
@@ -127,7 +127,7 @@ export class S3BlobStore implements BlobStore {
   async remove(ref: string, beforeMs: number): Promise<void> {
     const object = { Bucket: this.location.bucket, Key: this.keyOf(ref) };
     const { HeadObjectCommand, DeleteObjectCommand } = this.sdk;
-    await this.attempt('remove', async (abortSignal) => {
+    await this.runOperation('remove', async (abortSignal) => {
       const { LastModified: modified } = await this.client.send(new HeadObjectCommand(object), { abortSignal });
       if (modified === undefined || modified.getTime() >= beforeMs) return;
       await this.client.send(new DeleteObjectCommand(object), { abortSignal });
@@ -144,7 +144,7 @@ export class S3BlobStore implements BlobStore {
   private async head(): Promise<void> {
     const head = new this.sdk.HeadBucketCommand({ Bucket: this.location.bucket });
     try {
-      await this.attempt('open', (abortSignal) => this.client.send(head, { abortSignal }));
+      await this.runOperation('open', (abortSignal) => this.client.send(head, { abortSignal }));
     } catch (thrown) {
       if (!FloeError.is(thrown) || !isRefusal(thrown.cause)) throw thrown;
       throw new FloeError('setup_failed', thrown.message, thrown.details, thrown.cause);
@@ -157,7 +157,7 @@ export class S3BlobStore implements BlobStore {
   }
 
   /** Runs `work` with the time limit of an operation, and turns its failures into `store_unavailable`. */
-  private async attempt<T>(what: string, work: (signal: AbortSignal) => Promise<T>, bytes = 0): Promise<T> {
+  private async runOperation<T>(what: string, work: (signal: AbortSignal) => Promise<T>, bytes = 0): Promise<T> {
     const timeout = abortAfter(this.clock, OPERATION_TIMEOUT_MS + bytes / MIN_BYTES_PER_MS, () => undefined);
     try {
       return await work(timeout.signal);

@@ -136,7 +136,7 @@ describe('CallbackDelivery', () => {
     server.closeAllConnections();
   });
 
-  it('aborts an attempt that the trainer never answers, and retries it', async () => {
+  it('aborts a request that the trainer never answers, and retries it', async () => {
     let asked = 0;
     const server = createServer((request, response) => {
       request.resume();
@@ -156,7 +156,7 @@ describe('CallbackDelivery', () => {
     `whsec_${Buffer.alloc(24, 2).toString('base64')}`,
   ];
 
-  it('signs a callback with every secret, and each attempt separately under one id', async () => {
+  it('signs a callback with every secret, and each try separately under one id', async () => {
     const trainer = await Trainer.start([503]);
     const running = await bench.server({ ...FAST, callback_secrets: SECRETS });
     await finishTask(running, trainer.url);
