@@ -21,7 +21,8 @@ function scriptOf(config: ClusterConfig, name: string): string {
 }
 
 function bash(text: string): { stdout: string; status: number | null } {
-  return spawnSync('bash', ['-c', text], { encoding: 'utf8' });
+  // Without --norc, bash may take the test's pipe for a network connection and run the user's ~/.bashrc first.
+  return spawnSync('bash', ['--norc', '-c', text], { encoding: 'utf8' });
 }
 
 describe('arguments in scripts', () => {
