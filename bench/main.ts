@@ -2,6 +2,34 @@ import { type Program, runNamed } from '../tools/programs.ts';
 
 /** Every bench, by the name that `npm run bench -- NAME` takes. */
 const PROGRAMS: Readonly<Record<string, Program>> = {
+  builder: {
+    summary: "CPU time of a session's trajectory: graph, builder, audit, JSON",
+    load: () => import('./builder.ts'),
+  },
+  dialects: {
+    summary: 'CPU time of a request made canonical, compared with JSON.parse',
+    load: () => import('./dialects/main.ts'),
+  },
+  pool: {
+    summary: 'throughput of each way to choose an engine, simulated',
+    load: () => import('./pool.ts'),
+  },
+  proxy: {
+    summary: 'latency and CPU time that the proxy adds to a model call',
+    load: () => import('./proxy/main.ts'),
+  },
+  scale: {
+    summary: 'rates, memory and scheduling of a server and its nodes',
+    load: () => import('./scale/main.ts'),
+  },
+  schedule: {
+    summary: 'replays the durations of finished sessions under each dispatch policy',
+    load: () => import('./schedule/main.ts'),
+  },
+  sessions: {
+    summary: 'sessions per second, memory per session, and what floe adds to a run of pi',
+    load: () => import('./sessions/main.ts'),
+  },
   spans: { summary: 'CPU time and start-up time of a recorded span', load: () => import('./spans.ts') },
 };
 

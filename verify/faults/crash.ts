@@ -4,21 +4,13 @@
 import { parseArgs } from 'node:util';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { asFloeError } from '../../src/core/errors.ts';
+import { seededRandom } from '../../tools/seeded-random.ts';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
 import { type Child, childrenOf, killAll, killPid } from './child.ts';
 import { CALL_CLASSES, type CallClass, countCalls, killAt, logCalls, spread, withLog } from './kill-points.ts';
 import { Progress } from './progress.ts';
 import { type ProcessKind, Service, type Verdict, type Wrap } from './service.ts';
-import {
-  complaints,
-  Feeder,
-  FINDING_KINDS,
-  type FindingKind,
-  pick,
-  randomIndex,
-  seededRandom,
-  untilCalledBack,
-} from './traffic.ts';
+import { complaints, Feeder, FINDING_KINDS, type FindingKind, pick, randomIndex, untilCalledBack } from './traffic.ts';
 import { type Trainer, until } from './trainer.ts';
 
 const { values: options } = parseArgs({

@@ -1,6 +1,7 @@
 // `npm run verify -- faults`: every fault suite over SQLite and PostgreSQL, as a table. Options: --suite S3 (repeatable),
 // --store sqlite|postgres, --quick, --seed N, --json.
 import { parseArgs } from 'node:util';
+import { seededRandom } from '../../tools/seeded-random.ts';
 import { type PostgresCluster, startPostgres, whyNoPostgres } from '../services/postgres-cluster.ts';
 import { killAll } from './child.ts';
 import { Progress } from './progress.ts';
@@ -16,7 +17,7 @@ import { slowClients } from './suites/slow-clients.ts';
 import { ssrf } from './suites/ssrf.ts';
 import type { Suite } from './suites/suite.ts';
 import { weights } from './suites/weights.ts';
-import { FINDING_KINDS, type SuiteRow, seededRandom } from './traffic.ts';
+import { FINDING_KINDS, type SuiteRow } from './traffic.ts';
 
 /** In the order in which they run. */
 const SUITES: readonly Suite[] = [

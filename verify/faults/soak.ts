@@ -6,12 +6,13 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { MIB } from '../../src/core/bytes.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
+import { seededRandom } from '../../tools/seeded-random.ts';
 import { startPostgres } from '../services/postgres-cluster.ts';
 import { type Child, killAll, residentKb } from './child.ts';
 import { memoryOf } from './memory.ts';
 import { Progress } from './progress.ts';
 import type { Service } from './service.ts';
-import { randomIndex, seededRandom, underTraffic } from './traffic.ts';
+import { randomIndex, underTraffic } from './traffic.ts';
 import type { Trainer } from './trainer.ts';
 
 const { values: options } = parseArgs({

@@ -9,17 +9,6 @@ const SETTLE_MS = 90_000;
 /** Pause before the feeder checks again whether it may submit. */
 const FEEDER_PAUSE_MS = 10;
 
-/** A generator of pseudo-random numbers in [0, 1), so that a run can be repeated. */
-export function seededRandom(seed: number): RandomSource {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 /** A whole number from 0 up to, not including, `limit`. */
 export function randomIndex(random: RandomSource, limit: number): number {
   return Math.floor(random() * limit);

@@ -1,6 +1,6 @@
 // Request bodies that no harness sends, as fast-check arbitraries: any value, and real requests with a few mistakes.
 import fc from 'fast-check';
-import { HISTORIES } from '../../bench/histories.ts';
+import { HISTORIES } from '../../bench/dialects/histories.ts';
 import type { DialectName } from '../../src/schema/index.ts';
 
 /** Names and values that occur in real requests, so that random bodies get further than the first check. */

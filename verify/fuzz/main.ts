@@ -8,7 +8,7 @@ import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { parseArgs } from 'node:util';
 import fc from 'fast-check';
-import { HISTORIES } from '../../bench/histories.ts';
+import { HISTORIES } from '../../bench/dialects/histories.ts';
 import { printReport, type ReportRow, round } from '../../bench/report.ts';
 import { MIB } from '../../src/core/bytes.ts';
 import type { Dialect } from '../../src/dialects/dialect.ts';

@@ -1,26 +1,27 @@
 // What it costs to make a trajectory of a session's completions: graph, builder, audit, JSON.
 //
-//   node bench/builder.mjs [--quick] [--json]
+//   npm run bench -- builder [--quick] [--json]
 //
-// Sessions of one agent that goes on turn by turn, half of the tokens sampled, ids over a vocabulary of 151,643, about four
-// characters of text to a token. Completions share memory as the proxy leaves them. CPU time of the whole process (user and
-// system, the garbage collector's threads included), the median of many runs, after warm-up.
-import { RequestMemory } from '../dist/proxy/session/request-memory.js';
-import { samplingSchema } from '../dist/schema/index.js';
-import { encodeRecords } from '../dist/tokens/records.js';
-import { buildTrajectory } from '../dist/tokens/trajectory.js';
-import { median, printReport, round } from './report.mjs';
+// Sessions of one agent whose turns continue each other, half of the tokens sampled, ids over a vocabulary of 151,643, about four
+// characters of text per token. Completions share memory as the proxy leaves them. The figures are CPU time of the whole process (user
+// and system, including the garbage collector's threads): the median of many runs after warm-up.
+import { RequestMemory } from '../src/proxy/session/request-memory.ts';
+import { type AssistantMessage, type ChatMessage, samplingSchema } from '../src/schema/index.ts';
+import type { Completion } from '../src/tokens/completion.ts';
+import { encodeRecords } from '../src/tokens/records.ts';
+import { buildTrajectory } from '../src/tokens/trajectory.ts';
+import { median, printReport, type ReportRow, round } from './report.ts';
 
-const quick = process.argv.includes('--quick');
-/** Runs until the compiler has settled, and measured runs, per size. */
+const isQuick = process.argv.includes('--quick');
+/** Runs before the measured ones, until the compiler has settled. */
 const WARM_UP = 60;
-const RUNS = quick ? 15 : 101;
+const RUNS = isQuick ? 15 : 101;
 const VOCABULARY = 151_643;
 const CLOSE = 151_645;
 const CHARS_PER_TOKEN = 4;
 
 /** Turns and tokens of a session, from small to large: the last must not cost more per token than the first. */
-const SIZES = [
+const SIZES: readonly (readonly [turns: number, tokens: number])[] = [
   [15, 10_000],
   [60, 40_000],
   [100, 100_000],
@@ -28,8 +29,8 @@ const SIZES = [
   [400, 400_000],
 ];
 
-/** A repeatable stream of numbers in [0, 1). */
-function random(seed) {
+/** A repeatable stream of numbers in [0, 1) (a linear congruential generator, because it is the cheapest). */
+function random(seed: number): () => number {
   let state = seed;
   return () => {
     state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
@@ -39,21 +40,21 @@ function random(seed) {
 
 const WORDS = 'the file holds a function that reads each line and returns what it finds in "src/main.rs"\n'.split(' ');
 
-function textOf(next, tokens) {
+function textOf(next: () => number, tokens: number): string {
   let text = '';
   while (text.length < tokens * CHARS_PER_TOKEN) text += `${WORDS[Math.floor(next() * WORDS.length)]} `;
   return text;
 }
 
-/** What is left of a session: one completion per turn, all prompts views of one buffer. */
-export function sessionOf(turns, tokens, sampledShare = 0.5) {
+/** The completions of a session, one per turn, whose prompts are all views of one buffer. */
+function sessionOf(turns: number, tokens: number, sampledShare = 0.5): Completion[] {
   const next = random(turns * 7 + tokens);
   const perTurn = Math.round(tokens / turns);
   const sampled = Math.round(perTurn * sampledShare);
   const memory = new RequestMemory();
-  const history = [];
-  const ids = [];
-  const push = (count) => {
+  const history: ChatMessage[] = [];
+  const ids: number[] = [];
+  const push = (count: number): void => {
     for (let i = 0; i < count - 1; i++) ids.push(Math.floor(next() * VOCABULARY));
     ids.push(CLOSE);
   };
@@ -63,7 +64,11 @@ export function sessionOf(turns, tokens, sampledShare = 0.5) {
     history.push(
       index === 0 ? { role: 'user', content: text } : { role: 'tool', tool_call_id: `c${index - 1}.0`, content: text },
     );
-    const request = memory.request('main', structuredClone(history), []);
+    const request = memory.request(
+      'main',
+      history.map((message) => ({ ...message })),
+      [],
+    );
     const promptIds = memory.prompt('main', Int32Array.from(ids));
     const from = ids.length;
     push(sampled);
@@ -107,7 +112,7 @@ export function sessionOf(turns, tokens, sampledShare = 0.5) {
   });
 }
 
-function assistant(index, text) {
+function assistant(index: number, text: string): AssistantMessage {
   const call = { name: 'shell', arguments: JSON.stringify({ command: text.slice(0, text.length / 2) }) };
   return {
     role: 'assistant',
@@ -117,50 +122,54 @@ function assistant(index, text) {
 }
 
 /** CPU milliseconds of one call, the median of many. */
-function cpuMs(work) {
+function cpuMs(work: () => unknown): number {
   for (let i = 0; i < WARM_UP; i++) work();
-  const times = [];
+  const times: number[] = [];
   for (let i = 0; i < RUNS; i++) {
     const start = process.cpuUsage();
     work();
     const { user, system } = process.cpuUsage(start);
     times.push((user + system) / 1_000);
   }
-  return median(times);
+  return median(times) ?? 0;
 }
 
-function measure(turns, tokens, { spec = { strategy: 'prefix_merging', config: {} }, sampledShare } = {}) {
+type Measured = { readonly ms: number; readonly mb: number; readonly completions: readonly Completion[] };
+
+function measure(turns: number, tokens: number, sampledShare?: number): Measured {
   const completions = sessionOf(turns, tokens, sampledShare);
-  const request = { spec, completions, status: 'COMPLETED', reward: 1, error: null, metadata: {} };
-  const { json, trainableTokens, audit } = buildTrajectory(request);
+  const spec = { strategy: 'prefix_merging', config: {} };
+  const request = { spec, completions, status: 'COMPLETED' as const, reward: 1, error: null, metadata: {} };
+  const { json, audit } = buildTrajectory(request);
   if (audit.exact_context_share !== 1) throw new Error('the session is not exact');
   const ms = cpuMs(() => buildTrajectory(request));
-  return { ms, mb: json.length / 1e6, trained: trainableTokens, completions };
+  return { ms, mb: json.length / 1e6, completions };
 }
 
-const rows = [];
-const keys = {};
-const perToken = [];
+const rows: ReportRow[] = [];
+const keys: Record<string, number> = {};
+const perToken: number[] = [];
 for (const [turns, tokens] of SIZES) {
   const { ms, mb, completions } = measure(turns, tokens);
   perToken.push((ms * 1e6) / tokens);
   const label = `${turns} turns, ${tokens / 1000}k tokens`;
-  rows.push([label, `${round(ms)} ms`, `${round((ms * 1e6) / tokens, 1)} ns a token, ${round(mb)} MB of JSON`]);
+  rows.push([label, `${round(ms)} ms`, `${round((ms * 1e6) / tokens, 1)} ns per token, ${round(mb)} MB of JSON`]);
   if (tokens === 40_000) keys.cpu_ms_60x40k = round(ms);
   if (tokens === 200_000) {
     keys.cpu_ms_200x200k = round(ms);
     keys.records_cpu_ms_200x200k = round(cpuMs(() => encodeRecords(completions)));
     rows.push([
-      '  its records beside it',
+      '  its records in addition',
       `${keys.records_cpu_ms_200x200k} ms`,
-      'the completions, as the API serves them',
+      'the completions as the API serves them',
     ]);
-    const all = measure(turns, tokens, { sampledShare: 0.95 });
+    const all = measure(turns, tokens, 0.95);
     keys.cpu_ms_200x200k_all_sampled = round(all.ms);
     rows.push(['  with 95 % of it sampled', `${keys.cpu_ms_200x200k_all_sampled} ms`, `${round(all.mb)} MB of JSON`]);
   }
 }
-// Of the second smallest: a run of the smallest is near the clock's resolution.
-keys.ns_per_token_largest_over_60x40k = round(perToken.at(-1) / perToken[1]);
-rows.push(['per token, largest to 60 x 40k', keys.ns_per_token_largest_over_60x40k, '1 is linear']);
+// Compared with the second smallest: a run of the smallest is near the clock's resolution.
+const growth = round((perToken.at(-1) ?? 0) / (perToken[1] ?? 1));
+keys.ns_per_token_largest_over_60x40k = growth;
+rows.push(['per token, largest to 60 x 40k', growth, '1 is linear']);
 printReport('Building a trajectory: CPU of graph, builder, audit and JSON', rows, keys);

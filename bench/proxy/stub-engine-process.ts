@@ -1,15 +1,22 @@
-// A vLLM server that answers with prepared replies, at next to no cost of its own. What it renders, it renders by a template of its
-// own: four characters are one id. Forked by bench/proxy.mjs.
-import { createServer } from 'node:http';
-import { CHAT_PATH, CHUNK_IDS, SMALL, TURN } from './proxy-turns.mjs';
+// A vLLM server that sends prepared replies and so costs next to nothing. It renders prompts with a trivial template: four characters
+// are one id.
+import { once } from 'node:events';
+import { createServer, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { systemClock } from '../../src/core/clock.ts';
+import { serveBench } from '../child.ts';
+import { type CallKind, CHAT_PATH, CHUNK_IDS, SMALL, TURN } from './client.ts';
 
 /** Replies of one kind differ in their last prompt ids, as the turns of a session do. */
 const VARIANTS = 16;
 const CHANGING_IDS = 300;
 
-/** Ids of the template; those of text begin above them. */
-const [START, CLOSE, LINE, CALL] = [1, 2, 3, 4];
-const ROLES = { system: 5, user: 6, assistant: 7, tool: 8 };
+/** Ids of the template; those of text follow them. */
+const START = 1;
+const CLOSE = 2;
+const LINE = 3;
+const CALL = 4;
+const ROLES = { system: 5, user: 6, assistant: 7, tool: 8 } as const;
 const FIRST_TEXT_ID = 100;
 const VOCABULARY = 149_000;
 const CHARS_PER_ID = 4;
@@ -17,26 +24,26 @@ const CHARS_PER_ID = 4;
 const MODEL = '{"data":[{"id":"stub","max_model_len":131072}]}';
 const EVENT_STREAM = { 'content-type': 'text/event-stream' };
 
-const textId = (n) => FIRST_TEXT_ID + ((n * 7_919) % VOCABULARY);
-const logprobAt = (i) => -((i * 37) % 1_000) / 997;
-const sampledIds = (count, variant) => [
+const textId = (n: number): number => FIRST_TEXT_ID + ((n * 7_919) % VOCABULARY);
+const logprobAt = (i: number): number => -((i * 37) % 1_000) / 997;
+const sampledIds = (count: number, variant: number): number[] => [
   ...Array.from({ length: count - 1 }, (_, i) => textId(i * 31 + variant)),
   CLOSE,
 ];
 
-function promptIds(count, variant) {
+function promptIds(count: number, variant: number): number[] {
   const ids = Array.from({ length: count }, (_, i) => textId(i));
   for (let i = Math.max(0, count - CHANGING_IDS); i < count; i++) ids[i] = textId(i + variant + 1);
   return ids;
 }
 
-const chatLogprobs = (ids, from) =>
+const chatLogprobs = (ids: readonly number[], from: number): object[] =>
   ids.map((id, i) => {
     const token = `token_id:${id}`;
     return { token, logprob: logprobAt(from + i), bytes: [...Buffer.from(token)], top_logprobs: [] };
   });
 
-function chatReply(kind, variant) {
+function chatReply(kind: CallKind, variant: number): Buffer {
   const [prompt, sampled] = [promptIds(kind.promptIds, variant), sampledIds(kind.responseIds, variant)];
   const choice = {
     index: 0,
@@ -52,10 +59,10 @@ function chatReply(kind, variant) {
 }
 
 /** The events of the same reply as a stream: the prompt's ids, sampled ids by the chunk, usage. */
-function chatEvents(kind, variant) {
+function chatEvents(kind: CallKind, variant: number): Buffer[] {
   const [prompt, sampled] = [promptIds(kind.promptIds, variant), sampledIds(kind.responseIds, variant)];
   const head = { id: 'chatcmpl-stub', object: 'chat.completion.chunk', created: 1_700_000_000, model: 'stub' };
-  const event = (rest) => Buffer.from(`data: ${JSON.stringify({ ...head, ...rest })}\n\n`);
+  const event = (rest: object): Buffer => Buffer.from(`data: ${JSON.stringify({ ...head, ...rest })}\n\n`);
   const first = { index: 0, delta: { role: 'assistant', content: '' }, logprobs: null, finish_reason: null };
   const events = [event({ choices: [first], prompt_token_ids: prompt })];
   for (let at = 0; at < sampled.length; at += CHUNK_IDS) {
@@ -69,15 +76,13 @@ function chatEvents(kind, variant) {
   return [...events, Buffer.concat([usage, Buffer.from('data: [DONE]\n\n')])];
 }
 
-const usageOf = (prompt, sampled) => ({
+const usageOf = (prompt: number, sampled: number): object => ({
   prompt_tokens: prompt,
   total_tokens: prompt + sampled,
   completion_tokens: sampled,
 });
 
-// ---- token in, token out
-
-function addText(ids, text) {
+function addText(ids: number[], text: string): void {
   for (let at = 0; at < text.length; at += CHARS_PER_ID) {
     let number = 0;
     for (let i = at; i < Math.min(text.length, at + CHARS_PER_ID); i++) number = number * 31 + text.charCodeAt(i);
@@ -85,8 +90,18 @@ function addText(ids, text) {
   }
 }
 
-function rendered({ messages, add_generation_prompt }) {
-  const ids = [];
+type RenderRequest = {
+  readonly messages: readonly {
+    readonly role: keyof typeof ROLES;
+    readonly content?: string | null;
+    readonly reasoning_content?: string;
+    readonly tool_calls?: readonly { readonly function: { readonly name: string; readonly arguments: string } }[];
+  }[];
+  readonly add_generation_prompt: boolean;
+};
+
+function rendered({ messages, add_generation_prompt }: RenderRequest): Buffer {
+  const ids: number[] = [];
   for (const { role, content, reasoning_content, tool_calls } of messages) {
     ids.push(START, ROLES[role]);
     addText(ids, reasoning_content ?? '');
@@ -102,8 +117,8 @@ function rendered({ messages, add_generation_prompt }) {
   return Buffer.from(JSON.stringify({ token_ids: ids }));
 }
 
-/** What comes before the prompt's ids in a reply, which are those of the request as they stand there. */
-function generated(variant) {
+/** The part of a reply before the prompt's ids, which are copied from the request. */
+function generatedHead(variant: number): Buffer {
   const ids = sampledIds(TURN.responseIds, variant);
   const content = ids.map((token_id, i) => ({ token_id, logprob: logprobAt(i), rank: 1, top_logprobs: [] }));
   const choice = { index: 0, token_ids: ids, logprobs: { content }, finish_reason: 'stop', stop_reason: null };
@@ -111,7 +126,8 @@ function generated(variant) {
   return Buffer.from(`${text.slice(0, -1)},"prompt_token_ids":`);
 }
 
-function echoOf(body) {
+/** The prompt's ids as text, from a request. */
+function echoOf(body: Buffer): Buffer {
   const key = '"token_ids":';
   const start = body.indexOf(key) + key.length;
   return body.subarray(start, body.indexOf(']', start) + 1);
@@ -119,8 +135,11 @@ function echoOf(body) {
 
 let derendered = 0;
 
-function derender(body) {
-  const ids = JSON.parse(body).generate_response.choices[0].token_ids;
+function derender(body: Buffer): Buffer {
+  const { generate_response } = JSON.parse(body.toString()) as {
+    generate_response: { choices: [{ token_ids: number[] }] };
+  };
+  const ids = generate_response.choices[0].token_ids;
   const n = derendered++;
   const call = { name: 'bash', arguments: `{"command":"cat src/module_${n}.py"}` };
   const message = {
@@ -134,75 +153,88 @@ function derender(body) {
   );
 }
 
-// ---- the server
+function prepared<T>(make: (kind: CallKind, variant: number) => T, kind: CallKind): T[] {
+  return Array.from({ length: VARIANTS }, (_, variant) => make(kind, variant));
+}
 
-const prepared = (make, kind) => Array.from({ length: VARIANTS }, (_, variant) => make(kind, variant));
 const chat = { small: prepared(chatReply, SMALL), turn: prepared(chatReply, TURN) };
 const events = { small: prepared(chatEvents, SMALL), turn: prepared(chatEvents, TURN) };
-const generatedHeads = Array.from({ length: VARIANTS }, (_, variant) => generated(variant));
+const generatedHeads = Array.from({ length: VARIANTS }, (_, variant) => generatedHead(variant));
 let delayMs = 0;
 let served = 0;
 
-function stream(response, pieces) {
-  response.writeHead(200, EVENT_STREAM);
-  let next = 0;
-  const more = () => {
-    response.write(pieces[next++]);
-    if (next < pieces.length) setTimeout(more, delayMs / pieces.length);
-    else response.end();
-  };
-  more();
+/** The prepared value of the next call. */
+function next<T>(values: readonly T[]): T {
+  const value = values[served++ % VARIANTS];
+  if (value === undefined) throw new RangeError('nothing is prepared');
+  return value;
 }
 
-function send(response, body) {
+function stream(response: ServerResponse, pieces: readonly Buffer[]): void {
+  response.writeHead(200, EVENT_STREAM);
+  const sendFrom = (index: number): void => {
+    response.write(pieces[index]);
+    if (index + 1 < pieces.length) systemClock.schedule(delayMs / pieces.length, () => sendFrom(index + 1));
+    else response.end();
+  };
+  sendFrom(0);
+}
+
+function send(response: ServerResponse, body: Buffer): void {
   response.writeHead(200, { 'content-type': 'application/json', 'content-length': body.length });
   response.end(body);
 }
 
-function sendPaced(response, body) {
+function sendPaced(response: ServerResponse, body: Buffer): void {
   if (delayMs === 0) send(response, body);
-  else setTimeout(() => send(response, body), delayMs);
+  else systemClock.schedule(delayMs, () => send(response, body));
 }
 
-/** Of all the addresses that take a body. */
-const answers = {
+type Handler = (response: ServerResponse, body: Buffer) => void;
+
+/** By path, for requests with a body. */
+const HANDLERS: Readonly<Record<string, Handler>> = {
   [CHAT_PATH](response, body) {
     const kind = body.length > TURN.requestBytes / 2 ? 'turn' : 'small';
-    const variant = served++ % VARIANTS;
-    if (body.includes('"stream":true', body.length - 1_000)) stream(response, events[kind][variant]);
-    else sendPaced(response, chat[kind][variant]);
+    if (body.includes('"stream":true', body.length - 1_000)) stream(response, next(events[kind]));
+    else sendPaced(response, next(chat[kind]));
   },
   '/inference/v1/generate'(response, body) {
-    const head = generatedHeads[served++ % VARIANTS];
     const echo = echoOf(body);
     const count = echo.reduce((sum, byte) => sum + (byte === 0x2c ? 1 : 0), 1);
     const usage = JSON.stringify(usageOf(count, TURN.responseIds));
-    sendPaced(response, Buffer.concat([head, echo, Buffer.from(`,"usage":${usage}}`)]));
+    sendPaced(response, Buffer.concat([next(generatedHeads), echo, Buffer.from(`,"usage":${usage}}`)]));
   },
-  '/v1/chat/completions/render': (response, body) => send(response, rendered(JSON.parse(body))),
+  '/v1/chat/completions/render': (response, body) => send(response, rendered(JSON.parse(body.toString()))),
   '/v1/chat/completions/derender': (response, body) => send(response, derender(body)),
 };
 
 const server = createServer((request, response) => {
+  const handler = HANDLERS[request.url ?? ''];
   if (request.method === 'GET') {
     if (request.url === '/v1/models') return send(response, Buffer.from(MODEL));
     if (request.url === '/version') return send(response, Buffer.from('{"version":"0.30.0"}'));
-    return response.writeHead(answers[request.url] === undefined ? 404 : 405).end();
+    return void response.writeHead(handler === undefined ? 404 : 405).end();
   }
-  const chunks = [];
-  request.on('data', (chunk) => chunks.push(chunk));
+  const chunks: Buffer[] = [];
+  request.on('data', (chunk: Buffer) => chunks.push(chunk));
   request.on('end', () => {
-    const answer = answers[request.url];
     const body = Buffer.concat(chunks);
-    if (answer === undefined) response.writeHead(404).end();
+    if (handler === undefined) response.writeHead(404).end();
     else if (body.length <= 2) response.writeHead(400).end();
-    else answer(response, body);
+    else handler(response, body);
   });
 });
-process.on('message', ({ ask, ...message }) => {
-  delayMs = message.delayMs;
-  process.send({ ask });
-});
-process.on('disconnect', () => process.exit());
 server.keepAliveTimeout = 60_000;
-server.listen(0, '127.0.0.1', 4_096, () => process.send({ port: server.address().port }));
+// The backlog holds all connections of the crowd.
+server.listen(0, '127.0.0.1', 4_096);
+await once(server, 'listening');
+serveBench(
+  { port: (server.address() as AddressInfo).port },
+  {
+    delay(fields: { delayMs: number }) {
+      delayMs = fields.delayMs;
+      return {};
+    },
+  },
+);

@@ -1,44 +1,49 @@
-// What a rollout server and its nodes carry: rates, memory, how nodes add up, and how close the pipeline is to the best schedule.
-// Server and nodes are processes of their own; sandboxes, agents and evaluators only take time.
-//   node bench/scale.mjs [--json] [--quick] [--database sqlite|postgres] [--only submit,sqlite,postgres,memory,nodes,pipeline,makespan]
+// The capacity of a rollout server and its nodes: rates, memory, how throughput grows with nodes, and how close the pipeline is to the
+// best schedule. Server and nodes are processes of their own; sandboxes, agents and evaluators only take time.
+//
+//   npm run bench -- scale [--json] [--quick] [--database sqlite|postgres]
+//                          [--only submit,sqlite,postgres,memory,nodes,pipeline,makespan]
 import { availableParallelism, loadavg } from 'node:os';
-import { startPostgres, whyNoPostgres } from '../verify/services/postgres-cluster.mjs';
-import { machine, median, printReport, round } from './report.mjs';
-import { lifeRate, memory, submitRate } from './scale/rates.mjs';
-import { makespan, nodeScaling, pipelineGain } from './scale/schedules.mjs';
+import { startPostgres, whyNoPostgres } from '../../verify/services/postgres-cluster.ts';
+import { machine, median, printReport, type ReportRow, round } from '../report.ts';
+import type { ServerOptions } from './processes.ts';
+import { type LifeFigures, lifeRate, memory, submitRate } from './rates.ts';
+import { makespan, nodeScaling, pipelineGain } from './schedules.ts';
 
-const option = (name) => {
+const option = (name: string): string | null => {
   const at = process.argv.indexOf(`--${name}`);
   return at === -1 ? null : (process.argv[at + 1] ?? null);
 };
-const quick = process.argv.includes('--quick');
+const isQuick = process.argv.includes('--quick');
 const only = option('only')?.split(',') ?? null;
 const database = option('database');
 if (database !== null && database !== 'sqlite' && database !== 'postgres') {
   throw new Error('--database: sqlite or postgres');
 }
 
-/** Of several rounds the median counts: other programs on the machine slow some of them down. */
-const ROUNDS = quick ? 1 : 3;
+/** The median of several rounds is reported, because other programs on the machine slow some of them down. */
+const ROUNDS = isQuick ? 1 : 3;
 
-async function rounds(measure, rate) {
-  const all = [];
+async function rounds<T>(measure: () => Promise<T>, rate: (one: T) => number): Promise<T> {
+  const all: T[] = [];
   for (let i = 0; i < ROUNDS; i++) all.push(await measure());
   const middle = median(all.map(rate));
-  return all.find((one) => rate(one) === middle);
+  const found = all.find((one) => rate(one) === middle);
+  if (found === undefined) throw new Error('there was no round');
+  return found;
 }
 
-/** A second of a real run is some milliseconds here; what the server does meanwhile is not compressed, so less would be unfair to it. */
-const RUN_MS = quick ? 400 : 1_000;
-const LOAD = { runMs: RUN_MS, perNode: quick ? 120 : 240 };
+/** A second of a real run is a few milliseconds here. The server's own work is not compressed, so a shorter run would overstate it. */
+const RUN_MS = isQuick ? 400 : 1_000;
+const LOAD = { runMs: RUN_MS, perNode: isQuick ? 120 : 240 };
 
-const life = (store) =>
+const life = (store: ServerOptions): Promise<LifeFigures> =>
   rounds(
-    () => lifeRate({ sessions: quick ? 1_600 : 4_800, ...store }),
+    () => lifeRate(isQuick ? 1_600 : 4_800, store),
     (one) => one.perSecond,
   );
 
-function lifeRows(name, figures) {
+function lifeRows(name: string, figures: LifeFigures): ReportRow[] {
   const { perSecond, serverCpuMsEach, nodesCpuMsEach, clientCpuMsEach } = figures;
   return [
     [`sessions per second, ${name}`, round(perSecond, 0), 'submit, lease, stages, delivery, collection; no-op harness'],
@@ -50,11 +55,13 @@ function lifeRows(name, figures) {
   ];
 }
 
-/** Each part: its figures under the report's keys, and its rows. */
-const PARTS = {
+/** A part's figures under the keys of the JSON report, and its rows. */
+type Part = { readonly keys: Readonly<Record<string, number | null>>; readonly rows: readonly ReportRow[] };
+
+const PARTS: Readonly<Record<string, () => Promise<Part>>> = {
   async submit() {
     const { grouped, single } = await rounds(
-      () => submitRate({ sessions: quick ? 2_000 : 8_000 }),
+      () => submitRate(isQuick ? 2_000 : 8_000),
       (one) => one.grouped.perSecond,
     );
     return {
@@ -76,7 +83,7 @@ const PARTS = {
     const cluster = await startPostgres();
     try {
       const figures = await rounds(
-        async () => lifeRate({ sessions: quick ? 1_600 : 4_800, database: await cluster.createDatabase() }),
+        async () => lifeRate(isQuick ? 1_600 : 4_800, { database: await cluster.createDatabase() }),
         (one) => one.perSecond,
       );
       return { keys: { sessions_per_s_postgres: round(figures.perSecond, 0) }, rows: lifeRows('PostgreSQL', figures) };
@@ -91,7 +98,7 @@ const PARTS = {
       rows: [
         ['KB of the server per session', round(allKb, 1), '10,000 queued and 1,000 live; resident set'],
         ['  per live session', round(liveKb, 1), '1,000 running'],
-        ['  per queued session', round(queuedKb, 1), '10,000 more waiting'],
+        ['  per queued session', round(queuedKb, 1), '10,000 more queued'],
         ['  heap per session', round(allHeapKb, 1), 'of all'],
       ],
     };
@@ -101,11 +108,13 @@ const PARTS = {
     return {
       keys: { node_scaling: round(scaling, 3) },
       rows: [
-        ...rates.map(({ nodes, perSecond, meanRunMs }) => [
-          `sessions per second, ${nodes} node${nodes === 1 ? '' : 's'}`,
-          round(perSecond, 1),
-          `8 RUN workers each, mean run ${round(meanRunMs, 0)} ms`,
-        ]),
+        ...rates.map(
+          ({ nodes, perSecond, meanRunMs }): ReportRow => [
+            `sessions per second, ${nodes} node${nodes === 1 ? '' : 's'}`,
+            round(perSecond, 1),
+            `8 RUN workers each, mean run ${round(meanRunMs, 0)} ms`,
+          ],
+        ),
         ['  k nodes over k times one', round(scaling, 3), 'the worst'],
       ],
     };
@@ -127,7 +136,7 @@ const PARTS = {
   },
   async makespan() {
     const { measuredMs, bestMs, boundMs, batchMs, boundedBatchMs } = await makespan({
-      sessions: quick ? 240 : 400,
+      sessions: isQuick ? 240 : 400,
       runMs: RUN_MS,
     });
     return {
@@ -136,9 +145,9 @@ const PARTS = {
         [
           'makespan of the pipeline, ms',
           round(measuredMs, 0),
-          'longest expected first, durations known from a run before',
+          'longest expected first, durations known from an earlier run',
         ],
-        ['  best schedule replayed, ms', round(bestMs, 0), 'of the measured durations, nothing else taking time'],
+        ['  best schedule replayed, ms', round(bestMs, 0), 'of the measured durations, without any overhead'],
         ['  over the best schedule', round(measuredMs / bestMs, 3)],
         ['  over the lower bound', round(measuredMs / boundMs, 3), 'no schedule of these durations is shorter'],
         ['  bounded workers replayed, ms', round(boundedBatchMs, 0), `in batches ${round(batchMs, 0)}`],
@@ -147,17 +156,17 @@ const PARTS = {
   },
 };
 
-const wanted = Object.keys(PARTS).filter((name) => {
+const chosen = Object.entries(PARTS).filter(([name]) => {
   if (only !== null) return only.includes(name);
   return database === null || (name !== 'sqlite' && name !== 'postgres') || name === database;
 });
-console.error(`measuring on ${machine().cpu}; load ${round(loadavg()[0], 1)} on ${availableParallelism()} cores`);
-const rows = [];
-const keys = {};
-for (const name of wanted) {
-  const part = await PARTS[name]();
+console.error(`measuring on ${machine().cpu}; load ${round(loadavg()[0] ?? 0, 1)} on ${availableParallelism()} cores`);
+const rows: ReportRow[] = [];
+const keys: Record<string, number | null> = {};
+for (const [name, run] of chosen) {
+  const part = await run();
   rows.push(...part.rows);
   Object.assign(keys, part.keys);
-  console.error(`  ${name} done; load ${round(loadavg()[0], 1)}`);
+  console.error(`  ${name} done; load ${round(loadavg()[0] ?? 0, 1)}`);
 }
 printReport('bench:scale: rollout server and nodes in processes of their own, time-compressed sandboxes', rows, keys);

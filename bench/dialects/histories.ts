@@ -1,5 +1,5 @@
 // A tool-calling session as a request of each dialect, as its harnesses send it. About 3 KB a turn.
-import type { DialectName } from '../src/schema/index.ts';
+import type { DialectName } from '../../src/schema/index.ts';
 
 const SYSTEM = 'You are an agent in a repository. Look before you edit, and run the tests.\n'.repeat(100);
 const OUTPUT = 'def f(x):\n    return "a\\tb"  # some code with "quotes" and é\n'.repeat(34);

@@ -1,0 +1,106 @@
+// Child processes of a bench, which reply to requests over the IPC channel one at a time or several.
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import { systemClock } from '../src/core/clock.ts';
+
+type Message = Readonly<Record<string, unknown>>;
+
+/** A process that was started with `startChild`. */
+export type BenchChild = {
+  /** What it reported when it was ready. */
+  readonly ready: Message;
+  /** When it reported that, on the system clock's monotonic time. */
+  readonly readyMs: number;
+  /** Sends a request and resolves to the reply. Rejects with an Error when the process ends first. */
+  request(kind: string, fields?: Message): Promise<Message>;
+  /** Ends the process and waits for it. */
+  close(): Promise<void>;
+};
+
+/**
+ * Starts a compiled module as a process of its own and waits until it is ready. The module calls `serveBench`. `args` are its command line.
+ * Rejects with an Error when it ends before it is ready.
+ */
+export async function startChild(
+  module: URL,
+  args: readonly string[],
+  { execArgv = [] }: { readonly execArgv?: readonly string[] } = {},
+): Promise<BenchChild> {
+  const path = fileURLToPath(module);
+  const child = fork(path, args, {
+    execArgv: ['--expose-gc', ...execArgv],
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  });
+  const pending = new Map<number, { resolve: (reply: Message) => void; reject: (error: Error) => void }>();
+  let requests = 0;
+  const reply = (id: number): Promise<Message> =>
+    new Promise((resolve, reject) => void pending.set(id, { resolve, reject }));
+  const ended = once(child, 'exit').then(([code]) => {
+    for (const { reject } of pending.values()) reject(new Error(`${path} ended with ${code}`));
+    pending.clear();
+  });
+  child.on('message', ({ id, ...fields }: { id: number }) => {
+    pending.get(id)?.resolve(fields);
+    pending.delete(id);
+  });
+  const ready = await reply(READY_ID);
+  return {
+    ready,
+    readyMs: systemClock.monotonicMs(),
+    request: (kind, fields = {}) => {
+      const id = ++requests;
+      const answer = reply(id);
+      child.send({ ...fields, id, kind });
+      return answer;
+    },
+    close: async () => {
+      if (child.connected) child.disconnect();
+      await ended;
+    },
+  };
+}
+
+/** The id of the message that says a process is ready. */
+const READY_ID = 0;
+
+export type Handlers = Readonly<Record<string, (fields: never) => Message | Promise<Message>>>;
+
+/** In a child: reports `ready`, replies to requests by their kind, and calls `close` before it exits with its parent's channel. */
+export function serveBench(ready: Message, handlers: Handlers, close: () => Promise<void> = async () => {}): void {
+  process.on('message', async ({ id, kind, ...fields }: { id: number; kind: string }) => {
+    const handler = handlers[kind];
+    if (handler === undefined) throw new Error(`this process has no handler for ${kind}`);
+    process.send?.({ ...(await handler(fields as never)), id });
+  });
+  process.on('disconnect', async () => {
+    await close();
+    process.exit(0);
+  });
+  process.send?.({ ...ready, id: READY_ID });
+}
+
+/** CPU time of this process so far, user and system, in microseconds. */
+export function cpuUs(): number {
+  const { user, system } = process.cpuUsage();
+  return user + system;
+}
+
+/** Collects garbage: twice, because the second pass frees what finalizers of the first released. */
+export function collectGarbage(): void {
+  globalThis.gc?.();
+  globalThis.gc?.();
+}
+
+/** Runs `work` for 0 to `count` - 1, `width` at a time. */
+export async function inParallel(
+  count: number,
+  width: number,
+  work: (index: number) => Promise<unknown>,
+): Promise<void> {
+  let next = 0;
+  const lane = async (): Promise<void> => {
+    for (let i = next++; i < count; i = next++) await work(i);
+  };
+  await Promise.all(Array.from({ length: Math.min(width, count) }, lane));
+}

@@ -1,0 +1,90 @@
+// What it costs to accept one request of a harness: making it canonical, plus the engine's text of every message.
+//
+//   npm run bench -- dialects [--quick] [--json]
+//
+// The baseline is one JSON.parse of the same body, which every proxy needs. Each round parses the body of the previous turn, so that
+// the session's memory is filled as in practice, and then times the next one. Every round parses new strings, as requests from a socket
+// are. Medians, one thread.
+import { systemClock } from '../../src/core/clock.ts';
+import { type Dialect, plainContext } from '../../src/dialects/dialect.ts';
+import { DIALECTS } from '../../src/dialects/registry.ts';
+import { RequestMemory, type RequestTexts } from '../../src/proxy/session/request-memory.ts';
+import { median, printReport, type ReportRow, round } from '../report.ts';
+import { HISTORIES } from './histories.ts';
+
+const TURNS = 60;
+const ROUNDS = process.argv.includes('--quick') ? 300 : 2_000;
+/** Rounds until the compiler has settled. */
+const WARM_UP = 200;
+
+const us = (ms: number): number => round(ms * 1_000, 1);
+
+type Measured = {
+  readonly body_kb: number;
+  readonly json_parse_us: number;
+  readonly parse_request_us: number;
+  readonly turn_texts_us: number;
+  readonly first_texts_us: number;
+  readonly ratio_to_parse: number;
+  /** Without a filled memory: a session's first request, or one with another system text. */
+  readonly ratio_of_first: number;
+};
+
+function measure(dialect: Dialect): Measured {
+  const history = HISTORIES[dialect.name];
+  const before = JSON.stringify(history(TURNS - 1));
+  const now = JSON.stringify(history(TURNS));
+  const context = { ...plainContext(), model: 'policy', stream: true };
+  const addRequest = (memory: RequestMemory, body: unknown): RequestTexts => {
+    const { thread, messages, tools } = dialect.parseRequest(body, context);
+    return memory.request(thread, messages, tools);
+  };
+  const times: Record<'json' | 'parse' | 'texts' | 'first', number[]> = { json: [], parse: [], texts: [], first: [] };
+  for (let i = 0; i < WARM_UP + ROUNDS; i++) {
+    const memory = new RequestMemory();
+    addRequest(memory, JSON.parse(before));
+    const start = systemClock.monotonicMs();
+    const body = JSON.parse(now);
+    const parsed = systemClock.monotonicMs();
+    const { thread, messages, tools } = dialect.parseRequest(body, context);
+    const canonical = systemClock.monotonicMs();
+    const { messageTexts } = memory.request(thread, messages, tools);
+    const end = systemClock.monotonicMs();
+    new RequestMemory().request(thread, messages, tools);
+    const first = systemClock.monotonicMs();
+    if (messageTexts.length < 2 * TURNS) throw new Error(`${dialect.name}: only ${messageTexts.length} messages`);
+    if (i < WARM_UP) continue;
+    times.json.push(parsed - start);
+    times.parse.push(canonical - parsed);
+    times.texts.push(end - canonical);
+    times.first.push(first - end);
+  }
+  const middle = (values: readonly number[]): number => median(values) ?? 0;
+  const json = middle(times.json);
+  const parse = middle(times.parse);
+  const texts = middle(times.texts);
+  const first = middle(times.first);
+  return {
+    body_kb: round(now.length / 1_000, 0),
+    json_parse_us: us(json),
+    parse_request_us: us(parse),
+    turn_texts_us: us(texts),
+    first_texts_us: us(first),
+    ratio_to_parse: round((parse + texts) / json),
+    ratio_of_first: round((parse + first) / json),
+  };
+}
+
+const dialects = Object.fromEntries(DIALECTS.map((dialect) => [dialect.name, measure(dialect)]));
+const rows = Object.entries(dialects).map(
+  ([name, row]): ReportRow => [
+    name,
+    `${row.ratio_to_parse}x`,
+    `${row.body_kb} KB: JSON.parse ${row.json_parse_us} us, request ${row.parse_request_us} us, texts ${row.turn_texts_us} us; ${row.ratio_of_first}x with an empty memory`,
+  ],
+);
+const ratios = Object.fromEntries(Object.entries(dialects).map(([name, row]) => [name, row.ratio_to_parse]));
+printReport('A request made canonical, compared with one JSON.parse of its body', rows, {
+  ratio_to_parse: ratios,
+  dialects,
+});

@@ -1,0 +1,135 @@
+// What the client of the proxy bench sends, and how it measures it.
+import type { Dispatcher } from 'undici';
+import { systemClock } from '../../src/core/clock.ts';
+import { inParallel } from '../child.ts';
+
+export const CHAT_PATH = '/v1/chat/completions';
+
+/** Sizes of a call: the request body, all prompt ids and the sampled ids of the reply. */
+export type CallKind = { readonly requestBytes: number; readonly promptIds: number; readonly responseIds: number };
+
+/** A turn in the middle of a coding session. */
+export const TURN: CallKind = { requestBytes: 62_000, promptIds: 16_000, responseIds: 300 };
+export const SMALL: CallKind = { requestBytes: 350, promptIds: 60, responseIds: 20 };
+/** Sampled ids of one streamed chunk; the first chunk carries the prompt's ids alone. */
+export const CHUNK_IDS = 16;
+
+/** A session of the client: its history starts at half of a turn's size and has grown to half as much again at its end. */
+const SESSION = { turns: 20, firstBytes: 44_000, resultChars: 380 };
+
+const TOOL_OUTPUT = 'def f(x):\n    return "a\\tb"  # some code with "quotes"\n';
+const HEADERS = { 'content-type': 'application/json' };
+
+type ToolCall = { readonly id: string; readonly type: 'function'; readonly function: object };
+type Message = {
+  readonly role: string;
+  readonly content: string | null;
+  readonly reasoning_content?: string;
+  readonly tool_calls?: readonly ToolCall[];
+  readonly tool_call_id?: string;
+};
+
+export type Load = { readonly connections: number; readonly calls: number };
+export type Post = Pick<Dispatcher, 'request'>;
+
+function historyOf(bytes: number, name: string): Message[] {
+  const messages: Message[] = [{ role: 'system', content: `You are an agent in a repository. ${name}` }];
+  for (let i = 0; JSON.stringify(messages).length < bytes - 2_200; i++) {
+    const call: ToolCall = {
+      id: `call_${i}`,
+      type: 'function',
+      function: { name: 'bash', arguments: `{"command":"cat f${i}.py"}` },
+    };
+    const reasoning_content = 'Hm, which file?';
+    messages.push({ role: 'assistant', content: 'Let me look.', reasoning_content, tool_calls: [call] });
+    messages.push({ role: 'tool', tool_call_id: call.id, content: TOOL_OUTPUT.repeat(30) });
+  }
+  return messages;
+}
+
+/** Makes request bodies that differ in their last few characters, so that no two calls are duplicates. */
+export function bodiesOf({ requestBytes }: CallKind): (nonce: number) => string {
+  const messages = historyOf(requestBytes, '');
+  const head = JSON.stringify({ model: 'policy', max_tokens: 512, messages }).slice(0, -2);
+  return (nonce) => `${head},{"role":"user","content":"continue ${nonce}"}]}`;
+}
+
+/** Sends one body and reads its reply to the end. Rejects with an Error for any status but 200. */
+export async function send(client: Post, path: string, body: string, signal?: AbortSignal): Promise<string> {
+  const reply = await client.request({ method: 'POST', path, headers: HEADERS, body, signal: signal ?? null });
+  const text = await reply.body.text();
+  if (reply.statusCode !== 200) throw new Error(`status ${reply.statusCode}: ${text.slice(0, 300)}`);
+  return text;
+}
+
+/** `calls` requests over `connections`, to each of the paths in turn. Resolves to the latencies in milliseconds. */
+export async function round(
+  client: Post,
+  paths: readonly string[],
+  body: (nonce: number) => string,
+  { connections, calls }: Load,
+): Promise<number[]> {
+  const latencies: number[] = [];
+  await inParallel(calls, connections, async (n) => {
+    const text = body(n);
+    const startMs = systemClock.monotonicMs();
+    await send(client, pathAt(paths, n % paths.length), text);
+    latencies.push(systemClock.monotonicMs() - startMs);
+  });
+  return latencies;
+}
+
+export type Conversation = {
+  /** The next request. */
+  body(): string;
+  /** Continues the history with a reply and the result of its call. */
+  addReply(text: string): void;
+};
+
+/** A conversation that continues from its own replies: each has a call, whose result is the next request's last message. */
+export function conversation(name: number): Conversation {
+  const messages = historyOf(SESSION.firstBytes, `Task ${name}.`);
+  messages.push({ role: 'user', content: 'continue' });
+  return {
+    body: () => JSON.stringify({ model: 'policy', max_tokens: 512, messages }),
+    addReply(text) {
+      const { choices } = JSON.parse(text) as { choices: [{ message: Message }] };
+      const [{ message }] = choices;
+      const [call] = message.tool_calls ?? [];
+      if (call === undefined) throw new Error(`the reply has no call: ${text.slice(0, 300)}`);
+      const content = `${messages.length}: ${TOOL_OUTPUT.repeat(20)}`.slice(0, SESSION.resultChars);
+      messages.push(message, { role: 'tool', tool_call_id: call.id, content });
+    },
+  };
+}
+
+/** One conversation for each path, `connections` at a time. Resolves to the latencies in milliseconds. */
+export async function converse(client: Post, paths: readonly string[], { connections }: Load): Promise<number[]> {
+  const latencies: number[] = [];
+  await inParallel(paths.length, connections, async (n) => {
+    const talk = conversation(n);
+    for (let turn = 0; turn < SESSION.turns; turn++) {
+      const body = talk.body();
+      const startMs = systemClock.monotonicMs();
+      const text = await send(client, pathAt(paths, n), body);
+      latencies.push(systemClock.monotonicMs() - startMs);
+      talk.addReply(text);
+    }
+  });
+  return latencies;
+}
+
+function pathAt(paths: readonly string[], index: number): string {
+  const path = paths[index];
+  if (path === undefined) throw new RangeError(`there is no path ${index}`);
+  return path;
+}
+
+/** How many conversations make up about this many calls. */
+export function conversationsOf(calls: number): number {
+  return Math.ceil(calls / SESSION.turns);
+}
+
+export function callsOf(conversations: number): number {
+  return conversations * SESSION.turns;
+}

@@ -1,0 +1,194 @@
+// A gateway node whose sandboxes, agents and evaluators only take time; everything else is a real node's. argv: JSON of NodeArguments.
+import { NodeApi } from '../../src/client/node-api.ts';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+import { newId } from '../../src/core/ids.ts';
+import { enginePoolsOf } from '../../src/engines/pool/managed-engine-pools.ts';
+import type { Evaluator } from '../../src/evaluators/evaluator.ts';
+import { NodeAgent } from '../../src/gateway/node/node-agent.ts';
+import { NodeEngines } from '../../src/gateway/node/node-engines.ts';
+import { StagePools } from '../../src/gateway/node/stage-pools.ts';
+import type { Attempt } from '../../src/gateway/session/attempt.ts';
+import { buildResult } from '../../src/gateway/session/postrun-stage.ts';
+import { Sandboxes, StartLimits } from '../../src/gateway/session/sandbox.ts';
+import { type RunnerDeps, runSession } from '../../src/gateway/session/session-runner.ts';
+import { shellHarness } from '../../src/harnesses/shell.ts';
+import { createGatewayMetrics } from '../../src/observe/gateway-metrics.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import type { ModelProxy } from '../../src/proxy/http/proxy.ts';
+import type { ProxySession } from '../../src/proxy/session/session.ts';
+import type { ExecResult, Runtime, RuntimeProvider } from '../../src/runtimes/runtime.ts';
+import { builderRegistry } from '../../src/tokens/builders/registry.ts';
+import { cpuUs, serveBench } from '../child.ts';
+import type { NodeArguments } from './processes.ts';
+
+const SUCCESS: ExecResult = {
+  exitCode: 0,
+  signal: null,
+  stdout: '',
+  stderr: '',
+  droppedBytes: 0,
+  killedBy: null,
+  wallMs: 1,
+};
+/** The output of the collecting script for a sandbox that the agent left empty. */
+const NO_ARTIFACTS: ExecResult = { ...SUCCESS, stdout: 'empty 1\n' };
+
+/** What each stage of a session takes, in milliseconds; in the task's metadata. */
+type StageTimes = { readonly init_ms: number; readonly run_ms: number; readonly postrun_ms: number };
+
+const { url, nodeId, pools: sizes, policy = 'pipeline', mode } = JSON.parse(process.argv[2] ?? '') as NodeArguments;
+const clock = systemClock;
+const pools = new StagePools(sizes, policy);
+const builders = builderRegistry();
+const engines = enginePoolsOf([], { clock });
+const startLimits = new StartLimits({});
+
+/** Sessions without model calls. Only these members of a session are used. */
+function emptySession({ sessionId, attempt }: { sessionId: string; attempt: number }): ProxySession {
+  const session = {
+    sessionId,
+    attempt,
+    completions: () => [],
+    completionCount: 1,
+    turns: 1,
+    sampledTokens: 1,
+    requests: 1,
+    runningCalls: 0,
+    lastError: null,
+    close: async () => {},
+  };
+  return session as unknown as ProxySession;
+}
+
+const proxy: ModelProxy = {
+  origin: 'http://127.0.0.1:1',
+  listen: async () => {},
+  maxModelLen: () => null,
+  open: async (spec) => emptySession(spec),
+  close: async () => {},
+};
+
+/** Dependencies with a sandbox, an agent and an evaluator that only wait for the given times. */
+function depsOf({ init_ms, run_ms, postrun_ms }: StageTimes): RunnerDeps {
+  const runtime: Runtime = {
+    backend: 'local',
+    isolation: 'none',
+    paths: { workdir: '/work', home: '/home', artifacts: '/artifacts', logs: '/logs' },
+    proxyOrigin: proxy.origin,
+    async exec({ withProxy }, signal) {
+      // Only the agent is given the proxy.
+      if (withProxy !== true) return NO_ARTIFACTS;
+      await sleep(clock, run_ms, signal);
+      return SUCCESS;
+    },
+    writeFiles: async () => {},
+    uploadDir: async () => {},
+    readFile: async () => null,
+    stop: async () => {},
+  };
+  const provider: RuntimeProvider = {
+    backend: 'local',
+    probe: async () => null,
+    async start(_, signal) {
+      await sleep(clock, init_ms, signal);
+      return runtime;
+    },
+  };
+  const evaluator: Evaluator = {
+    name: 'session_completed',
+    checkConfig: () => {},
+    async evaluate(_, signal) {
+      await sleep(clock, postrun_ms, signal);
+      return { reward: 1, details: {} };
+    },
+  };
+  return {
+    nodeId,
+    clock,
+    log: silentLogger,
+    pools,
+    recordStart: async () => {},
+    assertLease: () => {},
+    awaitsEngine: () => false,
+    pendingCallFailure: () => null,
+    stallSeconds: null,
+    builders,
+    engines,
+    proxy,
+    sandboxes: new Sandboxes({
+      providers: new Map([['local', provider]]),
+      defaultBackend: 'local',
+      uploadRoots: [],
+      allowLocal: true,
+      startLimits,
+    }),
+    harnesses: new Map([['shell', shellHarness]]),
+    harnessInstallDir: async () => null,
+    evaluators: { names: () => [evaluator.name], check: () => {}, get: () => evaluator },
+    socketDir: '/tmp',
+    uploadRoots: [],
+  };
+}
+
+/** Takes a session through all stages, each of which takes the time that the task's metadata gives. */
+function runStaged(attempt: Attempt): ReturnType<typeof runSession> {
+  return runSession(attempt, depsOf(attempt.lease.task.metadata as StageTimes));
+}
+
+/** Takes a session through the same pools without doing anything in them. */
+async function runNoop(attempt: Attempt): ReturnType<typeof runSession> {
+  const leaveInit = await pools.enterInit(attempt.signal);
+  attempt.enter('INIT');
+  attempt.enter('READY');
+  const leaveRun = await pools.enterRun(leaveInit, attempt.signal);
+  attempt.enter('RUNNING');
+  leaveRun();
+  const leavePostrun = await pools.enterPostrun(attempt.signal);
+  attempt.enter('POSTRUN');
+  try {
+    return await buildResult(
+      attempt,
+      { reward: 1, details: {} },
+      {
+        runtime: null,
+        freshRuntime: null,
+        evaluator: null,
+        completions: [],
+        artifacts: null,
+        builders,
+        engines,
+        nodeId,
+      },
+    );
+  } finally {
+    leavePostrun();
+  }
+}
+
+const api = new NodeApi({ url, token: null, nodeId, instance: newId('proc', clock), clock });
+const agent = new NodeAgent({
+  api,
+  clock,
+  log: silentLogger,
+  metrics: createGatewayMetrics(),
+  pools,
+  engines: new NodeEngines({ pool: engines, own: [], log: silentLogger, onChange: () => agent.reportSoon() }),
+  registration: {
+    host: null,
+    dispatch_policy: policy,
+    gateway_url: null,
+    max_init_workers: pools.sizes.init,
+    ready_size: pools.sizes.ready,
+    max_run_workers: pools.sizes.run,
+    max_postrun_workers: pools.sizes.postrun,
+  },
+  leaseWaitSeconds: 20,
+  heartbeatSeconds: 5,
+  runSession: mode === 'noop' ? runNoop : runStaged,
+  onDelivered: () => {},
+});
+await agent.start();
+serveBench({}, { usage: () => ({ cpuMs: cpuUs() / 1000, ...pools.metrics() }) }, async () => {
+  await agent.close();
+  await api.close();
+});

@@ -1,0 +1,170 @@
+// How throughput grows with nodes, what the pipeline gains over workers that run one session at a time, and how close it is to the best
+// schedule. Time is compressed: a second of a real session is a few milliseconds here. Sandboxes, agents and evaluators only wait.
+import type { FloeClient } from '../../src/client/index.ts';
+import { systemClock } from '../../src/core/clock.ts';
+import type { RandomSource } from '../../src/core/random.ts';
+import type { PoolSizes } from '../../src/gateway/node/config.ts';
+import type { DispatchPolicy } from '../../src/gateway/node/stage-pools.ts';
+import type { TaskRequestInput } from '../../src/schema/index.ts';
+import { inParallel } from '../child.ts';
+import { poolHints } from '../schedule/pool-hints.ts';
+import { bestMakespan, makespanBound, replayMakespan, type StageDurations } from '../schedule/replay.ts';
+import { withServer } from './processes.ts';
+
+/** Init and evaluation together take 0.55 of the run: the workload for which SkyRL-Agent publishes figures. */
+const INIT_SHARE = 0.35;
+const POSTRUN_SHARE = 0.2;
+const RUN_WORKERS = 8;
+const SUBMITTERS = 16;
+
+/** Sessions per node, and the mean duration of an agent's run in milliseconds. */
+export type NodeLoad = { readonly perNode: number; readonly runMs: number };
+
+/** Twice the INIT and POSTRUN workers that keep RUN busy on average, because durations vary, and a READY slot for each RUN worker. */
+function pools(): PoolSizes {
+  const means = { initMs: INIT_SHARE, runMs: 1, postrunMs: POSTRUN_SHARE };
+  const hints = poolHints(means, { init: 1, run: RUN_WORKERS, postrun: 1 })?.hints ?? [];
+  const workers = (stage: string): number => 2 * (hints.find((hint) => hint.stage === stage)?.needed ?? 1);
+  const [init, postrun] = [workers('init'), workers('postrun')];
+  return { init, ready: RUN_WORKERS, run: RUN_WORKERS, postrun };
+}
+
+/** Numbers in [0, 1) that are the same in every run. */
+function randomFrom(seed: number): RandomSource {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+/** Tasks whose agents run for `runMs` on average. Each duration differs from its mean by up to the share `spread`. */
+function tasksOf(count: number, runMs: number, spread: number, seed = 1): TaskRequestInput[] {
+  const random = randomFrom(seed);
+  const about = (meanMs: number): number => Math.round(meanMs * (1 + spread * (2 * random() - 1)));
+  return Array.from({ length: count }, (_, i) => ({
+    instruction: '',
+    duration_key: `row-${i}`,
+    agent: { harness: 'shell', custom_shell: 'true' },
+    evaluator: { strategy: 'session_completed' },
+    metadata: {
+      init_ms: about(INIT_SHARE * runMs),
+      run_ms: about(runMs),
+      postrun_ms: about(POSTRUN_SHARE * runMs),
+    },
+  }));
+}
+
+function submitAll(client: FloeClient, tasks: readonly TaskRequestInput[]): Promise<void> {
+  return inParallel(tasks.length, SUBMITTERS, async (i) => {
+    const task = tasks[i];
+    if (task !== undefined) await client.submit(task);
+  });
+}
+
+type Collected = {
+  /** When each result arrived, in milliseconds. */
+  readonly arrivals: number[];
+  readonly sessions: StageDurations[];
+  readonly cursor: number;
+};
+
+/** Reads `count` results after a cursor. */
+async function collect(client: FloeClient, count: number, after: number): Promise<Collected> {
+  const arrivals: number[] = [];
+  const sessions: StageDurations[] = [];
+  let cursor = after;
+  for await (const result of client.results({ after })) {
+    if (result.outcome !== 'completed') throw new Error(`${result.outcome}: ${result.error?.message}`);
+    arrivals.push(systemClock.monotonicMs());
+    const { init_ms, running_ms, postrun_ms } = result.timing;
+    sessions.push({ initMs: init_ms ?? 0, runMs: running_ms ?? 0, postrunMs: postrun_ms ?? 0 });
+    cursor = result.cursor ?? cursor;
+    if (arrivals.length === count) break;
+  }
+  return { arrivals, sessions, cursor };
+}
+
+/** Sessions per second over the middle half, so that neither filling nor draining the stages counts. */
+function steadyRate(arrivals: readonly number[]): number {
+  const [from, to] = [Math.floor(arrivals.length / 4), Math.floor((arrivals.length * 3) / 4)];
+  return (to - from) / (((arrivals[to] ?? 0) - (arrivals[from] ?? 0)) / 1000);
+}
+
+export type Rate = { readonly perSecond: number; readonly meanRunMs: number };
+
+/** The rate of `nodes` nodes whose queue never empties. */
+function rateOf(nodes: number, { perNode, runMs }: NodeLoad, policy: DispatchPolicy = 'pipeline'): Promise<Rate> {
+  return withServer({}, async ({ client, startNode }) => {
+    const tasks = tasksOf(nodes * perNode, runMs, 0.3);
+    await submitAll(client, tasks);
+    const options = { mode: 'staged' as const, policy, pools: pools() };
+    // Reading starts before the nodes do, because results that have waited arrive all together.
+    const collected = collect(client, tasks.length, 0);
+    await Promise.all(Array.from({ length: nodes }, (_, i) => startNode({ ...options, nodeId: `node-${i}` })));
+    const { arrivals, sessions } = await collected;
+    const meanRunMs = sessions.reduce((sum, { runMs }) => sum + runMs, 0) / sessions.length;
+    return { perSecond: steadyRate(arrivals), meanRunMs };
+  });
+}
+
+export type NodeScaling = {
+  readonly rates: readonly (Rate & { readonly nodes: number })[];
+  /** The least throughput of k nodes over k times that of one. */
+  readonly scaling: number;
+};
+
+/** The throughput of 1, 2 and 4 nodes. */
+export async function nodeScaling(load: NodeLoad): Promise<NodeScaling> {
+  const rates: (Rate & { readonly nodes: number })[] = [];
+  for (const nodes of [1, 2, 4]) rates.push({ nodes, ...(await rateOf(nodes, load)) });
+  const one = rates[0]?.perSecond ?? 0;
+  return { rates, scaling: Math.min(...rates.map(({ nodes, perSecond }) => perSecond / (nodes * one))) };
+}
+
+/** The same sessions with the same RUN workers: in a pipeline, and with workers that run one session at a time. */
+export async function pipelineGain(load: NodeLoad): Promise<{ pipeline: Rate; bounded: Rate; gain: number }> {
+  const pipeline = await rateOf(1, load);
+  const bounded = await rateOf(1, load, 'bounded_batch');
+  return { pipeline, bounded, gain: pipeline.perSecond / bounded.perSecond };
+}
+
+export type Makespan = {
+  readonly measuredMs: number;
+  readonly bestMs: number;
+  readonly boundMs: number;
+  readonly boundedBatchMs: number;
+  readonly batchMs: number;
+};
+
+/**
+ * A finite job on one node, longest expected first. The server learns the durations from an earlier run of the same job, as it does from
+ * an earlier epoch of training; then they are measured and replayed.
+ */
+export function makespan({
+  sessions,
+  runMs,
+}: {
+  readonly sessions: number;
+  readonly runMs: number;
+}): Promise<Makespan> {
+  return withServer({ config: { queue_order: 'longest_first' } }, async ({ client, startNode }) => {
+    const tasks = tasksOf(sessions, runMs, 0.5, 7);
+    const options = { mode: 'staged' as const, pools: pools() };
+    await submitAll(client, tasks);
+    const first = await startNode({ ...options, nodeId: 'first' });
+    const { cursor } = await collect(client, tasks.length, 0);
+    await first.close();
+    await submitAll(client, tasks);
+    const node = await startNode({ ...options, nodeId: 'second' });
+    const { arrivals, sessions: measured } = await collect(client, tasks.length, cursor);
+    const measuredMs = (arrivals.at(-1) ?? 0) - node.readyMs;
+    return {
+      measuredMs,
+      bestMs: bestMakespan(measured, options.pools),
+      boundMs: makespanBound(measured, options.pools),
+      boundedBatchMs: replayMakespan(measured, options.pools, 'bounded_batch'),
+      batchMs: replayMakespan(measured, options.pools, 'batch'),
+    };
+  });
+}

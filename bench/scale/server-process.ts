@@ -1,0 +1,19 @@
+// A rollout server as a process of its own, so that its memory and CPU time can be told apart from the bench's.
+import { startServer } from '../../src/cli/stack.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import { collectGarbage, cpuUs, serveBench } from '../child.ts';
+import type { ServerArguments } from './processes.ts';
+
+const { dir, config, database } = JSON.parse(process.argv[2] ?? '') as ServerArguments;
+const server = await startServer(dir, { port: 0, ...config }, silentLogger, [], { database, blobs: null });
+serveBench(
+  { url: server.url },
+  {
+    usage() {
+      collectGarbage();
+      const { rss, heapUsed, external } = process.memoryUsage();
+      return { rss, heap: heapUsed + external, cpuMs: cpuUs() / 1000 };
+    },
+  },
+  () => server.close(),
+);

@@ -1,0 +1,34 @@
+// A rollout server and one node as a process of their own, so that their memory and CPU time can be told apart from the bench's.
+// argv: JSON of the node's configuration.
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { startNode, startServer } from '../../src/cli/stack.ts';
+import { silentLogger } from '../../src/observe/log.ts';
+import { collectGarbage, cpuUs, serveBench } from '../child.ts';
+
+const dir = await mkdtemp(join(tmpdir(), 'floe-bench-'));
+const server = await startServer(join(dir, 'server'), { port: 0 }, silentLogger);
+const node = await startNode(
+  {
+    ...JSON.parse(process.argv[2] ?? '{}'),
+    node_id: 'bench',
+    server_url: server.url,
+    state_dir: join(dir, 'gateway'),
+  },
+  silentLogger,
+);
+serveBench(
+  { url: server.url },
+  {
+    usage() {
+      collectGarbage();
+      return { rss: process.memoryUsage().rss, cpuMs: cpuUs() / 1000 };
+    },
+  },
+  async () => {
+    await node.close();
+    await server.close();
+    await rm(dir, { recursive: true, force: true });
+  },
+);

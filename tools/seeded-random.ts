@@ -1,0 +1,12 @@
+import type { RandomSource } from '../src/core/random.ts';
+
+/** A generator of pseudo-random numbers in [0, 1), the same for the same seed (mulberry32), so that a run can be repeated. */
+export function seededRandom(seed: number): RandomSource {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
