@@ -83,7 +83,7 @@ const faces: [string, EngineSpec['kind'], SimConfigInput][] = [
 
 describe.each(faces)('probing %s', (_, kind, config) => {
   it.each<Breaking>(['in its body', 'before its head'])(
-    'is nothing else for a reply that breaks off %s: it is the same, or cannot be told',
+    'finds the same properties, or fails, when a reply is truncated %s',
     async (how) => {
       sim = await startSim(config);
       breaker = new Breaker(sim.url);

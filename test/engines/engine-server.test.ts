@@ -82,19 +82,19 @@ describe('a status other than 200', () => {
   });
 
   const overlong: [string, () => EngineServer, object][] = [
-    ['by what the adapter knows', plain, { message: 'no', type: 'too_long' }],
+    ["by the adapter's rule", plain, { message: 'no', type: 'too_long' }],
     [
-      'vLLM names the parameter',
+      "by vLLM's parameter",
       () => opening(vllmServer(specOf(), systemClock)),
       { message: 'no', param: 'input_tokens' },
     ],
     [
-      'vLLM words it',
+      "by vLLM's message",
       () => opening(vllmServer(specOf(), systemClock)),
       { message: "This model's maximum context length is 9." },
     ],
     [
-      'SGLang words it',
+      "by SGLang's message",
       () => opening(sglangServer(specOf(), systemClock)),
       { message: 'It exceeds the maximum allowed length.' },
     ],

@@ -161,7 +161,7 @@ describe('scanLogprobs leaves to JSON.parse', () => {
 
   it.each([
     ['the text of a token', good.replace('token_id:5', 'the')],
-    ['an id that is written otherwise', good.replace(':5', ':05')],
+    ['an id in another notation', good.replace(':5', ':05')],
     ['a number that JSON does not have', good.replace('-0.5', '-.5')],
     ['NaN', good.replace('-0.5', 'NaN')],
     ['null', good.replace('-0.5', 'null')],

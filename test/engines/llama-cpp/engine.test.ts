@@ -262,18 +262,18 @@ describe('invalid replies', () => {
     ['another model', { model: 'other' }, 'model is "other"'],
     ['no log-probabilities', { completion_probabilities: null }, 'completion_probabilities is missing'],
     [
-      'those of another id',
+      'log-probabilities of another id',
       { completion_probabilities: [{ id: 1, logprob: -1 }] },
       'is of 1, which tokens does not have',
     ],
-    ['one above 0', { completion_probabilities: [{ id: idsOf('H')[0], logprob: 1 }] }, 'is 1, above 0'],
+    ['a log-probability above 0', { completion_probabilities: [{ id: idsOf('H')[0], logprob: 1 }] }, 'is 1, above 0'],
     [
-      'one that is no number',
+      'one that is not a number',
       { completion_probabilities: [{ id: idsOf('H')[0], logprob: 'x' }] },
       'not a finite number',
     ],
-    ['a stop that is not told', { stop_type: 'word', stopping_word: '' }, 'stopping_word is missing'],
-    ['a stop that is not there', { stop_type: 'word', stopping_word: 'zzz' }, 'which the ids do not contain'],
+    ['a missing stopping word', { stop_type: 'word', stopping_word: '' }, 'stopping_word is missing'],
+    ['a stopping word that the ids lack', { stop_type: 'word', stopping_word: 'zzz' }, 'which the ids do not contain'],
     ['an unknown end', { stop_type: 'none' }, 'stop_type'],
     ['a context that was shifted', { truncated: true, tokens_evaluated: 5000 }, 'tokens_evaluated'],
   ];

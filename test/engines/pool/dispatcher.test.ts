@@ -97,7 +97,7 @@ describe('dispatching', () => {
   });
 
   it.each(['engine_error', 'engine_rejected', 'unsupported'] as const)(
-    'does not repeat a call that ended with %s',
+    'does not retry a call that failed with %s',
     async (code) => {
       const engine = new ToyEngine('a', failing(new FloeError(code, 'no')));
       await expect(inTurn([engine]).generate(REQUEST, never())).rejects.toMatchObject({ code });

@@ -154,8 +154,8 @@ describe('a reply that a weight update interrupted', () => {
   });
 
   it.each([
-    ['the engines take no ids', {}, {}],
-    ['the engine does not tell the prompt', TAKES_IDS, { promptIds: new Int32Array() }],
+    ['the engines accept no ids', {}, {}],
+    ['the engine does not report the prompt', TAKES_IDS, { promptIds: new Int32Array() }],
   ])('is returned as a partial result when %s', async (_, facts, over) => {
     const engine = new ToyEngine('a', async () => cut([7], over), facts);
     await expect(poolWith(engine).pool.generate(REQUEST, never())).resolves.toMatchObject({

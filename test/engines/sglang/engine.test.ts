@@ -256,10 +256,10 @@ const GOOD = [
 describe('rejects, with the reason,', () => {
   const cases: [string, (reply: Reply) => unknown, RegExp][] = [
     ['no prompt ids', (r) => withChoice(r, { prompt_token_ids: null }), /prompt_token_ids is missing/],
-    ['prompt ids that are no ids', (r) => withChoice(r, { prompt_token_ids: [1, -5] }), /prompt_token_ids/],
-    ['prompt ids that do not add up', (r) => withChoice(r, { prompt_token_ids: [1] }), /the prompt has 1 ids/],
+    ['prompt ids that are not token ids', (r) => withChoice(r, { prompt_token_ids: [1, -5] }), /prompt_token_ids/],
+    ['prompt ids that do not match the usage', (r) => withChoice(r, { prompt_token_ids: [1] }), /the prompt has 1 ids/],
     ['no ids at all', (r) => withChoice(r, { token_ids: null, meta_info: null }), /token ids are missing/],
-    ['ids that are no ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
+    ['ids that are not token ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
     ['one id too few', (r) => withChoice(r, { token_ids: [11, 12] }), /3 entries for 2 ids/],
     ['ids of another reply', (r) => withChoice(r, { token_ids: [11, 13, 2] }), /logprobs\.1 is of 12, but .* 13/],
     [
@@ -281,7 +281,7 @@ describe('rejects, with the reason,', () => {
     ['a logprob above 0', (r) => withMeta(r, tuples([[0.5, 11], ...GOOD.slice(1)])), /logprobs\.0 is 0.5, above 0/],
     ['a tuple without an id', (r) => withMeta(r, tuples([[-1], ...GOOD.slice(1)])), /logprobs\.0 has no token id/],
     [
-      'usage that does not add up',
+      'usage that does not match the ids',
       (r) => ({ ...r, usage: { prompt_tokens: PROMPT.length, completion_tokens: 4 } }),
       /the reply has 3 ids/,
     ],
@@ -298,9 +298,9 @@ describe('rejects, with the reason,', () => {
     ['the id of another call inside', (r) => withMeta(r, { id: 'cpl_other' }), /answers cpl_other/],
     ['another model', (r) => ({ ...r, model: 'other' }), /model is "other"/],
     ['an error with status 200', () => ({ object: 'error', message: 'broken' }), /error inside: broken/],
-    ['something else entirely', () => 'hello', /body/],
+    ['an unrelated body', () => 'hello', /body/],
     [
-      'nothing sampled',
+      'no sampled token',
       (r) =>
         withMeta(
           withChoice({ ...r, usage: { prompt_tokens: PROMPT.length, completion_tokens: 0 } }, { token_ids: [] }),
@@ -318,7 +318,7 @@ describe('rejects, with the reason,', () => {
 
   it.each([
     ['an infinite logprob', (text: string) => text.replaceAll('-0.25', '-1e999'), /finite/],
-    ['NaN, which is no JSON', (text: string) => text.replace('-0.25', 'NaN'), /not JSON/],
+    ['NaN, which is not JSON', (text: string) => text.replace('-0.25', 'NaN'), /not JSON/],
     ['garbage', () => '<html>bad gateway</html>', /not JSON/],
   ])('%s', async (_, change, message) => {
     await start();

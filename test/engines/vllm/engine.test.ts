@@ -224,12 +224,12 @@ describe('rejects, with the reason,', () => {
   const cases: [string, Break, RegExp][] = [
     ['no prompt ids', ({ prompt_token_ids: _, ...rest }) => rest, /prompt_token_ids is missing/],
     ['no response ids', (r) => withChoice(r, { token_ids: null }), /^(?!.*prompt).*token_ids is missing/],
-    ['prompt ids that are no ids', (r) => ({ ...r, prompt_token_ids: [1, -5, 6, 7] }), /prompt_token_ids/],
+    ['prompt ids that are not token ids', (r) => ({ ...r, prompt_token_ids: [1, -5, 6, 7] }), /prompt_token_ids/],
     ['prompt ids beyond int32', (r) => ({ ...r, prompt_token_ids: [1, 2 ** 31, 6, 7] }), /prompt_token_ids/],
     ['prompt ids as one number', (r) => ({ ...r, prompt_token_ids: -1 }), /prompt_token_ids is not an array/],
-    ['response ids that are no ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
-    ['response ids that do not add up', (r) => withChoice(r, { token_ids: [11, 12] }), /token_ids has 2 .* 3/],
-    ['prompt ids that do not add up', (r) => ({ ...r, prompt_token_ids: [1] }), /prompt_token_ids has 1 .* 4/],
+    ['response ids that are not token ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
+    ['response ids that do not match the usage', (r) => withChoice(r, { token_ids: [11, 12] }), /token_ids has 2 .* 3/],
+    ['prompt ids that do not match the usage', (r) => ({ ...r, prompt_token_ids: [1] }), /prompt_token_ids has 1 .* 4/],
     ['no usage', ({ usage: _, ...rest }) => rest, /usage/],
     ['no logprobs', (r) => withChoice(r, { logprobs: null }), /logprobs.content is missing/],
     ['one logprob too few', (r) => withChoice(r, { logprobs: { content: [entry(-1), entry(-1)] } }), /2 entries for 3/],
@@ -274,9 +274,9 @@ describe('rejects, with the reason,', () => {
       /200 with an error inside: out of memory/,
     ],
     ['an old error with status 200', () => ({ object: 'error', message: 'broken' }), /error inside: broken/],
-    ['something else entirely', () => 'hello', /body/],
+    ['an unrelated body', () => 'hello', /body/],
     [
-      'nothing sampled',
+      'no sampled token',
       (r) =>
         withChoice(
           { ...r, usage: { prompt_tokens: 4, completion_tokens: 0 } },

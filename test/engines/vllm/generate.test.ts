@@ -285,7 +285,7 @@ describe('the message of sampled ids', () => {
       { reasoning_content: 'Well ', content: '' },
       { kind: 'string', text: 'END' },
     ],
-    ['that is nowhere', {}, { content: 'One' }, { content: 'One' }, null],
+    ['that does not occur', {}, { content: 'One' }, { content: 'One' }, null],
     [
       'before a call',
       {},
@@ -435,9 +435,9 @@ describe('a wrong reply is rejected, with engine and field:', () => {
   type Lie = (reply: Json) => unknown;
   const lies: [string, Lie, RegExp][] = [
     ['no response ids', (r) => withChoice(r, { token_ids: null }), /token_ids is missing/],
-    ['response ids that are no ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
+    ['response ids that are not token ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
     [
-      'response ids that do not add up',
+      'response ids that do not match the usage',
       (r) => withChoice(r, { token_ids: [11, 12] }),
       /token_ids has 2 ids, but usage.completion_tokens is 3/,
     ],
@@ -489,7 +489,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
       () => ({ error: { message: 'out of memory' } }),
       /200 with an error inside: out of memory/,
     ],
-    ['something else entirely', () => 'hello', /body/],
+    ['an unrelated body', () => 'hello', /body/],
     ['two choices', (r) => ({ ...r, choices: [...(r.choices as []), ...(r.choices as [])] }), /choices/],
     ['no choice', (r) => ({ ...r, choices: [] }), /choices/],
     ['an unknown finish', (r) => withChoice(r, { finish_reason: 'error' }), /finish_reason is "error"/],
@@ -505,7 +505,7 @@ describe('a wrong reply is rejected, with engine and field:', () => {
       /routed_experts has 3 rows from position 0 on, not 6/,
     ],
     [
-      'nothing sampled',
+      'no sampled token',
       (r) =>
         withChoice(
           { ...r, usage: { prompt_tokens: 4, completion_tokens: 0 } },

@@ -390,7 +390,7 @@ describe('rendering messages', () => {
 
   const wrong: [string, unknown, RegExp][] = [
     ['no ids', { count: 3 }, /tokens is missing/],
-    ['ids that do not add up', { tokens: [1, 2], count: 3 }, /tokens has 2 ids, but count is 3/],
+    ['ids that do not match the usage', { tokens: [1, 2], count: 3 }, /tokens has 2 ids, but count is 3/],
     ['ids that are none', { tokens: [1, -2], count: 2 }, /tokens/],
     ['an error with status 200', { error: { message: 'broken' } }, /error inside: broken/],
   ];

@@ -66,10 +66,10 @@ describe('routed experts', () => {
     ['two dimensions', npy('|u1', [7, 1], data), /has the shape \[7, 1\]/],
     ['fewer bytes than the shape', npy('|u1', [7, 1, 1], data), /has 6 bytes, its shape 7/],
     ['more bytes than the shape', npy('|u1', [7, 1, 1], Buffer.alloc(8)), /has 8 bytes, its shape 7/],
-    ['no .npy file', Buffer.from('PK and more than a few bytes').toString('base64'), /not a \.npy file/],
+    ['data that is not a .npy file', Buffer.from('PK and more than a few bytes').toString('base64'), /not a \.npy file/],
     ['nothing', '', /not a \.npy file/],
     ['a header that does not end', npy('|u1', [7, 1, 1], data).slice(0, 40), /ends within its header/],
-    ['no base64', '????', /not base64/],
+    ['text that is not base64', '????', /not base64/],
     ['an object of another type', { data: '', shape: [7, 1, 1], dtype: 'float32' }, /dtype is float32/],
     ['an object of another shape', { data: '', shape: [7], dtype: 'uint8' }, /has the shape \[7\]/],
   ];

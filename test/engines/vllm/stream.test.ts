@@ -88,7 +88,7 @@ const replies: [string, ReplyParts][] = [
   ['the length', { finish: 'length' }],
   ['a stop string', { stopReason: 'END' }],
   ['a stop token', { stopReason: 99 }],
-  ['a broken-off reply', { finish: 'abort' }],
+  ['an interrupted reply', { finish: 'abort' }],
   ['an empty text', { content: '' }],
 ];
 
@@ -194,7 +194,7 @@ const choice =
   (chunks) =>
     chunks.map((chunk, i) => (i === index ? { ...chunk, choices: [{ ...chunk.choices[0], ...over }] } : chunk));
 /** Inserts a chunk between the finish chunk and the usage. */
-const behindFinish =
+const afterFinish =
   (over: object): Change =>
   (chunks) => {
     const [finish] = chunks.slice(-2);
@@ -211,7 +211,7 @@ describe('a stream is rejected, with the reason,', () => {
       /prompt_token_ids is missing/,
     ],
     [
-      'with prompt ids that are no ids',
+      'with prompt ids that are not token ids',
       ([first, ...rest]) => [{ ...first, prompt_token_ids: [1, -5] }, ...rest],
       /prompt_token_ids/,
     ],
@@ -250,7 +250,7 @@ describe('a stream is rejected, with the reason,', () => {
     ],
     ['with an unknown finish reason', choice(3, { finish_reason: 'error' }), /finish_reason is "error"/],
     [
-      'with an error in it',
+      'with an error chunk',
       (chunks) => [...chunks.slice(0, 2), { error: { message: 'out of memory' } }],
       /error inside: out of memory/,
     ],
@@ -264,16 +264,16 @@ describe('a stream is rejected, with the reason,', () => {
       (chunks) => chunks.map((chunk) => ({ ...chunk, model: 'toy-2' })),
       /model is "toy-2", at registration it was toy/,
     ],
-    ['with content after the finish', behindFinish({ delta: { content: 'more' } }), /content comes after the finish/],
-    ['with thinking after the finish', behindFinish({ delta: { reasoning: 'hm' } }), /content comes after the finish/],
+    ['with content after the finish', afterFinish({ delta: { content: 'more' } }), /content comes after the finish/],
+    ['with thinking after the finish', afterFinish({ delta: { reasoning: 'hm' } }), /content comes after the finish/],
     [
       'with a call after the finish',
-      behindFinish({ delta: { tool_calls: [{ index: 0, id: 'a', function: { name: 'f' } }] } }),
+      afterFinish({ delta: { tool_calls: [{ index: 0, id: 'a', function: { name: 'f' } }] } }),
       /content comes after the finish/,
     ],
-    ['with ids after the finish', behindFinish({ token_ids: [4] }), /token_ids come after the finish/],
-    ['with logprobs after the finish', behindFinish({ logprobs: entry(-1) }), /logprobs come after the finish/],
-    ['with a second finish', behindFinish({ finish_reason: 'stop' }), /second finish_reason comes after the finish/],
+    ['with ids after the finish', afterFinish({ token_ids: [4] }), /token_ids come after the finish/],
+    ['with logprobs after the finish', afterFinish({ logprobs: entry(-1) }), /logprobs come after the finish/],
+    ['with a second finish', afterFinish({ finish_reason: 'stop' }), /second finish_reason comes after the finish/],
     [
       'with off-by-one logprobs',
       (chunks) =>
@@ -308,7 +308,7 @@ describe('a stream is rejected, with the reason,', () => {
       choice(3, { weight_versions: [{ version: '1', start: 1, end: 3 }] }),
       /weight_versions\.0/,
     ],
-    ['that is no JSON', (chunks) => [...chunks.slice(0, 2), '{"id": "chatcmpl-'], /not JSON/],
+    ['that is not JSON', (chunks) => [...chunks.slice(0, 2), '{"id": "chatcmpl-'], /not JSON/],
   ];
   it.each(cases)('%s', async (_, change, message) => {
     server.onChat = (received) => sendStream(received.response, change(vllmChunks(received) as Chunk[]));
@@ -322,7 +322,7 @@ describe('a stream is rejected, with the reason,', () => {
 
   it('but not for an empty chunk after the finish', async () => {
     server.onChat = (received) =>
-      sendStream(received.response, behindFinish({ delta: { content: '' } })(vllmChunks(received) as Chunk[]));
+      sendStream(received.response, afterFinish({ delta: { content: '' } })(vllmChunks(received) as Chunk[]));
     expect((await generate()).message.content).toBe('Hello.');
   });
 
