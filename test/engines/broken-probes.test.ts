@@ -96,9 +96,9 @@ describe.each(faces)('probing %s', (_, kind, config) => {
       expect(count).toBeGreaterThan(5);
       let untold = 0;
       for (breaker.breaks = 1; breaker.breaks <= count; breaker.breaks++) {
-        const found = await lookAt(spec);
-        if (found === null) untold++;
-        else expect(found, `request ${breaker.breaks} of ${count}`).toEqual(whole);
+        const actual = await lookAt(spec);
+        if (actual === null) untold++;
+        else expect(actual, `request ${breaker.breaks} of ${count}`).toEqual(whole);
       }
       expect(untold).toBeGreaterThan(count / 2);
     },

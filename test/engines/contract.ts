@@ -247,8 +247,8 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
         needs.script(context);
         const named = { type: 'function', function: { name: 'read' } } as const;
         for (const toolChoice of ['required', named] as const) {
-          const asked = contractRequest('forced', { ...withTools, toolChoice });
-          const reply = await ask(asked).catch(cannot('tool_choice'));
+          const sentCall = contractRequest('forced', { ...withTools, toolChoice });
+          const reply = await ask(sentCall).catch(cannot('tool_choice'));
           context.skip(reply === null, 'the server cannot be made to call a tool');
           if (reply === null) return;
           const { message, finishReason } = reply;
@@ -278,8 +278,8 @@ export function engineContract(name: string, open: () => Promise<ContractSubject
 
       it('concurrent calls get a reply each', async (context) => {
         ready(context);
-        const asked = ['plain', 'words', 'unicode', 'plain', 'thinking', 'words', 'plain', 'unicode'];
-        const requests = asked.map((about, index) => contractRequest(about, { sessionId: `ses_${index % 3}` }));
+        const sentCall = ['plain', 'words', 'unicode', 'plain', 'thinking', 'words', 'plain', 'unicode'];
+        const requests = sentCall.map((about, index) => contractRequest(about, { sessionId: `ses_${index % 3}` }));
         await Promise.all(requests.map(ask));
         expect(subject.engine.info().inflight).toBe(0);
       });

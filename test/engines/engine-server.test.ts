@@ -83,11 +83,7 @@ describe('a status other than 200', () => {
 
   const overlong: [string, () => EngineServer, object][] = [
     ["by the adapter's rule", plain, { message: 'no', type: 'too_long' }],
-    [
-      "by vLLM's parameter",
-      () => opening(vllmServer(specOf(), systemClock)),
-      { message: 'no', param: 'input_tokens' },
-    ],
+    ["by vLLM's parameter", () => opening(vllmServer(specOf(), systemClock)), { message: 'no', param: 'input_tokens' }],
     [
       "by vLLM's message",
       () => opening(vllmServer(specOf(), systemClock)),
@@ -160,8 +156,8 @@ describe('control requests', () => {
     http.routes['/act'] = ({ response, text }) => json(response, 418, { text });
     const server = plain();
     expect((await server.controlGet('/nowhere')).status).toBe(404);
-    const told = await server.controlPost('/act', '{"b":1}', never);
-    expect([told.status, JSON.parse(told.body.toString())]).toEqual([418, { text: '{"b":1}' }]);
+    const answers = await server.controlPost('/act', '{"b":1}', never);
+    expect([answers.status, JSON.parse(answers.body.toString())]).toEqual([418, { text: '{"b":1}' }]);
   });
 
   it("a control request rejects with the caller's reason", async () => {

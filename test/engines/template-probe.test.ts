@@ -81,7 +81,7 @@ describe('probeTemplate', () => {
   });
 
   it('rejects when the engine does not answer', async () => {
-    const gone = probeTemplate(() => Promise.reject(new FloeError('engine_unavailable', 'gone')));
-    await expect(gone).rejects.toMatchObject({ code: 'engine_unavailable' });
+    const failed = probeTemplate(() => Promise.reject(new FloeError('engine_unavailable', 'gone')));
+    await expect(failed).rejects.toMatchObject({ code: 'engine_unavailable' });
   });
 });

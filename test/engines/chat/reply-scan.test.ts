@@ -10,8 +10,8 @@ const ids = fc.array(fc.oneof(fc.nat(9), fc.nat(200_000), fc.nat({ max: 2 ** 31 
 /** The ids that JSON.parse reads; `null` when the value is not a list of ids. */
 const scan = (scanner: IdScanner, text: string) => {
   const bytes = Buffer.from(text);
-  const found = scanner.scan(bytes, 'ids', 's');
-  return found && { ids: [...found.ids], text: bytes.toString('utf8', found.start, found.end) };
+  const actual = scanner.scan(bytes, 'ids', 's');
+  return actual && { ids: [...actual.ids], text: bytes.toString('utf8', actual.start, actual.end) };
 };
 
 describe('IdScanner', () => {
@@ -141,11 +141,11 @@ describe('scanLogprobs reads a list from the bytes', () => {
         const finite = list.filter(({ logprob }) => Number.isFinite(logprob));
         fc.pre(finite.length > 0);
         const { bytes } = replyOf(finite.map(written));
-        const found = scanLogprobs(bytes);
-        expect(found?.ids).toEqual(finite.map(({ id }) => id));
+        const actual = scanLogprobs(bytes);
+        expect(actual?.ids).toEqual(finite.map(({ id }) => id));
         // JSON has no negative zero that JSON.stringify would write.
-        expect(found?.values).toEqual(finite.map(({ logprob }) => JSON.parse(JSON.stringify(logprob))));
-        const cut = bytes.subarray(found?.start, found?.end).toString();
+        expect(actual?.values).toEqual(finite.map(({ logprob }) => JSON.parse(JSON.stringify(logprob))));
+        const cut = bytes.subarray(actual?.start, actual?.end).toString();
         expect(JSON.parse(cut)).toEqual(JSON.parse(JSON.stringify(finite.map(written))));
       }),
     );

@@ -97,8 +97,8 @@ describe('requests', () => {
       stop: ['END'],
       seed: -3,
     });
-    const [asked] = server.asked('/completion');
-    expect(asked?.body).toMatchObject({
+    const [sent] = server.requestsTo('/completion');
+    expect(sent?.body).toMatchObject({
       model: 'toy',
       n_predict: 50,
       temperature: 1,
@@ -113,20 +113,20 @@ describe('requests', () => {
       return_tokens: true,
       n_probs: 1,
     });
-    expect(asked?.body.prompt).toEqual([...promptIds]);
-    const rendered = server.asked('/apply-template').at(-1)?.body;
+    expect(sent?.body.prompt).toEqual([...promptIds]);
+    const rendered = server.requestsTo('/apply-template').at(-1)?.body;
     expect(rendered).toMatchObject({ tools: [tool], add_generation_prompt: true });
-    expect(server.asked('/tokenize').at(-1)?.body).toMatchObject({ add_special: true, parse_special: true });
+    expect(server.requestsTo('/tokenize').at(-1)?.body).toMatchObject({ add_special: true, parse_special: true });
   });
 
   it('send the ids of a prompt unchanged, and render nothing', async () => {
     await connect();
-    const before = server.asked('/apply-template').length;
+    const before = server.requestsTo('/apply-template').length;
     const prompt = { ids: Int32Array.of(5, 6, 7), json: Buffer.from('5, 6,7') };
     const reply = await generate({ prompt });
-    expect(server.asked('/completion')[0]?.text).toContain('"prompt":[5, 6,7]');
+    expect(server.requestsTo('/completion')[0]?.text).toContain('"prompt":[5, 6,7]');
     expect([...reply.promptIds]).toEqual([5, 6, 7]);
-    expect(server.asked('/apply-template')).toHaveLength(before);
+    expect(server.requestsTo('/apply-template')).toHaveLength(before);
   });
 
   it('turn a response format into a JSON schema', async () => {
@@ -134,7 +134,7 @@ describe('requests', () => {
     await generate({
       responseFormat: { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'array' } } },
     });
-    expect(server.asked('/completion').map(({ body }) => body.json_schema)).toEqual([
+    expect(server.requestsTo('/completion').map(({ body }) => body.json_schema)).toEqual([
       { type: 'object' },
       { type: 'array' },
     ]);
@@ -193,7 +193,7 @@ describe('replies', () => {
     server.hidden = (_, index) => index === 1 || index === 6;
     const { responseIds, responseLogprobs, promptIds } = await generate();
     expect([...responseLogprobs]).toEqual([...Float32Array.from([...responseIds].map(logprobOf))]);
-    const extra = server.asked('/completion').slice(1);
+    const extra = server.requestsTo('/completion').slice(1);
     expect(extra.map(({ body }) => [(body.prompt as number[]).length - promptIds.length, body.n_predict])).toEqual(
       [
         [1, 1],
@@ -208,10 +208,10 @@ describe('replies', () => {
   it('have processed log-probabilities, or raw ones when processed ones cannot be computed', async () => {
     const cool = samplingSchema.parse({ temperature: 0.5 });
     expect((await generate({ sampling: cool })).logprobsMode).toBe('processed');
-    expect(server.asked('/completion').at(-1)?.body.post_sampling_probs).toBe(true);
+    expect(server.requestsTo('/completion').at(-1)?.body.post_sampling_probs).toBe(true);
     const penalised = samplingSchema.parse({ repetition_penalty: 1.1 });
     expect((await generate({ sampling: penalised })).logprobsMode).toBe('raw');
-    expect(server.asked('/completion').at(-1)?.body.post_sampling_probs).toBe(false);
+    expect(server.requestsTo('/completion').at(-1)?.body.post_sampling_probs).toBe(false);
     await engine?.close();
     await connect({ logprobs_mode: 'raw' });
     expect((await generate({ sampling: cool })).logprobsMode).toBe('raw');
@@ -228,7 +228,7 @@ describe('replies', () => {
     };
     (await connect()).setPolicyVersion('v2');
     const reply = await generate({ prompt, resumeFrom, maxTokens: 10 });
-    expect(server.asked('/completion')[0]?.body).toMatchObject({ prompt: [5, 6, ...idsOf('Hel')], n_predict: 7 });
+    expect(server.requestsTo('/completion')[0]?.body).toMatchObject({ prompt: [5, 6, ...idsOf('Hel')], n_predict: 7 });
     expect(reply.message.content).toBe('Hello.');
     expect([...reply.promptIds]).toEqual([5, 6]);
     expect([...reply.responseLogprobs.subarray(0, 3)]).toEqual([-1, -2, -3]);
@@ -256,7 +256,7 @@ describe('replies', () => {
 });
 
 describe('invalid replies', () => {
-  const lies: [string, object, string][] = [
+  const faultyReplies: [string, object, string][] = [
     ['another prompt', { tokens_evaluated: 3 }, 'tokens_evaluated is 3'],
     ['ids missing', { tokens: [] }, 'tokens has 0 ids, but tokens_predicted is'],
     ['another model', { model: 'other' }, 'model is "other"'],
@@ -277,7 +277,7 @@ describe('invalid replies', () => {
     ['an unknown end', { stop_type: 'none' }, 'stop_type'],
     ['a context that was shifted', { truncated: true, tokens_evaluated: 5000 }, 'tokens_evaluated'],
   ];
-  it.each(lies)('%s is an engine error that names it', async (_, change, message) => {
+  it.each(faultyReplies)('%s is an engine error that names it', async (_, change, message) => {
     server.intercept = ({ path, body }, answer) =>
       path === '/completion' && body.logit_bias === undefined
         ? { body: { ...(answer.body as object), ...change } }

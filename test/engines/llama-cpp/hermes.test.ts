@@ -76,16 +76,16 @@ describe('parseHermes', () => {
     const value = fc.dictionary(fc.string(), fc.jsonValue());
     const calls = fc.array(fc.record({ name: fc.string({ minLength: 1 }), value }), { minLength: 1, maxLength: 4 });
     fc.assert(
-      fc.property(calls, fc.constantFrom(0, 1, 2), (asked, indent) => {
-        const texts = asked.map((one) => JSON.stringify(one.value, null, indent));
-        const text = asked
+      fc.property(calls, fc.constantFrom(0, 1, 2), (requestsTo, indent) => {
+        const texts = requestsTo.map((one) => JSON.stringify(one.value, null, indent));
+        const text = requestsTo
           .map(
             ({ name }, i) => `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${texts[i]}}\n</tool_call>`,
           )
           .join('\n');
         expect(parse(text)).toMatchObject({
           content: null,
-          tool_calls: asked.map(({ name }, i) => call(name, texts[i] as string)),
+          tool_calls: requestsTo.map(({ name }, i) => call(name, texts[i] as string)),
         });
       }),
     );

@@ -7,11 +7,11 @@ import { samplingSchema } from '../../../src/schema/index.ts';
 describe('knownLogprobs', () => {
   it('assigns each log-probability to its id', () => {
     const ids = Int32Array.of(4, 5, 6, 7);
-    const told = [
+    const answers = [
       { id: 4, logprob: -1 },
       { id: 7, logprob: -2 },
     ];
-    expect([...knownLogprobs(told, ids)]).toEqual([-1, Number.NaN, Number.NaN, -2]);
+    expect([...knownLogprobs(answers, ids)]).toEqual([-1, Number.NaN, Number.NaN, -2]);
   });
 
   it('does not use one that matches two positions', () => {
@@ -22,10 +22,10 @@ describe('knownLogprobs', () => {
     const token = fc.record({ id: fc.nat(3), hidden: fc.boolean() });
     fc.assert(
       fc.property(fc.array(token, { minLength: 1, maxLength: 30 }), (tokens) => {
-        const told = tokens.flatMap(({ id, hidden }, i) => (hidden ? [] : [{ id, logprob: -i }]));
-        const known = knownLogprobs(told, Int32Array.from(tokens.map(({ id }) => id)));
+        const answers = tokens.flatMap(({ id, hidden }, i) => (hidden ? [] : [{ id, logprob: -i }]));
+        const known = knownLogprobs(answers, Int32Array.from(tokens.map(({ id }) => id)));
         for (const [i, logprob] of known.entries()) if (!Number.isNaN(logprob)) expect(logprob + i).toBe(0);
-        if (told.length === tokens.length) expect(known.some(Number.isNaN)).toBe(false);
+        if (answers.length === tokens.length) expect(known.some(Number.isNaN)).toBe(false);
       }),
     );
   });

@@ -71,7 +71,7 @@ export class LlamaCppServer {
     return `http://127.0.0.1:${(this.server.address() as AddressInfo).port}`;
   }
 
-  asked(path: string): LlamaCall[] {
+  requestsTo(path: string): LlamaCall[] {
     return this.calls.filter((call) => call.path === path);
   }
 

@@ -97,15 +97,15 @@ describe('requests', () => {
       responseFormat: { type: 'json_object' },
       maxTokens: 20,
     });
-    const [asked] = server.chats;
-    expect(asked?.text).toContain('"tools":[{"type":"function", "function":{"name":"look"}}]');
-    expect(Object.keys(asked?.body ?? {}).sort()).toEqual(
+    const [sentCall] = server.chats;
+    expect(sentCall?.text).toContain('"tools":[{"type":"function", "function":{"name":"look"}}]');
+    expect(Object.keys(sentCall?.body ?? {}).sort()).toEqual(
       [
         ...['max_tokens', 'messages', 'model', 'parallel_tool_calls', 'response_format', 'seed', 'stop', 'stream'],
         ...['temperature', 'tool_choice', 'tools', 'top_p'],
       ].sort(),
     );
-    expect(asked?.body).toMatchObject({ temperature: 0.5, top_p: 0.9, max_tokens: 20, stream: false });
+    expect(sentCall?.body).toMatchObject({ temperature: 0.5, top_p: 0.9, max_tokens: 20, stream: false });
     const { notes } = (engine as Engine).info().capabilities;
     for (const field of ['top_k', 'min_p', 'repetition_penalty']) {
       expect(notes).toContain(`the API has no field for ${field}; it is not sent`);
@@ -225,12 +225,12 @@ describe('replies', () => {
 
 describe('streams', () => {
   const listen = () => {
-    const heard: (ReplyDelta | { started: number | null })[] = [];
+    const relayed: (ReplyDelta | { started: number | null })[] = [];
     return {
-      heard,
+      relayed,
       listener: {
-        started: (promptTokens: number | null) => void heard.push({ started: promptTokens }),
-        delta: (delta: ReplyDelta) => void heard.push(delta),
+        started: (promptTokens: number | null) => void relayed.push({ started: promptTokens }),
+        delta: (delta: ReplyDelta) => void relayed.push(delta),
       },
     };
   };
@@ -252,7 +252,7 @@ describe('streams', () => {
       choice({ finish_reason: 'tool_calls' }),
       last,
     ]);
-    const { heard, listener } = listen();
+    const { relayed, listener } = listen();
     const reply = await generate({ ...withTools, listener });
     expect(server.chats[0]?.body).toMatchObject({ stream: true, stream_options: { include_usage: true } });
     expect(reply).toMatchObject({ finishReason: 'tool_calls', usage: { prompt_tokens: 7, completion_tokens: 3 } });
@@ -262,9 +262,9 @@ describe('streams', () => {
       reasoning_content: 'hm',
       tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'look', arguments: '{"a":1}' } }],
     });
-    expect(heard[0]).toHaveProperty('started');
-    expect(heard.filter((event) => 'started' in event)).toHaveLength(1);
-    const texts = heard.flatMap((event) => ('kind' in event && event.kind === 'text' ? [event.text] : []));
+    expect(relayed[0]).toHaveProperty('started');
+    expect(relayed.filter((event) => 'started' in event)).toHaveLength(1);
+    const texts = relayed.flatMap((event) => ('kind' in event && event.kind === 'text' ? [event.text] : []));
     expect(texts.join('')).toBe('On it.');
   });
 
@@ -294,9 +294,9 @@ describe('streams', () => {
   });
 
   it('may be answered with one body', async () => {
-    const { heard, listener } = listen();
+    const { relayed, listener } = listen();
     expect((await generate({ listener })).message.content).toBe('Hello.');
-    expect(heard).toEqual([]);
+    expect(relayed).toEqual([]);
   });
 
   it.each([

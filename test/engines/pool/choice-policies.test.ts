@@ -142,14 +142,14 @@ describe('consistent_hash', () => {
       fc.property(ids, fc.nat(), (names, which) => {
         const servers = names.map((id) => server(id));
         fc.pre(servers.length > 1);
-        const gone = servers[which % servers.length] as Server;
-        const rest = servers.filter((one) => one !== gone);
+        const leaving = servers[which % servers.length] as Server;
+        const rest = servers.filter((one) => one !== leaving);
         const policy = joined(choicePolicy('consistent_hash'), servers);
         const before = placed(policy, servers);
-        policy.left(gone);
+        policy.left(leaving);
         const without = placed(policy, rest);
-        for (const [i, id] of before.entries()) if (id !== gone.id) expect(without[i]).toBe(id);
-        policy.joined(gone);
+        for (const [i, id] of before.entries()) if (id !== leaving.id) expect(without[i]).toBe(id);
+        policy.joined(leaving);
         expect(placed(policy, servers)).toEqual(before);
       }),
       { numRuns: 30 },

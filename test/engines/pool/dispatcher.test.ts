@@ -5,7 +5,7 @@ import type { GenerateReply, GenerateRequest } from '../../../src/engines/engine
 import { createEnginePools, enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
 import { engineSpecSchema } from '../../../src/schema/index.ts';
 import { json, ScriptedServer } from '../scripted-server.ts';
-import { gone, never, REQUEST, replyOf, settle, ToyEngine, through } from './toy-engine.ts';
+import { never, REQUEST, replyOf, settle, ToyEngine, through, unavailable } from './toy-engine.ts';
 
 const failing = (error: FloeError) => () => Promise.reject(error);
 
@@ -13,13 +13,13 @@ const failing = (error: FloeError) => () => Promise.reject(error);
 const inTurn = (engines: readonly ToyEngine[], clock = new VirtualClock()) =>
   enginePoolsOf(engines, { clock, policy: 'assignment_count' });
 
-function listening(): { heard: string[]; request: GenerateRequest } {
-  const heard: string[] = [];
+function listening(): { relayed: string[]; request: GenerateRequest } {
+  const relayed: string[] = [];
   const listener = {
-    started: () => void heard.push('started'),
-    delta: (delta: { kind: string }) => void heard.push(delta.kind),
+    started: () => void relayed.push('started'),
+    delta: (delta: { kind: string }) => void relayed.push(delta.kind),
   };
-  return { heard, request: { ...REQUEST, listener } };
+  return { relayed, request: { ...REQUEST, listener } };
 }
 
 describe('dispatching', () => {
@@ -42,36 +42,36 @@ describe('dispatching', () => {
   });
 
   it('never retries a call whose listener has received a delta', async () => {
-    const { heard, request } = listening();
-    const broken = new ToyEngine('a', async (asked): Promise<GenerateReply> => {
-      asked.listener?.started(4);
-      asked.listener?.delta({ kind: 'text', text: 'Hel' });
-      throw gone();
+    const { relayed, request } = listening();
+    const broken = new ToyEngine('a', async (sentCall): Promise<GenerateReply> => {
+      sentCall.listener?.started(4);
+      sentCall.listener?.delta({ kind: 'text', text: 'Hel' });
+      throw unavailable();
     });
     const other = new ToyEngine('b');
     await expect(inTurn([broken, other]).generate(request, never())).rejects.toMatchObject({ code: 'engine_error' });
-    expect(heard).toEqual(['started', 'text']);
+    expect(relayed).toEqual(['started', 'text']);
     expect(other.calls).toBe(0);
   });
 
   it('retries a call whose listener was only notified of its start, and notifies it once', async () => {
-    const { heard, request } = listening();
-    const broken = new ToyEngine('a', async (asked): Promise<GenerateReply> => {
-      asked.listener?.started(4);
-      throw gone();
+    const { relayed, request } = listening();
+    const broken = new ToyEngine('a', async (sentCall): Promise<GenerateReply> => {
+      sentCall.listener?.started(4);
+      throw unavailable();
     });
-    const other = new ToyEngine('b', async (asked) => {
-      asked.listener?.started(4);
-      asked.listener?.delta({ kind: 'text', text: '<7>' });
+    const other = new ToyEngine('b', async (sentCall) => {
+      sentCall.listener?.started(4);
+      sentCall.listener?.delta({ kind: 'text', text: '<7>' });
       return replyOf([7]);
     });
     await expect(inTurn([broken, other]).generate(request, never())).resolves.toMatchObject({ engineId: 'b' });
-    expect(heard).toEqual(['started', 'text']);
+    expect(relayed).toEqual(['started', 'text']);
   });
 
   it('immediately retries a call without a reply on another engine', async () => {
     const clock = new VirtualClock();
-    const pool = inTurn([new ToyEngine('a', failing(gone())), new ToyEngine('b')], clock);
+    const pool = inTurn([new ToyEngine('a', failing(unavailable())), new ToyEngine('b')], clock);
     await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'b' });
     expect(clock.monotonicMs()).toBe(0);
   });
@@ -79,7 +79,7 @@ describe('dispatching', () => {
   it('waits for the retry-after time of an engine that returns', async () => {
     const clock = new VirtualClock();
     const engine = new ToyEngine('a', async () => {
-      if (clock.monotonicMs() < 3_000) throw gone({ retry_after_ms: 2_000 });
+      if (clock.monotonicMs() < 3_000) throw unavailable({ retry_after_ms: 2_000 });
       return replyOf([7]);
     });
     await expect(through(clock, inTurn([engine], clock).generate(REQUEST, never()))).resolves.toMatchObject({
@@ -90,7 +90,7 @@ describe('dispatching', () => {
 
   it('rejects with the last failure after a minute', async () => {
     const clock = new VirtualClock();
-    const pool = inTurn([new ToyEngine('a', failing(gone()))], clock);
+    const pool = inTurn([new ToyEngine('a', failing(unavailable()))], clock);
     await expect(through(clock, pool.generate(REQUEST, never()))).rejects.toMatchObject({ code: 'engine_unavailable' });
     expect(clock.monotonicMs()).toBeLessThanOrEqual(61_000);
     expect(clock.monotonicMs()).toBeGreaterThan(50_000);
@@ -107,7 +107,9 @@ describe('dispatching', () => {
 
   it('sends a request that loses connections to at most three engines', async () => {
     const clock = new VirtualClock();
-    const engines = ['a', 'b', 'c', 'd'].map((id) => new ToyEngine(id, failing(gone({ connection_lost: true }))));
+    const engines = ['a', 'b', 'c', 'd'].map(
+      (id) => new ToyEngine(id, failing(unavailable({ connection_lost: true }))),
+    );
     await expect(through(clock, inTurn(engines, clock).generate(REQUEST, never()))).rejects.toMatchObject({
       code: 'engine_unavailable',
     });
@@ -164,7 +166,7 @@ describe('dispatching', () => {
     const controller = new AbortController();
     const engine = new ToyEngine('a', async (): Promise<GenerateReply> => {
       queueMicrotask(() => controller.abort(new Error('enough')));
-      throw gone();
+      throw unavailable();
     });
     await expect(inTurn([engine]).generate(REQUEST, controller.signal)).rejects.toThrow('enough');
   });

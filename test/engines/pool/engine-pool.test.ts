@@ -4,7 +4,7 @@ import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
 import { type EnginePolicy, enginePolicySchema } from '../../../src/schema/index.ts';
-import { gone, never, REQUEST, settle, specOf, ToyEngine, ToyNetwork } from './toy-engine.ts';
+import { never, REQUEST, settle, specOf, ToyEngine, ToyNetwork, unavailable } from './toy-engine.ts';
 
 type Rig = { readonly pool: EnginePools; readonly clock: VirtualClock; readonly engines: Map<string, ToyEngine> };
 
@@ -71,7 +71,7 @@ describe('EnginePool', () => {
     it.engines.get('a')?.pending[0]?.answer();
     await first;
     await settle();
-    it.engines.get('a')?.pending[0]?.fail(gone({ status: 429 }));
+    it.engines.get('a')?.pending[0]?.fail(unavailable({ status: 429 }));
     await settle();
     it.clock.advance(200);
     await settle();
@@ -104,7 +104,7 @@ describe('EnginePool', () => {
     const call = (name: string): Promise<unknown> => it.pool.generate({ ...REQUEST, completionId: name }, never());
     const calls = [call('first'), call('second'), call('third')];
     await settle();
-    a.pending[0]?.fail(gone({ status: 429 }));
+    a.pending[0]?.fail(unavailable({ status: 429 }));
     await settle();
     it.pool.deregister('b');
     await settle();
@@ -127,7 +127,7 @@ describe('EnginePool', () => {
       it.pool.generate({ ...REQUEST, completionId: name }, never()).then(() => order.push(name));
     const calls = [call('first'), call('second'), call('third')];
     await settle();
-    a.pending[0]?.fail(gone({ status: 429 }));
+    a.pending[0]?.fail(unavailable({ status: 429 }));
     await settle();
     expect(a.pending[0]?.request.completionId).toBe('second');
     it.clock.advance(200);
@@ -217,7 +217,7 @@ class Model {
       const pending = [...this.it.engines.values()].flatMap((engine) => engine.pending);
       const call = pending[step.at % (pending.length || 1)];
       if (step.kind === 'answer') call?.answer();
-      else call?.fail(gone());
+      else call?.fail(unavailable());
     } else this.move(step.kind, step.at);
     await settle();
   }
@@ -255,14 +255,14 @@ it.each(enginePolicySchema.options)(
       fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
         const slots = { a: 1, b: 2, c: 3 };
         const model = new Model(await rig(slots, policy), slots);
-        const asked = new Map<string, number>();
+        const sentCall = new Map<string, number>();
         for (const next of steps) {
-          for (const id of model.left) asked.set(id, model.it.engines.get(id)?.calls ?? 0);
+          for (const id of model.left) sentCall.set(id, model.it.engines.get(id)?.calls ?? 0);
           const stillLeft = [...model.left];
           await model.take(next);
           model.check();
           for (const id of stillLeft) {
-            if (model.left.has(id)) expect(model.it.engines.get(id)?.calls).toBe(asked.get(id));
+            if (model.left.has(id)) expect(model.it.engines.get(id)?.calls).toBe(sentCall.get(id));
           }
         }
         await model.drain();

@@ -38,9 +38,9 @@ describe('EnginePools.ready', () => {
   });
 
   it('stops waiting when its signal aborts', async () => {
-    const gone = new AbortController();
-    const ready = enginePoolsOf([], { clock: new VirtualClock() }).ready('default', gone.signal);
-    gone.abort(new Error('the client went away'));
+    const controller = new AbortController();
+    const ready = enginePoolsOf([], { clock: new VirtualClock() }).ready('default', controller.signal);
+    controller.abort(new Error('the client went away'));
     await expect(ready).rejects.toThrow('the client went away');
   });
 

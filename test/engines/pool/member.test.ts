@@ -5,7 +5,6 @@ import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { createEnginePools, enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
 import type { TemplateFacts } from '../../../src/schema/index.ts';
 import {
-  gone,
   never,
   REQUEST,
   replyOf,
@@ -15,6 +14,7 @@ import {
   type ToyFacts,
   ToyNetwork,
   through,
+  unavailable,
 } from './toy-engine.ts';
 
 const TAKES_IDS: ToyFacts = { capabilities: { token_input: 'generate' } };
@@ -183,7 +183,7 @@ describe('deregister', () => {
   });
 
   it('keeps calls that pause between two rounds from reaching the engine', async () => {
-    const a = new ToyEngine('a', () => Promise.reject(gone()));
+    const a = new ToyEngine('a', () => Promise.reject(unavailable()));
     const { pool, network, clock } = await setting({ a });
     network.put('b', new ToyEngine('b'));
     const call = pool.generate(REQUEST, never());
@@ -286,7 +286,7 @@ describe('modeOf', () => {
 });
 
 describe('verification', () => {
-  const lost = () => Promise.reject(gone({ connection_lost: true }));
+  const lost = () => Promise.reject(unavailable({ connection_lost: true }));
 
   it('precedes the next use of a failed engine, while other engines serve the calls', async () => {
     const a = new ToyEngine('a', lost, { fingerprint: 'f' });
@@ -313,7 +313,7 @@ describe('verification', () => {
     a.facts = {};
     a.onCall = async () => {
       a.onCall = async () => replyOf([7]);
-      throw gone();
+      throw unavailable();
     };
     const fresh = new ToyEngine('a', undefined, TAKES_IDS);
     network.put('a', fresh);
@@ -375,9 +375,9 @@ describe('verification', () => {
       a,
       b: new ToyEngine('b', undefined, { fingerprint: 'f' }),
     });
-    let asked = 0;
+    let sentCall = 0;
     network.put('a', () => {
-      asked++;
+      sentCall++;
       return wrong();
     });
     const callTwice = async (): Promise<void> => {
@@ -389,7 +389,7 @@ describe('verification', () => {
     await callTwice();
     for (let round = 1; round <= 10; round++) {
       await callTwice();
-      expect(asked).toBe(round);
+      expect(sentCall).toBe(round);
       expect(pool.info().map(({ healthy }) => healthy)).toEqual([false, true]);
       clock.advance(5_000);
     }
@@ -422,7 +422,7 @@ describe('verification', () => {
   it('does not follow a 429', async () => {
     const busy = new ToyEngine('a', async () => {
       busy.healthy = false;
-      throw gone({ status: 429 });
+      throw unavailable({ status: 429 });
     });
     const { pool, network } = await setting({ a: busy, b: new ToyEngine('b') });
     await pool.generate(REQUEST, never());

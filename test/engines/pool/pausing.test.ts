@@ -3,7 +3,7 @@ import { FloeError } from '../../../src/core/errors.ts';
 import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
-import { gone, never, REQUEST, settle, ToyEngine, type ToyFacts, through } from './toy-engine.ts';
+import { never, REQUEST, settle, ToyEngine, type ToyFacts, through, unavailable } from './toy-engine.ts';
 
 const PAUSES: ToyFacts = { capabilities: { pause: true } };
 const HOLD = { mode: 'keep', whilePaused: 'hold' } as const;
@@ -22,10 +22,10 @@ describe('pause', () => {
   it('holds new calls from the moment that it is called until it ends', async () => {
     const engine = new ToyEngine('a', undefined, PAUSES);
     const { pool, clock } = rig(engine);
-    const told = pool.pause(HOLD);
+    const answers = pool.pause(HOLD);
     expect(pool.paused).toBe('keep');
     const call = pool.generate(REQUEST, never());
-    await told;
+    await answers;
     clock.advance(3_600_000);
     await settle();
     expect(engine.calls).toBe(0);
@@ -68,7 +68,7 @@ describe('pause', () => {
     const calls = Array.from({ length: 4 }, () => pool.generate(REQUEST, never()));
     await settle();
     await pool.pause({ mode: 'abort', whilePaused: 'reject' });
-    for (const { fail } of [...engine.pending]) fail(gone());
+    for (const { fail } of [...engine.pending]) fail(unavailable());
     await settle();
     expect(pool.info()[0]?.healthy).toBe(true);
     await pool.resume();
@@ -84,7 +84,7 @@ describe('pause', () => {
     const call = pool.generate(REQUEST, never());
     await settle();
     await pool.pause(HOLD);
-    a.pending[0]?.fail(gone());
+    a.pending[0]?.fail(unavailable());
     clock.advance(120_000);
     await settle();
     expect(b.calls).toBe(0);
@@ -96,10 +96,10 @@ describe('pause', () => {
     const engine = new ToyEngine('a', undefined, PAUSES);
     const { pool } = rig(engine);
     const call = pool.generate(REQUEST, never());
-    const told = pool.pause(HOLD);
+    const answers = pool.pause(HOLD);
     await settle();
     expect(engine.calls).toBe(0);
-    await told;
+    await answers;
     await pool.resume();
     await call;
   });
@@ -161,7 +161,7 @@ describe('pause', () => {
 
   it('does not reject because of an engine that is unreachable or unresponsive', async () => {
     const [away, silent] = [new ToyEngine('a', undefined, PAUSES), new ToyEngine('b', undefined, PAUSES)];
-    away.onOrder = () => Promise.reject(gone());
+    away.onOrder = () => Promise.reject(unavailable());
     silent.onOrder = () => new Promise(() => {});
     const { pool, clock, notices } = rig(away, silent);
     await through(clock, pool.pause(HOLD));
@@ -193,7 +193,7 @@ describe('an engine that was not resumed', () => {
     await pool.pause(HOLD);
     engine.onOrder = async () => {
       engine.onOrder = async () => {};
-      throw gone();
+      throw unavailable();
     };
     await pool.resume();
     await expect(through(clock, pool.generate(REQUEST, never()))).resolves.toMatchObject({ engineId: 'a' });
@@ -206,7 +206,7 @@ it('an engine that was not resumed is not sent a resume during the next pause', 
   const engine = new ToyEngine('a', undefined, PAUSES);
   const { pool } = rig(engine);
   await pool.pause(HOLD);
-  engine.onOrder = () => Promise.reject(gone());
+  engine.onOrder = () => Promise.reject(unavailable());
   await pool.resume();
   engine.onOrder = async () => {};
   await pool.pause(HOLD);

@@ -3,7 +3,7 @@ import { VirtualClock } from '../../../src/core/virtual-clock.ts';
 import type { EnginePools } from '../../../src/engines/pool/engine-pools.ts';
 import { createEnginePools } from '../../../src/engines/pool/managed-engine-pools.ts';
 import type { EngineSpec } from '../../../src/schema/index.ts';
-import { gone, never, REQUEST, replyOf, settle, specOf, ToyEngine, ToyNetwork } from './toy-engine.ts';
+import { never, REQUEST, replyOf, settle, specOf, ToyEngine, ToyNetwork, unavailable } from './toy-engine.ts';
 
 type Rig = { pool: EnginePools; clock: VirtualClock; engines: Map<string, ToyEngine> };
 
@@ -141,7 +141,7 @@ describe('a provider that answers 429 with retry-after', () => {
     const a = engines.get('a') as ToyEngine;
     const refused = pool.generate(REQUEST, never());
     await settle();
-    a.pending[0]?.fail(gone({ status: 429, retry_after_ms: 120_000 }));
+    a.pending[0]?.fail(unavailable({ status: 429, retry_after_ms: 120_000 }));
     await settle();
     const later = pool.generate(REQUEST, never());
     await pass(clock, 119_999);
@@ -159,7 +159,7 @@ describe('a provider that answers 429 with retry-after', () => {
     const { pool, clock, engines } = await rig({ a: perMinute(6_000) });
     const a = engines.get('a') as ToyEngine;
     a.onCall = async () => {
-      throw gone({ status: 429, retry_after_ms: 0 });
+      throw unavailable({ status: 429, retry_after_ms: 0 });
     };
     const controller = new AbortController();
     const call = pool.generate(REQUEST, controller.signal);

@@ -6,7 +6,6 @@ import type { GenerateReply, GenerateRequest } from '../../../src/engines/engine
 import { enginePoolsOf } from '../../../src/engines/pool/managed-engine-pools.ts';
 import type { AssistantMessage } from '../../../src/schema/index.ts';
 import {
-  gone,
   never,
   REQUEST,
   replyOf,
@@ -16,6 +15,7 @@ import {
   type ToyFacts,
   ToyNetwork,
   through,
+  unavailable,
 } from './toy-engine.ts';
 
 const TAKES_IDS: ToyFacts = { capabilities: { token_input: 'generate', pause: true } };
@@ -65,11 +65,11 @@ describe('a reply that a weight update interrupted', () => {
     expect(engine.calls).toBe(1);
     await pool.resume();
     await settle();
-    const [, asked] = engine.requests as [GenerateRequest, GenerateRequest];
-    expect(asked.prompt?.ids).toEqual(Int32Array.of(1, 2, 3));
-    expect(asked.prompt?.json.toString()).toBe('1,2,3');
-    expect(asked.resumeFrom).toMatchObject({ responseIds: Int32Array.of(7, 8) });
-    engine.pending[0]?.answer(onwards(asked, [9]));
+    const [, sentCall] = engine.requests as [GenerateRequest, GenerateRequest];
+    expect(sentCall.prompt?.ids).toEqual(Int32Array.of(1, 2, 3));
+    expect(sentCall.prompt?.json.toString()).toBe('1,2,3');
+    expect(sentCall.resumeFrom).toMatchObject({ responseIds: Int32Array.of(7, 8) });
+    engine.pending[0]?.answer(onwards(sentCall, [9]));
     await expect(call).resolves.toMatchObject({
       engineId: 'a',
       reply: {
@@ -86,7 +86,7 @@ describe('a reply that a weight update interrupted', () => {
   it('resumes with the ids of its prompt', async () => {
     const engine = new ToyEngine(
       'a',
-      async (asked) => (asked.resumeFrom === null ? cut([7]) : onwards(asked, [8])),
+      async (sentCall) => (sentCall.resumeFrom === null ? cut([7]) : onwards(sentCall, [8])),
       TAKES_IDS,
     );
     const prompt = { ids: Int32Array.of(4, 5), json: Buffer.from('4,5') };
@@ -97,7 +97,7 @@ describe('a reply that a weight update interrupted', () => {
   it('resumes on another engine that accepts ids, never on one that does not', async () => {
     const first = new ToyEngine('a', async () => cut([7]), TAKES_IDS);
     const without = new ToyEngine('b');
-    const second = new ToyEngine('c', async (asked) => onwards(asked, [8]), TAKES_IDS);
+    const second = new ToyEngine('c', async (sentCall) => onwards(sentCall, [8]), TAKES_IDS);
     const { pool } = poolWith(first, without, second);
     await expect(pool.generate(REQUEST, never())).resolves.toMatchObject({ engineId: 'c' });
     expect([first.calls, without.calls, second.calls]).toEqual([1, 0, 1]);
@@ -105,7 +105,7 @@ describe('a reply that a weight update interrupted', () => {
 
   it('never resumes on an engine that was deregistered meanwhile', async () => {
     const first = ToyEngine.held('a', TAKES_IDS);
-    const second = new ToyEngine('b', async (asked) => onwards(asked, [8]), TAKES_IDS);
+    const second = new ToyEngine('b', async (sentCall) => onwards(sentCall, [8]), TAKES_IDS);
     const { pool } = poolWith(first, second);
     const call = pool.generate(REQUEST, never());
     await settle();
@@ -132,9 +132,9 @@ describe('a reply that a weight update interrupted', () => {
   it('may be interrupted any number of times while it grows', async () => {
     const engine = new ToyEngine(
       'a',
-      async (asked) => {
-        const length = asked.resumeFrom?.responseIds.length ?? 0;
-        return onwards(asked, [length], { finishReason: length < 30 ? 'abort' : 'stop' });
+      async (sentCall) => {
+        const length = sentCall.resumeFrom?.responseIds.length ?? 0;
+        return onwards(sentCall, [length], { finishReason: length < 30 ? 'abort' : 'stop' });
       },
       TAKES_IDS,
     );
@@ -145,7 +145,11 @@ describe('a reply that a weight update interrupted', () => {
   });
 
   it('is returned as a partial result when it does not grow for a while', async () => {
-    const engine = new ToyEngine('a', async (asked) => cut([...(asked.resumeFrom?.responseIds ?? [7])]), TAKES_IDS);
+    const engine = new ToyEngine(
+      'a',
+      async (sentCall) => cut([...(sentCall.resumeFrom?.responseIds ?? [7])]),
+      TAKES_IDS,
+    );
     const { pool, clock } = poolWith(engine);
     const { reply } = await through(clock, pool.generate(REQUEST, never()));
     expect(reply).toMatchObject({ finishReason: 'abort', responseIds: Int32Array.of(7) });
@@ -170,7 +174,7 @@ describe('a reply that a weight update interrupted', () => {
     const messageTexts = [JSON.stringify({ role: 'user', content })];
     const { reply } = await poolWith(engine).pool.generate({ ...REQUEST, messageTexts }, never());
     expect([reply.finishReason, engine.calls]).toEqual(['abort', 1]);
-    engine.onCall = async (asked) => (asked.resumeFrom === null ? cut([7]) : onwards(asked, [8]));
+    engine.onCall = async (sentCall) => (sentCall.resumeFrom === null ? cut([7]) : onwards(sentCall, [8]));
     const quoted = [JSON.stringify({ role: 'user', content: messageTexts[0] })];
     await expect(poolWith(engine).pool.generate({ ...REQUEST, messageTexts: quoted }, never())).resolves.toMatchObject({
       reply: { finishReason: 'stop' },
@@ -187,17 +191,17 @@ describe('a reply that a weight update interrupted', () => {
   });
 
   it('is sampled from its start when it has no token, and its listener receives it', async () => {
-    const heard: string[] = [];
-    const listener = { started: () => {}, delta: (delta: ReplyDelta) => void heard.push(delta.kind) };
+    const relayed: string[] = [];
+    const listener = { started: () => {}, delta: (delta: ReplyDelta) => void relayed.push(delta.kind) };
     let first = true;
     const engine = new ToyEngine(
       'a',
-      async (asked) => {
+      async (sentCall) => {
         if (first) {
           first = false;
           return cut([]);
         }
-        asked.listener?.delta({ kind: 'text', text: '<7>' });
+        sentCall.listener?.delta({ kind: 'text', text: '<7>' });
         return replyOf([7]);
       },
       TAKES_IDS,
@@ -207,7 +211,7 @@ describe('a reply that a weight update interrupted', () => {
       reply: { finishReason: 'stop' },
     });
     expect(engine.requests[1]).toMatchObject({ prompt: null, resumeFrom: null });
-    expect(heard).toEqual(['text']);
+    expect(relayed).toEqual(['text']);
   });
 
   it('is not resumed when the call was aborted', async () => {
@@ -230,7 +234,7 @@ describe('a reply that a weight update interrupted', () => {
     const refuse = new FloeError('engine_rejected', 'too long');
     const engine = new ToyEngine(
       'a',
-      (asked) => (asked.resumeFrom === null ? Promise.resolve(cut([7])) : Promise.reject(refuse)),
+      (sentCall) => (sentCall.resumeFrom === null ? Promise.resolve(cut([7])) : Promise.reject(refuse)),
       TAKES_IDS,
     );
     const { pool, notices } = poolWith(engine);
@@ -255,8 +259,8 @@ describe('a reply that a weight update interrupted', () => {
 
   it('is resumed on another engine when the first one is unavailable', async () => {
     const first = new ToyEngine('a', async () => cut([7]), TAKES_IDS);
-    const away = new ToyEngine('b', () => Promise.reject(gone()), TAKES_IDS);
-    const last = new ToyEngine('c', async (asked) => onwards(asked, [8]), TAKES_IDS);
+    const away = new ToyEngine('b', () => Promise.reject(unavailable()), TAKES_IDS);
+    const last = new ToyEngine('c', async (sentCall) => onwards(sentCall, [8]), TAKES_IDS);
     await expect(poolWith(first, away, last).pool.generate(REQUEST, never())).resolves.toMatchObject({
       engineId: 'c',
       reply: { responseIds: Int32Array.of(7, 8) },
@@ -266,7 +270,7 @@ describe('a reply that a weight update interrupted', () => {
   it.each([[[8, 9]], [[7]], [[]]])('is rejected when the resumed reply begins differently (%j)', async (ids) => {
     const engine = new ToyEngine(
       'a',
-      async (asked) => (asked.resumeFrom === null ? cut([7, 8]) : replyOf(ids)),
+      async (sentCall) => (sentCall.resumeFrom === null ? cut([7, 8]) : replyOf(ids)),
       TAKES_IDS,
     );
     await expect(poolWith(engine).pool.generate(REQUEST, never())).rejects.toMatchObject({
@@ -292,22 +296,22 @@ describe('an interrupted reply that was streamed', () => {
   ];
 
   async function continued(deltas: readonly ReplyDelta[], message: Partial<AssistantMessage>) {
-    const heard: ReplyDelta[] = [];
-    const listener = { started: () => {}, delta: (delta: ReplyDelta) => void heard.push(delta) };
+    const relayed: ReplyDelta[] = [];
+    const listener = { started: () => {}, delta: (delta: ReplyDelta) => void relayed.push(delta) };
     const engine = new ToyEngine(
       'a',
-      async (asked) => {
-        if (asked.resumeFrom !== null) {
-          asked.listener?.delta({ kind: 'text', text: 'twice' });
-          return onwards(asked, [8], says(message));
+      async (sentCall) => {
+        if (sentCall.resumeFrom !== null) {
+          sentCall.listener?.delta({ kind: 'text', text: 'twice' });
+          return onwards(sentCall, [8], says(message));
         }
-        for (const delta of deltas) asked.listener?.delta(delta);
+        for (const delta of deltas) sentCall.listener?.delta(delta);
         return cut([7]);
       },
       TAKES_IDS,
     );
     const { reply } = await poolWith(engine).pool.generate({ ...REQUEST, listener }, never());
-    expect(heard).toEqual(deltas);
+    expect(relayed).toEqual(deltas);
     return reply.message;
   }
 

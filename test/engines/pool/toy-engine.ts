@@ -48,7 +48,8 @@ export function replyOf(ids: readonly number[], over: Partial<GenerateReply> = {
   };
 }
 
-export const gone = (details: object = {}): FloeError => new FloeError('engine_unavailable', 'gone', { ...details });
+export const unavailable = (details: object = {}): FloeError =>
+  new FloeError('engine_unavailable', 'gone', { ...details });
 
 export const never = (): AbortSignal => new AbortController().signal;
 
@@ -210,7 +211,7 @@ export class ToyNetwork {
 
   readonly connect = async (spec: EngineSpec): Promise<Engine> => {
     const server = this.servers.get(spec.engine_id ?? '');
-    if (server === undefined) throw gone();
+    if (server === undefined) throw unavailable();
     const engine = await server(spec);
     this.connections.push(engine);
     return engine;

@@ -88,8 +88,10 @@ describe('requests to SGLang', () => {
     await engine.pause('keep', never);
     await engine.pause('abort', never);
     await engine.resume(never);
-    const told = server.http.received.filter(({ path, method }) => /pause|continue/.test(path) && method === 'POST');
-    expect(told.map(({ path, body }) => [path, body.mode])).toEqual([
+    const controlRequests = server.http.received.filter(
+      ({ path, method }) => /pause|continue/.test(path) && method === 'POST',
+    );
+    expect(controlRequests.map(({ path, body }) => [path, body.mode])).toEqual([
       ['/pause_generation', 'in_place'],
       ['/pause_generation', 'abort'],
       ['/continue_generation', undefined],
@@ -114,17 +116,17 @@ describe.each(AGES)('a server that reports ids by %s', (age) => {
     await start({ age });
     const exact = age === 'sglext' || age === 'stream_ids';
     expect(engine.info().streaming).toBe(exact);
-    const heard: unknown[] = [];
+    const relayed: unknown[] = [];
     const listener = {
-      started: (tokens: number | null) => void heard.push(tokens),
-      delta: (delta: unknown) => void heard.push(delta),
+      started: (tokens: number | null) => void relayed.push(tokens),
+      delta: (delta: unknown) => void relayed.push(delta),
     };
     const { usage: wholeUsage, ...whole } = await generate();
     const { usage, ...streamed } = await generate({ listener });
     expect(streamed).toEqual(whole);
     expect({ ...usage, cached_tokens: 0 }).toEqual(wholeUsage);
     const known = age === 'stream_ids' ? PROMPT.length : null;
-    expect(heard).toEqual(exact ? [known, { kind: 'text', text: 'Hello.' }] : []);
+    expect(relayed).toEqual(exact ? [known, { kind: 'text', text: 'Hello.' }] : []);
     expect(server.calls().at(-1)?.body.stream).toBe(exact);
   });
 
@@ -207,12 +209,12 @@ describe('a parsed reply', () => {
 
 describe('routed experts', () => {
   const shape = { num_hidden_layers: 2, num_experts_per_tok: 2 };
-  const told = { serverInfo: { enable_return_routed_experts: true } };
+  const withExperts = { serverInfo: { enable_return_routed_experts: true } };
   const rows = (count: number) =>
     Buffer.from(new Int32Array(count * 4).map((_, index) => index).buffer).toString('base64');
 
   it("are read in the model's shape", async () => {
-    await start({ ...told, modelInfo: shape });
+    await start({ ...withExperts, modelInfo: shape });
     const count = PROMPT.length + 3 - 1;
     server.script.meta = { routed_experts: rows(count) };
     const { routedExperts } = await generate();
@@ -227,7 +229,7 @@ describe('routed experts', () => {
   });
 
   it('are not requested when their shape is unknown, which is noted', async () => {
-    await start(told);
+    await start(withExperts);
     expect((await generate()).routedExperts).toBeNull();
     expect(server.calls().at(-1)?.body).not.toHaveProperty('return_routed_experts');
     expect(engine.info().capabilities.notes.join()).toMatch(/routed experts are not requested/);
@@ -385,7 +387,7 @@ describe('server failures', () => {
   it('an abort ends the call by its id and rejects with the reason', async () => {
     await start();
     const controller = new AbortController();
-    const told = new Promise<unknown>((resolve) => {
+    const aborted = new Promise<unknown>((resolve) => {
       server.http.routes['/abort_request'] = ({ body, response }) => {
         json(response, 200, {});
         resolve(body.rid);
@@ -393,7 +395,7 @@ describe('server failures', () => {
       server.script.answer = () => controller.abort(new Error('enough'));
     });
     await expect(engine.generate(askRequest(), controller.signal)).rejects.toThrow('enough');
-    expect(await told).toBe('cpl_mine');
+    expect(await aborted).toBe('cpl_mine');
     expect(engine.info().inflight).toBe(0);
   });
 });

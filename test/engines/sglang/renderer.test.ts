@@ -67,17 +67,17 @@ const templates: fc.Arbitrary<Template> = fc.record({
 
 describe('findGenerationPrompt', () => {
   it('finds the generation prompt or nothing, never something else', async () => {
-    let found = 0;
+    let actual = 0;
     await fc.assert(
       fc.asyncProperty(templates, async (template) => {
         const learned = await findGenerationPrompt(async (texts, tools) => render(template, texts, tools));
         if (learned === null) return;
-        found++;
+        actual++;
         expect([...learned]).toEqual(generationPrompt(template));
       }),
       { numRuns: 500 },
     );
-    expect(found).toBeGreaterThan(400);
+    expect(actual).toBeGreaterThan(400);
   });
 
   it('returns null when the renderings do not match', async () => {

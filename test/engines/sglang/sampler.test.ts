@@ -232,8 +232,8 @@ describe('a server with missing features', () => {
     await expect(generate()).rejects.toMatchObject({ code: 'unsupported' });
     await expect(engine.countTokens(askRequest(), never)).rejects.toMatchObject({ code: 'unsupported' });
     const { messageTexts, toolsText, completionId, sessionId, pool } = askRequest();
-    const asked = { messageTexts, toolsText, completionId, sessionId, pool, generationPrompt: true };
-    await expect(engine.render(asked, never)).rejects.toMatchObject({ code: 'unsupported' });
+    const sentCall = { messageTexts, toolsText, completionId, sessionId, pool, generationPrompt: true };
+    await expect(engine.render(sentCall, never)).rejects.toMatchObject({ code: 'unsupported' });
     expect(await generate({ prompt: null })).toMatchObject({ finishReason: 'stop' });
   });
 
@@ -284,7 +284,7 @@ describe('rendering', () => {
     { role: 'user', content: 'hi' },
     { role: 'assistant', content: 'yes' },
   ];
-  const asked = {
+  const sentCall = {
     messageTexts: messages.map((message) => JSON.stringify(message)),
     toolsText: '[]',
     completionId: 'cpl_1',
@@ -294,19 +294,19 @@ describe('rendering', () => {
 
   it('ends with or without the generation prompt, although the server always adds it', async () => {
     await start();
-    const open = await engine.render({ ...asked, generationPrompt: true }, never);
-    const closed = await engine.render({ ...asked, generationPrompt: false }, never);
+    const open = await engine.render({ ...sentCall, generationPrompt: true }, never);
+    const closed = await engine.render({ ...sentCall, generationPrompt: false }, never);
     expect([...open]).toEqual(promptIdsOf(messages));
     expect([...open]).toEqual([...closed, 1, 103]);
     expect(engine.info().capabilities.template.close_ids).toEqual([2]);
-    expect(await engine.countTokens(askRequest({ messageTexts: asked.messageTexts }), never)).toBe(open.length);
+    expect(await engine.countTokens(askRequest({ messageTexts: sentCall.messageTexts }), never)).toBe(open.length);
   });
 
   it('rejects images', async () => {
     await start();
     const image = '{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}';
     await expect(
-      engine.render({ ...asked, messageTexts: [image], generationPrompt: true }, never),
+      engine.render({ ...sentCall, messageTexts: [image], generationPrompt: true }, never),
     ).rejects.toMatchObject({ code: 'unsupported', details: { images: true } });
   });
 

@@ -117,8 +117,8 @@ export class SglangScript {
   private chat(received: Received): void {
     const { body, response } = received;
     const { script } = this;
-    const asked = ['return_token_ids', 'return_meta_info', 'return_prompt_token_ids'].some((flag) => body[flag]);
-    if (body.stream === true && asked && !(script.age === 'stream_ids' && body.return_token_ids)) {
+    const sentCall = ['return_token_ids', 'return_meta_info', 'return_prompt_token_ids'].some((flag) => body[flag]);
+    if (body.stream === true && sentCall && !(script.age === 'stream_ids' && body.return_token_ids)) {
       json(response, 400, { object: 'error', message: 'not supported with streaming', code: 400 });
       return;
     }
@@ -174,17 +174,17 @@ export class SglangScript {
       choices: [{ index: 0, finish_reason: null, ...fields }],
       ...top,
     });
-    const told = script.age === 'stream_ids' && body.return_token_ids === true;
+    const answers = script.age === 'stream_ids' && body.return_token_ids === true;
     const texts = ids.map((_, index) => (index === ids.length - 1 ? '' : index === 0 ? script.text : ''));
     const pieces = ids.map((id, index) => {
       const silent = script.losesLast && index === ids.length - 1;
       const logprobs = silent ? {} : { logprobs: { content: [{ token: 't', logprob: this.logprobs()[index] }] } };
-      return chunk({ delta: { content: texts[index] }, ...logprobs, ...(told ? { token_ids: [id] } : {}) });
+      return chunk({ delta: { content: texts[index] }, ...logprobs, ...(answers ? { token_ids: [id] } : {}) });
     });
     const ended = chunk({ delta: {}, finish_reason: script.finish.type, matched_stop: script.finish.matched ?? null });
     const head = chunk({
       delta: { role: 'assistant', content: '' },
-      ...(told ? { prompt_token_ids: promptIds } : {}),
+      ...(answers ? { prompt_token_ids: promptIds } : {}),
     });
     const all: object[] = [head, ...pieces, ended];
     if (reply.sglext !== undefined) all.push({ ...chunk({}), choices: [], sglext: reply.sglext });

@@ -85,7 +85,7 @@ describe.each([false, true])('an update during a reply, by /generate: %s', (forc
 });
 
 describe('a server with wrong replies', () => {
-  const lies: [FaultKind, string][] = [
+  const faultyReplies: [FaultKind, string][] = [
     ['http_400_context', 'engine_rejected'],
     ['http_429', 'engine_unavailable'],
     ['http_500', 'engine_error'],
@@ -106,7 +106,7 @@ describe('a server with wrong replies', () => {
     ['dies_mid_stream', 'engine_error'],
   ];
   it.each(
-    lies.flatMap(([kind, code]) =>
+    faultyReplies.flatMap(([kind, code]) =>
       (['chat', 'input_ids', 'generate'] as const).map((way) => [kind, way, code] as const),
     ),
   )('%s by %s is %s', async (kind, way, code) => {

@@ -362,14 +362,14 @@ describe('server failures', () => {
   it('an abort closes the connection and rejects with its reason', async () => {
     await connect();
     const controller = new AbortController();
-    const gone = new Promise<void>((resolve) => {
+    const closed = new Promise<void>((resolve) => {
       server.onChat = ({ response }) => {
         response.once('close', resolve);
         controller.abort(new Error('enough'));
       };
     });
     await expect(engine?.generate(request(), controller.signal)).rejects.toThrow('enough');
-    await gone;
+    await closed;
     expect(engine?.info().inflight).toBe(0);
   });
 

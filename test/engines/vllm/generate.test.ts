@@ -184,10 +184,10 @@ describe('the message of sampled ids', () => {
     );
     expect(reply.message).toEqual({ role: 'assistant', content: null, reasoning_content: 'hm', tool_calls: [call] });
     expect(reply.finishReason).toBe('tool_calls');
-    const [asked] = callsOf(server, DERENDER);
-    expect(asked?.text).toContain(`"tools":${toolsText}`);
-    expect(asked?.text).not.toContain('secret');
-    expect(asked?.body).toMatchObject({
+    const [sentCall] = callsOf(server, DERENDER);
+    expect(sentCall?.text).toContain(`"tools":${toolsText}`);
+    expect(sentCall?.text).not.toContain('secret');
+    expect(sentCall?.body).toMatchObject({
       model: 'toy',
       generate_response: { choices: [{ index: 0, token_ids: [11, 12], finish_reason: 'stop' }] },
       prompt_token_ids: [1, 5, 6, 7],
@@ -433,7 +433,7 @@ const entries = (...logprobs: unknown[]) => ({
 
 describe('a wrong reply is rejected, with engine and field:', () => {
   type Lie = (reply: Json) => unknown;
-  const lies: [string, Lie, RegExp][] = [
+  const faultyReplies: [string, Lie, RegExp][] = [
     ['no response ids', (r) => withChoice(r, { token_ids: null }), /token_ids is missing/],
     ['response ids that are not token ids', (r) => withChoice(r, { token_ids: [11, 1.5, 2] }), /token_ids/],
     [
@@ -514,8 +514,8 @@ describe('a wrong reply is rejected, with engine and field:', () => {
       /no token was sampled/,
     ],
   ];
-  it.each(lies)('%s', async (_, lie, message) => {
-    const failure = await generate({ generated: lie }).catch((error: unknown) => error);
+  it.each(faultyReplies)('%s', async (_, corrupt, message) => {
+    const failure = await generate({ generated: corrupt }).catch((error: unknown) => error);
     expect(failure).toMatchObject({ code: 'engine_error', details: { engine_id: 'the-engine' } });
     expect((failure as Error).message).toMatch(message);
     expect((failure as Error).message).toMatch(/^engine the-engine: /);
@@ -561,9 +561,9 @@ describe('a wrong reply is rejected, with engine and field:', () => {
     ],
     ['an error with status 200', () => ({ error: { message: 'no parser' } }), /error inside: no parser/],
   ];
-  it.each(derendered)('%s', async (_, lie, message) => {
+  it.each(derendered)('%s', async (_, corrupt, message) => {
     await connect();
-    serveTokens(server, { derendered: lie });
+    serveTokens(server, { derendered: corrupt });
     await expect(engine?.generate(tokenRequest(), never())).rejects.toMatchObject({
       code: 'engine_error',
       message: expect.stringMatching(message),

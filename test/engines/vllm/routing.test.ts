@@ -38,11 +38,11 @@ describe('routed experts', () => {
         const data = Buffer.from(
           Array.from({ length: rows * layers * experts * bytes }, (_, i) => (i * 31 + seed) % 256),
         );
-        const wanted = { dtype: name, shape: [...shape], start: 0, data };
-        expect(routedExpertsOf(npy(descr, shape, data, { version }), rows + 1)).toEqual(wanted);
+        const expected = { dtype: name, shape: [...shape], start: 0, data };
+        expect(routedExpertsOf(npy(descr, shape, data, { version }), rows + 1)).toEqual(expected);
         const object = { data: data.toString('base64'), shape: [...shape], dtype: name };
-        expect(routedExpertsOf(object, rows + 1)).toEqual(wanted);
-        expect(routedExpertsOf({ ...object, start: 5 }, rows + 6)).toEqual({ ...wanted, start: 5 });
+        expect(routedExpertsOf(object, rows + 1)).toEqual(expected);
+        expect(routedExpertsOf({ ...object, start: 5 }, rows + 6)).toEqual({ ...expected, start: 5 });
       }),
     );
   });
@@ -66,7 +66,11 @@ describe('routed experts', () => {
     ['two dimensions', npy('|u1', [7, 1], data), /has the shape \[7, 1\]/],
     ['fewer bytes than the shape', npy('|u1', [7, 1, 1], data), /has 6 bytes, its shape 7/],
     ['more bytes than the shape', npy('|u1', [7, 1, 1], Buffer.alloc(8)), /has 8 bytes, its shape 7/],
-    ['data that is not a .npy file', Buffer.from('PK and more than a few bytes').toString('base64'), /not a \.npy file/],
+    [
+      'data that is not a .npy file',
+      Buffer.from('PK and more than a few bytes').toString('base64'),
+      /not a \.npy file/,
+    ],
     ['nothing', '', /not a \.npy file/],
     ['a header that does not end', npy('|u1', [7, 1, 1], data).slice(0, 40), /ends within its header/],
     ['text that is not base64', '????', /not base64/],

@@ -53,13 +53,13 @@ function withoutIds(reply: GenerateReply): GenerateReply {
 }
 
 async function bothWays(
-  asked: GenerateRequest,
+  sentCall: GenerateRequest,
 ): Promise<{ whole: GenerateReply; streamed: GenerateReply; deltas: ReplyDelta[] }> {
   const never = new AbortController().signal;
-  const whole = await engine.generate(asked, never);
+  const whole = await engine.generate(sentCall, never);
   const deltas: ReplyDelta[] = [];
   const listener = { started: () => {}, delta: (delta: ReplyDelta) => void deltas.push(delta) };
-  const streamed = await engine.generate({ ...asked, listener }, never);
+  const streamed = await engine.generate({ ...sentCall, listener }, never);
   // The content of the prefix cache may differ.
   const cached = { cached_tokens: 0 };
   return {
@@ -110,7 +110,7 @@ describe.each([...TEMPLATE_MODES])(
 );
 
 /** Every fault of the simulated engine in a reply, and what the error must name. */
-const lies: [FaultKind, RegExp][] = [
+const faultyReplies: [FaultKind, RegExp][] = [
   ['missing_ids', /token_ids is missing/],
   ['logprobs_length', /logprobs\.content has \d+ entries for \d+ token_ids/],
   ['logprob_nan', /not JSON/],
@@ -127,15 +127,15 @@ const lies: [FaultKind, RegExp][] = [
 
 describe.each(['chat', 'streamed', 'tokens'] as const)('of a lying engine, in %s mode,', (mode) => {
   const ask = async (): Promise<GenerateReply> => {
-    const asked = request(1);
+    const sentCall = request(1);
     const listener = { started: () => {}, delta: () => {} };
     const never = new AbortController().signal;
-    if (mode !== 'tokens') return engine.generate(mode === 'chat' ? asked : { ...asked, listener }, never);
-    const ids = await engine.render({ ...asked, generationPrompt: true }, never);
-    return engine.generate({ ...asked, prompt: { ids, json: Buffer.from(ids.join(',')) } }, never);
+    if (mode !== 'tokens') return engine.generate(mode === 'chat' ? sentCall : { ...sentCall, listener }, never);
+    const ids = await engine.render({ ...sentCall, generationPrompt: true }, never);
+    return engine.generate({ ...sentCall, prompt: { ids, json: Buffer.from(ids.join(',')) } }, never);
   };
 
-  it.each(lies)('%s is rejected', async (kind, message) => {
+  it.each(faultyReplies)('%s is rejected', async (kind, message) => {
     await start({ scaleOut: true });
     await expect(ask()).resolves.toMatchObject({ finishReason: 'stop' });
     sim.setFaults([{ kind }]);

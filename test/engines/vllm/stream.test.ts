@@ -72,8 +72,8 @@ function request(over: Partial<GenerateRequest> = {}): GenerateRequest {
   };
 }
 
-function generate(heard = new Heard(), signal = new AbortController().signal) {
-  return engine.generate(request({ listener: heard.listener }), signal);
+function generate(relayed = new Heard(), signal = new AbortController().signal) {
+  return engine.generate(request({ listener: relayed.listener }), signal);
 }
 
 const calls = [
@@ -97,16 +97,16 @@ describe('a streamed reply', () => {
     server.onChat = (received) => json(received.response, 200, vllmReply(received, parts));
     const whole = await engine.generate(request(), new AbortController().signal);
     server.onChat = (received) => sendStream(received.response, vllmChunks(received, parts));
-    const heard = new Heard();
-    expect(await generate(heard)).toEqual(whole);
-    expect(heard.started).toEqual([4]);
+    const relayed = new Heard();
+    expect(await generate(relayed)).toEqual(whole);
+    expect(relayed.started).toEqual([4]);
     const { reasoning_content = '', content, tool_calls = [] } = whole.message;
     const joined = (kind: ReplyDelta['kind']) =>
-      heard.deltas.map((delta) => (delta.kind === kind && 'text' in delta ? delta.text : '')).join('');
+      relayed.deltas.map((delta) => (delta.kind === kind && 'text' in delta ? delta.text : '')).join('');
     expect(joined('reasoning')).toBe(reasoning_content);
     expect(joined('text')).toBe(content ?? '');
     expect(joined('arguments')).toBe(tool_calls.map((call) => call.function.arguments).join(''));
-    expect(heard.deltas.filter(({ kind }) => kind === 'call')).toEqual(
+    expect(relayed.deltas.filter(({ kind }) => kind === 'call')).toEqual(
       tool_calls.map((call, index) => ({ kind: 'call', index, id: call.id, name: call.function.name })),
     );
   });
@@ -143,7 +143,7 @@ describe('a streamed reply', () => {
   });
 
   it('is passed to the listener while it arrives', async () => {
-    const heard = new Heard();
+    const relayed = new Heard();
     let release = (): void => {};
     server.onChat = (received) => {
       const [first, second, ...rest] = vllmChunks(received);
@@ -151,18 +151,18 @@ describe('a streamed reply', () => {
       received.response.write(eventText(first) + eventText(second));
       release = () => received.response.end([...rest, '[DONE]'].map(eventText).join(''));
     };
-    const reply = generate(heard);
-    await heard.next();
-    expect(heard).toMatchObject({ started: [4], deltas: [{ kind: 'text', text: 'Hel' }] });
+    const reply = generate(relayed);
+    await relayed.next();
+    expect(relayed).toMatchObject({ started: [4], deltas: [{ kind: 'text', text: 'Hel' }] });
     release();
     expect((await reply).message.content).toBe('Hello.');
   });
 
   it('is read as one body when the server does not stream', async () => {
     server.onChat = (received) => json(received.response, 200, vllmReply(received));
-    const heard = new Heard();
-    expect((await generate(heard)).message.content).toBe('Hello.');
-    expect(heard.started).toEqual([]);
+    const relayed = new Heard();
+    expect((await generate(relayed)).message.content).toBe('Hello.');
+    expect(relayed.started).toEqual([]);
   });
 
   it('may have log-probabilities with ids, version spans and unknown fields', async () => {
@@ -335,15 +335,15 @@ describe('a stream is rejected, with the reason,', () => {
   });
 
   it('when its connection breaks after deltas', async () => {
-    const heard = new Heard();
+    const relayed = new Heard();
     server.onChat = (received) => {
       const [first, second] = vllmChunks(received);
       received.response.writeHead(200, { 'content-type': 'text/event-stream' });
       received.response.write(eventText(first) + eventText(second));
-      void heard.next().then(() => received.response.destroy());
+      void relayed.next().then(() => received.response.destroy());
     };
-    await expect(generate(heard)).rejects.toMatchObject({ code: 'engine_error' });
-    expect(heard.deltas).toHaveLength(1);
+    await expect(generate(relayed)).rejects.toMatchObject({ code: 'engine_error' });
+    expect(relayed.deltas).toHaveLength(1);
   });
 });
 
@@ -385,18 +385,18 @@ it('streaming can be switched off', async () => {
 
 it("an abort closes a stream's connection and rejects with its reason", async () => {
   const controller = new AbortController();
-  const heard = new Heard();
-  const gone = new Promise<void>((resolve) => {
+  const relayed = new Heard();
+  const closed = new Promise<void>((resolve) => {
     server.onChat = (received) => {
       const [first, second] = vllmChunks(received);
       received.response.writeHead(200, { 'content-type': 'text/event-stream' });
       received.response.write(eventText(first) + eventText(second));
       received.response.once('close', resolve);
-      void heard.next().then(() => controller.abort(new Error('enough')));
+      void relayed.next().then(() => controller.abort(new Error('enough')));
     };
   });
-  await expect(generate(heard, controller.signal)).rejects.toThrow('enough');
-  await gone;
+  await expect(generate(relayed, controller.signal)).rejects.toThrow('enough');
+  await closed;
   expect(engine.info().inflight).toBe(0);
 });
 
