@@ -24,7 +24,7 @@ export const ENDED_WELL: ExecResult = {
 };
 
 /** Result of packing the artifacts of a sandbox that has none. */
-export const NO_ARTIFACTS: ExecResult = { ...ENDED_WELL, stdout: 'empty 1\n' };
+const NO_ARTIFACTS: ExecResult = { ...ENDED_WELL, stdout: 'empty 1\n' };
 
 /** A promise that rejects with the signal's reason when it aborts. */
 export function untilAborted(signal: AbortSignal): Promise<never> {
