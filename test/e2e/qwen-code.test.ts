@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { findHarness } from '../../src/harnesses/registry.ts';
-import { EXTRAS, harnessProblem, runRealHarness } from './real-harness.ts';
+import { EXTRAS, expectTrainedAsSampled, harnessProblem, runRealHarness } from './real-harness.ts';
 
 const problem = await harnessProblem('qwen_code');
 
@@ -20,13 +20,10 @@ describe.each(findHarness('qwen_code').dialects)('Qwen Code over %s', (dialect) 
   it('completes its task and trains exactly what was sampled', TIMEOUT, async (context) => {
     if (problem !== null) context.skip(problem);
     const agent = { harness: 'qwen_code', dialect, ...EXTRAS };
-    const { result, report, sampledTokens, sent } = await runRealHarness(agent, turns);
-    expect(result.error?.message ?? result.outcome).toBe('completed');
-    expect(result.reward).toBe(1);
-    expect(report.mismatches).toEqual([]);
+    const run = await runRealHarness(agent, turns);
+    expectTrainedAsSampled(run);
+    const { result, sent } = run;
     expect(result).toMatchObject({ completion_count: turns.length });
-    expect(report.trainable_tokens).toBe(sampledTokens);
-    expect(report.exact_context_tokens).toBe(sampledTokens);
     expect(sent).toContain('the word is xyzzy');
     expect(sent).toContain(JSON.stringify(EXTRAS.system_prompt).slice(1, -1));
     expect(sent).toContain('How lamps are coloured.');

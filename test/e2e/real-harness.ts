@@ -1,3 +1,4 @@
+import { expect } from 'vitest';
 import { harnessDir } from '../../src/cli/home.ts';
 import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import type { AgentSpec, SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
@@ -60,7 +61,7 @@ export function scenarioOf(turns: readonly (string | Call)[]): Scenario[] {
   return parseScenarios({ scenarios: [{ name: 'turns', rules }] }, 'the turns');
 }
 
-export type RealRun = {
+type RealRun = {
   readonly result: SessionResult;
   readonly report: LedgerReport;
   readonly sampledTokens: number;
@@ -109,4 +110,13 @@ export async function runRealHarness(
   } finally {
     await stack.close();
   }
+}
+
+/** Expects that the session completed with reward 1 and that exactly the tokens that the engine sampled are trained. */
+export function expectTrainedAsSampled({ result, report, sampledTokens }: RealRun): void {
+  expect(result.error?.message ?? result.outcome).toBe('completed');
+  expect(result.reward).toBe(1);
+  expect(report.mismatches).toEqual([]);
+  expect(report.trainable_tokens).toBe(sampledTokens);
+  expect(report.exact_context_tokens).toBe(sampledTokens);
 }
