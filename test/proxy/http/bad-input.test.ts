@@ -115,30 +115,32 @@ describe.each(DIALECTS.map((dialect) => [dialect.name, dialect] as const))(
   },
 );
 
-it.each(DIALECTS.map(({ name }) => name))(
-  'a stream of %s that no client reads is disconnected, and the session continues',
-  async (name) => {
-    const { path, body } = ask(name, { stream: true });
-    // More than the buffers of the sockets take.
-    const content = 'y'.repeat(4 * 1024 * 1024);
-    const ids = Array.from({ length: 12 }, (_, i) => i);
-    rig.server.onChat = (received) => {
-      received.response.writeHead(200, { 'content-type': 'text/event-stream' });
-      for (const chunk of vllmChunks(received, { content: content.repeat(6), responseIds: ids }))
-        received.response.write(eventText(chunk));
-      received.response.end(eventText('[DONE]'));
-    };
-    const text = JSON.stringify(body);
-    const socket = tcp();
-    socket.pause();
-    socket.write(`POST /s/${key}${path} HTTP/1.1\r\nHost: x\r\nContent-Length: ${text.length}\r\n\r\n${text}`);
-    while (session.completionCount === 0) await new Promise((resolve) => setImmediate(resolve));
-    const reply = await rig.send({ path: `/s/${key}${path}`, body: ask(name, { text: 'other', stream: true }).body })
-      .reply;
-    expect(reply.status).toBe(200);
-    expect(reply.body.match(/y+/g)?.join('').length).toBeGreaterThanOrEqual(content.length * 6);
-    socket.destroy();
-    await session.close();
-    expect(session.completions().map(({ undelivered }) => undelivered)).toEqual([true, false]);
-  },
-);
+describe('a client that does not read', () => {
+  it.each(DIALECTS.map(({ name }) => name))(
+    'is disconnected from a stream of %s, and the session continues',
+    async (name) => {
+      const { path, body } = ask(name, { stream: true });
+      // More than the buffers of the sockets take.
+      const content = 'y'.repeat(4 * 1024 * 1024);
+      const ids = Array.from({ length: 12 }, (_, i) => i);
+      rig.server.onChat = (received) => {
+        received.response.writeHead(200, { 'content-type': 'text/event-stream' });
+        for (const chunk of vllmChunks(received, { content: content.repeat(6), responseIds: ids }))
+          received.response.write(eventText(chunk));
+        received.response.end(eventText('[DONE]'));
+      };
+      const text = JSON.stringify(body);
+      const socket = tcp();
+      socket.pause();
+      socket.write(`POST /s/${key}${path} HTTP/1.1\r\nHost: x\r\nContent-Length: ${text.length}\r\n\r\n${text}`);
+      while (session.completionCount === 0) await new Promise((resolve) => setImmediate(resolve));
+      const reply = await rig.send({ path: `/s/${key}${path}`, body: ask(name, { text: 'other', stream: true }).body })
+        .reply;
+      expect(reply.status).toBe(200);
+      expect(reply.body.match(/y+/g)?.join('').length).toBeGreaterThanOrEqual(content.length * 6);
+      socket.destroy();
+      await session.close();
+      expect(session.completions().map(({ undelivered }) => undelivered)).toEqual([true, false]);
+    },
+  );
+});

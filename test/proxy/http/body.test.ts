@@ -116,37 +116,39 @@ describe('a compressed body', () => {
   });
 });
 
-it('unpacks one body of a session at a time and counts the waiting ones in its budget', async () => {
-  const reading = new BodyBudget();
-  const packed = gzipSync(text);
-  const bodies = [packed, packed, packed].map((body) => decodeBody(body, 'gzip', reading));
-  expect(reading.unpacking).toMatchObject({ inUse: 1, waiting: 2 });
-  expect((await Promise.all(bodies)).map(String)).toEqual([text, text, text]);
-  expect(reading.unpacking).toMatchObject({ inUse: 0, waiting: 0 });
-  reading.take(2 * MAX_BODY_BYTES - 1);
-  await expect(decodeBody(packed, 'gzip', reading)).rejects.toMatchObject({ code: 'overloaded' });
-});
+describe('unpacking a body', () => {
+  it('is limited to one body of a session at a time, and the waiting ones count in its budget', async () => {
+    const reading = new BodyBudget();
+    const packed = gzipSync(text);
+    const bodies = [packed, packed, packed].map((body) => decodeBody(body, 'gzip', reading));
+    expect(reading.unpacking).toMatchObject({ inUse: 1, waiting: 2 });
+    expect((await Promise.all(bodies)).map(String)).toEqual([text, text, text]);
+    expect(reading.unpacking).toMatchObject({ inUse: 0, waiting: 0 });
+    reading.take(2 * MAX_BODY_BYTES - 1);
+    await expect(decodeBody(packed, 'gzip', reading)).rejects.toMatchObject({ code: 'overloaded' });
+  });
 
-it('unpacks or refuses any zstd bytes', async () => {
-  const wrong = fc.record({ at: fc.nat(), value: fc.nat(255) });
-  const sources = fc.oneof(
-    fc.constantFrom(...REAL).map((base64) => Buffer.from(base64, 'base64')),
-    fc.uint8Array({ maxLength: 300 }).map((bytes) => frame(Buffer.from(bytes), 50)),
-    fc.uint8Array({ maxLength: 60 }).map((bytes) => Buffer.concat([Buffer.of(...MAGIC), Buffer.from(bytes)])),
-  );
-  await fc.assert(
-    fc.asyncProperty(sources, fc.array(wrong, { maxLength: 4 }), async (source, changes) => {
-      const bytes = Buffer.from(source);
-      for (const { at, value } of changes) bytes[at % bytes.length] = value;
-      await unpackZstd(bytes, 1_000_000).catch((error: unknown) => {
-        expect(error).toMatchObject({ message: expect.any(String) });
-      });
-    }),
-    { numRuns: 500 },
-  );
-  for (const data of [Buffer.alloc(0), Buffer.from('x'), Buffer.alloc(300_001, 'ab')]) {
-    expect(
-      (await unpackZstd(Buffer.concat([frame(data), frame(data)]), 1_000_000)).equals(Buffer.concat([data, data])),
-    ).toBe(true);
-  }
+  it('yields a body or a refusal for any zstd bytes', async () => {
+    const wrong = fc.record({ at: fc.nat(), value: fc.nat(255) });
+    const sources = fc.oneof(
+      fc.constantFrom(...REAL).map((base64) => Buffer.from(base64, 'base64')),
+      fc.uint8Array({ maxLength: 300 }).map((bytes) => frame(Buffer.from(bytes), 50)),
+      fc.uint8Array({ maxLength: 60 }).map((bytes) => Buffer.concat([Buffer.of(...MAGIC), Buffer.from(bytes)])),
+    );
+    await fc.assert(
+      fc.asyncProperty(sources, fc.array(wrong, { maxLength: 4 }), async (source, changes) => {
+        const bytes = Buffer.from(source);
+        for (const { at, value } of changes) bytes[at % bytes.length] = value;
+        await unpackZstd(bytes, 1_000_000).catch((error: unknown) => {
+          expect(error).toMatchObject({ message: expect.any(String) });
+        });
+      }),
+      { numRuns: 500 },
+    );
+    for (const data of [Buffer.alloc(0), Buffer.from('x'), Buffer.alloc(300_001, 'ab')]) {
+      expect(
+        (await unpackZstd(Buffer.concat([frame(data), frame(data)]), 1_000_000)).equals(Buffer.concat([data, data])),
+      ).toBe(true);
+    }
+  });
 });

@@ -68,19 +68,21 @@ describe('a stream without deltas', () => {
   });
 });
 
-it('a silent Responses stream begins with one start of the reply', async () => {
-  rig.journal.hold = true;
-  await rig.open({ key });
-  const body = { model: 'policy', stream: true, input: 'hi' };
-  const sent = rig.send({ path: `/s/${key}/v1/responses`, body });
-  await rig.journal.waiting();
-  clock.advance(20_000);
-  expect(await sent.firstBytes).toMatch(/^event: response\.created\n/);
-  rig.journal.held[0]?.commit();
-  const events = (await sent.reply).body.match(/^event: .*$/gm) ?? [];
-  expect(events.filter((event) => event === 'event: response.created')).toHaveLength(1);
-  expect(events).toContain('event: keepalive');
-  expect(events.at(-1)).toBe('event: response.completed');
+describe('a reply to a slow client or engine', () => {
+  it('begins a silent Responses stream with one start of the reply', async () => {
+    rig.journal.hold = true;
+    await rig.open({ key });
+    const body = { model: 'policy', stream: true, input: 'hi' };
+    const sent = rig.send({ path: `/s/${key}/v1/responses`, body });
+    await rig.journal.waiting();
+    clock.advance(20_000);
+    expect(await sent.firstBytes).toMatch(/^event: response\.created\n/);
+    rig.journal.held[0]?.commit();
+    const events = (await sent.reply).body.match(/^event: .*$/gm) ?? [];
+    expect(events.filter((event) => event === 'event: response.created')).toHaveLength(1);
+    expect(events).toContain('event: keepalive');
+    expect(events.at(-1)).toBe('event: response.completed');
+  });
 });
 
 describe('durability', () => {
@@ -123,28 +125,30 @@ describe('durability', () => {
   });
 });
 
-it('a client that never reads its reply is disconnected, and the reply counts as undelivered', async () => {
-  const session = await rig.open({ key });
-  // Larger than the socket buffers of both ends.
-  const content = 'x'.repeat(32 * 1024 * 1024);
-  rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { content }));
-  const { connect } = await import('node:net');
-  const { port } = new URL(rig.proxy.origin);
-  const body = JSON.stringify(chatBody());
-  const socket = connect(Number(port), '127.0.0.1');
-  socket.on('error', () => {});
-  const closed = new Promise((resolve) => socket.once('close', resolve));
-  socket.write(
-    `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
-  );
-  socket.pause();
-  while (session.completionCount === 0) await new Promise((resolve) => setImmediate(resolve));
-  const completion = session.completions()[0];
-  while (completion?.undelivered === false) {
-    clock.advance(10_000);
-    await new Promise((resolve) => setImmediate(resolve));
-  }
-  expect(completion?.undelivered).toBe(true);
-  socket.destroy();
-  await closed;
+describe('a reply to a slow client or engine', () => {
+  it('is undelivered when the client never reads it, and the client is disconnected', async () => {
+    const session = await rig.open({ key });
+    // Larger than the socket buffers of both ends.
+    const content = 'x'.repeat(32 * 1024 * 1024);
+    rig.server.onChat = (received) => json(received.response, 200, vllmReply(received, { content }));
+    const { connect } = await import('node:net');
+    const { port } = new URL(rig.proxy.origin);
+    const body = JSON.stringify(chatBody());
+    const socket = connect(Number(port), '127.0.0.1');
+    socket.on('error', () => {});
+    const closed = new Promise((resolve) => socket.once('close', resolve));
+    socket.write(
+      `POST /s/${key}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ${body.length}\r\n\r\n${body}`,
+    );
+    socket.pause();
+    while (session.completionCount === 0) await new Promise((resolve) => setImmediate(resolve));
+    const completion = session.completions()[0];
+    while (completion?.undelivered === false) {
+      clock.advance(10_000);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect(completion?.undelivered).toBe(true);
+    socket.destroy();
+    await closed;
+  });
 });

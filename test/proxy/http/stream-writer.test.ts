@@ -83,17 +83,19 @@ describe('a client that does not read', () => {
   });
 });
 
-it('notifies its readers once for many deltas of one turn of the event loop', async () => {
-  const reply = new StreamedReply('cpl_1');
-  const seen: (string | null | undefined)[] = [];
-  const news = new Promise<void>((resolve) => {
-    reply.onDeltas(() => {
-      seen.push(reply.message?.content);
-      resolve();
+describe('a streamed reply', () => {
+  it('notifies its readers once for many deltas of one turn of the event loop', async () => {
+    const reply = new StreamedReply('cpl_1');
+    const seen: (string | null | undefined)[] = [];
+    const news = new Promise<void>((resolve) => {
+      reply.onDeltas(() => {
+        seen.push(reply.message?.content);
+        resolve();
+      });
     });
+    expect(reply.message).toBeNull();
+    for (const text of ['a', 'b', 'c']) reply.delta({ kind: 'text', text });
+    await news;
+    expect(seen).toEqual(['abc']);
   });
-  expect(reply.message).toBeNull();
-  for (const text of ['a', 'b', 'c']) reply.delta({ kind: 'text', text });
-  await news;
-  expect(seen).toEqual(['abc']);
 });

@@ -419,35 +419,37 @@ describe('an engine', () => {
   );
 });
 
-it('a continued reply is not abandoned, whatever ids its calls are returned with', async () => {
-  const ask = (): Promise<Completion> =>
-    session.calls.begin('one body', openaiChat, session.requestOf([QUESTION])).outcome;
-  pool.replies.push(CALL, CALL);
-  const [one, two] = [await ask(), await ask()];
-  expect([one.abandoned, two.abandoned]).toEqual([true, false]);
-  const calls = one.message.tool_calls?.map((call, index) => ({ ...call, id: `own${index}` })) ?? [];
-  const echo: ChatMessage = { ...one.message, tool_calls: calls };
-  await session.ask([QUESTION, echo, result('own0', 'x')], undefined, {
-    claimedCompletions: new Map([[echo, one.completionId]]),
+describe('a session in tokens mode', () => {
+  it('does not abandon a continued reply, whatever ids its calls are returned with', async () => {
+    const ask = (): Promise<Completion> =>
+      session.calls.begin('one body', openaiChat, session.requestOf([QUESTION])).outcome;
+    pool.replies.push(CALL, CALL);
+    const [one, two] = [await ask(), await ask()];
+    expect([one.abandoned, two.abandoned]).toEqual([true, false]);
+    const calls = one.message.tool_calls?.map((call, index) => ({ ...call, id: `own${index}` })) ?? [];
+    const echo: ChatMessage = { ...one.message, tool_calls: calls };
+    await session.ask([QUESTION, echo, result('own0', 'x')], undefined, {
+      claimedCompletions: new Map([[echo, one.completionId]]),
+    });
+    expect([one.abandoned, two.abandoned]).toEqual([false, false]);
   });
-  expect([one.abandoned, two.abandoned]).toEqual([false, false]);
-});
 
-it('the counted prompt equals the one that would be built', async () => {
-  const first = await session.ask([QUESTION], CALL);
-  const messages = [QUESTION, first.message, ...resultsOf(first)];
-  const count = await session.calls.countTokens(session.requestOf(messages), new AbortController().signal);
-  const next = await session.ask(messages);
-  expect(count).toBe(next.promptIds.length);
-});
+  it('counts the prompt that it would build', async () => {
+    const first = await session.ask([QUESTION], CALL);
+    const messages = [QUESTION, first.message, ...resultsOf(first)];
+    const count = await session.calls.countTokens(session.requestOf(messages), new AbortController().signal);
+    const next = await session.ask(messages);
+    expect(count).toBe(next.promptIds.length);
+  });
 
-it('a conversation by references to previous responses continues them', async () => {
-  let last = await session.ask([QUESTION], CALL);
-  for (let turn = 0; turn < 5; turn++) {
-    const next = await session.ask(resultsOf(last, `${turn}`), CALL, { previousCompletionId: last.completionId });
-    isSpliced(last, next);
-    expect(next.request.messages).toHaveLength(last.request.messages.length + 3);
-    expect(next.request.messageTexts[0]).toBe(last.request.messageTexts[0]);
-    last = next;
-  }
+  it('continues previous responses that a conversation refers to', async () => {
+    let last = await session.ask([QUESTION], CALL);
+    for (let turn = 0; turn < 5; turn++) {
+      const next = await session.ask(resultsOf(last, `${turn}`), CALL, { previousCompletionId: last.completionId });
+      isSpliced(last, next);
+      expect(next.request.messages).toHaveLength(last.request.messages.length + 3);
+      expect(next.request.messageTexts[0]).toBe(last.request.messageTexts[0]);
+      last = next;
+    }
+  });
 });

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { parseCallId } from '../../../src/proxy/prompt/call-ids.ts';
 import type { AssistantMessage, ChatMessage } from '../../../src/schema/index.ts';
 import { bundledVocabulary, type TemplateMode } from '../../../src/sim/index.ts';
@@ -155,33 +155,35 @@ function rewritten(text: string): string {
   }
 }
 
-it.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
-  ['append_only', 'template', true, 60],
-  ['strip_thinking', 'all', true, 60],
-  ['strip_thinking', 'template', true, 40],
-  ['open_think', 'tool_cycle', true, 40],
-  ['open_think', 'all', true, 40],
-  ['strip_thinking', 'all', false, 40],
-])(
-  'prompts are recorded ids and new messages, whatever a harness does to its history: %s, %s, short form %s',
-  async (mode, retention, tail_render, runs) => {
-    const pool = await TemplatePool.start(mode);
-    expect(pool.facts.tail_render).toBe(true);
-    pool.facts = { ...pool.facts, tail_render };
-    let spliced = 0;
-    await fc.assert(
-      fc.asyncProperty(fc.array(step, { minLength: 2, maxLength: 8 }), async (steps) => {
-        const session = new TokenSession(pool, { thinking_retention: retention });
-        const conversation = new Conversation(session, mode);
-        for (const each of steps) await conversation.step(each);
-        spliced += conversation.spliced;
-        expect(session.notices).toEqual([]);
-        for (const { message } of session.calls.completions()) {
-          for (const { id } of message.tool_calls ?? []) expect(parseCallId(id)).not.toBeNull();
-        }
-      }),
-      { numRuns: runs, includeErrorInReport: true },
-    );
-    expect(spliced).toBeGreaterThan(runs / 4);
-  },
-);
+describe('a random conversation', () => {
+  it.each<[TemplateMode, 'all' | 'tool_cycle' | 'template', boolean, number]>([
+    ['append_only', 'template', true, 60],
+    ['strip_thinking', 'all', true, 60],
+    ['strip_thinking', 'template', true, 40],
+    ['open_think', 'tool_cycle', true, 40],
+    ['open_think', 'all', true, 40],
+    ['strip_thinking', 'all', false, 40],
+  ])(
+    'has prompts of recorded ids and new messages, whatever the harness does to its history: %s, %s, short form %s',
+    async (mode, retention, tail_render, runs) => {
+      const pool = await TemplatePool.start(mode);
+      expect(pool.facts.tail_render).toBe(true);
+      pool.facts = { ...pool.facts, tail_render };
+      let spliced = 0;
+      await fc.assert(
+        fc.asyncProperty(fc.array(step, { minLength: 2, maxLength: 8 }), async (steps) => {
+          const session = new TokenSession(pool, { thinking_retention: retention });
+          const conversation = new Conversation(session, mode);
+          for (const each of steps) await conversation.step(each);
+          spliced += conversation.spliced;
+          expect(session.notices).toEqual([]);
+          for (const { message } of session.calls.completions()) {
+            for (const { id } of message.tool_calls ?? []) expect(parseCallId(id)).not.toBeNull();
+          }
+        }),
+        { numRuns: runs, includeErrorInReport: true },
+      );
+      expect(spliced).toBeGreaterThan(runs / 4);
+    },
+  );
+});

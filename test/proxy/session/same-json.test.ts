@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { sameJson } from '../../../src/proxy/session/request-memory.ts';
 
 /** Values as JSON.parse returns them, with few keys and values, so that pairs are often equal or almost equal. */
@@ -13,33 +13,35 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
 }));
 const parsed = value.map((drawn) => JSON.parse(JSON.stringify(drawn)) as unknown);
 
-it('two values are the same exactly when their JSON texts are', () => {
-  let same = 0;
-  fc.assert(
-    fc.property(parsed, parsed, (a, b) => {
-      const expected = JSON.stringify(a) === JSON.stringify(b);
-      if (expected) same++;
-      expect(sameJson(a, b)).toBe(expected);
-      expect(sameJson(a, JSON.parse(JSON.stringify(a)))).toBe(true);
-    }),
-    { numRuns: 3_000 },
-  );
-  expect(same).toBeGreaterThan(10);
-});
+describe('the comparison of JSON values', () => {
+  it('finds two values the same exactly when their JSON texts are', () => {
+    let same = 0;
+    fc.assert(
+      fc.property(parsed, parsed, (a, b) => {
+        const expected = JSON.stringify(a) === JSON.stringify(b);
+        if (expected) same++;
+        expect(sameJson(a, b)).toBe(expected);
+        expect(sameJson(a, JSON.parse(JSON.stringify(a)))).toBe(true);
+      }),
+      { numRuns: 3_000 },
+    );
+    expect(same).toBeGreaterThan(10);
+  });
 
-it.each<[unknown, unknown]>([
-  [
-    { a: 1, b: 2 },
-    { b: 2, a: 1 },
-  ],
-  [[], {}],
-  [{}, []],
-  [{ 0: 'a' }, ['a']],
-  [[1], [1, 1]],
-  [{ a: null }, {}],
-  ['1', 1],
-  [null, {}],
-  [undefined, {}],
-])('%j is not %j', (a, b) => {
-  expect(sameJson(a, b)).toBe(false);
+  it.each<[unknown, unknown]>([
+    [
+      { a: 1, b: 2 },
+      { b: 2, a: 1 },
+    ],
+    [[], {}],
+    [{}, []],
+    [{ 0: 'a' }, ['a']],
+    [[1], [1, 1]],
+    [{ a: null }, {}],
+    ['1', 1],
+    [null, {}],
+    [undefined, {}],
+  ])('%j is not %j', (a, b) => {
+    expect(sameJson(a, b)).toBe(false);
+  });
 });
