@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { systemClock } from '../../src/core/clock.ts';
+import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import { CallHealth } from '../../src/engines/call-health.ts';
 import { invalidReply } from '../../src/engines/chat/reply-tokens.ts';
 import type { CallContext } from '../../src/engines/engine.ts';
@@ -164,6 +165,16 @@ describe('control requests', () => {
     const controller = new AbortController();
     http.routes['/act'] = () => controller.abort(new Error('enough'));
     await expect(plain().controlPost('/act', '{}', controller.signal)).rejects.toThrow('enough');
+  });
+
+  it("a control request rejects with engine_unavailable at its time limit, on the server's clock", async () => {
+    const clock = new VirtualClock();
+    http.routes['/act'] = () => void clock.advance(10_000);
+    const server = opening(new EngineServer(specOf(), { clock, isOverflow: () => false }));
+    await expect(server.controlPost('/act', '{}')).rejects.toMatchObject({
+      code: 'engine_unavailable',
+      message: 'engine eng-1: /act did not answer within 10000 ms',
+    });
   });
 
   it('a reply that does not match the schema is an engine error, and so is an error with status 200', async () => {

@@ -43,7 +43,7 @@ const REMEMBERED_SESSIONS = 16_384;
 /**
  * A session stays on the engine that caches its prefix while that engine has at most this share more calls in flight than the least
  * busy one, plus {@link STICKY_CALLS}. Another engine would have to prefill its whole history, which delays every reply in that
- * engine's batch, while a batch that is half as large again decodes only a little slower. In `bench/pool.mjs` a quarter and two
+ * engine's batch, while a batch that is half as large again decodes only a little slower. In `npm run bench -- pool` a quarter and two
  * cost 6 % of the throughput; larger values gain nothing.
  */
 const STICKY_SHARE = 0.5;
