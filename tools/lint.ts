@@ -28,7 +28,8 @@ const files = FOLDERS.flatMap((folder) => sourceFiles(root, folder));
 // Tests wait on real events and read real clocks; what they test does not.
 const programs = files.filter(({ path }) => !path.startsWith('test/'));
 const problems = [...files.flatMap(checkRooms), ...programs.flatMap(checkCalls), ...checkSizes(files)];
-const warnings = files.flatMap(checkWords);
+// The list itself names the words.
+const warnings = files.filter(({ path }) => path !== 'tools/lint/words.ts').flatMap(checkWords);
 
 for (const warning of warnings) print('warning: ', warning);
 for (const problem of problems) print('', problem);

@@ -143,7 +143,7 @@ export function serverUrls({ server, tls }: Topology): string {
 }
 
 /** The arguments of every client of the server. */
-export function clientArguments(topology: Topology): string[] {
+function clientArguments(topology: Topology): string[] {
   return [...option('token-file', topology.token_file), ...option('ca', topology.tls?.ca ?? null)];
 }
 

@@ -9,10 +9,8 @@ export { Policy } from './policy/policy.ts';
 export {
   loadScenarios,
   parseScenarios,
-  type RuleCondition,
   type Scenario,
   type ScenarioInput,
-  type Segment,
   scenarioSchema,
 } from './policy/scenario.ts';
 export { type SimOptions, type SimServer, startSim } from './server.ts';

@@ -48,7 +48,7 @@ export type Habits = {
 /** Whether a harness with these habits returns every turn with its meaning unchanged. */
 export type AgentReport = { rewrites: number; refused: number };
 
-export function habitsOf(dice: Dice): Habits {
+function habitsOf(dice: Dice): Habits {
   return {
     dropsReasoning: dice.chance(0.4),
     respellsArguments: dice.chance(0.3),

@@ -2,7 +2,7 @@ import { afterEach } from 'vitest';
 import { type SimOptions, type SimServer, startSim } from '../../src/sim/index.ts';
 
 /** A scenario that thinks and calls a tool, and after the tool's result replies with text. */
-export const CALLER = {
+const CALLER = {
   name: 'caller',
   rules: [
     {

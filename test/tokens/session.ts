@@ -17,7 +17,7 @@ export type CompletionInput = Partial<
 };
 
 /** Logprobs that are different for each completion and position. */
-export function logprobsOf(index: number, length: number): Float32Array {
+function logprobsOf(index: number, length: number): Float32Array {
   return Float32Array.from({ length }, (_, i) => -((index * 31 + i * 7 + 1) % 97) / 13);
 }
 

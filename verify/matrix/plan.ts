@@ -100,7 +100,7 @@ function plan(
 }
 
 /** The row's own reason to skip a cell: for one variant, for one dialect, or for all of them. `null` when it states none. */
-export function statedSkip({ skips = {} }: Row, variant: Variant, dialect: DialectName, cell: CellName): string | null {
+function statedSkip({ skips = {} }: Row, variant: Variant, dialect: DialectName, cell: CellName): string | null {
   return skips[`${cell}@${variant.label}`] ?? skips[`${cell}/${dialect}`] ?? skips[cell] ?? null;
 }
 

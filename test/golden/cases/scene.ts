@@ -28,7 +28,7 @@ export type GoldenCase = {
   run(scene: Scene): Promise<void>;
 };
 
-export const SYSTEM = 'You are careful.';
+const SYSTEM = 'You are careful.';
 export const START = user('Read both files.');
 
 export function ask(
