@@ -10,6 +10,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'runs a Slurm of three nodes on this machine and kills a node and a replica',
     load: () => import('./cluster/main.ts'),
   },
+  comments: {
+    summary: 'draws comments at random for a reader who does not know the project',
+    load: () => import('./comments/main.ts'),
+  },
   crash: {
     summary: 'kills the service before its n-th write, sync or send for every n, and at random moments',
     load: () => import('./faults/crash.ts'),

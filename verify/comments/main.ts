@@ -1,0 +1,73 @@
+// `npm run verify -- comments [--count N] [--seed N] [--json]`: draws comments of the code at random, each with the line that follows it, so
+// that a reader who does not know the project can judge whether they are understood at first reading.
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { packageRoot } from '../../src/core/package-root.ts';
+import { parseSource, type SourceFile } from '../../tools/lint/source.ts';
+import { seededRandom } from '../../tools/seeded-random.ts';
+
+const FOLDERS = ['src', 'verify', 'bench', 'tools', 'test'];
+/** Directives for tools are no comments for people. */
+const DIRECTIVE = /^\s*(biome-ignore|@ts-)/;
+
+const { values: options } = parseArgs({
+  options: {
+    count: { type: 'string', default: '60' },
+    seed: { type: 'string', default: '1' },
+    json: { type: 'boolean', default: false },
+  },
+});
+
+type Drawn = {
+  readonly path: string;
+  /** From 1. */
+  readonly line: number;
+  readonly text: string;
+  /** The first line of code after the comment, or the code in front of it on the same line. */
+  readonly code: string;
+};
+
+function sourceFiles(root: string, folder: string): SourceFile[] {
+  return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
+    const path = `${folder}/${entry.name}`;
+    if (entry.isDirectory()) return entry.name === 'node_modules' ? [] : sourceFiles(root, path);
+    return path.endsWith('.ts') ? [parseSource(path, readFileSync(join(root, path), 'utf8'))] : [];
+  });
+}
+
+/** The comments of a file; consecutive line comments count as one. */
+function commentsOf(file: SourceFile): Drawn[] {
+  const lines = file.text.split('\n');
+  const groups: { firstLine: number; lastLine: number; text: string; isBlock: boolean }[] = [];
+  for (const comment of file.comments) {
+    if (DIRECTIVE.test(comment.value)) continue;
+    const firstLine = file.lineAt(comment.start);
+    const lastLine = file.lineAt(comment.end);
+    const isBlock = comment.type === 'Block';
+    const text = comment.value.replaceAll(/^\s*\*+ ?/gm, '').trim();
+    const last = groups.at(-1);
+    if (!isBlock && last !== undefined && !last.isBlock && last.lastLine === firstLine - 1) {
+      last.text = `${last.text} ${text}`;
+      last.lastLine = lastLine;
+    } else groups.push({ firstLine, lastLine, text, isBlock });
+  }
+  return groups.map(({ firstLine, lastLine, text }) => {
+    const own = (lines[firstLine - 1] ?? '').replace(/\s*\/[/*].*$/, '').trim();
+    const code = own === '' ? (lines[lastLine] ?? '').trim() : own;
+    return { path: file.path, line: firstLine, text: text.replaceAll(/\s+/g, ' '), code };
+  });
+}
+
+const root = packageRoot();
+const all = FOLDERS.flatMap((folder) => sourceFiles(root, folder)).flatMap(commentsOf);
+const random = seededRandom(Number(options.seed));
+const drawn: Drawn[] = [];
+while (drawn.length < Number(options.count) && all.length > 0) {
+  drawn.push(...all.splice(Math.floor(random() * all.length), 1));
+}
+for (const [index, { path, line, text, code }] of drawn.entries()) {
+  console.log(`${index + 1}. ${path}:${line}\n   ${text}\n   > ${code}\n`);
+}
+console.log(`comments: ${drawn.length} drawn of ${all.length + drawn.length} with seed ${options.seed}`);
+if (options.json) console.log(JSON.stringify({ seed: Number(options.seed), drawn }));
