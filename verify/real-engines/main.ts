@@ -1,0 +1,147 @@
+// `npm run verify -- engines`: the adapters' contract against real servers, which serve a tiny model made here. Installs or builds them
+// first (about 7 GB and ten minutes on two cores). Names as arguments (`llama_cpp`, `vllm`) leave the others out.
+//
+//   npm run verify -- engines [NAME…] [--json]
+import { spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { parseArgs } from 'node:util';
+import { packageRoot } from '../../src/core/package-root.ts';
+import type { EngineKind, EngineSpecInput } from '../../src/schema/index.ts';
+import { vitestProgram } from '../../tools/vitest.ts';
+import {
+  ENGINES_HOME,
+  type Installed,
+  installLlamaCpp,
+  installModel,
+  installVllm,
+  type Model,
+  NO_SGLANG,
+} from './install.ts';
+import { freePort, type RunningServer, type ServerCommand, startServer } from './servers.ts';
+
+const CONTEXT_TOKENS = 4096;
+const MODEL = 'tiny';
+
+type Engine = {
+  install(): Installed;
+  command(installed: Installed, model: Model, port: number): ServerCommand;
+  /** The adapters that are tested against it. */
+  readonly kinds: readonly EngineKind[];
+};
+
+const ENGINES: Readonly<Record<string, Engine>> = {
+  llama_cpp: {
+    install: installLlamaCpp,
+    command: ({ binary }, model, port) => ({
+      command: binary,
+      args: [
+        ...['-m', model.gguf, '--alias', MODEL, '--host', '127.0.0.1', '--port', String(port)],
+        // Two slots share the context.
+        ...['-c', String(2 * CONTEXT_TOKENS), '-np', '2', '--threads', '2'],
+        ...['--jinja', '--no-prefill-assistant', '--metrics'],
+      ],
+    }),
+    kinds: ['llama_cpp', 'openai'],
+  },
+  vllm: {
+    install: installVllm,
+    command: ({ binary }, model, port) => ({
+      command: binary,
+      args: [
+        ...['serve', model.folder, '--served-model-name', MODEL, '--host', '127.0.0.1', '--port', String(port)],
+        ...['--dtype', 'float32', '--enforce-eager', '--max-model-len', String(CONTEXT_TOKENS), '--enable-scale-out'],
+        ...['--enable-auto-tool-choice', '--tool-call-parser', 'hermes', '--reasoning-parser', 'qwen3'],
+        ...['--logprobs-mode', 'processed_logprobs', '--enable-prompt-tokens-details'],
+      ],
+      env: {
+        VLLM_CPU_KVCACHE_SPACE: '1',
+        VLLM_CPU_OMP_THREADS_BIND: 'nobind',
+        VLLM_SERVER_DEV_MODE: '1',
+        VLLM_NO_USAGE_STATS: '1',
+        HF_HUB_OFFLINE: '1',
+      },
+    }),
+    kinds: ['vllm', 'openai'],
+  },
+};
+
+/** An engine of the contract test, as test/engines/real-engines.ts reads it. */
+type TestedEngine = { readonly name: string; readonly spec: EngineSpecInput };
+
+type Counts = { readonly passed: number; readonly failed: number };
+
+async function serve(name: string, { install, command }: Engine, model: Model): Promise<RunningServer & Installed> {
+  console.error(`${name}: installing, if it is missing`);
+  const installed = install();
+  console.error(`${name}: starting ${installed.version}`);
+  const port = await freePort();
+  const log = join(ENGINES_HOME, `${name}.log`);
+  return { ...installed, ...(await startServer(command(installed, model, port), { port, log })) };
+}
+
+/** Runs the contract and prints its report without the closing line. */
+async function runContract(engines: readonly TestedEngine[]): Promise<Counts> {
+  const args = ['run', '--config', 'verify/real-engines/vitest.config.ts', '--reporter=./tools/summary-reporter.ts'];
+  const child = spawn(process.execPath, [vitestProgram(), ...args], {
+    cwd: packageRoot(),
+    env: { ...process.env, FLOE_REAL_ENGINES: JSON.stringify(engines) },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const ended = new Promise<number | null>((resolve) => child.once('close', resolve));
+  const output = await text(child.stdout);
+  const status = await ended;
+  const [closing, passed = '0', failed = '1'] = /(\d+) passed, (\d+) failed\s*$/.exec(output) ?? [];
+  process.stdout.write(closing === undefined ? output : output.slice(0, -closing.length));
+  return { passed: Number(passed), failed: status === 0 ? Number(failed) : Math.max(1, Number(failed)) };
+}
+
+type Row = readonly [name: string, version: string, state: string];
+
+const { values: options, positionals } = parseArgs({
+  options: { json: { type: 'boolean', default: false } },
+  allowPositionals: true,
+});
+const unknown = positionals.find((name) => !Object.hasOwn(ENGINES, name));
+if (unknown !== undefined) {
+  console.error(`${unknown} is none of ${Object.keys(ENGINES).join(', ')}`);
+  process.exit(2);
+}
+const model = installModel();
+const rows: Row[] = [];
+const tested: TestedEngine[] = [];
+const running: RunningServer[] = [];
+let counts: Counts = { passed: 0, failed: 0 };
+const stopAll = async (): Promise<void> => {
+  await Promise.all(running.splice(0).map((server) => server.stop()));
+};
+for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => stopAll().finally(() => process.exit(130)));
+try {
+  for (const [name, engine] of Object.entries(ENGINES)) {
+    if (positionals.length > 0 && !positionals.includes(name)) continue;
+    try {
+      const server = await serve(name, engine, model);
+      running.push(server);
+      rows.push([name, server.version, `tested as ${engine.kinds.join(' and ')}`]);
+      for (const kind of engine.kinds) {
+        const spec = { kind, base_url: server.url, model: MODEL };
+        tested.push({ name: kind === name ? name : `${kind} of ${name}`, spec });
+      }
+    } catch (error) {
+      const message = error instanceof Error ? error.message : String(error);
+      console.error(`${name}: ${message}`);
+      rows.push([name, '-', `skipped: ${message.split('\n')[0]}`]);
+    }
+  }
+  rows.push(['sglang', '-', `skipped: ${NO_SGLANG}`]);
+  if (tested.length > 0) counts = await runContract(tested);
+} finally {
+  await stopAll();
+}
+for (const [name, version, state] of rows) console.log(`${name.padEnd(10)} ${version.padEnd(24)} ${state}`);
+console.log(`${counts.passed} passed, ${counts.failed} failed`);
+if (options.json) {
+  const engines = rows.map(([name, version, state]) => ({ name, version, state }));
+  console.log(JSON.stringify({ ...counts, engines }));
+}
+process.exitCode = counts.failed > 0 || counts.passed === 0 ? 1 : 0;

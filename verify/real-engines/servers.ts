@@ -1,0 +1,91 @@
+// Starts a server on loopback and stops it with everything that it started.
+import { spawn } from 'node:child_process';
+import { closeSync, openSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { sleep, systemClock } from '../../src/core/clock.ts';
+
+/** vLLM compiles and profiles for a minute on two cores. */
+const START_TIMEOUT_MS = 300_000;
+const POLL_INTERVAL_MS = 300;
+/** A server that does not end within this time after SIGTERM is killed. */
+const STOP_TIMEOUT_MS = 10_000;
+/** Lines of a log that are quoted when a server does not start. */
+const QUOTED_LINES = 15;
+
+/** How to start a server. */
+export type ServerCommand = {
+  readonly command: string;
+  readonly args: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+};
+
+export type RunningServer = { readonly url: string; stop(): Promise<void> };
+
+/** A port that was free a moment ago. */
+export function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen(0, '127.0.0.1', () => {
+      const address = probe.address();
+      const port = typeof address === 'object' && address !== null ? address.port : 0;
+      probe.close(() => resolve(port));
+    });
+  });
+}
+
+/** Resolves when the server answers /health. Rejects with the end of its log when it ends before that or does not answer in time. */
+export async function startServer(
+  { command, args, env = {} }: ServerCommand,
+  { port, log }: { readonly port: number; readonly log: string },
+): Promise<RunningServer> {
+  const output = openSync(log, 'w');
+  // A process group of its own: servers start workers, which must end with them.
+  const child = spawn(command, args, {
+    env: { ...process.env, ...env },
+    stdio: ['ignore', output, output],
+    detached: true,
+  });
+  closeSync(output);
+  let ending: string | null = null;
+  const ended = new Promise<void>((resolve) => {
+    const end = (reason: string): void => {
+      ending = reason;
+      resolve();
+    };
+    child.once('error', (error) => end(error.message));
+    child.once('exit', (code, signal) => end(`ended with ${code ?? signal}`));
+  });
+  const stop = async (): Promise<void> => {
+    if (child.pid === undefined) return;
+    signalGroup(child.pid, 'SIGTERM');
+    await Promise.race([ended, sleep(systemClock, STOP_TIMEOUT_MS)]);
+    // Workers may still run after the server itself has ended.
+    signalGroup(child.pid, 'SIGKILL');
+  };
+  const url = `http://127.0.0.1:${port}`;
+  const deadlineMs = systemClock.monotonicMs() + START_TIMEOUT_MS;
+  while (ending === null && systemClock.monotonicMs() < deadlineMs) {
+    if (await isHealthy(url)) return { url, stop };
+    await sleep(systemClock, POLL_INTERVAL_MS);
+  }
+  await stop();
+  const lines = readFileSync(log, 'utf8').trimEnd().split('\n').slice(-QUOTED_LINES).join('\n');
+  throw new Error(`the server ${ending ?? 'did not answer in time'}; the end of ${log}:\n${lines}`);
+}
+
+async function isHealthy(url: string): Promise<boolean> {
+  try {
+    return (await fetch(`${url}/health`)).ok;
+  } catch {
+    return false;
+  }
+}
+
+function signalGroup(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(-pid, signal);
+  } catch {
+    // All processes of the group have ended.
+  }
+}
