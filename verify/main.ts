@@ -54,6 +54,10 @@ const PROGRAMS: Readonly<Record<string, Program>> = {
     summary: 'sends broken and hostile requests through the proxy',
     load: () => import('./fuzz/main.ts'),
   },
+  conformance: {
+    summary: 'official SDKs and agent frameworks, which it installs, drive the proxy',
+    load: () => import('./conformance/main.ts'),
+  },
   engines: {
     summary: 'the contract of engine adapters against real servers, which it installs',
     load: () => import('./real-engines/main.ts'),

@@ -33,13 +33,16 @@ export type LedgerCheckOptions = { readonly unknownVersions?: 'mismatch' | 'allo
 /** Which of the ledger's log-probabilities the engine reported. */
 type LedgerLogprobs = 'raw' | 'processed';
 
+/** The part of a session's result that is compared. */
+type CheckedSession = Pick<SessionResult, 'session_id' | 'trajectory'>;
+
 /**
  * Compares every trained token of finished sessions with the engine's ledger: its id, its log-probability (as float32), its policy
  * version, and that it is trained exactly once. `mode` is the engine's logprobs mode. The check shares no code with capture, token
  * graph, builders and audit, so that a defect in those cannot hide itself.
  */
 export function checkAgainstLedger(
-  results: readonly SessionResult[],
+  results: readonly CheckedSession[],
   ledger: readonly LedgerEntry[],
   mode: LedgerLogprobs,
   options: LedgerCheckOptions = {},
@@ -69,7 +72,7 @@ class LedgerCheck {
     this.mode = mode;
   }
 
-  session(result: SessionResult): void {
+  session(result: CheckedSession): void {
     const { trajectory } = result;
     if (trajectory === null) return;
     let trained = 0;

@@ -9,13 +9,13 @@ export type Mutation = Edit & { readonly name: string; readonly file: string; re
 
 export const MUTATIONS: readonly Mutation[] = [
   {
-    name: 'capture: an edited turn passes for the one that was sampled',
+    name: 'capture: an edited turn is treated as the one that was sampled',
     file: 'src/proxy/prompt/prefix-index.ts',
     find: 'if (!sameTurn(returned, message, request.tools)) return false;',
     replace: '',
   },
   {
-    name: 'capture: tools are no part of where a conversation stands',
+    name: 'capture: the position in a conversation ignores its tools',
     file: 'src/proxy/prompt/prefix-index.ts',
     find: 'thread.latestTools = request.toolsText;\n    let node = last?.turn.after ?? childOf(thread.byTools, request.toolsText);',
     replace: "thread.latestTools = '';\n    let node = last?.turn.after ?? childOf(thread.byTools, '');",
@@ -39,13 +39,13 @@ export const MUTATIONS: readonly Mutation[] = [
     replace: 'return true;',
   },
   {
-    name: 'capture: the close of the turn stands twice before what is new',
+    name: 'capture: the close of the turn occurs twice before the new part',
     file: 'src/engines/turn-close.ts',
     find: 'const suffix = whole.slice(last + 1);\n  return suffix.length > tail.length && equalIds(suffix.subarray(0, tail.length), tail) ? suffix : null;',
     replace: 'const suffix = whole.slice(last);\n  return suffix.length > tail.length ? suffix : null;',
   },
   {
-    name: 'capture: a prompt that is gone on from twice is overwritten',
+    name: 'capture: a prompt that is continued twice is overwritten',
     file: 'src/proxy/prompt/prompt-buffers.ts',
     find: 'known.owner === base.completionId',
     replace: 'true',
@@ -57,7 +57,7 @@ export const MUTATIONS: readonly Mutation[] = [
     replace: 'index = 0;\n  return `call_${completionId.slice(COMPLETION_PREFIX.length)}_',
   },
   {
-    name: 'capture: logprobs above 0 are taken',
+    name: 'capture: logprobs above 0 are accepted',
     file: 'src/engines/chat/reply-tokens.ts',
     find: ' && value <= LOGPROB_ROUNDING',
     replace: '',
@@ -69,19 +69,19 @@ export const MUTATIONS: readonly Mutation[] = [
     replace: 'if (count < 0) throw',
   },
   {
-    name: 'capture: a reply that was asked for again is not marked',
+    name: 'capture: a reply that was requested once more is not marked as abandoned',
     file: 'src/proxy/session/abandoned-replies.ts',
     find: 'completion.abandoned = true;',
     replace: '',
   },
   {
-    name: 'capture: side calls of the harness are taken for its work',
+    name: 'capture: side calls of the harness count as its work',
     file: 'src/proxy/session/completion-record.ts',
     find: 'auxiliary: !TRAINABLE_KINDS.includes(parts.request.callKind),',
     replace: 'auxiliary: false,',
   },
   {
-    name: 'graph: a reply of which only the beginning came back is taken for exact',
+    name: 'graph: a reply of which only the beginning was sent back counts as exact',
     file: 'src/tokens/graph.ts',
     find: 'exact: kept === response.length',
     replace: 'exact: kept > 0',
@@ -134,7 +134,7 @@ export const MUTATIONS: readonly Mutation[] = [
       '    if (chain === undefined && node.parent !== null && isTrained(node)) chains.set(leaf, [node.parent, node]);\n    else if (chain !== undefined) chain.push(node);',
   },
   {
-    name: 'builders: versions stand at the wrong tokens of later turns',
+    name: 'builders: versions are at the wrong tokens of later turns',
     file: 'src/tokens/builders/assembly.ts',
     find: 'spans.push({ version: span.version, start: start + span.start, end: start + span.end });',
     replace: 'spans.push({ version: span.version, start: span.start, end: span.end });',

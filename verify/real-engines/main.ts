@@ -2,13 +2,10 @@
 // first (about 7 GB and ten minutes on two cores). Names as arguments (`llama_cpp`, `vllm`) leave the others out.
 //
 //   npm run verify -- engines [NAME…] [--json]
-import { spawn } from 'node:child_process';
 import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
-import { packageRoot } from '../../src/core/package-root.ts';
 import type { EngineKind, EngineSpecInput } from '../../src/schema/index.ts';
-import { vitestProgram } from '../../tools/vitest.ts';
+import { countTests, type TestCounts } from '../../tools/vitest.ts';
 import {
   ENGINES_HOME,
   type Installed,
@@ -69,8 +66,6 @@ const ENGINES: Readonly<Record<string, Engine>> = {
 /** An engine of the contract test, as test/engines/real-engines.ts reads it. */
 type TestedEngine = { readonly name: string; readonly spec: EngineSpecInput };
 
-type Counts = { readonly passed: number; readonly failed: number };
-
 async function serve(name: string, { install, command }: Engine, model: Model): Promise<RunningServer & Installed> {
   console.error(`${name}: installing, if it is missing`);
   const installed = install();
@@ -78,22 +73,6 @@ async function serve(name: string, { install, command }: Engine, model: Model): 
   const port = await freePort();
   const log = join(ENGINES_HOME, `${name}.log`);
   return { ...installed, ...(await startServer(command(installed, model, port), { port, log })) };
-}
-
-/** Runs the contract and prints its report without the closing line. */
-async function runContract(engines: readonly TestedEngine[]): Promise<Counts> {
-  const args = ['run', '--config', 'verify/real-engines/vitest.config.ts', '--reporter=./tools/summary-reporter.ts'];
-  const child = spawn(process.execPath, [vitestProgram(), ...args], {
-    cwd: packageRoot(),
-    env: { ...process.env, FLOE_REAL_ENGINES: JSON.stringify(engines) },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  const ended = new Promise<number | null>((resolve) => child.once('close', resolve));
-  const output = await text(child.stdout);
-  const status = await ended;
-  const [closing, passed = '0', failed = '1'] = /(\d+) passed, (\d+) failed\s*$/.exec(output) ?? [];
-  process.stdout.write(closing === undefined ? output : output.slice(0, -closing.length));
-  return { passed: Number(passed), failed: status === 0 ? Number(failed) : Math.max(1, Number(failed)) };
 }
 
 type Row = readonly [name: string, version: string, state: string];
@@ -111,7 +90,7 @@ const model = installModel();
 const rows: Row[] = [];
 const tested: TestedEngine[] = [];
 const running: RunningServer[] = [];
-let counts: Counts = { passed: 0, failed: 0 };
+let counts: TestCounts = { passed: 0, failed: 0 };
 const stopAll = async (): Promise<void> => {
   await Promise.all(running.splice(0).map((server) => server.stop()));
 };
@@ -134,7 +113,10 @@ try {
     }
   }
   rows.push(['sglang', '-', `skipped: ${NO_SGLANG}`]);
-  if (tested.length > 0) counts = await runContract(tested);
+  if (tested.length > 0) {
+    const args = ['--config', 'verify/real-engines/vitest.config.ts'];
+    counts = await countTests(args, { FLOE_REAL_ENGINES: JSON.stringify(tested) });
+  }
 } finally {
   await stopAll();
 }

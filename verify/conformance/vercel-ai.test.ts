@@ -2,23 +2,40 @@
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createGoogleGenerativeAI } from '@ai-sdk/google';
 import { createOpenAI } from '@ai-sdk/openai';
-import { APICallError, generateObject, generateText, Output, stepCountIs, streamText, tool } from 'ai';
+import {
+  APICallError,
+  generateObject,
+  generateText,
+  type LanguageModel,
+  type ModelMessage,
+  Output,
+  stepCountIs,
+  streamText,
+  tool,
+} from 'ai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { PNG, startFloe, TOO_LONG } from './floe.mjs';
-import { CITY } from './scenarios.mjs';
+import type { DialectName } from '../../src/schema/index.ts';
+import { defined, type Floe, PNG, startFloe, TOO_LONG } from './floe.ts';
+import { CITY } from './scenarios.ts';
 
-let floe;
+let floe: Floe;
 beforeAll(async () => {
   floe = await startFloe();
 });
 afterEach(() => floe.renew());
 afterAll(() => floe.close());
 
-const openai = (apiKey) => createOpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey });
+const openai = (apiKey: string) => createOpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey });
 
-/** `keepsReasoning`: whether the provider sends thinking back. */
-const DIALECTS = [
+type Provider = {
+  readonly dialect: DialectName;
+  /** Whether it sends the thinking of earlier replies back. */
+  readonly keepsReasoning: boolean;
+  readonly model: (id: string, apiKey: string) => LanguageModel;
+};
+
+const PROVIDERS: readonly Provider[] = [
   {
     dialect: 'anthropic',
     keepsReasoning: true,
@@ -33,6 +50,7 @@ const DIALECTS = [
   },
 ];
 
+const Sent = z.object({ input: z.array(z.object({ type: z.string().optional(), role: z.string().optional() })) });
 const City = z.object({ city: z.string(), population: z.number() });
 const WEATHER = tool({
   description: 'The weather of a city',
@@ -41,19 +59,18 @@ const WEATHER = tool({
 });
 const NOTE = tool({ inputSchema: z.object({ text: z.string() }) });
 
-describe.each(DIALECTS)('$dialect', ({ dialect, keepsReasoning, model }) => {
+describe.each(PROVIDERS)('$dialect', ({ dialect, keepsReasoning, model }) => {
   const policy = (id = 'policy') => model(id, floe.key);
-  const agent = (over = {}) => ({
+  const agent = () => ({
     model: policy(),
     tools: { get_weather: WEATHER },
     stopWhen: stepCountIs(5),
     maxRetries: 0,
     system: 'Be brief.',
     prompt: 'How is the weather in Paris and Oslo?',
-    ...over,
   });
 
-  /** Two turns are one trace if the framework gave the first one back as it was, and else two, each in its own context. */
+  /** Two turns are one trace if the framework sent the first one back unchanged, and otherwise two, each in its own context. */
   const checkTurns = async () => {
     expect(floe.session.completions().map((completion) => completion.dialect)).toEqual([dialect, dialect]);
     if (keepsReasoning) return await floe.checkOneTrace();
@@ -67,9 +84,9 @@ describe.each(DIALECTS)('$dialect', ({ dialect, keepsReasoning, model }) => {
     const result = await generateText(agent());
     expect(result.text.trim()).toBe('Sun in Paris, rain in Oslo.');
     expect(result.finishReason).toBe('stop');
-    expect(result.steps[0].finishReason).toBe('tool-calls');
-    expect(result.steps[0].toolCalls.map(({ input }) => input)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
-    expect(result.steps[0].toolResults.map(({ output }) => output)).toEqual(['sun', 'rain']);
+    expect(result.steps[0]?.finishReason).toBe('tool-calls');
+    expect(result.steps[0]?.toolCalls.map(({ input }) => input)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    expect(result.steps[0]?.toolResults.map(({ output }) => output)).toEqual(['sun', 'rain']);
     expect(result.usage.inputTokens).toBe(floe.last.promptIds.length);
     expect(result.usage.outputTokens).toBe(floe.last.responseIds.length);
     await checkTurns();
@@ -83,94 +100,109 @@ describe.each(DIALECTS)('$dialect', ({ dialect, keepsReasoning, model }) => {
     expect(kinds).not.toContain('error');
     expect((await result.text).trim()).toBe('Sun in Paris, rain in Oslo.');
     const [first] = await result.steps;
-    expect(first.toolCalls.map(({ input }) => input)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    expect(first?.toolCalls.map(({ input }) => input)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
     expect((await result.usage).outputTokens).toBe(floe.last.responseIds.length);
     await checkTurns();
   });
 
-  it('takes reasoning out and gives it back', async () => {
-    const question = { role: 'user', content: 'A riddle: tall when young, short when old?' };
+  it('receives reasoning and sends it back', async () => {
+    const question: ModelMessage = { role: 'user', content: 'A riddle: tall when young, short when old?' };
     const first = await generateText({ model: policy(), messages: [question] });
     expect(first.text.trim()).toBe('A candle.');
-    if (dialect !== 'openai_chat') expect(first.reasoningText.trim()).toBe(floe.last.message.reasoning_content.trim());
-    const messages = [question, ...first.response.messages, { role: 'user', content: 'Really?' }];
+    if (dialect !== 'openai_chat') {
+      expect(first.reasoningText?.trim()).toBe(defined(floe.last.message.reasoning_content).trim());
+    }
+    const messages: ModelMessage[] = [question, ...first.response.messages, { role: 'user', content: 'Really?' }];
     const second = streamText({ model: policy(), messages });
     expect((await second.text).trim()).toBe('Still a candle.');
     await checkTurns();
   });
 
-  it.each(['required', { type: 'tool', toolName: 'save_note' }])('can force a tool: %o', async (toolChoice) => {
-    const asked = { tools: { save_note: NOTE }, prompt: 'Please remember milk.', toolChoice };
-    const { toolCalls } = await generateText({ model: policy(), ...asked });
-    expect(toolCalls).toMatchObject([{ toolName: 'save_note', input: { text: 'milk' } }]);
-  });
+  it.each(['required' as const, { type: 'tool' as const, toolName: 'save_note' as const }])(
+    'can force a tool: %o',
+    async (toolChoice) => {
+      const request = { tools: { save_note: NOTE }, prompt: 'Please remember milk.', toolChoice };
+      const { toolCalls } = await generateText({ model: policy(), ...request });
+      expect(toolCalls).toMatchObject([{ toolName: 'save_note', input: { text: 'milk' } }]);
+    },
+  );
 
   it('asks for an object', async () => {
-    const asked = { model: policy(), prompt: 'Tell me the facts about Paris.' };
-    expect((await generateObject({ ...asked, schema: City })).object).toEqual(CITY);
-    const streamed = streamText({ ...asked, output: Output.object({ schema: City }) });
+    const question = { model: policy(), prompt: 'Tell me the facts about Paris.' };
+    expect((await generateObject({ ...question, schema: City })).object).toEqual(CITY);
+    const streamed = streamText({ ...question, output: Output.object({ schema: City }) });
     expect(await streamed.output).toEqual(CITY);
   });
 
   it('shows a picture', async () => {
-    const text = { type: 'text', text: 'How many in the picture?' };
-    const image = { type: 'image', image: Buffer.from(PNG, 'base64') };
-    const messages = [{ role: 'user', content: [text, image] }];
+    const text = { type: 'text' as const, text: 'How many in the picture?' };
+    const image = { type: 'image' as const, image: Buffer.from(PNG, 'base64') };
+    const messages = [{ role: 'user' as const, content: [text, image] }];
     expect((await generateText({ model: policy(), messages })).text).toBe('One picture.');
   });
 
-  it('tells errors by their status', async () => {
-    const fail = (over) => generateText({ model: policy(), maxRetries: 0, ...over }).catch((thrown) => thrown);
-    const unknown = await fail({ model: policy('gpt'), prompt: 'Hello' });
-    expect(APICallError.isInstance(unknown)).toBe(true);
+  it('reports errors by their status', async () => {
+    const fail = async (prompt: string, failing = policy()): Promise<APICallError> => {
+      try {
+        await generateText({ model: failing, maxRetries: 0, prompt });
+      } catch (error) {
+        if (APICallError.isInstance(error)) return error;
+        throw error;
+      }
+      throw new Error('the request did not fail');
+    };
+    const unknown = await fail('Hello', policy('gpt'));
     expect(unknown).toMatchObject({ statusCode: 404, isRetryable: false });
     expect(unknown.message).toContain('no such model: gpt');
-    const long = await fail({ prompt: TOO_LONG });
+    const long = await fail(TOO_LONG);
     expect(long).toMatchObject({ statusCode: 400, isRetryable: false });
     expect(long.message).toContain('maximum context length');
-    const wrong = await fail({ model: model('policy', 'wrong'), prompt: 'Hello' });
+    const wrong = await fail('Hello', model('policy', 'wrong'));
     expect(wrong).toMatchObject({ statusCode: 400, message: expect.stringContaining('two different keys') });
     await floe.session.close();
-    expect(await fail({ prompt: 'Hello' })).toMatchObject({ statusCode: 410, isRetryable: false });
+    expect(await fail('Hello')).toMatchObject({ statusCode: 410, isRetryable: false });
   });
 
-  it('tries again what the engine failed', async () => {
+  it('retries what the engine failed', async () => {
     floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
     expect((await generateText({ model: policy(), prompt: 'Hello', maxRetries: 1 })).finishReason).toBe('stop');
     expect(floe.session.requests).toBe(2);
   });
 
-  it('is told what cut a reply', async () => {
+  it('learns why a reply was cut', async () => {
     const { finishReason } = await generateText({ model: policy(), prompt: 'A story', maxOutputTokens: 16 });
     expect(finishReason).toBe('length');
   });
 });
 
-/** By default the Responses provider names the items of earlier replies; with these it sends them. */
-const WHOLE_ITEMS = { openai: { store: false, include: ['reasoning.encrypted_content'] } };
+type ProviderOptions = NonNullable<Parameters<typeof generateText>[0]['providerOptions']>;
 
-describe.each([
+/** By default the Responses provider refers to the items of earlier replies by id; with these options it sends them. */
+const WHOLE_ITEMS: ProviderOptions = { openai: { store: false, include: ['reasoning.encrypted_content'] } };
+
+describe.each<{ providerOptions: ProviderOptions; history: readonly string[] }>([
   { providerOptions: {}, history: ['item_reference', 'item_reference', 'function_call'] },
   { providerOptions: WHOLE_ITEMS, history: ['reasoning', 'assistant', 'function_call'] },
 ])('openai_responses, with the settings $providerOptions', ({ providerOptions, history }) => {
-  /** What the items of the last request are. */
-  let sent;
+  /** The types, or else the roles, of the items of the last request. */
+  let sent: readonly (string | undefined)[] = [];
   const provider = () =>
     createOpenAI({
       baseURL: `${floe.baseUrl}/v1`,
       apiKey: floe.key,
       fetch: (url, init) => {
-        sent = JSON.parse(init.body).input.map(({ type, role }) => type ?? role);
+        const { input } = Sent.parse(JSON.parse(String(init?.body)));
+        sent = input.map(({ type, role }) => type ?? role);
         return fetch(url, init);
       },
     });
 
   it.each(['generates', 'streams'])('is one trace over a tool loop and a next message: %s', async (way) => {
-    const messages = [{ role: 'user', content: 'How is the weather in Paris?' }];
-    const asked = { model: provider().responses('policy'), providerOptions, maxRetries: 0, system: 'Be brief.' };
+    const messages: ModelMessage[] = [{ role: 'user', content: 'How is the weather in Paris?' }];
+    const params = { model: provider().responses('policy'), providerOptions, maxRetries: 0, system: 'Be brief.' };
     const turn = async () => {
-      const params = { ...asked, messages, tools: { get_weather: WEATHER }, stopWhen: stepCountIs(5) };
-      const result = way === 'streams' ? streamText(params) : await generateText(params);
+      const call = { ...params, messages, tools: { get_weather: WEATHER }, stopWhen: stepCountIs(5) };
+      const result = way === 'streams' ? streamText(call) : await generateText(call);
       const text = (await result.text).trim();
       messages.push(...(await result.response).messages, { role: 'user', content: 'And tomorrow?' });
       return text;

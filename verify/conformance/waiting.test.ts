@@ -1,45 +1,46 @@
-// Streams that are kept open by heartbeats before the first token, and streams that the engine breaks off behind it.
+// Streams that heartbeats keep open before the first token, and streams that the engine aborts after it.
 import { createAnthropic } from '@ai-sdk/anthropic';
 import { createGoogleGenerativeAI } from '@ai-sdk/google';
 import { createOpenAI } from '@ai-sdk/openai';
 import Anthropic from '@anthropic-ai/sdk';
 import { GoogleGenAI } from '@google/genai';
-import { streamText } from 'ai';
+import { type LanguageModel, streamText } from 'ai';
 import OpenAI from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { startFloe } from './floe.mjs';
+import { type Floe, startFloe } from './floe.ts';
 
-const say = (content) => [{ role: 'user', content }];
+const say = (content: string) => [{ role: 'user' as const, content }];
 const FAILED = /broke off its reply|ended by other/;
-const openai = (floe) => new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0 });
-const vercel = async (model, content) => {
-  let failure;
-  const onError = ({ error }) => {
-    failure = error;
-  };
+const openai = (floe: Floe) => new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0 });
+const vercel = async (model: LanguageModel, content: string) => {
+  const failures: unknown[] = [];
+  const onError = ({ error }: { error: unknown }) => void failures.push(error);
   const result = streamText({ model, messages: say(content), maxRetries: 0, onError });
   await result.consumeStream();
-  if (failure !== undefined) throw failure;
-  // Its provider for Google takes errors among events for nothing, and the end of the reply is missing.
+  if (failures.length > 0) throw failures[0];
+  // Its provider for Google ignores errors among the events; the end of the reply is then missing.
   const reason = await result.finishReason;
   if (reason !== 'stop') throw new Error(`ended by ${reason}`);
   return await result.text;
 };
 
+type Reader = (floe: Floe, content: string) => Promise<string>;
+
 /** Each reads a stream to its end with the SDK's own accumulator, and resolves to the text. */
-const READERS = {
+const READERS: Readonly<Record<string, Reader>> = {
   '@anthropic-ai/sdk': async (floe, content) => {
     const client = new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key, maxRetries: 0 });
     const message = await client.messages
       .stream({ model: 'policy', max_tokens: 900, messages: say(content) })
       .finalMessage();
-    return message.content.at(-1).text;
+    const block = message.content.at(-1);
+    return block?.type === 'text' ? block.text : '';
   },
   'openai, chat': async (floe, content) => {
     const completion = await openai(floe)
       .chat.completions.stream({ model: 'policy', messages: say(content) })
       .finalChatCompletion();
-    return completion.choices[0].message.content;
+    return completion.choices[0]?.message.content ?? '';
   },
   'openai, responses': async (floe, content) => {
     const response = await openai(floe)
@@ -65,7 +66,7 @@ const READERS = {
 };
 
 describe('a stream that waits for its first token', () => {
-  let floe;
+  let floe: Floe;
   beforeAll(async () => {
     // Headers and heartbeats go out after a second.
     floe = await startFloe({ sim: { firstTokenDelayMs: 1_500 }, proxy: { heartbeatMs: 40 } });
@@ -73,32 +74,32 @@ describe('a stream that waits for its first token', () => {
   afterEach(() => floe.renew());
   afterAll(() => floe.close());
 
-  it.each(Object.keys(READERS))('%s: is read over its heartbeats', async (name) => {
-    expect((await READERS[name](floe, 'A riddle!')).trim()).toBe('A candle.');
+  it.each(Object.entries(READERS))('%s: is read over its heartbeats', async (_, read) => {
+    expect((await read(floe, 'A riddle!')).trim()).toBe('A candle.');
     expect(floe.session.requests).toBe(1);
     await floe.checkOneTrace();
   });
 
-  it.each(Object.keys(READERS))('%s: tells of an engine that failed behind them', async (name) => {
+  it.each(Object.entries(READERS))('%s: reports an engine that failed after them', async (_, read) => {
     floe.sim.setFaults([{ kind: 'reset_mid', after_tokens: 0 }]);
-    await expect(READERS[name](floe, 'A riddle!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
-    expect(floe.session.turns).toBe(0);
+    await expect(read(floe, 'A riddle!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
+    expect(floe.session.completionCount).toBe(0);
   });
 });
 
 describe('a stream that breaks off', () => {
-  let floe;
+  let floe: Floe;
   beforeAll(async () => {
     floe = await startFloe({ sim: { tokenDelayMs: 5 } });
   });
   afterEach(() => floe.renew());
   afterAll(() => floe.close());
 
-  it.each(Object.keys(READERS))('%s: tells of it, and the next try is another sample', async (name) => {
+  it.each(Object.entries(READERS))('%s: is reported, and the next attempt is another sample', async (_, read) => {
     floe.sim.setFaults([{ kind: 'reset_mid', after_tokens: 60, times: 1 }]);
-    await expect(READERS[name](floe, 'A story!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
+    await expect(read(floe, 'A story!')).rejects.toMatchObject({ message: expect.stringMatching(FAILED) });
     expect(floe.session.completions()).toEqual([]);
-    expect((await READERS[name](floe, 'A riddle!')).trim()).toBe('A candle.');
+    expect((await read(floe, 'A riddle!')).trim()).toBe('A candle.');
     const { audit } = await floe.check();
     expect(audit.completions).toMatchObject({ recorded: 1, trained: 1 });
   });

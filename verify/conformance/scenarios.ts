@@ -1,11 +1,14 @@
-// What the simulated policy does. The first user message chooses the scenario.
+import type { ScenarioInput } from '../../src/sim/index.ts';
 
-const reply = (...segments) => ({ reply: segments });
-const weather = (city) => ({ call: { tool: 'get_weather', arguments: { city } } });
+type Reply = ScenarioInput['rules'][number]['reply'];
+
+const reply = (...segments: Reply): { reply: Reply } => ({ reply: segments });
+const weather = (city: string): Reply[number] => ({ call: { tool: 'get_weather', arguments: { city } } });
 
 export const CITY = { city: 'Paris', population: 2_100_000 };
 
-export const SCENARIOS = [
+/** What the simulated policy does. The first user message chooses the scenario. */
+export const SCENARIOS: ScenarioInput[] = [
   {
     name: 'weather',
     match: { contains: 'weather' },
@@ -18,7 +21,7 @@ export const SCENARIOS = [
         when: { assistant_turns: 0, tools: ['get_weather'] },
         ...reply({ think: { text: 'I should look.', noise: 6 } }, { text: 'Let me look.' }, weather('Paris')),
       },
-      // Images of a tool's result come to the policy in a user message behind it.
+      // The policy gets images of a tool's result in a user message after it.
       { when: { last_role: 'user', images: 1 }, ...reply({ text: 'The map shows sun.' }) },
       {
         when: { last_role: 'tool', last_tool_result: { regex: 'rain' } },
@@ -29,7 +32,7 @@ export const SCENARIOS = [
     ],
   },
   {
-    // A policy that hardly ever calls the tool, unless it has to.
+    // The policy almost never calls the tool unless the request forces it.
     name: 'note',
     match: { contains: 'remember' },
     rules: [
@@ -57,7 +60,7 @@ export const SCENARIOS = [
     ],
   },
   {
-    // A policy that hardly ever answers in JSON, unless it has to.
+    // The policy almost never answers in JSON unless the request forces it.
     name: 'facts',
     match: { contains: 'facts' },
     rules: [
@@ -68,7 +71,7 @@ export const SCENARIOS = [
             { logit: 10, reply: [{ text: 'Paris is the capital of France.' }] },
             { logit: 0, reply: [{ text: '{"name":"Paris"}' }] },
             { logit: -10, reply: [{ text: JSON.stringify(CITY) }] },
-            // Some frameworks ask for an object as the arguments of a tool of this name.
+            // Some frameworks request an object as the arguments of a tool with this name.
             { logit: -10, reply: [{ call: { tool: 'json', arguments: CITY } }] },
           ],
         },

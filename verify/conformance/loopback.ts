@@ -1,11 +1,11 @@
-// No SDK may call home from this suite: their clients all go through `fetch`, which reaches this machine only.
-const real = globalThis.fetch;
+// No SDK may call home from this suite: their clients all go through `fetch`, which here reaches this machine only.
 const LOOPBACK = new Set(['127.0.0.1', 'localhost', '[::1]']);
+const systemFetch = globalThis.fetch;
 
-if (real.name !== 'loopbackFetch') {
+if (systemFetch.name !== 'loopbackFetch') {
   globalThis.fetch = async function loopbackFetch(input, init) {
     const url = new URL(input instanceof Request ? input.url : input);
     if (url.protocol !== 'data:' && !LOOPBACK.has(url.hostname)) throw new Error(`${url.origin} is not this machine`);
-    return await real(input, init);
+    return await systemFetch(input, init);
   };
 }

@@ -1,36 +1,62 @@
 // @anthropic-ai/sdk against the `anthropic` dialect.
-import Anthropic from '@anthropic-ai/sdk';
+import Anthropic, { type ClientOptions } from '@anthropic-ai/sdk';
 import { betaZodTool } from '@anthropic-ai/sdk/helpers/beta/zod';
 import { zodOutputFormat } from '@anthropic-ai/sdk/helpers/zod';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { PNG, startFloe, TOO_LONG } from './floe.mjs';
-import { CITY } from './scenarios.mjs';
+import { defined, type Floe, PNG, startFloe, TOO_LONG } from './floe.ts';
+import { CITY } from './scenarios.ts';
 
-let floe;
+let floe: Floe;
 beforeAll(async () => {
   floe = await startFloe();
 });
 afterEach(() => floe.renew());
 afterAll(() => floe.close());
 
-const client = (over = {}) => new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key, maxRetries: 0, ...over });
-const ask = (content, over = {}) => ({
+type Params = Anthropic.MessageCreateParamsNonStreaming;
+type Message = Anthropic.Message;
+type Block = Anthropic.ContentBlock;
+
+const client = (over: ClientOptions = {}) =>
+  new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key, maxRetries: 0, ...over });
+const ask = <Over extends Partial<Params>>(content: Anthropic.MessageParam['content'], over?: Over) => ({
   model: 'policy',
   max_tokens: 1024,
-  messages: [{ role: 'user', content }],
+  messages: [{ role: 'user' as const, content }],
   ...over,
 });
+const Weather = z.object({ city: z.string() });
 const WEATHER = {
   name: 'get_weather',
   description: 'The weather of a city',
-  input_schema: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+  input_schema: { type: 'object' as const, properties: { city: { type: 'string' as const } }, required: ['city'] },
 };
-const NOTE = { name: 'save_note', input_schema: { type: 'object', properties: { text: { type: 'string' } } } };
-const png = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: PNG } };
-const result = (tool_use_id, content) => ({ type: 'tool_result', tool_use_id, content });
+const NOTE: Anthropic.Tool = {
+  name: 'save_note',
+  input_schema: { type: 'object', properties: { text: { type: 'string' } } },
+};
+const png: Anthropic.ImageBlockParam = {
+  type: 'image',
+  source: { type: 'base64', media_type: 'image/png', data: PNG },
+};
+const result = (tool_use_id: string, content: string | [Anthropic.TextBlockParam, Anthropic.ImageBlockParam]) => ({
+  type: 'tool_result' as const,
+  tool_use_id,
+  content,
+});
 /** The policy writes line breaks between thinking, text and calls. */
-const textOf = (message) => message.content.find(({ type }) => type === 'text')?.text.trim();
+const textOf = ({ content }: { content: readonly Anthropic.Beta.BetaContentBlock[] | readonly Block[] }) => {
+  for (const block of content) if (block.type === 'text') return block.text.trim();
+  return undefined;
+};
+/** The calls of a message. */
+const callsOf = ({ content }: { content: readonly Anthropic.Beta.BetaContentBlock[] | readonly Block[] }) =>
+  content.flatMap((block) =>
+    block.type === 'tool_use' ? [{ id: block.id, name: block.name, input: Weather.parse(block.input) }] : [],
+  );
+const user = (content: Anthropic.MessageParam['content']) => ({ role: 'user' as const, content });
+const assistant = ({ content }: Message) => ({ role: 'assistant' as const, content });
 
 describe('a message', () => {
   it('has the usage that the engine counted', async () => {
@@ -38,7 +64,7 @@ describe('a message', () => {
     expect(message).toMatchObject({ type: 'message', role: 'assistant', model: 'policy', stop_reason: 'end_turn' });
     expect(textOf(message)).toBe(floe.last.message.content);
     const { input_tokens, cache_read_input_tokens, output_tokens } = message.usage;
-    expect(input_tokens + cache_read_input_tokens).toBe(floe.last.promptIds.length);
+    expect(input_tokens + (cache_read_input_tokens ?? 0)).toBe(floe.last.promptIds.length);
     expect(output_tokens).toBe(floe.last.responseIds.length);
   });
 
@@ -73,13 +99,9 @@ describe('tools', () => {
     const first = await client().messages.create(params);
     expect(first.stop_reason).toBe('tool_use');
     expect(first.content.map(({ type }) => type)).toEqual(['thinking', 'text', 'tool_use']);
-    const call = first.content[2];
+    const call = defined(callsOf(first)[0]);
     expect(call).toMatchObject({ name: 'get_weather', input: { city: 'Paris' } });
-    const messages = [
-      ...params.messages,
-      { role: 'assistant', content: first.content },
-      { role: 'user', content: [result(call.id, 'sun')] },
-    ];
+    const messages = [...params.messages, assistant(first), user([result(call.id, 'sun')])];
     const second = await client().messages.create({ ...params, messages });
     expect(textOf(second)).toBe('It is sunny in Paris.');
     await floe.checkOneTrace();
@@ -88,19 +110,19 @@ describe('tools', () => {
   it('are called two at once from a stream', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
     const stream = client().messages.stream(params);
-    const pieces = [];
+    const pieces: string[] = [];
     stream.on('inputJson', (piece) => pieces.push(piece));
     const first = await stream.finalMessage();
-    const calls = first.content.filter(({ type }) => type === 'tool_use');
+    const calls = callsOf(first);
     expect(calls.map(({ input }) => input)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
     expect(new Set(calls.map(({ id }) => id)).size).toBe(2);
-    expect(pieces.join('')).toBe(floe.last.message.tool_calls.map((call) => call.function.arguments).join(''));
+    expect(pieces.join('')).toBe(
+      defined(floe.last.message.tool_calls)
+        .map((call) => call.function.arguments)
+        .join(''),
+    );
     const results = calls.map(({ id, input }) => result(id, input.city === 'Oslo' ? 'rain' : 'sun'));
-    const messages = [
-      ...params.messages,
-      { role: 'assistant', content: first.content },
-      { role: 'user', content: results },
-    ];
+    const messages = [...params.messages, assistant(first), user(results)];
     const second = await client()
       .messages.stream({ ...params, messages })
       .finalMessage();
@@ -109,7 +131,7 @@ describe('tools', () => {
   });
 
   it.each([false, true])('are run by the tool runner (stream: %s)', async (stream) => {
-    const ran = [];
+    const ran: string[] = [];
     const tool = betaZodTool({
       ...WEATHER,
       inputSchema: z.object({ city: z.string() }),
@@ -118,20 +140,23 @@ describe('tools', () => {
         return city === 'Oslo' ? 'rain' : 'sun';
       },
     });
-    const runner = client().beta.messages.toolRunner({
-      ...ask('How is the weather in Paris and Oslo?', { tools: [tool] }),
-      stream,
-    });
-    expect(textOf(await runner)).toBe('Sun in Paris, rain in Oslo.');
+    const params = { ...ask('How is the weather in Paris and Oslo?'), tools: [tool] };
+    const message = stream
+      ? await client().beta.messages.toolRunner({ ...params, stream: true })
+      : await client().beta.messages.toolRunner({ ...params, stream: false });
+    expect(textOf(message)).toBe('Sun in Paris, rain in Oslo.');
     expect(ran).toEqual(['Paris', 'Oslo']);
     await floe.checkOneTrace();
   });
 
-  it.each([{ type: 'tool', name: 'save_note' }, { type: 'any' }])('can be forced: %o', async (tool_choice) => {
-    const message = await client().messages.create(ask('Please remember milk.', { tools: [NOTE], tool_choice }));
-    expect(message.stop_reason).toBe('tool_use');
-    expect(message.content).toMatchObject([{ type: 'tool_use', name: 'save_note', input: { text: 'milk' } }]);
-  });
+  it.each([{ type: 'tool' as const, name: 'save_note' }, { type: 'any' as const }])(
+    'can be forced: %o',
+    async (tool_choice) => {
+      const message = await client().messages.create(ask('Please remember milk.', { tools: [NOTE], tool_choice }));
+      expect(message.stop_reason).toBe('tool_use');
+      expect(message.content).toMatchObject([{ type: 'tool_use', name: 'save_note', input: { text: 'milk' } }]);
+    },
+  );
 
   it('can be called one at a time', async () => {
     const message = await client().messages.create(
@@ -140,16 +165,16 @@ describe('tools', () => {
         tool_choice: { type: 'auto', disable_parallel_tool_use: true },
       }),
     );
-    expect(message.content.filter(({ type }) => type === 'tool_use')).toHaveLength(1);
+    expect(callsOf(message)).toHaveLength(1);
   });
 });
 
 describe('a message thread', () => {
-  it('sends what is new alone, and is one conversation to the policy', async () => {
+  it('sends only what is new, and is one conversation to the policy', async () => {
     const tools = [WEATHER];
     const thread = client().beta.messages.thread({ model: 'policy', max_tokens: 1024, tools, system: 'Be brief.' });
     const first = await thread.send({ role: 'user', content: 'How is the weather in Paris and Oslo?' });
-    const calls = first.content.filter(({ type }) => type === 'tool_use');
+    const calls = callsOf(first);
     const content = calls.map(({ id, input }) => result(id, input.city === 'Oslo' ? 'rain' : 'sun'));
     const second = await thread.stream({ role: 'user', content }).finalMessage();
     expect(textOf(second)).toBe('Sun in Paris, rain in Oslo.');
@@ -158,10 +183,10 @@ describe('a message thread', () => {
     await floe.checkOneTrace();
   });
 
-  it('is sent again as a whole where the session does not know it', async () => {
-    /** Goes to whichever session there is. */
-    const fetchCurrent = (url, init) => {
-      const headers = new Headers(init.headers);
+  it('is sent whole once more when the session does not know it', async () => {
+    /** Sends a request to the current session. */
+    const fetchCurrent: typeof fetch = (url, init) => {
+      const headers = new Headers(init?.headers);
       headers.delete('authorization');
       return fetch(String(url).replace(floe.proxy.origin, floe.baseUrl), { ...init, headers });
     };
@@ -177,23 +202,20 @@ describe('a message thread', () => {
 
 describe('thinking', () => {
   it.each([false, true])('goes out and comes back (stream: %s)', async (stream) => {
-    const params = ask('A riddle: tall when young, short when old?', {
+    const params: Params = ask('A riddle: tall when young, short when old?', {
       thinking: { type: 'enabled', budget_tokens: 1024 },
       max_tokens: 2048,
     });
-    const send = (body) =>
+    const send = (body: Params) =>
       stream ? client().messages.stream(body).finalMessage() : client().messages.create({ ...body, stream: false });
     const first = await send(params);
     const [thinking, text] = first.content;
     expect(thinking).toMatchObject({ type: 'thinking', thinking: floe.last.message.reasoning_content });
+    if (thinking?.type !== 'thinking') throw new Error('the reply begins with no thinking');
     expect(thinking.thinking.trim()).toMatch(/^It melts\. \S/);
     expect(thinking.signature).not.toBe('');
-    expect(text.text.trim()).toBe('A candle.');
-    const messages = [
-      ...params.messages,
-      { role: 'assistant', content: first.content },
-      { role: 'user', content: 'Really?' },
-    ];
+    expect(text).toMatchObject({ type: 'text', text: expect.stringMatching(/^\s*A candle\.\s*$/) });
+    const messages = [...params.messages, assistant(first), user('Really?')];
     expect(textOf(await send({ ...params, messages }))).toBe('Still a candle.');
     await floe.checkOneTrace();
   });
@@ -212,7 +234,7 @@ describe('structured output', () => {
 
 describe('images', () => {
   it('reach the policy', async () => {
-    const content = [{ type: 'text', text: 'How many in the picture?' }, png];
+    const content = [{ type: 'text' as const, text: 'How many in the picture?' }, png];
     expect(textOf(await client().messages.create(ask(content)))).toBe('One picture.');
     expect(textOf(await client().messages.create(ask([...content, png])))).toBe('Two pictures.');
   });
@@ -220,11 +242,11 @@ describe('images', () => {
   it('reach the policy from a tool', async () => {
     const params = ask('How is the weather in Paris?', { tools: [WEATHER] });
     const first = await client().messages.create(params);
-    const { id } = first.content.at(-1);
+    const { id } = defined(callsOf(first)[0]);
     const messages = [
       ...params.messages,
-      { role: 'assistant', content: first.content },
-      { role: 'user', content: [result(id, [{ type: 'text', text: 'A map:' }, png])] },
+      assistant(first),
+      user([result(id, [{ type: 'text', text: 'A map:' }, png])]),
     ];
     expect(textOf(await client().messages.create({ ...params, messages }))).toBe('The map shows sun.');
     await floe.checkOneTrace();
@@ -234,7 +256,7 @@ describe('images', () => {
 describe('errors', () => {
   it.each([false, true])('name a model that there is not (stream: %s)', async (stream) => {
     const error = await client()
-      .messages.create(ask('Hello', { model: 'claude', stream }))
+      .messages.create({ ...ask('Hello', { model: 'claude' }), stream })
       .catch((thrown) => thrown);
     expect(error).toBeInstanceOf(Anthropic.NotFoundError);
     expect(error).toMatchObject({ status: 404, type: 'not_found_error' });
@@ -253,7 +275,7 @@ describe('errors', () => {
 
   it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
     const error = await client()
-      .messages.create(ask(TOO_LONG, { stream }))
+      .messages.create({ ...ask(TOO_LONG), stream })
       .catch((thrown) => thrown);
     expect(error).toBeInstanceOf(Anthropic.BadRequestError);
     expect(error.type).toBe('invalid_request_error');
@@ -261,10 +283,7 @@ describe('errors', () => {
   });
 
   it('refuse prefill', async () => {
-    const messages = [
-      { role: 'user', content: 'Hello' },
-      { role: 'assistant', content: 'Good' },
-    ];
+    const messages = [user('Hello'), { role: 'assistant' as const, content: 'Good' }];
     const sent = client().messages.create(ask('', { messages }));
     await expect(sent).rejects.toBeInstanceOf(Anthropic.BadRequestError);
   });
@@ -292,7 +311,7 @@ it('counts the tokens that a prompt has', async () => {
 });
 
 it('lists the one model', async () => {
-  const ids = [];
+  const ids: unknown[] = [];
   for await (const { id, type } of client().models.list()) ids.push([type, id]);
   expect(ids).toEqual([['model', 'policy']]);
   expect(await client().models.retrieve('policy')).toMatchObject({ type: 'model', id: 'policy' });

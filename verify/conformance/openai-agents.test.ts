@@ -1,12 +1,21 @@
 // OpenAI's Agents SDK over the `openai_responses` and `openai_chat` dialects.
-import { Agent, MaxTurnsExceededError, OpenAIProvider, Runner, tool } from '@openai/agents';
-import OpenAI from 'openai';
+import {
+  Agent,
+  type AgentConfiguration,
+  MaxTurnsExceededError,
+  OpenAIProvider,
+  type RunItem,
+  Runner,
+  tool,
+  user,
+} from '@openai/agents';
+import OpenAI, { type ClientOptions } from 'openai';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { PNG, startFloe, TOO_LONG } from './floe.mjs';
-import { CITY } from './scenarios.mjs';
+import { defined, type Floe, PNG, startFloe, TOO_LONG } from './floe.ts';
+import { CITY } from './scenarios.ts';
 
-let floe;
+let floe: Floe;
 beforeAll(async () => {
   floe = await startFloe();
 });
@@ -26,26 +35,30 @@ const NOTE = tool({
   parameters: z.object({ text: z.string() }),
   execute: () => 'saved',
 });
-const agent = (over = {}) => new Agent({ name: 'Tester', instructions: 'Be brief.', model: 'policy', ...over });
+const SETTINGS = { name: 'Tester', instructions: 'Be brief.', model: 'policy' };
+const agent = (over: Partial<AgentConfiguration> = {}) => new Agent({ ...SETTINGS, ...over });
+
+/** The arguments of a run's tool calls. */
+const argumentsIn = (items: readonly RunItem[]) =>
+  items.flatMap(({ rawItem }): unknown[] => (rawItem?.type === 'function_call' ? [JSON.parse(rawItem.arguments)] : []));
 
 describe.each([
   { dialect: 'openai_responses', useResponses: true },
   { dialect: 'openai_chat', useResponses: false },
 ])('$dialect', ({ dialect, useResponses }) => {
-  /** Its traces of a run would go to the vendor. */
-  const runner = (over = {}) => {
+  /** Without tracing, which would send its traces of a run to the vendor. */
+  const runner = (over: ClientOptions = {}) => {
     const openAIClient = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0, ...over });
     return new Runner({ modelProvider: new OpenAIProvider({ openAIClient, useResponses }), tracingDisabled: true });
   };
 
   it('runs an agent', async () => {
     const result = await runner().run(agent({ tools: [WEATHER] }), 'How is the weather in Paris and Oslo?');
-    expect(result.finalOutput.trim()).toBe('Sun in Paris, rain in Oslo.');
-    const calls = result.newItems.filter(({ type }) => type === 'tool_call_item');
-    expect(calls.map(({ rawItem }) => JSON.parse(rawItem.arguments))).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
-    const outputs = result.newItems.filter(({ type }) => type === 'tool_call_output_item');
-    expect(outputs.map(({ output }) => output)).toEqual(['sun', 'rain']);
-    expect(result.rawResponses.at(-1).usage.outputTokens).toBe(floe.last.responseIds.length);
+    expect(result.finalOutput?.trim()).toBe('Sun in Paris, rain in Oslo.');
+    expect(argumentsIn(result.newItems)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    const outputs = result.newItems.flatMap((item) => (item.type === 'tool_call_output_item' ? [item.output] : []));
+    expect(outputs).toEqual(['sun', 'rain']);
+    expect(result.rawResponses.at(-1)?.usage.outputTokens).toBe(floe.last.responseIds.length);
     expect(floe.session.completions().map((completion) => completion.dialect)).toEqual([dialect, dialect]);
     const { audit } = await floe.check();
     expect(audit).toMatchObject({ exact_context_share: 1, completions: { trained: 2 } });
@@ -60,18 +73,17 @@ describe.each([
     await result.completed;
     expect(result.error).toBeNull();
     expect(text.trim()).toBe('Sun in Paris, rain in Oslo.');
-    expect(result.finalOutput.trim()).toBe(text.trim());
-    expect(floe.session.turns).toBe(2);
+    expect(result.finalOutput?.trim()).toBe(text.trim());
+    expect(floe.session.completionCount).toBe(2);
   });
 
-  it('goes on from its own history', async () => {
+  it('continues from its own history', async () => {
     const riddler = agent();
     const first = await runner().run(riddler, 'A riddle: tall when young, short when old?');
-    expect(first.finalOutput.trim()).toBe('A candle.');
-    const next = [...first.history, { role: 'user', content: 'Really?' }];
-    const second = await runner().run(riddler, next);
-    expect(second.finalOutput.trim()).toBe('Still a candle.');
-    // Over chat completions the framework gives no reasoning back: then each turn is a trace, in the context that it had.
+    expect(first.finalOutput?.trim()).toBe('A candle.');
+    const second = await runner().run(riddler, [...first.history, user('Really?')]);
+    expect(second.finalOutput?.trim()).toBe('Still a candle.');
+    // Over chat completions the framework sends no reasoning back; each turn is then a trace, in the context that it had.
     if (useResponses) await floe.checkOneTrace();
     const { audit } = await floe.check();
     expect(audit).toMatchObject({ exact_context_share: 1, completions: { recorded: 2, trained: 2 } });
@@ -80,29 +92,29 @@ describe.each([
   it('is forced to use a tool', async () => {
     const forced = agent({ tools: [NOTE], modelSettings: { toolChoice: 'save_note' } });
     const { newItems, finalOutput } = await runner().run(forced, 'Please remember milk.');
-    const [call] = newItems.filter(({ type }) => type === 'tool_call_item');
-    expect(JSON.parse(call.rawItem.arguments)).toEqual({ text: 'milk' });
-    expect(finalOutput.trim()).toBe('Noted.');
+    expect(argumentsIn(newItems)[0]).toEqual({ text: 'milk' });
+    expect(finalOutput?.trim()).toBe('Noted.');
   });
 
   it('answers with an object', async () => {
-    const { finalOutput } = await runner().run(agent({ outputType: City }), 'Tell me the facts about Paris.');
+    const expert = new Agent({ ...SETTINGS, outputType: City });
+    const { finalOutput } = await runner().run(expert, 'Tell me the facts about Paris.');
     expect(finalOutput).toEqual(CITY);
   });
 
   it('shows a picture', async () => {
-    const content = [
+    const question = user([
       { type: 'input_text', text: 'How many in the picture?' },
       { type: 'input_image', image: `data:image/png;base64,${PNG}` },
-    ];
-    const { finalOutput } = await runner().run(agent(), [{ role: 'user', content }]);
+    ]);
+    const { finalOutput } = await runner().run(agent(), [question]);
     expect(finalOutput).toBe('One picture.');
   });
 
   it('stops at its own bound', async () => {
     const sent = runner().run(agent({ tools: [WEATHER] }), 'How is the weather in Paris?', { maxTurns: 1 });
     await expect(sent).rejects.toBeInstanceOf(MaxTurnsExceededError);
-    expect(floe.session.turns).toBe(1);
+    expect(floe.session.completionCount).toBe(1);
   });
 
   it("throws the client's errors", async () => {
@@ -116,18 +128,20 @@ describe.each([
     await expect(runner().run(agent(), 'Hello')).rejects.toMatchObject({ status: 410 });
   });
 
-  it('tries again what the engine failed', async () => {
+  it('retries what the engine failed', async () => {
     floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
     await runner({ maxRetries: 1 }).run(agent(), 'Hello');
     expect(floe.session.requests).toBe(2);
   });
 });
 
-it('openai_responses: goes on from the id of the last response', async () => {
+it('openai_responses: continues from the id of the last response', async () => {
   const openAIClient = new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key });
   const runner = new Runner({ modelProvider: new OpenAIProvider({ openAIClient }), tracingDisabled: true });
   const first = await runner.run(agent(), 'A riddle!');
-  const { finalOutput } = await runner.run(agent(), 'Really?', { previousResponseId: first.lastResponseId });
-  expect(finalOutput.trim()).toBe('Still a candle.');
+  const { finalOutput } = await runner.run(agent(), 'Really?', {
+    previousResponseId: defined(first.lastResponseId),
+  });
+  expect(finalOutput?.trim()).toBe('Still a candle.');
   await floe.checkOneTrace();
 });

@@ -1,20 +1,20 @@
-// A client that stops reading in the middle of a reply, and goes on with another one.
+// A client that stops reading in the middle of a reply, and continues with another one.
 import Anthropic from '@anthropic-ai/sdk';
 import { GoogleGenAI } from '@google/genai';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { startFloe } from './floe.mjs';
+import { type Floe, startFloe } from './floe.ts';
 
-let floe;
+let floe: Floe;
 beforeAll(async () => {
   floe = await startFloe({ sim: { tokenDelayMs: 5 }, proxy: { abandonGraceMs: 0 } });
 });
 afterAll(() => floe.close());
 
-const messages = (content) => [{ role: 'user', content }];
+const messages = (content: string) => [{ role: 'user' as const, content }];
 
-/** Each begins to read a story, breaks off at the first piece of text, and resolves when it has. */
-const BREAK_OFF = {
+/** Each begins to read a story, stops at the first piece of text, and then resolves. */
+const ABORT: Readonly<Record<string, (content: string) => Promise<void>>> = {
   async anthropic(content) {
     const client = new Anthropic({ baseURL: floe.baseUrl, apiKey: floe.key });
     const stream = client.messages.stream({ model: 'policy', max_tokens: 900, messages: messages(content) });
@@ -45,9 +45,9 @@ const BREAK_OFF = {
   },
 };
 
-it.each(Object.keys(BREAK_OFF))('%s: an aborted stream ends the engine call and records nothing', async (dialect) => {
+it.each(Object.entries(ABORT))('%s: an aborted stream ends the engine call and records nothing', async (_, abort) => {
   await floe.renew();
-  await BREAK_OFF[dialect]('Tell me a story');
+  await abort('Tell me a story');
   const aborted = () => floe.ledger().map(({ aborted_at }) => aborted_at !== null);
   await expect.poll(aborted, { timeout: 30_000 }).toEqual([true]);
   expect(floe.session.completions()).toEqual([]);

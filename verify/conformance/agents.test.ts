@@ -1,16 +1,18 @@
 // The agents of docs/guides/use-an-sdk.md, each run by the `shell` harness in a session of its own.
 import { readdir, readFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { checkAgainstLedger } from '../../src/sim/index.ts';
-import { startTestStack } from '../../test/e2e/stack.ts';
+import { packageRoot } from '../../src/core/package-root.ts';
+import type { DialectName, TaskRequestInput } from '../../src/schema/index.ts';
+import { checkAgainstLedger, type ScenarioInput } from '../../src/sim/index.ts';
+import { runTask, type Stack, startStack } from '../matrix/stack.ts';
+import { defined } from './floe.ts';
 
-const HERE = dirname(fileURLToPath(import.meta.url));
-const AGENTS = (await readdir(join(HERE, 'agents'))).sort();
-const guide = await readFile(join(HERE, '..', 'docs', 'guides', 'use-an-sdk.md'), 'utf8');
+const FOLDER = join(packageRoot(), 'verify', 'conformance', 'agents');
+const guide = await readFile(join(packageRoot(), 'docs', 'guides', 'use-an-sdk.md'), 'utf8');
 
-const DIALECTS = {
+/** The dialect of each agent. */
+const AGENTS: Readonly<Record<string, DialectName>> = {
   'anthropic.mjs': 'anthropic',
   'google-genai.mjs': 'gemini',
   'openai-agents.mjs': 'openai_responses',
@@ -19,8 +21,8 @@ const DIALECTS = {
   'vercel-ai.mjs': 'anthropic',
 };
 
-const call = (command) => ({ call: { tool: 'bash', arguments: { command } } });
-const SCENARIO = {
+const call = (command: string) => ({ call: { tool: 'bash', arguments: { command } } });
+const SCENARIO: ScenarioInput = {
   name: 'greeting',
   match: { contains: 'greeting' },
   rules: [
@@ -30,39 +32,40 @@ const SCENARIO = {
   ],
 };
 
-let stack;
+let stack: Stack;
 beforeAll(async () => {
-  // Isolation is not what is tested here, and a sandbox would not see the SDKs.
-  stack = await startTestStack({ scenarios: [SCENARIO], node: { default_backend: 'local' } });
+  // The local back end, because a sandbox would not see the SDKs, and isolation is tested elsewhere.
+  stack = await startStack({ sim: { scenarios: [SCENARIO] }, backend: 'local' });
 });
 afterAll(() => stack.close());
 
-it('has a line for every agent', () => {
-  expect(AGENTS).toEqual(Object.keys(DIALECTS));
+it('knows the dialect of every agent', async () => {
+  expect((await readdir(FOLDER)).sort()).toEqual(Object.keys(AGENTS));
 });
 
-describe.each(AGENTS)('%s', (name) => {
-  it('is in the guide as it is run', async () => {
-    const code = await readFile(join(HERE, 'agents', name), 'utf8');
+describe.each(Object.entries(AGENTS))('%s', (name, dialect) => {
+  it('is quoted in the guide as it is run', async () => {
+    const code = await readFile(join(FOLDER, name), 'utf8');
     expect(guide).toContain(`\`\`\`js\n${code}\`\`\``);
   });
 
   it('has its conversation trained as it was sampled, in one trace', async () => {
-    const [result] = await stack.run({
+    const task: TaskRequestInput = {
       instruction: 'Write a greeting.',
       agent: {
         harness: 'shell',
-        dialect: DIALECTS[name],
-        custom_shell: `'${process.execPath}' '${join(HERE, 'agents', name)}' && test "$(cat greeting.txt)" = hello`,
+        dialect,
+        custom_shell: `'${process.execPath}' '${join(FOLDER, name)}' && test "$(cat greeting.txt)" = hello`,
       },
       evaluator: { strategy: 'session_completed' },
       max_attempts: 1,
-    });
+    };
+    const result = await runTask(stack, task, new AbortController().signal);
     expect(result.error?.message ?? result.outcome).toBe('completed');
     expect(result).toMatchObject({ completion_count: 3, trace_count: 1, reward: 1 });
     expect(result.audit).toMatchObject({ exact_context_share: 1, links: { exact: 2 } });
     const report = checkAgainstLedger([result], stack.sim.ledger.entries(), 'processed');
     expect(report.mismatches).toEqual([]);
-    expect(report.trainable_tokens).toBe(result.audit.tokens.sampled);
+    expect(report.trainable_tokens).toBe(defined(result.audit).tokens.sampled);
   });
 });

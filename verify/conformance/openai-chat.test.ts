@@ -1,23 +1,36 @@
 // openai against the `openai_chat` dialect.
-import OpenAI from 'openai';
+import OpenAI, { type ClientOptions } from 'openai';
 import { zodFunction, zodResponseFormat } from 'openai/helpers/zod';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { PNG, startFloe, TOO_LONG } from './floe.mjs';
-import { CITY } from './scenarios.mjs';
+import { defined, type Floe, PNG, startFloe, TOO_LONG } from './floe.ts';
+import { CITY } from './scenarios.ts';
 
-let floe;
+let floe: Floe;
 beforeAll(async () => {
   floe = await startFloe();
 });
 afterEach(() => floe.renew());
 afterAll(() => floe.close());
 
-const client = (over = {}) => new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0, ...over });
-const chat = (over) => client(over).chat.completions;
-const ask = (content, over = {}) => ({ model: 'policy', messages: [{ role: 'user', content }], ...over });
+type Params = Omit<OpenAI.ChatCompletionCreateParamsNonStreaming, 'stream'>;
+type Completion = OpenAI.ChatCompletion;
+type ToolCall = OpenAI.ChatCompletionMessageToolCall;
+/** floe adds the thinking of the policy to messages, as vLLM and SGLang do. */
+type Reasoning = { readonly reasoning_content?: string };
+
+const client = (over: ClientOptions = {}) =>
+  new OpenAI({ baseURL: `${floe.baseUrl}/v1`, apiKey: floe.key, maxRetries: 0, ...over });
+const chat = (over?: ClientOptions) => client(over).chat.completions;
+const user = (content: OpenAI.ChatCompletionUserMessageParam['content']) => ({ role: 'user' as const, content });
+const ask = <Over extends Partial<Params>>(content: OpenAI.ChatCompletionUserMessageParam['content'], over?: Over) => ({
+  model: 'policy',
+  messages: [user(content)],
+  ...over,
+});
+const Delta = z.object({ reasoning_content: z.string().nullish() });
 const Weather = z.object({ city: z.string() });
-const WEATHER = {
+const WEATHER: OpenAI.ChatCompletionFunctionTool = {
   type: 'function',
   function: {
     name: 'get_weather',
@@ -25,19 +38,23 @@ const WEATHER = {
     parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
   },
 };
-const NOTE = {
+const NOTE: OpenAI.ChatCompletionFunctionTool = {
   type: 'function',
   function: { name: 'save_note', parameters: { type: 'object', properties: { text: { type: 'string' } } } },
 };
-const png = { type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } };
-const result = (call, content) => ({ role: 'tool', tool_call_id: call.id, content });
-const argumentsOf = (call) => JSON.parse(call.function.arguments);
+const png: OpenAI.ChatCompletionContentPart = { type: 'image_url', image_url: { url: `data:image/png;base64,${PNG}` } };
+const result = ({ id }: ToolCall, content: string) => ({ role: 'tool' as const, tool_call_id: id, content });
+const argumentsOf = (call: ToolCall): unknown =>
+  call.type === 'function' ? JSON.parse(call.function.arguments) : undefined;
+const messageOf = ({ choices }: Completion): OpenAI.ChatCompletionMessage & Reasoning => defined(choices[0]).message;
+const finishOf = ({ choices }: Completion) => choices[0]?.finish_reason;
+const callsOf = (message: OpenAI.ChatCompletionMessage) => defined(message.tool_calls);
 /** The policy writes line breaks between thinking, text and calls. */
-const textOf = (completion) => completion.choices[0].message.content?.trim();
+const textOf = (completion: Completion) => messageOf(completion).content?.trim();
 
 /**
- * The SDK's own accumulators keep what the vendor's API has: of `reasoning_content` the runner keeps nothing and a stream its last
- * piece. Then what the policy thought is no part of its next prompt, and each turn is trained in the context that it had.
+ * The SDK's own accumulators keep the fields of the vendor's API: the runner drops `reasoning_content`, and a stream keeps its last
+ * piece. The next prompt then lacks what the policy thought, and each turn is trained in the context that it had.
  */
 async function checkContexts() {
   const { audit } = await floe.check();
@@ -50,9 +67,9 @@ describe('a completion', () => {
     const completion = await chat().create(ask('Hello'));
     expect(completion).toMatchObject({ object: 'chat.completion', model: 'policy' });
     expect(completion.choices).toMatchObject([{ index: 0, finish_reason: 'stop', message: { role: 'assistant' } }]);
-    expect(completion.choices[0].message.content).toBe(floe.last.message.content);
-    expect(completion.usage.prompt_tokens).toBe(floe.last.promptIds.length);
-    expect(completion.usage.completion_tokens).toBe(floe.last.responseIds.length);
+    expect(messageOf(completion).content).toBe(floe.last.message.content);
+    expect(completion.usage?.prompt_tokens).toBe(floe.last.promptIds.length);
+    expect(completion.usage?.completion_tokens).toBe(floe.last.responseIds.length);
   });
 
   it('is the same from the stream as the SDK adds it up', async () => {
@@ -69,8 +86,8 @@ describe('a completion', () => {
 
   it('says what cut it', async () => {
     const cut = await chat().create(ask('Tell me a story', { max_completion_tokens: 12 }));
-    expect(cut.choices[0].finish_reason).toBe('length');
-    expect(cut.usage.completion_tokens).toBe(12);
+    expect(finishOf(cut)).toBe('length');
+    expect(cut.usage?.completion_tokens).toBe(12);
     const stopped = await chat().create(ask('Tell me a story', { stop: ['fox'] }));
     expect(stopped.choices[0]).toMatchObject({
       finish_reason: 'stop',
@@ -82,12 +99,13 @@ describe('a completion', () => {
 describe('tools', () => {
   it('are called, and the result is fed back', async () => {
     const params = ask('How is the weather in Paris?', { tools: [WEATHER] });
-    const { choices } = await chat().create(params);
-    expect(choices[0].finish_reason).toBe('tool_calls');
-    const { message } = choices[0];
+    const first = await chat().create(params);
+    expect(finishOf(first)).toBe('tool_calls');
+    const message = messageOf(first);
+    const call = defined(callsOf(message)[0]);
     expect(message.tool_calls).toMatchObject([{ type: 'function', function: { name: 'get_weather' } }]);
-    expect(argumentsOf(message.tool_calls[0])).toEqual({ city: 'Paris' });
-    const messages = [...params.messages, message, result(message.tool_calls[0], 'sun')];
+    expect(argumentsOf(call)).toEqual({ city: 'Paris' });
+    const messages = [...params.messages, message, result(call, 'sun')];
     expect(textOf(await chat().create({ ...params, messages }))).toBe('It is sunny in Paris.');
     await floe.checkOneTrace();
   });
@@ -95,10 +113,11 @@ describe('tools', () => {
   it('are called two at once from a stream', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER] });
     const message = await chat().stream(params).finalMessage();
-    expect(message.tool_calls.map(argumentsOf)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
-    expect(new Set(message.tool_calls.map(({ id }) => id)).size).toBe(2);
-    const [paris, oslo] = message.tool_calls;
-    const messages = [...params.messages, message, result(paris, 'sun'), result(oslo, 'rain')];
+    const calls = callsOf(message);
+    expect(calls.map(argumentsOf)).toEqual([{ city: 'Paris' }, { city: 'Oslo' }]);
+    expect(new Set(calls.map(({ id }) => id)).size).toBe(2);
+    const [paris, oslo] = calls;
+    const messages = [...params.messages, message, result(defined(paris), 'sun'), result(defined(oslo), 'rain')];
     const second = await chat()
       .stream({ ...params, messages })
       .finalChatCompletion();
@@ -107,7 +126,7 @@ describe('tools', () => {
   });
 
   it.each([false, true])('are run by the runner (stream: %s)', async (stream) => {
-    const ran = [];
+    const ran: string[] = [];
     const tool = zodFunction({
       name: 'get_weather',
       parameters: Weather,
@@ -116,40 +135,44 @@ describe('tools', () => {
         return city === 'Oslo' ? 'rain' : 'sun';
       },
     });
-    const runner = chat().runTools(ask('How is the weather in Paris and Oslo?', { tools: [tool], stream }));
-    expect((await runner.finalContent()).trim()).toBe('Sun in Paris, rain in Oslo.');
+    const params = { ...ask('How is the weather in Paris and Oslo?'), tools: [tool] };
+    const runner = stream ? chat().runTools({ ...params, stream }) : chat().runTools({ ...params, stream });
+    expect((await runner.finalContent())?.trim()).toBe('Sun in Paris, rain in Oslo.');
     expect(ran).toEqual(['Paris', 'Oslo']);
     expect(runner.allChatCompletions()).toHaveLength(2);
     await checkContexts();
   });
 
-  it.each(['required', { type: 'function', function: { name: 'save_note' } }])('can be forced: %o', async (forced) => {
-    const { choices } = await chat().create(ask('Please remember milk.', { tools: [NOTE], tool_choice: forced }));
-    expect(choices[0].finish_reason).toBe('tool_calls');
-    expect(argumentsOf(choices[0].message.tool_calls[0])).toEqual({ text: 'milk' });
-  });
+  it.each(['required' as const, { type: 'function' as const, function: { name: 'save_note' } }])(
+    'can be forced: %o',
+    async (tool_choice) => {
+      const completion = await chat().create(ask('Please remember milk.', { tools: [NOTE], tool_choice }));
+      expect(finishOf(completion)).toBe('tool_calls');
+      expect(callsOf(messageOf(completion)).map(argumentsOf)[0]).toEqual({ text: 'milk' });
+    },
+  );
 
   it('can be called one at a time', async () => {
     const params = ask('How is the weather in Paris and Oslo?', { tools: [WEATHER], parallel_tool_calls: false });
-    expect((await chat().create(params)).choices[0].message.tool_calls).toHaveLength(1);
+    expect(messageOf(await chat().create(params)).tool_calls).toHaveLength(1);
   });
 });
 
 describe('reasoning', () => {
   it('goes out and comes back', async () => {
     const params = ask('A riddle: tall when young, short when old?', { reasoning_effort: 'high' });
-    const { message } = (await chat().create(params)).choices[0];
+    const message = messageOf(await chat().create(params));
     expect(message.reasoning_content).toBe(floe.last.message.reasoning_content);
     expect(message.reasoning_content).toContain('It melts.');
-    const messages = [...params.messages, message, { role: 'user', content: 'Really?' }];
+    const messages = [...params.messages, message, user('Really?')];
     expect(textOf(await chat().create({ ...params, messages }))).toBe('Still a candle.');
     await floe.checkOneTrace();
   });
 
   it('comes in pieces from a stream', async () => {
     let reasoning = '';
-    for await (const { choices } of await chat().create(ask('A riddle!', { stream: true }))) {
-      reasoning += choices[0]?.delta.reasoning_content ?? '';
+    for await (const { choices } of await chat().create({ ...ask('A riddle!'), stream: true })) {
+      reasoning += Delta.parse(choices[0]?.delta ?? {}).reasoning_content ?? '';
     }
     expect(reasoning).toBe(floe.last.message.reasoning_content);
   });
@@ -158,23 +181,23 @@ describe('reasoning', () => {
 it('structured output is parsed by the SDK', async () => {
   const City = z.object({ city: z.string(), population: z.number() });
   const params = ask('Tell me the facts about Paris.', { response_format: zodResponseFormat(City, 'city') });
-  expect((await chat().parse(params)).choices[0].message.parsed).toEqual(CITY);
+  expect((await chat().parse(params)).choices[0]?.message.parsed).toEqual(CITY);
   const streamed = await chat().stream(params).finalChatCompletion();
-  expect(streamed.choices[0].message.parsed).toEqual(CITY);
+  expect(streamed.choices[0]?.message.parsed).toEqual(CITY);
   const loose = await chat().create({ ...params, response_format: { type: 'json_object' } });
-  expect(JSON.parse(textOf(loose))).toEqual({ name: 'Paris' });
+  expect(JSON.parse(defined(textOf(loose)))).toEqual({ name: 'Paris' });
 });
 
 it('images reach the policy', async () => {
-  const content = [{ type: 'text', text: 'How many in the picture?' }, png];
+  const content = [{ type: 'text' as const, text: 'How many in the picture?' }, png];
   expect(textOf(await chat().create(ask(content)))).toBe('One picture.');
   expect(textOf(await chat().create(ask([...content, png])))).toBe('Two pictures.');
 });
 
 describe('errors', () => {
-  it.each([false, true])('name a model that there is not (stream: %s)', async (stream) => {
+  it.each([false, true])('name a model that does not exist (stream: %s)', async (stream) => {
     const error = await chat()
-      .create(ask('Hello', { model: 'gpt', stream }))
+      .create({ ...ask('Hello', { model: 'gpt' }), stream })
       .catch((thrown) => thrown);
     expect(error).toBeInstanceOf(OpenAI.NotFoundError);
     expect(error).toMatchObject({ status: 404, code: 'not_found', type: 'invalid_request_error' });
@@ -193,34 +216,34 @@ describe('errors', () => {
 
   it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
     const error = await chat()
-      .create(ask(TOO_LONG, { stream }))
+      .create({ ...ask(TOO_LONG), stream })
       .catch((thrown) => thrown);
     expect(error).toBeInstanceOf(OpenAI.BadRequestError);
     expect(error.code).toBe('context_length_exceeded');
     expect(error.message).toContain('maximum context length');
   });
 
-  it.each([false, true])('of the engine are tried again by the SDK (stream: %s)', async (stream) => {
+  it.each([false, true])('of the engine are retried by the SDK (stream: %s)', async (stream) => {
     floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
     const retrying = chat({ maxRetries: 2 });
-    const { choices } = await (stream
+    const completion = await (stream
       ? retrying.stream(ask('Hello')).finalChatCompletion()
       : retrying.create(ask('Hello')));
-    expect(choices[0].finish_reason).toBe('stop');
+    expect(finishOf(completion)).toBe('stop');
     expect(floe.session.requests).toBe(2);
   });
 
   it('of a busy engine are waited out by the proxy', async () => {
     floe.sim.setFaults([{ kind: 'http_429', times: 1 }]);
-    expect((await chat().create(ask('Hello'))).choices[0].finish_reason).toBe('stop');
+    expect(finishOf(await chat().create(ask('Hello')))).toBe('stop');
     expect(floe.session.requests).toBe(1);
   });
 
-  it('tell of more calls than a session may have at once', async () => {
+  it('report more concurrent calls than a session may have', async () => {
     await fetch(`${floe.sim.url}/pause?mode=wait`, { method: 'POST' });
-    const asked = Array.from({ length: 64 }, (_, number) => chat().create(ask(`Hello ${number}`)));
-    const answered = Promise.allSettled(asked);
-    await expect.poll(() => floe.engines.info()[0].inflight, { timeout: 30_000 }).toBe(64);
+    const calls = Array.from({ length: 64 }, (_, number) => chat().create(ask(`Hello ${number}`)));
+    const answered = Promise.allSettled(calls);
+    await expect.poll(() => floe.engines.info()[0]?.inflight, { timeout: 30_000 }).toBe(64);
     await expect(chat().create(ask('Hello'))).rejects.toBeInstanceOf(OpenAI.RateLimitError);
     await fetch(`${floe.sim.url}/resume`, { method: 'POST' });
     expect((await answered).filter(({ status }) => status === 'fulfilled')).toHaveLength(64);
@@ -228,7 +251,7 @@ describe('errors', () => {
 });
 
 it('lists the one model', async () => {
-  const ids = [];
+  const ids: string[] = [];
   for await (const { id } of client().models.list()) ids.push(id);
   expect(ids).toEqual(['policy']);
   expect(await client().models.retrieve('policy')).toMatchObject({ object: 'model', id: 'policy' });

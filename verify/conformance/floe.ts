@@ -1,0 +1,211 @@
+// The real proxy and journal in front of the simulated engine. What was recorded is compared with the engine's own ledger.
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import { systemClock } from '../../src/core/clock.ts';
+import { createEnginePools } from '../../src/engines/pool/managed-engine-pools.ts';
+import { createProxy, type ProxyDeps } from '../../src/proxy/http/proxy.ts';
+import { CaptureJournal } from '../../src/proxy/journal/journal.ts';
+import { attemptKey, indexSegment, readRecords } from '../../src/proxy/journal/journal-index.ts';
+import type { ProxySession } from '../../src/proxy/session/session.ts';
+import {
+  engineSpecSchema,
+  linkKindSchema,
+  samplingSchema,
+  type Trajectory,
+  taskEngineSchema,
+  trajectorySchema,
+} from '../../src/schema/index.ts';
+import { checkAgainstLedger, type LedgerEntry, type SimConfigInput, startSim } from '../../src/sim/index.ts';
+import type { Completion } from '../../src/tokens/completion.ts';
+import { buildTrajectory } from '../../src/tokens/trajectory.ts';
+import { SCENARIOS } from './scenarios.ts';
+
+/** Small enough that a test can exceed it with one message, large enough for every conversation of the suite. */
+const MAX_MODEL_LEN = 4096;
+
+/** All sessions here are first attempts. */
+const ATTEMPT = 0;
+
+let sessions = 0;
+
+export type FloeOptions = {
+  /** Further settings of the simulated engine. */
+  readonly sim?: SimConfigInput;
+  /** Further settings of the proxy. */
+  readonly proxy?: Pick<ProxyDeps, 'heartbeatMs' | 'abandonGraceMs'>;
+};
+
+async function startParts(options: FloeOptions) {
+  const dir = await mkdtemp(join(tmpdir(), 'floe-conformance-'));
+  const sim = await startSim({ scenarios: SCENARIOS, maxModelLen: MAX_MODEL_LEN, ...options.sim });
+  const engines = await createEnginePools([engineSpecSchema.parse({ base_url: sim.url })], { clock: systemClock });
+  const journal = await CaptureJournal.open(dir);
+  const proxy = createProxy({ engines, journal, clock: systemClock, ...options.proxy });
+  await proxy.listen({ host: '127.0.0.1', port: 0 });
+  return { dir, sim, engines, journal, proxy };
+}
+
+type Parts = Awaited<ReturnType<typeof startParts>>;
+
+/** Starts engine and proxy on free ports. */
+export async function startFloe(options: FloeOptions = {}): Promise<Floe> {
+  const parts = await startParts(options);
+  const first = newIdentity();
+  return new Floe(parts, first, await openSession(parts, first));
+}
+
+type Identity = { readonly sessionId: string; readonly key: string };
+
+function newIdentity(): Identity {
+  const number = ++sessions;
+  return { sessionId: `ses_${number}`, key: `key-${String(number).padStart(40, '0')}` };
+}
+
+function openSession({ proxy }: Parts, { sessionId, key }: Identity): Promise<ProxySession> {
+  return proxy.open({
+    sessionId,
+    attempt: ATTEMPT,
+    sampleIndex: 0,
+    key,
+    socketPath: null,
+    modelName: 'policy',
+    sampling: samplingSchema.parse({}),
+    engine: taskEngineSchema.parse({}),
+  });
+}
+
+/** Runs one session at a time. */
+export class Floe {
+  readonly sim: Parts['sim'];
+  readonly engines: Parts['engines'];
+  readonly proxy: Parts['proxy'];
+  session: ProxySession;
+  private readonly parts: Parts;
+  private identity: Identity;
+
+  constructor(parts: Parts, identity: Identity, session: ProxySession) {
+    this.parts = parts;
+    this.sim = parts.sim;
+    this.engines = parts.engines;
+    this.proxy = parts.proxy;
+    this.identity = identity;
+    this.session = session;
+  }
+
+  get key(): string {
+    return this.identity.key;
+  }
+
+  /** What an agent finds in its environment. */
+  get baseUrl(): string {
+    return `${this.proxy.origin}/s/${this.key}`;
+  }
+
+  /** Closes and checks the session, and opens the next one. */
+  async renew(): Promise<void> {
+    await this.check();
+    this.identity = newIdentity();
+    this.session = await openSession(this.parts, this.identity);
+  }
+
+  /** Everything that the engine sampled for this session, in order. */
+  ledger(): LedgerEntry[] {
+    return this.sim.ledger.entries({ sessionId: this.identity.sessionId });
+  }
+
+  /** The last completion. Throws when there is none. */
+  get last(): Completion {
+    return defined(this.session.completions().at(-1));
+  }
+
+  /**
+   * Ends the session and compares what was recorded, what is on the disk and what would be trained with the ledger. Returns the
+   * trajectory. May be called twice.
+   */
+  async check(): Promise<Trajectory> {
+    await this.session.close();
+    const sampled = this.ledger().filter((entry) => entry.aborted_at === null);
+    const completions = this.session.completions();
+    const recorded = byId(completions.map(columnsOf));
+    expect(recorded).toEqual(byId(sampled.map(ledgerColumns)));
+    expect(byId((await this.readJournal()).map(columnsOf))).toEqual(recorded);
+    const spec = { strategy: 'prefix_merging', config: {} };
+    const { json } = buildTrajectory({ spec, completions, status: 'COMPLETED', reward: 1, error: null, metadata: {} });
+    const trajectory = trajectorySchema.parse(JSON.parse(json.toString()));
+    const result = { session_id: this.identity.sessionId, trajectory };
+    expect(checkAgainstLedger([result], this.ledger(), 'processed').mismatches).toEqual([]);
+    return trajectory;
+  }
+
+  /** Ends the session; its turns must have become one trace, each sampled in exactly the context that it is trained in. */
+  async checkOneTrace(): Promise<void> {
+    const { traces, audit } = await this.check();
+    expect(traces).toHaveLength(1);
+    const links = linkKindSchema.array().parse(defined(traces[0]).metadata.links);
+    expect(links.slice(1).filter((link) => link !== 'exact')).toEqual([]);
+    expect(audit.tokens.trained).toBe(audit.tokens.sampled);
+  }
+
+  /** What the journal's files hold of this session. */
+  private async readJournal(): Promise<readonly Completion[]> {
+    const { dir } = this.parts;
+    const names = (await readdir(dir)).sort();
+    const segments = await Promise.all(names.map((name) => indexSegment(join(dir, name))));
+    const key = attemptKey(this.identity.sessionId, ATTEMPT);
+    const { completions, undecodable } = await readRecords(
+      segments.flatMap(({ locations }) => locations.get(key) ?? []),
+    );
+    expect(undecodable).toBe(0);
+    return completions;
+  }
+
+  async close(): Promise<void> {
+    await this.check();
+    await this.proxy.close();
+    await this.engines.close();
+    await this.parts.journal.close();
+    await this.sim.close();
+    await rm(this.parts.dir, { recursive: true, force: true });
+  }
+}
+
+/** The value; throws when it is `undefined` or `null`, which fails the test. */
+export function defined<T>(value: T | undefined | null): T {
+  if (value === undefined || value === null) throw new Error(`a value is ${value}`);
+  return value;
+}
+
+type Columns = Readonly<Record<string, unknown>> & { readonly id: string };
+
+/** By completion, because the ledger is in the order in which sampling ended. */
+function byId(columns: readonly Columns[]): Record<string, unknown> {
+  return Object.fromEntries(columns.map(({ id, ...rest }) => [id, rest]));
+}
+
+function columnsOf({ completionId, promptIds, responseIds, responseLogprobs, versionSpans }: Completion): Columns {
+  return {
+    id: completionId,
+    promptIds: [...promptIds],
+    responseIds: [...responseIds],
+    logprobs: [...responseLogprobs],
+    versionSpans: [...versionSpans],
+  };
+}
+
+function ledgerColumns(entry: LedgerEntry): Columns {
+  return {
+    id: entry.request_id,
+    promptIds: entry.prompt_ids,
+    responseIds: entry.response_ids,
+    logprobs: entry.processed_logprobs.map(Math.fround),
+    versionSpans: entry.version_spans,
+  };
+}
+
+/** A red pixel. */
+export const PNG = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==';
+
+/** More text than fits the engine's context window. */
+export const TOO_LONG = 'word '.repeat(2 * MAX_MODEL_LEN);
