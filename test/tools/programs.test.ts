@@ -1,0 +1,31 @@
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { packageRoot } from '../../src/core/package-root.ts';
+
+/** Runs a dispatcher as `npm run NAME -- ARGUMENTS` does once everything is compiled. */
+function run(main: string, ...args: string[]): { status: number | null; stdout: string; stderr: string } {
+  const path = join(packageRoot(), '.build', main);
+  const { status, stdout, stderr } = spawnSync(process.execPath, [path, ...args], { encoding: 'utf8' });
+  return { status, stdout, stderr };
+}
+
+describe.each([
+  ['verify/main.js', 'verify', ['golden', 'fidelity', 'simulate', 'faults', 'matrix']],
+  ['bench/main.js', 'bench', ['proxy', 'builder', 'sessions']],
+] as const)('%s', (main, command, names) => {
+  it('lists every program when no name is given', () => {
+    const { status, stdout } = run(main);
+    expect(status).toBe(0);
+    expect(stdout).toContain(`usage: npm run ${command} -- NAME`);
+    for (const name of names) expect(stdout).toMatch(new RegExp(`^  ${name} +\\S`, 'm'));
+  });
+
+  it.each(['nothing', 'toString', '__proto__'])('refuses the unknown name %s and lists what there is', (unknown) => {
+    const { status, stdout, stderr } = run(main, unknown, '--json');
+    expect(status).toBe(2);
+    expect(stdout).toBe('');
+    expect(stderr).toContain(`there is no "${unknown}"`);
+    for (const name of names) expect(stderr).toMatch(new RegExp(`^  ${name} +\\S`, 'm'));
+  });
+});
