@@ -12,6 +12,7 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { entryPath } from '../../src/core/package-root.ts';
 import type { SessionResult, TaskRequestInput } from '../../src/schema/index.ts';
 import { checkAgainstLedger } from '../../src/sim/index.ts';
 import { bubblewrapMissing } from '../runtimes/workbench.ts';
@@ -51,7 +52,10 @@ function makeImage(image: string): void {
   for (const name of ['sh', 'cat', 'head', 'tar', 'mkdir', 'ls'])
     copyWithLibraries(`/usr/bin/${name}`, image, `usr/bin/${name}`);
   copyWithLibraries(process.execPath, image, 'usr/bin/node');
-  copyFileSync('test/e2e/openhands-stand-in.mjs', join(image, 'opt/openhands.mjs'));
+  copyFileSync(
+    entryPath(import.meta.url, '../../verify/fixtures/openhands-process.js'),
+    join(image, 'opt/openhands.mjs'),
+  );
   writeFileSync(join(image, 'usr/bin/openhands'), '#!/bin/sh\nexec node /opt/openhands.mjs "$@"\n');
   writeFileSync(join(image, 'opt/mini'), MINI);
   for (const name of ['usr/bin/openhands', 'opt/mini']) chmodSync(join(image, name), 0o755);

@@ -1,11 +1,11 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { FloeClient } from '../../src/client/index.ts';
 import { NodeApi } from '../../src/client/node-api.ts';
 import { FloeError } from '../../src/core/errors.ts';
+import { entryPath } from '../../src/core/package-root.ts';
 import { VirtualClock } from '../../src/core/virtual-clock.ts';
 import type { Lease, SessionResult, SubmitReply } from '../../src/schema/index.ts';
 import { Caller } from './call.ts';
@@ -68,10 +68,10 @@ describe('a restarted server', () => {
     }
 
     static async start(directory: string): Promise<Child> {
-      const script = fileURLToPath(new URL('server-child.mjs', import.meta.url));
+      const script = entryPath(import.meta.url, '../../verify/fixtures/server-process.js');
       const child = spawn(process.execPath, [script, directory], { stdio: ['ignore', 'pipe', 'inherit'] });
       for await (const line of createInterface({ input: child.stdout })) return new Child(child, line);
-      throw new Error('the server ended before it listened; is dist/ built?');
+      throw new Error('the server ended before it listened; compile it with npm run verify');
     }
 
     async kill(): Promise<void> {
