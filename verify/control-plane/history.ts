@@ -1,46 +1,46 @@
 import type { Lease, SessionResult, TaskRequest } from '../../src/schema/index.ts';
-import { Sandboxes } from './sandboxes.ts';
+import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-export type Submitted = {
+type Submission = {
   readonly trainer: string;
   readonly sessionIds: readonly string[];
   readonly request: TaskRequest;
 };
 
-export type Received = { readonly key: string; readonly body: string; readonly acknowledged: boolean };
+type ReceivedCallback = { readonly key: string; readonly body: string; readonly acknowledged: boolean };
 
-/** What those outside of floe have been told, and have done: the ledger that its state is held against. */
+/** Everything that trainers and nodes were acknowledged, were given or did. The stored state is checked against it. */
 export class History {
-  readonly sandboxes: Sandboxes;
-  /** Acknowledged, by task. */
-  readonly submitted = new Map<string, Submitted>();
-  /** Tasks and sessions of which a cancellation was acknowledged. */
+  readonly sandboxes: RunningSandboxes;
+  /** Acknowledged submissions, by task id. */
+  readonly submissions = new Map<string, Submission>();
+  /** Ids of tasks and sessions with an acknowledged cancellation. */
   readonly cancelled = new Set<string>();
-  /** Results that each reader has read, by cursor. */
+  /** Results that each trainer has read, by trainer and cursor. */
   readonly read = new Map<string, Map<number, SessionResult>>();
-  /** Callbacks by task. */
-  readonly callbacks = new Map<string, Received[]>();
-  /** Session and epoch of remains that were acknowledged. */
-  readonly keptPartials = new Set<string>();
-  /** The process that got each lease, by session and epoch. */
+  /** Callbacks that trainers received, by task id. */
+  readonly callbacks = new Map<string, ReceivedCallback[]>();
+  /** Acknowledged partial results, as `session/epoch`. */
+  readonly acknowledgedPartials = new Set<string>();
+  /** The process that was given each lease, by `session/epoch`. */
   private readonly holders = new Map<string, string>();
   private readonly timeline: Timeline;
 
   constructor(timeline: Timeline) {
     this.timeline = timeline;
-    this.sandboxes = new Sandboxes(timeline);
+    this.sandboxes = new RunningSandboxes(timeline);
   }
 
-  /** `owner`: the process that had the node's id when the session was leased. */
-  leased(instance: string, owner: string | undefined, lease: Lease): void {
+  /** Records a lease that the process `instance` was given. `owner` is the process that was registered when it was granted. */
+  addLease(instance: string, owner: string | undefined, lease: Lease): void {
     const key = `${lease.session_id}/${lease.epoch}`;
     if (instance !== owner) {
-      this.timeline.violate('takeover', `${key} was leased to ${instance} although ${owner} has its node`);
+      this.timeline.reportViolation('takeover', `${key} was leased to ${instance} although ${owner} has its node`);
     }
     const before = this.holders.get(key);
     if (before !== undefined) {
-      this.timeline.violate('one holder', `${key} was leased to ${before} and to ${instance}`);
+      this.timeline.reportViolation('one holder', `${key} was leased to ${before} and to ${instance}`);
     }
     this.holders.set(key, instance);
   }
@@ -49,35 +49,76 @@ export class History {
     return this.holders.get(`${sessionId}/${epoch}`);
   }
 
-  accepted(taskId: string, submitted: Submitted): void {
-    const before = this.submitted.get(taskId);
+  addSubmission(taskId: string, submission: Submission): void {
+    const before = this.submissions.get(taskId);
     if (
       before !== undefined &&
-      before.sessionIds.join() !== submitted.sessionIds.slice(0, before.sessionIds.length).join()
+      before.sessionIds.join() !== submission.sessionIds.slice(0, before.sessionIds.length).join()
     ) {
-      this.timeline.violate('one submit', `task ${taskId} was answered with different sessions`);
+      this.timeline.reportViolation('one submit', `a repeated submission of task ${taskId} got other sessions`);
     }
-    if (before === undefined) this.submitted.set(taskId, submitted);
+    if (before === undefined) this.submissions.set(taskId, submission);
   }
 
-  readBy(reader: string, result: SessionResult): void {
+  addReadResult(trainer: string, result: SessionResult): void {
     const cursor = result.cursor ?? 0;
-    const seen = this.read.get(reader) ?? new Map<number, SessionResult>();
-    this.read.set(reader, seen);
-    const before = seen.get(cursor);
+    const results = this.read.get(trainer) ?? new Map<number, SessionResult>();
+    this.read.set(trainer, results);
+    const before = results.get(cursor);
     if (before !== undefined && JSON.stringify(before) !== JSON.stringify(result)) {
-      this.timeline.violate('stable results', `cursor ${cursor} was read with different contents`);
+      this.timeline.reportViolation('stable results', `cursor ${cursor} was read with different contents`);
     }
-    seen.set(cursor, result);
+    results.set(cursor, result);
   }
 
-  calledBack(taskId: string, received: Received): void {
+  addCallback(taskId: string, received: ReceivedCallback): void {
     const before = this.callbacks.get(taskId) ?? [];
     const first = before[0];
     if (first !== undefined && (first.key !== received.key || first.body !== received.body)) {
-      const what = first.key === received.key ? 'bodies' : 'idempotency keys';
-      this.timeline.violate('stable callbacks', `task ${taskId} was called back with different ${what}`);
+      const difference = first.key === received.key ? 'bodies' : 'idempotency keys';
+      this.timeline.reportViolation('stable callbacks', `the callbacks of task ${taskId} have different ${difference}`);
     }
     this.callbacks.set(taskId, [...before, received]);
+  }
+}
+
+type Sandbox = {
+  readonly process: SimProcess;
+  readonly sessionId: string;
+  readonly epoch: number;
+  readonly nodeId: string;
+};
+
+/** The sandboxes that run in a cluster. One that is still here at the end was leaked. */
+class RunningSandboxes {
+  private readonly timeline: Timeline;
+  private readonly running = new Map<string, Sandbox>();
+
+  constructor(timeline: Timeline) {
+    this.timeline = timeline;
+  }
+
+  list(): Sandbox[] {
+    return [...this.running.values()];
+  }
+
+  start(process: SimProcess, nodeId: string, { session_id: sessionId, epoch }: Lease): void {
+    const key = `${sessionId}/${epoch}`;
+    const other = this.running.get(key);
+    if (other !== undefined) {
+      const message = `${key} runs on ${other.process.name} and is started on ${process.name}`;
+      this.timeline.reportViolation('one holder', message);
+    }
+    this.timeline.record(process.name, `starts the sandbox of ${key}`);
+    this.running.set(key, { process, sessionId, epoch, nodeId });
+  }
+
+  end(process: SimProcess, lease: Lease): void {
+    const key = `${lease.session_id}/${lease.epoch}`;
+    if (this.running.get(key)?.process === process) this.running.delete(key);
+  }
+
+  endAllOf(process: SimProcess): void {
+    for (const [key, sandbox] of this.running) if (sandbox.process === process) this.running.delete(key);
   }
 }

@@ -1,4 +1,4 @@
-// `npm run verify -- simulate`: simulates whole clusters on a virtual clock, one for each seed, and checks every promise of floe in each.
+// `npm run verify -- simulate`: simulates a cluster on a virtual clock for each seed, injects faults, and checks floe's promises.
 //
 //   npm run verify -- simulate [--seeds N] [--from N] [--jobs N] [--planted] [--json]
 //   npm run verify -- simulate --seed N [--trace]     one simulation; --trace prints all its events
@@ -23,22 +23,22 @@ const { values: options } = parseArgs({
   },
 });
 
-/** A run ends after this many failing seeds: further ones rarely show anything new. */
+/** A run ends after this many failing seeds, because further ones rarely show another defect. */
 const MAX_FAILURES = 10;
-/** Pause between two lines of progress. */
-const PROGRESS_MS = 10_000;
-/** How many of the last events are printed for a failure. */
+/** Time between two lines of progress, ms. */
+const PROGRESS_INTERVAL_MS = 10_000;
+/** Number of last events that are printed for a failure. */
 const SHOWN_EVENTS = 40;
 
-/** With --json, standard output holds the JSON object alone. */
+/** Prints a line; with --json to stderr, because stdout then holds the JSON object alone. */
 const print = (line: string): void => (options.json ? console.error(line) : console.log(line));
 
 function printFailure({ seed, invariant, message, events }: Failure): void {
   print(`\nseed ${seed}: ${invariant}: ${message}\n${events.join('\n')}`);
-  print(`to repeat it: npm run verify -- simulate --seed ${seed} --trace\n`);
+  print(`To repeat it: npm run verify -- simulate --seed ${seed} --trace\n`);
 }
 
-/** The number of violations: 0 or 1. */
+/** Simulates one seed and prints what happened. Resolves to the number of violations: 0 or 1. */
 async function simulateOne(seed: number): Promise<number> {
   const { violation, events, virtualMs } = await simulate(seed);
   if (options.trace) print(events.join('\n'));
@@ -47,6 +47,7 @@ async function simulateOne(seed: number): Promise<number> {
   return violation === null ? 0 : 1;
 }
 
+/** Simulates `count` seeds from `from` on and prints the failures. */
 async function simulateMany(from: number, count: number): Promise<{ seeds: number; violations: number }> {
   const startMs = systemClock.monotonicMs();
   let printedMs = startMs;
@@ -62,7 +63,7 @@ async function simulateMany(from: number, count: number): Promise<{ seeds: numbe
       for (const { seed, invariant, message } of failed.slice(printedFailures))
         print(`seed ${seed}: ${invariant}: ${message}`);
       printedFailures = failed.length;
-      if (systemClock.monotonicMs() - printedMs < PROGRESS_MS) return;
+      if (systemClock.monotonicMs() - printedMs < PROGRESS_INTERVAL_MS) return;
       printedMs = systemClock.monotonicMs();
       print(`${done} of ${count} seeds, ${failed.length} violations`);
     },

@@ -1,13 +1,13 @@
-// biome-ignore-all lint/suspicious/noTemplateCurlyInString: these are pieces of source
-// Defects of the kinds that lose, duplicate or leak sessions, for the simulation to catch. Each replaced text occurs exactly once in its
-// compiled file, so that an entry which no longer matches the source is an error.
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the strings are pieces of source code
+// Defects that lose, duplicate or leak sessions, for the simulation to catch. Each replaced text must occur exactly once in its compiled
+// file, so an entry that no longer matches the source is an error.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 export type Defect = {
-  /** What the product would do wrong. */
+  /** What the product does wrong with the defect. */
   readonly name: string;
-  /** Compiled file, relative to `.build/`. */
+  /** Path of the compiled file, relative to `.build/`. */
   readonly file: string;
   readonly edits: readonly (readonly [find: string, replace: string])[];
 };
@@ -196,8 +196,8 @@ export const DEFECTS: readonly Defect[] = [
 ];
 
 /**
- * The text of the defect's file below the compiled tree `build`, without and with the defect. Throws an Error when the file no longer has
- * the text that the defect replaces.
+ * Returns the text of the defect's file in the compiled tree `build`, before and after the defect is planted. Throws an Error when the
+ * text that the defect replaces does not occur exactly once.
  */
 export function withDefect(
   build: string,

@@ -1,58 +1,63 @@
 import type { SessionRow } from '../../src/store/rows.ts';
-import type { World } from './world.ts';
+import type { SimCluster } from './cluster.ts';
 
-/** A change reaches whoever waits for it within this time when nothing goes wrong, ms. Half of what looking again would take. */
+/**
+ * Without faults, a change reaches the process that waits for it within this time, ms: half of the interval at which processes poll, so
+ * that a missing notification shows.
+ */
 const PROMPT_MS = 500;
-/** Looked at so often, ms. */
-const LOOK_MS = 100;
+const POLL_INTERVAL_MS = 100;
 
-/** In a calm world, nobody waits for long: a change wakes those whom it concerns. */
-export class Promptness {
-  private readonly world: World;
-  private readonly since = new Map<string, number>();
+/** Checks that nothing waits long in a cluster without faults, because each change wakes the processes that wait for it. */
+export class PromptnessCheck {
+  private readonly cluster: SimCluster;
+  /** Virtual time since which each thing has been waited for, by its description. */
+  private readonly waitingSinceMs = new Map<string, number>();
 
-  constructor(world: World) {
-    this.world = world;
+  constructor(cluster: SimCluster) {
+    this.cluster = cluster;
   }
 
   start(): void {
-    if (!this.world.plan.calm) return;
-    this.look();
-    this.world.timeline.after(LOOK_MS, () => this.start());
+    if (!this.cluster.plan.isFaultless) return;
+    this.check();
+    this.cluster.timeline.after(POLL_INTERVAL_MS, () => this.start());
   }
 
-  private look(): void {
-    const { database, history, timeline } = this.world;
+  private check(): void {
+    const { database, history, timeline } = this.cluster;
     const { sessions, callbacks } = database.rows.state;
     const waits = new Set<string>();
-    for (const box of history.sandboxes.list()) {
-      const row = sessions.get(box.sessionId);
-      if (row?.status === 'CANCELLED') waits.add(`the end of the sandbox of ${box.sessionId}, which was cancelled`);
+    for (const sandbox of history.sandboxes.list()) {
+      const row = sessions.get(sandbox.sessionId);
+      if (row?.status === 'CANCELLED') waits.add(`the sandbox of ${sandbox.sessionId}, which was cancelled, to end`);
     }
     for (const row of callbacks.values()) {
       if (row.tries === 0 && row.delivered_at === null && !history.callbacks.has(row.task_id)) {
         waits.add(`the first callback of ${row.task_id}`);
       }
     }
-    for (const row of sessions.values()) if (this.couldRun(row)) waits.add(`${row.session_id}, though a node is idle`);
-    for (const what of this.since.keys()) if (!waits.has(what)) this.since.delete(what);
-    for (const what of waits) {
-      const sinceMs = this.since.get(what) ?? timeline.nowMs;
-      this.since.set(what, sinceMs);
+    for (const row of sessions.values()) {
+      if (this.isClaimable(row)) waits.add(`${row.session_id} to be leased although a node is idle`);
+    }
+    for (const wait of this.waitingSinceMs.keys()) if (!waits.has(wait)) this.waitingSinceMs.delete(wait);
+    for (const wait of waits) {
+      const sinceMs = this.waitingSinceMs.get(wait) ?? timeline.nowMs;
+      this.waitingSinceMs.set(wait, sinceMs);
       if (timeline.nowMs - sinceMs > PROMPT_MS) {
-        timeline.violate('promptness', `after ${PROMPT_MS} ms there is still to wait for ${what}`);
+        timeline.reportViolation('promptness', `waited longer than ${PROMPT_MS} ms for ${wait}`);
       }
     }
   }
 
-  /** Whether a queued session waits although a registered node has nothing to do at all. */
-  private couldRun(row: SessionRow): boolean {
+  /** Whether a session is queued for its first attempt although a registered node runs no session. */
+  private isClaimable(row: SessionRow): boolean {
+    const { database, history, plan } = this.cluster;
     if (row.status !== 'QUEUED' || row.queued_since_ms < row.not_before_ms || row.attempt > 1) return false;
-    if (this.world.plan.server.max_uncollected_results !== undefined) return false;
-    const { nodes, sessions } = this.world.database.rows.state;
+    if (plan.server.max_uncollected_results !== undefined) return false;
+    const { nodes, sessions } = database.rows.state;
     const busy = new Set(sessions.where((other) => other.lease_expires_ms !== null).map((other) => other.node_id));
-    const sandboxes = new Set(this.world.history.sandboxes.list().map((box) => box.node));
-    for (const node of nodes.values()) if (!busy.has(node.node_id) && !sandboxes.has(node.node_id)) return true;
-    return false;
+    for (const sandbox of history.sandboxes.list()) busy.add(sandbox.nodeId);
+    return [...nodes.values()].some((node) => !busy.has(node.node_id));
   }
 }

@@ -1,25 +1,26 @@
-// Runs simulations of many seeds in worker threads. This module is also the thread itself, in a copy of the compiled tree of its own.
+// Runs simulations of many seeds in worker threads. This module is also the program of the threads, which may be that of another copy of
+// the compiled tree.
 import { pathToFileURL } from 'node:url';
 import { isMainThread, parentPort, Worker } from 'node:worker_threads';
 import { simulate } from './simulation.ts';
 
-/** Seeds that a thread takes at a time: few, so that all threads end at about the same time. */
+/** Number of seeds that a thread simulates before it reports: few, so that all threads end at about the same time. */
 const BATCH_SEEDS = 25;
 /**
  * A thread is replaced after this many batches. Node keeps the listeners of an `AbortSignal.any` signal until they are removed, which a
  * killed process of a simulation never does: each simulation stays in memory with 340 KB on average.
  */
 const BATCHES_PER_THREAD = 40;
-/** How many of the last events a failure carries. */
+/** Number of last events that a failure carries. */
 const SHOWN_EVENTS = 40;
 
-/** A seed whose simulation broke a promise. */
+/** A seed whose simulation violated an invariant. */
 export type Failure = {
   readonly seed: number;
-  /** The promise that was broken. */
+  /** Name of the invariant that was violated. */
   readonly invariant: string;
   readonly message: string;
-  /** The last events before it, as text. */
+  /** The last events before the violation, as text. */
   readonly events: readonly string[];
 };
 
@@ -27,13 +28,13 @@ type Batch = { readonly from: number; readonly to: number };
 type BatchReport = { readonly seeds: number; readonly failures: readonly Failure[] };
 
 export type SeedRun = {
-  /** The compiled form of this module whose product is simulated; another tree has a defect planted. */
+  /** Path of the compiled copy of this module that the threads run; the copies with a planted defect are in other trees. */
   readonly module: string;
   readonly from: number;
   readonly count: number;
-  /** Threads at a time. */
+  /** Number of threads that run concurrently. */
   readonly jobs: number;
-  /** Ends early once this many seeds have failed. */
+  /** Ends the run early once this many seeds have failed. */
   readonly maxFailures: number;
   /** Called after each batch with the number of finished seeds and the failures so far. */
   readonly onProgress?: (done: number, failures: readonly Failure[]) => void;
@@ -65,16 +66,16 @@ export async function simulateSeeds(
         execArgv: [],
         resourceLimits: { maxYoungGenerationSizeMb: 64 },
       });
-      const giveWork = (): void => worker.postMessage(batches++ < BATCHES_PER_THREAD ? takeBatch() : null);
+      const postBatch = (): void => worker.postMessage(batches++ < BATCHES_PER_THREAD ? takeBatch() : null);
       worker.on('message', (report: BatchReport) => {
         done += report.seeds;
         failures.push(...report.failures);
         run.onProgress?.(done, failures);
-        giveWork();
+        postBatch();
       });
       worker.on('error', reject);
       worker.on('exit', () => resolve());
-      giveWork();
+      postBatch();
     });
   const lane = async (): Promise<void> => {
     while (!isFinished()) await runThread();
@@ -83,9 +84,9 @@ export async function simulateSeeds(
   return { seeds: done, failures: failures.sort((a, b) => a.seed - b.seed) };
 }
 
-/** The thread: simulates the batches that it is sent, and exits when it is sent `null`. */
+/** Runs in the thread: simulates each batch that it receives, and exits when it receives `null`. */
 function work(port: NonNullable<typeof parentPort>): void {
-  // Errors are part of many simulations, and the place of most of them is never read.
+  // Simulations create many errors, and most of their stack traces are never read.
   Error.stackTraceLimit = 3;
   const rejections: unknown[] = [];
   process.on('unhandledRejection', (reason) => rejections.push(reason));
@@ -96,14 +97,14 @@ function work(port: NonNullable<typeof parentPort>): void {
       const { violation, events } = await simulate(seed);
       // Node reports unhandled rejections when the event loop turns.
       await new Promise((resolve) => setImmediate(resolve));
-      const broken = violation ?? violationOf(rejections.splice(0));
-      if (broken !== null) failures.push({ seed, ...broken, events: events.slice(-SHOWN_EVENTS) });
+      const failure = violation ?? violationOf(rejections.splice(0));
+      if (failure !== null) failures.push({ seed, ...failure, events: events.slice(-SHOWN_EVENTS) });
     }
     port.postMessage({ seeds: batch.to - batch.from, failures } satisfies BatchReport);
   });
 }
 
-/** An unhandled rejection is a defect of the product, too; `null` without one. */
+/** Returns the violation of an unhandled rejection, which is a defect of the product as well; `null` without one. */
 function violationOf([reason]: readonly unknown[]): { readonly invariant: string; readonly message: string } | null {
   if (reason === undefined) return null;
   const text = reason instanceof Error ? reason.stack : String(reason);

@@ -14,63 +14,60 @@ import type {
   NodeInfo,
   PartialReply,
 } from '../../src/schema/index.ts';
-import { AgentRun } from './agent-run.ts';
+import type { SimCluster } from './cluster.ts';
 import type { Host } from './network.ts';
 import type { NodePlan } from './plan.ts';
 import { SimProcess } from './sim-process.ts';
-import type { Asked, SimServer } from './sim-server.ts';
-import type { World } from './world.ts';
+import type { ApiCall, SimServer } from './sim-server.ts';
+import { SimSessionRun } from './sim-session-run.ts';
 
-/** Nobody reads them, so all simulations may count into the same. */
+/** No check reads the metrics, so all simulations of this thread share them. */
 const METRICS = createGatewayMetrics();
-/** The helper process of a killed node ends its sandboxes within this time, ms. */
-const REAP_MS = { from: 1, to: 400 };
-/** A supervisor starts a node that could not start again after this, ms. */
-const RESTART_MS = 500;
+/** Time until the helper process of a killed node has ended its sandboxes, ms. */
+const REAP_DELAY_MS = { from: 1, to: 400 };
+/** Pause before a supervisor restarts a node that failed to start, ms. */
+const RESTART_DELAY_MS = 500;
 
-/** A gateway node: the real agent over a simulated network, with sessions that follow a plan. */
+/** A gateway node: the real node agent over a simulated network, with scripted sessions. */
 export class SimGateway {
   readonly host: Host;
   readonly plan: NodePlan;
-  private readonly world: World;
+  private readonly cluster: SimCluster;
   private readonly servers: readonly SimServer[];
-  private lives = 0;
-  /** Index of the server that answered last. */
-  private server = 0;
+  /** Number of processes that were started so far. */
+  private processCount = 0;
+  /** Counts the changes of server; calls go to the server with this index, modulo their number. */
+  private serverIndex = 0;
   private agent: NodeAgent | null = null;
-  /** Where the engines stand that this process knows of. */
-  private revision = 0;
+  /** Revision of the engine directory that the running process has applied. */
+  private engineRevision = 0;
 
-  constructor(plan: NodePlan, world: World, servers: readonly SimServer[]) {
+  constructor(plan: NodePlan, cluster: SimCluster, servers: readonly SimServer[]) {
     this.plan = plan;
-    this.host = world.host(plan.hostName);
-    this.world = world;
+    this.host = cluster.host(plan.hostName);
+    this.cluster = cluster;
     this.servers = servers;
   }
 
-  /** Of the engine directory that the running process has heard of. */
-  get heard(): number {
-    return this.revision;
-  }
-
+  /** Number of sessions that the running process holds; 0 while none runs. */
   get liveSessions(): number {
     return this.host.process === null ? 0 : (this.agent?.live().length ?? 0);
   }
 
   start(): void {
-    const { world, host, plan } = this;
+    const { cluster, host, plan } = this;
     if (host.process?.alive === true) return;
-    const rate = world.plan.clockRate(host.name);
-    const life = new SimProcess(host.name, world.timeline, rate, () => world.wallOffsetMs.get(host.name) ?? 0);
-    this.lives++;
-    this.revision = 0;
-    const instance = `${host.name}-${this.lives}`;
-    host.process = life;
-    life.onKill(() => this.reap(life));
-    world.timeline.note(host.name, `starts as ${plan.nodeId}, process ${instance}`);
+    const rate = cluster.plan.clockRate(host.name);
+    const process = new SimProcess(host.name, cluster.timeline, rate, () => cluster.wallOffsetMs.get(host.name) ?? 0);
+    this.processCount++;
+    this.engineRevision = 0;
+    const instance = `${host.name}-${this.processCount}`;
+    host.process = process;
+    process.onKill(() => this.endSandboxes(process));
+    cluster.timeline.record(host.name, `starts as ${plan.nodeId} with process ${instance}`);
     const pools = new StagePools(plan.pools, plan.policy);
     const agent = new NodeAgent({
-      api: this.calls(life, instance),
+      api: this.calls(process, instance),
       registration: {
         host: null,
         dispatch_policy: plan.policy,
@@ -80,114 +77,115 @@ export class SimGateway {
         max_run_workers: plan.pools.run,
         max_postrun_workers: plan.pools.postrun,
       },
-      clock: life.clock,
+      clock: process.clock,
       log: this.log(),
       metrics: METRICS,
-      // A node that lies about its capacity asks for more than it can take.
-      pools: plan.lie === 0 ? pools : lying(pools, plan.lie),
+      pools: plan.excessSessions === 0 ? pools : withExcessDemand(pools, plan.excessSessions),
       engines: this.engines(),
       leaseWaitSeconds: 5,
-      heartbeatSeconds: world.plan.heartbeatSeconds,
-      runSession: (attempt) => new AgentRun(world, life, { nodeId: plan.nodeId, instance, pools }, attempt).run(),
+      heartbeatSeconds: cluster.plan.heartbeatSeconds,
+      runSession: (attempt) =>
+        new SimSessionRun(cluster, process, { nodeId: plan.nodeId, instance, pools }, attempt).run(),
       onDelivered: () => {},
     });
     this.agent = agent;
-    void agent.takenOver.then(() => this.giveWay(life));
+    void agent.takenOver.then(() => this.endDisplaced(process));
     agent.start().catch((thrown: unknown) => {
-      world.timeline.note(host.name, `could not start: ${asFloeError(thrown).message}`);
-      life.kill();
-      world.timeline.after(RESTART_MS, () => this.start());
+      cluster.timeline.record(host.name, `cannot start: ${asFloeError(thrown).message}`);
+      process.kill();
+      cluster.timeline.after(RESTART_DELAY_MS, () => this.start());
     });
   }
 
   kill(): void {
-    this.world.timeline.note(this.host.name, 'is killed');
+    this.cluster.timeline.record(this.host.name, 'is killed');
     this.host.process?.kill();
     this.host.process = null;
   }
 
-  /** Ends in order: sessions go back to the queue. */
+  /** Shuts the process down in order: its sessions return to the queue. */
   async close(): Promise<void> {
-    const { agent, host, world } = this;
-    const life = host.process;
-    if (agent === null || life === null) return;
-    world.timeline.note(host.name, 'closes');
+    const { agent, host, cluster } = this;
+    const process = host.process;
+    if (agent === null || process === null) return;
+    cluster.timeline.record(host.name, 'closes');
     await agent.close();
-    world.timeline.note(host.name, 'is closed');
-    life.kill();
-    if (host.process === life) host.process = null;
+    cluster.timeline.record(host.name, 'is closed');
+    process.kill();
+    if (host.process === process) host.process = null;
   }
 
-  /** A newer process has the id: this one ends, and whoever watches over it does not start it again. */
-  private async giveWay(life: SimProcess): Promise<void> {
-    this.world.timeline.note(this.host.name, 'gives way to a newer process');
+  /** Ends a process whose node id a newer process has taken over. Its supervisor does not restart it. */
+  private async endDisplaced(process: SimProcess): Promise<void> {
+    this.cluster.timeline.record(this.host.name, 'ends because a newer process has its node id');
     await this.agent?.close();
-    life.kill();
-    if (this.host.process === life) this.host.process = null;
+    process.kill();
+    if (this.host.process === process) this.host.process = null;
   }
 
-  private reap(life: SimProcess): void {
-    const { world } = this;
-    world.timeline.after(world.dice.between(REAP_MS.from, REAP_MS.to), () => world.history.sandboxes.endAllOf(life));
+  private endSandboxes(process: SimProcess): void {
+    const { cluster } = this;
+    const delayMs = cluster.random.between(REAP_DELAY_MS.from, REAP_DELAY_MS.to);
+    cluster.timeline.after(delayMs, () => cluster.history.sandboxes.endAllOf(process));
   }
 
-  private calls(life: SimProcess, instance: string): NodeCalls {
+  private calls(process: SimProcess, instance: string): NodeCalls {
     const { nodeId } = this.plan;
-    const ask = <Reply>(name: RouteName, body: unknown, signal?: AbortSignal): Promise<Reply> =>
-      this.ask(life, name, { id: nodeId, query: undefined, body }, signal) as Promise<Reply>;
+    const call = <Reply>(name: RouteName, body: unknown, signal?: AbortSignal): Promise<Reply> =>
+      this.call(process, name, { id: nodeId, query: undefined, body }, signal) as Promise<Reply>;
     return {
       nodeId,
       register: (registration, signal) =>
-        ask<NodeInfo>('registerNode', { ...registration, node_id: nodeId, instance }, signal),
-      heartbeat: (beat, signal) => ask<HeartbeatReply>('heartbeat', { ...beat, instance }, signal),
-      lease: async (asked, signal) => {
-        const { leases } = await ask<LeaseReply>('lease', { ...asked, instance }, signal);
-        const { history, rules } = this.world;
+        call<NodeInfo>('registerNode', { ...registration, node_id: nodeId, instance }, signal),
+      heartbeat: (beat, signal) => call<HeartbeatReply>('heartbeat', { ...beat, instance }, signal),
+      lease: async (request, signal) => {
+        const { leases } = await call<LeaseReply>('lease', { ...request, instance }, signal);
+        const { history, rules } = this.cluster;
         for (const lease of leases) {
-          history.leased(instance, rules.claims.ownerOf(lease.session_id, lease.epoch), lease);
+          history.addLease(instance, rules.claims.ownerOf(lease.session_id, lease.epoch), lease);
         }
         return leases;
       },
-      deliverResult: (result, signal) => ask<DeliveryReply>('deliverResult', envelopeOf(result), signal),
-      deliverPartial: async (remains, signal) => {
-        const reply = await ask<PartialReply>('deliverPartial', envelopeOf(remains), signal);
-        const { session_id: id, epoch } = remains.summary;
-        this.world.history.keptPartials.add(`${id}/${epoch}`);
+      deliverResult: (result, signal) => call<DeliveryReply>('deliverResult', envelopeOf(result), signal),
+      deliverPartial: async (partial, signal) => {
+        const reply = await call<PartialReply>('deliverPartial', envelopeOf(partial), signal);
+        const { session_id: id, epoch } = partial.summary;
+        this.cluster.history.acknowledgedPartials.add(`${id}/${epoch}`);
         return reply;
       },
     };
   }
 
-  private async ask(life: SimProcess, name: RouteName, asked: unknown, signal?: AbortSignal): Promise<unknown> {
-    const server = this.servers[this.server % this.servers.length] as SimServer;
+  private async call(process: SimProcess, name: RouteName, apiCall: unknown, signal?: AbortSignal): Promise<unknown> {
+    const server = this.servers[this.serverIndex % this.servers.length] as SimServer;
     try {
-      return await this.world.network.call(life, {
+      return await this.cluster.network.call(process, {
         to: server.host,
-        what: name,
+        name,
         signal,
-        handle: (gone) => server.ask(name, asked as Asked<RouteName>, gone),
+        handle: (disconnected) => server.call(name, apiCall as ApiCall<RouteName>, disconnected),
       });
     } catch (thrown) {
-      if (FloeError.is(thrown) && thrown.code === 'peer_unreachable') this.server++;
+      if (FloeError.is(thrown) && thrown.code === 'peer_unreachable') this.serverIndex++;
       throw thrown;
     }
   }
 
   private engines() {
     return {
-      report: () => ({ revision: this.revision, heard: this.revision, info: [], problems: [] }),
+      report: () => ({ revision: this.engineRevision, heard: this.engineRevision, info: [], problems: [] }),
       apply: (directory: EngineDirectory) => {
-        this.revision = Math.max(this.revision, directory.revision);
+        this.engineRevision = Math.max(this.engineRevision, directory.revision);
       },
       retry: () => {},
     };
   }
 
   private log(): Logger {
-    const { timeline } = this.world;
-    const say = (fields: { session?: string }, message: string): void =>
-      timeline.note(this.host.name, `${fields.session ?? ''} ${message}`.trim());
-    return { ...silentLogger, info: say, warn: () => {}, error: say } as unknown as Logger;
+    const { timeline } = this.cluster;
+    const log = (fields: { session?: string }, message: string): void =>
+      timeline.record(this.host.name, `${fields.session ?? ''} ${message}`.trim());
+    return { ...silentLogger, info: log, warn: () => {}, error: log } as unknown as Logger;
   }
 }
 
@@ -199,7 +197,8 @@ function envelopeOf({ summary, trajectory, completions, artifacts }: DeliveredRe
   return encodeEnvelope({ header: summary, parts });
 }
 
-function lying(pools: StagePools, more: number): StagePools {
-  const honest = pools.admissible.bind(pools);
-  return Object.assign(pools, { admissible: () => honest() + more });
+/** Makes `pools` request `excess` more sessions than they can admit. */
+function withExcessDemand(pools: StagePools, excess: number): StagePools {
+  const admissible = pools.admissible.bind(pools);
+  return Object.assign(pools, { admissible: () => admissible() + excess });
 }

@@ -1,72 +1,79 @@
 import { asFloeError, FloeError } from '../../src/core/errors.ts';
+import type { CallbackTransport } from '../../src/rollout/callbacks/transport.ts';
 import { type RolloutConfig, rolloutConfigSchema } from '../../src/rollout/config.ts';
 import { type ControlPlane, createControlPlane } from '../../src/rollout/control-plane.ts';
 import type { Api, RouteName, RouteSpec } from '../../src/rollout/http/api.ts';
 import type { Call, Handler } from '../../src/rollout/http/handler.ts';
-import { callbackTransport } from './callback-network.ts';
+import type { SimCluster } from './cluster.ts';
 import type { Host } from './network.ts';
-import { SimBlobs } from './sim-blobs.ts';
 import { SimProcess } from './sim-process.ts';
-import { SimStore } from './sim-store.ts';
-import type { Trainer } from './trainer.ts';
-import type { World } from './world.ts';
+import { SimBlobs, SimStore } from './sim-store.ts';
 
-/** A supervisor starts a server that could not start again after this, ms. */
-const RESTART_MS = 300;
+/** Pause before a supervisor restarts a server that failed to start, ms. */
+const RESTART_DELAY_MS = 300;
 const REPLY = { header: () => REPLY, type: () => REPLY };
 const REQUEST = { headers: {} };
 
-/** What a caller says; the rest of a `Call` is made up. */
-export type Asked<Name extends RouteName> = Pick<Call<Api[Name]>, 'id' | 'query' | 'body'>;
+/** The part of a `Call` that a simulated client chooses; the rest is filled in. */
+export type ApiCall<Name extends RouteName> = Pick<Call<Api[Name]>, 'id' | 'query' | 'body'>;
 
-/** A rollout server: the real control plane, started again and again on the same store. */
+/** The program that receives a trainer's callbacks. */
+export type CallbackReceiver = {
+  readonly host: Host;
+  /** Returns the HTTP status. `disconnected` aborts when the server gives up. */
+  receiveCallback(headers: Readonly<Record<string, string>>, body: string, disconnected: AbortSignal): Promise<number>;
+};
+
+/** A rollout server: the real control plane, which is restarted on the same store. */
 export class SimServer {
   readonly host: Host;
-  private readonly world: World;
+  private readonly cluster: SimCluster;
   private readonly config: RolloutConfig;
-  private readonly trainers: ReadonlyMap<string, Trainer>;
+  private readonly receivers: ReadonlyMap<string, CallbackReceiver>;
+  /** `null` while no process listens. */
   private plane: ControlPlane | null = null;
   /** A process that does not listen yet. */
   private starting: SimProcess | null = null;
-  /** Ends the life of the process in order. */
-  private closing = false;
+  /** Whether the process is shutting down in order. */
+  private isClosing = false;
 
-  constructor(name: string, world: World, trainers: ReadonlyMap<string, Trainer>) {
-    this.host = world.host(name);
-    this.world = world;
-    this.config = rolloutConfigSchema.parse(world.plan.server);
-    this.trainers = trainers;
+  /** `receivers` holds the callback receiver of each trainer by its name. It may be filled after construction. */
+  constructor(name: string, cluster: SimCluster, receivers: ReadonlyMap<string, CallbackReceiver>) {
+    this.host = cluster.host(name);
+    this.cluster = cluster;
+    this.config = rolloutConfigSchema.parse(cluster.plan.server);
+    this.receivers = receivers;
   }
 
   start(): void {
-    const { world, host } = this;
-    const { timeline } = world;
+    const { cluster, host } = this;
+    const { timeline } = cluster;
     if (host.process?.alive === true || this.starting?.alive === true) return;
-    const life = new SimProcess(host.name, timeline, world.plan.clockRate(host.name), () => this.wallOffsetMs());
+    const process = new SimProcess(host.name, timeline, cluster.plan.clockRate(host.name), () => this.wallOffsetMs());
     host.process = null;
-    this.starting = life;
-    this.closing = false;
-    timeline.note(host.name, 'starts');
+    this.starting = process;
+    this.isClosing = false;
+    timeline.record(host.name, 'starts');
     const starting = createControlPlane(this.config, {
-      store: new SimStore(life, {
-        database: world.database,
+      store: new SimStore(process, {
+        database: cluster.database,
         timeline,
-        dice: world.dice.fork(),
-        loseAnnouncement: () => world.loseAnnouncement,
+        random: cluster.random.fork(),
+        announcementLossRate: () => cluster.announcementLossRate,
       }),
-      blobs: new SimBlobs(life, { shelf: world.shelf, timeline, dice: world.dice.fork() }),
-      clock: life.clock,
-      random: () => world.dice.next(),
-      newId: (prefix) => world.newId(prefix),
+      blobs: new SimBlobs(process, { files: cluster.blobFiles, timeline, random: cluster.random.fork() }),
+      clock: process.clock,
+      random: () => cluster.random.next(),
+      newId: (prefix) => cluster.newId(prefix),
       validateTask: () => {},
-      callbackTransport: callbackTransport(world, life, this.trainers),
+      callbackTransport: this.callbackTransport(process),
     });
     starting.then(
-      (plane) => this.open(life, plane),
+      (plane) => this.open(process, plane),
       (thrown: unknown) => {
-        timeline.note(host.name, `could not start: ${asFloeError(thrown).message}`);
-        life.kill();
-        timeline.after(RESTART_MS, () => this.start());
+        timeline.record(host.name, `cannot start: ${asFloeError(thrown).message}`);
+        process.kill();
+        timeline.after(RESTART_DELAY_MS, () => this.start());
       },
     );
   }
@@ -76,61 +83,82 @@ export class SimServer {
     this.starting?.kill();
     this.host.process = null;
     this.plane = null;
-    this.world.timeline.note(this.host.name, 'is killed');
+    this.cluster.timeline.record(this.host.name, 'is killed');
   }
 
-  /** Ends in order, as for an update, and starts again. */
+  /** Shuts the process down in order, as for an update, and starts another one. */
   restart(): void {
-    const { plane, host, world } = this;
-    const life = host.process;
-    if (plane === null || life === null || this.closing) return;
-    this.closing = true;
-    world.timeline.note(host.name, 'closes');
-    life.enter(() => {
+    const { plane, host, cluster } = this;
+    const { process } = host;
+    if (plane === null || process === null || this.isClosing) return;
+    this.isClosing = true;
+    cluster.timeline.record(host.name, 'closes');
+    process.execute(() => {
       plane.close();
-      world.timeline.after(this.config.shutdown_grace_seconds * 1000, () => {
-        if (!life.alive) return;
-        life.kill();
-        if (host.process === life) host.process = null;
+      cluster.timeline.after(this.config.shutdown_grace_seconds * 1000, () => {
+        if (!process.alive) return;
+        process.kill();
+        if (host.process === process) host.process = null;
         this.start();
       });
     });
   }
 
-  /** Runs a call in the process that listens now. Rejects with what the server answers. */
-  async ask<Name extends RouteName>(name: Name, asked: Asked<Name>, gone: AbortSignal): Promise<unknown> {
-    const { plane, world } = this;
+  /** Runs an API call in the process that listens. Resolves to the parsed reply; rejects with the server's error. */
+  async call<Name extends RouteName>(name: Name, apiCall: ApiCall<Name>, disconnected: AbortSignal): Promise<unknown> {
+    const { plane, cluster } = this;
     if (plane === null || plane.context.closing.aborted) throw new FloeError('not_ready', 'the server is closing');
     try {
-      const call = { ...asked, disconnected: gone, request: REQUEST, reply: REPLY };
-      return await readAnswer(await (plane.handlers[name] as Handler<RouteSpec>)(call as unknown as Call<RouteSpec>));
+      const call = { ...apiCall, disconnected, request: REQUEST, reply: REPLY };
+      return await parseReply(await (plane.handlers[name] as Handler<RouteSpec>)(call as unknown as Call<RouteSpec>));
     } catch (thrown) {
       if (FloeError.is(thrown) && thrown.code !== 'internal') throw thrown;
       const { message, stack } = thrown instanceof Error ? thrown : new Error(String(thrown));
-      world.timeline.violate('no defects', `${name} failed by a defect: ${message} ${stack?.split('\n')[1] ?? ''}`);
+      const text = `${name} failed by a defect: ${message} ${stack?.split('\n')[1] ?? ''}`;
+      cluster.timeline.reportViolation('no defects', text);
       throw asFloeError(thrown);
     }
   }
 
-  private open(life: SimProcess, plane: ControlPlane): void {
-    const { world, host } = this;
-    host.process = life;
+  private open(process: SimProcess, plane: ControlPlane): void {
+    const { cluster, host } = this;
+    host.process = process;
     this.starting = null;
     this.plane = plane;
-    world.timeline.note(host.name, 'listens');
+    cluster.timeline.record(host.name, 'listens');
     plane.run().catch((thrown: unknown) => {
       if (plane.context.closing.aborted) return;
       const message = thrown instanceof Error ? (thrown.stack ?? thrown.message) : String(thrown);
-      world.timeline.violate('no defects', `the background work of ${host.name} ended: ${message}`);
+      cluster.timeline.reportViolation('no defects', `the background work of ${host.name} ended: ${message}`);
     });
   }
 
+  /** Sends callbacks for `http://127.0.0.1/<trainer>` over the simulated network. */
+  private callbackTransport(process: SimProcess): CallbackTransport {
+    return {
+      post: async ({ url, headers, body, signal }) => {
+        const chunks: Buffer[] = [];
+        for await (const chunk of body) chunks.push(chunk);
+        const text = Buffer.concat(chunks).toString();
+        const receiver = this.receivers.get(new URL(url).pathname.slice(1));
+        if (receiver === undefined) throw new FloeError('peer_unreachable', `no process listens at ${url}`);
+        return this.cluster.network.call(process, {
+          to: receiver.host,
+          name: 'callback',
+          signal,
+          handle: (disconnected) => receiver.receiveCallback(headers, text, disconnected),
+        });
+      },
+      close: async () => {},
+    };
+  }
+
   private wallOffsetMs(): number {
-    return this.world.wallOffsetMs.get(this.host.name) ?? 0;
+    return this.cluster.wallOffsetMs.get(this.host.name) ?? 0;
   }
 }
 
-async function readAnswer(value: unknown): Promise<unknown> {
+async function parseReply(value: unknown): Promise<unknown> {
   if (typeof value === 'string') return JSON.parse(value);
   if (Buffer.isBuffer(value) || typeof value !== 'object' || value === null || !('pipe' in value)) return value;
   const chunks: Buffer[] = [];

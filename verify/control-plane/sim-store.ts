@@ -1,37 +1,92 @@
+import { createHash } from 'node:crypto';
 import { FloeError } from '../../src/core/errors.ts';
-import type { Store, StoreTables } from '../../src/store/index.ts';
-import type { Dice } from './dice.ts';
-import type { SimDatabase } from './sim-disk.ts';
+import type { BlobRef, BlobStore, Store, StoreTables } from '../../src/store/index.ts';
+import type { Disk, MemoryDatabase, SyncOutcome } from './memory-store/database.ts';
+import type { RowChange } from './memory-store/state.ts';
+import type { SeededRandom } from './random.ts';
 import type { SimProcess } from './sim-process.ts';
 import type { Timeline } from './timeline.ts';
 
-/** From a server to the database and back, ms. */
-const WAY_MS = { from: 0.05, to: 0.8 };
-/** What one server announces reaches the others after this, ms. */
-const ANNOUNCE_MS = { from: 0.2, to: 30 };
+/** Fault rates of a disk, as probabilities per commit. */
+export type DiskFaults = {
+  readonly refuse: number;
+  /** The commit succeeds, but its caller gets an error. */
+  readonly unknown: number;
+  readonly interrupt: number;
+  readonly slow: number;
+};
+
+export const RELIABLE_DISK: DiskFaults = { refuse: 0, unknown: 0, interrupt: 0, slow: 0 };
+
+/** Duration of a sync to disk, ms. */
+const SYNC_MS = { from: 0.2, to: 2 };
+const SLOW_SYNC_MS = { from: 20, to: 600 };
+/** One way between a server and the database, ms. */
+const DATABASE_LATENCY_MS = { from: 0.05, to: 0.8 };
+/** Delay of an announcement from one server to the others, ms. */
+const ANNOUNCEMENT_DELAY_MS = { from: 0.2, to: 30 };
+/** Duration of writing a blob, ms. */
+const BLOB_WRITE_MS = { from: 0.2, to: 8 };
+
+/** The disk under the database of a cluster, with injected faults. */
+export class SimDisk implements Disk {
+  faults: DiskFaults = RELIABLE_DISK;
+  /** The process whose transaction is being committed. */
+  owner: SimProcess | null = null;
+  private readonly timeline: Timeline;
+  private readonly random: SeededRandom;
+  private readonly onCommit: (changes: readonly RowChange[]) => void;
+
+  constructor(timeline: Timeline, random: SeededRandom, onCommit: (changes: readonly RowChange[]) => void) {
+    this.timeline = timeline;
+    this.random = random;
+    this.onCommit = onCommit;
+  }
+
+  async sync(): Promise<SyncOutcome> {
+    const { owner, random } = this;
+    const slow = random.chance(this.faults.slow);
+    const range = slow ? SLOW_SYNC_MS : SYNC_MS;
+    await this.timeline.pause(random.between(range.from, range.to));
+    // The commit of a process that was killed meanwhile may or may not have reached the disk.
+    if (owner !== null && !owner.alive) return random.chance(0.5) ? 'synced' : 'refused';
+    if (random.chance(this.faults.refuse)) return 'refused';
+    return random.chance(this.faults.unknown) ? 'unknown' : 'synced';
+  }
+
+  interrupts(): boolean {
+    return this.random.chance(this.faults.interrupt);
+  }
+
+  committed(changes: readonly RowChange[]): void {
+    this.onCommit(changes);
+  }
+}
+
+/** The database of a cluster, its disk, and whether servers can reach it. */
+export type SimDatabase = { readonly rows: MemoryDatabase; readonly disk: SimDisk; isReachable: boolean };
 
 /** The connection of one server process to the database. */
 export class SimStore implements Store {
   private readonly process: SimProcess;
   private readonly database: SimDatabase;
   private readonly timeline: Timeline;
-  private readonly dice: Dice;
-  /** How often an announcement is lost. */
-  private readonly loseAnnouncement: () => number;
+  private readonly random: SeededRandom;
+  private readonly announcementLossRate: () => number;
 
   constructor(
     process: SimProcess,
-    world: { database: SimDatabase; timeline: Timeline; dice: Dice; loseAnnouncement: () => number },
+    cluster: { database: SimDatabase; timeline: Timeline; random: SeededRandom; announcementLossRate: () => number },
   ) {
     this.process = process;
-    this.database = world.database;
-    this.timeline = world.timeline;
-    this.dice = world.dice;
-    this.loseAnnouncement = world.loseAnnouncement;
+    this.database = cluster.database;
+    this.timeline = cluster.timeline;
+    this.random = cluster.random;
+    this.announcementLossRate = cluster.announcementLossRate;
   }
 
   transaction<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
-    return this.process.outside(this.reach(work));
+    return this.process.receive(this.runInDatabase(work));
   }
 
   read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
@@ -39,31 +94,87 @@ export class SimStore implements Store {
   }
 
   announce(message: string): void {
-    if (!this.database.up || this.dice.chance(this.loseAnnouncement())) return;
-    this.timeline.after(this.dice.between(ANNOUNCE_MS.from, ANNOUNCE_MS.to), () => {
-      if (this.database.up) this.database.rows.announce(this, message);
+    if (!this.database.isReachable || this.random.chance(this.announcementLossRate())) return;
+    this.timeline.after(this.random.between(ANNOUNCEMENT_DELAY_MS.from, ANNOUNCEMENT_DELAY_MS.to), () => {
+      if (this.database.isReachable) this.database.rows.announce(this, message);
     });
   }
 
   listen(listener: (message: string) => void): () => void {
-    const end = this.database.rows.subscribe(this, (message) => this.process.enter(() => listener(message)));
+    const end = this.database.rows.subscribe(this, (message) => this.process.execute(() => listener(message)));
     this.process.onKill(end);
     return end;
   }
 
   async close(): Promise<void> {}
 
-  private async reach<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
-    const { database, process, dice, timeline } = this;
-    await timeline.pause(dice.between(WAY_MS.from, WAY_MS.to));
-    // What a stopped process was about to do waits until it goes on.
-    await new Promise<void>((resolve) => process.enter(resolve));
+  private async runInDatabase<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
+    const { database, process, random, timeline } = this;
+    await timeline.pause(random.between(DATABASE_LATENCY_MS.from, DATABASE_LATENCY_MS.to));
+    // The transaction of a paused process starts once the process is resumed.
+    await new Promise<void>((resolve) => process.execute(resolve));
     return database.rows.run((tables) => {
-      // What a process was about to do when it was killed is not done.
-      if (!process.alive) throw new FloeError('store_unavailable', 'the connection is gone');
-      if (!database.up) throw new FloeError('store_unavailable', 'the database cannot be reached');
+      // The process may have been killed while the transaction was queued.
+      if (!process.alive) throw new FloeError('store_unavailable', 'the connection is closed');
+      if (!database.isReachable) throw new FloeError('store_unavailable', 'the database cannot be reached');
       database.disk.owner = process;
       return work(tables);
     });
+  }
+}
+
+/** The blobs of a cluster. */
+export type BlobFiles = {
+  readonly blobs: Map<string, { readonly bytes: Buffer; storedMs: number }>;
+  /** Probability that a put fails; half of the failed puts have stored the bytes nevertheless. */
+  putFailureRate: number;
+};
+
+/** The access of one server process to the blobs. Their times are those of true time, not of the process's clock. */
+export class SimBlobs implements BlobStore {
+  private readonly process: SimProcess;
+  private readonly files: BlobFiles;
+  private readonly timeline: Timeline;
+  private readonly random: SeededRandom;
+
+  constructor(process: SimProcess, cluster: { files: BlobFiles; timeline: Timeline; random: SeededRandom }) {
+    this.process = process;
+    this.files = cluster.files;
+    this.timeline = cluster.timeline;
+    this.random = cluster.random;
+  }
+
+  put(bytes: Buffer): Promise<BlobRef> {
+    return this.process.receive(this.write(bytes));
+  }
+
+  get(ref: string): Promise<Buffer> {
+    const blob = this.files.blobs.get(ref);
+    if (blob !== undefined) return Promise.resolve(blob.bytes);
+    this.timeline.reportViolation('blobs', `blob ${ref} is read and does not exist`);
+    return Promise.reject(new FloeError('store_unavailable', `blob ${ref} is missing`));
+  }
+
+  async *olderThan(beforeMs: number): AsyncGenerator<string> {
+    for (const [ref, { storedMs }] of [...this.files.blobs]) if (storedMs < beforeMs) yield ref;
+  }
+
+  async remove(ref: string, beforeMs: number): Promise<void> {
+    const blob = this.files.blobs.get(ref);
+    if (blob !== undefined && blob.storedMs < beforeMs) this.files.blobs.delete(ref);
+  }
+
+  async close(): Promise<void> {}
+
+  private async write(bytes: Buffer): Promise<BlobRef> {
+    const { random, files, process } = this;
+    const ref = createHash('sha256').update(bytes).digest('hex');
+    const fails = random.chance(files.putFailureRate);
+    await this.timeline.pause(random.between(BLOB_WRITE_MS.from, BLOB_WRITE_MS.to));
+    // A process that was killed meanwhile may or may not have written the bytes.
+    const isStored = fails || !process.alive ? random.chance(0.5) : true;
+    if (isStored) files.blobs.set(ref, { bytes: Buffer.from(bytes), storedMs: this.timeline.clock.nowMs() });
+    if (fails) throw new FloeError('store_unavailable', 'the disk is full');
+    return { ref, bytes: bytes.length };
   }
 }

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { Dice } from '../../../verify/control-plane/dice.ts';
-import { GOOD_NETWORK, type Host, Network } from '../../../verify/control-plane/network.ts';
+import { onAbort } from '../../../src/core/abort.ts';
+import { type Host, Network, RELIABLE_NETWORK } from '../../../verify/control-plane/network.ts';
+import { SeededRandom } from '../../../verify/control-plane/random.ts';
 import { SimProcess } from '../../../verify/control-plane/sim-process.ts';
 import { Timeline } from '../../../verify/control-plane/timeline.ts';
 
@@ -8,22 +9,22 @@ let timeline: Timeline;
 let network: Network;
 let caller: SimProcess;
 let server: Host;
-let asked: number;
+let handledCount: number;
 beforeEach(() => {
   timeline = new Timeline();
-  network = new Network(timeline, new Dice(7));
+  network = new Network(timeline, new SeededRandom(7));
   caller = new SimProcess('caller', timeline);
   server = { name: 'server', process: new SimProcess('server', timeline) };
-  asked = 0;
+  handledCount = 0;
 });
 
 async function call(handle = async (_: AbortSignal): Promise<string> => 'answer'): Promise<string> {
   let outcome = 'nothing';
-  const asking = (gone: AbortSignal): Promise<string> => {
-    asked++;
-    return handle(gone);
+  const handleCall = (disconnected: AbortSignal): Promise<string> => {
+    handledCount++;
+    return handle(disconnected);
   };
-  network.call(caller, { to: server, what: 'call', handle: asking }).then(
+  network.call(caller, { to: server, name: 'call', handle: handleCall }).then(
     (value) => {
       outcome = value;
     },
@@ -36,46 +37,46 @@ async function call(handle = async (_: AbortSignal): Promise<string> => 'answer'
 }
 
 describe('a call over the simulated network', () => {
-  it('takes time and is answered', async () => {
+  it('resolves to the reply', async () => {
     expect(await call()).toBe('answer');
   });
 
   it.each([
     ['a dropped request', { drop: 1 }, 0],
     ['a lost reply', { loseReply: 1 }, 1],
-  ])('ends as unreachable after %s', async (_, fault, times) => {
-    network.faults = { ...GOOD_NETWORK, ...fault };
+  ])('rejects as unreachable after %s', async (_, fault, times) => {
+    network.faults = { ...RELIABLE_NETWORK, ...fault };
     expect(await call()).toBe('peer_unreachable');
-    expect(asked).toBe(times);
+    expect(handledCount).toBe(times);
   });
 
-  it('does its work twice when it is duplicated, and is answered once', async () => {
-    network.faults = { ...GOOD_NETWORK, duplicate: 1 };
+  it('is handled twice when the request is duplicated, and resolves once', async () => {
+    network.faults = { ...RELIABLE_NETWORK, duplicate: 1 };
     expect(await call()).toBe('answer');
-    expect(asked).toBe(2);
+    expect(handledCount).toBe(2);
   });
 
-  it('passes one way when only the other is cut, so that its effect is there without an answer', async () => {
+  it('has its effect although the link back is cut and no reply arrives', async () => {
     network.partition('server', 'caller', true);
     expect(await call()).toBe('peer_unreachable');
-    expect(asked).toBe(1);
+    expect(handledCount).toBe(1);
     network.heal();
     expect(await call()).toBe('answer');
   });
 
-  it('breaks when the server is killed, and the server hears when the caller is', async () => {
+  it('rejects when the server is killed, and notifies the server when the caller is killed', async () => {
     timeline.after(10, () => server.process?.kill());
     expect(await call(() => new Promise(() => {}))).toBe('peer_unreachable');
     server.process = new SimProcess('server', timeline);
-    let told = false;
+    let serverNotified = false;
     timeline.after(10, () => caller.kill());
-    const waiting = (gone: AbortSignal): Promise<string> =>
+    const waiting = (disconnected: AbortSignal): Promise<string> =>
       new Promise(() => {
-        gone.addEventListener('abort', () => {
-          told = true;
+        onAbort(disconnected, () => {
+          serverNotified = true;
         });
       });
     expect(await call(waiting)).toBe('nothing');
-    expect(told).toBe(true);
+    expect(serverNotified).toBe(true);
   });
 });

@@ -5,8 +5,8 @@ import { DEFECTS, withDefect } from '../../../verify/control-plane/planted-defec
 
 const BUILD = join(packageRoot(), '.build');
 
-describe('the list of planted defects', () => {
-  it.each(DEFECTS)('matches the source: $name', (defect) => {
+describe('withDefect', () => {
+  it.each(DEFECTS)('finds the source text of the defect: $name', (defect) => {
     const { before, after } = withDefect(BUILD, defect);
     expect(after).not.toBe(before);
   });

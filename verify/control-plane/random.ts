@@ -1,5 +1,5 @@
-/** Random numbers of one seed, the same on every machine: sfc32 by Chris Doty-Humphrey. */
-export class Dice {
+/** Random numbers that follow from a seed, the same on every machine. The generator is sfc32 by Chris Doty-Humphrey. */
+export class SeededRandom {
   private a: number;
   private b: number;
   private c = 0x9e3779b9;
@@ -8,11 +8,11 @@ export class Dice {
   constructor(seed: number) {
     this.a = seed | 0;
     this.b = Math.floor(seed / 2 ** 32) | 0;
-    // The first numbers still show the seed.
+    // The first numbers still correlate with the seed.
     for (let i = 0; i < 12; i++) this.next();
   }
 
-  /** From 0 up to 1. */
+  /** Returns a number in [0, 1). */
   next(): number {
     const sum = (((this.a + this.b) | 0) + this.counter) | 0;
     this.counter = (this.counter + 1) | 0;
@@ -22,25 +22,28 @@ export class Dice {
     return (sum >>> 0) / 2 ** 32;
   }
 
+  /** Returns true with the given probability. A probability of 0 draws no number. */
   chance(probability: number): boolean {
     return probability > 0 && this.next() < probability;
   }
 
+  /** Returns a number in [from, to). */
   between(from: number, to: number): number {
     return from + this.next() * (to - from);
   }
 
-  /** A whole number, both ends included. */
-  whole(from: number, to: number): number {
+  /** Returns an integer from `from` to `to`, both included. */
+  integer(from: number, to: number): number {
     return from + Math.floor(this.next() * (to - from + 1));
   }
 
+  /** Returns one item of a list that is not empty. */
   pick<T>(list: readonly T[]): T {
     return list[Math.floor(this.next() * list.length)] as T;
   }
 
-  /** Numbers of their own, so that what one part of a world draws changes nothing for the others. */
-  fork(): Dice {
-    return new Dice(Math.floor(this.next() * 2 ** 32) + this.whole(0, 2 ** 20) * 2 ** 32);
+  /** Creates a separate generator, so that the draws of one part of a simulation do not shift those of the others. */
+  fork(): SeededRandom {
+    return new SeededRandom(Math.floor(this.next() * 2 ** 32) + this.integer(0, 2 ** 20) * 2 ** 32);
   }
 }

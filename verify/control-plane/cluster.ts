@@ -1,0 +1,66 @@
+import { CommitRules } from './commit-rules.ts';
+import { History } from './history.ts';
+import { MemoryDatabase } from './memory-store/database.ts';
+import type { RowChange } from './memory-store/state.ts';
+import { type Host, Network, RELIABLE_NETWORK } from './network.ts';
+import type { Plan } from './plan.ts';
+import type { SeededRandom } from './random.ts';
+import { type BlobFiles, RELIABLE_DISK, type SimDatabase, SimDisk } from './sim-store.ts';
+import { Timeline } from './timeline.ts';
+
+/** How the engine that all agents call behaves. */
+type EngineState = 'healthy' | 'failing' | 'hanging';
+
+/** The state that all parts of one simulated cluster share: time, network, storage, the engine and the checks. */
+export class SimCluster {
+  readonly plan: Plan;
+  readonly random: SeededRandom;
+  readonly timeline = new Timeline();
+  readonly network: Network;
+  readonly database: SimDatabase;
+  readonly blobFiles: BlobFiles = { blobs: new Map(), putFailureRate: 0 };
+  readonly history: History;
+  readonly rules: CommitRules;
+  engine: EngineState = 'healthy';
+  /** Probability that an announcement from one server to the others is lost. */
+  announcementLossRate = 0;
+  /** Offset of each host's wall clock from true time, ms; 0 for hosts that are absent. */
+  readonly wallOffsetMs = new Map<string, number>();
+  /** Whether fault injection has ended. */
+  faultsEnded = false;
+  private lastId = 0;
+
+  constructor(plan: Plan, random: SeededRandom) {
+    this.plan = plan;
+    this.random = random;
+    this.network = new Network(this.timeline, random.fork());
+    this.history = new History(this.timeline);
+    const onCommit = (changes: readonly RowChange[]): void => this.rules.check(changes);
+    const disk = new SimDisk(this.timeline, random.fork(), onCommit);
+    this.database = { rows: new MemoryDatabase(disk), disk, isReachable: true };
+    this.rules = new CommitRules(this.timeline, this.database.rows.state, this.history, plan);
+  }
+
+  /** Returns an id that sorts by creation time, as the product's ids do. */
+  newId(prefix: string): string {
+    this.lastId++;
+    return `${prefix}_${String(this.lastId).padStart(6, '0')}`;
+  }
+
+  host(name: string): Host {
+    return { name, process: null };
+  }
+
+  /** Removes all faults of the network, the storage and the engine. */
+  endFaults(): void {
+    this.faultsEnded = true;
+    this.network.faults = RELIABLE_NETWORK;
+    this.network.heal();
+    this.database.isReachable = true;
+    this.database.disk.faults = RELIABLE_DISK;
+    this.blobFiles.putFailureRate = 0;
+    this.announcementLossRate = 0;
+    this.engine = 'healthy';
+    this.timeline.record('cluster', 'has no faults from here on');
+  }
+}

@@ -1,0 +1,182 @@
+import type { DeliveredResult } from '../../src/client/node-api.ts';
+import { sleep } from '../../src/core/clock.ts';
+import { FloeError } from '../../src/core/errors.ts';
+import { sessionSummary } from '../../src/core/session-summary.ts';
+import type { StagePools } from '../../src/gateway/node/stage-pools.ts';
+import type { Attempt } from '../../src/gateway/session/attempt.ts';
+import { classify } from '../../src/gateway/session/failure.ts';
+import type { Lease } from '../../src/schema/index.ts';
+import type { SimCluster } from './cluster.ts';
+import type { Plan } from './plan.ts';
+import { SeededRandom } from './random.ts';
+import type { SimProcess } from './sim-process.ts';
+
+/** The node process that runs a session. */
+type RunningNode = { readonly nodeId: string; readonly instance: string; readonly pools: StagePools };
+
+/** Duration of removing a sandbox, ms. */
+const TEARDOWN_MS = { from: 1, to: 30 };
+
+/** What the agent of one attempt does. It depends on the seed, the session and the attempt only. */
+type SessionScript = {
+  readonly initMs: number;
+  readonly initFails: boolean;
+  readonly turns: number;
+  readonly turnMs: number;
+  readonly hangs: boolean;
+  readonly fails: boolean;
+  readonly postrunMs: number;
+  readonly hasReward: boolean;
+  readonly reward: number;
+};
+
+/** One attempt of a session: the stages of the real runner with their budgets and pools, with virtual work in them. */
+export class SimSessionRun {
+  private readonly cluster: SimCluster;
+  private readonly process: SimProcess;
+  private readonly node: RunningNode;
+  private readonly attempt: Attempt;
+  private readonly script: SessionScript;
+
+  constructor(cluster: SimCluster, process: SimProcess, node: RunningNode, attempt: Attempt) {
+    this.cluster = cluster;
+    this.process = process;
+    this.node = node;
+    this.attempt = attempt;
+    this.script = sessionScript(cluster.plan, attempt.lease);
+  }
+
+  /** Resolves to the result to deliver; `null` when the session was stopped and there is nothing to deliver. */
+  async run(): Promise<DeliveredResult | null> {
+    const { attempt, cluster, process, node } = this;
+    const { sandboxes } = cluster.history;
+    const release: { run: (() => void) | null; init: (() => void) | null } = { run: null, init: null };
+    try {
+      const started = await this.runStage('init', async () => {
+        release.init = await node.pools.enterInit(attempt.signal);
+        attempt.enter('INIT');
+        await attempt.timer.run('init', null, attempt.signal, async (signal) => {
+          sandboxes.start(process, node.nodeId, attempt.lease);
+          await this.work(this.script.initMs, signal);
+          if (this.script.initFails) throw new FloeError('runtime_failed', 'the sandbox did not start');
+        });
+      });
+      if (started) {
+        attempt.enter('READY');
+        await this.runStage('init', async () => {
+          release.run = await node.pools.enterRun(() => release.init?.(), attempt.signal);
+          attempt.enter('RUNNING');
+          await this.runStage('agent', () =>
+            attempt.timer.run('agent', null, attempt.signal, (signal) => this.runAgent(signal)),
+          );
+        });
+      }
+      release.init?.();
+      release.run?.();
+      return await this.runPostrun();
+    } finally {
+      release.init?.();
+      release.run?.();
+      await sleep(process.clock, cluster.random.between(TEARDOWN_MS.from, TEARDOWN_MS.to));
+      sandboxes.end(process, attempt.lease);
+    }
+  }
+
+  private async runAgent(signal: AbortSignal): Promise<void> {
+    const { script, cluster, attempt } = this;
+    for (let turn = 1; turn <= script.turns; turn++) {
+      await this.work(script.turnMs, signal);
+      if (cluster.engine === 'failing') throw new FloeError('engine_unavailable', 'no engine answers');
+      if (cluster.engine === 'hanging' || script.hangs) await this.work(Number.MAX_SAFE_INTEGER, signal);
+      attempt.recordCalls(turn, turn * 3);
+    }
+    if (script.fails) throw new FloeError('harness_failed', 'the agent exited with 1');
+  }
+
+  private async runPostrun(): Promise<DeliveredResult | null> {
+    const { attempt, node, script } = this;
+    if (this.isStopped()) return this.partialResult();
+    attempt.enter('POSTRUN');
+    let leave: (() => void) | null = null;
+    try {
+      leave = await node.pools.enterPostrun(attempt.signal);
+      await this.work(script.postrunMs, attempt.signal);
+    } catch (thrown) {
+      attempt.fail(classify(thrown, 'build'));
+    } finally {
+      leave?.();
+    }
+    return this.isStopped() ? this.partialResult() : this.result();
+  }
+
+  /** Returns the partial result of an attempt that lost its lease; `null` for a cancelled attempt. */
+  private partialResult(): DeliveredResult | null {
+    return this.attempt.stopReason === 'lease_lost' ? this.result() : null;
+  }
+
+  /** The trajectory names the attempt that produced it, so that the final checks can trace a stored result to its attempt. */
+  private result(): DeliveredResult {
+    const { attempt, node, script } = this;
+    const { lease } = attempt;
+    const outcome = attempt.failure?.outcome ?? 'completed';
+    const succeeded = outcome === 'completed';
+    const origin = { session: lease.session_id, epoch: lease.epoch, instance: node.instance, turns: attempt.turns };
+    return {
+      summary: sessionSummary(lease, outcome, {
+        reward: succeeded && lease.task.evaluator !== null && script.hasReward ? script.reward : null,
+        trace_count: succeeded ? 1 : 0,
+        trainable_tokens: succeeded ? attempt.sampledTokens : 0,
+        completion_count: attempt.turns,
+        timing: attempt.timing(),
+        node_id: node.nodeId,
+        error: attempt.failure?.error ?? null,
+        metadata: lease.task.metadata,
+      }),
+      trajectory: attempt.turns === 0 ? null : Buffer.from(JSON.stringify(origin)),
+      completions: null,
+      artifacts: null,
+    };
+  }
+
+  private work(ms: number, signal: AbortSignal): Promise<void> {
+    return sleep(this.process.clock, ms, signal);
+  }
+
+  private isStopped(): boolean {
+    const { stopReason } = this.attempt;
+    return stopReason === 'cancelled' || stopReason === 'lease_lost';
+  }
+
+  /** Returns whether the stage succeeded; otherwise its failure is recorded in the attempt. */
+  private async runStage(stage: 'init' | 'agent', work: () => Promise<unknown>): Promise<boolean> {
+    try {
+      await work();
+      return true;
+    } catch (thrown) {
+      this.attempt.fail(classify(thrown, stage));
+      return false;
+    }
+  }
+}
+
+function sessionScript(plan: Plan, lease: Pick<Lease, 'session_id' | 'attempt'>): SessionScript {
+  const random = new SeededRandom(plan.seed * 65_599 + hash(`${lease.session_id}/${lease.attempt}`));
+  const quick = random.chance(0.3);
+  return {
+    initMs: quick ? random.between(1, 20) : random.between(50, 400),
+    initFails: random.chance(0.08),
+    turns: random.integer(0, 3),
+    turnMs: quick ? random.between(1, 30) : random.between(50, 400),
+    hangs: random.chance(0.04),
+    fails: random.chance(0.08),
+    postrunMs: random.between(1, 200),
+    hasReward: !random.chance(0.1),
+    reward: random.integer(0, 1),
+  };
+}
+
+function hash(text: string): number {
+  let number = 7;
+  for (let i = 0; i < text.length; i++) number = (Math.imul(number, 31) + text.charCodeAt(i)) >>> 0;
+  return number;
+}

@@ -1,0 +1,212 @@
+import { onAbort } from '../../src/core/abort.ts';
+import { sleep } from '../../src/core/clock.ts';
+import { asFloeError, FloeError } from '../../src/core/errors.ts';
+import type { RouteName } from '../../src/rollout/http/api.ts';
+import {
+  type ResultsPage,
+  type SubmitReply,
+  type TaskResult,
+  type TaskStatus,
+  taskRequestSchema,
+} from '../../src/schema/index.ts';
+import type { SimCluster } from './cluster.ts';
+import type { Host } from './network.ts';
+import type { TaskPlan, TrainerPlan } from './plan.ts';
+import { SimProcess } from './sim-process.ts';
+import type { ApiCall, CallbackReceiver, SimServer } from './sim-server.ts';
+
+/** Pause between two tries of a call, ms. */
+const RETRY_DELAY_MS = { from: 50, to: 800 };
+/**
+ * A submission that is accepted within this time must be refused when its id was cancelled before, ms: the cancellation is at most 300 ms
+ * older than the submission, and the server remembers it for at least 1 s.
+ */
+const CERTAIN_TOMBSTONE_MS = 500;
+/** How long the server holds a read until results arrive, s. A reader sends the next one immediately. */
+const READ_WAIT_SECONDS = 4;
+
+/** A trainer: submits tasks, reads results, receives callbacks and cancels. It is never killed, but its network may fail. */
+export class SimTrainer implements CallbackReceiver {
+  readonly host: Host;
+  readonly plan: TrainerPlan;
+  /** Cursor of the last result that it has read. */
+  cursor = 0;
+  /** Number of tasks that are neither accepted nor refused yet. */
+  openTasks: number;
+  private readonly cluster: SimCluster;
+  private readonly servers: readonly SimServer[];
+  private readonly process: SimProcess;
+  /** Counts the changes of server; calls go to the server with this index, modulo their number. */
+  private serverIndex = 0;
+
+  constructor(plan: TrainerPlan, cluster: SimCluster, servers: readonly SimServer[]) {
+    this.plan = plan;
+    this.cluster = cluster;
+    this.servers = servers;
+    this.host = cluster.host(plan.name);
+    this.process = new SimProcess(plan.name, cluster.timeline);
+    this.host.process = this.process;
+    this.openTasks = plan.tasks.length;
+  }
+
+  start(): void {
+    for (const task of this.plan.tasks) {
+      this.cluster.timeline.after(task.atMs, () => this.runInBackground(this.submit(task)));
+      const { task_id: taskId } = task.request;
+      // A task may be cancelled before it is submitted; then the server refuses its id for a while.
+      if (task.cancelAtMs !== null && taskId !== undefined) {
+        this.cluster.timeline.after(task.cancelAtMs, () => this.runInBackground(this.cancel(taskId)));
+      }
+    }
+    if (this.plan.reads !== 'none') this.runInBackground(this.readResults());
+  }
+
+  /** Whether it reads the results of the tasks of `trainer`. */
+  readsResultsOf(trainer: string): boolean {
+    return this.plan.reads === 'all' || (this.plan.reads === 'own' && trainer === this.plan.name);
+  }
+
+  async receiveCallback(
+    headers: Readonly<Record<string, string>>,
+    body: string,
+    disconnected: AbortSignal,
+  ): Promise<number> {
+    const { cluster, process } = this;
+    const result = JSON.parse(body) as TaskResult;
+    const { random } = cluster;
+    const refuses = random.chance(this.plan.callbackRefusalRate) && !cluster.faultsEnded;
+    const hangs = refuses && random.chance(0.4);
+    const key = headers['idempotency-key'] ?? '';
+    cluster.history.addCallback(result.task_id, { key, body, acknowledged: !refuses });
+    cluster.timeline.record(this.host.name, `${refuses ? 'refuses' : 'receives'} the callback of ${result.task_id}`);
+    if (hangs) await new Promise<void>((resolve) => onAbort(disconnected, resolve));
+    await sleep(process.clock, random.between(0, 50));
+    return refuses ? 500 : 200;
+  }
+
+  /** Submits a task until it is accepted or refused, and cancels it or one of its sessions later if the plan says so. */
+  private async submit(task: TaskPlan): Promise<void> {
+    const { history, timeline, plan, random } = this.cluster;
+    const request = taskRequestSchema.parse(task.request);
+    const { idempotency_key: key } = request;
+    const name = request.task_id ?? key;
+    const cancelledBefore = history.cancelled.has(request.task_id ?? '');
+    const startedMs = timeline.nowMs;
+    try {
+      const reply = (await this.callUntilAnswered('submitTask', {
+        id: '',
+        query: undefined,
+        body: request,
+      })) as SubmitReply;
+      timeline.record(this.host.name, `task ${reply.task_id} is accepted: ${reply.session_ids.join(' ')}`);
+      history.addSubmission(reply.task_id, { trainer: this.plan.name, sessionIds: reply.session_ids, request });
+      if (
+        plan.isFaultless &&
+        cancelledBefore &&
+        timeline.nowMs - startedMs < CERTAIN_TOMBSTONE_MS &&
+        !reply.duplicate
+      ) {
+        timeline.reportViolation('cancelled', `task ${name} was cancelled before it was submitted, and is accepted`);
+      }
+      if (task.cancelAtMs !== null && request.task_id === undefined)
+        await this.cancelAt(task.cancelAtMs, reply.task_id);
+      if (task.cancelOneAtMs !== null) await this.cancelSessionAt(task.cancelOneAtMs, random.pick(reply.session_ids));
+    } catch (thrown) {
+      const { code, message } = asFloeError(thrown);
+      timeline.record(this.host.name, `task ${name} is refused: ${code}`);
+      if (code !== 'conflict' || task.cancelAtMs === null) {
+        timeline.reportViolation('submits', `task ${name} was refused: ${code}: ${message}`);
+      }
+    } finally {
+      this.openTasks--;
+    }
+  }
+
+  private async cancelAt(atMs: number, taskId: string): Promise<void> {
+    await this.sleepUntil(atMs);
+    await this.cancel(taskId);
+  }
+
+  private async cancel(taskId: string): Promise<void> {
+    const { history, timeline } = this.cluster;
+    const query = { register_if_missing: true };
+    timeline.record(this.host.name, `cancels ${taskId}`);
+    const status = (await this.callUntilAnswered('cancelTask', { id: taskId, query, body: undefined })) as TaskStatus;
+    if (status.status === 'cancelled') history.cancelled.add(taskId);
+    timeline.record(this.host.name, `task ${taskId} is ${status.status}`);
+  }
+
+  private async cancelSessionAt(atMs: number, sessionId: string): Promise<void> {
+    await this.sleepUntil(atMs);
+    this.cluster.timeline.record(this.host.name, `cancels ${sessionId}`);
+    const apiCall = { id: sessionId, query: undefined, body: undefined };
+    // The session may have ended and been removed by now.
+    const view = (await this.callUntilAnswered('cancelSession', apiCall).catch(nullIfNotFound)) as {
+      status: string;
+    } | null;
+    if (view?.status === 'CANCELLED') this.cluster.history.cancelled.add(sessionId);
+  }
+
+  /** Reads page after page until the simulation ends. */
+  private async readResults(): Promise<void> {
+    const { cluster, plan } = this;
+    const { history, random, timeline } = cluster;
+    const filter = {
+      ...(plan.reads === 'own' ? { trainer: plan.name } : {}),
+      ...(plan.isConsumer ? { consumer: `${plan.name}-reader` } : {}),
+    };
+    for (;;) {
+      if (plan.readPauseMs > 0) await sleep(this.process.clock, plan.readPauseMs);
+      // A consumer that was restarted continues at the position that the server has stored.
+      const restarted = plan.isConsumer && random.chance(0.1);
+      if (restarted) this.cursor = 0;
+      const position = restarted ? {} : { after: this.cursor };
+      const query = { ...filter, ...position, peek: false, limit: random.integer(1, 5), wait: READ_WAIT_SECONDS };
+      const page = (await this.callUntilAnswered('getResults', { id: '', query, body: undefined })) as ResultsPage;
+      for (const result of page.results) {
+        if ((result.cursor ?? 0) <= this.cursor) {
+          timeline.reportViolation('cursor order', `cursor ${result.cursor} was returned after ${this.cursor}`);
+        }
+        history.addReadResult(plan.name, result);
+        this.cursor = result.cursor ?? 0;
+      }
+      if (page.next_cursor < this.cursor) timeline.reportViolation('cursor order', 'next_cursor moved back');
+      this.cursor = page.next_cursor;
+    }
+  }
+
+  /** Repeats a call until it is answered. Rejects with an error that is not retryable. */
+  private async callUntilAnswered<Name extends RouteName>(name: Name, apiCall: ApiCall<Name>): Promise<unknown> {
+    const { cluster, process } = this;
+    for (;;) {
+      const server = this.servers[this.serverIndex % this.servers.length] as SimServer;
+      try {
+        return await cluster.network.call(process, {
+          to: server.host,
+          name,
+          handle: (disconnected) => server.call(name, apiCall, disconnected),
+        });
+      } catch (thrown) {
+        if (!FloeError.is(thrown) || !thrown.retryable) throw thrown;
+        this.serverIndex++;
+        await sleep(process.clock, cluster.random.between(RETRY_DELAY_MS.from, RETRY_DELAY_MS.to));
+      }
+    }
+  }
+
+  private sleepUntil(atMs: number): Promise<void> {
+    return sleep(this.process.clock, Math.max(0, atMs - this.cluster.timeline.nowMs));
+  }
+
+  private runInBackground(work: Promise<void>): void {
+    work.catch((thrown: unknown) => {
+      const { code, message } = asFloeError(thrown);
+      this.cluster.timeline.reportViolation('no defects', `${this.host.name}: ${code}: ${message}`);
+    });
+  }
+}
+
+function nullIfNotFound(thrown: unknown): null {
+  if (FloeError.is(thrown) && thrown.code === 'not_found') return null;
+  throw thrown;
+}
