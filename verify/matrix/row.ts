@@ -59,10 +59,10 @@ export type LengthStop = {
 export type MalformedCall = 'unknown_tool' | 'wrong_arguments' | 'no_object' | 'cut_off';
 
 /**
- * What a harness does with a malformed call. `told`: it reports the mistake to the model; `resampled`: it drops the reply and requests
+ * What a harness does with a malformed call. `reported`: it reports the mistake to the model; `resampled`: it drops the reply and requests
  * the same turn once more; `null`: the call is left out of the cell.
  */
-export type MalformedReaction = 'told' | 'resampled' | null;
+export type MalformedReaction = 'reported' | 'resampled' | null;
 
 /** One harness of the matrix; README.md describes how to write one. */
 export type Row = {

@@ -15,7 +15,7 @@ export const editCell: Cell = {
       },
       scenarios: [
         mainScenario(row, [
-          [think(24), say('I will look at the file first.'), call(read('config.txt'))],
+          [think(24), say('I will read the file first.'), call(read('config.txt'))],
           [think(), call(edit('config.txt', 'colour = red', 'colour = blue'))],
           [think(), say('Now the other file.'), call(write('done.txt', 'finished\n'))],
           [think(), call(shell('sh check.sh'))],

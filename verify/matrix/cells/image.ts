@@ -49,7 +49,7 @@ export const imageCell: Cell = {
       reply: [think(), call(shell('echo seen > seen.txt'))],
     };
     return {
-      instruction: 'Look at picture.png. When you have seen it, write the word seen into seen.txt.',
+      instruction: 'Open picture.png. When you have seen it, write the word seen into seen.txt.',
       // Drawn here, so that the repository holds no binary file.
       files: { 'picture.png': png() },
       settings: row.settingsForImages,

@@ -30,10 +30,10 @@ const MALFORMED: Readonly<Record<MalformedCall, Malformed>> = {
 };
 
 const REPORTED: Readonly<Record<MalformedCall, MalformedReaction>> = {
-  unknown_tool: 'told',
-  wrong_arguments: 'told',
-  no_object: 'told',
-  cut_off: 'told',
+  unknown_tool: 'reported',
+  wrong_arguments: 'reported',
+  no_object: 'reported',
+  cut_off: 'reported',
 };
 
 /** In the order in which the policy makes them. */

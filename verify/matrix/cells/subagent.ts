@@ -24,7 +24,7 @@ export const subagentCell: Cell = {
     const finish = row.finishSubagent ?? ((text) => [say(text)]);
     const prompt = `${SUBAGENT_MARK}: write the word report into report.txt and say so.`;
     return {
-      instruction: 'Let a sub-agent write the file report.txt, then look at it.',
+      instruction: 'Let a sub-agent write the file report.txt, then read it.',
       scenarios: [
         subagentScenario(row, [
           [think(), call(shell('echo report > report.txt; echo wrote-report'))],
