@@ -3,21 +3,21 @@ import { Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import type { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, note } from './print.ts';
 import { type TarEntry, tarEntries } from './tar-entries.ts';
 
 type Options = ConnectionOptions & { output?: string; list?: boolean };
 
 export function registerArtifacts(program: Command): void {
-  withConnection(
+  withConnectionOptions(
     program
       .command('artifacts <session>')
       .description('what the agent of a finished session left behind, as a compressed tar archive')
       .option('-o, --output <file>', 'where to write it; - is standard output (default: <session>.tar.gz)')
       .option('--list', 'print the names of what is in it instead; with --json one entry per line'),
   ).action(async (id: string, options: Options) => {
-    await connected(options, async (client) => {
+    await withClient(options, async (client) => {
       const archive = await client.artifacts(id);
       if (options.list) await list(archive, options.json === true);
       else await save(archive, options.output ?? `${id}.tar.gz`, options.json === true);

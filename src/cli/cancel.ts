@@ -1,12 +1,12 @@
 import type { Command } from 'commander';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line } from './print.ts';
 
 export function registerCancel(program: Command): void {
-  withConnection(
+  withConnectionOptions(
     program.command('cancel <id>').description('cancel a task, or one session (an id beginning with ses_)'),
   ).action(async (id: string, options: ConnectionOptions) => {
-    await connected(options, async (client) => {
+    await withClient(options, async (client) => {
       if (id.startsWith('ses_')) {
         const session = await client.cancelSession(id);
         if (options.json) json(session);

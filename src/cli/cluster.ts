@@ -5,11 +5,20 @@ import { FloeError } from '../core/errors.ts';
 import { type ClusterConfig, clusterConfigSchema, runPaths } from '../deployment/cluster-config.ts';
 import { DRAIN_SECONDS } from '../deployment/script.ts';
 import { type PlannedJob, slurmPlan } from '../deployment/slurm-plan.ts';
-import { prepareRunDir, readSubmitted, type Submitted, writeScripts, writeSubmitted } from './cluster-files.ts';
+import {
+  cancelJobs,
+  prepareRunDir,
+  queuedJobs,
+  readSubmitted,
+  type SubmittedJobs,
+  submitJob,
+  terminateJobs,
+  writeScripts,
+  writeSubmitted,
+} from './cluster-jobs.ts';
 import { waitFor } from './cluster-wait.ts';
 import { countOption } from './options.ts';
 import { json, line, note, table } from './print.ts';
-import { askToEnd, cancelJobs, queuedJobs, submitJob } from './slurm.ts';
 import { readYamlFile } from './yaml-file.ts';
 
 type Options = { config: string; json?: boolean };
@@ -95,8 +104,8 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
 }
 
 /** Submits all jobs of a plan. What was submitted is cancelled again when one of them is refused. */
-async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], folder: string): Promise<Submitted> {
-  const jobs: Submitted['jobs'] = [];
+async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], folder: string): Promise<SubmittedJobs> {
+  const jobs: SubmittedJobs['jobs'] = [];
   const ids = new Map<string, string>();
   try {
     for (const { name, file, count, after } of plan) {
@@ -145,7 +154,7 @@ async function stop(config: ClusterConfig, clock: Clock): Promise<number> {
     const running = queued.filter((job) => job.state === 'RUNNING').map((job) => job.id);
     const waiting = queued.filter((job) => job.state !== 'RUNNING').map((job) => job.id);
     if (waiting.length > 0) await cancelJobs(waiting);
-    if (running.length > 0) await askToEnd(running);
+    if (running.length > 0) await terminateJobs(running);
     await untilEnded(ids, clock);
   }
   return before.length;

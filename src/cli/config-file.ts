@@ -34,12 +34,12 @@ export type Settings = z.infer<typeof configFileSchema>;
 
 export type ConfigFileOptions = { config?: string };
 
-export function withConfigFile(command: Command): Command {
+export function withConfigOption(command: Command): Command {
   return command.option('--config <file>', 'settings that have no option of their own: docs/configuration.md');
 }
 
 /** Defaults without a file. Throws as {@link readYamlFile}. */
-export async function settingsOf({ config }: ConfigFileOptions): Promise<Settings> {
+export async function readSettings({ config }: ConfigFileOptions): Promise<Settings> {
   return config === undefined ? configFileSchema.parse({}) : readYamlFile(config, configFileSchema);
 }
 

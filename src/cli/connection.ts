@@ -1,29 +1,58 @@
 import type { Command } from 'commander';
-import { FloeClient } from '../client/index.ts';
-import { knownToken, TOKEN_FILE, TOKEN_HELP } from './secrets.ts';
-import { CA, CA_HELP, clientTls } from './tls-options.ts';
+import { type ClientTlsFiles, FloeClient } from '../client/index.ts';
+import { FloeError } from '../core/errors.ts';
+import { findToken, TOKEN_FILE, TOKEN_HELP } from './secrets.ts';
 
 export const DEFAULT_SERVER_PORT = 8080;
 export const DEFAULT_SERVER_URL = `http://127.0.0.1:${DEFAULT_SERVER_PORT}`;
 
+export const CA = '--ca <file>';
+export const CA_HELP = 'certificate authorities to trust for the server, in PEM format (default: $FLOE_CA)';
+
+export type ClientTlsOptions = { ca?: string; clientCert?: string; clientKey?: string };
 export type ConnectionOptions = { url?: string; tokenFile?: string; ca?: string; json?: boolean };
 
-/** Adds the options that every command talking to a rollout server has. */
-export function withConnection(command: Command): Command {
+/** Adds the options that every command has which calls a rollout server. */
+export function withConnectionOptions(command: Command): Command {
   return command
-    .option('--url <url>', `rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
+    .option('--url <url>', `URL of the rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
     .option(TOKEN_FILE, TOKEN_HELP)
     .option(CA, CA_HELP)
-    .option('--json', 'machine-readable output');
+    .option('--json', 'print JSON');
 }
 
-/** Runs `work` with a client that is closed afterwards. */
-export async function connected<T>(options: ConnectionOptions, work: (client: FloeClient) => Promise<T>): Promise<T> {
+/** Runs `work` with a client and closes the client afterwards. */
+export async function withClient<T>(options: ConnectionOptions, work: (client: FloeClient) => Promise<T>): Promise<T> {
   const url = options.url ?? process.env.FLOE_URL ?? DEFAULT_SERVER_URL;
-  const client = new FloeClient({ url, token: knownToken(options), tls: clientTls(options) });
+  const client = new FloeClient({ url, token: findToken(options), tls: clientTls(options) });
   try {
     return await work(client);
   } finally {
     await client.close();
   }
+}
+
+/**
+ * Returns the TLS files of a client; `undefined` when Node's own trust store is enough, including `$NODE_EXTRA_CA_CERTS`. Throws
+ * `bad_request` when only one of certificate and key is given.
+ */
+export function clientTls({ ca, clientCert, clientKey }: ClientTlsOptions): ClientTlsFiles | undefined {
+  tlsFilePair('--client-cert', clientCert, '--client-key', clientKey);
+  const authorities = ca ?? (process.env.FLOE_CA || undefined);
+  if (authorities === undefined && clientCert === undefined) return undefined;
+  return { ca: authorities, cert: clientCert, key: clientKey };
+}
+
+/** Returns a certificate and its key; `null` when neither is given. Throws `bad_request` when only one of them is given. */
+export function tlsFilePair(
+  certOption: string,
+  cert: string | undefined,
+  keyOption: string,
+  key: string | undefined,
+): { cert: string; key: string } | null {
+  if (cert === undefined && key === undefined) return null;
+  if (cert === undefined || key === undefined) {
+    throw new FloeError('bad_request', `${certOption} and ${keyOption} must be given together`);
+  }
+  return { cert, key };
 }

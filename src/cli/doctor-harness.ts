@@ -1,12 +1,49 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { FloeClient } from '../client/index.ts';
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
 import { harnessStatus } from '../harnesses/install/install.ts';
 import { findHarness } from '../harnesses/registry.ts';
-import { type AgentSpec, agentSpecSchema, type DialectName } from '../schema/index.ts';
+import { silentLogger } from '../observe/log.ts';
+import {
+  type AgentSpec,
+  agentSpecSchema,
+  type CompletionRecord,
+  type DialectName,
+  type RuntimeBackend,
+  type SessionResult,
+} from '../schema/index.ts';
+import { checkAgainstLedger, type LedgerReport, type ScenarioInput, type SimServer, startSim } from '../sim/index.ts';
 import type { BackendChoice } from './backend.ts';
-import { type Finding, found, lacking } from './doctor-finding.ts';
-import { type Probe, probeAgent } from './doctor-probe.ts';
+import { line, paint } from './print.ts';
+import { startNode, startServer } from './stack.ts';
+
+/** One thing that was looked at. `remedy`: what to do, one line; null when there is nothing to do. */
+export type Finding = {
+  readonly part: string;
+  readonly ok: boolean;
+  readonly text: string;
+  readonly remedy: string | null;
+};
+
+/** As wide as the longest part, so that the texts stand below each other. */
+const PART_COLUMNS = 22;
+
+export function found(part: string, text: string): Finding {
+  return { part, ok: true, text, remedy: null };
+}
+
+export function lacking(part: string, text: string, remedy: string | null): Finding {
+  return { part, ok: false, text, remedy };
+}
+
+export function printFinding({ part, ok, text, remedy }: Finding): void {
+  line(`${ok ? paint('green', 'ok  ') : paint('red', 'lack')}  ${part.padEnd(PART_COLUMNS)} ${text}`);
+  if (remedy !== null) line(`      ${' '.repeat(PART_COLUMNS)} → ${remedy}`);
+}
 
 /** Of each output stream, what a hint shows: a program's last words are mostly the reason. */
 const TAIL_CHARS = 600;
@@ -146,4 +183,95 @@ function outputTail({ agent }: Probe['result']): string {
   const tails = [agent?.stdout_tail, agent?.stderr_tail].map((text) => (text ?? '').trim().slice(-TAIL_CHARS));
   const said = tails.filter((text) => text !== '').map((text) => JSON.stringify(text));
   return said.length === 0 ? 'nothing at all' : said.join(' and ');
+}
+
+/** Nothing that a harness would want a tool for: its first turn is its last. */
+const INSTRUCTION = 'Answer with one short sentence. Do not use any tool.';
+
+/** The one turn; it is sampled, so that its log-probabilities are worth comparing. */
+const SCENARIO: ScenarioInput = {
+  name: 'doctor',
+  rules: [
+    {
+      reply: [
+        { think: { noise: 16 } },
+        {
+          choice: {
+            id: 'answer',
+            options: [
+              { reply: [{ text: 'All is well here.' }] },
+              { reply: [{ text: 'There is nothing to be done.' }] },
+            ],
+          },
+        },
+      ],
+    },
+  ],
+};
+
+/** More than any harness's own prompt. */
+const WINDOW_TOKENS = 131_072;
+
+/** The slowest harness needs about ten seconds; one that waits for something that never comes is ended here. */
+const TIMEOUT_SECONDS = 60;
+
+/** What one session of one turn brought to light. */
+export type Probe = {
+  readonly result: SessionResult;
+  readonly completions: readonly CompletionRecord[];
+  readonly ledger: LedgerReport;
+};
+
+/**
+ * Runs one session of the agent on this machine against the simulated engine, with a server and a node of its own, all
+ * of which are gone when it settles. Rejects with what submission refuses, with what starting failed with, or with the
+ * signal's reason.
+ */
+export async function probeAgent(
+  agent: AgentSpec,
+  backend: RuntimeBackend,
+  harnessDir: string,
+  signal: AbortSignal,
+): Promise<Probe> {
+  const dir = await mkdtemp(join(tmpdir(), 'floe-doctor-'));
+  const closers: (() => Promise<unknown>)[] = [() => rm(dir, { recursive: true, force: true, maxRetries: 3 })];
+  try {
+    const sim = await startSim({
+      scenarios: [SCENARIO],
+      maxModelLen: WINDOW_TOKENS,
+      weightVersion: 'doctor',
+      scaleOut: true,
+    });
+    closers.push(() => sim.close());
+    const server = await startServer(join(dir, 'server'), { port: 0 }, silentLogger);
+    closers.push(() => server.close());
+    const node = await startNode(
+      {
+        node_id: 'doctor',
+        server_url: server.url,
+        state_dir: join(dir, 'gateway'),
+        harness_dir: harnessDir,
+        engines: [{ base_url: sim.url }],
+        default_backend: backend,
+      },
+      silentLogger,
+    );
+    closers.push(() => node.close());
+    const client = new FloeClient({ url: server.url });
+    closers.push(() => client.close());
+    return await runOne(client, sim, agent, signal);
+  } finally {
+    for (let close = closers.pop(); close !== undefined; close = closers.pop()) await close();
+  }
+}
+
+async function runOne(client: FloeClient, sim: SimServer, agent: AgentSpec, signal: AbortSignal): Promise<Probe> {
+  await client.submit({ instruction: INSTRUCTION, timeout_seconds: TIMEOUT_SECONDS, max_attempts: 1, agent }, signal);
+  for await (const result of client.results({ signal })) {
+    const bytes = result.completion_count === 0 ? '[]' : await client.completions(result.session_id, { signal });
+    // Our own server's answer in our own form.
+    const completions = parseJson(bytes) as CompletionRecord[];
+    return { result, completions, ledger: checkAgainstLedger([result], sim.ledger.entries(), 'processed') };
+  }
+  throw new Error('the server ended its results before the only one came');
 }

@@ -5,10 +5,9 @@ import { FloeError } from '../core/errors.ts';
 import { harnessStatus } from '../harnesses/install/install.ts';
 import { harnessRegistry } from '../harnesses/registry.ts';
 import { chooseBackend, probeBackends } from './backend.ts';
-import { type Finding, printFinding } from './doctor-finding.ts';
-import { examineHarness } from './doctor-harness.ts';
+import { examineHarness, type Finding, printFinding } from './doctor-harness.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { untilSignalled } from './lifetime.ts';
+import { waitForSignal } from './lifetime.ts';
 import { json } from './print.ts';
 
 type Options = {
@@ -41,7 +40,7 @@ export function registerDoctor(program: Command): void {
     .option('--json', 'machine-readable output')
     .action(async (options: Options) => {
       const stopping = new AbortController();
-      void untilSignalled().then(() => stopping.abort());
+      void waitForSignal().then(() => stopping.abort());
       const findings = await examine(options, stopping.signal).catch((error: unknown) => {
         if (!stopping.signal.aborted) throw error;
         return null;

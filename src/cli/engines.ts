@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { EngineChange, EngineSpecInput, EnginesStatus, PauseMode } from '../schema/index.ts';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, note, paint, table } from './print.ts';
 import { engineKey } from './secrets.ts';
 
@@ -21,13 +21,14 @@ type AddOptions = ChangeOptions & {
 /** `floe engines …`: where the policy is served. */
 export function registerEngines(program: Command): void {
   const engines = program.command('engines').description('the inference servers that sessions use');
-  withConnection(engines.command('list', { isDefault: true }).description('all engines, and what each can do')).action(
-    (options: ConnectionOptions) =>
-      connected(options, async (client) => {
-        const status = await client.engines();
-        if (options.json) json(status);
-        else show(status);
-      }),
+  withConnectionOptions(
+    engines.command('list', { isDefault: true }).description('all engines, and what each can do'),
+  ).action((options: ConnectionOptions) =>
+    withClient(options, async (client) => {
+      const status = await client.engines();
+      if (options.json) json(status);
+      else show(status);
+    }),
   );
   withChange(engines.command('add <url>').description('register an inference server (URL without /v1)'))
     .option('--kind <kind>', 'vllm, sglang, llama_cpp or openai', 'vllm')
@@ -41,7 +42,7 @@ export function registerEngines(program: Command): void {
     .option('--tokens-per-minute <n>', 'what its provider allows, of prompts and replies together')
     .option('--replace', 'take the place of an engine that is registered under this id with another URL, model, …')
     .action((url: string, options: AddOptions) =>
-      connected(options, async (client) => {
+      withClient(options, async (client) => {
         const change = await client.addEngine(specOf(url, options), {
           ...waitOf(options),
           replace: options.replace === true,
@@ -51,7 +52,7 @@ export function registerEngines(program: Command): void {
     );
   withChange(engines.command('remove <id>').description('remove an engine; `all` removes every one')).action(
     (id: string, options: ChangeOptions) =>
-      connected(options, async (client) => {
+      withClient(options, async (client) => {
         const wait = waitOf(options);
         tell(id === 'all' ? await client.clearEngines(wait) : await client.removeEngine(id, wait), options);
       }),
@@ -60,23 +61,23 @@ export function registerEngines(program: Command): void {
     .option('--mode <mode>', 'keep: calls under way are frozen; abort: they are broken off and continued later', 'keep')
     .option('--reject', 'answer new calls 429 with Retry-After instead of holding them')
     .action((options: ChangeOptions & { mode: PauseMode; reject?: boolean }) =>
-      connected(options, async (client) => {
+      withClient(options, async (client) => {
         const whilePaused = options.reject === true ? 'reject' : 'hold';
         tell(await client.pauseEngines(options.mode, { ...waitOf(options), whilePaused }), options);
       }),
     );
   withChange(engines.command('resume').description('let calls go on')).action((options: ChangeOptions) =>
-    connected(options, async (client) => tell(await client.resumeEngines(waitOf(options)), options)),
+    withClient(options, async (client) => tell(await client.resumeEngines(waitOf(options)), options)),
   );
   withChange(
     engines.command('version <name>').description('name the weights that are sampled with from now on'),
   ).action((name: string, options: ChangeOptions) =>
-    connected(options, async (client) => tell(await client.setPolicyVersion(name, waitOf(options)), options)),
+    withClient(options, async (client) => tell(await client.setPolicyVersion(name, waitOf(options)), options)),
   );
 }
 
 function withChange(command: Command): Command {
-  return withConnection(command).option('--wait <seconds>', 'for the nodes to carry it out', '15');
+  return withConnectionOptions(command).option('--wait <seconds>', 'for the nodes to carry it out', '15');
 }
 
 function waitOf(options: ChangeOptions): { waitSeconds: number } {

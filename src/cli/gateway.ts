@@ -4,16 +4,15 @@ import { sleep, systemClock } from '../core/clock.ts';
 import type { Gateway } from '../gateway/node/gateway.ts';
 import { createLogger } from '../observe/log.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
-import { type ConfigFileOptions, settingsOf } from './config-file.ts';
-import { DEFAULT_SERVER_URL } from './connection.ts';
+import { type ConfigFileOptions, readSettings } from './config-file.ts';
+import { CA, CA_HELP, type ClientTlsOptions, clientTls, DEFAULT_SERVER_URL, tlsFilePair } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { takenOver, untilSignalled } from './lifetime.ts';
-import { type NodeOptions, nodeConfig, withNode } from './node-options.ts';
+import { takenOver, waitForSignal } from './lifetime.ts';
+import { type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
 import { levelOption, secondsOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
-import { knownToken, TOKEN_FILE, TOKEN_HELP } from './secrets.ts';
+import { findToken, TOKEN_FILE, TOKEN_HELP } from './secrets.ts';
 import { startNode } from './stack.ts';
-import { CA, CA_HELP, type ClientTlsOptions, clientTls, pair } from './tls-options.ts';
 
 type Options = NodeOptions &
   ConfigFileOptions &
@@ -29,7 +28,7 @@ type Options = NodeOptions &
   };
 
 export function registerGateway(program: Command): void {
-  withNode(
+  withNodeOptions(
     program
       .command('gateway')
       .description('a node: takes sessions from a rollout server and runs them')
@@ -47,16 +46,16 @@ export function registerGateway(program: Command): void {
       .option('--json', 'machine-readable output'),
   ).action(async (options: Options) => {
     const drainSeconds = secondsOption('--drain-seconds', options.drainSeconds);
-    const settings = await settingsOf(options);
+    const settings = await readSettings(options);
     const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
     if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
     const node = await startNode(
       nodeConfig(options, {
         ...settings.node,
         server_url: options.server ?? process.env.FLOE_URL ?? DEFAULT_SERVER_URL,
-        token: knownToken(options),
+        token: findToken(options),
         server_tls: clientTls(options) ?? null,
-        control_tls: pair('--tls-cert', options.tlsCert, '--tls-key', options.tlsKey),
+        control_tls: tlsFilePair('--tls-cert', options.tlsCert, '--tls-key', options.tlsKey),
         state_dir: options.stateDir ?? join(floeHome(), 'gateway'),
         harness_dir: harnessDir(),
         backend: choice.backend,
@@ -77,10 +76,10 @@ async function live(node: Gateway, drainSeconds: number): Promise<void> {
   const over = new AbortController();
   const displaced = node.takenOver;
   try {
-    if ((await Promise.race([displaced, untilSignalled(over.signal)])) === undefined && drainSeconds > 0) {
+    if ((await Promise.race([displaced, waitForSignal(over.signal)])) === undefined && drainSeconds > 0) {
       note(`taking no more sessions; those that run have ${drainSeconds} s`);
       const late = sleep(systemClock, drainSeconds * 1000, over.signal).catch(() => undefined);
-      await Promise.race([node.drain(), displaced, untilSignalled(over.signal), late]);
+      await Promise.race([node.drain(), displaced, waitForSignal(over.signal), late]);
     }
   } finally {
     // From here on a signal ends the process at once.

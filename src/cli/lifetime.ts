@@ -5,7 +5,7 @@ import { FloeError } from '../core/errors.ts';
  * Resolves on SIGINT or SIGTERM, or when nobody waits any more (`over`). A signal that comes after that ends the process at
  * once, as it would without floe.
  */
-export async function untilSignalled(over?: AbortSignal): Promise<void> {
+export async function waitForSignal(over?: AbortSignal): Promise<void> {
   const heard = new AbortController();
   const signal = over === undefined ? heard.signal : AbortSignal.any([heard.signal, over]);
   try {

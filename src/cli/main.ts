@@ -1,8 +1,10 @@
 #!/usr/bin/env node
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { Command } from 'commander';
 import { FloeError } from '../core/errors.ts';
+import { packageRoot } from '../core/package-root.ts';
 import { printError } from './print.ts';
-import { version } from './version.ts';
 
 type Register = (program: Command) => void;
 
@@ -24,12 +26,12 @@ const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   doctor: async () => (await import('./doctor.ts')).registerDoctor,
   cluster: async () => (await import('./cluster.ts')).registerCluster,
   topology: async () => (await import('./topology.ts')).registerTopology,
-  demo: async () => (await import('./demo/command.ts')).registerDemo,
+  demo: async () => (await import('./demo.ts')).registerDemo,
 };
 
 const program = new Command('floe')
   .description('Rollouts as a service for reinforcement learning of LLM agents')
-  .version(version())
+  .version(packageVersion())
   .showHelpAfterError();
 
 // `floe results --json | head` closes our output early; that is not a failure.
@@ -49,4 +51,11 @@ try {
   printError(error, process.argv.includes('--json'));
   // Exit code 2 tells a script that its own input was refused.
   process.exitCode = FloeError.is(error) && error.status < 500 ? 2 : 1;
+}
+
+function packageVersion(): string {
+  const manifest = JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8')) as {
+    version: string;
+  };
+  return manifest.version;
 }

@@ -4,7 +4,7 @@ import { FloeError } from '../core/errors.ts';
 import type { GatewayConfigInput } from '../gateway/node/config.ts';
 import type { DispatchPolicy } from '../gateway/node/stage-pools.ts';
 import type { EngineKind, EngineLocality, EnginePolicy, RuntimeBackend } from '../schema/index.ts';
-import { type Settings, withConfigFile } from './config-file.ts';
+import { type Settings, withConfigOption } from './config-file.ts';
 
 export type NodeOptions = {
   engine: string[];
@@ -33,8 +33,8 @@ export type NodeOptions = {
 };
 
 /** The options of a node, shared by `floe up` and `floe gateway`. */
-export function withNode(command: Command): Command {
-  return withConfigFile(command)
+export function withNodeOptions(command: Command): Command {
+  return withConfigOption(command)
     .option('--engine <url...>', 'inference servers, without /v1; more can be added later with `floe engines add`', [])
     .option('--engine-kind <kind>', 'their API: vllm, sglang, llama_cpp or openai', 'vllm')
     .option(

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { SessionResult } from '../schema/index.ts';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, note } from './print.ts';
 
 type Options = ConnectionOptions & {
@@ -12,7 +12,7 @@ type Options = ConnectionOptions & {
 };
 
 export function registerResults(program: Command): void {
-  withConnection(
+  withConnectionOptions(
     program
       .command('results')
       .description('finished sessions in order; with --json one full result per line, token data included')
@@ -22,7 +22,7 @@ export function registerResults(program: Command): void {
       .option('--limit <n>', 'at most so many', '100')
       .option('--follow', 'wait for more, for ever'),
   ).action(async (options: Options) => {
-    await connected(options, async (client) => {
+    await withClient(options, async (client) => {
       const follow = options.follow === true;
       const limit = follow ? Number.POSITIVE_INFINITY : Number(options.limit);
       const after = options.after === undefined ? {} : { after: Number(options.after) };

@@ -16,7 +16,7 @@ export const TOKEN_FILE = '--token-file <file>';
 export const TOKEN_HELP = 'a file with the control token (default: $FLOE_TOKEN, else the one in the floe home)';
 
 /** The token of a client or node; null: there is none. */
-export function knownToken({ tokenFile }: TokenOptions): string | null {
+export function findToken({ tokenFile }: TokenOptions): string | null {
   if (tokenFile !== undefined) return oneSecret('--token-file', tokenFile);
   return fromEnvironment('FLOE_TOKEN') ?? readToken(floeHome());
 }
@@ -28,12 +28,12 @@ export function serverToken(options: TokenOptions): string {
     const command = `(umask 077; openssl rand -hex 32 > ${tokenFile})`;
     throw new FloeError('setup_failed', `--token-file: ${tokenFile} is not there; make one: ${command}`);
   }
-  return knownToken(options) ?? ensureToken(floeHome());
+  return findToken(options) ?? ensureToken(floeHome());
 }
 
 export type ServerSecretOptions = TokenOptions & { tokensFile?: string; callbackSecretFile?: string };
 
-export function withServerSecrets(command: Command): Command {
+export function withSecretOptions(command: Command): Command {
   return command
     .option(TOKEN_FILE, `${TOKEN_HELP}; the one in the floe home is made on first use`)
     .option('--tokens-file <file>', 'further tokens, one `role token` per line: docs/security.md')

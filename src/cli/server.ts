@@ -1,16 +1,22 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { createLogger } from '../observe/log.ts';
-import { type ConfigFileOptions, settingsOf, withConfigFile } from './config-file.ts';
+import { type ConfigFileOptions, readSettings, withConfigOption } from './config-file.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome } from './home.ts';
-import { untilSignalled } from './lifetime.ts';
+import { waitForSignal } from './lifetime.ts';
 import { levelOption } from './options.ts';
 import { json, line } from './print.ts';
-import { type ServerSecretOptions, serverSecrets, withServerSecrets } from './secrets.ts';
+import { type ServerSecretOptions, serverSecrets, withSecretOptions } from './secrets.ts';
+import {
+  type ListenerOptions,
+  listenersOf,
+  type StorageOptions,
+  storageOf,
+  withListenerOptions,
+  withStorageOptions,
+} from './server-options.ts';
 import { startServer } from './stack.ts';
-import { type StorageOptions, storageOf, withStorage } from './storage-options.ts';
-import { type ListenerOptions, listenersOf, withListeners } from './tls-options.ts';
 
 type Options = StorageOptions &
   ConfigFileOptions &
@@ -27,7 +33,7 @@ type Options = StorageOptions &
   };
 
 export function registerServer(program: Command): void {
-  const command = withStorage(
+  const command = withStorageOptions(
     program
       .command('server')
       .description('the rollout server: tasks, leases, results')
@@ -45,10 +51,10 @@ export function registerServer(program: Command): void {
       .option('--log-level <level>', 'trace to fatal', 'info')
       .option('--json', 'machine-readable output'),
   );
-  withConfigFile(withListeners(withServerSecrets(command))).action(async (options: Options) => {
+  withConfigOption(withListenerOptions(withSecretOptions(command))).action(async (options: Options) => {
     const dir = options.dir ?? join(floeHome(), 'server');
     const log = createLogger('floe-server', levelOption(options.logLevel));
-    const settings = await settingsOf(options);
+    const settings = await readSettings(options);
     const server = await startServer(
       dir,
       {
@@ -70,7 +76,7 @@ export function registerServer(program: Command): void {
       if (nodeUrl !== null) line(`for nodes:      ${nodeUrl}`);
       if (adminUrl !== null) line(`metrics:        ${adminUrl}/metrics`);
     }
-    await untilSignalled();
+    await waitForSignal();
     await server.close();
   });
 }

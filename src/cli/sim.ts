@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { loadScenarios, startSim } from '../sim/index.ts';
-import { untilSignalled } from './lifetime.ts';
+import { waitForSignal } from './lifetime.ts';
 import { json, line } from './print.ts';
 
 type Options = {
@@ -50,7 +50,7 @@ export function registerSim(program: Command): void {
         line(
           `simulated engine: ${sim.url}  (${options.face === 'sglang' ? 'SGLang' : 'vLLM'}'s API; ledger at ${sim.url}/__sim/ledger)`,
         );
-      await untilSignalled();
+      await waitForSignal();
       await sim.close();
     });
 }

@@ -15,7 +15,7 @@ import type { RolloutConfigInput } from '../rollout/config.ts';
 import type { ListenerUrls } from '../rollout/http/listeners.ts';
 import { createRolloutServer } from '../rollout/server.ts';
 import { type OpenStore, openStore } from '../store/index.ts';
-import { EMBEDDED, type Storage } from './storage-options.ts';
+import { EMBEDDED_STORAGE, type Storage } from './server-options.ts';
 
 export type RunningServer = ListenerUrls & { close(): Promise<void> };
 
@@ -28,7 +28,7 @@ export async function startServer(
   config: RolloutConfigInput,
   log: Logger,
   customBuilders: readonly string[] = [],
-  storage: Storage = EMBEDDED,
+  storage: Storage = EMBEDDED_STORAGE,
 ): Promise<RunningServer> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
   // A database of its own belongs to one server; PostgreSQL keeps several apart by itself.

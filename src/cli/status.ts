@@ -1,17 +1,17 @@
 import type { Command } from 'commander';
 import { nodeState, type RolloutStatus, type TaskSummary } from '../schema/index.ts';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
 const BYTES_PER_MB = 1024 * 1024;
 
 export function registerStatus(program: Command): void {
-  withConnection(
+  withConnectionOptions(
     program.command('status').description('what runs and what limits throughput now; --limits lists every limit'),
   )
     .option('--limits', 'list every limit and counter')
     .action(async (options: ConnectionOptions & { limits?: boolean }) => {
-      await connected(options, async (client) => {
+      await withClient(options, async (client) => {
         const [status, tasks] = [await client.status(), await client.tasks()];
         if (options.json) return json({ ...status, recent_tasks: tasks });
         showBottleneck(status);

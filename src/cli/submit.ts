@@ -1,14 +1,14 @@
 import type { Command } from 'commander';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { countOption } from './options.ts';
 import { json, line } from './print.ts';
-import { readTaskFile } from './task-file.ts';
 import { watchTask } from './watch.ts';
+import { readTaskFile } from './yaml-file.ts';
 
 type Options = ConnectionOptions & { samples?: string; taskId?: string; watch?: boolean };
 
 export function registerSubmit(program: Command): void {
-  withConnection(
+  withConnectionOptions(
     program
       .command('submit <file>')
       .description('submit a task from a YAML or JSON file')
@@ -19,7 +19,7 @@ export function registerSubmit(program: Command): void {
     const task = await readTaskFile(file);
     if (options.samples !== undefined) task.num_samples = countOption('--samples', options.samples);
     if (options.taskId !== undefined) task.task_id = options.taskId;
-    await connected(options, async (client) => {
+    await withClient(options, async (client) => {
       const reply = await client.submit(task);
       if (options.json) json(reply);
       else

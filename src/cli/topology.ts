@@ -8,7 +8,7 @@ import {
   type Topology,
   topologySchema,
 } from '../deployment/topology.ts';
-import { connected } from './connection.ts';
+import { withClient } from './connection.ts';
 import { countOption } from './options.ts';
 import { json, line, note } from './print.ts';
 import { readYamlFile } from './yaml-file.ts';
@@ -51,7 +51,7 @@ async function apply(topology: Topology, waitSeconds: number, asJson: boolean): 
     ...(topology.token_file === null ? {} : { tokenFile: topology.token_file }),
     ...(topology.tls === null ? {} : { ca: topology.tls.ca }),
   };
-  await connected(place, async (client) => {
+  await withClient(place, async (client) => {
     for (const engine of topology.engines) {
       const change = await client.addEngine(engine, { waitSeconds, replace: true });
       if (asJson) json(change);

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import type { ChatMessage, CompletionRecord, Content, SessionView, Trajectory } from '../schema/index.ts';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
 /** Longer texts are shown by their beginning; `--full` shows all. */
@@ -9,13 +9,13 @@ const SHOWN_CHARS = 240;
 type Options = ConnectionOptions & { full?: boolean };
 
 export function registerTrace(program: Command): void {
-  withConnection(
+  withConnectionOptions(
     program
       .command('trace <session>')
       .description('a finished session, readable: its turns, tokens, and what is trained')
       .option('--full', 'do not shorten texts'),
   ).action(async (id: string, options: Options) => {
-    await connected(options, async (client) => {
+    await withClient(options, async (client) => {
       const session = await client.session(id);
       const trajectory = await client.trajectory(id);
       const completions = JSON.parse((await client.completions(id)).toString('utf8')) as CompletionRecord[];

@@ -4,16 +4,16 @@ import { undoAll } from '../core/promises.ts';
 import { createLogger } from '../observe/log.ts';
 import { loadScenarios, startSim } from '../sim/index.ts';
 import { chooseBackend, isolationWarning } from './backend.ts';
-import { type ConfigFileOptions, settingsOf } from './config-file.ts';
+import { type ConfigFileOptions, readSettings } from './config-file.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { takenOver, untilSignalled } from './lifetime.ts';
-import { builderModules, type NodeOptions, nodeConfig, withNode } from './node-options.ts';
+import { takenOver, waitForSignal } from './lifetime.ts';
+import { builderModules, type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
 import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
-import { type ServerSecretOptions, serverSecrets, withServerSecrets } from './secrets.ts';
+import { type ServerSecretOptions, serverSecrets, withSecretOptions } from './secrets.ts';
+import { type StorageOptions, storageOf, withStorageOptions } from './server-options.ts';
 import { startNode, startServer } from './stack.ts';
-import { type StorageOptions, storageOf, withStorage } from './storage-options.ts';
 
 type Options = NodeOptions &
   ConfigFileOptions &
@@ -30,9 +30,9 @@ type Options = NodeOptions &
   };
 
 export function registerUp(program: Command): void {
-  withNode(
-    withServerSecrets(
-      withStorage(
+  withNodeOptions(
+    withSecretOptions(
+      withStorageOptions(
         program
           .command('up')
           .description('rollout server and one node in one process')
@@ -54,7 +54,7 @@ export function registerUp(program: Command): void {
 
 async function up(options: Options): Promise<void> {
   const home = options.dir ?? floeHome();
-  const settings = await settingsOf(options);
+  const settings = await readSettings(options);
   const secrets = serverSecrets(options);
   const choice = options.backend === undefined ? await chooseBackend() : { backend: options.backend, problem: null };
   if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
@@ -103,7 +103,7 @@ async function up(options: Options): Promise<void> {
       line('submit a task:  floe submit <file> --watch');
     }
     const over = new AbortController();
-    const displaced = await Promise.race([node.takenOver, untilSignalled(over.signal)]);
+    const displaced = await Promise.race([node.takenOver, waitForSignal(over.signal)]);
     over.abort();
     note('shutting down; unfinished sessions go back to the queue');
     if (displaced !== undefined) throw takenOver(displaced);

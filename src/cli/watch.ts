@@ -1,16 +1,16 @@
 import type { Command } from 'commander';
 import type { FloeClient } from '../client/index.ts';
 import type { RolloutEvent, SessionView } from '../schema/index.ts';
-import { type ConnectionOptions, connected, withConnection } from './connection.ts';
+import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
 /** A group often fails for one reason; the rest would hide it. */
 const SHOWN_ERRORS = 5;
 
 export function registerWatch(program: Command): void {
-  withConnection(program.command('watch <task>').description('follow a task to its end')).action(
+  withConnectionOptions(program.command('watch <task>').description('follow a task to its end')).action(
     async (task: string, options: ConnectionOptions) => {
-      await connected(options, (client) => watchTask(client, task, options.json === true));
+      await withClient(options, (client) => watchTask(client, task, options.json === true));
     },
   );
 }

@@ -1,23 +1,51 @@
 import { readFile } from 'node:fs/promises';
+import { dirname, resolve } from 'node:path';
 import { parse } from 'yaml';
 import type { z } from 'zod';
 import { FloeError } from '../core/errors.ts';
 import { parseAs } from '../core/parse.ts';
+import { type PrepareAction, type TaskRequest, taskRequestSchema } from '../schema/index.ts';
+
+/** Aliases can expand a short file to any size, so a file may use only this many. */
+const MAX_ALIAS_COUNT = 100;
 
 /**
- * Reads a YAML or JSON file. Throws `setup_failed` when it cannot be read, `malformed_json` for bad YAML, `schema_violation`
- * with the path of every wrong field.
+ * Reads a YAML or JSON file. Throws `setup_failed` when the file cannot be read, `malformed_json` when it is neither YAML nor JSON, and
+ * `schema_violation` with the path of every wrong field.
  */
 export async function readYamlFile<T extends z.ZodType>(path: string, schema: T): Promise<z.output<T>> {
   const text = await readFile(path, 'utf8').catch((cause) => {
     throw new FloeError('setup_failed', `cannot read ${path}: ${cause.message}`, { path }, cause);
   });
-  let value: unknown;
+  return parseAs(schema, parseYaml(text, path), path);
+}
+
+/** Reads a task from a YAML or JSON file and resolves its upload sources relative to the file. Throws like `readYamlFile`. */
+export async function readTaskFile(path: string): Promise<TaskRequest> {
+  const task = await readYamlFile(path, taskRequestSchema);
+  const folder = dirname(resolve(path));
+  const { runtime } = task;
+  if (runtime === null) return task;
+  return {
+    ...task,
+    runtime: {
+      ...runtime,
+      prepare: runtime.prepare.map((action) => resolveSource(action, folder)),
+      eval_prepare: runtime.eval_prepare?.map((action) => resolveSource(action, folder)) ?? null,
+    },
+  };
+}
+
+function parseYaml(text: string, path: string): unknown {
   try {
-    // Aliases can blow a short file up to any size; nobody needs that many.
-    value = parse(text, { maxAliasCount: 100 });
+    return parse(text, { maxAliasCount: MAX_ALIAS_COUNT });
   } catch (cause) {
-    throw new FloeError('malformed_json', `${path} is not YAML: ${(cause as Error).message}`, { path }, cause);
+    const reason = (cause as Error).message;
+    throw new FloeError('malformed_json', `${path} is neither YAML nor JSON: ${reason}`, { path }, cause);
   }
-  return parseAs(schema, value, path);
+}
+
+function resolveSource(action: PrepareAction, folder: string): PrepareAction {
+  if (action.type !== 'upload_file' && action.type !== 'upload_dir') return action;
+  return { ...action, source: resolve(folder, action.source) };
 }

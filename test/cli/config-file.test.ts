@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { settingsOf } from '../../src/cli/config-file.ts';
+import { readSettings } from '../../src/cli/config-file.ts';
 import { startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { gatewayConfigSchema } from '../../src/gateway/node/config.ts';
@@ -18,7 +18,7 @@ afterAll(() => rm(dir, { recursive: true }));
 async function settings(text: string) {
   const config = join(dir, 'floe.yaml');
   await writeFile(config, text);
-  return settingsOf({ config });
+  return readSettings({ config });
 }
 
 describe('the configuration file', () => {
@@ -31,7 +31,7 @@ describe('the configuration file', () => {
   });
 
   test('without one everything is as the schemas have it', async () => {
-    const { server, node } = await settingsOf({});
+    const { server, node } = await readSettings({});
     expect(rolloutConfigSchema.parse({})).toMatchObject(server);
     const place = { node_id: 'n', server_url: 'http://127.0.0.1:1', state_dir: '/s', harness_dir: '/h' };
     expect(gatewayConfigSchema.parse(place)).toMatchObject(node);

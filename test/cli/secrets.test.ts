@@ -3,12 +3,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { withConnection } from '../../src/cli/connection.ts';
+import { clientTls, withConnectionOptions } from '../../src/cli/connection.ts';
 import { registerEngines } from '../../src/cli/engines.ts';
 import { registerGateway } from '../../src/cli/gateway.ts';
-import { engineKey, knownToken, serverSecrets } from '../../src/cli/secrets.ts';
+import { engineKey, findToken, serverSecrets } from '../../src/cli/secrets.ts';
 import { registerServer } from '../../src/cli/server.ts';
-import { clientTls, listenersOf } from '../../src/cli/tls-options.ts';
+import { listenersOf } from '../../src/cli/server-options.ts';
 import { registerUp } from '../../src/cli/up.ts';
 
 let home: string;
@@ -39,12 +39,12 @@ function errorOf(work: () => unknown): { code: string; message: string } {
 
 describe('where tokens come from', () => {
   it('is a file, then the environment, then the floe home', () => {
-    expect(knownToken({})).toBeNull();
+    expect(findToken({})).toBeNull();
     file('control-token', 'of-the-home\n');
-    expect(knownToken({})).toBe('of-the-home');
+    expect(findToken({})).toBe('of-the-home');
     vi.stubEnv('FLOE_TOKEN', 'of-the-environment');
-    expect(knownToken({})).toBe('of-the-environment');
-    expect(knownToken({ tokenFile: file('given', ' of-a-file \n') })).toBe('of-a-file');
+    expect(findToken({})).toBe('of-the-environment');
+    expect(findToken({ tokenFile: file('given', ' of-a-file \n') })).toBe('of-a-file');
   });
 
   it('is made for a server on first use, for its owner alone', () => {
@@ -66,9 +66,9 @@ describe('where tokens come from', () => {
   });
 
   it('is named without its content when it is wrong', () => {
-    const missing = errorOf(() => knownToken({ tokenFile: join(home, 'nowhere') }));
+    const missing = errorOf(() => findToken({ tokenFile: join(home, 'nowhere') }));
     expect(missing).toMatchObject({ code: 'setup_failed', message: expect.stringContaining('--token-file') });
-    const two = errorOf(() => knownToken({ tokenFile: file('two', 'hidden-a hidden-b') }));
+    const two = errorOf(() => findToken({ tokenFile: file('two', 'hidden-a hidden-b') }));
     expect(two.message).toContain('one word');
     expect(two.message).not.toContain('hidden');
   });
@@ -110,7 +110,7 @@ it('the key of an engine comes from a file or the environment', () => {
 it('no command takes a secret as an argument', () => {
   const program = new Command();
   for (const register of [registerServer, registerUp, registerGateway, registerEngines]) register(program);
-  withConnection(program.command('any'));
+  withConnectionOptions(program.command('any'));
   const all = (command: Command): Command[] => [command, ...command.commands.flatMap(all)];
   const options = all(program).flatMap((command) => command.options);
   expect(options.length).toBeGreaterThan(50);

@@ -1,9 +1,9 @@
 import { dirname } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { chooseBackend } from '../../src/cli/backend.ts';
-import { demoTasks } from '../../src/cli/demo/tasks.ts';
+import { demoTasks } from '../../src/cli/demo-run.ts';
 import { harnessDir } from '../../src/cli/home.ts';
-import { readTaskFile } from '../../src/cli/task-file.ts';
+import { readTaskFile } from '../../src/cli/yaml-file.ts';
 import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { findHarness } from '../../src/harnesses/registry.ts';
 import { type DialectName, type SessionResult, sessionResultSchema } from '../../src/schema/index.ts';

@@ -2,8 +2,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { demoTasks } from '../../src/cli/demo/tasks.ts';
-import { readTaskFile } from '../../src/cli/task-file.ts';
+import { demoTasks } from '../../src/cli/demo-run.ts';
+import { readTaskFile } from '../../src/cli/yaml-file.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { sleep, systemClock } from '../../src/core/clock.ts';
 import { FloeError } from '../../src/core/errors.ts';

@@ -2,8 +2,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { demoTasks } from '../../src/cli/demo/tasks.ts';
-import { readTaskFile } from '../../src/cli/task-file.ts';
+import { demoTasks } from '../../src/cli/demo-run.ts';
+import { readTaskFile } from '../../src/cli/yaml-file.ts';
 
 describe('readTaskFile', () => {
   let dir: string;

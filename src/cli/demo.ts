@@ -1,19 +1,17 @@
 import { mkdir, rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import type { Command } from 'commander';
-import { FloeError } from '../../core/errors.ts';
-import { acquireLock } from '../../core/process-lock.ts';
-import { installHarness } from '../../harnesses/install/install.ts';
-import type { RuntimeBackend, SessionResult } from '../../schema/index.ts';
-import { checkAgainstLedger, type LedgerReport } from '../../sim/index.ts';
-import { type BackendChoice, chooseBackend, isolationWarning, probeBackends } from '../backend.ts';
-import { harnessDir } from '../home.ts';
-import { untilSignalled } from '../lifetime.ts';
-import { countOption } from '../options.ts';
-import { json, line, note, paint, table } from '../print.ts';
-import { type DemoRun, runDemo, startDemo } from './run.ts';
-import { type DemoTask, demoTasks } from './tasks.ts';
-import { writeTraces } from './trace-files.ts';
+import { FloeError } from '../core/errors.ts';
+import { acquireLock } from '../core/process-lock.ts';
+import { installHarness } from '../harnesses/install/install.ts';
+import type { RuntimeBackend, SessionResult } from '../schema/index.ts';
+import { checkAgainstLedger, type LedgerReport } from '../sim/index.ts';
+import { type BackendChoice, chooseBackend, isolationWarning, probeBackends } from './backend.ts';
+import { type DemoRun, type DemoTask, demoTasks, runDemo, startDemo, writeTraces } from './demo-run.ts';
+import { harnessDir } from './home.ts';
+import { waitForSignal } from './lifetime.ts';
+import { countOption } from './options.ts';
+import { json, line, note, paint, table } from './print.ts';
 
 type Options = { keep?: boolean; json?: boolean; samples: string; backend?: RuntimeBackend };
 
@@ -89,7 +87,7 @@ async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promis
   line(`use it          export FLOE_URL=${stack.serverUrl} FLOE_TOKEN=${stack.token}`);
   line('                npx floe status; npx floe submit examples/tasks/py-roman/task.yaml --watch');
   line('Ctrl-C ends it.');
-  await untilSignalled();
+  await waitForSignal();
 }
 
 function summarise(

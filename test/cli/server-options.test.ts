@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { storageOf } from '../../src/cli/storage-options.ts';
+import { storageOf } from '../../src/cli/server-options.ts';
 
 const SECRET_URL = 'postgres://floe:secret@db/floe';
 

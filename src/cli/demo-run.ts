@@ -1,0 +1,208 @@
+import { randomBytes } from 'node:crypto';
+import { accessSync, constants } from 'node:fs';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { cpus } from 'node:os';
+import { dirname, join } from 'node:path';
+import { FloeClient } from '../client/index.ts';
+import { packageRoot } from '../core/package-root.ts';
+import { createLogger } from '../observe/log.ts';
+import type { RolloutEvent, RuntimeBackend, SessionResult, SessionStatus } from '../schema/index.ts';
+import { loadScenarios, type SimServer, startSim } from '../sim/index.ts';
+import { harnessDir } from './home.ts';
+import { paint } from './print.ts';
+import { startNode, startServer } from './stack.ts';
+import { readTaskFile } from './yaml-file.ts';
+
+export type DemoTask = { readonly name: string; readonly taskFile: string; readonly scenarioFile: string };
+export type LeftOut = { readonly name: string; readonly missing: string };
+
+/** The demo's repositories below examples/tasks, and the programs that their tests need. */
+const TASKS = [
+  { name: 'js-pagination', needs: [] },
+  { name: 'py-roman', needs: ['python3'] },
+  { name: 'sh-slug', needs: ['sed'] },
+  { name: 'c-ring', needs: ['cc'] },
+] as const;
+
+/** Sandboxes see the host's /usr, so what is elsewhere does not count. */
+const SANDBOX_PATH = ['/usr/local/bin', '/usr/bin', '/bin'];
+
+/** The tasks that this machine can run, and those that it cannot, with the program that is missing. */
+export function demoTasks(): { tasks: DemoTask[]; leftOut: LeftOut[] } {
+  const tasks: DemoTask[] = [];
+  const leftOut: LeftOut[] = [];
+  for (const { name, needs } of TASKS) {
+    const missing = needs.find((program) => !hasProgram(program));
+    if (missing !== undefined) leftOut.push({ name, missing });
+    else tasks.push({ name, taskFile: example(name, 'task.yaml'), scenarioFile: example(name, 'scenario.yaml') });
+  }
+  return { tasks, leftOut };
+}
+
+function example(name: string, file: string): string {
+  return join(packageRoot(), 'examples', 'tasks', name, file);
+}
+
+function hasProgram(name: string): boolean {
+  return SANDBOX_PATH.some((dir) => {
+    try {
+      accessSync(`${dir}/${name}`, constants.X_OK);
+      return true;
+    } catch {
+      return false;
+    }
+  });
+}
+
+/** Everything that the demo runs on, in this process. */
+export type DemoStack = {
+  readonly sim: SimServer;
+  readonly serverUrl: string;
+  readonly token: string;
+  close(): Promise<void>;
+};
+
+export type DemoRun = { readonly results: readonly SessionResult[]; readonly nameOf: (taskId: string) => string };
+
+export async function startDemo(dir: string, tasks: readonly DemoTask[], backend: RuntimeBackend): Promise<DemoStack> {
+  const log = createLogger('floe-demo', process.env.FLOE_LOG_LEVEL ?? 'error');
+  const token = randomBytes(32).toString('base64url');
+  const closers: (() => Promise<unknown>)[] = [];
+  const close = async (): Promise<void> => {
+    for (let undo = closers.pop(); undo !== undefined; undo = closers.pop()) await undo();
+  };
+  try {
+    const sim = await startSim({
+      scaleOut: true,
+      scenarios: await loadScenarios(tasks.map((task) => task.scenarioFile)),
+    });
+    closers.push(() => sim.close());
+    const server = await startServer(join(dir, 'server'), { port: 0, token }, log);
+    closers.push(() => server.close());
+    const cores = cpus().length;
+    const node = await startNode(
+      {
+        node_id: 'demo',
+        server_url: server.url,
+        token,
+        state_dir: join(dir, 'gateway'),
+        harness_dir: harnessDir(),
+        pools: { init: cores, ready: cores, run: 2 * cores, postrun: cores },
+        engines: [{ base_url: sim.url }],
+        default_backend: backend,
+        upload_roots: tasks.map((task) => dirname(task.taskFile)),
+      },
+      log,
+    );
+    closers.push(() => node.close());
+    return { sim, serverUrl: server.url, token, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** Submits every task, shows progress, and collects the results by cursor as a trainer would. */
+export async function runDemo(stack: DemoStack, tasks: readonly DemoTask[], samples: number): Promise<DemoRun> {
+  const client = new FloeClient({ url: stack.serverUrl, token: stack.token });
+  try {
+    const names = new Map<string, string>();
+    const nameOf = (taskId: string): string => names.get(taskId) ?? taskId;
+    const progress = new DemoProgress(samples * tasks.length, nameOf);
+    const stop = new AbortController();
+    const watching = watch(client, progress, stop.signal);
+    for (const task of tasks) {
+      const request = await readTaskFile(task.taskFile);
+      const reply = await client.submit({ ...request, task_id: task.name, num_samples: samples });
+      names.set(reply.task_id, task.name);
+    }
+    const results: SessionResult[] = [];
+    for await (const result of client.results()) {
+      results.push(result);
+      if (results.length === samples * tasks.length) break;
+    }
+    stop.abort();
+    await watching;
+    return { results, nameOf };
+  } finally {
+    await client.close();
+  }
+}
+
+async function watch(client: FloeClient, progress: DemoProgress, signal: AbortSignal): Promise<void> {
+  try {
+    for await (const event of client.events(signal)) progress.see(event);
+  } catch (error) {
+    if (!signal.aborted) throw error;
+  }
+}
+
+/** `traces.jsonl`: one trace per line. Beside it each session's whole result, readable with any JSON viewer. */
+export async function writeTraces(dir: string, run: DemoRun): Promise<void> {
+  await mkdir(dir, { recursive: true });
+  const lines: string[] = [];
+  for (const result of run.results) {
+    const name = `${run.nameOf(result.task_id)}-${result.sample_index}`;
+    await writeFile(join(dir, `${name}.json`), JSON.stringify(result));
+    for (const trace of result.trajectory?.traces ?? []) {
+      lines.push(JSON.stringify({ session_id: result.session_id, task_id: result.task_id, ...trace }));
+    }
+  }
+  await writeFile(join(dir, 'traces.jsonl'), `${lines.join('\n')}\n`);
+}
+
+const STAGES: readonly SessionStatus[] = ['QUEUED', 'LEASED', 'INIT', 'READY', 'RUNNING', 'POSTRUN'];
+
+/**
+ * Live progress on stderr: on a terminal one line that is rewritten, with a line above it for each session that ends;
+ * elsewhere only the latter.
+ */
+class DemoProgress {
+  private readonly total: number;
+  private readonly nameOf: (taskId: string) => string;
+  private readonly states = new Map<string, RolloutEvent & { type: 'session.state_changed' }>();
+  private readonly live = process.stderr.isTTY === true;
+  private ended = 0;
+
+  constructor(total: number, nameOf: (taskId: string) => string) {
+    this.total = total;
+    this.nameOf = nameOf;
+  }
+
+  get done(): boolean {
+    return this.ended >= this.total;
+  }
+
+  see(event: RolloutEvent): void {
+    if (event.type !== 'session.state_changed') return;
+    const before = this.states.get(event.session_id);
+    if (before?.outcome) return;
+    this.states.set(event.session_id, event);
+    if (event.outcome !== null) {
+      this.ended++;
+      this.write(`  ${this.mark(event)} ${this.nameOf(event.task_id)} #${event.sample_index}: ${this.gist(event)}\n`);
+    }
+    if (this.live && !this.done) this.write(this.statusLine());
+  }
+
+  private write(text: string): void {
+    process.stderr.write(this.live ? `\r\x1b[K${text}` : text);
+  }
+
+  private mark(event: RolloutEvent & { type: 'session.state_changed' }): string {
+    if (event.reward === null) return paint('yellow', '?');
+    return event.reward > 0 ? paint('green', '✓') : paint('red', '✗');
+  }
+
+  private gist(event: RolloutEvent & { type: 'session.state_changed' }): string {
+    return `${event.outcome}, reward ${event.reward ?? 'none'}, ${event.turns} turns, ${event.sampled_tokens} tokens`;
+  }
+
+  private statusLine(): string {
+    const counts = STAGES.map(
+      (stage) => [stage, [...this.states.values()].filter((event) => event.status === stage).length] as const,
+    );
+    const shown = counts.filter(([, count]) => count > 0).map(([stage, count]) => `${stage.toLowerCase()} ${count}`);
+    return paint('dim', `  ${this.ended}/${this.total} done${shown.length > 0 ? `, ${shown.join(', ')}` : ''}`);
+  }
+}

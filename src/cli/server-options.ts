@@ -1,0 +1,108 @@
+import { readFileSync } from 'node:fs';
+import type { Command } from 'commander';
+import { FloeError } from '../core/errors.ts';
+import type { RolloutConfigInput } from '../rollout/config.ts';
+import type { StoreLocation } from '../store/index.ts';
+import { tlsFilePair } from './connection.ts';
+
+export type StorageOptions = { database?: string; databaseFile?: string; blobs?: string };
+
+/** The database and the blobs of a server; `null` for those in the server's own directory. */
+export type Storage = Pick<StoreLocation, 'database' | 'blobs'>;
+
+export const EMBEDDED_STORAGE: Storage = { database: null, blobs: null };
+
+/** Adds the options that choose where a server stores its data. */
+export function withStorageOptions(command: Command): Command {
+  return command
+    .option(
+      '--database <url>',
+      'PostgreSQL URL without a password (default: $FLOE_DATABASE_URL, else an embedded database)',
+    )
+    .option('--database-file <file>', 'file with the PostgreSQL URL, which may contain the password')
+    .option(
+      '--blobs <location>',
+      'directory or s3://bucket/prefix?endpoint=… for blobs (default: $FLOE_BLOBS, else the data directory)',
+    );
+}
+
+/**
+ * Returns the storage that the options name, else the environment. Throws `bad_request` for a password in the arguments, because every
+ * user of the machine can read arguments.
+ */
+export function storageOf(options: StorageOptions): Storage {
+  if (options.database !== undefined && options.databaseFile !== undefined) {
+    throw new FloeError('bad_request', '--database and --database-file exclude each other: give one of them');
+  }
+  if (options.database !== undefined && hasPassword(options.database)) {
+    throw new FloeError(
+      'bad_request',
+      '--database: every user of this machine can read a password in the arguments; use --database-file, $FLOE_DATABASE_URL or $PGPASSWORD',
+    );
+  }
+  const file = options.databaseFile === undefined ? undefined : readUrl(options.databaseFile);
+  return {
+    database: options.database ?? file ?? nullIfEmpty(process.env.FLOE_DATABASE_URL),
+    blobs: options.blobs ?? nullIfEmpty(process.env.FLOE_BLOBS),
+  };
+}
+
+function hasPassword(url: string): boolean {
+  if (!URL.canParse(url)) return false;
+  const { password, searchParams } = new URL(url);
+  return password !== '' || searchParams.has('password');
+}
+
+function readUrl(path: string): string {
+  try {
+    return readFileSync(path, 'utf8').trim();
+  } catch (cause) {
+    throw new FloeError('bad_request', `--database-file: ${path} cannot be read`, { path }, cause);
+  }
+}
+
+function nullIfEmpty(text: string | undefined): string | null {
+  return text === undefined || text === '' ? null : text;
+}
+
+export type ListenerOptions = {
+  tlsCert?: string;
+  tlsKey?: string;
+  tlsClientCa?: string;
+  nodeListen?: string;
+  adminListen?: string;
+};
+
+/** Adds the options for TLS and for further listeners of a server. */
+export function withListenerOptions(command: Command): Command {
+  return command
+    .option('--tls-cert <file>', 'certificate chain in PEM format; reloaded when the file changes')
+    .option('--tls-key <file>', 'private key of the certificate')
+    .option('--tls-client-ca <file>', 'require nodes to present a certificate signed by one of these authorities')
+    .option('--node-listen <host:port>', 'separate listener for nodes, so that a firewall can restrict it')
+    .option('--admin-listen <host:port>', 'separate listener for metrics');
+}
+
+/** Returns the listeners that the options describe. Throws `bad_request` with the name of a wrong option. */
+export function listenersOf(
+  options: ListenerOptions,
+): Pick<RolloutConfigInput, 'tls' | 'node_listener' | 'admin_listener'> {
+  const files = tlsFilePair('--tls-cert', options.tlsCert, '--tls-key', options.tlsKey);
+  if (files === null && options.tlsClientCa !== undefined) {
+    throw new FloeError('bad_request', '--tls-client-ca requires --tls-cert and --tls-key');
+  }
+  return {
+    tls: files === null ? null : { ...files, client_ca: options.tlsClientCa ?? null },
+    node_listener: parseAddress('--node-listen', options.nodeListen),
+    admin_listener: parseAddress('--admin-listen', options.adminListen),
+  };
+}
+
+function parseAddress(option: string, text: string | undefined): { host: string; port: number } | null {
+  if (text === undefined) return null;
+  const [, host, port] = /^(?:\[([^\]]+)\]|([^:]+)):(\d{1,5})$/.exec(text)?.filter((part) => part !== undefined) ?? [];
+  if (host === undefined || port === undefined || Number(port) > 65_535) {
+    throw new FloeError('bad_request', `${option}: ${text} is not host:port`);
+  }
+  return { host, port: Number(port) };
+}
