@@ -6,7 +6,10 @@ import { expertRowBytes } from './expert-rows.ts';
 import type { GraphNode, TokenGraph } from './graph.ts';
 import { checkSteps, checkTrace } from './trace-check.ts';
 
-/** Token counts of one dialect and engine of a session. `exact` counts trained tokens that follow the context they were sampled in. */
+/**
+ * Token counts of the session's completions with one dialect and one engine. `exact` is the number of trained tokens that follow, in their
+ * trace, exactly the ids after which they were sampled.
+ */
 export type AuditTally = {
   readonly dialect: DialectName;
   readonly engineId: string;
@@ -21,13 +24,13 @@ export type AuditTally = {
 export type AuditReport = { readonly audit: Audit; readonly tallies: readonly AuditTally[] };
 
 /**
- * Counts for every sampled token whether it is trained or excluded, from the completions and the finished traces alone; intermediate
- * results of the builder are not used. For each trained span it compares ids, log-probabilities, versions and routed experts with the
+ * Classifies every sampled token as trained or excluded and counts both. It uses only the completions and the finished traces, so that an
+ * error of the builder is noticed. For each trained span it compares ids, log-probabilities, versions and routed experts with the
  * completion that the span names, and the ids before the span with those after which it was sampled. A completion without ids (capture
  * mode `text`) counts with the number of tokens that its engine reported.
  *
- * Throws `audit_failed`, with the numbers, when a completion or a trace contradicts itself; when a token is trained differently from
- * how it was sampled, trained twice, neither trained nor excluded, or both; or when a claimed context is wrong.
+ * Throws `audit_failed`, with the numbers, when a completion or a trace contradicts itself; when a token is trained differently from how
+ * it was sampled, trained twice, neither trained nor excluded, or both; or when the builder marks a context as exact that is not.
  */
 export function auditTraces(
   graph: TokenGraph,
@@ -61,7 +64,10 @@ export function auditTraces(
   return { audit, tallies: tallies.all() };
 }
 
-/** A completion with 1 in `trainedAt` for each response position that is trained. */
+/**
+ * A completion and what is trained of it. `trainedAt` has one element per response position, which is 1 once a span trains that position;
+ * `trained` and `exact` are numbers of tokens.
+ */
 type Entry = { readonly node: GraphNode; readonly trainedAt: Uint8Array; trained: number; exact: number };
 
 function entryOf(node: GraphNode): Entry {
@@ -112,7 +118,10 @@ function checkExperts({ completionId, promptIds, responseIds, routedExperts }: C
   }
 }
 
-/** Marks the positions of a span as trained; `exact` when the span follows the context it was sampled in. */
+/**
+ * Marks the response positions of a span as trained. `exact` is whether the span follows the context in which it was sampled; `index` is
+ * the trace's number. Throws `audit_failed` when a position is trained twice.
+ */
 function markTrained(entry: Entry, { completionId, offset, length }: TrainedSpan, exact: boolean, index: number): void {
   const { trainedAt } = entry;
   for (let at = offset; at < offset + length; at++) {
@@ -125,7 +134,10 @@ function markTrained(entry: Entry, { completionId, offset, length }: TrainedSpan
   if (exact) entry.exact += length;
 }
 
-/** Adds a completion to the sums. It must be trained as a whole or excluded as a whole. */
+/**
+ * Adds a completion's tokens to `tally` and the completion to `completions`. Throws `audit_failed` unless the completion is trained as a
+ * whole or excluded as a whole.
+ */
 function addCompletion(
   { node, trained, exact }: Entry,
   excluded: ReadonlyMap<string, string>,
@@ -158,10 +170,10 @@ function addCompletion(
 }
 
 class Tallies {
-  /** By dialect and engine. */
+  /** Token counts by the name of the dialect and the id of the engine, joined by a space. */
   private readonly byOrigin = new Map<string, AuditTally>();
 
-  /** The tally that the completion is counted in. */
+  /** Returns the counts of the completion's dialect and engine. The first call for a pair creates them with zeros. */
   of({ dialect, engineId }: Completion): AuditTally {
     const origin = `${dialect} ${engineId}`;
     const known = this.byOrigin.get(origin);

@@ -8,20 +8,23 @@ import { type Completion, type CompletionRequest, completionHeadSchema, requestS
 import { bytesOf, sharedLength } from './sequence.ts';
 
 /**
- * One completion in binary, little-endian:
+ * The binary form of one completion, called a record, with little-endian numbers:
  *
- *   "FLC3" | byte count of the header | header JSON | texts | prompt ids | response ids | logprobs | routed experts
+ *     "FLC3" | byte count of the header | header JSON | texts | prompt ids | response ids | logprobs | routed experts
  *
- * `texts` are the JSON texts of the messages and then of the tools, without separators; the header holds their sizes and all
- * counts. Parts that the completion shares with an earlier one of its session, its base, are left out: leading ids of the
- * prompt, leading messages, the tools. A record has no checksum: the journal's frame around it has one.
+ * `texts` are the JSON texts of the messages and then of the tools, without separators; the header holds their sizes and all counts. A
+ * record may refer to an earlier completion of the session, its base, and then omits what both have in common: leading ids of the prompt,
+ * leading messages, the tools. A record has no checksum, because the journal's frame around it has one.
  */
 const MAGIC = Buffer.from('FLC3');
 const HEADER_SIZE_AT = 4;
 const HEADER_AT = 8;
 const BYTES_PER_NUMBER = 4;
 
-/** More than the agents that run concurrently in one session; an earlier base would only save bytes. */
+/**
+ * Most completions of a session, counted from the latest, among which a base is searched. More agents than this rarely run concurrently in
+ * one session, and a base from further back would only save bytes.
+ */
 const BASE_CANDIDATES = 16;
 
 const count = z.int().min(0);
@@ -34,15 +37,15 @@ const expertsSchema = z.object({
 });
 
 const layoutSchema = z.object({
-  /** Completion id; `null` when the record is complete without another one. */
+  /** Id of the completion whose parts this record omits; `null` when the record contains everything. */
   base: z.string().nullable(),
-  /** How many leading ids of the base's prompt and response the prompt repeats. */
+  /** Number of leading prompt ids that the record omits because the base's prompt followed by its response starts with the same ids. */
   promptKeep: count,
   promptTail: count,
   responseLength: count,
   messagesKeep: count,
   messageBytes: z.array(count),
-  /** `null` when the tools are those of the base. */
+  /** Size of the tools' JSON text in bytes; `null` when the record omits it because the base has the same tools. */
   toolsBytes: count.nullable(),
   experts: expertsSchema.nullable(),
 });
@@ -50,7 +53,10 @@ const layoutSchema = z.object({
 const headerSchema = completionHeadSchema.extend(requestSamplingSchema.shape).extend(layoutSchema.shape);
 type Header = z.infer<typeof headerSchema>;
 
-/** The decoder needs `base`, which {@link chooseBase} picks; with `null` the record is complete by itself. */
+/**
+ * Encodes a completion as a record. Parts that `base`, which {@link chooseBase} selects, has as well are omitted, and the decoder then
+ * needs `base`. When `base` is `null`, the record contains everything.
+ */
 export function encodeCompletion(completion: Completion, base: Completion | null): Buffer {
   const { request, promptIds, responseIds, responseLogprobs, routedExperts, ...head } = completion;
   const promptKeep = base === null ? 0 : sharedIds(completion, base);
@@ -92,9 +98,9 @@ export function encodeCompletion(completion: Completion, base: Completion | null
 }
 
 /**
- * The inverse of {@link encodeCompletion}; the result shares no memory with `record`. `lookupBase` finds an earlier completion by
- * id. Throws `corrupt_record` when a size is wrong or the base is missing, and `malformed_json` or `schema_violation` when the
- * header is not one of this version.
+ * Decodes a record that {@link encodeCompletion} made. The result shares no memory with `record`. `lookupBase` returns the earlier
+ * completion with an id. Throws `corrupt_record` when a size is wrong or the base is missing, and `malformed_json` or `schema_violation`
+ * when the header is damaged or has the form of another version.
  */
 export function decodeCompletion(
   record: Buffer,
@@ -129,16 +135,19 @@ function expertsOf({
   return { dtype, shape: [...shape], start };
 }
 
-/** The attempt that a record's completion belongs to. Throws as {@link decodeCompletion} does. */
+/**
+ * Returns the session and the attempt that a record's completion belongs to. Throws the errors of {@link decodeCompletion} that concern
+ * the header.
+ */
 export function attemptOf(record: Buffer): { readonly sessionId: string; readonly attempt: number } {
   const { sessionId, attempt } = readHeader(record).header;
   return { sessionId, attempt };
 }
 
 /**
- * The completion of `earlier` whose prompt and response share the longest prefix with the prompt of `completion`; `null` when
- * none shares a single id. Considers the latest {@link BASE_CANDIDATES} and skips any that is shorter than the best prefix so far
- * or differs at its end, so that a session that continues turn by turn costs one comparison of prompts.
+ * Returns the completion of `earlier` whose prompt followed by its response shares the longest prefix with the prompt of `completion`;
+ * `null` when none shares a single id. Considers only the latest {@link BASE_CANDIDATES}. A candidate that cannot share more than the best
+ * one so far is skipped after a comparison of one id, so a session that continues turn by turn costs one comparison of whole prompts.
  */
 export function chooseBase(completion: Completion, earlier: readonly Completion[]): Completion | null {
   let best: Completion | null = null;
@@ -155,12 +164,12 @@ export function chooseBase(completion: Completion, earlier: readonly Completion[
   return best;
 }
 
-/** The id at `index` of the prompt followed by the response; `undefined` beyond their end. */
+/** Returns the id at `index` of the completion's prompt followed by its response; `undefined` when `index` is beyond the end. */
 function idAt({ promptIds, responseIds }: Completion, index: number): number | undefined {
   return index < promptIds.length ? promptIds[index] : responseIds[index - promptIds.length];
 }
 
-/** The number of leading prompt ids that equal those of the base's prompt followed by its response. */
+/** Returns the number of leading prompt ids of `completion` that equal those of the base's prompt followed by its response. */
 export function sharedIds(completion: Completion, base: Completion): number {
   const ids = completion.promptIds;
   const { promptIds, responseIds } = base;
@@ -169,7 +178,7 @@ export function sharedIds(completion: Completion, base: Completion): number {
   return inPrompt + sharedLength(ids, inPrompt, ids.length, responseIds, 0, responseIds.length);
 }
 
-/** The number of leading messages that two requests share. */
+/** Returns the number of leading messages that the requests of two completions share. */
 export function sharedMessages(a: Completion, b: Completion): number {
   const aTexts = a.request.messageTexts;
   const bTexts = b.request.messageTexts;
@@ -224,7 +233,7 @@ function conversationOf(
   };
 }
 
-/** Copies the first `keep` ids of the base's prompt followed by its response. */
+/** Copies the first `keep` ids of the base's prompt followed by its response to the start of `target`. */
 function copyLeading(base: Completion, target: Int32Array, keep: number): void {
   const fromPrompt = Math.min(keep, base.promptIds.length);
   target.set(base.promptIds.subarray(0, fromPrompt));
@@ -245,7 +254,7 @@ function takeText(reader: Reader, bytes: number): string {
   return take(reader, bytes).toString('utf8');
 }
 
-/** An aligned copy of `count` four-byte numbers in the machine's byte order. */
+/** Reads `count` four-byte numbers. Returns an aligned copy in the machine's byte order. */
 function takeNumbers(reader: Reader, count: number): ArrayBuffer {
   const copy = Uint8Array.from(take(reader, count * BYTES_PER_NUMBER));
   inMachineOrder(Buffer.from(copy.buffer));

@@ -8,7 +8,9 @@ import {
   versionSpanSchema,
 } from '../schema/index.ts';
 
-/** The part of a completion that is JSON in the journal. The columns of ids and logprobs and the request's texts are kept apart. */
+/**
+ * The part of a completion that the journal stores as JSON. The ids, the logprobs and the texts of the request are stored after that JSON.
+ */
 export const completionHeadSchema = z.object({
   ...completionFields.names,
   timestampMs: z.number(),
@@ -30,31 +32,32 @@ type ReadonlyFields<Fields> = {
 };
 
 /**
- * One captured model call in memory. All of it is immutable but the marks, which later events of the session set:
+ * One captured model call in memory. Nothing of it changes after it was recorded, except three flags that later events of the session set:
  *
  * - `abandoned`: the harness repeated the request instead of using this reply.
  * - `auxiliary`: the call is not part of the agent's own work (title, routing, probe, …); it is recorded and excluded by default.
  * - `undelivered`: the reply never reached the harness.
  *
- * `message` is what the harness received, whose tool calls have floe's ids; `engineCallIds` are the engine's ids of the same calls.
- * `timestampMs` is the Unix time at which the request arrived. `versionSpans` cover all response positions in order, without gaps.
+ * `message` is the reply as the harness received it; its tool calls have ids that floe assigned. `engineCallIds` are the ids that the
+ * engine gave to the same calls. `timestampMs` is the Unix time at which the request arrived. `versionSpans` cover all response positions
+ * in order, without gaps.
  */
 export type Completion = ReadonlyFields<Omit<Head, Mark>> &
   Pick<Head, Mark> & {
     readonly request: CompletionRequest;
     readonly promptIds: Int32Array;
     readonly responseIds: Int32Array;
-    /** One for each response id. */
+    /** The log-probability of each response id, in the same order. */
     readonly responseLogprobs: Float32Array;
-    /** `null` when the engine does not report them. */
+    /** The experts that a mixture-of-experts model selected at each position; `null` when the engine does not report them. */
     readonly routedExperts: RoutedExperts | null;
   };
 
 export type CompletionRequest = ReadonlyFields<z.infer<typeof requestSamplingSchema>> & {
   readonly messages: readonly ChatMessage[];
-  /** Each message as JSON text, ready to be sent; two messages are equal when their texts are. Same length as `messages`. */
+  /** Each element of `messages` as JSON text. Two messages are equal when their texts are. */
   readonly messageTexts: readonly string[];
   readonly tools: readonly ChatTool[];
-  /** The tools as JSON text. */
+  /** The array `tools` as JSON text. */
   readonly toolsText: string;
 };

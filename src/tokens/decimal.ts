@@ -1,14 +1,14 @@
 /**
- * Writes the decimal digits of number columns. Hand-written because ids and logprobs are most of a trajectory's bytes;
- * `bench builder` measures it. Digits are looked up four at a time and stored with one write, which may store up to three bytes
- * beyond the last digit; the next write overwrites them.
+ * Functions that write the decimal digits of number columns. They are hand-written because ids and logprobs are most of a trajectory's
+ * bytes; `bench builder` measures them. Digits are looked up in groups of four, and each group is stored with one four-byte write, which
+ * may store up to three bytes beyond the last digit; the next write overwrites those bytes.
  */
 const GROUP = 10_000;
 const GROUP_DIGITS = 4;
 
 /**
- * Indexed by a number below {@link GROUP}: its four digits as a little-endian word, the same without leading zeros, and the number of
- * digits without leading zeros.
+ * Tables indexed by a number below {@link GROUP}. `PADDED` has the number's four digits as a little-endian word, leading zeros included.
+ * `BARE` has the digits without leading zeros, and `LENGTH` the number of those digits.
  */
 const PADDED = new Uint32Array(GROUP);
 const BARE = new Uint32Array(GROUP);
@@ -23,7 +23,7 @@ function wordOf(digits: string): number {
   return Buffer.from(digits, 'latin1').readUInt32LE();
 }
 
-/** Bytes that a write may touch: the digits of 2^31 - 1 and three bytes beyond them. */
+/** Most bytes that {@link writeUint} may touch: the ten digits of 2^31 - 1 and three bytes beyond them. */
 export const UINT_BYTES = 10 + 3;
 
 /** Writes a whole number from 0 to 2^31 - 1 and returns the position after it. May touch {@link UINT_BYTES} bytes. */
@@ -40,11 +40,11 @@ function writeShort(view: DataView, at: number, value: number): number {
   return at + (LENGTH[value] as number);
 }
 
-/** The number of digits that {@link writeFraction} writes; the returned position is after those that are kept. */
+/** Number of digits that {@link writeFraction} always stores. It returns the position after the digits that the caller requested. */
 export const FRACTION_DIGITS = 12;
 const FRACTION_HIGH = 10 ** (FRACTION_DIGITS - GROUP_DIGITS);
 const FRACTION_HIGH_INVERSE = 1 / FRACTION_HIGH;
-/** Indexed by a number of places: the factor that extends a fraction of so many places to {@link FRACTION_DIGITS}. */
+/** Indexed by a number of decimal places: the factor that extends a fraction with so many places to {@link FRACTION_DIGITS} places. */
 const TO_FRACTION = Float64Array.from({ length: FRACTION_DIGITS + 1 }, (_, places) => 10 ** (FRACTION_DIGITS - places));
 
 /**
@@ -53,7 +53,8 @@ const TO_FRACTION = Float64Array.from({ length: FRACTION_DIGITS + 1 }, (_, place
  */
 export function writeFraction(view: DataView, at: number, digits: number, places: number): number {
   const fraction = digits * (TO_FRACTION[places] as number);
-  // Multiplied because a division takes as long as the rest of the function; half a unit prevents rounding up to a whole number.
+  // Multiplies by the inverse because a division would take as long as the rest of the function. Adding half a unit keeps the product away
+  // from whole numbers, so that its rounding error cannot change the digits.
   const high = ((fraction + 0.5) * FRACTION_HIGH_INVERSE) | 0;
   const rest = (fraction - high * FRACTION_HIGH) | 0;
   const middle = (rest / GROUP) | 0;

@@ -3,18 +3,22 @@ import type { SameText } from './drift.ts';
 import { buildGraph, type GraphOptions } from './graph.ts';
 import { bytesOf } from './sequence.ts';
 
-/** Pairs of texts that are compared per session; more stay unproven, so that no session occupies an engine for long. */
+/** Most pairs of texts that are compared per session. Further pairs stay unproven, so that no session occupies an engine for long. */
 const MAX_PAIRS = 256;
-/** Enough concurrent requests to hide the round trip to the engine, too few to slow its sampling noticeably. */
+/** Number of concurrent decode requests to an engine: enough to hide the round trip, too few to slow its sampling noticeably. */
 const CONCURRENT_DECODES = 8;
-/** Incomplete UTF-8 decodes to this character, so equal texts that contain it may stand for different bytes. */
+/**
+ * The character that a decoder writes for incomplete UTF-8. Equal texts that contain it may come from different bytes, so they prove
+ * nothing.
+ */
 const REPLACEMENT = '\uFFFD';
 
 type Pair = { readonly sampled: Int32Array; readonly rendered: Int32Array };
 
 /**
- * Lets an engine decode the ids that must be compared to distinguish drift that is only another tokenization of the same text.
- * `decode` returns the text of ids, special tokens included; a pair for which it rejects stays unproven. Never rejects.
+ * Proves which re-rendered assistant turns are only another tokenization of the sampled text: an engine decodes the sampled and the
+ * rendered ids of each turn in question, and the texts are compared. `decode` returns the text of ids, special tokens included; a pair for
+ * which it rejects stays unproven. Never rejects.
  *
  * The returned function is the `sameText` option of {@link buildGraph} for the same completions and `closeIds`.
  */
@@ -48,19 +52,22 @@ function pairsToCompare(completions: readonly Completion[], closeIds: GraphOptio
   return pairs;
 }
 
-/** `null` when the engine does not decode both, or a text has an incomplete character. */
+/**
+ * Whether both id sequences decode to the same text. `null` when the engine fails to decode one of them, or when the text of `sampled`
+ * contains an incomplete character.
+ */
 async function compareTexts(
   { sampled, rendered }: Pair,
   decode: (ids: Int32Array) => Promise<string>,
 ): Promise<boolean | null> {
-  // Some engines refuse to decode an empty list.
+  // An empty list is not sent to the engine, because some engines refuse to decode it.
   const textOf = (ids: Int32Array) => (ids.length === 0 ? Promise.resolve('') : decode(ids));
   const [one, other] = await Promise.allSettled([textOf(sampled), textOf(rendered)]);
   if (one.status === 'rejected' || other.status === 'rejected') return null;
   return one.value.includes(REPLACEMENT) ? null : one.value === other.value;
 }
 
-/** A key by content, because the arrays are different objects when the graph is built a second time. */
+/** Returns a key made of the ids themselves, because the arrays are different objects when the graph is built a second time. */
 function keyOf(sampled: Int32Array, rendered: Int32Array): string {
   return `${sampled.length} ${bytesOf(sampled).toString('latin1')}${bytesOf(rendered).toString('latin1')}`;
 }

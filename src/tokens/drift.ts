@@ -1,16 +1,17 @@
 import type { AssistantMessage, ChatMessage, DriftClass } from '../schema/index.ts';
 import { compareCalls, endOfTurn, joinedTurn, sameText } from './same-turn.ts';
 
-/** Whether two id sequences decode to the same text; `null` when that is not known. */
+/** A function that reports whether two id sequences decode to the same text; it returns `null` when they were not compared. */
 export type SameText = (a: Int32Array, b: Int32Array) => boolean | null;
 
 /**
- * Why an assistant turn is not in the next prompt as it was sampled. What the harness changed is derived from the messages: `returned`
- * are those of the next request, from the position of the reply. `proof` reports whether the sampled and the rendered ids decode to
+ * Classifies why the next prompt does not contain an assistant turn as it was sampled. `reply` is the sampled message, and `returned` are
+ * the messages of the next request from the position of that reply on. `proof` reports whether the sampled and the rendered ids decode to
  * the same text; it is called only when the harness returned the whole reply.
  *
- * Only `retokenized` is proven: the context reads the same. When the harness returned everything and the texts differ, or were not
- * compared, the template caused it: `reasoning_dropped` if there was reasoning, which templates drop, else `reserialized`.
+ * A turn is `retokenized` only when `proof` confirms equal texts, so that the model reads the same context. Without that proof, a turn
+ * that the harness returned unchanged was altered by the chat template: the class is `reasoning_dropped` when the reply had reasoning,
+ * which templates drop, and `reserialized` otherwise.
  */
 export function classifyDrift(
   reply: AssistantMessage,
@@ -30,8 +31,8 @@ export function classifyDrift(
 }
 
 /**
- * How well `returned`, see {@link classifyDrift}, begins with the reply: 2 when it has the ids of all its calls, 1 when it has the
- * same meaning, 0 otherwise.
+ * Rates how well `returned`, the messages of a request from the position of the reply on, begins with the reply: 2 when it has the ids of
+ * all the reply's calls, 1 when it has the same meaning, 0 otherwise.
  */
 export function likenessOf(reply: AssistantMessage, returned: readonly ChatMessage[]): number {
   const turn = leadingTurn(returned);
@@ -42,7 +43,9 @@ export function likenessOf(reply: AssistantMessage, returned: readonly ChatMessa
   return sameText(turn, reply) && compareCalls(calls, others) !== 'different' ? 1 : 0;
 }
 
-/** The turn that `messages` begin with; `null` when they do not begin with an assistant message. */
+/**
+ * Returns the assistant turn at the start of `messages`, joined into one message; `null` when they do not begin with an assistant message.
+ */
 function leadingTurn(messages: readonly ChatMessage[]): AssistantMessage | null {
   const end = endOfTurn(messages, 0);
   return end === 0 ? null : joinedTurn(messages.slice(0, end) as AssistantMessage[]);

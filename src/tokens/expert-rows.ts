@@ -3,32 +3,32 @@ import type { Completion } from './completion.ts';
 
 const BYTES: Record<RoutedExperts['dtype'], number> = { uint8: 1, uint16: 2, int32: 4 };
 
-/** Size in bytes of the row of one position. */
+/** Returns the size in bytes of one row: the experts that were selected at one position. */
 export function expertRowBytes({ dtype, shape }: Pick<RoutedExperts, 'dtype' | 'shape'>): number {
   return shape[1] * shape[2] * BYTES[dtype];
 }
 
-/** The position of a completion in a trace. */
+/** Describes where the tokens of one completion are in a trace. */
 export type ExpertsPiece = {
   readonly completion: Completion;
-  /** Index of the first of its prompt ids that the trace contains; 0 for the first completion of a trace. */
+  /** Index of the first prompt id that the trace takes from this completion; 0 for the first completion of the trace. */
   readonly promptFrom: number;
-  /** The position in the trace, counted over prompt and response, at which its response begins. */
+  /** Position at which the completion's response begins, counted from the start of the trace's prompt. */
   readonly responseAt: number;
 };
 
 /**
- * The rows of all positions of a trace except the last. Each row is copied from the completion in which the position's token was
- * sampled or first prompted; that of the last token of a reply comes from the next completion's prompt. The rows begin where those
- * of the first completion begin, which may be after the first prompt ids. `null` when a row is missing or the rows of the completions
- * differ in type or shape: no row is made up.
+ * Collects the rows of routed experts for all positions of a trace except the last. Each row is copied from the completion in which the
+ * position's token was sampled or first prompted; the row of a reply's last token comes from the prompt of the next completion. The rows
+ * begin where those of the first completion begin, which may be after the first prompt ids. Returns `null` when a row is missing or the
+ * rows of the completions differ in type or shape, because a row is never invented.
  */
 export function assembleExperts(pieces: readonly ExpertsPiece[], positions: number): RoutedExperts | null {
   const first = pieces[0]?.completion;
   const experts = first?.routedExperts;
   if (first === undefined || experts === undefined || experts === null) return null;
   const { dtype, shape, start } = experts;
-  // The first sampled token was chosen at the last position of the prompt.
+  // The row of the last prompt position must exist, because the first sampled token was chosen with it.
   if (start >= first.promptIds.length) return null;
   const rows = positions - 1 - start;
   const rowBytes = expertRowBytes(experts);
@@ -40,7 +40,10 @@ export function assembleExperts(pieces: readonly ExpertsPiece[], positions: numb
   return made;
 }
 
-/** Copies the rows of one completion; returns `false` when a row is missing. */
+/**
+ * Copies the rows of one completion into `made`. `before` is the completion that precedes it in the trace. Returns `false` when a row is
+ * missing or has another type or shape.
+ */
 function copyRows(made: RoutedExperts, piece: ExpertsPiece, before: ExpertsPiece | undefined): boolean {
   const { completion, promptFrom, responseAt } = piece;
   const { promptIds, responseIds, routedExperts: own } = completion;
@@ -49,10 +52,10 @@ function copyRows(made: RoutedExperts, piece: ExpertsPiece, before: ExpertsPiece
   let from = own.start;
   if (before !== undefined) {
     from = promptFrom - 1;
-    // When the turn was re-rendered with another last id, no completion has a row for the sampled last token.
+    // When the turn was re-rendered with another last id, no completion has a row for the last token that was sampled.
     if (promptIds[from] !== before.completion.responseIds.at(-1)) return false;
   }
-  // The last token has no row, because no token was sampled after it.
+  // The last token of a reply has no row in this completion, because no token was sampled after it.
   const to = promptIds.length + responseIds.length - 1;
   if (from < own.start || own.start + own.shape[0] < to) return false;
   const rowBytes = expertRowBytes(own);

@@ -1,17 +1,25 @@
 import { FRACTION_DIGITS, writeAscii, writeFraction, writeUint } from './decimal.ts';
 
-/** The number of decimal digits that distinguish any two float32 values. */
+/** Number of decimal digits that suffices to distinguish any two float32 values. */
 const MOST_DIGITS = 9;
-/** In this range, the power of ten that scales a value to a whole number of {@link MOST_DIGITS} digits is exact in a double. */
+/**
+ * Values from this one to below `FAST_BELOW` are converted the fast way: the power of ten that scales such a value to a whole number of
+ * {@link MOST_DIGITS} digits is exact in a double.
+ */
 const FAST_FROM = 1e-12;
 const FAST_BELOW = 1e5;
-/** Values below are written with an exponent. */
+/** Smaller values are written with an exponent. */
 const PLAIN_FROM = 1e-5;
-/** Values from here up have at most {@link FRACTION_DIGITS} decimal places; those below start with four zeros. */
+/**
+ * Values from this one on have at most {@link FRACTION_DIGITS} decimal places. The decimal places of smaller values start with four zeros.
+ */
 const SHORT_FROM = 1e-4;
-/** Longest output: `-0.0000` and 9 digits, `-123456789e-21`, or the text of `String` for the extremes (24). */
+/**
+ * Most characters of one value. The longest forms are `-0.0000` with 9 digits (16), `-123456789e-21` (14) and the text of `String` for
+ * very small and very large values (24).
+ */
 const MAX_CHARS = 26;
-/** Bytes that a write may touch, including those beyond the output. */
+/** Most bytes that writing one value may touch, including bytes after its last character. */
 export const FLOAT32_BYTES = MAX_CHARS + FRACTION_DIGITS;
 
 const ZERO = 0x30;
@@ -20,7 +28,10 @@ const POINT = 0x2e;
 const EXPONENT = 0x65;
 
 const POWERS_OF_TEN = Float64Array.from({ length: 23 }, (_, exponent) => 10 ** exponent);
-/** Precise enough to choose the closest of several decimals that restore a value; a division would take longer than all other steps. */
+/**
+ * Inverses, because a division would take longer than all other steps. They are precise enough to choose the closest of several decimals
+ * that restore a value.
+ */
 const INVERSE_POWERS = POWERS_OF_TEN.map((power) => 1 / power);
 const EXPONENT_BITS = 23;
 const EXPONENT_MASK = 0xff;
@@ -29,9 +40,10 @@ const MANTISSA_MASK = 0x7fffff;
 const IMPLICIT_BIT = 0x800000;
 
 /**
- * Indexed by a float32's biased exponent e, for the values from 2^(e-127) to twice that: the value of the mantissa's last bit; the
- * number of places by which the decimal point moves so that the values are from 10^8 to below 2 * 10^9, which fits an int32; and the
- * last bit in that scale, which is twice the distance to the bound at which another float32 is closer.
+ * Tables indexed by a float32's biased exponent e, for the values from 2^(e-127) to twice that. `LAST_BIT` is the value of the mantissa's
+ * last bit. `PLACES` is the number of places by which the decimal point moves so that the scaled values are from 10^8 to below 2 * 10^9,
+ * which is within an int32. `SCALED_LAST_BIT` is the last bit in that scale: twice the distance to the bound beyond which another float32
+ * is closer.
  */
 const LAST_BIT = Float64Array.from({ length: EXPONENT_MASK + 1 }, (_, e) => 2 ** (e - 150));
 const PLACES = new Int8Array(EXPONENT_MASK + 1);
@@ -44,7 +56,10 @@ for (let e = 0; e <= EXPONENT_MASK; e++) {
   PLACES[e] = places;
   SCALED_LAST_BIT[e] = 2 ** (e - 150) * 10 ** places;
 }
-/** The error of a scaled value is below 10^-6, so a bound that is closer than this to a whole number is computed the slow way. */
+/**
+ * A value with a scaled bound closer than this to a whole number is converted the slow way, because scaling has an error of up to 10^-6
+ * and could put that bound on the wrong side of the whole number.
+ */
 const DOUBT = 1e-5;
 
 const scratch = new Float32Array(1);
@@ -61,7 +76,10 @@ export function writeFloat32(view: DataView, at: number, value: number): number 
   return writeFloat32Bits(view, at, scratchBits[0] as number);
 }
 
-/** {@link writeFloat32} for a float32 given by its bits as an int32, because a fraction as argument is allocated on the heap. */
+/**
+ * Does the same as {@link writeFloat32} for a float32 that is given by its bits as an int32. A fractional number as argument would be
+ * allocated on the heap.
+ */
 export function writeFloat32Bits(view: DataView, at: number, bits: number): number {
   if (bits === 0) {
     view.setUint8(at, ZERO);
@@ -74,12 +92,13 @@ export function writeFloat32Bits(view: DataView, at: number, bits: number): numb
   const lastBit = SCALED_LAST_BIT[exponent] as number;
   const scaled = mantissa * lastBit;
   const high = scaled + lastBit / 2;
-  // The distance to the next float32 below a power of two is half of that above.
+  // The next float32 below a power of two is half as far away as the next one above it.
   const low = scaled - (mantissa === IMPLICIT_BIT ? lastBit / 4 : lastBit / 2);
   let from = low | 0;
   let to = high | 0;
   if (isDoubtful(low - from) || isDoubtful(high - to)) return writeSlowly(view, at, bits);
-  // Every whole number above `from` up to `to` restores the value. Digits are dropped while at least one such number is left.
+  // Every whole number above `from` and up to `to` restores the value. The loop drops the last digit of both as long as such a number is
+  // left.
   let dropped = 0;
   for (;;) {
     const shorterFrom = (from / 10) | 0;
@@ -95,7 +114,7 @@ export function writeFloat32Bits(view: DataView, at: number, bits: number): numb
   const places = (PLACES[exponent] as number) - dropped;
   let position = at;
   if (bits < 0) view.setUint8(position++, MINUS);
-  // A shortest decimal is between the same whole numbers as the value, since whole numbers of this size are float32 values.
+  // The decimal has the same whole part as the value: whole numbers of this size are float32 values, so none lies between the two.
   if (size >= SHORT_FROM) return writeFixed(view, position, size | 0, digits, places);
   return size >= PLAIN_FROM ? writeTiny(view, position, digits, places) : writeScaled(view, position, digits, places);
 }
@@ -115,7 +134,10 @@ function writeSlowly(view: DataView, at: number, bits: number): number {
   return writeAscii(view, at, String(Number(value.toPrecision(MOST_DIGITS))));
 }
 
-/** `whole` is the part of `digits` before the decimal point. `places` is negative when `digits` omits trailing zeros before the point. */
+/**
+ * Writes a decimal without an exponent. `whole` is the part of `digits` before the decimal point. `places` is the number of decimal
+ * places; it is negative when `digits` omits trailing zeros before the point.
+ */
 function writeFixed(view: DataView, at: number, whole: number, digits: number, places: number): number {
   if (places <= 0) return writeUint(view, at, whole);
   const position = writeUint(view, at, whole);

@@ -6,61 +6,64 @@ import { type Branch, extend, newTree, walk } from './prefix-tree.ts';
 import { sameIds, sharedLength } from './sequence.ts';
 
 /**
- * One completion and how it is linked to earlier ones of its session.
+ * One completion with its `link` to the earlier completions of its session:
  *
  * - `exact`: the prompt starts with the parent's prompt and response, id by id.
- * - `rerendered`: the prompt starts with the parent's whole prompt, which is not followed by the response as it was sampled.
- * - `fork`: no parent, but the prompt shares with an earlier completion (`forkOf`) at least one whole message beyond the leading
- *   system messages, or one of the two prompts is a prefix of the other. Causes are the same prompt sampled twice, an edited history,
- *   other tools, or another thread on the same history.
+ * - `rerendered`: the prompt starts with the parent's whole prompt, but the ids after it differ from the response that was sampled.
+ * - `fork`: the completion has no parent, but its prompt shares with an earlier completion (`forkOf`) at least one whole message beyond
+ *   the leading system messages, or one of the two prompts is a prefix of the other. Causes are the same prompt sampled twice, an edited
+ *   history, other tools, or another thread on the same history.
  * - `root`: anything else. Sharing only system messages does not count: a sub-agent or a compacted history is a new root.
  */
 export type GraphNode = {
   readonly completion: Completion;
   readonly link: LinkKind;
-  /** Why the turn of a `rerendered` link differs from the sampled one; `null` for every other link. */
+  /** Why the parent's assistant turn differs in this prompt from what was sampled; `null` unless `link` is `rerendered`. */
   readonly drift: DriftClass | null;
-  /** The completion that this one continues; `null` unless the link is `exact` or `rerendered`. */
+  /** The completion that this one continues; `null` unless `link` is `exact` or `rerendered`. */
   readonly parent: GraphNode | null;
-  /** The earlier completion with which a `fork` shares the longest prefix; `null` for every other link. */
+  /** The earlier completion with which this one shares the longest prefix; `null` unless `link` is `fork`. */
   readonly forkOf: GraphNode | null;
-  /** The number of leading prompt ids that equal those of prompt + response of `parent` or `forkOf`. 0 for a root. */
+  /** The number of leading prompt ids that equal those of the prompt followed by the response of `parent` or `forkOf`; 0 for a root. */
   readonly sharedLength: number;
   /**
-   * The position in the prompt after the parent's assistant turn. For `exact` it is the end of the sampled response; for `rerendered`
-   * the position after the first turn-close id that follows the parent's prompt. `null` when there is no such id or no parent.
+   * The position in the prompt after the parent's assistant turn: for `exact` the end of the sampled response, for `rerendered` the
+   * position after the first turn-close id that follows the parent's prompt. `null` when there is no such id or no parent.
    */
   readonly suffixStart: number | null;
-  /** The completions that continue this one, by arrival. */
+  /** The completions that continue this one, ordered by arrival. */
   readonly children: readonly GraphNode[];
 };
 
 export type TokenGraph = {
-  /** By arrival; a parent precedes its children. */
+  /** All completions, ordered by arrival; a parent precedes its children. */
   readonly nodes: readonly GraphNode[];
-  /** By model, the ids that close an assistant turn. */
+  /** For each model, the ids that close an assistant turn. */
   readonly closeIds: ReadonlyMap<string, ReadonlySet<number>>;
 };
 
 export type GraphOptions = {
-  /** Ids with which the chat template closes an assistant turn, for every model, in addition to those learned from stop reasons. */
+  /** Ids with which the chat template of every model closes an assistant turn. Ids learned from stop reasons are added to them. */
   readonly closeIds?: readonly number[];
-  /** Proves that a turn was only tokenized differently; without it no drift is `retokenized`. */
+  /** Reports whether a turn was only tokenized differently. Without this function no drift is classed as `retokenized`. */
   readonly sameText?: SameText;
 };
 
-/** A node under construction. `line` is the number of its combination of model, thread and tools; `branch` ends with its prompt. */
+/**
+ * A node under construction. `line` is the number of the completion's combination of model, thread and tools; only completions of one
+ * combination continue each other. `branch` is the branch of the prefix tree at whose end the node's prompt ends.
+ */
 type Draft = GraphNode & { readonly children: Draft[]; readonly line: number; branch: Branch<Draft> };
 
 /**
- * Links every completion of one attempt to the one that it continues. The result depends only on the requests and their arrival
- * index, not on the order of `completions` or of the replies. A parent has the same thread, tools and model, arrived earlier, has at
- * least one response id, and its prompt is a proper prefix of this one; the longest such prompt wins. Two completions with the same
- * prompt are siblings, never parent and child. Ties among siblings are decided in this order:
+ * Links every completion of one attempt to the one that it continues. The result depends only on the requests and the order of their
+ * arrival, not on the order of `completions` or of the replies. A parent has the same thread, tools and model, arrived earlier, and has at
+ * least one response id; its prompt is a proper prefix of the child's prompt, and the longest such prompt wins. Two completions with the
+ * same prompt are siblings, never parent and child. When several candidates have the same prompt, the parent is, in this order:
  *
- * 1. the one whose response follows in the prompt exactly as sampled (link `exact`);
- * 2. the one whose message the request returns best: with the ids of all its calls, then with the same meaning, then neither;
- * 3. the one that shares the longest prefix of prompt + response;
+ * 1. the one whose response follows in the child's prompt exactly as sampled (link `exact`);
+ * 2. the one whose message the child's request returns best: with the ids of all its calls, then with the same meaning, then neither;
+ * 3. the one whose prompt and response share the longest prefix with the child's prompt;
  * 4. one that is neither abandoned nor undelivered;
  * 5. the one that arrived last.
  *
@@ -114,13 +117,16 @@ function learnCloseIds(completions: readonly Completion[], ofTemplate: readonly 
       ids = new Set(ofTemplate);
       byModel.set(model, ids);
     }
-    // Never learned from a stop string: the last token of such a reply may be any token.
+    // A stop string teaches no id, because the last token of such a reply may be any token.
     if (stop?.kind === 'token') ids.add(stop.id);
   }
   return byModel;
 }
 
-/** Numbers the lines. It searches a list instead of hashing the tools' text, which can be long; a session has few lines. */
+/**
+ * Numbers the combinations of model, thread and tools. It searches a list instead of hashing the tools' text, which can be long; a session
+ * has few combinations.
+ */
 class Lines {
   private readonly known: { model: string; thread: string; toolsText: string }[] = [];
 
@@ -132,7 +138,10 @@ class Lines {
   }
 }
 
-/** The facts by which turns of the completion's model are compared. */
+/**
+ * What is needed to compare a sampled turn with its rendering: the ids that close a turn of the completion's model, and the comparison of
+ * texts.
+ */
 type TurnFacts = { readonly closeIds: ReadonlySet<number>; readonly sameText: SameText };
 
 function addNode(
@@ -143,7 +152,8 @@ function addNode(
   turns: TurnFacts,
 ): Draft {
   const ids = completion.promptIds;
-  // When the prompt continues the line's latest completion, every better parent is below the branch of that completion's prompt.
+  // When the prompt continues the latest completion with the same model, thread and tools, the search starts at the end of that
+  // completion's prompt, because every parent with a longer prompt is below it.
   const start = latest !== undefined && continues(ids, latest) ? latest.branch : tree;
   const end = walk(start, ids, start.depth);
   const parent = findParent(completion, line, end);
@@ -175,14 +185,17 @@ function continues(ids: Int32Array, earlier: Draft): boolean {
 
 type Match = { readonly node: Draft; readonly exact: boolean; readonly shared: number };
 
-/** The completion with the longest prompt that is a proper prefix. Climbs from the branch at which the prompt left the tree. */
+/**
+ * Finds the completion with the longest prompt that is a proper prefix of this completion's prompt; `null` when there is none. Climbs
+ * towards the root from `end`, the branch at which the prompt left the tree.
+ */
 function findParent(completion: Completion, line: number, end: Branch<Draft>): Match | null {
   const ids = completion.promptIds;
   for (let at: Branch<Draft> | null = end; at !== null && at.depth > 0; at = at.parent) {
     if (at.depth === ids.length) continue;
     let best: Match | null = null;
     for (const node of at.prompts) {
-      // A reply without a token, of an aborted call, cannot have been continued.
+      // A reply without a token, as an aborted call leaves it, cannot have been continued.
       if (node.line !== line || node.completion.responseIds.length === 0) continue;
       const response = node.completion.responseIds;
       const kept = sharedLength(response, 0, response.length, ids, at.depth, ids.length);
@@ -205,7 +218,7 @@ function isBetter(a: Match, b: Match, child: Completion): boolean {
   return a.node.completion.index > b.node.completion.index;
 }
 
-/** How well the child's request returns the parent's reply at its position. */
+/** Rates how well the child's request returns the parent's reply at its position; see {@link likenessOf}. */
 function likeness(child: Completion, parent: Completion): number {
   return likenessOf(parent.message, child.request.messages.slice(parent.request.messages.length));
 }
@@ -220,7 +233,8 @@ function findFork(completion: Completion, end: Branch<Draft>, closeIds: Readonly
   const system = messages.findIndex((message) => message.role !== 'system');
   if (system < 0) return null;
   for (let i = 0; i <= system; i++) if (messageTexts[i] !== others[i]) return null;
-  // With other tools, equal messages may be rendered differently from the first id. No whole turn is shared then.
+  // Equal messages do not suffice: with other tools they may be rendered differently from the first id on. If close ids are known, the
+  // shared ids must contain one, which proves a whole shared message.
   return closeIds.size === 0 || firstClose(ids, 0, end.depth, closeIds) !== null ? base : null;
 }
 
@@ -250,7 +264,7 @@ function driftOf(completion: Completion, parent: GraphNode, suffixStart: number 
   const { promptIds, responseIds, message, request } = parent.completion;
   const returned = completion.request.messages.slice(request.messages.length);
   return classifyDrift(message, returned, () => {
-    // Without a turn close, the end of the turn in the prompt is unknown.
+    // Without a turn-close id, the end of the turn in the prompt is unknown, so the texts cannot be compared.
     if (suffixStart === null) return null;
     const last = responseIds.at(-1);
     const closed = last !== undefined && turns.closeIds.has(last);

@@ -1,24 +1,24 @@
 import { UINT_BYTES, writeAscii, writeUint } from './decimal.ts';
 import { FLOAT32_BYTES, writeFloat32Bits } from './float32.ts';
 
-/** The digits with a sign and a comma. */
+/** Most bytes that writing one int32 may touch: the digits, a sign and a comma. */
 const INT32_BYTES = UINT_BYTES + 2;
 const COMMA = 0x2c;
 const OPEN = 0x5b;
 const CLOSE = 0x5d;
 const MINUS = 0x2d;
-/** `0,` as a little-endian word. */
+/** The characters `0,` as a little-endian two-byte word, to which a digit is added. */
 const DIGIT_AND_COMMA = 0x2c30;
-/** Numbers that are written per check of the free space. Larger blocks would reserve more bytes than are usually written. */
+/** Numbers that are written between two checks of the free space. Larger blocks would reserve more bytes than are usually written. */
 const BLOCK = 2048;
-/** A multiple of three bytes, so that only the last piece has padding. */
+/** Bytes that are converted to base64 at a time. It is a multiple of three, so that only the last piece has padding. */
 const BASE64_PIECE = 3 * 64 * 1024;
 const LEAST_INT32 = -(2 ** 31);
 
 /**
  * Writes JSON into one growing buffer. Columns of numbers are written digit by digit, without intermediate strings or boxed numbers;
- * everything else is passed as JSON text. The caller must write well-formed JSON. Hand-written because
- * columns of numbers are most of a trajectory's bytes; `bench builder` measures it.
+ * everything else is passed as JSON text. The caller must write well-formed JSON. The writer is hand-written because columns of numbers
+ * are most of a trajectory's bytes; `bench builder` measures it.
  */
 export class JsonWriter {
   private bytes: Buffer;
@@ -32,7 +32,8 @@ export class JsonWriter {
 
   /** Writes JSON text unchanged. */
   raw(text: string): void {
-    // A UTF-16 unit takes at most three bytes in UTF-8. The exact count is needed only when the space may not suffice.
+    // A UTF-16 unit takes at most three bytes in UTF-8. The exact number of bytes is counted only when three per unit may exceed the free
+    // space.
     if (text.length * 3 > this.bytes.length - this.length) this.reserve(Buffer.byteLength(text));
     this.length += this.bytes.write(text, this.length, 'utf8');
   }
@@ -68,7 +69,9 @@ export class JsonWriter {
     this.close();
   }
 
-  /** Writes each value as the shortest decimal that restores it; see {@link writeFloat32}. All values must be finite. */
+  /**
+   * Writes each value as the shortest decimal from which its float32 can be restored; see {@link writeFloat32}. All values must be finite.
+   */
   floats(values: Float32Array): void {
     const bits = new Int32Array(values.buffer, values.byteOffset, values.length);
     this.open();
@@ -86,7 +89,7 @@ export class JsonWriter {
     this.close();
   }
 
-  /** Writes values from 0 to 9. */
+  /** Writes an array of whole numbers from 0 to 9. */
   digits(values: Uint8Array): void {
     this.open();
     this.reserve(values.length * 2);
@@ -100,7 +103,7 @@ export class JsonWriter {
     this.close();
   }
 
-  /** Writes bytes as a base64 string, in pieces, because one string of all would need as much memory again. */
+  /** Writes bytes as a base64 string. They are converted in pieces, because one string of all bytes would need as much memory again. */
   base64(data: Buffer): void {
     this.raw('"');
     for (let from = 0; from < data.length; from += BASE64_PIECE) {
@@ -111,7 +114,7 @@ export class JsonWriter {
     this.raw('"');
   }
 
-  /** A view of the written bytes. The writer must not be used afterwards. */
+  /** Returns a view of the written bytes. The writer must not be used afterwards. */
   finish(): Buffer {
     return this.bytes.subarray(0, this.length);
   }
@@ -121,7 +124,7 @@ export class JsonWriter {
     this.bytes[this.length++] = OPEN;
   }
 
-  /** Replaces the comma after the last element, if there is one. */
+  /** Ends an array. The closing bracket replaces the comma after the last element, if there is one. */
   private close(): void {
     if (this.bytes[this.length - 1] === COMMA) this.length--;
     this.reserve(1);

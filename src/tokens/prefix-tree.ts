@@ -1,9 +1,9 @@
 import { sharedLength } from './sequence.ts';
 
 /**
- * A branch of a compressed prefix tree (radix tree) over id sequences. It indexes prompts and responses of a session's graph by their
- * token ids; the proxy's `PrefixIndex` indexes conversations by their messages, before ids exist. `ids[from..to)` lead to the branch
- * from its parent; they are slices of the inserted sequences, never copies.
+ * A branch of a compressed prefix tree (radix tree) over id sequences. The tree indexes prompts and responses of a session's graph by
+ * their token ids; the proxy's `PrefixIndex` indexes conversations by their messages, before ids exist. The ids `ids[from..to)` lead from
+ * the end of the parent to the end of this branch; they are a slice of an inserted sequence, never a copy.
  */
 export class Branch<T> {
   ids: Int32Array;
@@ -13,7 +13,7 @@ export class Branch<T> {
   readonly depth: number;
   parent: Branch<T> | null;
   readonly children = new Map<number, Branch<T>>();
-  /** The items whose prompt ends exactly here. */
+  /** The items whose prompt ends exactly at the end of this branch. */
   readonly prompts: T[] = [];
   /** The first item whose sequence was inserted through this branch; `null` for the root. */
   readonly first: T | null;
@@ -35,8 +35,8 @@ export function newTree<T>(): Branch<T> {
 }
 
 /**
- * Walks from `start` along `ids[from..]` as far as the tree matches. If the walk ends inside a branch, that branch is split so that
- * one ends exactly there. Costs one memory comparison per visited branch.
+ * Walks from the end of `start` along `ids[from..]` as far as the tree matches, and returns the branch at whose end the walk stops. If the
+ * walk ends inside a branch, that branch is split there. Costs one memory comparison per visited branch.
  */
 export function walk<T>(start: Branch<T>, ids: Int32Array, from: number): Branch<T> {
   let at = start;
@@ -52,7 +52,7 @@ export function walk<T>(start: Branch<T>, ids: Int32Array, from: number): Branch
   return at;
 }
 
-/** Inserts `ids[from..]` below `at`, where a {@link walk} ended, and returns the branch at which `ids` ends. */
+/** Inserts `ids[from..]` below `at`, the branch that {@link walk} returned for them, and returns the branch at which `ids` ends. */
 export function extend<T>(at: Branch<T>, ids: Int32Array, from: number, item: T): Branch<T> {
   if (from >= ids.length) return at;
   const leaf = new Branch<T>(at, ids, from, ids.length, at.depth + ids.length - from, item);

@@ -5,7 +5,7 @@ import type { Completion } from './completion.ts';
 import { buildGraph, type GraphNode, type TokenGraph } from './graph.ts';
 import { JsonWriter } from './json-writer.ts';
 
-/** A field of a completion, and the JSON text of its name in a record with the colon. */
+/** A field of a completion. `key` is the field's name in a record as JSON text, followed by a colon. */
 type Field = { readonly name: keyof Completion; readonly key: string };
 
 const NAMES = fieldsOf(completionFields.names);
@@ -21,14 +21,14 @@ function fieldsOf(group: Partial<Record<keyof Completion, unknown>>): readonly F
   }));
 }
 
-/** Typical size of a record without its ids and messages. A good estimate only saves re-allocations of the output. */
+/** Estimated bytes of a record without its ids and messages. A good estimate avoids re-allocations of the output. */
 const EXPECTED_BYTES_PER_RECORD = 2048;
 const EXPECTED_BYTES_PER_TOKEN = 24;
 
 /**
- * A session's completions as the JSON of `CompletionRecord[]`, by arrival. Prompt ids and messages are deltas to the
- * completion that each one continues or forks from. `graph` must be the graph of the same completions. Throws `internal` as
- * {@link buildGraph} does.
+ * Encodes a session's completions as the JSON of `CompletionRecord[]`, ordered by arrival. Each record contains only those prompt ids and
+ * messages that differ from the completion that it continues or forks from. `graph` must be the graph of the same completions. Throws
+ * `internal` as {@link buildGraph} does.
  */
 export function encodeRecords(completions: readonly Completion[], graph: TokenGraph = buildGraph(completions)): Buffer {
   const { nodes } = graph;
@@ -74,7 +74,7 @@ function writeRecord(out: JsonWriter, node: GraphNode): void {
   out.raw('}');
 }
 
-/** A group of the completion's fields as the members of a JSON object. */
+/** Writes the given fields of a completion as the members of a JSON object, without its braces. */
 function membersOf(completion: Completion, fields: readonly Field[]): string {
   let text = '';
   for (const { name, key } of fields) text += `${text === '' ? '' : ','}${key}${JSON.stringify(completion[name])}`;

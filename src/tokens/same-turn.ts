@@ -43,8 +43,8 @@ function toolNamed(tools: readonly ChatTool[], name: string): ChatTool | undefin
 }
 
 /**
- * Whether the returned arguments only add properties at the default that the tool's schema declares: harnesses that validate
- * arguments write the defaults into them.
+ * Whether the returned arguments equal the sampled ones except for added properties that have the default that the tool's schema declares.
+ * Harnesses that validate arguments write such defaults into them.
  */
 function sameWithDefaults(sampled: string, returned: string, tool: ChatTool | undefined): boolean {
   const properties = tool?.function.parameters?.properties;
@@ -62,7 +62,7 @@ function isDefault(properties: object, key: string, value: unknown): boolean {
   return isDeepStrictEqual(schema.default, value);
 }
 
-/** `null` when the text is not a JSON object. */
+/** Parses the arguments of a call; an empty text counts as an empty object. `null` when the text is not a JSON object. */
 function objectOf(text: string): Record<string, unknown> | null {
   try {
     const value: unknown = JSON.parse(orEmptyObject(text));
@@ -72,12 +72,15 @@ function objectOf(text: string): Record<string, unknown> | null {
   }
 }
 
-/** More digits than a double holds: two such numbers may parse to the same value although they differ. */
+/**
+ * Finds runs of 16 or more digits, more than a double holds. Two such numbers may parse to the same value although they differ, so their
+ * digits are compared as text.
+ */
 const LONG_NUMBERS = /\d{16,}/g;
 
 /**
- * Whether two argument texts have the same meaning: equal JSON, whatever the white space and order of keys, or equal text when they
- * are not JSON. Texts are parsed only when their marks agree, because a returned text may be of any size.
+ * Whether two argument texts have the same meaning: equal JSON, whatever the white space and order of keys, or equal text when they are
+ * not JSON. Texts are parsed only when {@link countMarks} returns the same number for both, because a returned text may be of any size.
  */
 export function sameArguments(sampled: string, returned: string): boolean {
   if (sampled === returned) return true;
@@ -89,7 +92,7 @@ function longNumbers(text: string): string {
   return (text.match(LONG_NUMBERS) ?? []).sort().join();
 }
 
-/** Dialects that have an object for arguments turn an empty text into an empty object. */
+/** Replaces an empty text of arguments by an empty object, because dialects whose arguments are objects do the same. */
 function orEmptyObject(text: string): string {
   return text.trim() === '' ? '{}' : text;
 }
@@ -107,8 +110,8 @@ const OPEN_BRACKET = 0x5b;
 const COMMA = 0x2c;
 
 /**
- * The number of opening brackets and commas in a JSON text, inside strings as well. It is at least the number of its values minus
- * one, and does not depend on white space and the order of keys.
+ * Counts the opening brackets, opening braces and commas in a JSON text, inside strings as well. The count is at least the number of the
+ * text's values minus one, and does not depend on white space and the order of keys.
  */
 export function countMarks(text: string): number {
   let marks = 0;
@@ -120,8 +123,9 @@ export function countMarks(text: string): number {
 }
 
 /**
- * How the calls of a turn in a request relate to those of the recorded reply: the same text, the same meaning in another text, or
- * neither. Ids are ignored, because floe assigns them: they were not sampled.
+ * Compares the calls of a turn in a request with those of the recorded reply: `identical` when name and argument text are the same,
+ * `reserialized` when only the argument text differs but not its meaning, `different` otherwise. Ids are ignored, because floe assigns
+ * them: they were not sampled.
  */
 export function compareCalls(
   sampled: readonly ToolCall[],
@@ -153,7 +157,7 @@ export function identicalMessages(a: AssistantMessage, b: AssistantMessage): boo
   );
 }
 
-/** Consecutive assistant messages as one turn: dialects split a turn into several messages, such as thinking and text. */
+/** Joins consecutive assistant messages into one, because dialects split a turn into several messages, such as thinking and text. */
 export function joinedTurn(messages: readonly AssistantMessage[]): AssistantMessage {
   const [first] = messages;
   if (messages.length === 1 && first !== undefined) return first;
@@ -167,7 +171,7 @@ export function joinedTurn(messages: readonly AssistantMessage[]): AssistantMess
   };
 }
 
-/** The index after the consecutive assistant messages that start at `from`. */
+/** Returns the index after the consecutive assistant messages that start at `from`. */
 export function endOfTurn(messages: readonly ChatMessage[], from: number): number {
   let at = from;
   while (messages[at]?.role === 'assistant') at++;

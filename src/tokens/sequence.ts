@@ -1,8 +1,11 @@
-/** Up to this many ids a plain loop is faster than a call into native memory comparison, whose fixed cost is about 100 ns. */
+/**
+ * Most ids that a plain loop compares. For longer ranges a call into native memory comparison is faster, despite its fixed cost of about
+ * 100 ns.
+ */
 const LOOP_IDS = 32;
 const BYTES_PER_ID = 4;
 
-/** The memory of a typed array as a Buffer, without a copy. */
+/** Returns the memory of a typed array as a Buffer, without a copy. */
 export function bytesOf(array: Int32Array | Float32Array | Uint8Array): Buffer {
   return Buffer.from(array.buffer, array.byteOffset, array.byteLength);
 }
@@ -19,8 +22,9 @@ export function sameIds(a: Int32Array, aFrom: number, b: Int32Array, bFrom: numb
 }
 
 /**
- * Whether the two positions have the same memory address, so that the ids after them are equal. The prompts of an agent thread are
- * views of one buffer; without this check, comparing each turn's prompt with the previous one would read the whole history every time.
+ * Whether the two positions have the same memory address, in which case the ids after them are equal and need no comparison. The prompts
+ * of an agent thread are views of one buffer; without this check, comparing each turn's prompt with the previous one would read the whole
+ * history every time.
  */
 function sameMemory(a: Int32Array, aFrom: number, b: Int32Array, bFrom: number): boolean {
   return a.byteOffset + aFrom * BYTES_PER_ID === b.byteOffset + bFrom * BYTES_PER_ID && a.buffer === b.buffer;
@@ -33,7 +37,7 @@ function sameBytes(a: Buffer, aFrom: number, b: Buffer, bFrom: number, count: nu
   return a.compare(b, bByte, bByte + bytes, aByte, aByte + bytes) === 0;
 }
 
-/** The number of leading ids that `a[aFrom..aTo)` and `b[bFrom..bTo)` share. */
+/** Returns the number of leading ids that `a[aFrom..aTo)` and `b[bFrom..bTo)` share. */
 export function sharedLength(
   a: Int32Array,
   aFrom: number,
@@ -51,7 +55,8 @@ export function sharedLength(
   const aBytes = bytesOf(a);
   const bBytes = bytesOf(b);
   if (sameBytes(aBytes, aFrom + low, bBytes, bFrom + low, length - low)) return length;
-  // Memory comparison does not return the position of the difference, so the range is halved until a loop is cheaper.
+  // Native memory comparison does not return the position of the first difference, so the range is halved until a loop over the rest is
+  // cheaper.
   let high = length;
   while (high - low > LOOP_IDS) {
     const middle = (low + high) >>> 1;

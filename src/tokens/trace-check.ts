@@ -6,9 +6,9 @@ import { expertRowBytes } from './expert-rows.ts';
 import { bytesOf, sameIds } from './sequence.ts';
 
 export type CheckedTrace = {
-  /** Positions with mask 1. */
+  /** Number of response positions of the trace with mask 1. */
   readonly masked: number;
-  /** For each span, whether it follows the context in which it was sampled. */
+  /** For each span of the trace, whether it follows the context in which it was sampled. */
   readonly exact: readonly boolean[];
 };
 
@@ -44,7 +44,10 @@ export function checkTrace(
   return { masked: trace.spans.reduce((sum, span) => sum + span.length, 0), exact };
 }
 
-/** Checks that the turns of each episode are adjacent and in order, and that only its last turn is marked so. Throws `audit_failed`. */
+/**
+ * Checks that the turns of each episode are adjacent and in order, and that only the last turn of an episode is marked as its last. Throws
+ * `audit_failed`.
+ */
 export function checkSteps(traces: readonly BuiltTrace[]): void {
   let before: StepPosition | null = null;
   const begun = new Set<number>();
@@ -112,7 +115,10 @@ function checkSpan(trace: BuiltTrace, index: number, span: TrainedSpan, completi
   checkExperts(trace, index, span, completion);
 }
 
-/** Checks the rows of a span's positions except the last one: at that one the span's completion did not choose the next token. */
+/**
+ * Checks that the routed experts at a span's positions are those of the completion. The last position is omitted: the experts there chose
+ * the token after the span, which the completion did not sample.
+ */
 function checkExperts(trace: BuiltTrace, index: number, span: TrainedSpan, completion: Completion): void {
   const traced = trace.routedExperts;
   if (traced === null || span.length === 1) return;
@@ -134,7 +140,10 @@ function checkExperts(trace: BuiltTrace, index: number, span: TrainedSpan, compl
   throw failed(`trace ${index} has other routed experts than ${span.completionId} was sampled with`, index, span);
 }
 
-/** Checks that every position except the last has a row, from the first one that has. */
+/**
+ * Checks that the trace's routed experts have one row for every position from `start` to the last but one, and that `start` is inside the
+ * prompt.
+ */
 function checkExpertsColumn({ ids, promptLength, routedExperts }: BuiltTrace, index: number): void {
   if (routedExperts === null) return;
   const { shape, start, data } = routedExperts;
@@ -149,7 +158,10 @@ function checkExpertsColumn({ ids, promptLength, routedExperts }: BuiltTrace, in
   });
 }
 
-/** Checks that the version spans are in order and together as long as the trained spans. {@link checkVersions} checks what they cover. */
+/**
+ * Checks that the version spans are in order and cover as many tokens as the trained spans. {@link checkVersions} checks which tokens they
+ * cover.
+ */
 function checkVersionColumn({ spans, versionSpans }: BuiltTrace, index: number): void {
   let end = 0;
   let versioned = 0;
@@ -170,7 +182,10 @@ function checkVersionColumn({ spans, versionSpans }: BuiltTrace, index: number):
   }
 }
 
-/** Checks the versions of one span. `traced.at` is the first version span of the trace that may overlap it; spans come in order. */
+/**
+ * Checks that the trace's version spans give the tokens of one trained span the versions with which they were sampled. `traced.at` is the
+ * index of the first version span that may overlap the trained span; it only grows, because the trained spans come in order.
+ */
 function checkVersions(
   traced: { readonly spans: readonly VersionSpan[]; at: number },
   sampled: readonly VersionSpan[],
@@ -197,8 +212,8 @@ function checkVersions(
 }
 
 /**
- * The ids before each span of a trace. It remembers the prompt that the trace is known to begin with: the next prompt is usually a
- * longer view of the same memory, and only the ids that it adds must be compared.
+ * Checks which ids precede each span of a trace. It remembers the last prompt with which the trace was found to begin: the next prompt is
+ * usually a longer view of the same memory, and only the ids that it adds must be compared.
  */
 class Context {
   private readonly trace: BuiltTrace;
@@ -208,7 +223,7 @@ class Context {
     this.trace = trace;
   }
 
-  /** Whether the ids before the span are those after which the completion was sampled. */
+  /** Whether the trace has, before the span, exactly the ids after which the completion sampled the span. */
   matches(span: TrainedSpan, { promptIds, responseIds }: Completion): boolean {
     const { ids, promptLength } = this.trace;
     if (promptLength + span.start !== promptIds.length + span.offset) return false;

@@ -3,7 +3,7 @@ import type { BuiltTrace, Credit, RewardShares } from './builders/builder.ts';
 import type { Completion } from './completion.ts';
 import type { TokenGraph } from './graph.ts';
 
-/** The facts that all traces of a session have in common. */
+/** The facts about a session that the metadata of each of its traces repeats. */
 export type SessionFacts = {
   readonly traceCount: number;
   readonly credit: Credit;
@@ -11,7 +11,7 @@ export type SessionFacts = {
   readonly mixtures: readonly Mixture[];
 };
 
-/** A fact in which the completions of a session may differ although a trainer would assume one value for all of them. */
+/** A property in which the completions of a session may differ although a trainer would assume one value for all of them. */
 type Mixture = 'model' | 'logprobs_mode' | 'capture_mode';
 
 const FACTS: Readonly<Record<Mixture, (completion: Completion) => string | null>> = {
@@ -20,7 +20,7 @@ const FACTS: Readonly<Record<Mixture, (completion: Completion) => string | null>
   capture_mode: (completion) => completion.capture.mode,
 };
 
-/** The facts in which the sampled completions of a session differ. */
+/** Returns the properties in which the sampled completions of a session differ. */
 export function mixturesOf(graph: TokenGraph): Mixture[] {
   const sampled = graph.nodes.map((node) => node.completion).filter((one) => one.usage.completion_tokens > 0);
   return (Object.keys(FACTS) as Mixture[]).filter((fact) => new Set(sampled.map(FACTS[fact])).size > 1);
@@ -30,12 +30,14 @@ type TraceMetadata = {
   readonly call_kind: string;
   readonly thread: string;
   readonly model: string;
-  /** How the trained completions were prompted. Here and below, `mixed` when they differ. */
+  /**
+   * How the trained completions were prompted. This field and the two after it are `mixed` when the trained completions differ in them.
+   */
   readonly capture_mode: CaptureMode | 'mixed';
   readonly thinking_retention: ThinkingRetention | 'mixed';
   /** How the engine computed the log-probabilities; `null` when no completion of the trace is trained or none has any. */
   readonly logprobs_mode: LogprobsMode | 'mixed' | null;
-  /** The facts in which the completions of the whole session differ. */
+  /** The properties in which the completions of the whole session differ. */
   readonly session_mixes: readonly string[];
   /** Whether every trained token follows the context in which it was sampled. */
   readonly exact_context: boolean;
@@ -45,13 +47,19 @@ type TraceMetadata = {
   readonly trace_count: number;
   readonly trace_index: number;
   readonly credit: Credit;
-  /** The number of shares that the session's reward is divided into; 1 when it is not divided. */
+  /** The number of equal shares that the session's reward is divided into; 1 when it is not divided. */
   readonly credit_parts: number;
-  /** The link of each completion of the trace, in order. That of the first one is the reason why the trace starts there. */
+  /**
+   * How each completion of the trace is linked to earlier ones, in order. The link of the first completion is the reason why the trace
+   * starts there.
+   */
   readonly links: readonly LinkKind[];
-  /** For each of them why its parent's turn is not in the prompt as it was sampled; `null` when it is. */
+  /**
+   * For each completion of the trace, why its prompt does not contain its parent's turn as it was sampled; `null` when it does or there is
+   * no parent.
+   */
   readonly drift: readonly (DriftClass | null)[];
-  /** The id of the completion that the first one continues or forks from; `null` for a root. */
+  /** The id of the completion that the trace's first completion continues or forks from; `null` for a root. */
   readonly continues: string | null;
 };
 
@@ -109,7 +117,7 @@ function stepMetadata(
   };
 }
 
-/** The value that all of them have; `mixed` when they differ, `null` when there are none. */
+/** Returns the value that all elements have; `mixed` when they differ, `null` when there are none. */
 function commonValue<T extends string | null>(values: readonly T[]): T | 'mixed' | null {
   const [first] = values;
   if (first === undefined) return null;

@@ -13,7 +13,7 @@ export type TrajectoryRequest = {
   readonly spec: StrategySpec;
   /** All completions of one attempt, in any order. */
   readonly completions: readonly Completion[];
-  /** Default: the built-in builders. */
+  /** The builders that a task can select. Default: the built-in ones. */
   readonly builders?: BuilderRegistry;
   readonly graphOptions?: GraphOptions;
   readonly status: TerminalStatus;
@@ -27,7 +27,7 @@ export type EncodedTrajectory = {
   /** JSON of a {@link import('../schema/index.ts').Trajectory}, UTF-8. */
   readonly json: Buffer;
   readonly audit: Audit;
-  /** The audit's numbers by dialect and engine. */
+  /** The counts of the audit for each pair of dialect and engine. */
   readonly tallies: readonly AuditTally[];
   readonly graph: TokenGraph;
   readonly traceCount: number;
@@ -62,13 +62,13 @@ type TrajectoryParts = Omit<TrajectoryRequest, 'spec' | 'completions'> & {
   readonly audit: Audit;
 };
 
-/** Typical size of an id with its mask, logprob and share of the messages. A good estimate only saves re-allocations. */
+/** Estimated bytes of one token: its id, mask, logprob and share of the messages. A good estimate avoids re-allocations. */
 const EXPECTED_BYTES_PER_TOKEN = 28;
-/** Base64 characters per byte. */
+/** Base64 characters per byte of data. */
 const BASE64_GROWTH = 4 / 3;
 
 /**
- * A trajectory as JSON that `trajectorySchema` accepts. A logprob is written as the shortest decimal from which its float32 is
+ * Encodes a trajectory as JSON that `trajectorySchema` accepts. A logprob is written as the shortest decimal from which its float32 is
  * restored by reading a double and rounding it. Logprobs must be finite.
  */
 function encodeTrajectory(parts: TrajectoryParts): Buffer {
@@ -140,7 +140,7 @@ function writeExperts(out: JsonWriter, experts: RoutedExperts | null): void {
   out.raw('}');
 }
 
-/** The replies, each followed by the messages that the next request has after it. */
+/** Returns the JSON texts of a trace's response messages: each reply, followed by the messages that the next request has after it. */
 function responseTexts(nodes: readonly GraphNode[]): string[] {
   const texts: string[] = [];
   let previous: Completion | null = null;
@@ -149,7 +149,8 @@ function responseTexts(nodes: readonly GraphNode[]): string[] {
     if (previous !== null) {
       const replyAt = previous.request.messages.length;
       const returned = messages[replyAt];
-      // Most harnesses return the reply unchanged. Its JSON text is then reused, because writing it takes as long as writing all ids.
+      // When the harness returned the reply unchanged, as most do, its text from the next request is reused, because writing the JSON of a
+      // reply takes as long as writing all ids.
       const same = returned?.role === 'assistant' && identicalMessages(returned, previous.message);
       texts.push(same ? (messageTexts[replyAt] as string) : JSON.stringify(previous.message));
       for (let at = endOfTurn(messages, replyAt); at < messageTexts.length; at++)

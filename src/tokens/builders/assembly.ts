@@ -3,10 +3,13 @@ import { assembleExperts } from '../expert-rows.ts';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 import type { BuiltTrace, TrainedSpan } from './builder.ts';
 
-/** One reply of a trace: its position in the response, and the ids of its own prompt that precede it there. */
+/** One completion of a trace, with the position of its reply in the trace's response. */
 type Piece = {
   readonly node: GraphNode;
-  /** Index in the completion's prompt from which its ids are between the previous reply and this one. */
+  /**
+   * Index in the completion's prompt of the first id that the trace takes from it: the prompt's ids from there on separate the previous
+   * reply from this one. For the first completion it is the length of the prompt.
+   */
   readonly promptFrom: number;
   /** Position in the trace's response at which the reply starts. */
   readonly start: number;
@@ -15,7 +18,7 @@ type Piece = {
 
 /**
  * Joins `nodes`, each of which continues the one before it, into one trace: the first prompt, then the replies as sampled and the ids
- * between them. Replies for which `isTrained` returns `false` are context. A `rerendered` link must have a `suffixStart`.
+ * between them. Replies for which `isTrained` returns `false` get mask 0. A `rerendered` link must have a `suffixStart`.
  */
 export function assembleTrace(
   graph: TokenGraph,
@@ -76,7 +79,10 @@ function layOut(graph: TokenGraph, nodes: readonly GraphNode[]): { pieces: Piece
   return { pieces, length };
 }
 
-/** Index in the later prompt at which the ids between two replies begin. They include the turn close unless it was sampled. */
+/**
+ * Returns the index in the later prompt at which the ids between two replies begin. These ids include the turn-close id unless the
+ * previous reply ends with one that was sampled.
+ */
 function joinAt(graph: TokenGraph, previous: GraphNode, node: GraphNode): number {
   const start = node.suffixStart ?? node.completion.promptIds.length;
   if (node.link === 'exact' || node.suffixStart === null) return start;

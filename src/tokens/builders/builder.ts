@@ -3,13 +3,18 @@ import type { RoutedExperts } from '../../core/reply.ts';
 import type { VersionSpan } from '../../schema/index.ts';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 
-/** A run of trained tokens: `length` positions from `start` of the trace's response, copied from `offset` of a completion's response. */
+/**
+ * A run of trained tokens: `length` positions of the trace's response from `start`, copied from the positions from `offset` of a
+ * completion's response.
+ */
 export type TrainedSpan = {
   readonly completionId: string;
   readonly offset: number;
   readonly start: number;
   readonly length: number;
-  /** The builder's claim that the span was sampled after exactly the ids that precede it in the trace. The audit checks it. */
+  /**
+   * Whether the builder claims that the span was sampled after exactly the ids that precede it in the trace. The audit checks the claim.
+   */
   readonly exactContext: boolean;
 };
 
@@ -20,24 +25,30 @@ export type TrainedSpan = {
 export type BuiltTrace = {
   readonly ids: Int32Array;
   readonly promptLength: number;
-  /** 1 where trained, else 0. */
+  /** 1 at each trained response position, 0 elsewhere. */
   readonly lossMask: Uint8Array;
-  /** 0 where not trained. */
+  /** The sampled log-probability at each trained response position, 0 elsewhere. */
   readonly logprobs: Float32Array;
-  /** In order of position, without overlap. Together they cover exactly the positions with mask 1. */
+  /** The trained spans in order of position, without overlap. Together they cover exactly the positions with mask 1. */
   readonly spans: readonly TrainedSpan[];
-  /** Cover the trained positions, in order. */
+  /** The policy versions that sampled the trained positions, in order of position. */
   readonly versionSpans: readonly VersionSpan[];
-  /** One row for every position from `start` (counted over prompt and response) except the last; `null` when a row is unknown. */
+  /**
+   * One row of experts for every position from `start` (counted over prompt and response) to the last but one; `null` when a row is
+   * unknown.
+   */
   readonly routedExperts: RoutedExperts | null;
   /** The completions in the trace, in order, including those that are only context. */
   readonly nodes: readonly GraphNode[];
-  /** The trace's position when it is one turn of an episode; traces of an episode are adjacent and in order. Otherwise `null`. */
+  /**
+   * The position of the trace in an episode when the trace is one turn of it, otherwise `null`. Traces of an episode are adjacent and in
+   * order.
+   */
   readonly step: StepPosition | null;
 };
 
 export type StepPosition = {
-  /** Number of the episode within the session, from 0. */
+  /** Number of the episode within the session, counted from 0. */
   readonly episode: number;
   readonly turn: number;
   readonly last: boolean;
@@ -48,21 +59,21 @@ export const creditSchema = z
   .default('broadcast')
   .describe('the reward of a session: all of it to each of its traces, or divided equally among them');
 /**
- * How the reward of a session is distributed to its traces. `broadcast`: each trace has the whole reward; `divide`: each has an
- * equal share, and the steps of one episode have one share together.
+ * How the reward of a session is distributed to its traces. With `broadcast`, each trace gets the whole reward; with `divide`, each gets
+ * an equal share, and the steps of one episode get one share together.
  */
 export type Credit = z.infer<typeof creditSchema>;
 
 export type RewardShares = {
   /** The number of shares that the reward is divided into; 1 when it is not divided. */
   readonly parts: number;
-  /** The reward of each trace; `null` when the session has no reward. */
+  /** The reward that each trace gets; `null` when the session has no reward. */
   readonly reward: number | null;
 };
 
 /**
- * The shares of a session's reward. All traces count equally, whatever their thread or call kind, including auxiliary ones that
- * are trained.
+ * Computes the share of the session's reward that each trace gets. All traces count equally, whatever their thread or call kind, including
+ * auxiliary ones that are trained.
  */
 export function rewardShares(traces: readonly BuiltTrace[], credit: Credit, reward: number | null): RewardShares {
   if (credit === 'broadcast') return { parts: 1, reward };
@@ -74,20 +85,23 @@ export function rewardShares(traces: readonly BuiltTrace[], credit: Credit, rewa
 
 export type BuildResult = {
   readonly traces: readonly BuiltTrace[];
-  /** The reason for every completion of which no token is trained, by completion id. */
+  /** Maps the id of every completion of which no token is trained to the reason for that. */
   readonly excluded: ReadonlyMap<string, string>;
   readonly credit: Credit;
 };
 
 /**
- * Builds traces from a session's token graph. A builder is pure: the same graph and configuration give the same result, it keeps
- * nothing and does not change the graph. Every completion must be trained in exactly one trace or excluded with a reason; the audit
- * refuses anything else.
+ * Builds traces from a session's token graph. A builder is pure: the same graph and configuration give the same result, and it keeps no
+ * state and does not change the graph. Every completion must be trained in exactly one trace or excluded with a reason; the audit refuses
+ * anything else.
  */
 export interface Builder {
   readonly name: string;
-  /** Throws `schema_violation`. Called when a task is submitted, so that a bad configuration is refused before any work. */
+  /**
+   * Checks the builder configuration of a task when the task is submitted, so that a wrong one is refused before any session starts.
+   * Throws `schema_violation`.
+   */
   checkConfig(config: Readonly<Record<string, unknown>>): void;
-  /** Throws `schema_violation` for a bad configuration, and nothing else. */
+  /** Builds the traces of a session. Throws `schema_violation` for a wrong configuration, and nothing else. */
   build(graph: TokenGraph, config: Readonly<Record<string, unknown>>): BuildResult;
 }

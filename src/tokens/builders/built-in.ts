@@ -8,7 +8,7 @@ import { excludedCompletions, includeSchema } from './exclusion.ts';
 
 const perRequestConfigSchema = z.strictObject({ include: includeSchema, credit: creditSchema });
 
-/** Each trainable completion is a separate trace: its prompt, and its response with mask 1. The context is always exact. */
+/** Makes a separate trace of each trainable completion: its prompt, and its response with mask 1. The context is always exact. */
 const perRequestBuilder: Builder = {
   name: 'per_request',
   checkConfig(config) {
@@ -36,10 +36,10 @@ const prefixMergingConfigSchema = z.strictObject({
 });
 
 /**
- * Each chain from a root to a leaf is a trace: the first prompt, then the sampled tokens (mask 1) and the tokens between them (mask
- * 0). Completions shared by several chains are trained in one of them, chosen by `fork_owner`; the other chains start with the prompt
- * of the first completion that they do not share, so that their context is complete and no response repeats a token of another. At a
- * link that is not joined, a new trace starts in the same way.
+ * Makes one trace of each chain of completions from a root to a leaf of the graph: the first prompt, then the sampled tokens (mask 1) and
+ * the tokens between them (mask 0). Completions that several chains share are trained in one of them, chosen by `fork_owner`. Every other
+ * chain starts with the prompt of its first completion that is not shared, so that its context is complete and its response repeats no
+ * token of another trace. A new trace starts in the same way at a re-rendered turn that `on_drift` does not merge.
  */
 const prefixMergingBuilder: Builder = {
   name: 'prefix_merging',
@@ -56,7 +56,7 @@ const prefixMergingBuilder: Builder = {
   },
 };
 
-/** The parent within the same trace; `null` when a trace starts at `node`. */
+/** Returns the parent that `node` continues in the same trace; `null` when a trace starts at `node`. */
 function joinedParent(node: GraphNode, on_drift: 'auto' | 'merge' | 'split'): GraphNode | null {
   if (node.link === 'exact') return node.parent;
   if (node.link !== 'rerendered' || node.suffixStart === null || on_drift === 'split') return null;
@@ -70,9 +70,9 @@ const stepConfigSchema = z.strictObject({
 });
 
 /**
- * Each trainable completion is a separate trace in its exact context, with its position: the chain that it belongs to is an episode,
- * and the completion is one turn of it. The turns of an episode are adjacent and in order, and the last one is marked. Drift does not
- * end an episode, since every turn has its own prompt; a fork, a new root or other tools start another episode.
+ * Makes a separate trace, in its exact context, of each trainable completion, and gives it a position: each chain of completions is an
+ * episode, and each completion is one turn of it. The turns of an episode are adjacent and in order, and the last one is marked. Drift
+ * does not end an episode, since every turn has its own prompt; a fork, a new root or other tools start another episode.
  */
 const stepBuilder: Builder = {
   name: 'step',

@@ -10,13 +10,13 @@ export const forkOwnerSchema = z
   );
 export type ForkOwner = z.infer<typeof forkOwnerSchema>;
 
-/** Completions each of which continues the one before it. */
+/** A list of completions, each of which continues the one before it. */
 export type Chain = [GraphNode, ...GraphNode[]];
 
 /**
- * Distributes the trained completions to chains, each to exactly one; chains are ordered by the arrival of their first completion.
- * `joined` returns a node's parent within its chain, `null` when a chain starts at the node. A chain starts and ends with a trained
- * completion.
+ * Distributes the trained completions to chains, each to exactly one; the chains are ordered by the arrival of their first completion.
+ * `joined` returns the node that a node continues in its chain, or `null` when a chain starts at the node. A chain starts and ends with a
+ * trained completion.
  */
 export function ownedChains(
   graph: TokenGraph,
@@ -33,16 +33,16 @@ export function ownedChains(
     if (leaf === undefined) continue;
     const chain = chains.get(leaf);
     if (chain !== undefined) chain.push(node);
-    // A completion that is not trained and precedes all trained ones is already part of the first trained prompt.
+    // A completion that is not trained starts no chain: the prompt of the first trained completion after it already contains it.
     else if (isTrained(node)) chains.set(leaf, [node]);
   }
   return [...chains.values()];
 }
 
 /**
- * Maps each completion to the leaf whose chain trains it: the best of the leaves below it. The best leaf below a completion is also
- * the best below every later one on its path, so a leaf owns one unbroken run of completions that ends in it. Completions below which
- * nothing is trained have no owner.
+ * Maps each completion to the leaf whose chain trains it: the best, according to `forkOwner`, of the leaves that continue it. The best
+ * leaf of a completion is also the best one of every later completion on the path to it, so a leaf owns one unbroken run of completions
+ * that ends in it. Completions that no trained completion continues have no owner, unless they are trained.
  */
 function owningLeaves(
   graph: TokenGraph,
@@ -64,7 +64,8 @@ function owningLeaves(
     const before = prior.get(node) ?? null;
     if (before === null) continue;
     const rival = owner.get(before);
-    // Nodes are visited latest first, so with `first` every earlier branch replaces the later ones.
+    // Nodes are visited from the latest to the earliest. With `first`, each branch therefore replaces later ones, and the earliest is
+    // kept.
     const better = rival === undefined || forkOwner === 'first' || isBetterLeaf(leaf, rival, forkOwner, sampled);
     if (better) owner.set(before, leaf);
   }
@@ -83,7 +84,7 @@ function isBetterLeaf(
   return isAnswer === canBeAnswer(b) ? a.completion.index > b.completion.index : isAnswer;
 }
 
-/** Whether the completion can be the final answer: a compaction or title call may come last, but is not the answer. */
+/** Whether the completion can be the final answer of the agent. A compaction or title call may come last, but is not the answer. */
 function canBeAnswer({ completion }: GraphNode): boolean {
   return !completion.auxiliary && (completion.callKind === 'main' || completion.callKind === 'subagent');
 }

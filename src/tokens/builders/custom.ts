@@ -13,7 +13,7 @@ export type BuilderKit = {
   readonly assembleTrace: typeof assembleTrace;
   readonly excludedCompletions: typeof excludedCompletions;
   readonly ownedChains: typeof ownedChains;
-  /** Creates the error to throw for a wrong configuration field. */
+  /** Creates the error that a builder throws for a wrong configuration field. */
   readonly refusal: (field: string, message: string) => FloeError;
 };
 
@@ -65,7 +65,7 @@ const partsSchema = z.object({
 });
 
 /**
- * The builder that a module creates, under the name that the operator configured. `where` names the module in messages. Throws
+ * Wraps the builder of an operator's module under the name that the operator configured. `where` names the module in messages. Throws
  * `setup_failed` for a module that does not export `createBuilder` or whose builder lacks a function. The returned builder throws
  * `builder_failed` when the module's builder throws anything but `schema_violation`, or returns a value that is not a build result.
  */

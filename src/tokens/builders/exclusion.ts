@@ -2,12 +2,12 @@ import { z } from 'zod';
 import type { GraphNode, TokenGraph } from '../graph.ts';
 
 /**
- * Why a completion is not trained although it was sampled. `no_tokens`: its engine reports no ids; `no_logprobs`: its engine reports
- * ids without log-probabilities; `empty`: no token was sampled.
+ * Why a completion is not trained. `no_tokens`: its engine reports no ids. `no_logprobs`: its engine reports ids without
+ * log-probabilities. `empty`: its reply has no token. The other reasons are flags of the completion.
  */
 export type ExclusionReason = 'no_tokens' | 'no_logprobs' | 'empty' | 'auxiliary' | 'abandoned' | 'undelivered';
 
-/** The marks whose completions a task can choose to train nevertheless. */
+/** The flags with which a completion is excluded unless the task lists them here. */
 export const includeSchema = z
   .array(z.enum(['auxiliary', 'abandoned', 'undelivered']))
   .default([])
@@ -15,8 +15,8 @@ export const includeSchema = z
 type Include = z.infer<typeof includeSchema>;
 
 /**
- * The reasons of the completions that are not trained, by completion id. The marks `abandoned` and `undelivered` are ignored for a
- * reply that a later request repeats exactly as it was sampled, since the harness received and used it.
+ * Returns the completions that are not trained, as a map from completion id to reason. The flags `abandoned` and `undelivered` are ignored
+ * for a reply that a later request repeats exactly as it was sampled, since the harness received and used it.
  */
 export function excludedCompletions(graph: TokenGraph, include: Include): Map<string, ExclusionReason> {
   const excluded = new Map<string, ExclusionReason>();
