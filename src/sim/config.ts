@@ -3,16 +3,22 @@ import { faultSchema } from './faults.ts';
 import { scenarioListSchema } from './policy/scenario.ts';
 import { TEMPLATE_MODES } from './template.ts';
 
-/** Enough for a test run; about 200 MB with 10,000 ids per call. */
+/**
+ * Default number of entries that the ledger keeps in memory. This is enough for a test run; it takes about 200 MB when every call has
+ * 10,000 ids.
+ */
 const DEFAULT_LEDGER_LIMIT = 2_000;
 
-/** Enough for long agent conversations. A large value costs nothing, because memory grows with the actual prompts. */
+/**
+ * Default context length in tokens, enough for long agent conversations. A large value costs nothing, because memory grows with the actual
+ * prompts.
+ */
 const DEFAULT_MAX_MODEL_LEN = 32_768;
 
-/** vLLM's default on large GPUs. */
+/** Default maximum number of replies sampled concurrently: vLLM's default on large GPUs. */
 const DEFAULT_MAX_NUM_SEQS = 256;
 
-/** The cache of 16 conversations of the default maximum length. */
+/** Default capacity of the prefix cache in blocks of 16 tokens: enough for 16 conversations of the default maximum length. */
 const DEFAULT_CACHE_BLOCKS = 32_768;
 
 const delaySchema = z.number().min(0);
@@ -106,7 +112,7 @@ export const simConfigSchema = z.strictObject({
   ledgerLimit: z.int().min(1).default(DEFAULT_LEDGER_LIMIT).describe('maximum number of entries kept in memory'),
   ledgerFile: z.string().optional().describe('append-only JSONL file to which all entries are written'),
 });
-/** The settings with defaults applied. */
+/** The settings of a simulated server after defaults were applied. */
 export type SimConfig = z.output<typeof simConfigSchema>;
-/** The settings as given, all optional. */
+/** The settings of a simulated server as its caller gives them; every setting is optional. */
 export type SimConfigInput = z.input<typeof simConfigSchema>;

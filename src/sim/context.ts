@@ -10,10 +10,10 @@ import type { WeightStore } from './policy/weights.ts';
 import type { TemplateMode } from './template.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
-/** Which log-probability of a token replies report. */
+/** Which log-probability of a token the server reports in its replies. */
 export type LogprobsMode = SimConfig['logprobsMode'];
 
-/** The parts of one simulated server that the routes of both APIs share. */
+/** The parts of one simulated server that the routes of the vLLM API and of the SGLang API share. */
 export type SimContext = {
   readonly config: SimConfig;
   readonly servedModel: ServedModel;
@@ -30,7 +30,7 @@ export type SimContext = {
   readonly startedMs: number;
 };
 
-/** The model name that the server reports and accepts. */
+/** Holds the name of the served model and decides which model names requests may use. */
 export class ServedModel {
   private readonly configuredName: string;
   private reportedName: string;
@@ -41,7 +41,7 @@ export class ServedModel {
     this.reportedName = name;
   }
 
-  /** The model's name in replies and in the list of models. */
+  /** The model's name in replies and in the server's list of models. */
   get name(): string {
     return this.reportedName;
   }
@@ -51,7 +51,7 @@ export class ServedModel {
     return model === this.reportedName || model === this.configuredName;
   }
 
-  /** Reports another name from now on; requests that use the configured one are still accepted. */
+  /** Changes the reported name. Requests that use the configured name are still accepted. */
   rename(): void {
     this.reportedName = `${this.configuredName}-changed-${++this.renames}`;
   }
@@ -60,7 +60,7 @@ export class ServedModel {
 /** Upper bound on the sessions whose latest tool-call ids are kept; more than any test runs concurrently. */
 const MAX_SESSIONS = 1_000;
 
-/** Key of the calls that name no session. */
+/** Key under which the tool-call ids of calls without a session id are kept. */
 const NO_SESSION = Symbol('no session');
 
 /** Creates tool-call ids and remembers those of each session's latest reply, for the fault `duplicate_call_ids`. */

@@ -12,20 +12,23 @@ import { type Finish, type GenerateCall, Run, type SampledToken } from './run.ts
 import type { TextPiece } from './visible-text.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
-/** Maximum number of tokens sampled without yielding to the event loop, so that other connections are served. */
+/** Most tokens that are sampled before the engine yields to the event loop, so that other connections are served. */
 const BURST_TOKENS = 64;
 
-/** The events of one reply, in the order `start`, any number of `tokens`, `finish`. An aborted call may end without `start`. */
+/**
+ * One event of a sampled reply. A reply yields `start`, then any number of `tokens`, then `finish`; an aborted call may end without
+ * `start`.
+ */
 export type GenerateEvent =
   | { readonly kind: 'start'; readonly cachedTokens: number }
   | { readonly kind: 'tokens'; readonly tokens: readonly SampledToken[]; readonly pieces: readonly TextPiece[] }
   | ({
       readonly kind: 'finish';
-      /** The tokens since the previous event. */
+      /** The tokens sampled since the previous event. */
       readonly tokens: readonly SampledToken[];
       readonly pieces: readonly TextPiece[];
       readonly entry: LedgerEntry;
-      /** The policy versions that the server reports, which a fault may make differ from those of the entry. */
+      /** The policy versions that the server reports. Under a fault, these can differ from the versions that the ledger entry records. */
       readonly spans: readonly VersionSpan[];
     } & Finish);
 
@@ -36,13 +39,13 @@ export type EngineOptions = {
   readonly ledger: Ledger;
   readonly clock: Clock;
   readonly seed: number;
-  /** Maximum number of tokens of prompt and reply. */
+  /** Most tokens of prompt and reply together. */
   readonly maxModelLen: number;
-  /** Maximum number of replies sampled concurrently. */
+  /** Most replies that are sampled concurrently. */
   readonly maxNumSeqs: number;
-  /** Time from taking a slot to the first token, in addition to the delays below. */
+  /** Milliseconds from taking a slot to the first token, in addition to `prefillTokenDelayMs` and `tokenDelayMs`. */
   readonly firstTokenDelayMs: number;
-  /** Time per prompt token that is not in the prefix cache, before the first token. */
+  /** Milliseconds before the first token for each prompt token that is not in the prefix cache. */
   readonly prefillTokenDelayMs: number;
   readonly tokenDelayMs: number;
   /** Factor by which all delays are divided. */
@@ -51,7 +54,7 @@ export type EngineOptions = {
   readonly cacheBlocks: number;
 };
 
-/** Callbacks for metrics. They must not throw. */
+/** Callbacks that update metrics when calls start and finish. They must not throw. */
 export type EngineEvents = {
   readonly onStart?: (promptTokens: number, cachedTokens: number) => void;
   readonly onTokens?: (count: number) => void;
@@ -64,8 +67,8 @@ const ABORTED = new FloeError('cancelled', 'the call was aborted');
 type Gate = { readonly opened: Promise<void>; readonly open: () => void };
 
 /**
- * The simulated engine without any wire format: slots, waiting queue, pause, abort, and weight updates during replies. The routes of
- * an API convert requests to {@link GenerateCall} and events to their replies.
+ * The simulated engine without any wire format. It manages slots, the waiting queue, pauses, aborts and weight updates during replies. The
+ * routes of an API convert requests to {@link GenerateCall} and convert the engine's events to replies.
  */
 export class SimEngine {
   readonly options: EngineOptions;
@@ -98,9 +101,9 @@ export class SimEngine {
   }
 
   /**
-   * Samples one reply: yields `start` when it takes a slot, `tokens` while it samples, and `finish` with the last of them. An abort
-   * ends the reply with reason `abort` and the tokens so far, without throwing; leaving the iteration early aborts it as well. The
-   * ledger has the entry before `finish` is yielded.
+   * Samples one reply. Yields `start` when the call takes a slot, `tokens` during sampling, and `finish` with the last tokens. An aborted
+   * call ends with reason `abort` and the tokens sampled so far, without an error; leaving the iteration early aborts the call as well. The
+   * ledger entry is written before `finish` is yielded.
    */
   async *generate(call: GenerateCall): AsyncGenerator<GenerateEvent, void, undefined> {
     const { clock, ledger, seed, policy, vocabulary } = this.options;
@@ -126,7 +129,7 @@ export class SimEngine {
       removeListener();
       this.runs.delete(run);
       release?.();
-      // The cache holds only tokens that the engine has computed with, which excludes the last one sampled.
+      // The last sampled token is excluded: the engine has not used it as input yet, so a real cache would not contain it.
       cached?.extend(run.tokens.slice(0, -1).map(({ id }) => id));
       entry = ledger.append(run.entry(clock.nowMs()));
       this.events.onFinish?.(run.finish.reason);
@@ -149,8 +152,8 @@ export class SimEngine {
   }
 
   /**
-   * Stops sampling until {@link resume}: `abort` aborts running calls, `wait` lets them finish, `keep` freezes them. Resolves when the
-   * calls that `abort` or `wait` ends have ended.
+   * Stops sampling until {@link resume} is called. Mode `abort` aborts running calls, `wait` lets them finish, and `keep` freezes them.
+   * Resolves when all calls that this pause aborts or lets finish have ended.
    */
   async pause(mode: 'abort' | 'wait' | 'keep'): Promise<void> {
     const earlier = this.gate;
@@ -163,18 +166,18 @@ export class SimEngine {
     await Promise.all(running.map(([, ended]) => ended.opened));
   }
 
-  /** Ends a pause; without one nothing happens. */
+  /** Ends the current pause. Does nothing when the engine is not paused. */
   resume(): void {
     this.gate?.open();
     this.gate = null;
   }
 
-  /** Resolves when every call that is running or waiting at the moment has ended. */
+  /** Resolves when every call that is running or waiting now has ended. */
   async idle(): Promise<void> {
     await Promise.all([...this.runs.values()].map((ended) => ended.opened));
   }
 
-  /** Takes a slot and returns the function that releases it; `null` when the run was aborted first. */
+  /** Waits for a slot and returns the function that releases it; returns `null` when the run is aborted before it gets one. */
   private async takeSlot(run: Run): Promise<(() => void) | null> {
     try {
       return await this.slots.acquire(run.controller.signal);
@@ -184,7 +187,7 @@ export class SimEngine {
     }
   }
 
-  /** Samples until the reply has ended or was aborted. Returns the tokens that have been sampled but not yielded. */
+  /** Samples tokens until the reply has ended or was aborted. Returns the tokens that were sampled but not yielded yet. */
   private async *sample(
     run: Run,
     cachedTokens: number,
@@ -217,7 +220,10 @@ export class SimEngine {
     return new Pace(clock, firstMs * scale, tokenDelayMs * scale);
   }
 
-  /** Waits until the next token is due, and while the engine is paused or the run is stalled. Returns `false` when the run was aborted. */
+  /**
+   * Waits until the next token is due. Also waits while the engine is paused or a fault stalls the run. Returns `false` when the run was
+   * aborted.
+   */
   private async waitForToken(run: Run, pace: Pace): Promise<boolean> {
     const { signal } = run.controller;
     try {
@@ -237,8 +243,8 @@ export class SimEngine {
 }
 
 /**
- * The times at which the tokens of one reply are due. After a late timer, all tokens that are overdue are sampled, so that rates hold
- * on a busy machine.
+ * Computes when the tokens of one reply are due. When a timer fires late, all overdue tokens are sampled together, so that token rates stay
+ * correct on a busy machine.
  */
 class Pace {
   readonly tokenMs: number;

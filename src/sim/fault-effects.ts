@@ -2,17 +2,17 @@ import type { Fault, FaultPlan } from './faults.ts';
 import type { Exchange } from './http.ts';
 import type { CallFaults } from './run.ts';
 
-/** How one API words the replies of injected failures. */
+/** Creates the replies for injected failures in the format of one API. */
 export type FaultReplies = {
-  /** The error object for `message` with HTTP `status`. */
+  /** Returns the error object for `message` with HTTP `status`. */
   errorBody(message: string, status: number): object;
-  /** Refuses the call as a prompt that exceeds the context length. */
+  /** Replies that the prompt exceeds the context length. */
   replyContextOverflow(exchange: Exchange): void;
 };
 
 /**
- * Applies the faults that replace the whole reply. Returns `true` when it sent such a reply or reset the connection; then the caller
- * samples nothing. For `chunk_split` it only prepares the exchange.
+ * Applies the faults that replace the whole reply. Returns `true` when it sent such a reply or reset the connection; the caller must then
+ * sample nothing. For the fault `chunk_split` it only makes the exchange split later writes, and returns `false`.
  */
 export function applyEarlyFault(
   exchange: Exchange,
@@ -50,7 +50,7 @@ export function applyEarlyFault(
   return true;
 }
 
-/** The faults of a call that the engine itself applies while it samples. */
+/** Returns the faults of a call that the engine itself applies during sampling. */
 export function engineFaults({ hits }: FaultPlan): CallFaults {
   const lengthOf = (kind: Fault['kind']): number | null =>
     hits.find((fault) => fault.kind === kind)?.after_tokens ?? null;
@@ -68,11 +68,11 @@ export function engineFaults({ hits }: FaultPlan): CallFaults {
 export type ConnectionBreak = {
   /** Reply length in tokens at which the connection is reset. */
   readonly atTokens: number;
-  /** How many later connections are refused, because the server has crashed; `null` when it stays up. */
+  /** Number of later connections that are refused because the fault also crashes the server; `null` when the server keeps running. */
   readonly downCalls: number | null;
 };
 
-/** The connection break that a call's faults demand; `null` when they demand none. */
+/** Returns the connection reset that the call's faults demand; `null` when no fault demands one. */
 export function connectionBreak({ hits }: FaultPlan): ConnectionBreak | null {
   const fault = hits.find(({ kind }) => kind === 'dies_mid_stream' || kind === 'reset_mid');
   if (fault === undefined) return null;

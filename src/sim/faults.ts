@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { hashText, uniform } from './random.ts';
 
-/** Names of the faults that can be injected. docs/sim.md describes what a client sees of each. */
+/** Names of the faults that can be injected. docs/sim.md describes the effect of each on a client. */
 export const FAULT_KINDS = [
   'http_400_context',
   'http_429',
@@ -34,13 +34,13 @@ export const FAULT_KINDS = [
 ] as const;
 export type FaultKind = (typeof FAULT_KINDS)[number];
 
-/** Faults of calls that render or tokenize, which are counted separately; all others apply to generation calls. */
+/** Faults that hit calls which render or tokenize text. Such calls are counted separately; all other faults hit generation calls. */
 const TOKENIZING_KINDS: ReadonlySet<FaultKind> = new Set(['tokenizer_mismatch']);
 
-/** Whether a call samples a reply or turns text into ids. */
+/** Whether a call samples a reply (`generation`) or only turns text into ids (`tokenizing`). */
 export type CallScope = 'generation' | 'tokenizing';
 
-/** One fault and the calls that it applies to. All conditions that are given must hold. */
+/** One fault and the conditions for the calls that it hits. A call must meet every condition that is given. */
 export const faultSchema = z.strictObject({
   kind: z.enum(FAULT_KINDS),
   on_calls: z

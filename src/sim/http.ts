@@ -8,14 +8,16 @@ import { nextEventLoopTurn } from '../core/promises.ts';
 /** Upper bound on a request body. A prompt of a million ids is about 7 MB of JSON. */
 const MAX_BODY_BYTES = 64 * MIB;
 
-/** Stands for NaN in a value to be sent, because JSON.stringify would write `null` for NaN itself. */
+/**
+ * Placeholder for NaN in a value to be sent. JSON.stringify would write `null` for NaN, so the placeholder is replaced after serialization.
+ */
 export const NAN_PLACEHOLDER = '\u0001NaN\u0001';
 const NAN_PLACEHOLDER_JSON = JSON.stringify(NAN_PLACEHOLDER);
 
-/** Byte offset of the first cut of a split event, inside the field name `data`. */
+/** Byte offset at which a split event is cut first, inside the field name `data`. */
 const FIRST_CUT = 2;
 
-/** Upper bound on the cuts of one event, so that long events do not become thousands of writes. */
+/** Most pieces into which one event is cut, so that a long event does not become thousands of writes. */
 const MAX_CUTS = 64;
 
 /** One HTTP request and its reply. */
@@ -40,7 +42,7 @@ export class Exchange {
     response.on('close', () => {
       if (!response.writableFinished) onDisconnect();
     });
-    // A write fails when the client closes the connection at the same moment.
+    // The response emits an error when the client closes the connection during a write; the call is then aborted as for any disconnect.
     response.on('error', onDisconnect);
   }
 
@@ -73,7 +75,7 @@ export class Exchange {
     this.response.end(text);
   }
 
-  /** From now on, every {@link event} is written in parts that end in the middle of its line and of its characters. */
+  /** Makes {@link event} write every later event in pieces that end in the middle of its line and of its characters. */
   splitWrites(): void {
     this.split = true;
   }
@@ -83,15 +85,15 @@ export class Exchange {
     this.response.writeHead(200, { ...headers, 'content-type': 'text/event-stream; charset=utf-8' });
   }
 
-  /** Writes one server-sent event; resolves when more can be written, or when the client has disconnected. */
+  /** Writes one server-sent event. Resolves when the connection accepts more data, or when the client has disconnected. */
   async event(value: unknown): Promise<void> {
     const text = `data: ${typeof value === 'string' ? value : toJson(value)}\n\n`;
     if (!this.split) return this.write(text);
-    // Choices that are sampled concurrently must not interleave the parts of their events.
+    // Writes are queued, so that choices sampled concurrently do not interleave the pieces of their events.
     this.pendingWrites = this.pendingWrites.then(async () => {
       for (const part of splitEvent(Buffer.from(text))) {
         await this.write(part);
-        // Yielding to the event loop makes it likely that each part becomes a packet of its own.
+        // Yielding to the event loop makes it likely that each piece is sent as a separate packet.
         await nextEventLoopTurn();
       }
     });
@@ -120,7 +122,7 @@ export class Exchange {
     this.request.socket.resetAndDestroy();
   }
 
-  /** Simulates a crash of the whole server, as {@link SimHttpServer.crash}. */
+  /** Simulates a crash of the whole server; see {@link SimHttpServer.crash}. */
   crashServer(refusals: number): void {
     this.onCrash(refusals);
   }
@@ -137,7 +139,7 @@ export class Exchange {
 function splitEvent(bytes: Buffer): Buffer[] {
   const cuts = [FIRST_CUT];
   for (let i = FIRST_CUT + 1; i < bytes.length - 1 && cuts.length < MAX_CUTS; i++) {
-    // A byte of the form 10xxxxxx continues a character; after a byte of the form 11xxxxxx it is the character's second byte.
+    // Finds the second byte of each character: a byte of the form 10xxxxxx that follows a byte of the form 11xxxxxx.
     const isContinuation = ((bytes[i] as number) & 0xc0) === 0x80;
     if (isContinuation && ((bytes[i - 1] as number) & 0xc0) === 0xc0) cuts.push(i);
   }
@@ -152,13 +154,13 @@ function toJson(value: unknown): string {
 
 export type Handler = (exchange: Exchange) => Promise<void> | void;
 
-/** Handlers, keyed by `METHOD /path`. */
+/** Request handlers, keyed by `METHOD /path`. */
 export type RouteTable = Readonly<Record<string, Handler>>;
 
-/** Sends an error in the words of one API. It is called only while the reply has not begun. */
+/** Sends an error in the format of one API. It is called only when no part of the reply has been sent. */
 export type ErrorReplier = (exchange: Exchange, error: FloeError) => void;
 
-/** An HTTP server over a route table. */
+/** An HTTP server that dispatches requests by a route table. */
 export class SimHttpServer {
   private readonly server: Server;
   private readonly sockets = new Set<Socket>();
@@ -180,8 +182,8 @@ export class SimHttpServer {
   }
 
   /**
-   * Simulates a crash followed by a restart: resets every connection, and the next `refusals` connections as soon as they are
-   * accepted.
+   * Simulates a crash followed by a restart: resets every open connection, and then resets the next `refusals` connections as soon as they
+   * are accepted.
    */
   crash(refusals: number): void {
     this.refusals = refusals;

@@ -1,4 +1,4 @@
-/** The simulated inference engine: what commands, verification programs and tests use of it. */
+/** The simulated inference engine: exports the parts that commands, verification programs and tests use. */
 export type { SimConfigInput } from './config.ts';
 export { FAULT_KINDS, type FaultInput, type FaultKind } from './faults.ts';
 export type { Ledger, LedgerEntry } from './ledger.ts';

@@ -1,45 +1,45 @@
 import type { SessionResult, Trace, VersionSpan } from '../schema/index.ts';
 import type { LedgerEntry } from './ledger.ts';
 
-/** One difference between what a trainer received and what the engine really sampled. */
+/** One difference between the samples that a trainer received and the tokens that the engine sampled. */
 export type LedgerMismatch = {
   readonly session_id: string;
-  /** Empty when the difference concerns the whole session. */
+  /** The trace in which the difference was found; an empty string when the difference concerns the whole session. */
   readonly trace_id: string;
   readonly completion_id: string | null;
   readonly what: 'unknown completion' | 'ids' | 'logprob' | 'version' | 'mask' | 'trained twice' | 'invented' | 'audit';
   readonly detail: string;
 };
 
-/** The result of a check. Everything matches when `mismatches` is empty. */
+/** The result of comparing samples with the ledger. Everything matches when `mismatches` is empty. */
 export type LedgerReport = {
   readonly sessions: number;
   readonly traces: number;
   /** Number of trained tokens, all of which were compared. */
   readonly trainable_tokens: number;
-  /** Number of these whose context in the trace is exactly the prompt that the engine was given. */
+  /** Number of trained tokens whose context in the trace is exactly the prompt that the engine was given. */
   readonly exact_context_tokens: number;
-  /** Number of trained tokens without a policy version, where those are allowed. */
+  /** Number of trained tokens without a policy version; counted only when `unknownVersions` allows such tokens. */
   readonly unknown_version_tokens: number;
   readonly mismatches: readonly LedgerMismatch[];
 };
 
 /**
- * How a trained token without a policy version is judged: as a mismatch (the default), or allowed and counted. Allow it for engines
- * that cannot report which weights sampled a reply during which the weights were updated.
+ * How the check treats a trained token without a policy version: as a mismatch (the default), or as allowed and counted. Allow such tokens
+ * for engines that cannot report which weights sampled a reply when the weights were updated during it.
  */
 export type LedgerCheckOptions = { readonly unknownVersions?: 'mismatch' | 'allow' };
 
 /** Which of the ledger's log-probabilities the engine reported. */
 type LedgerLogprobs = 'raw' | 'processed';
 
-/** The part of a session's result that is compared. */
+/** The part of a session's result that the check compares. */
 type CheckedSession = Pick<SessionResult, 'session_id' | 'trajectory'>;
 
 /**
- * Compares every trained token of finished sessions with the engine's ledger: its id, its log-probability (as float32), its policy
- * version, and that it is trained exactly once. `mode` is the engine's logprobs mode. The check shares no code with capture, token
- * graph, builders and audit, so that a defect in those cannot hide itself.
+ * Compares every trained token of finished sessions with the engine's ledger: the token's id, its log-probability (as float32) and its
+ * policy version must match, and the token must be trained exactly once. `mode` is the engine's logprobs mode. The check shares no code
+ * with capture, token graph, builders and audit, so that a defect in their code cannot hide itself here.
  */
 export function checkAgainstLedger(
   results: readonly CheckedSession[],
@@ -136,8 +136,8 @@ class LedgerCheck {
   }
 
   /**
-   * Index in the trace's response at which a completion's reply begins: where the length of its prompt puts it, or else the first
-   * index from `from` at which its ids occur; `null` when there is none.
+   * Returns the index in the trace's response at which a completion's reply begins: the index that follows from the length of the
+   * completion's prompt, or else the first index from `from` on at which the reply's ids occur; `null` when the ids do not occur.
    */
   private startOf(entry: LedgerEntry, trace: Trace, from: number): number | null {
     const exact = entry.prompt_ids.length - trace.prompt_ids.length;
@@ -184,8 +184,8 @@ class LedgerCheck {
 }
 
 /**
- * Joins the calls of one request id: a call whose prompt is exactly the prompt and reply of an earlier, aborted call continues that
- * reply, and both become one entry. Any other call replaces the earlier one.
+ * Joins two calls that have the same request id. When the later prompt is exactly the prompt and reply of the earlier, aborted call, the
+ * later call continues that reply, and both become one entry. Any other later call replaces the earlier one.
  */
 function joinContinuation(earlier: LedgerEntry | undefined, entry: LedgerEntry): LedgerEntry {
   if (earlier === undefined || earlier.aborted_at === null || earlier.response_ids.length === 0) return entry;
@@ -211,7 +211,7 @@ function hasReplyAt(entry: LedgerEntry, trace: Trace, start: number): boolean {
   return entry.response_ids.every((id, i) => trace.response_ids[start + i] === id);
 }
 
-/** Whether the completion's prompt is exactly what precedes its reply in the trace. */
+/** Whether the completion's prompt consists of exactly the tokens that precede its reply in the trace. */
 function isExactContext(entry: LedgerEntry, trace: Trace, start: number): boolean {
   const promptLength = trace.prompt_ids.length;
   if (entry.prompt_ids.length !== promptLength + start) return false;

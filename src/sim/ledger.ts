@@ -4,23 +4,29 @@ import type { FinishReason, VersionSpan } from '../schema/index.ts';
 import type { SamplingParams } from './sampler.ts';
 
 /**
- * How the caller gave the prompt: as the token ids that were sampled from (`ids`), as text to be encoded (`text`), or as messages to
- * be rendered and encoded (`messages`).
+ * How the caller gave the prompt: `ids` is a list of token ids that is used unchanged, `text` is a text to be encoded, and `messages` are
+ * chat messages to be rendered and encoded.
  */
 export type PromptForm = 'ids' | 'text' | 'messages';
 
-/** What the simulated engine really sampled for one choice of one call. Written once, when sampling ended. */
+/**
+ * The tokens that the simulated engine sampled for one choice of one call, with their context. The entry is written once, when sampling has
+ * ended.
+ */
 export type LedgerEntry = {
-  /** Position in the order in which sampling ended, from 0, over the server's lifetime. */
+  /** Position of this entry in the order in which sampling ended, counted from 0 over the server's lifetime. */
   readonly sequence: number;
-  /** The id that the caller gave (`X-Request-Id` or `request_id`), else one that the server made; without any prefix. */
+  /**
+   * The request id that the caller gave (`X-Request-Id` or `request_id`), or else one that the server made. It has no prefix such as
+   * `chatcmpl-`.
+   */
   readonly request_id: string;
-  /** Index among the choices of the call. */
+  /** Index of this reply among the choices of the call. */
   readonly choice: number;
-  /** Path of the route that was called. */
+  /** Path of the route that the client called. */
   readonly endpoint: string;
   readonly prompt_form: PromptForm;
-  /** The caller's `X-Session-ID`; `null` when it sent none. */
+  /** Value of the caller's `X-Session-ID` header; `null` when the caller sent none. */
   readonly session_id: string | null;
   /** Name of the scenario that wrote the reply. */
   readonly scenario: string;
@@ -28,32 +34,32 @@ export type LedgerEntry = {
   readonly rule: number;
   readonly prompt_ids: readonly number[];
   readonly response_ids: readonly number[];
-  /** Log-probability of each response id in the policy itself. */
+  /** Log-probability of each response id in the policy's own distribution. */
   readonly raw_logprobs: readonly number[];
-  /** Log-probability of each response id in the distribution that it was drawn from, after penalties, temperature and cut-offs. */
+  /** Log-probability of each response id in the distribution that it was drawn from, that is, after penalties, temperature and cut-offs. */
   readonly processed_logprobs: readonly number[];
-  /** Policy versions that sampled the response, by token positions; they cover it without gaps. */
+  /** Policy versions that sampled the response, as spans of token positions that cover the response without gaps. */
   readonly version_spans: readonly VersionSpan[];
   readonly params: SamplingParams;
   readonly finish_reason: FinishReason;
-  /** The stop string or stop token id that ended the reply; `null` when none did. */
+  /** The stop string or stop token id that ended the reply; `null` when the reply ended for another reason. */
   readonly stop_reason: string | number | null;
   /** Response length in tokens at which the call was aborted; `null` when it was not aborted. */
   readonly aborted_at: number | null;
-  /** Faults injected into this call. They may have made the reply malformed, or different from this entry. */
+  /** Kinds of the faults injected into this call. A fault may have made the reply malformed or different from this entry. */
   readonly faults: readonly string[];
-  /** Unix time in milliseconds. */
+  /** Unix time in milliseconds at which the call started. */
   readonly started_ms: number;
   readonly ended_ms: number;
 };
 
-/** Selects entries; an entry must match every field that is given. */
+/** Selects ledger entries. An entry must match every field that is given. */
 export type LedgerFilter = { readonly sessionId?: string; readonly requestId?: string };
 
 /**
- * Append-only record of everything that the simulated engine sampled: the truth to compare captured completions and training
- * samples with. Memory holds the latest `limit` entries; the file, when there is one, holds all of them, one JSON object per line,
- * each written before the call's last event is sent.
+ * Append-only record of every token that the simulated engine sampled, with which captured completions and training samples are compared.
+ * Memory holds the latest `limit` entries. An optional file holds all entries, one JSON object per line; each line is written before the
+ * call's last event is sent.
  */
 export class Ledger {
   private readonly limit: number;
@@ -68,7 +74,7 @@ export class Ledger {
     this.file = options.path === undefined ? null : openSync(options.path, 'a');
   }
 
-  /** Number of entries appended since the start, including those that memory no longer holds. */
+  /** Number of entries appended since the start, including entries that memory no longer holds. */
   get total(): number {
     return this.appended;
   }
@@ -77,12 +83,12 @@ export class Ledger {
     const complete = { sequence: this.appended++, ...entry };
     if (this.file !== null && !this.closed) writeSync(this.file, `${JSON.stringify(complete)}\n`);
     this.latest.push(complete);
-    // Truncating only at twice the limit keeps the amortised cost per entry constant.
+    // Truncates only at twice the limit, which keeps the amortised cost per entry constant.
     if (this.latest.length >= 2 * this.limit) this.latest = this.latest.slice(-this.limit);
     return complete;
   }
 
-  /** The entries in memory (at most the latest `limit`) that match `filter`, in the order in which sampling ended. */
+  /** Returns the entries in memory (at most the latest `limit`) that match `filter`, in the order in which sampling ended. */
   entries(filter: LedgerFilter = {}): LedgerEntry[] {
     return this.latest
       .slice(-this.limit)
@@ -93,7 +99,7 @@ export class Ledger {
       );
   }
 
-  /** Closes the file. Later entries are kept in memory only. */
+  /** Closes the file. Entries that are appended later are kept in memory only. */
   close(): void {
     if (this.closed) return;
     this.closed = true;

@@ -10,7 +10,7 @@ const partSchema = z.object({
 });
 type ContentPart = z.infer<typeof partSchema>;
 
-/** A chat message as both APIs accept it. */
+/** A chat message as both the vLLM and the SGLang API accept it. */
 export const messageSchema = z.object({
   role: z.enum(['system', 'developer', 'user', 'assistant', 'tool']),
   content: z.union([z.string(), z.array(partSchema)]).nullish(),
@@ -28,14 +28,14 @@ export const messageSchema = z.object({
     .nullish(),
 });
 
-/** vLLM accepts any role. */
+/** A chat message for vLLM, which accepts any role name. */
 export const anyRoleMessageSchema = messageSchema.extend({ role: z.string() });
 
 export type ChatMessage = z.infer<typeof messageSchema>;
 
 /**
- * Converts chat messages to the template's form. Throws `engine_rejected`, naming the message, for parts that are neither text nor
- * (with `vision`) images, and, unless `anyArguments`, for call arguments that are not valid JSON.
+ * Converts chat messages to the form that the chat template renders. Throws `engine_rejected`, naming the message, for a part that is
+ * neither text nor (with `vision`) an image. Unless `anyArguments` is set, also throws for call arguments that are not valid JSON.
  */
 export function templateMessages(
   messages: readonly ChatMessage[],
@@ -52,7 +52,7 @@ export function templateMessages(
   }));
 }
 
-/** Joins the parts of a message in order, each on lines of its own. `path` names the content in error messages. */
+/** Joins the parts of a message in order, each on separate lines. `path` names the content in error messages. */
 function contentText(content: string | readonly ContentPart[], path: string, vision: boolean): string {
   if (typeof content === 'string') return content;
   return content
@@ -65,7 +65,10 @@ function contentText(content: string | readonly ContentPart[], path: string, vis
     .join('\n');
 }
 
-/** JSON text is rendered unchanged. SGLang parses it first and refuses invalid JSON; vLLM (`any`) renders that as well. */
+/**
+ * Returns the arguments of a tool call as text; JSON text is returned unchanged. SGLang parses the text first and refuses invalid JSON;
+ * vLLM (`any`) accepts invalid JSON as well.
+ */
 function argumentsText(value: string | Readonly<Record<string, unknown>>, index: number, any: boolean): string {
   if (typeof value !== 'string') return JSON.stringify(value);
   if (any) return value;
@@ -82,7 +85,7 @@ function argumentsText(value: string | Readonly<Record<string, unknown>>, index:
   return value;
 }
 
-/** Fewest and most placeholders of an image, of 7 tokens each; the maximum is no more than a real screenshot takes. */
+/** Fewest and most placeholders of an image. Each placeholder takes 7 tokens; the maximum is no more than a real screenshot takes. */
 const MIN_IMAGE_PADS = 4;
 const MAX_IMAGE_PADS = 131;
 

@@ -1,12 +1,15 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { SimEngine } from './engine.ts';
 
-/** Upper bounds in seconds, from the first token after a cached prompt to a long queue. */
+/**
+ * Upper bounds of the latency histogram's buckets in seconds. They range from the first token after a cached prompt to a long wait in the
+ * queue.
+ */
 const LATENCY_BUCKETS_S = [0.001, 0.005, 0.02, 0.1, 0.5, 2, 10];
 
 type Labels = Readonly<Record<string, string>>;
 
-/** Prometheus metrics of one server whose names begin with `prefix` and which all carry `labels`. */
+/** The Prometheus metrics of one server. All names begin with `prefix`, and all metrics carry `labels`. */
 class MetricSet {
   readonly registry = new Registry();
   private readonly prefix: string;
@@ -17,14 +20,14 @@ class MetricSet {
     this.labels = labels;
   }
 
-  /** A counter that is exported as 0 before its first increment. */
+  /** Creates a counter that is exported as 0 before its first increment. */
   counter(name: string, help: string): Counter {
     const counter = new Counter(this.options(name, help));
     counter.inc(this.labels, 0);
     return counter;
   }
 
-  /** A gauge whose value is read when the metrics are scraped. */
+  /** Adds a gauge whose value `read` supplies when the metrics are scraped. */
   gauge(name: string, help: string, read: () => number, extraLabels: Labels = {}): void {
     const gauge: Gauge = new Gauge({
       ...this.options(name, help, Object.keys(extraLabels)),
@@ -42,7 +45,7 @@ class MetricSet {
   }
 }
 
-/** Prometheus metrics under vLLM's names. */
+/** The server's Prometheus metrics with vLLM's names. */
 export class VllmMetrics {
   private readonly set: MetricSet;
   private readonly labels: { readonly model_name: string; readonly engine: string };
@@ -72,7 +75,7 @@ export class VllmMetrics {
     this.firstToken = this.set.latencyHistogram('time_to_first_token_seconds', 'From the request to its first token');
   }
 
-  /** Adds the gauges that read `engine`. */
+  /** Adds the gauges whose values are read from `engine`. */
   observe(engine: SimEngine): void {
     this.set.gauge('num_requests_running', 'Requests that hold a slot', () => engine.running);
     this.set.gauge('num_requests_waiting', 'Requests that wait for a slot', () => engine.waiting);
@@ -108,13 +111,13 @@ export class VllmMetrics {
     this.disconnected.inc(this.labels);
   }
 
-  /** The metrics in Prometheus' text format. */
+  /** Returns the metrics in Prometheus' text format. */
   text(): Promise<string> {
     return this.set.registry.metrics();
   }
 }
 
-/** Prometheus metrics under SGLang's names. */
+/** The server's Prometheus metrics with SGLang's names. */
 export class SglangMetrics {
   private readonly set: MetricSet;
   private readonly labels: { readonly model_name: string };
@@ -166,12 +169,12 @@ export class SglangMetrics {
     if (aborted) this.aborted.inc(this.labels);
   }
 
-  /** Counts `count` running requests that a pause put back into the queue. */
+  /** Adds `count` to the number of running requests that pauses have put back into the queue. */
   countRetractions(count: number): void {
     this.retracted.inc(this.labels, count);
   }
 
-  /** The metrics in Prometheus' text format. */
+  /** Returns the metrics in Prometheus' text format. */
   text(): Promise<string> {
     return this.set.registry.metrics();
   }

@@ -1,20 +1,23 @@
 import { LRUCache } from 'lru-cache';
 import { hashNumbers, hashText } from './random.ts';
 
-/** Tokens per block, as vLLM's default. */
+/** Number of tokens per cache block; vLLM's default. */
 export const BLOCK_TOKENS = 16;
 
-/** A sequence in the cache that can grow. */
+/** A sequence in the prefix cache, to which sampled tokens can be added. */
 export type CachedSequence = {
-  /** How many leading tokens of the prompt were cached before it was admitted. */
+  /** Number of leading prompt tokens that were in the cache before this prompt was admitted. */
   readonly cachedTokens: number;
-  /** Caches tokens that were computed after the prompt. */
+  /** Adds tokens that the engine computed after the prompt to the cache. */
   extend(ids: ArrayLike<number>): void;
 };
 
-/** A model of an engine's KV prefix cache: hashes of full blocks, each chained to the one before; evicts the least recently used. */
+/**
+ * Models an engine's KV prefix cache. It stores hashes of full blocks, each chained to the previous block's hash, and evicts the least
+ * recently used block.
+ */
 export class PrefixCache {
-  /** Maximum number of blocks. */
+  /** Most blocks that the cache holds. */
   readonly capacity: number;
   private readonly blocks: LRUCache<string, true>;
 
@@ -29,8 +32,8 @@ export class PrefixCache {
   }
 
   /**
-   * Caches a prompt. The returned `cachedTokens` is a multiple of the block size and never the whole prompt, because an engine
-   * computes at least the last token. Prompts with different salts share nothing.
+   * Adds a prompt to the cache. The returned `cachedTokens` is a multiple of the block size and always less than the whole prompt, because
+   * an engine computes at least the last token. Prompts with different salts share no blocks.
    */
   admit(promptIds: ArrayLike<number>, salt: string): CachedSequence {
     const chain = new BlockChain(salt);
@@ -55,7 +58,7 @@ export class PrefixCache {
   }
 }
 
-/** Keys of the full blocks of a growing sequence; each depends on the salt and on all tokens up to the block's end. */
+/** Computes the keys of the full blocks of a growing sequence. Each key depends on the salt and on all tokens up to the block's end. */
 class BlockChain {
   private chainA: number;
   private chainB: number;

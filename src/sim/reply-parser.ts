@@ -4,19 +4,22 @@ import type { SpecialTokens } from './vocabulary.ts';
 /** A complete tool call; `argumentsText` is JSON text as sampled. */
 export type ParsedCall = { readonly id: string; readonly name: string; readonly argumentsText: string };
 
-/** A change to one tool call in a stream: its name comes first, then its argument text in parts. */
+/** A change to one tool call in a stream. The first change of a call has its name; later ones add parts of its argument text. */
 export type CallDelta =
   | { readonly index: number; readonly id: string; readonly name: string }
   | { readonly index: number; readonly argumentsText: string };
 
-/** What a stream shows for some pieces of text. Without any field the parser shows nothing for them yet. */
+/**
+ * The part of a streamed message that becomes visible with some pieces of text. It has no fields when the parser shows nothing for these
+ * pieces yet.
+ */
 export type MessageDelta = {
   readonly reasoning?: string;
   readonly content?: string;
   readonly calls?: readonly CallDelta[];
 };
 
-/** The message of a whole reply. `reasoning` and `content` are `null` when the reply has none. */
+/** The message of a complete reply. `reasoning` and `content` are `null` when the reply has none. */
 export type ParsedMessage = {
   readonly reasoning: string | null;
   readonly content: string | null;
@@ -27,32 +30,31 @@ export type ParserOptions = {
   readonly special: SpecialTokens;
   /** Whether the prompt opened a thinking block, so that the reply begins inside it. */
   readonly insideThinking: boolean;
-  /** Whether tool calls are parsed; when not, their text stays in the content. */
+  /** Whether tool calls are parsed. When they are not, their text stays in the content. */
   readonly parseCalls: boolean;
-  /** Returns a new id for the call at `index` of the reply. */
+  /** Returns a new id for the call with this index in the reply. */
   readonly newCallId: (index: number) => string;
 };
 
 /**
- * Splits a reply into reasoning, content and tool calls by its delimiter tokens while it is sampled. It works on ids, so that text
- * that only resembles a delimiter changes nothing. Argument text is returned as sampled.
- *
- * Whole replies and streams read calls differently, as in vLLM's hermes parser. {@link parsed} has the whole reply: if one call is
- * not valid JSON, everything is content; the last call may lack its closing delimiter; text after the first call is dropped.
- * {@link push} does not know the end: it shows a call as soon as its name is complete, and never takes anything back. So the stream
- * of a reply that was cut inside a call shows the beginning of that call, where the whole reply has it as content.
+ * Splits a reply into reasoning, content and tool calls during sampling. It recognises delimiters by their token ids, so that text which
+ * only resembles a delimiter has no effect. Argument text is returned as sampled. Complete replies and streams treat calls differently, as
+ * in vLLM's hermes parser. {@link parsed} treats the text as a complete reply: when one call is not valid JSON, everything is content; the
+ * last call may lack its closing delimiter; text after the first call is dropped. {@link push} cannot know how the reply ends: it shows a
+ * call as soon as the call's name is complete, and never retracts shown text. For a reply that was cut inside a call, the stream therefore
+ * shows the beginning of that call, whereas the complete reply has the same text as content.
  */
 export class ReplyParser {
   private readonly options: ParserOptions;
   private state: 'content' | 'reasoning' | 'call';
   private reasoning: string | null = null;
-  /** The text outside reasoning, including the delimiters of calls. */
+  /** The reply's text outside reasoning, including the delimiters of tool calls. */
   private body = '';
-  /** Index in `body` at which the first call begins; -1 when there is none. */
+  /** Index in `body` at which the first tool call begins; -1 when the text has no call. */
   private callsAt = -1;
   private readonly calls: StreamedCall[] = [];
   private readonly ids: string[] = [];
-  /** Number of calls whose name the stream has shown. */
+  /** Number of tool calls whose name has been shown in the stream. */
   private named = 0;
 
   constructor(options: ParserOptions) {
@@ -60,7 +62,7 @@ export class ReplyParser {
     this.state = options.insideThinking ? 'reasoning' : 'content';
   }
 
-  /** Adds pieces of the reply's text; returns what a stream shows for them. */
+  /** Adds pieces of the reply's text and returns the parts of the message that a stream shows for them. */
   push(pieces: readonly TextPiece[]): MessageDelta {
     let reasoning = '';
     let content = '';
@@ -77,12 +79,12 @@ export class ReplyParser {
     };
   }
 
-  /** Whether the stream has shown a call. */
+  /** Whether a tool call has been shown in the stream. */
   get hasShownCalls(): boolean {
     return this.named > 0;
   }
 
-  /** The message of the text so far, read as a whole reply. White space alone before a call counts as no content. */
+  /** Parses the text so far as a complete reply. White space before a call counts as no content. */
   get parsed(): ParsedMessage {
     const { reasoning, body } = this;
     const parsedCalls = this.callsAt < 0 ? null : this.calls.map((call) => parseCall(call.text));
@@ -94,7 +96,7 @@ export class ReplyParser {
     return { reasoning, content: body === '' && reasoning !== null ? null : body, calls: [] };
   }
 
-  /** Adds one piece; returns the field in which a stream shows its text, `null` when it does not show it as text. */
+  /** Adds one piece. Returns the field in which a stream shows the piece's text; `null` when the piece is a delimiter or part of a call. */
   private add({ text, delimiter }: TextPiece): 'reasoning' | 'content' | null {
     const { special, parseCalls } = this.options;
     if (this.state === 'reasoning') {
@@ -129,7 +131,7 @@ export class ReplyParser {
     return this.callsAt < 0 ? 'content' : null;
   }
 
-  /** Changes to the calls since the last time. A call whose name is incomplete holds back the calls after it. */
+  /** Returns the changes to the tool calls since the previous invocation. A call whose name is incomplete delays the calls after it. */
   private newCallDeltas(): CallDelta[] {
     const deltas: CallDelta[] = [];
     for (let index = Math.max(0, this.named - 1); index < this.calls.length; index++) {
@@ -153,7 +155,7 @@ export class ReplyParser {
   }
 }
 
-/** Name and raw argument text of one call; `null` when `text` is not a JSON object with both. */
+/** Returns the name and the unparsed argument text of one call; `null` when `text` is not a JSON object with both fields. */
 function parseCall(text: string): { readonly name: string; readonly argumentsText: string } | null {
   const value = parseJsonText(text);
   if (typeof value !== 'object' || value === null || !('name' in value) || !('arguments' in value)) return null;
@@ -162,16 +164,16 @@ function parseCall(text: string): { readonly name: string; readonly argumentsTex
 }
 
 /**
- * One tool call of a stream. Finds name and arguments with regular expressions, as vLLM's hermes parser does, because the text may
- * never become valid JSON.
+ * One tool call of a stream. It finds name and arguments with regular expressions, as vLLM's hermes parser does, because the text may never
+ * become valid JSON.
  */
 class StreamedCall {
   text = '';
   private closed = false;
   private completeName: string | null = null;
-  /** Index in `text` at which the arguments begin; -1 until they do. */
+  /** Index in `text` at which the arguments begin; -1 while they have not begun. */
   private start = -1;
-  /** Length of the argument text that has been returned. */
+  /** Number of characters of argument text that `newArguments` has returned. */
   private returnedLength = 0;
   private readonly value = new BracketScan();
 
@@ -179,18 +181,21 @@ class StreamedCall {
     this.text += text;
   }
 
-  /** Marks the call as complete: its closing delimiter was sampled. */
+  /** Marks the call as complete, because its closing delimiter was sampled. */
   close(): void {
     this.closed = true;
   }
 
-  /** The tool's name; `null` until it is complete. */
+  /** Returns the tool's name; `null` while the name is incomplete. */
   name(): string | null {
     this.completeName ??= /"name"\s*:\s*"([^"]+)"/.exec(this.text)?.[1] ?? null;
     return this.completeName;
   }
 
-  /** The argument text added since the last call. An object or array ends with its own closing bracket. */
+  /**
+   * Returns the argument text added since the previous invocation. When the arguments are an object or array, they end with its closing
+   * bracket.
+   */
   newArguments(): string {
     if (this.start < 0) {
       const match = /"arguments"\s*:\s*(?=\S)/.exec(this.text);
@@ -206,7 +211,7 @@ class StreamedCall {
 
   private argumentsEnd(): number {
     const { text, start } = this;
-    // White space at the end may precede the closing delimiter; it is returned only once more text follows it.
+    // White space at the end is held back, because the closing delimiter may follow it. It is returned only when more text follows.
     const trimmed = text.trimEnd().length;
     if (text[start] === '{' || text[start] === '[') return this.value.end(text, start) ?? trimmed;
     if (!this.closed && parseJsonText(text) === undefined) return trimmed;
@@ -215,7 +220,7 @@ class StreamedCall {
   }
 }
 
-/** Finds the bracket that closes a JSON value in a growing text; reads each character once. */
+/** Finds the bracket that closes a JSON value in a growing text. Each character is read once. */
 class BracketScan {
   private at = -1;
   private depth = 0;
@@ -223,7 +228,10 @@ class BracketScan {
   private escaped = false;
   private closedAt: number | null = null;
 
-  /** Index after the closing bracket of the value at `start`; `null` while it is open. Every call must name the same value. */
+  /**
+   * Returns the index after the closing bracket of the value at `start`; `null` while the value is open. Every invocation must pass the
+   * same `start`.
+   */
   end(text: string, start: number): number | null {
     const open = text[start];
     const close = open === '{' ? '}' : ']';
@@ -243,8 +251,8 @@ class BracketScan {
 }
 
 /**
- * The source text of a top-level field's value in `text`, which must be a valid JSON object. When the field occurs more than once,
- * the last one counts; `null` when it does not occur.
+ * Returns the source text of a top-level field's value in `text`, which must be a valid JSON object. When the field occurs more than once,
+ * the last value is returned; `null` when the field does not occur.
  */
 export function rawField(text: string, field: string): string | null {
   let value: string | null = null;
@@ -270,14 +278,14 @@ export function rawField(text: string, field: string): string | null {
   return value;
 }
 
-/** Index of the quote that closes the string at `start`. */
+/** Returns the index of the quote that closes the string at `start`. */
 function stringEnd(text: string, start: number): number {
   let i = start + 1;
   while (i < text.length && text[i] !== '"') i += text[i] === '\\' ? 2 : 1;
   return i;
 }
 
-/** The parsed value; `undefined` when `text` is not valid JSON. */
+/** Returns the parsed value; `undefined` when `text` is not valid JSON. */
 export function parseJsonText(text: string): unknown {
   try {
     return JSON.parse(text);

@@ -13,7 +13,7 @@ export const responseFormatSchema = z.looseObject({
     .nullish(),
 });
 
-/** vLLM accepts a schema as an object or as JSON text. */
+/** The request field `structured_outputs`. vLLM accepts its schema as an object or as JSON text. */
 export const structuredOutputsSchema = z.looseObject({
   json: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
   json_object: z.boolean().nullish(),
@@ -41,13 +41,13 @@ const constraintSchema: z.ZodType<Constraint> = z.discriminatedUnion('kind', [
 
 const ANY_OBJECT: JsonSchema = { type: 'object' };
 
-/** A constraint and the request field that demands it. */
+/** A constraint and the name of the request field that demands it. */
 type Demand = { readonly constraint: Constraint; readonly field: string };
 
 /**
- * The constraint that a chat request puts on the reply; `null` when it puts none. As in vLLM, a forced tool call takes precedence over
- * a format, and when the request offers tools a reply of tool calls alone satisfies a format. Throws `engine_rejected`, naming the
- * field, for a constraint that is malformed, unsupported, or that no reply of the policy to this prompt satisfies.
+ * Returns the constraint that a chat request puts on the reply; `null` when it puts none. As in vLLM, a forced tool call takes precedence
+ * over a format, and when the request offers tools, a reply of tool calls alone satisfies a format. Throws `engine_rejected`, naming the
+ * field, for a constraint that is malformed or unsupported, or that no reply of the policy to this prompt satisfies.
  */
 export function requestedConstraint(
   request: ConstraintFields,
@@ -57,12 +57,15 @@ export function requestedConstraint(
   return ensureSatisfiable(callDemand(request) ?? formatDemand(request), policy, promptIds);
 }
 
-/** The constraint as `structured_outputs` of token generation, in a form that only the simulator understands. */
+/**
+ * Returns the constraint as the field `structured_outputs` of a request for token generation, in a form that only the simulator
+ * understands.
+ */
 export function renderConstraint(constraint: Constraint | null): object | null {
   return constraint === null ? null : { structural_tag: JSON.stringify(constraint) };
 }
 
-/** The same as {@link requestedConstraint} for a request for token generation. */
+/** Returns the constraint that a request for token generation puts on the reply, in the same way as {@link requestedConstraint}. */
 export function generateConstraint(
   outputs: StructuredOutputs,
   policy: Policy,
@@ -95,7 +98,7 @@ function refusal(field: string, message: string, cause?: unknown): FloeError {
   return new FloeError('engine_rejected', `${field}: ${message}`, { param: field }, cause);
 }
 
-/** Whether the server parses tool calls in the reply. */
+/** Whether the server parses tool calls in the reply to this request. */
 export function parsesToolCalls({ tools, tool_choice: choice }: ConstraintFields): boolean {
   return (tools ?? []).length > 0 && choice !== 'none';
 }
@@ -157,7 +160,10 @@ function formatDemand(request: ConstraintFields): Demand | null {
   return demand('structured_outputs', typeof outputs.json === 'string' ? parsedSchema(outputs.json) : outputs.json);
 }
 
-/** The supported keys of `structured_outputs`, and settings of grammar compilers, which have no effect here. */
+/**
+ * The accepted keys of `structured_outputs`: those that the simulator supports, and settings of grammar compilers, which have no effect
+ * here.
+ */
 const STRUCTURED_KEYS: ReadonlySet<string> = new Set([
   'json',
   'json_object',

@@ -1,26 +1,31 @@
 import { hashNumbers } from './random.ts';
 
-/** Layers and experts per token of the simulated mixture-of-experts model: the smallest sizes that reveal swapped axes. */
+/**
+ * Layers and experts per token of the simulated mixture-of-experts model. These are the smallest sizes at which swapping the two axes
+ * changes the data.
+ */
 export const ROUTED_LAYERS = 2;
 export const ROUTED_TOP_K = 2;
 
 /** Number of experts per layer; an expert's index fits into a byte. */
 const EXPERT_COUNT = 64;
 
-/** Prompt and reply, as in a ledger entry. */
+/** Token ids of a prompt and its reply, as in a ledger entry. */
 type Sequence = { readonly prompt_ids: readonly number[]; readonly response_ids: readonly number[] };
 
-/** The experts of the token at `position` of prompt and reply in `layer`: a hash of the arguments, so that tests can recompute them. */
+/**
+ * Returns the two experts that the token at `position` uses in `layer`. They are a hash of the arguments, so that tests can recompute them.
+ */
 export function expertsOf(position: number, tokenId: number, layer: number): readonly [number, number] {
   const first = hashNumbers(position, tokenId, layer) % EXPERT_COUNT;
   const other = hashNumbers(position, tokenId, layer, 1) % (EXPERT_COUNT - 1);
-  // The second expert is chosen among the others, so that it differs from the first.
+  // The second expert is drawn from the other experts, so that it differs from the first.
   return [first, other < first ? other : other + 1];
 }
 
 /**
- * Experts of prompt and reply from position `start`, flattened in the order token, layer, rank. There is one row less than tokens,
- * because the engine has not computed with the last one.
+ * Returns the experts of prompt and reply from position `start` on, flattened in the order token, layer, rank. There is one row less than
+ * there are tokens, because the engine has not used the last token as input.
  */
 export function routedRows(sequence: Sequence, start: number): { readonly rows: number; readonly values: number[] } {
   const ids = [...sequence.prompt_ids, ...sequence.response_ids];
@@ -33,13 +38,13 @@ export function routedRows(sequence: Sequence, start: number): { readonly rows: 
   return { rows: Math.max(0, ids.length - 1 - start), values };
 }
 
-/** The same as base64 of an .npy file of dtype uint8 and shape (rows, layers, experts). */
+/** Returns the experts from `start` on as base64 of an .npy file of dtype uint8 and shape (rows, layers, experts). */
 export function routedNpy(sequence: Sequence, start: number): string {
   const { rows, values } = routedRows(sequence, start);
   return Buffer.concat([npyHeader([rows, ROUTED_LAYERS, ROUTED_TOP_K]), Uint8Array.from(values)]).toString('base64');
 }
 
-/** The same as base64 of the bare bytes, with shape, first position and dtype. */
+/** Returns the experts from `start` on as base64 of the bytes alone, with their shape, first position and dtype. */
 export function routedObject(sequence: Sequence, start: number): object {
   const { rows, values } = routedRows(sequence, start);
   return {
@@ -50,7 +55,9 @@ export function routedObject(sequence: Sequence, start: number): object {
   };
 }
 
-/** The header of .npy format 1.0: magic bytes, length, and a Python dict padded so that the data begins at a multiple of 64 bytes. */
+/**
+ * Returns the header of .npy format 1.0: magic bytes, length, and a Python dict padded so that the data begins at a multiple of 64 bytes.
+ */
 function npyHeader(shape: readonly number[]): Buffer {
   const dict = `{'descr': '|u1', 'fortran_order': False, 'shape': (${shape.join(', ')}), }`;
   const before = 10;

@@ -7,40 +7,40 @@ import { draw, hasPenalties, processLogprobs, type SamplingParams } from './samp
 import { VisibleText } from './visible-text.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
-/** One choice of one call, as the engine samples it. */
+/** The request for one choice of one call, as the engine samples it. */
 export type GenerateCall = {
-  /** Without a prefix such as `chatcmpl-`; aborts refer to it. */
+  /** Request id without a prefix such as `chatcmpl-`; a client uses it to abort the call. */
   readonly requestId: string;
-  /** Index among the choices of the call. */
+  /** Index of this reply among the choices of the call. */
   readonly choice: number;
-  /** Path of the route that was called. */
+  /** Path of the route that the client called. */
   readonly endpoint: string;
   readonly promptForm: PromptForm;
   readonly sessionId: string | null;
   readonly promptIds: readonly number[];
   readonly params: SamplingParams;
-  /** How many alternatives to report per token. */
+  /** Most alternatives that are reported per token. */
   readonly topCount: number;
-  /** Prompts share prefix cache blocks only within one salt. */
+  /** Salt of the prefix cache. Prompts share cached blocks only when they have the same salt. */
   readonly cacheSalt: string;
-  /** Maximum number of tokens per event; `null` for as many as are ready. */
+  /** Most tokens per event; `null` when an event holds all tokens that are ready. */
   readonly eventTokens: number | null;
   readonly signal: AbortSignal;
   readonly faults: CallFaults;
 };
 
-/** Injected faults that sampling itself applies. */
+/** The injected faults of one call that the engine applies during sampling. */
 export type CallFaults = {
-  /** Kinds of all faults that hit the call, for the ledger. */
+  /** Kinds of all faults that hit the call; they are recorded in the ledger. */
   readonly names: readonly string[];
   readonly malformedCalls: boolean;
-  /** Reply length in tokens at which the engine aborts the call by itself; `null` for never. */
+  /** Reply length in tokens at which the engine aborts the call; `null` when it does not. */
   readonly abortAt: number | null;
-  /** Reply length in tokens at which sampling stalls until the call is aborted; `null` for never. */
+  /** Reply length in tokens at which sampling stalls until the call is aborted; `null` when it does not stall. */
   readonly stallAt: number | null;
-  /** Reply length in tokens at which the weights change without being announced; `null` for never. */
+  /** Reply length in tokens at which the weights change without an announcement; `null` when they do not change. */
   readonly swapAt: number | null;
-  /** Factor by which all delays of the call are multiplied. */
+  /** Factor by which all delays of the call are multiplied; 1 leaves them unchanged. */
   readonly slowFactor: number;
 };
 
@@ -58,24 +58,24 @@ export type Alternative = { readonly id: number; readonly raw: number; readonly 
 
 export type SampledToken = Alternative & {
   readonly version: string;
-  /** The most likely candidates by raw probability, most likely first; at most as many as requested. */
+  /** The candidates with the highest raw probability, most likely first; at most `topCount`. */
   readonly top: readonly Alternative[];
 };
 
-/** How a reply ended; `stop` is the stop string or stop token id that ended it, `null` when none did. */
+/** How a reply ended. `stop` is the stop string or stop token id that ended it; `null` when it ended for another reason. */
 export type Finish = { readonly reason: Exclude<FinishReason, 'tool_calls'>; readonly stop: string | number | null };
 
 const NO_TOP: readonly Alternative[] = [];
 
-/** One reply that is being sampled token by token, independent of time, slots and wire formats. */
+/** Samples one reply token by token. It knows nothing of time, slots and wire formats. */
 export class Run {
   readonly call: GenerateCall;
   readonly text: VisibleText;
   readonly tokens: SampledToken[] = [];
   readonly controller = new AbortController();
-  /** Whether sampling continues although the engine is paused, because the pause waits for this run to end. */
+  /** Whether sampling continues during a pause, because the pause waits for this run to end. */
   exempt = false;
-  /** `null` until the reply has ended. */
+  /** How the reply ended; `null` while it continues. */
   finish: Finish | null = null;
   private readonly vocabulary: Vocabulary;
   private readonly walk: ReplyWalk;
@@ -84,7 +84,7 @@ export class Run {
   private readonly counts = new Map<number, number>();
   private readonly startedMs: number;
 
-  /** `randomKey` determines the draws when the call has no seed. */
+  /** `randomKey` determines the random draws when the call has no seed. */
   constructor(
     call: GenerateCall,
     parts: {
@@ -103,7 +103,7 @@ export class Run {
     this.promptSet = hasPenalties(call.params) ? new Set(call.promptIds) : new Set();
   }
 
-  /** Samples one token with `weights`, and sets `finish` when it ends the reply. */
+  /** Samples one token with `weights`. Sets `finish` when the token ends the reply. */
   step(weights: Weights): SampledToken {
     const { params } = this.call;
     const next = this.walk.next(weights);
@@ -124,7 +124,7 @@ export class Run {
     return token;
   }
 
-  /** The run's ledger entry. */
+  /** Returns the run's ledger entry; `nowMs` is the time at which sampling ended. */
   entry(nowMs: number): Omit<LedgerEntry, 'sequence'> {
     const finish = this.finish ?? { reason: 'abort', stop: null };
     return {
@@ -151,8 +151,8 @@ export class Run {
   }
 
   /**
-   * Applies the engine's rules after sampling `id`: end of turn, stop token, stop string, length. Returns `null` when the reply
-   * continues. The text of the token that ended the turn is hidden.
+   * Decides whether the reply ends with token `id`: by the end of the turn, a stop token, a stop string or the maximum length. Returns
+   * `null` when the reply continues. The text of a token that ends the turn is hidden.
    */
   private finishAfter(id: number): Finish | null {
     const { params, faults } = this.call;
@@ -169,7 +169,10 @@ export class Run {
   }
 }
 
-/** The 32-bit halves of a seed of any size, and the choice, so that the choices of one request differ. */
+/**
+ * Returns the random key of a seeded choice: the two 32-bit halves of the seed, and the choice's index, so that the choices of one request
+ * differ.
+ */
 function seedKey(seed: number, choice: number): readonly number[] {
   return [seed | 0, Math.floor(seed / 2 ** 32) | 0, choice];
 }
@@ -182,7 +185,7 @@ function alternatives(next: NextToken, logps: readonly number[], count: number):
     .slice(0, count);
 }
 
-/** The policy versions of the reply's tokens as consecutive spans without gaps. */
+/** Returns the policy versions of the reply's tokens as consecutive spans without gaps. */
 function versionSpans(tokens: readonly { readonly version: string }[]): VersionSpan[] {
   const spans: VersionSpan[] = [];
   for (const [index, { version }] of tokens.entries()) {

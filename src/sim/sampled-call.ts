@@ -9,16 +9,18 @@ import type { GenerateCall } from './run.ts';
 import type { SamplingParams } from './sampler.ts';
 import { WireChoice } from './wire-choice.ts';
 
-/** What is known of a generation call before its body is validated. */
+/** The facts about a generation call that are known before its body is validated. */
 export type CallHead = {
-  /** Without a prefix such as `chatcmpl-`. */
+  /** Request id without a prefix such as `chatcmpl-`. */
   readonly requestId: string;
-  /** `null` when the caller named no session. */
+  /** Session id that the caller sent; `null` when it sent none. */
   readonly sessionId: string | null;
   readonly plan: FaultPlan;
 };
 
-/** Counts one generation call for the fault injector. `requestId` is `null` for a new id. */
+/**
+ * Counts one generation call for the fault injector and returns the call's ids and faults. A `null` request id is replaced by a new one.
+ */
 export function newCallHead(context: SimContext, requestId: string | null, sessionId: string | null): CallHead {
   const plan = context.faults.plan(sessionId);
   if (plan.has('model_changed')) context.servedModel.rename();
@@ -27,24 +29,24 @@ export function newCallHead(context: SimContext, requestId: string | null, sessi
 
 export type FinishEvent = Extract<GenerateEvent, { kind: 'finish' }>;
 
-/** The properties that all choices of one call share. */
+/** The properties that all choices of one call have in common. */
 export type CallOptions = {
   readonly head: CallHead;
-  /** Path of the route. */
+  /** Path of the route that the client called. */
   readonly endpoint: string;
   readonly promptForm: PromptForm;
   readonly stream: boolean;
-  /** Tokens per streamed chunk that the request asks for; `null` when it does not. */
+  /** Tokens per streamed chunk that the request demands; `null` when it demands no number. */
   readonly streamInterval?: number | null | undefined;
   readonly cacheSalt?: string | null | undefined;
-  /** How many alternatives to report per token. */
+  /** Most alternatives that are reported per token. */
   readonly topCount: number;
 };
 
-/** One reply of a call. */
+/** One reply of a call, with the state of its sampling. */
 export type SampledChoice = {
   readonly index: number;
-  /** Index among the choices of the same prompt. */
+  /** Index of this reply among the choices of the same prompt. */
   readonly sample: number;
   readonly promptIds: readonly number[];
   readonly params: SamplingParams;
@@ -53,13 +55,15 @@ export type SampledChoice = {
   sampled: number;
 };
 
-/** Token counts of one call, over all its choices. */
+/** Token counts of one call, summed over all its choices. */
 export type TokenUsage = { readonly prompt: number; readonly completion: number; readonly cached: number };
 
-/** The part of a call that all generation routes share: samples its choices, counts tokens, updates metrics and applies faults. */
+/**
+ * The part of a call that all generation routes share. It samples the call's choices, counts tokens, updates metrics and applies faults.
+ */
 export class SampledCall {
   readonly head: CallHead;
-  /** Unix time in seconds. */
+  /** Unix time in seconds at which the call began. */
   readonly created: number;
   private readonly exchange: Exchange;
   private readonly context: SimContext;
@@ -79,7 +83,10 @@ export class SampledCall {
     this.beganMs = context.clock.monotonicMs();
   }
 
-  /** Adds a choice without sampling it yet. Choices of one prompt must be given the same array, which is counted once in the usage. */
+  /**
+   * Adds a choice, which {@link events} samples later. Choices of one prompt must be given the same array, so that the usage counts the
+   * prompt once.
+   */
   addChoice(promptIds: readonly number[], params: SamplingParams, sample: number): SampledChoice {
     const { vocabulary, ledger, config } = this.context;
     const { plan, requestId } = this.head;
@@ -119,28 +126,31 @@ export class SampledCall {
     }
   }
 
-  /** Resets the connection when a fault demands it at this reply length. Returns `true` when it did; then nothing more may be sent. */
+  /**
+   * Resets the connection when a fault demands a reset at this reply length. Returns `true` when it did so; the caller must then send
+   * nothing more.
+   */
   breakStreamIfDue(choice: SampledChoice): boolean {
     if (this.connectionBreak === null || choice.sampled < this.connectionBreak.atTokens) return false;
     this.breakConnection();
     return true;
   }
 
-  /** Sends a reply that is not streamed; half of it, followed by a reset, when a fault demands that. */
+  /** Sends a reply that is not streamed. When a fault demands a reset, it sends half of the reply and then resets the connection. */
   sendJson(body: object): void {
     if (this.exchange.signal.aborted) this.context.metrics.countDisconnect();
     else if (this.connectionBreak === null) this.exchange.json(200, body);
     else this.exchange.sendHalfJson(body, () => this.breakConnection());
   }
 
-  /** Ends a stream after sending `lastEvents`. */
+  /** Sends `lastEvents` and ends the stream. */
   async endStream(...lastEvents: readonly unknown[]): Promise<void> {
     if (this.exchange.signal.aborted) return this.context.metrics.countDisconnect();
     for (const event of lastEvents) await this.exchange.event(event);
     this.exchange.end();
   }
 
-  /** Token counts over all choices so far; each prompt counts once. */
+  /** Returns the token counts over all choices so far. A prompt with several choices counts once. */
   usage(): TokenUsage {
     const prompts = [...new Set(this.choices.map(({ promptIds }) => promptIds))];
     return {

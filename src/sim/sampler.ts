@@ -1,7 +1,10 @@
 import type { Constraint } from './policy/constraint.ts';
 import type { NextToken } from './policy/policy.ts';
 
-/** The sampling parameters that change the distribution. 0 disables one; for `temperature`, `topP` and `repetitionPenalty` it is 1. */
+/**
+ * The sampling parameters that change the distribution. The value 0 turns a parameter off; `temperature`, `topP` and `repetitionPenalty`
+ * have no effect at 1.
+ */
 export type SamplerParams = {
   readonly temperature: number;
   readonly topP: number;
@@ -12,27 +15,27 @@ export type SamplerParams = {
   readonly frequencyPenalty: number;
 };
 
-/** All sampling parameters in effect for one reply. */
+/** All sampling parameters of one reply. */
 export type SamplingParams = SamplerParams & {
-  /** Maximum number of tokens of the reply, already bounded by the context length. */
+  /** Most tokens of the reply, already limited by the context length. */
   readonly maxTokens: number;
   readonly stop: readonly string[];
   readonly stopTokenIds: readonly number[];
   readonly ignoreEos: boolean;
-  /** Whether the text of the stop string or stop token is part of the reply. */
+  /** Whether the stop string or the text of the stop token is part of the reply. */
   readonly includeStop: boolean;
-  /** Whether the reply's text leaves out turn delimiters. */
+  /** Whether turn delimiters are left out of the reply's text. */
   readonly skipSpecial: boolean;
-  /** `null` when the draws depend on the server's seed and a counter instead. */
+  /** Seed of the draws; `null` when the draws depend on the server's seed and a counter instead. */
   readonly seed: number | null;
-  /** The form that the reply must have; `null` when any reply of the policy is allowed. */
+  /** The format that the reply must have; `null` when any reply of the policy is allowed. */
   readonly constraint: Constraint | null;
 };
 
-/** Temperatures below this mean greedy sampling (vLLM's bound). */
+/** A temperature below this selects greedy sampling. vLLM uses the same bound. */
 const GREEDY_TEMPERATURE = 1e-5;
 
-/** The ids that penalties apply to: those of the prompt, and how often each id occurs in the reply. */
+/** The ids to which penalties apply: the prompt's ids, and the number of occurrences of each id in the reply. */
 export type SeenTokens = { readonly prompt: ReadonlySet<number>; readonly counts: ReadonlyMap<number, number> };
 
 function isGreedy(params: SamplerParams): boolean {
@@ -44,9 +47,9 @@ export function hasPenalties(params: SamplerParams): boolean {
 }
 
 /**
- * The distribution that a token is drawn from: penalties, mask, temperature, min_p, top_k and top_p are applied in vLLM's order to
- * the policy's log-probabilities. Returns log-probabilities; -Infinity for a candidate that is cut off. Greedy sampling reports the
- * distribution after penalties and mask, with nothing else cut off, as vLLM does.
+ * Returns the distribution that a token is drawn from, as log-probabilities. Penalties, mask, temperature, min_p, top_k and top_p are
+ * applied to the policy's log-probabilities in vLLM's order; a candidate that is cut off gets -Infinity. For greedy sampling only penalties
+ * and mask are applied, as vLLM does.
  */
 export function processLogprobs(next: NextToken, params: SamplerParams, seen: SeenTokens): readonly number[] {
   if (next.ids.length === 1) return [0];
@@ -71,7 +74,9 @@ export function processLogprobs(next: NextToken, params: SamplerParams, seen: Se
   return logSoftmax(logits);
 }
 
-/** Index of the candidate that the uniform number `u` in (0, 1) selects; with greedy sampling, the most likely one. */
+/**
+ * Returns the index of the candidate that the uniform number `u` in (0, 1) selects; with greedy sampling, the index of the most likely one.
+ */
 export function draw(logps: readonly number[], params: SamplerParams, u: number): number {
   if (logps.length === 1) return 0;
   if (isGreedy(params)) return logps.indexOf(Math.max(...logps));
@@ -84,7 +89,7 @@ export function draw(logps: readonly number[], params: SamplerParams, u: number)
     rest -= probability;
     if (rest < 0) return index;
   }
-  // The probabilities may sum to slightly less than `u`, by a rounding error of about 1e-16.
+  // Rounding can make the probabilities sum to slightly less than `u` (by about 1e-16); the last candidate is then selected.
   return last;
 }
 
@@ -99,7 +104,7 @@ function penalised(next: NextToken, params: SamplerParams, seen: SeenTokens): nu
   });
 }
 
-/** Keeps the most likely candidates until their probabilities sum to `topP`; at least one is kept. */
+/** Keeps the most likely candidates until their probabilities sum to `topP`, and gives the others -Infinity. At least one is kept. */
 function nucleus(logps: readonly number[], topP: number): number[] {
   const order = logps.map((_, index) => index).sort((a, b) => (logps[b] as number) - (logps[a] as number));
   const kept = logps.map(() => Number.NEGATIVE_INFINITY);

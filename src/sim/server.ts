@@ -16,24 +16,30 @@ import { replyVllmError } from './vllm/context.ts';
 import { vllmRoutes } from './vllm/routes.ts';
 import { bundledVocabulary } from './vocabulary.ts';
 
-/** The settings of {@link simConfigSchema}, all optional, and the clock that delays and timestamps use (the system's by default). */
+/**
+ * Options of a simulated engine: the settings of {@link simConfigSchema}, all optional, and the clock for delays and timestamps (by default
+ * the system clock).
+ */
 export type SimOptions = SimConfigInput & { readonly clock?: Clock };
 
 /** A running simulated engine. */
 export type SimServer = {
-  /** Base URL without `/v1`, such as `http://127.0.0.1:40123`. */
+  /** Base URL of the server without `/v1`, such as `http://127.0.0.1:40123`. */
   readonly url: string;
   /** Name of the served model, as configured. */
   readonly model: string;
-  /** Record of everything that the engine sampled, to compare with what a client or trainer received. */
+  /** Record of every token that the engine sampled, with which a test compares the data that a client or trainer received. */
   readonly ledger: Ledger;
-  /** The engine without its HTTP API: pause, resume, abort, running and waiting counts, prefix cache. */
+  /**
+   * The engine without its HTTP API. A test uses it to pause, resume and abort, and to read the number of running and waiting calls and the
+   * prefix cache.
+   */
   readonly engine: SimEngine;
   /** Recomputes the log-probabilities of a reply independently of the engine. */
   readonly oracle: Oracle;
   /**
-   * Puts a weights version in effect immediately, also for the next tokens of running replies. `logits` overrides the current
-   * logits; a known version without `logits` is restored. Throws as {@link WeightStore.update}.
+   * Puts a version of the weights in effect immediately, also for the next tokens of running replies. `logits` overrides the current
+   * logits. A version that was in effect before is restored when `logits` is left out. Throws the errors of {@link WeightStore.update}.
    */
   updateWeights(version: string, logits?: LogitTable): void;
   /** Replaces all faults and restarts the count of calls. Throws `schema_violation` for an invalid fault. */
@@ -116,7 +122,7 @@ function newContext(config: SimConfig, clock: Clock): SimContext {
   };
 }
 
-/** The simulator's own routes below `/__sim/`, which no real engine has; both APIs have them. */
+/** The simulator's own routes below `/__sim/`, which no real engine has. They are available on the vLLM API and on the SGLang API. */
 function simulatorRoutes({ ledger, faults, weights }: SimContext): RouteTable {
   return {
     'GET /__sim/ledger': (exchange) => {

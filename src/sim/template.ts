@@ -24,14 +24,14 @@ export type RenderOptions = {
   /** Tool definitions as JSON objects; an empty list leaves the section out. */
   readonly tools: readonly unknown[];
   readonly addGenerationPrompt: boolean;
-  /** Leaves the last turn open, so that the reply continues it. */
+  /** Whether the last turn is left open, so that the reply continues it. */
   readonly continueFinalMessage?: boolean;
 };
 
-/** The text that opens a thinking block. */
+/** The text with which a thinking block begins. */
 export const THINK_PREFIX = '<think>\n';
 
-/** The text that opens the model's turn at the end of a prompt. */
+/** Returns the text that opens the model's turn at the end of a prompt. */
 export function generationPrompt(mode: TemplateMode): string {
   return `<|im_start|>assistant\n${mode === 'open_think' ? THINK_PREFIX : ''}`;
 }
@@ -81,13 +81,16 @@ function systemTurn(text: string | null, tools: readonly unknown[]): string {
   return `<|im_start|>system\n${sections.join('\n\n')}<|im_end|>\n`;
 }
 
-/** A tool result. Consecutive results share one user turn: `continues` when one precedes it, `continued` when one follows. */
+/**
+ * Renders a tool result. Consecutive results share one user turn: `continues` is set when a result precedes this one, `continued` when
+ * another follows.
+ */
 function toolResult(message: TemplateMessage, continues: boolean, continued: boolean): string {
   const open = continues ? '\n' : '<|im_start|>user\n';
   return `${open}<tool_response>\n${message.text}\n</tool_response>${continued ? '' : '<|im_end|>\n'}`;
 }
 
-/** Index of the last user message that is not a wrapped tool result; -1 when there is none. */
+/** Returns the index of the last user message that is not a wrapped tool result; -1 when there is no such message. */
 function lastQueryIndex(messages: readonly TemplateMessage[]): number {
   return messages.findLastIndex(
     ({ role, text }) => role === 'user' && !(text.startsWith('<tool_response>') && text.endsWith('</tool_response>')),
@@ -103,7 +106,7 @@ function assistantTurn(message: TemplateMessage, mode: TemplateMode, afterQuery:
     body = thinkBlock(reasoning ?? '') + text.replace(/^\n+/, '');
   }
   if (message.toolCalls.length > 0) {
-    // Exactly one newline precedes the first call, however many the content ends with.
+    // Exactly one newline separates the content from the first call, no matter how many newlines the content ends with.
     const before = text.trim() === '' ? '' : '\n';
     const calls = message.toolCalls.map((call) => toolCallText(call.name, call.argumentsText));
     body = (before === '' ? body : body.replace(/\n+$/, '')) + before + calls.join('\n');
@@ -111,17 +114,20 @@ function assistantTurn(message: TemplateMessage, mode: TemplateMode, afterQuery:
   return `<|im_start|>assistant\n${body}<|im_end|>\n`;
 }
 
-/** The thinking block at the beginning of a turn. The policy writes its replies with it too, so that both give the same tokens. */
+/**
+ * Returns the thinking block at the beginning of a turn. The template and the scripted policy both use this text, so that a reply and its
+ * later rendering have the same tokens.
+ */
 export function thinkBlock(reasoning: string): string {
   return `${THINK_PREFIX}${reasoning.replace(/^\n+|\n+$/g, '')}\n</think>\n\n`;
 }
 
-/** A tool call as the template writes it and the model samples it. */
+/** Returns a tool call as the template renders it and as the model samples it. */
 export function toolCallText(name: string, argumentsText: string): string {
   return `<tool_call>\n{"name": ${JSON.stringify(name)}, "arguments": ${argumentsText}}\n</tool_call>`;
 }
 
-/** Takes thinking that a harness left inside the content as reasoning, as Qwen's templates do. */
+/** Treats a thinking block that a harness left inside the content as reasoning, as Qwen's templates do. */
 function splitInlineThinking(message: TemplateMessage): { reasoning: string | null; text: string } {
   if (message.reasoning !== null) return { reasoning: message.reasoning, text: message.text };
   const end = message.text.indexOf('</think>');

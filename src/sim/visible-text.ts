@@ -1,20 +1,20 @@
 import type { Vocabulary } from './vocabulary.ts';
 
-/** Consecutive visible text. `delimiter` is the token's id when the text is one sampled delimiter token, else `null`. */
+/** A piece of visible text. `delimiter` is the token's id when the piece is exactly one sampled delimiter token; otherwise `null`. */
 export type TextPiece = { readonly text: string; readonly delimiter: number | null };
 
 export type VisibleTextOptions = {
-  /** Strings that end the text. */
+  /** Strings that end the reply when they occur in its text. */
   readonly stop: readonly string[];
-  /** Whether the stop string is part of the text. */
+  /** Whether the stop string is part of the visible text. */
   readonly includeStop: boolean;
-  /** Whether turn delimiters are left out of the text. */
+  /** Whether turn delimiters are left out of the visible text. */
   readonly skipSpecial: boolean;
 };
 
 /**
- * Converts sampled ids to text incrementally. A character that spans several tokens is released with the last of them. Text that may
- * be the beginning of a stop string is held back, so that released text never has to be taken back.
+ * Converts sampled ids to text incrementally. A character that spans several tokens is released with the last of these tokens. Text that
+ * may be the beginning of a stop string is held back, so that released text never has to be retracted.
  */
 export class VisibleText {
   private readonly vocabulary: Vocabulary;
@@ -31,12 +31,12 @@ export class VisibleText {
     this.holdChars = Math.max(0, ...options.stop.map((text) => text.length - 1));
   }
 
-  /** The stop string that ended the text; `null` while there is none. Nothing may be pushed after it. */
+  /** The stop string that ended the text; `null` while none has occurred. No token may be pushed after a stop string. */
   get stop(): string | null {
     return this.matched;
   }
 
-  /** Adds a sampled token. */
+  /** Adds one sampled token. */
   push(id: number): void {
     if (!this.vocabulary.isDelimiter(id)) {
       this.append({ text: this.decoder.decode(this.vocabulary.bytes(id), { stream: true }), delimiter: null });
@@ -47,7 +47,7 @@ export class VisibleText {
     this.append({ text: this.vocabulary.decode([id]), delimiter: id });
   }
 
-  /** Returns the text that can no longer be part of a stop string and was not returned before. */
+  /** Returns the text that can no longer become part of a stop string and that was not returned before. */
   release(): TextPiece[] {
     if (this.matched !== null) return this.releaseUpTo(this.heldText.length);
     let end = this.heldText.length - this.holdChars;
@@ -55,7 +55,7 @@ export class VisibleText {
     return this.releaseUpTo(end);
   }
 
-  /** Returns the remaining text; call it when the reply has ended. */
+  /** Returns the text that was still held back. It is called when the reply has ended. */
   finish(): TextPiece[] {
     if (this.matched === null) this.flushDecoder();
     return this.releaseUpTo(this.heldText.length);
@@ -83,7 +83,7 @@ export class VisibleText {
     this.heldText = this.held.map(({ text }) => text).join('');
   }
 
-  /** Releases the first `end` characters of the held text. A delimiter that is cut becomes plain text. */
+  /** Releases the first `end` characters of the held text. A delimiter that this cuts becomes plain text. */
   private releaseUpTo(end: number): TextPiece[] {
     const released: TextPiece[] = [];
     let at = 0;

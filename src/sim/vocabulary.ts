@@ -5,13 +5,16 @@ import { LRUCache } from 'lru-cache';
 import { FloeError } from '../core/errors.ts';
 import { packageRoot } from '../core/package-root.ts';
 
-/** Path below the package root; the package contains the file. */
+/** Path of the tokenizer file below the package root. The published package contains the file. */
 const TOKENIZER_FILE = 'src/sim/assets/tokenizer.json';
 
-/** Upper bound on cached text in UTF-16 code units: about a hundred long conversations, some tens of MB with their ids. */
+/**
+ * Most text in the encoding cache, in UTF-16 code units. It holds about a hundred long conversations and takes some tens of MB with their
+ * ids.
+ */
 const CACHE_CHARS = 4_000_000;
 
-/** Ids of the delimiter tokens. */
+/** Ids of the delimiter tokens of the simulated model. */
 export type SpecialTokens = {
   readonly endOfText: number;
   readonly imStart: number;
@@ -56,10 +59,10 @@ export class Vocabulary {
     this.size = this.bytesOf.length;
   }
 
-  /** Token ids of `text`; the text of a delimiter becomes its single id. */
+  /** Returns the token ids of `text`. The text of a delimiter becomes its single id. */
   encode(text: string): number[] {
     const ids: number[] = [];
-    // Splitting by a pattern with one group puts the delimiters at the odd indexes.
+    // Splitting by a pattern with one capture group puts the delimiters at the odd indexes.
     const pieces = text.split(this.delimiterPattern);
     for (const [index, piece] of pieces.entries()) {
       if (piece === '') continue;
@@ -70,7 +73,7 @@ export class Vocabulary {
     return ids;
   }
 
-  /** The bytes of one token. Throws `engine_rejected` for an id outside the vocabulary. */
+  /** Returns the bytes of one token. Throws `engine_rejected` for an id outside the vocabulary. */
   bytes(id: number): Uint8Array {
     const bytes = this.bytesOf[id];
     if (bytes === undefined) {
@@ -79,7 +82,9 @@ export class Vocabulary {
     return bytes;
   }
 
-  /** Text of a sequence; bytes that are not valid UTF-8 become U+FFFD. With `skipSpecial`, turn delimiters are left out. */
+  /**
+   * Returns the text of a token sequence. Bytes that are not valid UTF-8 become U+FFFD. With `skipSpecial`, turn delimiters are left out.
+   */
   decode(ids: Iterable<number>, options: { readonly skipSpecial?: boolean } = {}): string {
     const parts: Uint8Array[] = [];
     for (const id of ids) {
@@ -88,7 +93,7 @@ export class Vocabulary {
     return Buffer.concat(parts).toString('utf8');
   }
 
-  /** Whether the id is a turn delimiter, which visible text leaves out. Thinking and tool delimiters are visible. */
+  /** Whether the id is a turn delimiter, which is left out of visible text. Thinking and tool delimiters are visible. */
   isHidden(id: number): boolean {
     return this.hidden.has(id);
   }
@@ -110,7 +115,7 @@ export class Vocabulary {
   }
 }
 
-/** The parts of a Hugging Face tokenizer.json that are read here. */
+/** The fields of a Hugging Face tokenizer.json that the simulator uses. */
 type TokenizerFile = {
   readonly added_tokens: readonly { readonly id: number; readonly content: string; readonly special: boolean }[];
   readonly model: { readonly vocab: Readonly<Record<string, number>> };
@@ -135,7 +140,7 @@ function specialTokens(ids: ReadonlyMap<string, number>): SpecialTokens {
   };
 }
 
-/** The bytes of each token, by id. */
+/** Returns the bytes of each token, indexed by token id. */
 function bytesPerId(json: TokenizerFile): Uint8Array[] {
   const byteOf = byteOfPrintable();
   const bytes: Uint8Array[] = [];
@@ -146,7 +151,10 @@ function bytesPerId(json: TokenizerFile): Uint8Array[] {
   return bytes;
 }
 
-/** Byte-level vocabularies write each byte as a printable character: the byte's own, or the next one from U+0100 on. */
+/**
+ * Maps each printable character that a byte-level vocabulary uses to the byte that it represents. A printable byte is represented by its
+ * own character, and any other byte by the next unused character from U+0100 on.
+ */
 function byteOfPrintable(): Map<string, number> {
   const byteOf = new Map<string, number>();
   let next = 0x100;
@@ -159,7 +167,7 @@ function byteOfPrintable(): Map<string, number> {
 
 let shared: Vocabulary | undefined;
 
-/** The simulated model's vocabulary, read once per process. Throws `setup_failed` when its file is missing. */
+/** Returns the simulated model's vocabulary, which is read once per process. Throws `setup_failed` when its file is missing. */
 export function bundledVocabulary(): Vocabulary {
   if (shared === undefined) {
     const path = join(packageRoot(), TOKENIZER_FILE);

@@ -5,44 +5,44 @@ import type { Ledger, LedgerEntry } from './ledger.ts';
 import type { Alternative, SampledToken } from './run.ts';
 import type { Vocabulary } from './vocabulary.ts';
 
-/** A logprob as sent. It is not a number only when a fault changed it. */
+/** A logprob as it is sent to the client. It is a string or `null` only when a fault changed it. */
 export type WireLogprob = number | string | null;
 
-/** One position of a choice's logprobs as sent. */
+/** One position in the logprobs of a choice, as it is sent to the client. */
 export type WireToken = {
   readonly id: number;
   readonly logprob: WireLogprob;
-  /** Alternatives at this position, most likely first; at most as many as the request asked for. */
+  /** The alternatives at this position, most likely first; at most as many as the request demands. */
   readonly top: readonly Alternative[];
 };
 
-/** The value that engines send for impossible tokens, because JSON has no -Infinity. */
+/** The logprob that engines send for an impossible token, because JSON cannot represent -Infinity. */
 const LOGPROB_FLOOR = -9999;
 
-/** Number of tokens that `usage_mismatch` adds to the completion tokens. */
+/** Number of tokens that the fault `usage_mismatch` adds to the reported completion tokens. */
 const USAGE_EXCESS = 3;
 
-/** The logprob sent by `logprob_positive`; no probability has it. */
+/** The logprob that the fault `logprob_positive` sends. It is invalid, because the logarithm of a probability is at most 0. */
 const POSITIVE_LOGPROB = 0.5;
 
-/** A token's logprob as the server's logprobs mode reports it. */
+/** Returns a token's logprob as the server's logprobs mode reports it. */
 export function wireLogprob(token: { readonly raw: number; readonly processed: number }, mode: LogprobsMode): number {
   return Math.max(LOGPROB_FLOOR, mode === 'raw_logprobs' ? token.raw : token.processed);
 }
 
 /**
- * Converts one choice's sampled tokens to the ids and logprobs that are sent, and applies the call's faults to them. The same call
- * sends the same ids and logprobs whether it is streamed or not.
+ * Converts one choice's sampled tokens to the ids and logprobs that are sent, and applies the call's faults to these. Streamed and complete
+ * replies to the same call have the same ids and logprobs.
  */
 export class WireChoice {
   private readonly plan: FaultPlan;
   private readonly mode: LogprobsMode;
   private readonly vocabulary: Vocabulary;
-  /** The entry whose ids and logprobs `foreign_ids` sends; `undefined` when there is none. */
+  /** The ledger entry whose ids and logprobs the fault `foreign_ids` sends; `undefined` when the ledger has no suitable entry. */
   private readonly other: LedgerEntry | undefined;
   private sent = 0;
   private hasLostIds = false;
-  /** The latest token, for the fault that sends each logprob one position too late. */
+  /** The latest token. The fault that shifts logprobs sends it one position too late. */
   private previous: WireToken | null = null;
 
   constructor(parts: {
@@ -59,7 +59,7 @@ export class WireChoice {
     this.other = foreign.findLast((entry) => entry.request_id !== parts.requestId && entry.response_ids.length > 0);
   }
 
-  /** The prompt ids to be sent; `undefined` when a fault leaves ids out. */
+  /** Returns the prompt ids to be sent; `undefined` when a fault leaves them out. */
   promptIds(ids: readonly number[]): readonly number[] | undefined {
     if (this.plan.has('missing_ids')) return undefined;
     if (this.plan.has('echo_other_prompt')) return this.withOneIdChanged(ids);
@@ -67,7 +67,9 @@ export class WireChoice {
     return this.other?.prompt_ids ?? shiftedIds(this.vocabulary, ids);
   }
 
-  /** Ids and logprobs to be sent for the next tokens. Only a fault makes the two lists differ in length, or leaves the ids out. */
+  /**
+   * Returns the ids and logprobs to be sent for the next tokens. Only a fault makes the two lists differ in length or leaves the ids out.
+   */
   take(tokens: readonly SampledToken[]): {
     readonly ids: readonly number[] | undefined;
     readonly logprobs: readonly WireToken[];
@@ -93,8 +95,8 @@ export class WireChoice {
   }
 
   /**
-   * Whether `stream_lost_ids` removes the ids and logprobs of a streamed chunk: of every chunk whose text the parser does not show,
-   * and of the last chunk when there was no such chunk.
+   * Whether the fault `stream_lost_ids` removes the ids and logprobs of this streamed chunk. It removes them from every chunk whose text
+   * the parser does not show, and from the last chunk when no such chunk occurred.
    */
   losesIds(isTextHidden: boolean, isLast: boolean): boolean {
     if (!this.plan.has('stream_lost_ids') || !(isTextHidden || (isLast && !this.hasLostIds))) return false;
@@ -102,12 +104,12 @@ export class WireChoice {
     return true;
   }
 
-  /** The number of completion tokens that the usage reports. */
+  /** Returns the number of completion tokens that the usage reports. */
   completionTokens(sampled: number): number {
     return this.plan.has('usage_mismatch') ? sampled + USAGE_EXCESS : sampled;
   }
 
-  /** Moves each token's entry to the next position; the first position shows an id that was not sampled. */
+  /** Moves each token's logprob entry to the next position. The first position shows an id that was not sampled. */
   private shiftedByOne(wire: readonly WireToken[]): WireToken[] {
     return wire.map((token) => {
       const shown = this.previous ?? { id: (token.id + 1) % this.vocabulary.size, logprob: 0, top: [] };
@@ -121,7 +123,7 @@ export class WireChoice {
     return ids.map((id, index) => (index === changedIndex ? (id + 1) % this.vocabulary.size : id));
   }
 
-  /** The token at `position` of the other call's reply; without another call, the next id of the vocabulary. */
+  /** Returns the token at `position` of the other call's reply; when there is no other call, returns the next id of the vocabulary. */
   private foreign(token: WireToken, position: number): WireToken {
     const { other } = this;
     if (other === undefined) return { ...token, id: (token.id + 1) % this.vocabulary.size };
@@ -131,12 +133,12 @@ export class WireChoice {
   }
 }
 
-/** The ids of a tokenizer that does not match the model: each id is replaced by the next one of the vocabulary. */
+/** Simulates a tokenizer that does not match the model: replaces each id by the next id of the vocabulary. */
 export function shiftedIds(vocabulary: Vocabulary, ids: readonly number[]): number[] {
   return ids.map((id) => (id + 1) % vocabulary.size);
 }
 
-/** The entries of `logprobs.content` in a chat reply. With `asId`, tokens are named `token_id:<id>` instead of by their text. */
+/** Returns the entries of `logprobs.content` in a chat reply. With `asId`, tokens are named `token_id:<id>` instead of by their text. */
 export function chatLogprobs(
   wire: readonly WireToken[],
   options: { readonly vocabulary: Vocabulary; readonly mode: LogprobsMode; readonly asId: boolean },
@@ -153,7 +155,7 @@ export function chatLogprobs(
   }));
 }
 
-/** The token's name in a logprob entry: its text, or `token_id:<id>` with `asId`. */
+/** Returns the token's name in a logprob entry: its text, or `token_id:<id>` with `asId`. */
 export function tokenName(vocabulary: Vocabulary, id: number, asId: boolean): string {
   return asId ? `token_id:${id}` : vocabulary.decode([id]);
 }

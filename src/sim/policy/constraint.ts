@@ -5,21 +5,21 @@ import { type JsonSchema, satisfies } from './json-schema.ts';
 import { NOISE, type ScriptedReply } from './scripted-reply.ts';
 
 /**
- * The form that a request demands of the reply, as plain JSON, so that the ledger can store it.
- * - `json`: the content is JSON that satisfies `schema`. With `or_calls`, a reply of tool calls without content is allowed as well.
- * - `call`: the reply has at least one tool call; when `name` is not `null`, one to that tool.
+ * A request's constraint on the reply, as plain JSON, so that the ledger can store it. `json`: the content must be JSON that satisfies
+ * `schema`; with `or_calls`, a reply of tool calls without content is allowed as well. `call`: the reply must have at least one tool call;
+ * when `name` is not `null`, one of the calls must be to that tool.
  */
 export type Constraint =
   | { readonly kind: 'json'; readonly schema: JsonSchema; readonly or_calls: boolean }
   | { readonly kind: 'call'; readonly name: string | null };
 
-/** The message that a client would read from each leaf, with and without parsing tool calls. */
+/** For each leaf (a turn that the rule can write), the message that a client would receive, with and without parsing of tool calls. */
 type LeafMessages = { calls?: readonly ParsedMessage[]; plain?: readonly ParsedMessage[] };
 const messagesByReply = new WeakMap<ScriptedReply, LeafMessages>();
 
 /**
- * Returns for each leaf of `reply` whether `constraint` allows it, judged by the whole turn. `reply` must be compiled without
- * malformed calls. Throws `engine_rejected` for a schema that cannot be checked.
+ * Returns for each leaf of `reply` whether `constraint` allows it; the decision depends on the leaf's whole turn. `reply` must be compiled
+ * without malformed calls. Throws `engine_rejected` for a schema that cannot be checked.
  */
 export function allowedLeaves(
   vocabulary: Vocabulary,
@@ -53,7 +53,7 @@ function leafMessages(vocabulary: Vocabulary, reply: ScriptedReply, parseCalls: 
 function parseTurn(vocabulary: Vocabulary, symbols: Int32Array, parseCalls: boolean): ParsedMessage {
   const { special } = vocabulary;
   const text = new VisibleText(vocabulary, { stop: [], includeStop: false, skipSpecial: true });
-  // Noise occurs only in thinking, which no constraint applies to.
+  // Noise tokens are left out: they occur only in thinking, to which no constraint applies.
   for (const symbol of symbols) if (symbol !== NOISE) text.push(symbol);
   const parser = new ReplyParser({ special, insideThinking: false, parseCalls, newCallId: String });
   parser.push(text.finish());

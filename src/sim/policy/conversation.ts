@@ -1,27 +1,27 @@
 import { IMAGE_PATTERN } from '../messages.ts';
 import type { Vocabulary } from '../vocabulary.ts';
 
-/** The conversation in a prompt. It is parsed from the prompt's ids alone, which is all that a model gets. */
+/** The conversation in a prompt. It is parsed from the prompt's ids alone, because a model gets nothing else. */
 export type Conversation = {
   readonly system: string;
   readonly firstUser: string;
   readonly lastUser: string;
   readonly lastRole: 'system' | 'user' | 'tool' | 'assistant';
-  /** `null` when there is none. */
+  /** The latest tool result; `null` when the conversation has none. */
   readonly lastToolResult: string | null;
-  /** Number of complete assistant turns. */
+  /** Number of complete assistant turns in the conversation. */
   readonly assistantTurns: number;
   /** Names of the tools that the system turn offers. */
   readonly tools: readonly string[];
   /** Number of images in user and tool turns. */
   readonly images: number;
-  /** Ids after the header of the assistant turn that the prompt leaves open; the reply continues them. */
+  /** The ids that follow the header of the assistant turn which the prompt leaves open. The reply continues after them. */
   readonly openTurn: readonly number[];
 };
 
 type Turn = { readonly role: string; readonly ids: readonly number[]; readonly closed: boolean };
 
-/** Parses a prompt. Ids without any turn delimiter count as one user message. */
+/** Parses a prompt. When the ids contain no turn delimiter, the prompt counts as one user message. */
 export function parseConversation(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Conversation {
   const turns = splitTurns(vocabulary, promptIds);
   let system = '';
@@ -59,7 +59,7 @@ export function parseConversation(vocabulary: Vocabulary, promptIds: ArrayLike<n
     lastToolResult,
     assistantTurns,
     tools: toolNames(system),
-    // A getter, because counting decodes the whole conversation and only conditions on images need the number.
+    // This is a getter, because counting decodes the whole conversation and only conditions on images need the number.
     get images() {
       return countImages(vocabulary, turns);
     },
@@ -86,9 +86,8 @@ function splitTurns(vocabulary: Vocabulary, promptIds: ArrayLike<number>): Turn[
 const NEWLINE = 0x0a;
 
 /**
- * Splits the header, which is the role's name and a newline, from the turn's ids. Either may be missing, because delimiters in a
- * tool's output can begin a turn anywhere. A token that contains more than the newline is split, as if the header had been encoded
- * separately.
+ * Splits the header (the role's name and a newline) from the turn's ids. Either part may be missing, because delimiters in a tool's output
+ * can begin a turn anywhere. A token that contains more than the newline is split, as if the header had been encoded separately.
  */
 function parseTurn(vocabulary: Vocabulary, ids: number[], closed: boolean): Turn {
   const end = ids.findIndex((id) => vocabulary.bytes(id).includes(NEWLINE));
@@ -119,7 +118,10 @@ function countImages(vocabulary: Vocabulary, turns: readonly Turn[]): number {
   return count;
 }
 
-/** Names in the last `<tools>` block: the template writes the definitions after the system text, which may contain such a block as well. */
+/**
+ * Returns the tool names in the last `<tools>` block. The template writes tool definitions after the system text, which may itself contain
+ * such a block.
+ */
 function toolNames(system: string): string[] {
   const start = system.lastIndexOf('<tools>\n');
   const end = system.indexOf('\n</tools>', start);

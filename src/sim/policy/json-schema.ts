@@ -1,13 +1,13 @@
 import { canonicalJson } from '../../core/canonical-json.ts';
 import { FloeError } from '../../core/errors.ts';
 
-/** A JSON Schema: an object of keywords, or a boolean that allows everything or nothing. */
+/** A JSON Schema: an object of keywords, or a boolean that allows every value or none. */
 export type JsonSchema = boolean | Readonly<Record<string, unknown>>;
 
-/** Upper bound on the steps of one check. Schemas come from clients, and references let a short one demand endless work. */
+/** Most steps of one schema check. Schemas come from clients, and references can make the check of a short schema endless. */
 const MAX_STEPS = 100_000;
 
-/** Upper bound on nested schemas: deeper than any reply, and far below the limit of the call stack. */
+/** Greatest depth of nested schemas in one check: greater than any reply needs, and far below the limit of the call stack. */
 const MAX_DEPTH = 200;
 
 /**
@@ -77,7 +77,7 @@ class SchemaCheck {
     return schema.not === undefined || !this.satisfies(value, schema.not);
   }
 
-  /** The schema that a reference such as `#/$defs/step` names. */
+  /** Returns the schema to which a reference such as `#/$defs/step` points. */
   private resolve(reference: unknown): unknown {
     let target: unknown = this.root;
     const path = typeof reference === 'string' && reference.startsWith('#') ? reference.slice(1).split('/') : [];

@@ -10,13 +10,17 @@ import type { Scenario } from './scenario.ts';
 import { compileReply, type Leaf, NOISE, noiseDistribution, noiseWords, type ScriptedReply } from './scripted-reply.ts';
 import type { WeightStore, Weights } from './weights.ts';
 
-/** Log-probabilities of each response id in the policy itself (`raw`) and in the distribution that it was drawn from (`processed`). */
+/**
+ * Log-probabilities of each response id in the policy's own distribution (`raw`) and in the distribution that the id was drawn from
+ * (`processed`).
+ */
 export type OracleLogprobs = { readonly raw: number[]; readonly processed: number[] };
 
 /**
  * Recomputes the logprobs that a reply must have from its prompt ids, response ids, policy versions and sampling parameters alone.
- * `version` is one version, or the spans of a reply that several versions sampled. A token that the policy cannot have sampled has
- * -Infinity. `malformedCalls` is for replies with the fault `malformed_tool_call`. Throws `not_found` for a version that was never in effect and `bad_request` for spans that do not cover the response.
+ * `version` is one version, or the version spans of a reply that several versions sampled. A token that the policy cannot have sampled gets
+ * -Infinity. Set `malformedCalls` for replies with the fault `malformed_tool_call`. Throws `not_found` for a version that was never in
+ * effect, and `bad_request` for spans that do not cover the response.
  */
 export type Oracle = (
   promptIds: ArrayLike<number>,
@@ -34,8 +38,9 @@ type OracleParts = {
 };
 
 /**
- * Creates an oracle. It shares with the engine the selection of a rule and the encoding of its leaves, but no arithmetic: it computes
- * plain probabilities of every leaf at every position from the start, without the engine's incremental state, log space or shortcuts.
+ * Creates an oracle. It shares with the engine the selection of a rule and the encoding of the rule's leaves, but no arithmetic: it
+ * computes plain probabilities of every leaf at every position from the start, without the engine's incremental state, log space or
+ * shortcuts.
  */
 export function newOracle(parts: OracleParts): Oracle {
   const { vocabulary, mode, weights } = parts;
@@ -85,7 +90,7 @@ function versionLookup(version: string | readonly VersionSpan[], length: number)
   };
 }
 
-/** Joint probabilities of every leaf and a growing turn under one policy version. */
+/** Computes the joint probabilities of every leaf and a growing turn under one policy version. */
 class Joint {
   private readonly reply: ScriptedReply;
   private readonly weights: Weights;
@@ -102,14 +107,14 @@ class Joint {
     this.probabilities = reply.leaves.map((leaf) => prior(leaf, reply.scenario, weights));
   }
 
-  /** Probabilities of the token at `position` given `turn[0..position)`. */
+  /** Returns the probabilities of the token at `position`, given the tokens `turn[0..position)`. */
   next(turn: readonly number[], position: number): Map<number, number> {
     for (; this.done < position; this.done++) {
       for (const [index, leaf] of this.reply.leaves.entries()) {
         const likelihood = this.emission(leaf, turn, this.done).get(turn[this.done] as number) ?? 0;
         this.probabilities[index] = (this.probabilities[index] as number) * likelihood;
       }
-      // Scaling prevents underflow of long products; only the ratios matter.
+      // Scaling prevents underflow of long products. Only the ratios of the probabilities matter.
       const scale = this.probabilities.reduce((sum, probability) => sum + probability, 0);
       if (scale > 0)
         for (const index of this.probabilities.keys())
@@ -132,7 +137,7 @@ class Joint {
     return next;
   }
 
-  /** `distribution` without the tokens that no allowed leaf continues with. */
+  /** Returns `distribution` without the tokens with which no allowed leaf continues. */
   permitted(
     distribution: ReadonlyMap<number, number>,
     allowed: readonly boolean[],
@@ -164,7 +169,7 @@ function prior(leaf: Leaf, scenario: string, weights: Weights): number {
   }, 1);
 }
 
-/** The distribution after penalties, temperature, min_p, top_k and top_p, in vLLM's order. */
+/** Returns the distribution after penalties, temperature, min_p, top_k and top_p, applied in vLLM's order. */
 function reshape(
   distribution: ReadonlyMap<number, number>,
   params: SamplerParams,
@@ -174,7 +179,8 @@ function reshape(
   let entries = [...distribution].map(([id, probability]) => {
     const count = output.filter((other) => other === id).length;
     let logit = Math.log(probability);
-    // Log-probabilities are never positive, so the penalty always multiplies.
+    // A repetition penalty divides positive logits and multiplies negative ones. Log-probabilities are never positive, so this always
+    // multiplies.
     if (count > 0 || prompt.includes(id)) logit *= params.repetitionPenalty;
     logit -= count * params.frequencyPenalty + (count > 0 ? params.presencePenalty : 0);
     return { id, weight: Math.exp(logit) };

@@ -12,18 +12,18 @@ import {
 import { compileReply, NOISE, noiseDistribution, noiseWords, type ScriptedReply } from './scripted-reply.ts';
 import { logSumExp, type Weights } from './weights.ts';
 
-/** The possible next tokens of a reply and their true log-probabilities; every other token has probability 0. */
+/** The possible next tokens of a reply with their true log-probabilities. Every token that is not listed has probability 0. */
 export type NextToken = {
   readonly ids: readonly number[];
   readonly logps: readonly number[];
-  /** For each of `ids`, whether a constraint permits it; at least one is permitted. Left out when all are. */
+  /** For each of `ids`, whether a constraint permits it; at least one is permitted. The field is left out when all are permitted. */
   readonly permitted?: readonly boolean[];
 };
 
 const CERTAIN: readonly number[] = [0];
 
 /**
- * The scripted policy that replaces a model. A request's prompt alone selects one rule; the rule's reply is a distribution over token
+ * The scripted policy that replaces a model. The prompt of a request selects one rule. The rule's reply is a distribution over token
  * sequences, and each next token is drawn from the true conditional distribution given all tokens before it.
  */
 export class Policy {
@@ -33,7 +33,7 @@ export class Policy {
   private readonly words: readonly number[];
   private readonly replies = new Map<string, ScriptedReply>();
 
-  /** Compiles every reply, so that an invalid scenario is reported here. Throws `schema_violation`. */
+  /** Compiles every reply of the scenarios, so that an invalid scenario is reported here. Throws `schema_violation`. */
   constructor(vocabulary: Vocabulary, scenarios: readonly Scenario[], mode: TemplateMode) {
     this.vocabulary = vocabulary;
     this.mode = mode;
@@ -47,8 +47,8 @@ export class Policy {
   }
 
   /**
-   * Begins the reply to a prompt. With `malformed`, tool calls are not valid JSON; a constraint judges them as if they were. When no
-   * leaf satisfies `constraint`, nothing can be sampled: check {@link canSatisfy} first.
+   * Begins the reply to a prompt. With `malformed`, the reply's tool calls are not valid JSON, but a constraint treats them as valid. When
+   * no leaf satisfies `constraint`, no token can be sampled; the caller checks this first with {@link canSatisfy}.
    */
   beginReply(promptIds: ArrayLike<number>, malformed = false, constraint: Constraint | null = null): ReplyWalk {
     const conversation = parseConversation(this.vocabulary, promptIds);
@@ -60,12 +60,12 @@ export class Policy {
     return walk;
   }
 
-  /** Whether the reply to a prompt can satisfy `constraint`. Throws `engine_rejected` for an unusable schema. */
+  /** Whether the reply to a prompt can satisfy `constraint`. Throws `engine_rejected` for a schema that cannot be used. */
   canSatisfy(promptIds: ArrayLike<number>, constraint: Constraint): boolean {
     return this.beginReply(promptIds, false, constraint).canContinue;
   }
 
-  /** The scenario and rule that answer a conversation. */
+  /** Returns the scenario and the index of its rule that reply to a conversation. */
   select(conversation: Conversation): { readonly scenario: Scenario; readonly rule: number } {
     for (const scenario of this.scenarios) {
       if (scenario.match !== undefined && !textHolds(scenario.match, conversation.firstUser)) continue;
@@ -110,21 +110,21 @@ function ruleHolds(when: RuleCondition, conversation: Conversation): boolean {
 }
 
 /**
- * The state of one reply. Holds the leaves that agree with the tokens so far, each with the log of its joint probability with those
- * tokens; a next token's probability is the share of the leaves that continue with it. Leaves that a constraint forbids count in the
- * probabilities, but a token that only they continue with is not permitted.
+ * The state of one reply during sampling. It holds the leaves that agree with the tokens so far, each with the log of its joint probability
+ * with these tokens. The probability of a next token is the share of the leaves that continue with it. Leaves that a constraint forbids
+ * count in the probabilities, but a token with which only forbidden leaves continue is not permitted.
  */
 export class ReplyWalk {
   readonly reply: ScriptedReply;
   private readonly words: readonly number[];
   private readonly vocabulary: Vocabulary;
-  /** Tokens of the turn so far, including those in the prompt. */
+  /** Tokens of the turn so far, including those of the turn that the prompt left open. */
   private readonly turn: number[] = [];
   private live: { readonly leaf: number; logWeight: number }[];
-  /** The weights that `logWeight` was computed with; `null` before the first computation. */
+  /** The weights with which `logWeight` was computed; `null` before the first computation. */
   private weights: Weights | null = null;
   private readonly scripted: boolean;
-  /** For each leaf, whether the constraint allows it; `null` without a constraint. */
+  /** For each leaf, whether the constraint allows it; `null` when the reply has no constraint. */
   private readonly allowed: readonly boolean[] | null;
 
   constructor(
@@ -141,12 +141,12 @@ export class ReplyWalk {
     this.scripted = reply.leaves.length > 0;
   }
 
-  /** Whether an allowed leaf agrees with the turn so far. */
+  /** Whether at least one allowed leaf agrees with the turn so far. */
   get canContinue(): boolean {
     return this.live.some(({ leaf }) => this.allowed?.[leaf] ?? true);
   }
 
-  /** Distribution of the next token under `weights`. A finished turn continues with end-of-text. */
+  /** Returns the distribution of the next token under `weights`. After the end of the turn, the next token is end-of-text. */
   next(weights: Weights): NextToken {
     const only = this.live.length === 1 ? this.live[0] : undefined;
     if (only !== undefined) {
@@ -166,7 +166,8 @@ export class ReplyWalk {
     this.live = this.live.filter((entry) => {
       const symbol = this.symbol(entry.leaf, position);
       if (symbol !== NOISE) return symbol === id;
-      // The candidates do not depend on the weights. Without weights, next() computes the joint probabilities when it needs them.
+      // The candidates of a noise token do not depend on the weights, so NO_WEIGHTS gives the same ids. next() recomputes the joint
+      // probabilities when there are no weights yet.
       noise ??= this.noise(position, weights ?? NO_WEIGHTS);
       const index = noise.ids.indexOf(id);
       if (index >= 0) entry.logWeight += noise.logps[index] as number;
@@ -183,13 +184,13 @@ export class ReplyWalk {
     return noiseDistribution(this.words, this.reply, position, this.turn[position - 1] ?? -1, weights);
   }
 
-  /** The token after a turn that no leaf agrees with, because the prompt began it differently: the end of the turn. */
+  /** Returns the token that ends a turn with which no leaf agrees, because the prompt began the turn with other text. */
   private offScript(): number {
     const { imEnd, endOfText } = this.vocabulary.special;
     return this.scripted && this.turn.at(-1) !== imEnd && this.turn.at(-1) !== endOfText ? imEnd : endOfText;
   }
 
-  /** Recomputes the joint log-probabilities of the live leaves and the turn so far under `weights`. */
+  /** Recomputes, under `weights`, the joint log-probability of each remaining leaf with the turn so far. */
   private recomputeLogWeights(weights: Weights): void {
     for (const entry of this.live) {
       const leaf = this.reply.leaves[entry.leaf];
@@ -208,7 +209,7 @@ export class ReplyWalk {
     this.weights = weights;
   }
 
-  /** Distribution of the next token over several live leaves. */
+  /** Returns the distribution of the next token over several remaining leaves. */
   private mixture(weights: Weights): NextToken {
     const position = this.turn.length;
     const logWeightsOf = new Map<number, number[]>();
@@ -234,7 +235,7 @@ export class ReplyWalk {
     return this.allowed === null ? { ids, logps } : { ids, logps, permitted: this.permitted(ids, noise) };
   }
 
-  /** For each of `ids`, whether an allowed leaf continues with it. `noise` is the distribution of a noise token at this position. */
+  /** Returns for each of `ids` whether an allowed leaf continues with it. `noise` is the distribution of a noise token at this position. */
   private permitted(ids: readonly number[], noise: NextToken | undefined): readonly boolean[] {
     const position = this.turn.length;
     const reachable = new Set<number>();
@@ -248,5 +249,5 @@ export class ReplyWalk {
   }
 }
 
-/** Weights for computing the candidates of a noise token, which do not depend on the weights. */
+/** Weights for computing the candidate ids of a noise token, which are the same for all weights. */
 const NO_WEIGHTS: Weights = { version: '', logits: {}, noiseSalt: 0 };

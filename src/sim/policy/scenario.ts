@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { FloeError } from '../../core/errors.ts';
 import { parseAs } from '../../core/parse.ts';
 
-/** A condition on text. Every part that is given must hold. */
+/** A condition on text. The text must meet every part that is given. */
 const textConditionSchema = z
   .strictObject({
     contains: z.string().min(1).optional(),
@@ -17,14 +17,14 @@ const textConditionSchema = z
   .refine(({ contains, regex }) => contains !== undefined || regex !== undefined, 'needs `contains` or `regex`');
 export type TextCondition = z.infer<typeof textConditionSchema>;
 
-/** A condition on a count. A plain number means exactly that many. */
+/** A condition on a count. A plain number requires exactly that count. */
 const countConditionSchema = z.preprocess(
   (value) => (typeof value === 'number' ? { min: value, max: value } : value),
   z.strictObject({ min: z.int().min(0).optional(), max: z.int().min(0).optional() }),
 );
 export type CountCondition = z.infer<typeof countConditionSchema>;
 
-/** Conditions on the conversation of one request. All that are given must hold. */
+/** Conditions on the conversation of one request. The conversation must meet every condition that is given. */
 const ruleConditionSchema = z.strictObject({
   assistant_turns: countConditionSchema
     .optional()
@@ -38,13 +38,13 @@ const ruleConditionSchema = z.strictObject({
 });
 export type RuleCondition = z.infer<typeof ruleConditionSchema>;
 
-/** Upper bound on the absolute value of a logit. Larger ones give probabilities that a 64-bit float rounds to 0 or 1. */
+/** Greatest absolute value of a logit. Larger values give probabilities that a 64-bit float rounds to 0 or 1. */
 export const MAX_LOGIT = 30;
 
-/** Upper bound on noise tokens, larger than any context window of the simulator. */
+/** Most noise tokens of a thinking block; more than any context window of the simulator. */
 const MAX_NOISE_TOKENS = 100_000;
 
-/** A thinking block. A plain number is a number of noise tokens. */
+/** A thinking block. A plain number is the number of its noise tokens. */
 const thinkSchema = z.preprocess(
   (value) => (typeof value === 'number' ? { noise: value } : value),
   z.strictObject({
@@ -76,7 +76,7 @@ const choiceSchema = z.strictObject({
     .min(2),
 });
 
-/** One part of a reply. It is an object with optional keys, not a union, so that errors name the invalid field. */
+/** One part of a reply. The schema is an object with optional keys instead of a union, so that error messages name the invalid field. */
 const segmentSchema = z
   .strictObject({
     think: thinkSchema.optional(),
@@ -106,7 +106,7 @@ const ruleSchema = z.strictObject({
     .describe('the token that ends the turn; the template always closes it with <|im_end|>'),
 });
 
-/** A named list of rules that scripts the policy for the tasks that it matches. */
+/** A named list of rules that defines the policy's replies to the tasks that it matches. */
 export const scenarioSchema = z.strictObject({
   name: z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/, 'must be letters, digits, ".", "_", "-"'),
   match: textConditionSchema
@@ -114,9 +114,9 @@ export const scenarioSchema = z.strictObject({
     .describe('condition on the first user message; without it every request matches'),
   rules: z.array(ruleSchema).min(1).describe('the first rule whose conditions hold gives the reply'),
 });
-/** A scenario with defaults applied. */
+/** A scenario after defaults were applied. */
 export type Scenario = z.infer<typeof scenarioSchema>;
-/** A scenario as written in a file or a test. */
+/** A scenario as a file or a test gives it, before defaults are applied. */
 export type ScenarioInput = z.input<typeof scenarioSchema>;
 
 export const scenarioListSchema = z.array(scenarioSchema);
@@ -124,7 +124,7 @@ export const scenarioListSchema = z.array(scenarioSchema);
 /** The content of a scenario file. */
 const scenarioFileSchema = z.strictObject({ scenarios: scenarioListSchema.min(1) });
 
-/** Answers the requests that no other scenario covers. Its choice gives the reply non-trivial logprobs. */
+/** Replies to the requests that no other scenario matches. The random choice in its reply makes the logprobs non-trivial. */
 export const DEFAULT_SCENARIO: Scenario = {
   name: 'default',
   rules: [

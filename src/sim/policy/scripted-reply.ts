@@ -5,33 +5,36 @@ import type { Vocabulary } from '../vocabulary.ts';
 import type { Scenario, Segment } from './scenario.ts';
 import type { Weights } from './weights.ts';
 
-/** Upper bound on the leaves of one turn, the product of the options of all its choices. Every leaf costs time per token. */
+/** Most leaves of one turn, that is, the product of the numbers of options of all its choices. Every leaf costs time per token. */
 const MAX_LEAVES = 512;
 
 /** Number of candidates of a noise token. */
 const NOISE_CANDIDATES = 16;
 
-/** Range of a noise token's logits over its candidates; gives probabilities from about 1 to 20 percent. */
+/** Range of a noise token's logits over its candidates. It gives probabilities from about 1 to 20 percent. */
 const NOISE_SPREAD = 3;
 
-/** Range by which two policy versions differ at a noise token. Small compared with the spread, so that importance ratios stay near 1. */
+/**
+ * Range by which the logits of a noise token differ between two policy versions. It is small compared with NOISE_SPREAD, so that importance
+ * ratios stay near 1.
+ */
 const NOISE_SHIFT = 0.4;
 
-/** Minimum length of a noise word in characters, including the leading space, so that noise consists of real words. */
+/** Shortest length of a noise word in characters, including the leading space, so that noise consists of real words. */
 const MIN_NOISE_CHARS = 4;
 
-/** Marks a noise token among a leaf's symbols; every other symbol is a token id. */
+/** Stands for a noise token in a leaf's symbols; every other symbol is a token id. */
 export const NOISE = -1;
 
-/** One complete assistant turn that a rule can write. */
+/** A leaf: one complete assistant turn that a rule can write. */
 export type Leaf = {
-  /** Token ids, or {@link NOISE}. The last one ends the turn. */
+  /** Token ids, or {@link NOISE} at the position of a noise token. The last symbol ends the turn. */
   readonly symbols: Int32Array;
   /** The option selected at each choice, in order. */
   readonly picks: readonly { readonly choice: string; readonly option: number }[];
 };
 
-/** All turns that one rule can write. */
+/** All turns (leaves) that one rule can write. */
 export type ScriptedReply = {
   readonly scenario: string;
   readonly rule: number;
@@ -48,9 +51,9 @@ type Draft = {
 };
 
 /**
- * Expands a rule's reply into its leaves and encodes each as a whole turn, so that token boundaries are those that the template
- * gives. `malformed` leaves out the last brace of each tool call. Throws `schema_violation` for more than {@link MAX_LEAVES} leaves
- * and for segments in an order that the template could not reproduce, such as thinking after text.
+ * Expands a rule's reply into its leaves. Each leaf is encoded as a whole turn, so that its token boundaries equal those of the rendered
+ * template. `malformed` leaves out the last brace of each tool call. Throws `schema_violation` for more than {@link MAX_LEAVES} leaves, and
+ * for segments in an order that the template could not reproduce, such as thinking after text.
  */
 export function compileReply(
   vocabulary: Vocabulary,
@@ -114,7 +117,10 @@ function extend(draft: Draft, segment: Segment, path: string): readonly Draft[] 
   );
 }
 
-/** The turn's symbols without the end of turn. With `open_think` the prompt already has the opening, so the rest is encoded separately. */
+/**
+ * Returns the turn's symbols without the token that ends the turn. With `open_think` the prompt already contains the opening of the
+ * thinking block, so the rest is encoded separately.
+ */
 function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed: boolean): number[] {
   const symbols: number[] = [];
   const think = draft.think ?? (mode === 'open_think' ? { text: '', noise: 0 } : null);
@@ -128,7 +134,8 @@ function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed
       head = block.slice(THINK_PREFIX.length);
     }
     if (think.noise > 0) {
-      // A noise word begins with a space and is followed by a newline, so that it merges neither with the text before nor after it.
+      // A noise word begins with a space and is followed by a newline, so that it merges neither with the text before it nor with the text
+      // after it.
       symbols.push(...encode(block.slice(block.length - head.length, textEnd)));
       for (let i = 0; i < think.noise; i++) symbols.push(NOISE);
       head = block.slice(textEnd);
@@ -140,7 +147,7 @@ function encodeDraft(encode: Encode, draft: Draft, mode: TemplateMode, malformed
 
 type Encode = (text: string) => readonly number[];
 
-/** An encoder that encodes every character separately; delimiters stay single ids. */
+/** Returns an encoder that encodes every character separately; a delimiter still becomes its single id. */
 function letterEncoder(vocabulary: Vocabulary): Encode {
   return (text) =>
     text
@@ -156,7 +163,7 @@ function body({ text, calls, raw }: Draft, malformed: boolean): string {
   return before + written.join('\n') + raw;
 }
 
-/** Ids of the words that are one token each, also next to each other, in ascending order. */
+/** Returns the ids of all words that are one token each, also when two of them are adjacent, in ascending order. */
 export function noiseWords(vocabulary: Vocabulary): readonly number[] {
   const words: number[] = [];
   for (let id = 0; id < vocabulary.size; id++) {
@@ -169,8 +176,8 @@ export function noiseWords(vocabulary: Vocabulary): readonly number[] {
 }
 
 /**
- * Distribution of the noise token at `position` of a turn that follows the token `previous`: the candidate ids, which are the same for
- * all policy versions, and their log-probabilities under `weights`.
+ * Returns the distribution of the noise token at `position` of a turn, after the token `previous`: the candidate ids, which are the same
+ * for all policy versions, and their log-probabilities under `weights`.
  */
 export function noiseDistribution(
   words: readonly number[],

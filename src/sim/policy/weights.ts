@@ -3,41 +3,41 @@ import type { VersionSpan } from '../../schema/index.ts';
 import { hashText } from '../random.ts';
 import type { Scenario, Segment } from './scenario.ts';
 
-/** Logits of every choice, keyed by scenario name and choice id, with one number per option. */
+/** Logits of every choice, one number per option, keyed by scenario name and choice id. */
 export type LogitTable = Readonly<Record<string, Readonly<Record<string, readonly number[]>>>>;
 
-/** One set of weights of the simulated policy. Immutable. */
+/** One immutable set of weights of the simulated policy. */
 export type Weights = {
   readonly version: string;
   readonly logits: LogitTable;
-  /** Varies the logits of noise tokens, so that each version assigns different probabilities to them as well. */
+  /** Varies the logits of noise tokens, so that each policy version assigns different probabilities to them. */
   readonly noiseSalt: number;
 };
 
-/** All weights that the server has ever had, and the ones in effect. */
+/** Holds all weights that the server has ever used, and the weights currently in effect. */
 export class WeightStore {
   private readonly versions = new Map<string, Weights>();
-  /** For each version that took effect unannounced, the version that the server continues to report. */
+  /** For each version that took effect without an announcement, the version that the server reports in its stead. */
   private readonly reportedAs = new Map<string, string>();
   private active: Weights;
 
-  /** The first version has the logits stated in the scenarios. */
+  /** Creates the first version with the logits stated in the scenarios. */
   constructor(scenarios: readonly Scenario[], version: string) {
     this.active = { version, logits: statedLogits(scenarios), noiseSalt: hashText(version) };
     this.versions.set(version, this.active);
   }
 
-  /** The weights in effect. */
+  /** The weights currently in effect. */
   get current(): Weights {
     return this.active;
   }
 
-  /** The version that the server reports. It differs from that of {@link current} only after {@link swapUnannounced}. */
+  /** The version that the server reports. It differs from the version of {@link current} only after {@link swapUnannounced}. */
   get reportedVersion(): string {
     return this.reportedAs.get(this.active.version) ?? this.active.version;
   }
 
-  /** Converts version spans to those that the server reports. */
+  /** Converts version spans to spans of the versions that the server reports. */
   reportedSpans(spans: readonly VersionSpan[]): VersionSpan[] {
     const reported: VersionSpan[] = [];
     for (const { version, start, end } of spans) {
@@ -49,7 +49,7 @@ export class WeightStore {
     return reported;
   }
 
-  /** The weights of a version. Throws `not_found` for one that was never in effect. */
+  /** Returns the weights of a version. Throws `not_found` for a version that was never in effect. */
   get(version: string): Weights {
     const weights = this.versions.get(version);
     if (weights === undefined) throw new FloeError('not_found', `weights version ${version} was never in effect`);
@@ -57,9 +57,9 @@ export class WeightStore {
   }
 
   /**
-   * Puts a version in effect: the reported version's logits with `overrides`. A known version without overrides is restored. Throws
-   * `conflict` when a known version is given other logits (a version names one set of weights), and `schema_violation` when an
-   * override names an unknown choice or has the wrong number of logits.
+   * Puts a version in effect, with the reported version's logits and `overrides`. A version that was in effect before is restored when
+   * `overrides` is left out. Throws `conflict` when such a version is given other logits (a version names one set of weights), and
+   * `schema_violation` when an override names an unknown choice or has the wrong number of logits.
    */
   update(version: string, overrides?: LogitTable): Weights {
     const known = this.versions.get(version);
@@ -77,8 +77,8 @@ export class WeightStore {
   }
 
   /**
-   * Puts other weights in effect while the server continues to report the earlier version: the current logits with `overrides`, or
-   * without these with every logit negated. Throws `schema_violation` as {@link update}.
+   * Puts other weights in effect while the server continues to report the earlier version. The new logits are the current ones with
+   * `overrides`; when `overrides` is left out, every logit is negated. Throws `schema_violation` as {@link update} does.
    */
   swapUnannounced(overrides?: LogitTable): Weights {
     const { reportedVersion } = this;
@@ -103,7 +103,10 @@ export class WeightStore {
   }
 }
 
-/** The logits stated in the scenarios. Throws `schema_violation` for a repeated scenario name, or a choice id with two sets of logits. */
+/**
+ * Returns the logits stated in the scenarios. Throws `schema_violation` for a repeated scenario name, or a choice id with two sets of
+ * logits.
+ */
 function statedLogits(scenarios: readonly Scenario[]): LogitTable {
   const table: Record<string, Record<string, readonly number[]>> = {};
   for (const scenario of scenarios) {
@@ -160,7 +163,7 @@ function overridden(base: LogitTable, overrides: LogitTable): LogitTable {
   return table;
 }
 
-/** log(exp(a) + exp(b) + …) without overflow; -Infinity for an empty list. */
+/** Returns log(exp(a) + exp(b) + …) without overflow; -Infinity for an empty list. */
 export function logSumExp(values: readonly number[]): number {
   let max = Number.NEGATIVE_INFINITY;
   for (const value of values) if (value > max) max = value;

@@ -26,7 +26,7 @@ import {
 import { samplingParams } from './sampling.ts';
 import type { SglangState } from './state.ts';
 
-/** POST /v1/chat/completions */
+/** Handles `POST /v1/chat/completions`. */
 export async function chatCompletions(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(chatRequestSchema, await exchange.body(), 'chat completion request');
   const head = readCallHead(exchange, state, request);
@@ -52,7 +52,7 @@ type Task = {
 
 function newTask(state: SglangState, request: ChatRequest): Omit<Task, 'ids'> {
   const { engine, config } = state.context;
-  // When the request has prompt ids, they are sampled from, and the messages only determine how the reply is parsed.
+  // A request that contains prompt ids is sampled from these ids; its messages only determine how the reply is parsed.
   const inputIds = request.input_ids ?? null;
   const promptIds = inputIds === null ? chatPromptIds(state.context, request) : checkIds(state, inputIds);
   const requestedTokens = request.max_completion_tokens ?? request.max_tokens ?? null;
@@ -64,7 +64,7 @@ function newTask(state: SglangState, request: ChatRequest): Omit<Task, 'ids'> {
   return { promptIds, params };
 }
 
-/** One chat call. */
+/** Samples and sends the reply to one chat request. */
 class ChatCall {
   private readonly exchange: Exchange;
   private readonly state: SglangState;
@@ -135,7 +135,7 @@ class ChatCall {
     await call.endStream(...(request.stream_options?.include_usage === true ? [usage] : []), '[DONE]');
   }
 
-  /** Whether the template opens a thinking block. SGLang derives this from the template, even when the request has prompt ids. */
+  /** Whether the template opens a thinking block. SGLang derives this from the template, even when the request contains prompt ids. */
   private get promptOpensThinking(): boolean {
     return this.state.context.mode === 'open_think';
   }
@@ -153,7 +153,7 @@ class ChatCall {
       routedFrom: this.routedFrom,
     });
     const stopped = sglangReply.finishReason(finish) ?? {};
-    // SGLang's tool-call parser changes the finish reason in the object that meta_info contains as well.
+    // SGLang's tool-call parser also changes the finish reason in the object that `meta_info` contains.
     const reason = message.hasCalls && finish.reason === 'stop' ? { type: 'tool_calls', matched: null } : stopped;
     const promptIds = sglangReply.promptIds;
     return {
@@ -176,7 +176,7 @@ class ChatCall {
     };
   }
 
-  /** The field `sglext`, left out when it would be empty. */
+  /** Returns the field `sglext`, or an empty object when the field would be empty. */
   private extension(ids: readonly number[] | null, finish: FinishEvent): object {
     const { sglangReply, ids: requested, routedFrom } = this;
     const promptIds = sglangReply.promptIds;
@@ -189,7 +189,7 @@ class ChatCall {
     return Object.keys(fields).length === 0 ? {} : { sglext: fields };
   }
 
-  /** First position of the routed experts to report; `null` when the request does not ask for them. */
+  /** First token position whose routed experts the reply reports; `null` when the request does not demand them. */
   private get routedFrom(): number | null {
     return this.request.return_routed_experts === true ? (this.request.routed_experts_start_len ?? 0) : null;
   }
@@ -200,7 +200,7 @@ class ChatCall {
     await this.chunk({ delta: { role: 'assistant', content: '' }, ...promptField });
   }
 
-  /** Sends the chunks of one step. A step that shows no text is sent only by servers that stream ids. */
+  /** Sends the chunks of one sampling step. For a step that shows no text, only a server that streams ids sends a chunk. */
   private async deltaChunks(delta: MessageDelta, step: ReplyStep, lost: boolean): Promise<void> {
     const { reasoning, content, calls } = delta;
     const deltas: object[] = [
@@ -248,7 +248,7 @@ class ChatCall {
   }
 }
 
-/** The fields that a conversation is rendered from. */
+/** The fields of a request from which its conversation is rendered. */
 type RenderedFields = {
   readonly messages: readonly ChatMessage[];
   readonly tools?: readonly unknown[] | null | undefined;
@@ -257,8 +257,8 @@ type RenderedFields = {
 };
 
 /**
- * Renders and encodes a conversation's prompt, which ends with the opening of an assistant turn unless the last assistant message is to
- * be continued. With `tool_choice: none`, the tools are left out.
+ * Renders and encodes a conversation's prompt. The prompt ends with the opening of an assistant turn, unless the request continues the last
+ * assistant message. With `tool_choice: none`, the tools are left out.
  */
 export function chatPromptIds({ vocabulary, config, mode }: SimContext, request: RenderedFields): number[] {
   const continued = request.continue_final_message === true && request.messages.at(-1)?.role === 'assistant';
@@ -271,7 +271,7 @@ export function chatPromptIds({ vocabulary, config, mode }: SimContext, request:
   return vocabulary.encode(text);
 }
 
-/** The assistant message of a whole reply: thinking is separated first, then calls are parsed in the rest. */
+/** Returns the assistant message of a complete reply. Thinking is separated first; then calls are parsed in the rest of the text. */
 function parseMessage(
   request: ChatRequest,
   text: string,
@@ -300,7 +300,7 @@ function parseMessage(
   };
 }
 
-/** One delta of a stream for each change to a call. */
+/** Returns one stream delta for each change to a tool call. */
 function callDeltas(deltas: readonly CallDelta[]): object[] {
   return deltas.map((delta) => ({
     tool_calls: [

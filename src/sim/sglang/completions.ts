@@ -16,10 +16,10 @@ import {
 import { samplingParams } from './sampling.ts';
 import type { SglangState } from './state.ts';
 
-/** Maximum reply length of a completion request that gives none. */
+/** Maximum reply length in tokens when a completion request gives none. */
 const DEFAULT_MAX_TOKENS = 16;
 
-/** POST /v1/completions */
+/** Handles `POST /v1/completions`. */
 export async function completions(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(completionRequestSchema, await exchange.body(), 'completion request');
   const head = readCallHead(exchange, state, request);
@@ -51,7 +51,7 @@ export async function completions(exchange: Exchange, state: SglangState): Promi
   });
 }
 
-/** One completion call. */
+/** Samples and sends the reply to one completion request. */
 class CompletionCall {
   private readonly exchange: Exchange;
   private readonly state: SglangState;
@@ -127,12 +127,12 @@ class CompletionCall {
     return this.reportsIds && ids !== undefined ? { prompt_token_ids: this.sglangReply.promptIds } : {};
   }
 
-  /** Unlike in chats, every release that knows `return_token_ids` supports it in streams as well. */
+  /** Whether the reply reports token ids. Unlike for chats, every release that knows `return_token_ids` supports it in streams as well. */
   private get reportsIds(): boolean {
     return this.request.return_token_ids === true && isAtLeast(this.state, 'token_ids');
   }
 
-  /** Logprobs in the older form of parallel lists; `null` when the request does not ask for them. */
+  /** Returns logprobs in the older form of parallel lists; `null` when the request does not demand logprobs. */
   private logprobLists(wire: readonly WireToken[]): object | null {
     if ((this.request.logprobs ?? null) === null) return null;
     const { vocabulary, config } = this.state.context;
@@ -143,7 +143,7 @@ class CompletionCall {
       top_logprobs: wire.map(({ top }) =>
         Object.fromEntries(top.map((other) => [name(other.id), wireLogprob(other, config.logprobsMode)])),
       ),
-      // SGLang does not compute text offsets.
+      // SGLang does not compute text offsets and sends -1 for each.
       text_offset: wire.map(() => -1),
     };
   }

@@ -28,7 +28,7 @@ const distributedSchema = z.looseObject({
 });
 type WeightUpdate = z.infer<z.ZodObject<typeof updateFields>>;
 
-/** The routes that pause generation, abort calls and update weights. */
+/** Returns the routes that pause generation, abort calls and update weights. */
 export function controlRoutes(state: SglangState): RouteTable {
   const { context } = state;
   const flush = (exchange: Exchange): void => {
@@ -72,7 +72,7 @@ export function controlRoutes(state: SglangState): RouteTable {
   };
 }
 
-/** Applies an update, or replies 400 with the reason when it is invalid; then nothing has changed. */
+/** Applies a weight update. Replies 400 with the reason, and changes nothing, when the update is invalid. */
 async function updateWeights(exchange: Exchange, state: SglangState, update: WeightUpdate): Promise<void> {
   const { engine } = state.context;
   if (update.abort_all_requests === true) engine.abort();

@@ -2,7 +2,7 @@ import { FloeError } from '../../core/errors.ts';
 import type { FaultReplies } from '../fault-effects.ts';
 import type { ErrorReplier, Exchange } from '../http.ts';
 
-/** The native route has its own form of errors. */
+/** Path of SGLang's native route, whose errors have a different form from those of all other routes. */
 const NATIVE_ROUTE = '/generate';
 
 const ERROR_TYPES: Readonly<Record<number, string>> = {
@@ -11,12 +11,12 @@ const ERROR_TYPES: Readonly<Record<number, string>> = {
   503: 'ServiceUnavailableError',
 };
 
-/** The error object of all routes except `/generate`. */
+/** Returns the error object that all routes except `/generate` send. */
 function sglangError(message: string, status: number): object {
   return { object: 'error', message, type: ERROR_TYPES[status] ?? 'BadRequestError', param: null, code: status };
 }
 
-/** The error object of `/generate`. */
+/** Returns the error object that `/generate` sends. */
 export function nativeError(message: string): object {
   return { error: { message } };
 }
@@ -25,13 +25,13 @@ function errorBody(exchange: Exchange, message: string, status: number): object 
   return exchange.url.pathname === NATIVE_ROUTE ? nativeError(message) : sglangError(message, status);
 }
 
-/** Sends an error as SGLang does: every invalid request is a 400. */
+/** Sends an error as SGLang does: every invalid request gets status 400. */
 export const replySglangError: ErrorReplier = (exchange, error) => {
   const status = [404, 409, 422].includes(error.status) ? 400 : error.status;
   exchange.json(status, errorBody(exchange, error.message, status));
 };
 
-/** Injected failures in SGLang's words, in the form of the route of `exchange`. */
+/** Returns the replies for injected failures with SGLang's texts, in the form of the route of `exchange`. */
 export function faultReplies(exchange: Exchange, maxModelLen: number): FaultReplies {
   return {
     errorBody: (message, status) => errorBody(exchange, message, status),
@@ -47,8 +47,8 @@ function inputTooLong(maxModelLen: number, promptTokens: number): FloeError {
 }
 
 /**
- * The maximum reply length in tokens: `requested`, or with `null` all of the context length that the prompt leaves. Throws
- * `engine_rejected` in SGLang's words when the prompt, or prompt and `requested` together, exceed the context length.
+ * Returns the maximum reply length in tokens: `requested`, or when this is `null` the part of the context length that the prompt leaves
+ * free. Throws `engine_rejected` with SGLang's text when the prompt alone, or prompt and `requested` together, exceed the context length.
  */
 export function boundedNewTokens(maxModelLen: number, promptTokens: number, requested: number | null): number {
   if (promptTokens >= maxModelLen) throw inputTooLong(maxModelLen, promptTokens);

@@ -18,10 +18,10 @@ import {
 import { jsonSchemaConstraint, NO_SAMPLING_DEFAULTS, samplingParams } from './sampling.ts';
 import type { SglangState } from './state.ts';
 
-/** Maximum reply length of a request that gives none. */
+/** Maximum reply length in tokens when a request gives none. */
 const DEFAULT_NEW_TOKENS = 128;
 
-/** POST /generate */
+/** Handles `POST /generate`. */
 export async function generate(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(generateRequestSchema, await exchange.body(), 'generate request');
   const head = readCallHead(exchange, state, request);
@@ -37,7 +37,7 @@ export async function generate(exchange: Exchange, state: SglangState): Promise<
       return stream ? call.stream() : call.reply();
     });
   } catch (reason) {
-    // SGLang starts a stream before it validates the request, so that errors are sent as events of the stream.
+    // SGLang starts a stream before it validates the request, so errors of a streamed request are sent as events.
     if (!stream || begun || !FloeError.is(reason)) throw reason;
     exchange.beginStream();
     await exchange.event(nativeError(reason.message));
@@ -71,8 +71,8 @@ function newTask(state: SglangState, request: GenerateRequest): Task {
 }
 
 /**
- * Logprob tuples of prompt tokens from `logprob_start_len` on. The first of them never has a logprob; a scripted policy has none for
- * the others, so a request for more than one is refused.
+ * Returns the logprob tuples of prompt tokens from `logprob_start_len` on. The first of these tokens never has a logprob. A scripted policy
+ * has none for the others, so a request for more than one token is refused.
  */
 function inputLogprobs(state: SglangState, request: GenerateRequest, promptIds: readonly number[]): LogprobTuple[] {
   const start = request.logprob_start_len ?? -1;
@@ -84,7 +84,7 @@ function inputLogprobs(state: SglangState, request: GenerateRequest, promptIds: 
   return [[null, id, request.return_text_in_logprobs === true ? state.context.vocabulary.decode([id]) : null]];
 }
 
-/** One call of `/generate`. */
+/** Samples and sends the reply to one request of `/generate`. */
 class GenerateCall {
   private readonly exchange: Exchange;
   private readonly state: SglangState;
@@ -159,10 +159,10 @@ class GenerateCall {
   }
 }
 
-/** The content of a chunk: the whole reply so far, or with incremental streaming only what is new. */
+/** The content of a chunk: the reply's text, ids and logprobs so far, or with incremental streaming only the part since the last chunk. */
 class ReplyProgress {
   text = '';
-  /** `null` when a fault leaves ids out. */
+  /** Token ids of the chunk; `null` when a fault leaves them out. */
   ids: number[] | null = [];
   readonly logprobs: WireToken[] = [];
 

@@ -1,7 +1,7 @@
 import { FloeError } from '../../core/errors.ts';
 import { type MessageDelta, parseJsonText, rawField } from '../reply-parser.ts';
 
-/** Names of the only parsers that the server has, those that the simulated model needs. */
+/** Names of the parsers that the server has. It has only those that the simulated model needs. */
 export const TOOL_CALL_PARSER = 'qwen25';
 export const REASONING_PARSER = 'qwen3';
 
@@ -10,7 +10,7 @@ const THINK_CLOSE = '</think>';
 const CALL_OPEN = '<tool_call>\n';
 const CALL_CLOSE = '\n</tool_call>';
 
-/** A parsed tool call; `parameters` is JSON text that was reformatted by {@link pythonJson}. */
+/** A parsed tool call. `parameters` is JSON text reformatted by {@link pythonJson}. */
 type TextCall = { readonly name: string; readonly parameters: string };
 
 /** Throws `engine_rejected` for a parser that the server does not have. */
@@ -22,8 +22,8 @@ export function checkParser(kind: 'tool_call_parser' | 'reasoning_parser', name:
 }
 
 /**
- * Splits the text of a whole reply into thinking and the rest. `forced`: the prompt opened the thinking block, so the text begins
- * inside it. Without a closing delimiter, all of the text is thinking.
+ * Splits the text of a complete reply into thinking and the rest. Set `forced` when the prompt opened the thinking block, so that the text
+ * begins inside it. When the closing delimiter is missing, all of the text is thinking.
  */
 export function separateReasoning(
   text: string,
@@ -38,8 +38,8 @@ export function separateReasoning(
 }
 
 /**
- * Parses the calls in the text of a whole reply: complete blocks that are JSON and name one of `tools`. The returned text ends before
- * the first block; when no block is a valid call, it is the whole text.
+ * Parses the tool calls in the text of a complete reply. A call is a complete block that is JSON and names one of `tools`. The returned
+ * text ends before the first block; when no block is a valid call, it is the whole text.
  */
 export function parseCalls(
   text: string,
@@ -59,7 +59,7 @@ export function parseCalls(
   return calls.length === 0 ? { text, calls } : { text: text.slice(0, first).trim(), calls };
 }
 
-/** Parses the text of one block; `null` when it is not a JSON object that names a tool of the request. */
+/** Parses the text of one block. Returns `null` when the text is not a JSON object that names a tool of the request. */
 function parseCall(text: string, tools: ReadonlySet<string>): TextCall | null {
   const value = parseJsonText(text);
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return null;
@@ -77,8 +77,8 @@ function isFalsyInPython(value: unknown): boolean {
 const JSON_PARTS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 
 /**
- * Reformats valid JSON text as Python's `json.dumps` does: a space after each comma and colon, no other white space, and escapes only
- * where they are required. Numbers stay as they are written.
+ * Reformats valid JSON text as Python's `json.dumps` does: one space after each comma and colon, no other white space, and escapes only
+ * where JSON requires them. Numbers are not changed.
  */
 export function pythonJson(text: string): string {
   const parts = text.match(JSON_PARTS) ?? [];
@@ -90,7 +90,7 @@ export function pythonJson(text: string): string {
     .join('');
 }
 
-/** Names of a request's tools. Entries that are not a function with a name are ignored. */
+/** Returns the names of a request's tools. Entries that are not a function with a name are ignored. */
 export function toolNames(tools: readonly unknown[] | null | undefined): ReadonlySet<string> {
   const names = (tools ?? []).map(
     (tool) => (tool as { readonly function?: { readonly name?: unknown } })?.function?.name,
@@ -99,28 +99,29 @@ export function toolNames(tools: readonly unknown[] | null | undefined): Readonl
 }
 
 type TextStreamOptions = {
-  /** Whether the prompt opened the thinking block. */
+  /** Whether the prompt opened the thinking block, so that the reply begins inside it. */
   readonly insideThinking: boolean;
-  /** Whether thinking is separated; when not, it stays in the content. */
+  /** Whether thinking is separated. When it is not, it stays in the content. */
   readonly separateReasoning: boolean;
-  /** Names of the request's tools; `null` when calls are not parsed. */
+  /** Names of the request's tools; `null` when tool calls are not parsed. */
   readonly tools: ReadonlySet<string> | null;
   readonly newCallId: (index: number) => string;
 };
 
-/** What one parsing step yields: a delta to show, `more` to take another step, or `wait` for more text. */
+/** The result of one parsing step: a delta to show, `more` when another step can follow immediately, or `wait` when more text is needed. */
 type Step = MessageDelta | 'more' | 'wait';
 
 /**
- * Parses a reply's text incrementally, by the same delimiters as whole replies. A call is shown when its block is complete, and nothing
- * is taken back. Text after the first block is not shown; when no block was a valid call, all of it is shown as content at the end.
+ * Parses a reply's text incrementally, with the same delimiters as complete replies. A call is shown when its block is complete; shown text
+ * is never retracted. Text after the first block is not shown. When no block was a valid call, the text of all blocks is shown as content
+ * at the end.
  */
 export class ReplyTextStream {
   private readonly options: TextStreamOptions;
   private state: 'begin' | 'reasoning' | 'content' | 'calls';
-  /** Text that has not been assigned to a field yet. */
+  /** Text that has not been assigned to reasoning, content or a call yet. */
   private buffer = '';
-  /** All text from the first block on, to be shown as content when the reply turns out to have no calls. */
+  /** All text from the first block on. It is shown as content when no block turns out to be a valid call. */
   private blocks = '';
   private callCount = 0;
 
@@ -133,7 +134,7 @@ export class ReplyTextStream {
     return this.callCount > 0;
   }
 
-  /** Adds text and returns what a client is shown. `last`: the reply is complete. */
+  /** Adds text and returns the parts of the message to be shown. `last` is set when the reply is complete. */
   push(text: string, last: boolean): MessageDelta {
     this.buffer += text;
     if (this.state === 'calls') this.blocks += text;
@@ -168,8 +169,8 @@ export class ReplyTextStream {
   }
 
   /**
-   * Shows the buffer up to `delimiter`, which ends the state; text that may be the beginning of the delimiter waits. `null` for a
-   * state that lasts until the end.
+   * Shows the buffer up to `delimiter`, which ends the current state. Text that may be the beginning of the delimiter is held back.
+   * `delimiter` is `null` for a state that lasts until the end of the reply.
    */
   private showUpTo(delimiter: string | null, last: boolean, field: 'reasoning' | 'content'): Step {
     const index = delimiter === null ? -1 : this.buffer.indexOf(delimiter);
@@ -216,7 +217,7 @@ export class ReplyTextStream {
   }
 }
 
-/** Length of the longest suffix of `text` that is a proper prefix of `delimiter`. */
+/** Returns the length of the longest suffix of `text` that is a proper prefix of `delimiter`. */
 function heldBackLength(text: string, delimiter: string): number {
   for (let length = Math.min(text.length, delimiter.length - 1); length > 0; length--) {
     if (delimiter.startsWith(text.slice(text.length - length))) return length;

@@ -6,36 +6,36 @@ import type { SamplingParams } from '../sampler.ts';
 import { type WireLogprob, type WireToken, wireLogprob } from '../wire-choice.ts';
 import type { SglangState } from './state.ts';
 
-/** `[logprob, id, text]`. The id is `null` only by a fault; the text is `null` unless the request asks for it. */
+/** A logprob entry `[logprob, id, text]`. Its id is `null` only under a fault; its text is `null` unless the request demands text. */
 export type LogprobTuple = readonly [logprob: WireLogprob, id: number | null, text: string | null];
 
-/** One step of a reply that is being sampled. */
+/** The data of one sampling step of a reply. */
 export type ReplyStep = {
-  /** Ids as sent; `undefined` when a fault leaves them out. */
+  /** Ids as they are sent; `undefined` when a fault leaves them out. */
   readonly ids: readonly number[] | undefined;
   readonly wire: readonly WireToken[];
   readonly text: string;
-  /** `null` except in the last step. */
+  /** How the reply ended; `null` in every step except the last. */
   readonly finish: FinishEvent | null;
 };
 
-/** The optional content of `meta_info`. */
+/** Options that determine the content of `meta_info`. */
 type MetaInfoOptions = {
-  /** Logprobs to list, of all tokens so far or of one chunk; `null` when the request asks for none. */
+  /** Logprobs to be listed, of all tokens so far or of one chunk; `null` when the request demands none. */
   readonly logprobs: readonly WireToken[] | null;
-  /** Number of logprobs of the reply so far. */
+  /** Number of logprobs in the reply so far. */
   readonly logprobCount: number;
   /** Whether logprob tuples contain the token's text. */
   readonly withText: boolean;
   readonly topCount: number;
-  /** Logprob tuples of prompt tokens. */
+  /** Logprob tuples of prompt tokens that the reply reports. */
   readonly inputLogprobs: readonly LogprobTuple[];
   readonly finish: FinishEvent | null;
-  /** First position of the routed experts to report; `null` when the request does not ask for them. */
+  /** First token position whose routed experts are reported; `null` when the request does not demand them. */
   readonly routedFrom: number | null;
 };
 
-/** One reply that is being sampled for an SGLang route, and the fields that all routes derive from it. */
+/** Samples one reply for an SGLang route and derives the fields that all routes have in common. */
 export class SglangReply {
   readonly call: SampledCall;
   readonly choice: SampledChoice;
@@ -64,12 +64,12 @@ export class SglangReply {
     return this.call.head.requestId;
   }
 
-  /** Prompt ids as sent; `undefined` when a fault leaves them out. */
+  /** Prompt ids as they are sent; `undefined` when a fault leaves them out. */
   get promptIds(): readonly number[] | undefined {
     return this.choice.wire.promptIds(this.choice.promptIds);
   }
 
-  /** Samples the reply and updates the metrics. */
+  /** Samples the reply, yields its steps and updates the metrics. */
   async *steps(): AsyncGenerator<ReplyStep, void, undefined> {
     const { choice } = this;
     const { metrics, context } = this.state;
@@ -92,7 +92,7 @@ export class SglangReply {
     }
   }
 
-  /** The `finish_reason` object; `null` while the reply continues. */
+  /** Returns the `finish_reason` object; `null` while the reply continues. */
   finishReason(finish: FinishEvent | null): Record<string, unknown> | null {
     if (finish === null) return null;
     const { response_ids: ids } = finish.entry;
@@ -101,7 +101,7 @@ export class SglangReply {
     return { type: 'abort', message: 'The request was aborted.', status_code: null, err_type: null };
   }
 
-  /** The `meta_info` object. */
+  /** Returns the `meta_info` object of a reply. */
   metaInfo(options: MetaInfoOptions): Record<string, unknown> {
     const { finish, logprobs } = options;
     return {
@@ -119,7 +119,7 @@ export class SglangReply {
     };
   }
 
-  /** The policy versions: the `metadata` of the OpenAI routes, and a part of `meta_info`. */
+  /** Returns the policy versions of a reply: the `metadata` of the OpenAI routes, and a part of `meta_info`. */
   versions(finish: FinishEvent | null): object {
     const { weights, config } = this.state.context;
     const version = finish?.spans.at(-1)?.version ?? weights.reportedVersion;
@@ -129,7 +129,7 @@ export class SglangReply {
     };
   }
 
-  /** The usage object of the OpenAI routes. */
+  /** Returns the usage object of the OpenAI routes. */
   usage(): object {
     const { prompt, completion, cached } = this.call.usage();
     return {
@@ -141,13 +141,16 @@ export class SglangReply {
     };
   }
 
-  /** The model name in replies. SGLang accepts any name and repeats the request's, unless a fault changed the model. */
+  /** Returns the model name for a reply. SGLang accepts any name and repeats the request's, unless a fault changed the model. */
   modelName(requested: string | null | undefined): string {
     const { servedModel, config } = this.state.context;
     return servedModel.name === config.model ? (requested ?? 'default') : servedModel.name;
   }
 
-  /** Routed experts as base64 of int32 numbers in the order token, layer, rank; left out when the server does not record them. */
+  /**
+   * Returns the routed experts as base64 of int32 numbers in the order token, layer, rank. The field is left out when the server does not
+   * record experts.
+   */
   routed(finish: FinishEvent, start: number): { readonly routed_experts?: string } {
     if (!this.state.context.config.routedExperts) return {};
     const { values } = routedRows(finish.entry, start);
@@ -158,7 +161,7 @@ export class SglangReply {
     return { routed_experts: data.toString('base64') };
   }
 
-  /** Text of the token that ended the turn, which is shown only when it is neither trimmed nor skipped. */
+  /** Returns the text of the token that ended the turn. It is shown only when that token is neither trimmed nor skipped. */
   private endText(finish: FinishEvent | null): string {
     const { includeStop, skipSpecial } = this.choice.params;
     const last = finish?.entry.response_ids.at(-1);

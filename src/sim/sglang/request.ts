@@ -9,7 +9,7 @@ import type { SglangState } from './state.ts';
 
 type SglangAge = SimConfig['sglangAge'];
 
-/** Oldest first. */
+/** Simulated SGLang releases in order, oldest first; each is named by the feature that it introduced. */
 const AGES: readonly SglangAge[] = ['meta_info', 'token_ids', 'sglext', 'stream_ids'];
 
 /** Whether the simulated release is `age` or newer. */
@@ -36,7 +36,7 @@ const commonSampling = {
 };
 export type CommonSampling = { readonly [K in keyof typeof commonSampling]?: z.infer<(typeof commonSampling)[K]> };
 
-/** `sampling_params` of `/generate`. An unknown name is an error, also on a server that is not strict. */
+/** Schema of `sampling_params` in `/generate`. An unknown name is an error, also on a server that is not strict. */
 const nativeSamplingSchema = z.strictObject({
   ...commonSampling,
   max_new_tokens: z.int().min(1).nullish(),
@@ -46,7 +46,7 @@ const nativeSamplingSchema = z.strictObject({
   json_schema: z.union([z.string(), z.record(z.string(), z.unknown())]).nullish(),
 });
 
-/** Fields that identify the call and the cache entries that it may share. */
+/** Request fields that identify the call and the cache entries that it may share. */
 const callFields = {
   rid: z.string().min(1).nullish(),
   session_id: z.string().nullish(),
@@ -83,7 +83,7 @@ const openAiFields = {
   user: z.string().nullish(),
 };
 
-/** The fields that a conversation is rendered from. */
+/** Request fields from which a conversation is rendered. */
 export const conversationFields = {
   messages: z.array(messageSchema).min(1),
   tools: z.array(z.unknown()).nullish(),
@@ -93,7 +93,7 @@ export const conversationFields = {
   reasoning_effort: z.union([z.string(), z.number()]).nullish(),
 };
 
-/** The request fields that ask for ids, and the oldest release that knows each. */
+/** The request fields that demand token ids in the reply, each with the oldest release that knows it. */
 const ID_FIELDS: Readonly<Record<string, SglangAge>> = {
   return_meta_info: 'meta_info',
   return_prompt_token_ids: 'meta_info',
@@ -129,7 +129,7 @@ export const completionRequestSchema = z.looseObject({
 });
 export type CompletionRequest = z.infer<typeof completionRequestSchema>;
 
-/** A scripted policy cannot honour these fields, so they are refused rather than ignored. */
+/** Fields that the simulator refuses instead of ignoring, because a scripted policy cannot honour them. */
 const UNSUPPORTED_FIELDS = [
   'echo',
   'logit_bias',
@@ -147,7 +147,7 @@ const UNSUPPORTED_FIELDS = [
   'return_entropy',
 ] as const;
 
-/** Fields that SGLang knows and that have no effect here. */
+/** Fields that SGLang knows and that have no effect in the simulator. */
 const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   ...UNSUPPORTED_FIELDS,
   'add_special_tokens',
@@ -170,7 +170,7 @@ const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Throws `engine_rejected` for a field that the simulator cannot honour and, when the server is strict, for a field that the
+ * Throws `engine_rejected` for a field that the simulator cannot honour. When the server is strict, also throws for a field that the
  * simulated release does not know. `known` has the fields of the route's schema.
  */
 export function checkFields(state: SglangState, request: Readonly<Record<string, unknown>>, known: object): void {
@@ -190,24 +190,24 @@ export function checkFields(state: SglangState, request: Readonly<Record<string,
   }
 }
 
-/** Where a chat reply reports token ids. */
+/** The parts of a chat reply in which token ids are reported. */
 export type RequestedIds = {
-  /** In `meta_info`. */
+  /** Whether the reply's `meta_info` reports ids. */
   readonly metaInfo: boolean;
-  /** Ids of the prompt and of the reply in the choice. */
+  /** Whether the reply's choice reports the prompt's ids (`choicePrompt`) and the reply's ids (`choiceOutput`). */
   readonly choicePrompt: boolean;
   readonly choiceOutput: boolean;
-  /** In the reply's `sglext`; in a stream, in the second to last chunk. */
+  /** Whether the reply's `sglext` reports the prompt's ids; in a stream, the second to last chunk has this field. */
   readonly extensionInput: boolean;
   readonly extensionOutput: boolean;
-  /** In the choices of a stream's chunks. */
+  /** Whether the choices of a stream's chunks report the prompt's ids. */
   readonly chunkPrompt: boolean;
   readonly chunkOutput: boolean;
 };
 
 /**
- * Where the reply to `request` reports ids. Fields that the simulated release does not know are ignored. Throws `engine_rejected` for
- * those that it knows but does not support in a stream.
+ * Returns where the reply to `request` reports ids. Fields that the simulated release does not know are ignored. Throws `engine_rejected`
+ * for fields that the release knows but does not support in a stream.
  */
 export function requestedIds(exchange: Exchange, state: SglangState, request: ChatRequest): RequestedIds {
   const stream = request.stream ?? false;
@@ -244,12 +244,12 @@ function unsupportedInStreams(field: string): FloeError {
 
 type SessionFields = { readonly session_id?: string | null | undefined };
 
-/** The session id in the router's header, in floe's own header, or in the body; `null` when the caller named no session. */
+/** Returns the session id from the router's header, from floe's own header, or from the body; `null` when the caller sent none. */
 export function sessionIdOf(exchange: Exchange, request: SessionFields): string | null {
   return exchange.header('x-smg-routing-key') ?? exchange.header('x-session-id') ?? request.session_id ?? null;
 }
 
-/** Counts the call for the fault injector. Unlike vLLM, SGLang takes the request id from the body only. */
+/** Counts the call for the fault injector and returns its ids and faults. Unlike vLLM, SGLang reads the request id from the body only. */
 export function readCallHead(
   exchange: Exchange,
   { context }: SglangState,
@@ -258,7 +258,7 @@ export function readCallHead(
   return newCallHead(context, request.rid ?? null, sessionIdOf(exchange, request));
 }
 
-/** The salt of the prefix cache: prompts share blocks only when both fields are equal. */
+/** Returns the salt of the prefix cache. Prompts share cached blocks only when both fields of the requests are equal. */
 export function cacheSaltOf(request: {
   cache_salt?: string | null | undefined;
   extra_key?: string | null | undefined;
@@ -266,7 +266,7 @@ export function cacheSaltOf(request: {
   return JSON.stringify([request.cache_salt ?? '', request.extra_key ?? '']);
 }
 
-/** Returns `ids`. Throws `engine_rejected` for an id outside the vocabulary. */
+/** Returns `ids` unchanged. Throws `engine_rejected` for an id outside the vocabulary. */
 export function checkIds({ context }: SglangState, ids: readonly number[]): readonly number[] {
   const { vocabulary } = context;
   const unknown = ids.find((id) => !vocabulary.has(id));

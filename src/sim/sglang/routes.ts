@@ -10,7 +10,7 @@ import { REASONING_PARSER, TOOL_CALL_PARSER } from './reply-text.ts';
 import { SglangState } from './state.ts';
 import { detokenize, parseFunctionCall, separateReasoningRoute, tokenize } from './text-routes.ts';
 
-/** The routes of the simulated SGLang server. */
+/** Returns the routes of the simulated SGLang server. */
 export function sglangRoutes(context: SimContext): RouteTable {
   const state = new SglangState(context);
   const tokenizeHandler: Handler = (exchange) => tokenize(exchange, state);
@@ -30,7 +30,7 @@ export function sglangRoutes(context: SimContext): RouteTable {
   };
 }
 
-/** The routes that describe the server and its load. */
+/** Returns the routes that describe the server and its load. */
 function infoRoutes(state: SglangState): RouteTable {
   const { context } = state;
   const { engine, servedModel } = context;
@@ -78,7 +78,9 @@ function modelInfoOf({ context }: SglangState): object {
   };
 }
 
-/** As in SGLang, the top level has the launch arguments together with the scheduler's own fields. */
+/**
+ * Returns the body of the server-info route. As in SGLang, its top level has the launch arguments together with the scheduler's own fields.
+ */
 function serverInfoOf({ context }: SglangState): object {
   const { config, servedModel, engine, weights } = context;
   return {

@@ -5,7 +5,7 @@ import type { Policy } from '../policy/policy.ts';
 import type { SamplingParams } from '../sampler.ts';
 import type { CommonSampling } from './request.ts';
 
-/** `/generate` ignores the model's generation config. */
+/** Empty defaults for `/generate`, which ignores the model's generation config. */
 export const NO_SAMPLING_DEFAULTS: SimConfig['generationConfig'] = {};
 
 type ReplyBounds = {
@@ -14,7 +14,7 @@ type ReplyBounds = {
   readonly constraint: Constraint | null;
 };
 
-/** The sampling parameters of a request; `defaults` replace parameters that it leaves out. */
+/** Returns the sampling parameters of a request; `defaults` supplies the parameters that the request leaves out. */
 export function samplingParams(
   request: CommonSampling,
   defaults: SimConfig['generationConfig'],
@@ -41,8 +41,8 @@ export function samplingParams(
 }
 
 /**
- * The constraint of `json_schema` in `/generate`; `null` without one. Throws `engine_rejected` for an invalid schema, and for one that
- * no reply of the policy to this prompt satisfies.
+ * Returns the constraint of the parameter `json_schema` in `/generate`; `null` when it is absent. Throws `engine_rejected` for an invalid
+ * schema, and for one that no reply of the policy to this prompt satisfies.
  */
 export function jsonSchemaConstraint(
   schema: string | Readonly<Record<string, unknown>> | null | undefined,

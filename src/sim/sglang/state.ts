@@ -3,13 +3,13 @@ import type { SimContext } from '../context.ts';
 import { SglangMetrics } from '../metrics.ts';
 
 /**
- * How running calls are paused: `abort` ends them, `retract` puts them back into the queue without their cache, `in_place` freezes them
+ * How running calls are paused: `abort` ends them, `retract` puts them back into the queue without their cache, and `in_place` freezes them
  * with their cache.
  */
 export const PAUSE_MODES = ['abort', 'retract', 'in_place'] as const;
 type PauseMode = (typeof PAUSE_MODES)[number];
 
-/** The state that SGLang's routes share in addition to the context of both APIs. */
+/** The state that SGLang's routes share in addition to {@link SimContext}. */
 export class SglangState {
   readonly context: SimContext;
   readonly metrics: SglangMetrics;
@@ -26,23 +26,23 @@ export class SglangState {
     this.metrics = new SglangMetrics(context.config.model, context.engine);
   }
 
-  /** How often pauses have put running calls back into the queue. */
+  /** Number of running calls that pauses have put back into the queue so far. */
   get retractions(): number {
     return this.retractionCount;
   }
 
-  /** Number of calls that were in progress when the current pause began. Calls that arrive during it do not count. */
+  /** Number of calls that were in progress when the current pause began. Calls that arrive during the pause do not count. */
   get pausedCallCount(): number {
     return [...this.pausedCalls].filter((rid) => this.inProgress.has(rid)).length;
   }
 
-  /** Whether calls use the cache, so that it cannot be flushed. */
+  /** Whether calls use the cache, which prevents flushing it. */
   get holdsCache(): boolean {
     if (this.pausedBy === null) return !this.isUpdating && this.inProgress.size > 0;
     return this.pausedBy === 'in_place' && this.pausedCallCount > 0;
   }
 
-  /** Runs `work` as the call `rid`. Throws `engine_rejected` when a call with this id is in progress. */
+  /** Runs `work` as the call with request id `rid`. Throws `engine_rejected` when a call with this id is in progress. */
   async track<T>(rid: string, work: () => Promise<T>): Promise<T> {
     if (this.inProgress.has(rid)) throw new FloeError('engine_rejected', `Duplicate request ID detected: ${rid}`);
     this.inProgress.add(rid);
@@ -58,7 +58,7 @@ export class SglangState {
     if (prefix !== '') this.context.engine.abort([...this.inProgress].filter((rid) => rid.startsWith(prefix)));
   }
 
-  /** Pauses generation; resolves when the calls that `abort` ends have ended. */
+  /** Pauses generation. Resolves when the calls that the mode `abort` ends have ended. */
   async pause(mode: PauseMode): Promise<void> {
     const { engine } = this.context;
     if (this.pausedBy === null) this.pausedCalls = new Set(this.inProgress);
@@ -77,8 +77,8 @@ export class SglangState {
   }
 
   /**
-   * Runs `work` while nothing is sampled: immediately during a pause, else when the calls in progress have ended, while later calls
-   * wait. Concurrent requests run one after another.
+   * Runs `work` while no call is sampled. During a pause it runs immediately; otherwise it runs when the calls in progress have ended,
+   * while later calls wait. Concurrent invocations run one after another.
    */
   exclusively<T>(work: () => T): Promise<T> {
     const update = this.lastUpdate.then(() => this.whileIdle(work));

@@ -30,7 +30,10 @@ const parseCallSchema = z.looseObject({
 
 const separateSchema = z.looseObject({ text: z.string(), reasoning_parser: z.string() });
 
-/** POST /tokenize and /v1/tokenize: the ids of a plain prompt, or of a conversation as a chat completion renders it. */
+/**
+ * Handles `POST /tokenize` and `POST /v1/tokenize`: replies with the ids of a plain prompt, or of a conversation as a chat completion
+ * renders it.
+ */
 export async function tokenize(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(tokenizeSchema, await exchange.body(), 'tokenize request');
   checkFields(state, request, tokenizeSchema.shape);
@@ -47,7 +50,7 @@ export async function tokenize(exchange: Exchange, state: SglangState): Promise<
   exchange.json(200, { tokens: reported, count: reported.length, max_model_len: config.maxModelLen });
 }
 
-/** POST /detokenize and /v1/detokenize. Turn delimiters are left out unless the request asks for them. */
+/** Handles `POST /detokenize` and `POST /v1/detokenize`. Turn delimiters are left out of the text unless the request demands them. */
 export async function detokenize(exchange: Exchange, state: SglangState): Promise<void> {
   const request = parseAs(detokenizeSchema, await exchange.body(), 'detokenize request');
   checkFields(state, request, detokenizeSchema.shape);
@@ -56,7 +59,7 @@ export async function detokenize(exchange: Exchange, state: SglangState): Promis
   exchange.json(200, { text });
 }
 
-/** POST /parse_function_call */
+/** Handles `POST /parse_function_call`. */
 export async function parseFunctionCall(exchange: Exchange): Promise<void> {
   const request = parseAs(parseCallSchema, await exchange.body(), 'parse request');
   checkParser('tool_call_parser', request.tool_call_parser);
@@ -67,7 +70,10 @@ export async function parseFunctionCall(exchange: Exchange): Promise<void> {
   });
 }
 
-/** POST /separate_reasoning. The route does not know the prompt, so it recognises thinking only when the text itself opens it. */
+/**
+ * Handles `POST /separate_reasoning`. The route does not know the prompt, so it recognises thinking only when the text itself opens a
+ * thinking block.
+ */
 export async function separateReasoningRoute(exchange: Exchange): Promise<void> {
   const request = parseAs(separateSchema, await exchange.body(), 'parse request');
   checkParser('reasoning_parser', request.reasoning_parser);

@@ -11,7 +11,7 @@ import { type ChatRequest, refuseUnsupported, samplingParams, type TokenizeChatR
 /** The prompt and the sampling parameters of a chat request. */
 export type ChatTask = { readonly promptIds: readonly number[]; readonly params: SamplingParams };
 
-/** Validates a chat request and converts it for the engine. Throws `engine_rejected` or `not_found` where vLLM refuses the request. */
+/** Validates a chat request and converts it for the engine. Throws `engine_rejected` or `not_found` for a request that vLLM refuses. */
 export function chatTask(context: SimContext, request: ChatRequest): ChatTask {
   checkModel(context, request.model);
   refuseUnsupported(request, 'chat');
@@ -25,7 +25,7 @@ export function chatTask(context: SimContext, request: ChatRequest): ChatTask {
   return { promptIds, params: samplingParams(request, context.config.generationConfig, maxTokens, constraint) };
 }
 
-/** Renders and encodes a chat request's prompt. Throws `engine_rejected` where vLLM refuses to render it. */
+/** Renders and encodes a chat request's prompt. Throws `engine_rejected` for messages that vLLM refuses to render. */
 export function chatPromptIds(context: SimContext, request: TokenizeChatRequest): number[] {
   const continueFinalMessage = request.continue_final_message ?? false;
   const addGenerationPrompt = request.add_generation_prompt ?? true;
@@ -41,7 +41,7 @@ export function chatPromptIds(context: SimContext, request: TokenizeChatRequest)
       'Cannot apply chat template to an empty conversation. Provide at least one message.',
     );
   }
-  // Templates skip messages whose role they do not know.
+  // Messages with an unknown role are dropped, as chat templates do.
   const messages = request.messages.flatMap((message) => messageSchema.safeParse(message).data ?? []);
   const text = renderChat(templateMessages(messages, { vision: context.config.vision, anyArguments: true }), {
     mode: context.mode,
@@ -57,7 +57,7 @@ export function promptOpensThinking(context: SimContext, request: ChatRequest): 
   return context.mode === 'open_think' && (request.add_generation_prompt ?? true);
 }
 
-/** The parser of replies to a chat request, which combines vLLM's reasoning and tool parsers. */
+/** Creates the parser for replies to a chat request. It combines vLLM's reasoning parser and tool-call parser. */
 export function chatParser(
   context: SimContext,
   request: ChatRequest,

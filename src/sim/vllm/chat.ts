@@ -17,7 +17,7 @@ function newCallIds(context: SimContext, { sessionId, plan }: CallHead): (index:
   return context.toolCallIds.forReply(sessionId, plan.has('duplicate_call_ids'));
 }
 
-/** POST /v1/chat/completions */
+/** Handles `POST /v1/chat/completions`. */
 export async function chatCompletions(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, chatRequestSchema, await exchange.body(), 'chat completion request');
   const head = readCallHead(exchange, context, request);
@@ -32,7 +32,7 @@ type ChoiceState = {
   readonly thinking: ThinkingTokenCounter;
 };
 
-/** One chat call, whose choices are sampled concurrently. */
+/** Samples the choices of one chat request concurrently and sends the reply. */
 class ChatCall {
   private readonly exchange: Exchange;
   private readonly context: SimContext;
@@ -48,7 +48,8 @@ class ChatCall {
     this.context = context;
     this.request = request;
     this.promptIds = task.promptIds;
-    // With a reasoning parser, a request that hides reasoning gets neither ids nor logprobs, which would reveal it.
+    // Ids and logprobs would reveal the reasoning. With a reasoning parser, vLLM therefore sends neither for a request that hides
+    // reasoning.
     const showsReasoning = request.include_reasoning ?? true;
     this.withIds = (request.return_token_ids ?? false) && showsReasoning;
     this.withLogprobs = (request.logprobs ?? false) && showsReasoning;
@@ -74,7 +75,7 @@ class ChatCall {
       ...this.envelope('chat.completion'),
       choices,
       service_tier: null,
-      // A real server ends the fingerprint with a digest of its configuration.
+      // The fingerprint of a real server ends with a digest of its configuration instead of zeros.
       system_fingerprint: `vllm-${this.context.config.version}-00000000`,
       usage: wireUsage(this.call.usage(), this.thinkingTokens),
       prompt_logprobs: null,
@@ -151,8 +152,8 @@ class ChatCall {
   }
 
   /**
-   * Sends the chunk of one event, which contains its ids and logprobs even when the parser shows no text for them. The last chunk has
-   * the finish reason together with the last ids.
+   * Sends the chunk of one event. The chunk contains the event's ids and logprobs even when the parser shows no text for them. The last
+   * chunk has the finish reason together with the last ids.
    */
   private async eventChunk(
     { index, wire: choice }: SampledChoice,
@@ -177,7 +178,10 @@ class ChatCall {
     await this.exchange.event({ ...this.envelope('chat.completion.chunk'), choices: [body], ...top });
   }
 
-  /** `hasCalls` is whether the client was shown tool calls, which can differ between a whole reply and a stream. */
+  /**
+   * Returns the fields that report how the reply ended. `hasCalls` is whether the client received tool calls, which can differ between a
+   * complete reply and a stream.
+   */
   private finishFields(hasCalls: boolean, finish: FinishEvent | null): object {
     const reason = finish?.reason ?? 'abort';
     const { reportVersions, routedExperts } = this.context.config;

@@ -16,10 +16,10 @@ import {
 
 const COMPLETIONS_PATH = '/v1/completions';
 
-/** Maximum reply length of a completion request that gives none. */
+/** Maximum reply length in tokens when a completion request gives none. */
 const DEFAULT_MAX_TOKENS = 16;
 
-/** POST /v1/completions */
+/** Handles `POST /v1/completions`. */
 export async function completions(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, completionRequestSchema, await exchange.body(), 'completion request');
   const head = readCallHead(exchange, context, request);
@@ -28,7 +28,9 @@ export async function completions(exchange: Exchange, context: SimContext): Prom
   await (request.stream === true ? call.stream() : call.reply());
 }
 
-/** Validates a completion request and returns its prompts as ids. Throws `engine_rejected` or `not_found` where vLLM refuses it. */
+/**
+ * Validates a completion request and returns its prompts as ids. Throws `engine_rejected` or `not_found` for a request that vLLM refuses.
+ */
 export function completionPrompts(context: SimContext, request: CompletionRequest): number[][] {
   checkModel(context, request.model);
   refuseUnsupported(request, 'completions');
@@ -36,7 +38,7 @@ export function completionPrompts(context: SimContext, request: CompletionReques
   return promptLists(context, request.prompt);
 }
 
-/** The maximum reply length in effect for a prompt of a completion request. */
+/** Returns the maximum reply length in tokens for one prompt of a completion request. */
 export function completionMaxTokens(
   context: SimContext,
   request: CompletionRequest,
@@ -47,7 +49,7 @@ export function completionMaxTokens(
   return boundedMaxTokens(maxModelLen, promptIds.length, request.max_tokens ?? Math.min(DEFAULT_MAX_TOKENS, remaining));
 }
 
-/** The request's prompts as ids. Throws `engine_rejected` for an id outside the vocabulary. */
+/** Returns the request's prompts as ids. Throws `engine_rejected` for an id outside the vocabulary. */
 function promptLists(context: SimContext, prompt: CompletionRequest['prompt']): number[][] {
   const { vocabulary } = context;
   if (typeof prompt === 'string') return [vocabulary.encode(prompt)];
@@ -62,7 +64,7 @@ function promptLists(context: SimContext, prompt: CompletionRequest['prompt']): 
 
 type ChoiceState = { readonly sampled: SampledChoice; textLength: number };
 
-/** One completion call: `n` choices per prompt, sampled concurrently. */
+/** Samples the `n` choices of each prompt of one completion request concurrently and sends the reply. */
 class CompletionCall {
   private readonly exchange: Exchange;
   private readonly context: SimContext;
@@ -177,7 +179,7 @@ class CompletionCall {
     };
   }
 
-  /** Logprobs in the older form of parallel lists; `null` when the request does not ask for them. */
+  /** Returns logprobs in the older form of parallel lists; `null` when the request does not demand logprobs. */
   private logprobsObject(choice: ChoiceState, wire: readonly WireToken[]): object | null {
     if (this.request.logprobs === undefined || this.request.logprobs === null) return null;
     const { vocabulary, config } = this.context;

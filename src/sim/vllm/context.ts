@@ -4,19 +4,22 @@ import { applyEarlyFault } from '../fault-effects.ts';
 import type { Exchange } from '../http.ts';
 import { type CallHead, newCallHead } from '../sampled-call.ts';
 
-/** The request fields that identify a call. */
+/** The request fields that identify a call and its session. */
 type CallIdentity = {
   readonly request_id?: string | null | undefined;
   readonly session_id?: string | null | undefined;
 };
 
-/** Counts a call for the fault injector. The headers `X-Request-Id` and `X-Session-ID` take precedence over the body's fields. */
+/**
+ * Counts a call for the fault injector and returns its ids and faults. The headers `X-Request-Id` and `X-Session-ID` take precedence over
+ * the body's fields.
+ */
 export function readCallHead(exchange: Exchange, context: SimContext, request: CallIdentity): CallHead {
   const requestId = exchange.header('x-request-id') ?? request.request_id ?? null;
   return newCallHead(context, requestId, exchange.header('x-session-id') ?? request.session_id ?? null);
 }
 
-/** Applies the faults that replace the whole reply, in vLLM's words; see {@link applyEarlyFault}. */
+/** Applies the faults that replace the whole reply, with vLLM's error texts; see {@link applyEarlyFault}. */
 export function applyEarlyVllmFault(exchange: Exchange, context: SimContext, head: CallHead, stream: boolean): boolean {
   const { maxModelLen } = context.engine.options;
   return applyEarlyFault(exchange, head.plan, stream, {
@@ -25,7 +28,7 @@ export function applyEarlyVllmFault(exchange: Exchange, context: SimContext, hea
   });
 }
 
-/** Throws `not_found`, as vLLM does, when a request names another model. */
+/** Throws `not_found`, as vLLM does, when a request names a model that is not served. */
 export function checkModel(context: SimContext, model: string | null | undefined): void {
   if (model !== undefined && model !== null && model !== '' && !context.servedModel.accepts(model)) {
     const aliases = `Valid aliases: ${context.servedModel.name}.`;
@@ -33,16 +36,16 @@ export function checkModel(context: SimContext, model: string | null | undefined
   }
 }
 
-/** vLLM's error object. `param` names the invalid field; `null` where vLLM names none. */
+/** Returns vLLM's error object. `param` names the invalid field; `null` where vLLM names none. */
 export function vllmError(message: string, status: number, param: string | null = null, type?: string): object {
   const defaultType = status === 404 ? 'NotFoundError' : status < 500 ? 'BadRequestError' : 'InternalServerError';
   return { error: { message, type: type ?? defaultType, param, code: status } };
 }
 
-/** Matches a schema's message about a number outside its range. */
+/** Matches the schema's error message for a number outside its range. */
 const OUT_OF_RANGE = /^Too (small|big): expected (number|int)/;
 
-/** Sends an error as vLLM does: invalid requests (422) are a 400, and `param` names the invalid field. */
+/** Sends an error as vLLM does: an invalid request (422) gets status 400, and `param` names the invalid field. */
 export function replyVllmError(exchange: Exchange, error: FloeError): void {
   const status = error.status === 422 ? 400 : error.status;
   const { param, issues } = error.details;
@@ -54,13 +57,14 @@ export function replyVllmError(exchange: Exchange, error: FloeError): void {
     exchange.json(status, vllmError(error.message, status, named, shape === null ? undefined : 'Bad Request'));
     return;
   }
-  // vLLM itself checks the ranges of numbers and names the bare field; its request parser checks types and names the path in the body.
+  // In vLLM, the server checks the ranges of numbers and names the field alone; its request parser checks types and names the path in the
+  // body.
   const isOutOfRange = OUT_OF_RANGE.test(issue.message);
   const field = isOutOfRange ? (issue.path.split('.').at(-1) ?? null) : `body.${issue.path}`;
   exchange.json(status, vllmError(error.message, status, field, isOutOfRange ? undefined : 'Bad Request'));
 }
 
-/** vLLM's error for a prompt that fills the whole context. */
+/** Returns vLLM's error for a prompt that fills the whole context. */
 function contextOverflow(maxModelLen: number, promptTokens: number): FloeError {
   return new FloeError(
     'engine_rejected',
@@ -70,8 +74,9 @@ function contextOverflow(maxModelLen: number, promptTokens: number): FloeError {
 }
 
 /**
- * The maximum reply length in tokens: `requested`, limited to the context length that the prompt leaves; `null` requests all of it.
- * Throws `engine_rejected` in vLLM's words when the prompt alone, or `requested` alone, exceeds the context length.
+ * Returns the maximum reply length in tokens: `requested`, limited to the part of the context length that the prompt leaves free; `null`
+ * requests all of this part. Throws `engine_rejected` with vLLM's text when the prompt alone, or `requested` alone, exceeds the context
+ * length.
  */
 export function boundedMaxTokens(maxModelLen: number, promptTokens: number, requested: number | null): number {
   if (promptTokens >= maxModelLen) throw contextOverflow(maxModelLen, promptTokens);

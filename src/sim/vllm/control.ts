@@ -17,7 +17,7 @@ const rpcSchema = z.object({
 });
 const PAUSE_MODES = ['abort', 'wait', 'keep'] as const;
 
-/** The control plane: the routes that vLLM has only in its development mode. */
+/** Returns the control routes, which vLLM offers only in its development mode. */
 export function controlRoutes(context: SimContext): RouteTable {
   const { engine, weights } = context;
   const sleep = new Sleep(engine, weights);
@@ -26,7 +26,7 @@ export function controlRoutes(context: SimContext): RouteTable {
       const mode = queryChoice(exchange, 'mode', PAUSE_MODES);
       const clearsCache = queryFlag(exchange, 'clear_cache', true);
       await engine.pause(mode);
-      // Frozen calls continue with their cache.
+      // Calls frozen by mode `keep` continue with their cache, so the cache is not cleared then.
       if (clearsCache && mode !== 'keep') engine.cache.clear();
       sleep.paused = true;
       exchange.json(200, { status: 'paused' });
@@ -68,7 +68,7 @@ export function controlRoutes(context: SimContext): RouteTable {
   };
 }
 
-/** The request id in a reply's id, such as `chatcmpl-<id>`, which clients may use to abort the call. */
+/** Removes the prefix from a reply's id such as `chatcmpl-<id>`, which clients may use to abort the call. */
 export function withoutPrefix(id: string): string {
   return id.replace(/^(chatcmpl|cmpl|generate-tokens)-/, '');
 }
@@ -101,7 +101,9 @@ function weightRoutes({ weights }: SimContext): RouteTable {
   };
 }
 
-/** Calls one of the two methods of the only worker. Throws `internal`, as an engine does, for a method that workers do not have. */
+/**
+ * Calls one of the two methods of the server's single worker. Throws `internal`, as an engine does, for a method that workers do not have.
+ */
 function callWorker({ engine, weights }: SimContext, { method, args, kwargs }: z.infer<typeof rpcSchema>): unknown {
   switch (method) {
     case 'reset_prefix_cache':
@@ -118,7 +120,10 @@ function callWorker({ engine, weights }: SimContext, { method, args, kwargs }: z
   }
 }
 
-/** The value of a query parameter, which must be one of `options` and is the first when left out. Throws `bad_request`. */
+/**
+ * Returns the value of a query parameter; the first of `options` when the parameter is absent. Throws `bad_request` for a value that is not
+ * in `options`.
+ */
 function queryChoice<T extends string>(exchange: Exchange, name: string, options: readonly [T, ...T[]]): T {
   const value = exchange.url.searchParams.get(name) ?? options[0];
   const option = options.find((candidate) => candidate === value);
@@ -137,9 +142,9 @@ function queryFlag(exchange: Exchange, name: string, fallback: boolean): boolean
 /** The parts of an engine's memory that sleep releases and that can be restored one by one. */
 const MEMORY_PARTS = ['weights', 'kv_cache'] as const;
 
-/** Sleep mode: the engine samples nothing until all parts of its memory are restored. */
+/** Implements sleep mode, in which the engine samples nothing until all parts of its memory are restored. */
 class Sleep {
-  /** Whether the engine was paused independently of sleep, so that waking up must not resume it. */
+  /** Whether the engine was also paused by `POST /pause`, so that waking up must not resume it. */
   paused = false;
   private readonly engine: SimEngine;
   private readonly weights: WeightStore;
@@ -154,7 +159,10 @@ class Sleep {
     return this.missing.size > 0;
   }
 
-  /** With `losesWeights`, other weights take effect unannounced until the next update. */
+  /**
+   * Pauses the engine and releases its memory. With `losesWeights`, other weights take effect without an announcement until the next
+   * update.
+   */
   async fallAsleep(losesWeights: boolean, mode: 'abort' | 'wait' | 'keep'): Promise<void> {
     await this.engine.pause(mode);
     this.engine.cache.clear();
@@ -163,8 +171,8 @@ class Sleep {
   }
 
   /**
-   * Restores the named parts, or all when none is named. Sampling resumes when no part is missing. Throws `bad_request` for an unknown
-   * part.
+   * Restores the named parts, or all parts when none is named. Sampling resumes when no part is missing. Throws `bad_request` for an
+   * unknown part.
    */
   wake(parts: readonly string[]): void {
     const unknown = parts.find((part) => !MEMORY_PARTS.some((known) => known === part));
@@ -179,7 +187,7 @@ class Sleep {
 
 const logitsSchema = z.record(z.string(), z.record(z.string(), z.array(z.number().min(-MAX_LOGIT).max(MAX_LOGIT))));
 
-/** The simulator's own short form: a whole weight update in one call. */
+/** Body of the simulator's short form of a weight update, which applies the whole update in one call. */
 const updateSchema = z.strictObject({ version: z.string().min(1), logits: logitsSchema.optional() });
 
 const initSchema = z.object({ init_info: z.record(z.string(), z.unknown()) });
@@ -187,13 +195,13 @@ const partSchema = z.object({ update_info: z.looseObject({ logits: logitsSchema.
 const finishSchema = z.object({ weight_version: z.string().min(1).nullish() });
 
 /**
- * vLLM's weight transfer in four phases: init once, then start, any number of parts, and finish, which puts the update in effect. A
- * part's `update_info` may contain `logits`; the fields of a real engine are ignored.
+ * Implements vLLM's weight transfer in four phases: init once, then start, any number of parts, and finish, which puts the update in
+ * effect. The `update_info` of a part may contain `logits`; the fields that a real engine uses are ignored.
  */
 class WeightTransfer {
   private readonly weights: WeightStore;
   private initialized = false;
-  /** Logits of the parts so far; `null` when no update is in progress. */
+  /** Logits of the parts received so far; `null` when no update is in progress. */
   private parts: LogitTable[] | null = null;
 
   constructor(weights: WeightStore) {
@@ -212,7 +220,7 @@ class WeightTransfer {
     this.parts = [];
   }
 
-  /** Adds a part of the update, or applies an update in the short form. Throws `bad_request` for a part before start. */
+  /** Adds a part to the update, or applies an update in the short form. Throws `bad_request` for a part before start. */
   update(body: unknown): void {
     if (typeof body === 'object' && body !== null && !('update_info' in body)) {
       const { version, logits } = parseAs(updateSchema, body, 'weight update');
@@ -224,8 +232,9 @@ class WeightTransfer {
   }
 
   /**
-   * Puts the update in effect. Without a version name, the server continues to report the old version although the weights changed.
-   * Throws `bad_request` when no update is in progress, and as {@link WeightStore.update}; then the update is discarded.
+   * Puts the update in effect. When the body has no version name, the server continues to report the old version although the weights
+   * changed. Throws `bad_request` when no update is in progress, and the errors of {@link WeightStore.update}; in the latter case the
+   * update is discarded.
    */
   finish(body: unknown): void {
     const { weight_version: version } = parseAs(finishSchema, body, 'finish_weight_update');

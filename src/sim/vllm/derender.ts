@@ -49,8 +49,8 @@ const derenderSchema = z.looseObject({
 });
 
 /**
- * POST /v1/chat/completions/derender: converts sampled ids to a chat completion with the server's own parsers. With
- * `derenderEnd: kept` the text shows, as vLLM's does, the token that ended the turn and a stop string, which the chat route hides.
+ * Handles `POST /v1/chat/completions/derender`: converts sampled ids to a chat completion with the server's own parsers. With `derenderEnd:
+ * kept` the text contains, as vLLM's does, the token that ended the turn and a stop string, both of which the chat route hides.
  */
 export async function derenderChat(exchange: Exchange, context: SimContext): Promise<void> {
   const body = await exchange.body();
@@ -97,13 +97,15 @@ function derenderChoice(exchange: Exchange, context: SimContext, chat: ChatReque
     index: choice.index,
     message: wireMessage(chat, parser.parsed, forcesToolCall(chat)),
     logprobs: choice.logprobs?.content ? { content: choice.logprobs.content.map(logprobResolver(context)) } : null,
-    // Copied from the request: a call in the message does not change it to `tool_calls`.
+    // Copied from the request. A tool call in the message does not change it to `tool_calls`.
     finish_reason: choice.finish_reason ?? null,
     stop_reason: stopReason,
   };
 }
 
-/** The choice's text, and the stop string or stop token id that ended it when `derenderEnd` is `hidden`; `null` otherwise. */
+/**
+ * Returns the choice's text. Also returns the stop string or stop token id that ended it when `derenderEnd` is `hidden`; `null` otherwise.
+ */
 function visibleText(
   context: SimContext,
   chat: ChatRequest,

@@ -19,7 +19,7 @@ import {
 
 export const GENERATE_PATH = '/inference/v1/generate';
 
-/** POST /inference/v1/generate: takes token ids as the prompt and replies with token ids. */
+/** Handles `POST /inference/v1/generate`, which takes token ids as the prompt and replies with token ids. */
 export async function generateTokens(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, generateRequestSchema, await exchange.body(), 'generate request');
   if (context.config.strict) {
@@ -32,7 +32,7 @@ export async function generateTokens(exchange: Exchange, context: SimContext): P
   await (request.stream === true ? call.stream() : call.reply());
 }
 
-/** Throws `engine_rejected` or `not_found` where vLLM refuses the request. */
+/** Checks a request for token generation. Throws `engine_rejected` or `not_found` for a request that vLLM refuses. */
 function validate(context: SimContext, request: GenerateRequest): void {
   checkModel(context, request.model);
   refusePriority(request.priority);
@@ -51,7 +51,7 @@ function validate(context: SimContext, request: GenerateRequest): void {
   }
 }
 
-/** One call: `n` choices of one prompt, sampled concurrently. */
+/** Samples the `n` choices of one prompt concurrently and sends the reply. */
 class GenerateTokensCall {
   private readonly exchange: Exchange;
   private readonly context: SimContext;
@@ -75,10 +75,10 @@ class GenerateTokensCall {
     const { maxModelLen, policy } = context.engine.options;
     const remaining = maxModelLen - promptIds.length;
     const constraint = generateConstraint(sampling.structured_outputs, policy, promptIds);
-    // Unlike on the chat route, a bound that exceeds the context length is not an error; the reply ends there.
+    // Unlike on the chat route, a `max_tokens` that exceeds the context length is not an error. The reply ends at the context length.
     const maxTokens = Math.min(sampling.max_tokens ?? remaining, remaining);
     const defaults = context.config.generationConfig;
-    // Without detokenizing there is no text in which stop strings could occur.
+    // Stop strings are ignored when the request turns off detokenizing, because there is no text in which they could occur.
     const stop = sampling.detokenize === false ? [] : sampling.stop;
     const params = samplingParams({ ...sampling, stop }, defaults, maxTokens, constraint);
     this.choices = Array.from({ length: sampling.n ?? 1 }, (_, index) => this.call.addChoice(promptIds, params, index));
@@ -129,7 +129,7 @@ class GenerateTokensCall {
     return this.choiceFields(choice, { ids: hasIds ? ids : null, logprobs, text, finish });
   }
 
-  /** In `tokens` mode, an event without ids is sent only when it has the finish reason. */
+  /** Streams one choice. In output mode `tokens`, an event without ids is sent only when it has the finish reason. */
   private async streamChoice(choice: SampledChoice): Promise<void> {
     let first = true;
     for await (const event of this.call.events(choice)) {

@@ -15,11 +15,11 @@ import {
 } from './request.ts';
 import { reportedIds } from './tokenize.ts';
 
-/** Values of vLLM's `output_kind`: only the final output, or the new tokens of each step. */
+/** Values of vLLM's `output_kind`: 2 sends only the final output, 1 sends the new tokens of each step. */
 const FINAL_ONLY = 2;
 const DELTA = 1;
 
-/** POST /v1/chat/completions/render: converts a chat request to the equivalent request for token generation. */
+/** Handles `POST /v1/chat/completions/render`: converts a chat request to the equivalent request for token generation. */
 export async function renderChatRequest(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, chatRequestSchema, await exchange.body(), 'chat completion request');
   const { promptIds, params } = chatTask(context, request);
@@ -40,7 +40,7 @@ export async function renderChatRequest(exchange: Exchange, context: SimContext)
   });
 }
 
-/** POST /v1/completions/render: converts a completion request to one request for token generation per prompt. */
+/** Handles `POST /v1/completions/render`: converts a completion request to one request for token generation per prompt. */
 export async function renderCompletionRequest(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseRequest(context, completionRequestSchema, await exchange.body(), 'completion request');
   const rendered = completionPrompts(context, request).map((promptIds) => {
@@ -60,7 +60,7 @@ function newId(prefix: string): string {
   return `${prefix}-${randomUUID().replaceAll('-', '')}`;
 }
 
-/** The sampling parameters as sent. Parameters that have the engine's default are left out. */
+/** Returns the sampling parameters as they are sent. Parameters that have the engine's default value are left out. */
 function wireParams(request: ChatRequest | CompletionRequest, params: SamplingParams, logprobs: number | null): object {
   return {
     ...((request.n ?? 1) === 1 ? {} : { n: request.n }),

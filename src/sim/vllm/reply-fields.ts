@@ -6,7 +6,7 @@ import type { SpecialTokens } from '../vocabulary.ts';
 import { type WireLogprob, type WireToken, wireLogprob } from '../wire-choice.ts';
 import type { ChatRequest } from './request.ts';
 
-/** Counts the tokens of a reply's thinking, without its delimiters. */
+/** Counts the tokens of a reply's thinking, not including the delimiters of the thinking block. */
 export class ThinkingTokenCounter {
   tokens = 0;
   private readonly special: SpecialTokens;
@@ -26,7 +26,7 @@ export class ThinkingTokenCounter {
   }
 }
 
-/** The usage object of a reply. `reasoning` is the number of its thinking tokens; `null` on routes that do not report it. */
+/** Returns the usage object of a reply. `reasoning` is the number of thinking tokens; `null` on routes that do not report this number. */
 export function wireUsage(usage: TokenUsage, reasoning: number | null = null): object {
   return {
     prompt_tokens: usage.prompt,
@@ -41,13 +41,13 @@ export function wireUsage(usage: TokenUsage, reasoning: number | null = null): o
   };
 }
 
-/** Tokens in full blocks of the prompt that were not in the prefix cache. */
+/** Returns the number of prompt tokens in full blocks that were not in the prefix cache. */
 function createdCacheTokens({ prompt, cached }: TokenUsage): number {
   return Math.max(0, prompt - (prompt % BLOCK_TOKENS) - cached);
 }
 
 /**
- * The entries of token generation's logprobs. The sampled token is the first of its own alternatives and counts as one of them, so
+ * Returns the logprob entries of token generation. The sampled token is listed first among its alternatives and counts as one of them, so
  * there is always at least one.
  */
 export function generateLogprobs(
@@ -59,7 +59,8 @@ export function generateLogprobs(
     const entry = (tokenId: number, value: WireLogprob): object => {
       if (shape === 'openai') return { token: `token_id:${tokenId}`, logprob: value, bytes: null };
       const rank = top.findIndex((other) => other.id === tokenId);
-      // A token outside the requested alternatives is less likely than all of them; its exact rank is not known here.
+      // A token that is not among the requested alternatives is less likely than all of them. Its exact rank is unknown here, so the next
+      // rank is reported.
       return { token_id: tokenId, logprob: value, rank: rank < 0 ? top.length + 1 : rank + 1 };
     };
     const others = top.filter((other) => other.id !== id).slice(0, Math.max(count - 1, 0));
@@ -70,12 +71,12 @@ export function generateLogprobs(
   });
 }
 
-/** The assistant message of a whole reply. `forced`: the request forced a tool call. */
+/** Returns the assistant message of a complete reply. `forced` is whether the request forced a tool call. */
 export function wireMessage(request: ChatRequest, parsed: ParsedMessage, forced: boolean): object {
   const { reasoning, content, calls } = parsed;
   return {
     role: 'assistant',
-    // With a forced call, vLLM sends an empty string instead of `null` for no content.
+    // With a forced call, vLLM sends an empty string instead of `null` when there is no content.
     content: forced ? (content ?? '') : content,
     refusal: null,
     annotations: null,
@@ -88,7 +89,7 @@ export function wireMessage(request: ChatRequest, parsed: ParsedMessage, forced:
   };
 }
 
-/** The `delta` of a streamed chunk; an empty object when it shows nothing. */
+/** Returns the `delta` of a streamed chunk; an empty object when the chunk shows nothing. */
 export function wireDelta(request: ChatRequest, delta: MessageDelta): object {
   const calls = (delta.calls ?? []).filter(({ index }) => request.parallel_tool_calls !== false || index === 0);
   return {

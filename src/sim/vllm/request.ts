@@ -8,7 +8,7 @@ import type { Constraint } from '../policy/constraint.ts';
 import { responseFormatSchema, structuredOutputsSchema, toolChoiceSchema } from '../requested-constraint.ts';
 import type { SamplingParams } from '../sampler.ts';
 
-/** A scripted policy cannot honour these fields, so they are refused rather than ignored. */
+/** Fields that the simulator refuses instead of ignoring, because a scripted policy cannot honour them. */
 const UNSUPPORTED_FIELDS = [
   'logit_bias',
   'allowed_token_ids',
@@ -22,7 +22,7 @@ const UNSUPPORTED_FIELDS = [
   'use_beam_search',
 ] as const;
 
-/** Fields that vLLM knows and that have no effect here. A strict server refuses fields that vLLM does not know. */
+/** Fields that vLLM knows and that have no effect in the simulator. A strict server refuses fields that vLLM does not know. */
 const PASSIVE_FIELDS: ReadonlySet<string> = new Set([
   ...UNSUPPORTED_FIELDS,
   'add_special_tokens',
@@ -120,7 +120,7 @@ export const chatRequestSchema = z.looseObject({
 });
 export type ChatRequest = z.infer<typeof chatRequestSchema>;
 
-/** Fields in `sampling_params` have the names of vLLM's engine parameters. */
+/** A request for token generation. The fields in `sampling_params` have the names of vLLM's engine parameters. */
 export const generateRequestSchema = z.looseObject({
   request_id: z.string().min(1).nullish(),
   session_id: z.string().nullish(),
@@ -154,7 +154,9 @@ export const completionRequestSchema = z.looseObject({
 });
 export type CompletionRequest = z.infer<typeof completionRequestSchema>;
 
-/** Validates a body. Throws `schema_violation`, and on a strict server `engine_rejected` naming the first unknown field. */
+/**
+ * Validates a request body. Throws `schema_violation`, and on a strict server `engine_rejected` with the name of the first unknown field.
+ */
 export function parseRequest<Shape extends z.ZodRawShape, Config extends z.core.$ZodObjectConfig>(
   context: SimContext,
   schema: z.ZodObject<Shape, Config>,
@@ -166,7 +168,7 @@ export function parseRequest<Shape extends z.ZodRawShape, Config extends z.core.
   return request;
 }
 
-/** Throws `engine_rejected` naming the first field that is neither in `shape` nor known to vLLM. */
+/** Throws `engine_rejected` with the name of the first field that is neither in `shape` nor known to vLLM. */
 export function refuseUnknown(shape: Readonly<Record<string, unknown>>, body: unknown): void {
   const unknown = Object.keys(body as object).find((key) => !(key in shape) && !PASSIVE_FIELDS.has(key));
   if (unknown !== undefined) {
@@ -174,7 +176,7 @@ export function refuseUnknown(shape: Readonly<Record<string, unknown>>, body: un
   }
 }
 
-/** Throws `engine_rejected` for a field that the simulator cannot honour on that route. */
+/** Throws `engine_rejected` for a field that the simulator cannot honour on this route. */
 export function refuseUnsupported(request: Readonly<Record<string, unknown>>, route: 'chat' | 'completions'): void {
   refusePriority(request.priority);
   for (const field of route === 'chat' ? UNSUPPORTED_FIELDS : [...UNSUPPORTED_FIELDS, ...CHAT_ONLY_FIELDS]) {
@@ -187,7 +189,7 @@ export function refuseUnsupported(request: Readonly<Record<string, unknown>>, ro
   }
 }
 
-/** Throws `engine_rejected` for a priority other than 0, as vLLM does without priority scheduling. */
+/** Throws `engine_rejected` for a priority other than 0, as vLLM does when priority scheduling is off. */
 export function refusePriority(priority: unknown): void {
   if (typeof priority === 'number' && priority !== 0) {
     throw new FloeError(
@@ -200,7 +202,10 @@ export function refusePriority(priority: unknown): void {
 
 type SamplingRequest = { readonly [K in keyof typeof samplingFields]?: z.infer<(typeof samplingFields)[K]> };
 
-/** The sampling parameters of a request; `defaults` replace parameters that it leaves out. Throws `engine_rejected`. */
+/**
+ * Returns the sampling parameters of a request; `defaults` supplies the parameters that the request leaves out. Throws `engine_rejected`
+ * for invalid values.
+ */
 export function samplingParams(
   request: SamplingRequest,
   defaults: SimConfig['generationConfig'],

@@ -13,7 +13,7 @@ import { detokenize, tokenize } from './tokenize.ts';
 
 const abortSchema = z.object({ request_ids: z.array(z.string()) });
 
-/** The routes of the simulated vLLM server. */
+/** Returns the routes of the simulated vLLM server. */
 export function vllmRoutes(context: SimContext): RouteTable {
   return {
     ...infoRoutes(context),
@@ -26,7 +26,7 @@ export function vllmRoutes(context: SimContext): RouteTable {
   };
 }
 
-/** The routes that describe the server. */
+/** Returns the routes that describe the server. */
 function infoRoutes(context: SimContext): RouteTable {
   const { engine } = context;
   return {
@@ -55,7 +55,7 @@ function infoRoutes(context: SimContext): RouteTable {
   };
 }
 
-/** An obsolete field of OpenAI's list of models, which vLLM still sends. */
+/** Returns an obsolete field of OpenAI's list of models, which vLLM still sends. */
 function modelPermission({ startedMs }: SimContext): object {
   const may = { allow_sampling: true, allow_logprobs: true, allow_view: true, allow_search_indices: false };
   return {
@@ -78,7 +78,7 @@ function scaleOutRoutes(context: SimContext): RouteTable {
   };
 }
 
-/** Without --enable-scale-out, vLLM has these routes but refuses every call. */
+/** Returns the same routes with handlers that refuse every call, as vLLM does without --enable-scale-out. */
 function refusedRoutes(routes: RouteTable): RouteTable {
   const message = 'Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.';
   const refusal = vllmError(message, 403, null, 'PermissionDeniedError');

@@ -15,7 +15,7 @@ const tokenizePromptSchema = z.looseObject({
 
 const detokenizeSchema = z.object({ model: z.string().nullish(), tokens: z.array(z.int().min(0)) });
 
-/** POST /tokenize: the ids of a plain prompt, or of messages rendered by the chat template. */
+/** Handles `POST /tokenize`: replies with the ids of a plain prompt, or of messages rendered by the chat template. */
 export async function tokenize(exchange: Exchange, context: SimContext): Promise<void> {
   const body = await exchange.body();
   const isChat = typeof body === 'object' && body !== null && 'messages' in body;
@@ -40,13 +40,13 @@ export async function tokenize(exchange: Exchange, context: SimContext): Promise
   });
 }
 
-/** The ids that the server reports, which are those of another tokenizer under the fault `tokenizer_mismatch`. */
+/** Returns the ids that the server reports. Under the fault `tokenizer_mismatch` these are the ids of another tokenizer. */
 export function reportedIds(exchange: Exchange, context: SimContext, ids: readonly number[]): readonly number[] {
   const plan = context.faults.plan(exchange.header('x-session-id'), 'tokenizing');
   return plan.has('tokenizer_mismatch') ? shiftedIds(context.vocabulary, ids) : ids;
 }
 
-/** POST /detokenize: the text of token ids. Ids outside the vocabulary are skipped. */
+/** Handles `POST /detokenize`: replies with the text of token ids. Ids outside the vocabulary are skipped. */
 export async function detokenize(exchange: Exchange, context: SimContext): Promise<void> {
   const request = parseAs(detokenizeSchema, await exchange.body(), 'detokenize request');
   checkModel(context, request.model);
