@@ -10,7 +10,7 @@ import {
   runtimeBackendSchema,
 } from '../../schema/index.ts';
 
-/** Sizes of the four stage pools. READY is a buffer of started runtimes; the others are workers. */
+/** Number of sessions that may be in each of the four stages. READY is a buffer of started runtimes; the other stages have workers. */
 export const poolSizesSchema = z.strictObject({
   init: z.int().min(1).max(10_000).default(4),
   ready: z.int().min(0).max(10_000).default(2),
@@ -38,8 +38,13 @@ export const gatewayConfigSchema = z.strictObject({
   token: z.string().min(1).nullable().default(null),
   server_tls: z
     .strictObject({
-      ca: z.string().min(1).nullable().optional().describe('default: the authorities that Node trusts'),
-      cert: z.string().min(1).nullable().optional().describe('certificate of the node'),
+      ca: z
+        .string()
+        .min(1)
+        .nullable()
+        .optional()
+        .describe('certificates of the authorities to trust; default: those that Node trusts'),
+      cert: z.string().min(1).nullable().optional().describe('client certificate of the node'),
       key: z.string().min(1).nullable().optional(),
     })
     .nullable()
@@ -49,7 +54,7 @@ export const gatewayConfigSchema = z.strictObject({
     .strictObject({ cert: z.string().min(1), key: z.string().min(1) })
     .nullable()
     .default(null)
-    .describe('PEM files of the control listener, reloaded when they change; null: plain HTTP'),
+    .describe('PEM files of the control listener, reloaded when they change; null for plain HTTP'),
   state_dir: z.string().min(1),
   harness_dir: z.string().min(1).describe('where `floe harness install` puts harnesses'),
   pools: poolSizesSchema.prefault({}),
@@ -60,7 +65,7 @@ export const gatewayConfigSchema = z.strictObject({
     .partialRecord(runtimeBackendSchema, z.int().min(1).max(10_000))
     .default({})
     .describe(
-      'largest number of concurrent sandbox starts by back end; without a limit, INIT workers are the only one',
+      'most concurrent sandbox starts by back end; a back end without an entry is limited only by the INIT workers',
     ),
   engines: z
     .array(engineSpecSchema)
@@ -68,7 +73,7 @@ export const gatewayConfigSchema = z.strictObject({
     .describe('engines that the node uses from its start; more can be registered at the server at any time'),
   engine_policy: enginePolicySchema
     .default('least_in_flight')
-    .describe("how a pool picks the engine of a session's next call"),
+    .describe("how a pool picks the engine for a session's next model call"),
   engine_locality: engineLocalitySchema
     .default('none')
     .describe("whether engines of the node's own host come first while they have capacity (max_concurrency, limits)"),
@@ -78,7 +83,7 @@ export const gatewayConfigSchema = z.strictObject({
     .nullable()
     .default(null)
     .describe(
-      'name or address of this machine as in the URLs of its engines; null: the address from which it reaches the server',
+      'name or address of this machine as in the URLs of its engines; null for the address from which it reaches the server',
     ),
   default_backend: runtimeBackendSchema.default('bubblewrap'),
   upload_roots: z.array(z.string()).default([]).describe('host directories that prepare actions may read'),
@@ -89,7 +94,7 @@ export const gatewayConfigSchema = z.strictObject({
   allow_local: z
     .boolean()
     .default(false)
-    .describe('whether tasks may request no isolation although the default back end isolates'),
+    .describe('whether a task may request to run without isolation although the default back end isolates'),
   allow_host_network: z.boolean().default(false),
   control: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
   proxy: z.strictObject({ host: z.string(), port: z.int() }).default({ host: '127.0.0.1', port: 0 }),
@@ -98,14 +103,14 @@ export const gatewayConfigSchema = z.strictObject({
     .min(0)
     .max(60)
     .default(20)
-    .describe('how long the server may hold a call for sessions'),
-  heartbeat_seconds: z.number().gt(0).max(60).default(5).describe('longest time between two reports to the server'),
+    .describe('longest time that the server may hold a lease call until there are sessions'),
+  heartbeat_seconds: z.number().gt(0).max(60).default(5).describe('longest time between two heartbeats to the server'),
   stall_seconds: z
     .number()
     .gt(0)
     .nullable()
     .default(900)
-    .describe('a stage without progress is ended after this time, unless its task sets another; null: never'),
+    .describe('a stage without progress is ended after this time, unless its task sets another; null for no limit'),
   undelivered_mb: z
     .number()
     .gt(0)

@@ -27,8 +27,9 @@ type ListenerParts = {
 };
 
 /**
- * Serves `/health`, `/metrics`, `/metrics/engines` (the metrics of the engines themselves) and `/status` to operators. It is read-only
- * and separate from the proxy's listener, so that no sandbox can reach it. Throws `setup_failed` for an unusable certificate.
+ * Opens the HTTP listener for operators, which serves `/health`, `/metrics`, `/metrics/engines` (the metrics of the engines) and
+ * `/status`. The listener is read-only and separate from the proxy's, so that no sandbox can reach it. Throws `setup_failed` when the
+ * certificate cannot be used.
  */
 export async function openControlListener(
   config: GatewayConfig,
@@ -37,7 +38,7 @@ export async function openControlListener(
 ): Promise<ControlListener> {
   const { control_tls } = config;
   const files = control_tls === null ? null : { ...control_tls, ca: null };
-  // Requests are small, and one that does not arrive completely must not hold its connection indefinitely.
+  // Bodies are limited because requests are small; the timeout closes the connection of a request that never arrives completely.
   const app = fastify({
     logger: false,
     bodyLimit: 1024,
@@ -79,7 +80,7 @@ export async function openControlListener(
   };
 }
 
-/** Applies a changed certificate to new connections. Returns a function that stops watching the files. */
+/** Watches the certificate's files and uses a changed certificate for new connections. Returns a function that stops the watching. */
 function watchCertificate(app: FastifyInstance, files: TlsFiles, log: Logger): () => void {
   return watchTls(
     files,
@@ -90,7 +91,7 @@ function watchCertificate(app: FastifyInstance, files: TlsFiles, log: Logger): (
   );
 }
 
-/** Sets the gauges that are read only when metrics are scraped. */
+/** Copies the current counts into the gauges that are not updated on each event, so that a scrape returns fresh values. */
 function updateMetrics({ pools, sandboxes, journal, metrics }: ListenerParts): void {
   metrics.calls.setJournalBytes(journal.bytes);
   const now = pools.metrics();
@@ -111,7 +112,7 @@ function updateMetrics({ pools, sandboxes, journal, metrics }: ListenerParts): v
   }
 }
 
-/** Compares digests, so that the duration reveals neither length nor content of the token. */
+/** Compares digests of the tokens, so that the duration of the comparison reveals neither length nor content of the expected token. */
 function isSameToken(given: string | undefined, expected: string): boolean {
   const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
   return timingSafeEqual(digest(given ?? ''), digest(expected));

@@ -3,21 +3,21 @@ import { join } from 'node:path';
 import { MIB } from '../../core/bytes.ts';
 import { type OpenAppendFile, openAppendFile } from '../../proxy/journal/append-file.ts';
 
-/** A disk with less free space counts as full, since a session needs some for its sandbox and record. */
+/** Free space below which a disk counts as full. Each session needs disk space for its sandbox and its records. */
 const MIN_FREE_BYTES = 16 * MIB;
 const PROBE = Buffer.alloc(4096);
 const PROBE_NAME = 'disk-probe';
 
 type DiskWatchOptions = {
-  /** For tests: how files are opened. */
+  /** Opens the file of the test write. Replaced in tests. */
   readonly openFile?: OpenAppendFile;
-  /** For tests: free bytes for this process. */
+  /** Returns the bytes of the directory's disk that this process may still write. Replaced in tests. */
   readonly freeBytes?: (dir: string) => Promise<number>;
 };
 
 /**
- * Tracks whether the disk of a directory accepts writes. A node whose disk does not must lease no sessions, since each would use up an
- * attempt. After a failed write the disk counts as usable once a test write and its sync have succeeded.
+ * Tracks whether the disk of a directory accepts writes. A node whose disk refuses them must lease no sessions, since each session would
+ * fail and use up an attempt. After a failed write, the disk counts as usable again once a test write and its sync have succeeded.
  */
 export class DiskWatch {
   private readonly dir: string;
@@ -31,7 +31,7 @@ export class DiskWatch {
     this.freeBytes = freeBytes;
   }
 
-  /** Settles as `write` and records its failure. */
+  /** Settles like `write`. When `write` rejects, the disk counts as failed until {@link problem} has tested it. */
   async watch<T>(write: Promise<T>): Promise<T> {
     try {
       return await write;
@@ -41,7 +41,7 @@ export class DiskWatch {
     }
   }
 
-  /** Why the disk accepts no writes now; `null` when it does. Never rejects. */
+  /** Returns why the disk accepts no writes now; `null` when it accepts them. Never rejects. */
   async problem(): Promise<string | null> {
     try {
       const free = await this.freeBytes(this.dir);
@@ -58,7 +58,7 @@ export class DiskWatch {
 
   private async probe(): Promise<void> {
     const path = join(this.dir, PROBE_NAME);
-    // An earlier probe may have failed before it removed its file.
+    // Removes the test file of an earlier call, which may have failed before it removed the file.
     await rm(path, { force: true });
     const file = await this.openFile(path);
     try {

@@ -36,28 +36,28 @@ import { StagePools } from './stage-pools.ts';
 type GatewayDeps = {
   readonly log: Logger;
   readonly clock?: Clock;
-  /** Default: trace contexts are passed through and no span is recorded. */
+  /** Records the spans of sessions. By default, trace contexts are passed on to other processes and no span is recorded. */
   readonly tracer?: Tracer;
 };
 
-/** A running node. */
+/** A running gateway node. */
 export type Gateway = {
   readonly nodeId: string;
   readonly controlUrl: string;
   readonly proxyOrigin: string;
-  /** Resolves when a newer process has taken over the node's id. This one can only be closed then. */
+  /** Resolves when a newer process has registered with this node's id. From then on this process can only be closed. */
   readonly takenOver: Promise<FloeError>;
-  /** Resolves when the partial results of earlier processes of the state directory are delivered or refused. */
+  /** Resolves when every partial result of earlier processes of the state directory has been delivered or refused by the server. */
   recovered(): Promise<void>;
-  /** Leases no more sessions. Resolves when the live ones are delivered. */
+  /** Stops leasing sessions. Resolves when all live sessions are delivered. */
   drain(): Promise<void>;
-  /** Ends every session, so that each returns to the queue, then all other parts. May be called twice. */
+  /** Stops every session, so that each returns to the queue, then closes all other parts of the node. May be called twice. */
   close(): Promise<void>;
 };
 
 /**
- * Starts a node. When this resolves, the engines are probed, the spawn helper and the listeners run, and the node is registered.
- * Rejects with `setup_failed`, `engine_unavailable` or the error of a refused registration, after everything that was started has ended.
+ * Starts a node. When this resolves, the engines are probed, the spawn helper and the listeners run, and the node is registered. When it
+ * rejects (with `setup_failed`, `engine_unavailable` or the error of a refused registration), everything that was started has ended.
  */
 export async function startGateway(config: GatewayConfig, deps: GatewayDeps): Promise<Gateway> {
   const cleanups: (() => Promise<unknown>)[] = [];
@@ -195,7 +195,7 @@ async function assemble(
         uploadRoots: config.upload_roots,
       }),
     onDelivered: (lease) => {
-      // The attempt's record first, because recovery ignores completions whose attempt has no record.
+      // The attempt's record is removed before its completions, because recovery ignores completions whose attempt has no record.
       records
         .end(lease)
         .then(() => journal.release(lease.session_id, lease.attempt))
@@ -243,7 +243,7 @@ async function assemble(
   cleanups.push(() => control.close());
   await agent.start();
   cleanups.push(() => agent.close());
-  // After the agent, so that new sessions do not wait for the recovery of earlier ones.
+  // Starts after the agent, so that new sessions do not wait for the recovery of earlier ones.
   recovery.start();
   return {
     nodeId: config.node_id,
@@ -256,7 +256,10 @@ async function assemble(
   };
 }
 
-/** Refuses to record a completion of an attempt whose lease expired while this process was suspended, so its reply is not sent either. */
+/**
+ * Returns a journal that refuses the completions of an attempt whose lease expired while this process was suspended. The proxy then does
+ * not send the reply either.
+ */
 function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAgent): CompletionJournal {
   return {
     append: async (completion, earlier) => {
@@ -267,7 +270,7 @@ function fenced(journal: CompletionJournal, disk: DiskWatch, agent: () => NodeAg
   };
 }
 
-/** Logs and counts what an earlier process had left running. */
+/** Logs and counts the processes and files that an earlier process had left behind and that were removed at the start. */
 function reportReaped(reaped: ReapedCounts, metrics: GatewayMetrics, log: Logger): void {
   const { processes, cgroups, mounts, directories, sockets, survivors } = reaped;
   const total = processes + cgroups + mounts + directories + sockets + survivors.length;

@@ -7,9 +7,9 @@ import type { Logger } from '../../observe/log.ts';
 import { endOwned, labelledProcesses } from '../../runtimes/processes/orphans.ts';
 import { HELPER_NAME, type Owner } from '../../runtimes/processes/owner.ts';
 
-/** Interval of the sweeps, which read the environment of every process of the host. */
+/** Interval between two searches for leaked sandboxes. A search reads the environment of every process of the host, so it is rare. */
 const SWEEP_INTERVAL_MS = 30_000;
-/** Time that a sandbox without a live attempt has for its ordinary teardown before the janitor ends it. */
+/** A sandbox without a live attempt is ended after this time, which is enough for its ordinary teardown. */
 const LEAKED_AFTER_MS = 60_000;
 
 export type JanitorDeps = {
@@ -17,15 +17,15 @@ export type JanitorDeps = {
   readonly log: Logger;
   readonly owner: Owner;
   readonly sessionsDir: string;
-  /** Returns the names of sandboxes that may exist. */
+  /** Returns the names of the sandboxes that live attempts may have. */
   readonly expectedNames: () => ReadonlySet<string>;
   readonly onLeaked: (count: number) => void;
 };
 
-/** Ends leaked sandboxes of a running gateway: those whose attempt no longer exists. None should be found. */
+/** Searches for leaked sandboxes of a running gateway, whose attempt no longer exists, and ends them. Normally there is none. */
 export class Janitor {
   private readonly deps: JanitorDeps;
-  /** Time at which each sandbox without a live attempt was first found. */
+  /** Monotonic time at which each sandbox without a live attempt was first found, by sandbox name. */
   private readonly unexpectedSinceMs = new Map<string, number>();
   private cancel: () => void = () => {};
   private sweeping: Promise<void> = Promise.resolve();
@@ -55,7 +55,7 @@ export class Janitor {
     await this.sweeping;
   }
 
-  /** Ends the sandboxes that have been without a live attempt for too long. */
+  /** Ends the sandboxes that have had no live attempt for {@link LEAKED_AFTER_MS}. */
   async sweep(): Promise<void> {
     const { clock, expectedNames } = this.deps;
     const found = await this.sandboxNames();
@@ -74,7 +74,7 @@ export class Janitor {
     await Promise.all(leaked.map((name) => this.reap(name)));
   }
 
-  /** Names of the sandboxes that have a process or a directory. */
+  /** Returns the names of the sandboxes that have a process or a directory. */
   private async sandboxNames(): Promise<Set<string>> {
     const { owner, sessionsDir } = this.deps;
     const names = new Set<string>();

@@ -15,22 +15,28 @@ import { asPartialResult, leaseLostError } from '../session/partial-result.ts';
 import type { NodeEngines } from './node-engines.ts';
 import type { StagePools } from './stage-pools.ts';
 
-/** Pauses between attempts to reach the server, short enough that its restart delays a call by a few seconds at most. */
+/**
+ * Backoff between attempts of a call to the server. Its maximum is short, so that a call succeeds within seconds after the server has
+ * restarted.
+ */
 const RETRY: Backoff = { baseMs: 200, maxMs: 5_000 };
-/** Attempts of a call while the node shuts down. After that the lease expires instead. */
+/** Most attempts of a call while the node shuts down. When the last attempt fails, the session's lease expires instead. */
 const CLOSING_TRIES = 3;
-/** State changes within this time are reported in one heartbeat; with more than 100 sessions, within 1 ms per session. */
+/** State changes within this time are reported in one heartbeat. With more than 100 sessions the time is 1 ms per session. */
 const REPORT_DELAY_MS = 100;
-/** Heartbeats per lease duration, so that no lease expires because one or two heartbeats are lost. */
+/** Heartbeats per lease duration. With three, a lease does not expire when one or two heartbeats are lost. */
 const BEATS_PER_LEASE = 3;
-/** Longest time for the reply to a heartbeat, beyond the time for which the server may hold it. A slower replica counts as hung. */
+/**
+ * Longest wait for the reply to a heartbeat, in addition to the time for which the server may hold it. A server replica that takes longer
+ * counts as hung, and the call is retried.
+ */
 const REPLY_SECONDS = 5;
-/** Interval of checks whether a node that leases no sessions can lease them. */
+/** Interval at which a node that refuses to lease sessions checks whether the reason has passed. */
 const RECHECK_MS = 1_000;
-/** Undelivered results in memory beyond which the node leases no more sessions. */
+/** Default of {@link NodeAgentDeps.undeliveredBytes}. */
 const UNDELIVERED_BYTES = GIB;
 
-/** The calls of NodeApi that an agent makes, so that a simulation can replace them. */
+/** The methods of NodeApi that an agent calls, so that a simulation can replace them. */
 export type NodeCalls = Pick<
   NodeApi,
   'nodeId' | 'register' | 'heartbeat' | 'lease' | 'deliverResult' | 'deliverPartial'
@@ -41,27 +47,38 @@ export type NodeAgentDeps = {
   readonly registration: NodeDescription;
   readonly clock: Clock;
   readonly log: Logger;
-  /** Default: trace contexts are passed through and no span is recorded. */
+  /** Records the spans of sessions. By default, trace contexts are passed on to other processes and no span is recorded. */
   readonly tracer?: Tracer;
   readonly metrics: GatewayMetrics;
   readonly pools: StagePools;
   readonly engines: Pick<NodeEngines, 'report' | 'apply' | 'retry'>;
   readonly leaseWaitSeconds: number;
   readonly heartbeatSeconds: number;
-  /** Default: {@link UNDELIVERED_BYTES}. */
+  /** Bytes of undelivered results in memory at which the node leases no more sessions. Default: {@link UNDELIVERED_BYTES}. */
   readonly undeliveredBytes?: number;
-  /** Resolves with the reason why the node can run no sessions now; `null` when it can. Default: it can. Must not reject. */
+  /**
+   * Resolves with the reason why the node can run no sessions now; `null` when it can run them. Must not reject. When this is missing, the
+   * node always counts as able to run sessions.
+   */
   readonly problem?: () => Promise<string | null>;
-  /** Resolves with a result, or with the partial result of an attempt that lost its lease; `null` when there is nothing to deliver. */
+  /**
+   * Runs an attempt. Resolves with its result, or with its partial result when it lost its lease; `null` when there is nothing to deliver.
+   */
   readonly runSession: (attempt: Attempt) => Promise<DeliveredResult | null>;
-  /** Called when the server has accepted or finally refused the result, so that the attempt's records can be removed. */
+  /** Called when the server has accepted the result or refused it finally, so that the attempt's records can be removed. */
   readonly onDelivered: (lease: Lease) => void;
 };
 
-/** How a retried call ended: it succeeded, the server finally refused it, or the server could not be reached in time. */
+/**
+ * How a retried call ended: `done` when it succeeded, `refused` when a retry cannot succeed, `given_up` when the tries were used up or the
+ * call was aborted.
+ */
 type CallOutcome = { readonly how: 'done' | 'given_up' } | { readonly how: 'refused'; readonly error: FloeError };
 
-/** The node's side of the rollout server's protocol: registers, leases sessions while it has capacity, reports and delivers. */
+/**
+ * The node's side of the protocol with the rollout server: registers the node, leases sessions while there is capacity, sends heartbeats
+ * and delivers results.
+ */
 export class NodeAgent {
   private readonly deps: NodeAgentDeps;
   private readonly attempts = new Map<string, { attempt: Attempt; done: Promise<void> }>();
@@ -70,18 +87,18 @@ export class NodeAgent {
   private leaseLoopDone: Promise<void> = Promise.resolve();
   private heartbeatLoopDone: Promise<void> = Promise.resolve();
   private closing = false;
-  /** `null` when no report is scheduled. */
+  /** Cancels the scheduled report of changes; `null` when none is scheduled. */
   private cancelReport: (() => void) | null = null;
-  /** Whether a report of changes is in progress. */
+  /** Whether a report of changes is being sent. */
   private reporting = false;
-  /** Whether something has changed since the report in progress was started. */
+  /** Whether something has changed since the report that is being sent was started, so that another report must follow. */
   private reportDue = false;
   private undeliveredBytes = 0;
-  /** Why the node leases no sessions, as reported to the server; `null` when it leases them. */
+  /** The reason why the node leases no sessions, as reported to the server; `null` when it leases them. */
   private refuses: string | null = null;
   private readonly fence: LeaseFence;
   private resolveTakenOver: (error: FloeError) => void = () => {};
-  /** Resolves when a newer process has taken over this node's id. This process has ended its sessions then and can only be closed. */
+  /** Resolves when a newer process has registered with this node's id. This process has then ended its sessions and can only be closed. */
   readonly takenOver: Promise<FloeError>;
 
   constructor(deps: NodeAgentDeps) {
@@ -100,14 +117,14 @@ export class NodeAgent {
     });
   }
 
-  /** Resolves once the node is registered. Rejects with an error that is not retryable, such as `unauthorized`; retries otherwise. */
+  /** Resolves once the node is registered. Retries when the error is retryable; rejects otherwise, for example with `unauthorized`. */
   async start(): Promise<void> {
     const { api, registration, log } = this.deps;
     await this.retryCall('register', async () => {
       await api.register(registration, this.stopping.signal);
       log.info({ node_id: api.nodeId }, 'node registered');
     });
-    // An engine that was removed while the node was down must be removed here before a session can use it.
+    // The reply lists the engines. One that was removed while the node was down must be removed here before a session can use it.
     await this.heartbeat(0);
     this.fence.start();
     this.leaseLoopDone = this.leaseLoop();
@@ -116,32 +133,32 @@ export class NodeAgent {
 
   /**
    * Stops sessions whose leases expired while this process was suspended, then throws when `attempt` has lost its lease. To be called
-   * before anything of the attempt leaves the node.
+   * before any data of the attempt leaves the node.
    */
   assertLease(attempt: Attempt): void {
     this.fence.check();
     if (attempt.stopReason === 'lease_lost') throw attempt.signal.reason;
   }
 
-  /** The live attempt with that number, whatever its epoch; `undefined` when there is none. */
+  /** Returns the live attempt with this number, whatever its epoch; `undefined` when there is none. */
   findAttempt(sessionId: string, attempt: number): Attempt | undefined {
     return this.live().find((live) => live.id === sessionId && live.lease.attempt === attempt);
   }
 
-  /** The attempts that have started and are not yet delivered. */
+  /** Returns the attempts that have started and are not yet delivered. */
   live(): readonly Attempt[] {
     return [...this.attempts.values()].map((entry) => entry.attempt);
   }
 
-  /** Leases no more sessions. Resolves when the live ones are delivered. */
+  /** Stops leasing sessions. Resolves when all live sessions are delivered. */
   async drain(): Promise<void> {
     this.leasing.abort(new FloeError('not_ready', 'the node is draining'));
-    // A reply with leases may still arrive.
+    // A call that was sent before the abort may still return leases, whose sessions must be waited for too.
     await this.leaseLoopDone;
     while (this.attempts.size > 0) await Promise.all([...this.attempts.values()].map((entry) => entry.done));
   }
 
-  /** Ends every session immediately, so that each returns to the queue, and stops. May be called twice. */
+  /** Stops every session immediately, so that each returns to the queue, and then stops the agent. May be called twice. */
   async close(): Promise<void> {
     this.closing = true;
     for (const { attempt } of this.attempts.values()) attempt.stop('shutdown');
@@ -175,7 +192,9 @@ export class NodeAgent {
     }
   }
 
-  /** Waits until the node can run sessions. Leasing sessions that it cannot run would use up their attempts. */
+  /**
+   * Resolves when the node can run sessions. If the node leased sessions while it cannot run them, it would only use up their attempts.
+   */
   private async awaitUsable(signal: AbortSignal): Promise<void> {
     const { clock, log } = this.deps;
     while (!signal.aborted) {
@@ -199,7 +218,7 @@ export class NodeAgent {
     return (await this.deps.problem?.()) ?? null;
   }
 
-  /** Resolves when the capacity changes or the signal aborts. */
+  /** Resolves when the node's capacity changes or the signal aborts. */
   private awaitCapacityChange(signal: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const done = (): void => {
@@ -255,7 +274,7 @@ export class NodeAgent {
 
   private async deliver(attempt: Attempt, finished: DeliveredResult | null): Promise<void> {
     const { log, metrics } = this.deps;
-    // A lease may have expired while this process was suspended.
+    // The lease may have expired while this process was suspended; the check then sets the attempt's stop reason.
     this.fence.check();
     if (finished === null) {
       this.deps.onDelivered(attempt.lease);
@@ -306,10 +325,10 @@ export class NodeAgent {
     }
   }
 
-  /** Delivers a result; as a partial result when the attempt has lost its lease. */
+  /** Delivers the result of an attempt, or a partial result when the attempt has lost its lease. */
   private async sendResult(attempt: Attempt, finished: DeliveredResult): Promise<CallOutcome> {
     const { api } = this.deps;
-    // Not the shutdown signal, which would cut off the delivery of the results of stopped sessions.
+    // A signal that never aborts, because the shutdown signal would cut off the delivery of the results of stopped sessions.
     const { signal } = new AbortController();
     if (attempt.stopReason !== 'lease_lost') {
       const outcome = await this.retryCall(
@@ -341,25 +360,25 @@ export class NodeAgent {
     }
   }
 
-  /** Longest interval of heartbeats. */
+  /** Returns the longest interval between two heartbeats, in seconds. */
   private beatSeconds(): number {
     return Math.min(this.deps.heartbeatSeconds, this.maxBeatSeconds());
   }
 
-  /** Seconds that a heartbeat may take in total, so that no lease expires while a replica of the server hangs. */
+  /** Returns the most seconds that a heartbeat may take in total, so that no lease expires while a replica of the server hangs. */
   private maxBeatSeconds(): number {
     return Math.min(...this.live().map((attempt) => attempt.lease.lease_seconds / BEATS_PER_LEASE));
   }
 
-  /** Seconds to wait for the reply to a heartbeat, beyond the time for which the server may hold it. */
+  /** Returns the seconds to wait for the reply to a heartbeat, in addition to the time for which the server may hold it. */
   private replySeconds(): number {
     return Math.min(REPLY_SECONDS, this.maxBeatSeconds() / 2);
   }
 
-  /** Schedules a report of changes to the server, together with others that happen shortly after. */
+  /** Schedules a report to the server. Changes that happen within {@link REPORT_DELAY_MS} are reported together. */
   reportSoon(): void {
     if (this.cancelReport !== null || this.stopping.signal.aborted) return;
-    // One report at a time, since concurrent ones would slow down a slow server even more.
+    // Only one report is sent at a time, since concurrent reports would slow down a slow server even more.
     this.reportDue = this.reporting;
     if (this.reporting) return;
     this.cancelReport = this.deps.clock.schedule(Math.max(REPORT_DELAY_MS, this.attempts.size), () => {
@@ -378,7 +397,7 @@ export class NodeAgent {
     }
   }
 
-  /** Reports to the server and renews the leases. Ends the sessions and applies the engine directory in the reply. */
+  /** Sends a heartbeat, which renews the leases. Stops the sessions that the reply names and applies the engine directory in the reply. */
   private heartbeat(waitSeconds: number): Promise<CallOutcome> {
     const { api, pools, engines } = this.deps;
     const signal = this.stopping.signal;
@@ -396,7 +415,7 @@ export class NodeAgent {
           wait_seconds: waitSeconds,
         };
         const reply = await api.heartbeat(body, signal, this.replySeconds());
-        // The server may reply to a heartbeat that it held after it has replied to a newer one.
+        // A reply that the server held may arrive after the reply to a newer heartbeat, so an older renewal must not replace a newer one.
         for (const attempt of live) if (renewal.atMs > attempt.renewal.atMs) attempt.renewal = renewal;
         for (const { session_id, epoch, reason } of reply.stop) {
           this.attempts.get(attemptKey(session_id, epoch))?.attempt.stop(reason);
@@ -406,14 +425,14 @@ export class NodeAgent {
         if (reply.draining) this.leasing.abort(new FloeError('not_ready', 'the server drains this node'));
       },
       signal,
-      // A report of changes is not retried, since the next heartbeat contains the same changes.
+      // A report of changes is tried only once, since the next heartbeat contains the same changes.
       waitSeconds === 0 ? 1 : Number.POSITIVE_INFINITY,
     );
   }
 
   /**
-   * Ends this node because a newer process has registered with its id. Final, because two processes that took over from each other in
-   * turn would end each other's sessions.
+   * Ends this node because a newer process has registered with its id. The node does not register again: two processes that took over from
+   * each other in turn would end each other's sessions.
    */
   private yieldToNewer(error: FloeError): void {
     if (this.stopping.signal.aborted) return;
@@ -428,14 +447,14 @@ export class NodeAgent {
     this.resolveTakenOver(error);
   }
 
-  /** Waits before a refused call is repeated, since the server may accept it once an operator has corrected the cause. */
+  /** Waits before a refused call is repeated, since the server may accept the call once an operator has corrected the cause. */
   private pause(signal: AbortSignal): Promise<void> {
     return sleep(this.deps.clock, RETRY.maxMs, signal).catch(() => undefined);
   }
 
   /**
-   * Repeats `call` until it succeeds, is finally refused, `signal` aborts or `maxTries` are used up. Rejects only for `register`, when
-   * that is finally refused. Registers the node before the next try when the server does not know it.
+   * Calls `call` until it succeeds, is finally refused, `signal` aborts or `maxTries` are used up. Rejects only for `register`, when the
+   * server refuses the registration finally. When the server does not know the node, registers it before the next try.
    */
   private async retryCall(
     what: 'register' | 'lease' | 'heartbeat' | 'deliver',

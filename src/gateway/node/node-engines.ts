@@ -9,24 +9,24 @@ type Report = NonNullable<Heartbeat['engines']>;
 
 export type NodeEnginesDeps = {
   readonly pool: EnginePools;
-  /** Engines of the node's configuration, which the pool already contains. */
+  /** Engines of the node's configuration. The pool already contains them. */
   readonly own: readonly EngineSpec[];
   readonly log: Logger;
-  /** Called when the result of {@link NodeEngines.report} has changed, apart from counters. Must not throw. */
+  /** Called when the result of {@link NodeEngines.report} has changed, but not when only its counters have. Must not throw. */
   readonly onChange: () => void;
 };
 
-/** Applies the server's engine directory to a node's engine pool. */
+/** Applies the server's engine directory, the list of registered engines, to the engine pool of a node. */
 export class NodeEngines {
   private readonly deps: NodeEnginesDeps;
-  /** Engines that the pool contains or that are to be registered, by id. */
+  /** Engines that the pool contains or that still have to be registered in it, by id. */
   private readonly specs: Map<string, EngineSpec>;
   private readonly own: ReadonlySet<string>;
   private readonly problems = new Map<string, string>();
   private readonly registering = new Set<string>();
-  /** Revision of the newest directory that was received. */
+  /** Revision of the newest directory that this node has received. */
   private receivedRevision = 0;
-  /** Revision of the newest directory that was applied completely. */
+  /** Revision of the newest directory that this node has applied completely. */
   private appliedRevision = 0;
   private policyVersion: string | null = null;
   private pending: Promise<void> = Promise.resolve();
@@ -47,8 +47,8 @@ export class NodeEngines {
   }
 
   /**
-   * Applies a directory. When this returns, no new call reaches an engine that the directory does not list, and none starts while the
-   * directory pauses the engines; registrations continue in the background. A directory that is not newer than the last is ignored.
+   * Applies a directory. When this returns, no new call reaches an engine that the directory does not list, and no call starts while the
+   * directory pauses the engines. Engines are registered in the background. A directory that is not newer than the last one is ignored.
    */
   apply(directory: EngineDirectory): void {
     if (directory.revision <= this.receivedRevision) return;
@@ -68,13 +68,13 @@ export class NodeEngines {
     });
   }
 
-  /** Retries the registration of engines that failed to register. */
+  /** Retries the registration of the engines that could not be registered. */
   retry(): void {
     if (this.problems.size === 0) return;
     void this.registerMissing().then(() => this.deps.onChange());
   }
 
-  /** Resolves when every directory that was received so far has been applied. */
+  /** Resolves when every directory that has been received is applied. */
   idle(): Promise<void> {
     return this.pending;
   }
@@ -104,7 +104,7 @@ export class NodeEngines {
       if (paused !== null) await pool.pause({ mode: paused, whilePaused: while_paused });
       else if (pool.paused !== null) await pool.resume();
     } catch (thrown) {
-      // floe's own gate is closed or open nevertheless, so an operator only needs to know about the engine.
+      // The pool itself has paused or resumed anyway, so only the operator must learn that an engine did not.
       log.warn({ error: asFloeError(thrown).message }, 'an engine did not pause or resume');
     }
   }
@@ -129,7 +129,7 @@ export class NodeEngines {
     } finally {
       this.registering.delete(id);
     }
-    // The directory may have removed or changed the engine while it was being registered.
+    // A directory that arrived during the registration may have removed or changed the engine; the registration is then undone.
     const current = this.specs.get(id);
     if (current === spec) return;
     pool.deregister(id);

@@ -5,8 +5,8 @@ import { ServerList } from '../../client/server-list.ts';
 import { FloeError } from '../../core/errors.ts';
 
 /**
- * The address of this machine from which packets to a server, the first of several, are sent. Determined without sending a packet. The
- * host name when the address cannot be determined, for example because the server's name does not resolve.
+ * Returns the address from which this machine sends packets to a rollout server, the first one when `servers` lists several. No packet is
+ * sent. Returns the host name when the address cannot be determined, for example because the server's name does not resolve.
  */
 export async function ownAddress(servers: string): Promise<string> {
   const url = firstServer(servers);
@@ -25,7 +25,7 @@ export async function ownAddress(servers: string): Promise<string> {
   }
 }
 
-/** URL of the first server; `null` while a folder of servers is empty. */
+/** Returns the URL of the first server; `null` while the folder in which servers register is empty. */
 function firstServer(servers: string): string | null {
   try {
     return new ServerList(servers).current().origin;

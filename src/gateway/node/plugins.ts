@@ -9,9 +9,9 @@ import { customBuilder } from '../../tokens/builders/custom.ts';
 import { type BuilderRegistry, builderRegistry } from '../../tokens/builders/registry.ts';
 
 /**
- * Loads the operator's builders. `modules` contains the path of an ES module by the name that tasks use for its builder; a task may also
- * use the path exactly as it is listed, and no other path. Relative paths are below the working directory. Rejects with `setup_failed`
- * for a module that cannot be loaded or exports no builder, and for the name of a built-in builder.
+ * Loads the operator's builders. `modules` maps the name that tasks use for a builder to the path of an ES module, relative to the working
+ * directory. A task may also name the builder by this path, exactly as written, and by no other path. Rejects with `setup_failed` for a
+ * module that cannot be loaded or exports no builder, and for the name of a built-in builder.
  */
 export async function loadBuilders(modules: Readonly<Record<string, string>>): Promise<BuilderRegistry> {
   const builders = new Map<string, Builder>();
@@ -38,9 +38,9 @@ async function importModule(name: string, path: string): Promise<Record<string, 
 }
 
 /**
- * Returns a function that refuses a task at submission if it could only fail later: an unknown harness, builder or evaluator, or a
- * configuration that one of them rejects. `customBuilders` are names of builders that only nodes have; their configuration is checked by
- * the node that runs the session, before its sandbox is started. The function throws the plug-in's error.
+ * Returns a function that throws when a submitted task could only fail later: its harness, builder or evaluator is unknown or rejects its
+ * configuration. The error is that of the plug-in. `customBuilders` are names of builders that only nodes can load; the node that runs the
+ * session checks their configuration before it starts the sandbox.
  */
 export function createTaskCheck(
   harnesses: ReadonlyMap<string, HarnessAdapter>,

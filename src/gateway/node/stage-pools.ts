@@ -5,27 +5,27 @@ import type { PoolSizes } from './config.ts';
 
 export type DispatchPolicy = NodeRegistration['dispatch_policy'];
 
-/** Counts of a node's sessions by stage. */
+/** Counts of a node's sessions and free workers, from which the number of sessions to lease follows. */
 type NodeLoad = {
   /** Sessions that were leased and are not yet delivered. */
   readonly live: number;
-  /** Sessions in INIT or waiting for an INIT worker. */
+  /** Sessions in INIT, including those that wait for an INIT worker. */
   readonly init: number;
   readonly ready: number;
   readonly freeRun: number;
 };
 
 /**
- * How many sessions a node may lease now.
+ * Returns how many more sessions a node may lease now, according to its dispatch policy.
  *
  * `pipeline`: stages of different sessions overlap. A session is leased as soon as an INIT worker is free and a slot in READY or a RUN
  * worker will be free after INIT. Sessions in POSTRUN or in delivery do not count.
  *
- * `batch`: as many sessions as RUN and READY hold are leased together, and the next ones only after the last of them has ended. Stages
- * overlap within a batch. The batch is what one lease call returns, so it is smaller when the queue is short.
+ * `batch`: as many sessions as RUN and READY have slots are leased together, and the next ones only after the last of these has ended.
+ * Stages overlap within a batch. A batch is what one lease call returns, so it is smaller when the queue is short.
  *
- * `bounded_batch`: as many sessions as RUN has workers. Each worker takes one session through all stages and its delivery before it
- * takes the next, so a session never waits between stages.
+ * `bounded_batch`: at most as many sessions as RUN has workers. Each worker takes one session through all stages and its delivery before
+ * it takes the next, so a session never waits between stages.
  */
 function admissible(policy: DispatchPolicy, sizes: PoolSizes, load: NodeLoad): number {
   switch (policy) {
@@ -40,19 +40,19 @@ function admissible(policy: DispatchPolicy, sizes: PoolSizes, load: NodeLoad): n
   }
 }
 
-/** The pool sizes that a policy uses: in `bounded_batch` every RUN worker also has a slot in INIT and POSTRUN. */
+/** Returns the pool sizes that a policy uses. With `bounded_batch`, every RUN worker also has a slot in INIT and POSTRUN. */
 function stageSizes(policy: DispatchPolicy, sizes: PoolSizes): PoolSizes {
   return policy === 'bounded_batch' ? { ...sizes, init: sizes.run, ready: 0, postrun: sizes.run } : sizes;
 }
 
 /**
- * The node's capacity. A session uses an INIT worker, then a slot in READY, a RUN worker and a POSTRUN worker, and never holds one while
- * it waits for the next. READY never overflows, because sessions are leased only as the dispatch policy allows; with `pipeline` and
- * `bounded_batch` no session waits for an INIT worker either.
+ * Semaphores for the stages of a node. A session uses an INIT worker, then a slot in READY, a RUN worker and a POSTRUN worker, and never
+ * holds one of them while it waits for the next. READY never overflows, because sessions are leased only as the dispatch policy allows;
+ * with `pipeline` and `bounded_batch` no session waits for an INIT worker either.
  */
 export class StagePools {
   readonly policy: DispatchPolicy;
-  /** Sizes that the policy uses, which can differ from the configured ones. */
+  /** Sizes that the policy uses, which can differ from the configured sizes. */
   readonly sizes: PoolSizes;
   private readonly init: Semaphore;
   private readonly run: Semaphore;
@@ -69,7 +69,7 @@ export class StagePools {
     this.postrun = new Semaphore(this.sizes.postrun);
   }
 
-  /** How many sessions may be leased now. */
+  /** Returns how many more sessions the node may lease now. */
   admissible(): number {
     return admissible(this.policy, this.sizes, {
       live: this.live,
@@ -79,29 +79,31 @@ export class StagePools {
     });
   }
 
-  /** Counts a leased session. The returned function is to be called once it has been delivered; a second call has no effect. */
+  /**
+   * Counts a session that was leased. Returns a function to be called when the session has been delivered; calling it twice has no effect.
+   */
   admit(): () => void {
     this.live++;
     return this.notifying(() => this.live--);
   }
 
-  /** Calls `listener` whenever capacity may have grown, until the returned function is called. */
+  /** Calls `listener` whenever capacity may have become free. Returns a function that removes the listener. */
   onChange(listener: () => void): () => void {
     this.events.on('change', listener);
     return () => this.events.off('change', listener);
   }
 
   /**
-   * Waits for an INIT worker; the session counts as in INIT from this call on. Resolves with the function that releases the worker,
-   * whose second call has no effect. Rejects with the signal's reason.
+   * Waits for an INIT worker; the session counts as in INIT from this call on. Resolves with a function that releases the worker; calling
+   * it twice has no effect. Rejects with the reason of `signal` when that aborts.
    */
   async enterInit(signal: AbortSignal): Promise<() => void> {
     return this.notifying(await this.init.acquire(signal));
   }
 
   /**
-   * Waits in READY for a RUN worker and resolves as {@link enterInit}. Calls `leaveInit` in the same step, since a session that
-   * counts in neither stage would let the node lease one too many.
+   * Waits in READY for a RUN worker and resolves like {@link enterInit}. Calls `leaveInit` in the same synchronous step, since a session
+   * that counted in neither stage would let the node lease one session too many.
    */
   async enterRun(leaveInit: () => void, signal: AbortSignal): Promise<() => void> {
     this.ready++;
@@ -114,7 +116,7 @@ export class StagePools {
     }
   }
 
-  /** Waits for a POSTRUN worker and resolves as {@link enterInit}. */
+  /** Waits for a POSTRUN worker and resolves like {@link enterInit}. */
   async enterPostrun(signal: AbortSignal): Promise<() => void> {
     return this.notifying(await this.postrun.acquire(signal));
   }

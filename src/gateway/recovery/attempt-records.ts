@@ -6,32 +6,34 @@ import { parseAs, parseJson } from '../../core/parse.ts';
 import { encodeFrame, openAppendFile, readFrames } from '../../proxy/journal/append-file.ts';
 import { idSchema, type Lease, leaseSchema } from '../../schema/index.ts';
 
-/** The record of an attempt that has started, written before its sandbox is created. */
+/** The record of a started attempt. It is written before the attempt's sandbox is created. */
 const attemptRecordSchema = z.object({
   node_id: idSchema,
   instance: idSchema.describe('id of the process that started the attempt'),
-  owner_id: z.string().describe('with the instance, the label of every process that was started for the attempt'),
-  begun_ms: z.number().describe('Unix time'),
+  owner_id: z
+    .string()
+    .describe('id of the state directory; with `instance`, it labels every process that was started for the attempt'),
+  begun_ms: z.number().describe('start of the attempt, in Unix milliseconds'),
   lease: leaseSchema,
 });
 export type AttemptRecord = z.infer<typeof attemptRecordSchema>;
 
-/** Identifies an attempt in the names of record files. */
+/** Identifies an attempt. The name of its record file consists of these three values. */
 type AttemptKey = { readonly sessionId: string; readonly attempt: number; readonly epoch: number };
 
-/** Name of a record file: session id (which may contain dots), attempt, epoch. */
+/** Name of a record file: session id, attempt and epoch, separated by dots. The session id itself may contain dots. */
 const FILE_NAME = /^(.+)\.(\d+)\.(\d+)\.rec$/;
 
 /**
- * A directory with one file for each attempt that has started and is not yet delivered, used by one live process. A file is durable
- * before the attempt's sandbox is created, so that recovery finds every attempt that a crash interrupted.
+ * A directory with one record file for each attempt that has started and is not yet delivered. Only one live process uses it. A file is
+ * durable before the attempt's sandbox is created, so that recovery finds every attempt that a crash interrupted.
  */
 export class AttemptRecords {
-  /** Record files of earlier processes, which recovery removes. */
+  /** Paths of the record files that earlier processes left. Recovery removes them. */
   readonly earlierFiles: readonly string[];
   private readonly dir: string;
 
-  /** Lists the files of earlier processes. Rejects with `store_unavailable`. */
+  /** Creates the directory if needed and lists the files of earlier processes. Rejects with `store_unavailable`. */
   static async open(dir: string): Promise<AttemptRecords> {
     try {
       await mkdir(dir, { recursive: true, mode: 0o700 });
@@ -50,7 +52,10 @@ export class AttemptRecords {
     this.earlierFiles = earlierFiles;
   }
 
-  /** Resolves when the record is durable. Rejects with `store_unavailable`; then nothing may be started for the attempt. */
+  /**
+   * Writes the record of an attempt and resolves when it is durable. When this rejects with `store_unavailable`, no process may be started
+   * for the attempt.
+   */
   async begin(record: AttemptRecord): Promise<void> {
     const path = this.pathOf(keyOf(record.lease));
     try {
@@ -67,7 +72,10 @@ export class AttemptRecords {
     }
   }
 
-  /** Removes the record of a delivered attempt. If a crash undoes this, recovery delivers once more and the server refuses that. */
+  /**
+   * Removes the record of a delivered attempt. If a crash undoes the removal, recovery delivers the attempt once more and the server
+   * refuses that.
+   */
   async end(lease: Lease): Promise<void> {
     await rm(this.pathOf(keyOf(lease)), { force: true });
   }
@@ -81,13 +89,13 @@ function keyOf(lease: Lease): AttemptKey {
   return { sessionId: lease.session_id, attempt: lease.attempt, epoch: lease.epoch };
 }
 
-/** The attempt that a record file is named after. */
+/** Returns the attempt that the name of a record file identifies. */
 export function keyOfPath(path: string): AttemptKey {
   const [, sessionId = '', attempt, epoch] = FILE_NAME.exec(basename(path)) ?? [];
   return { sessionId, attempt: Number(attempt), epoch: Number(epoch) };
 }
 
-/** Rejects with `corrupt_record`, `malformed_json` or `schema_violation` when the file is not a complete record. */
+/** Reads a record file. Rejects with `corrupt_record`, `malformed_json` or `schema_violation` when the file is not a complete record. */
 export async function readRecord(path: string): Promise<AttemptRecord> {
   const { frames, tornBytes, corrupt } = readFrames(await readFile(path));
   const [frame] = frames;
@@ -97,7 +105,9 @@ export async function readRecord(path: string): Promise<AttemptRecord> {
   return parseAs(attemptRecordSchema, parseJson(frame), 'attempt record');
 }
 
-/** Moves a damaged file to `dir` and returns its path there. A number is appended when `dir` contains a file of that name. */
+/**
+ * Moves a damaged file to the directory `dir` and returns its new path. Appends a number when `dir` already contains a file of that name.
+ */
 export async function quarantine(path: string, dir: string): Promise<string> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
   for (let count = 0; ; count++) {

@@ -19,18 +19,21 @@ import { partialResultOf } from '../session/partial-result.ts';
 import type { PostrunInput } from '../session/postrun-stage.ts';
 import { type AttemptRecord, keyOfPath, quarantine, readRecord } from './attempt-records.ts';
 
-/** Pauses between rounds of delivery: short for a server that restarts, long for one that stays unreachable. */
+/**
+ * Backoff between two rounds of delivery: the first pause is short for a server that restarts, the longest limits the load while the
+ * server stays unreachable.
+ */
 const RETRY: Backoff = { baseMs: 500, maxMs: 30_000 };
 
 type RecoveryDeps = Pick<PostrunInput, 'builders' | 'engines' | 'nodeId'> & {
   readonly clock: Clock;
   readonly log: Logger;
-  /** Files of attempt records of earlier processes. */
+  /** Paths of the attempt records that earlier processes left. */
   readonly records: readonly string[];
-  /** Journal segments of earlier processes. */
+  /** Paths of the journal segments that earlier processes left. */
   readonly segments: readonly string[];
   readonly quarantineDir: string;
-  /** Delivers the partial result of an attempt. Rejects as `NodeApi.deliverPartial`. */
+  /** Delivers the partial result of an attempt. Rejects as `NodeApi.deliverPartial` does. */
   readonly deliver: (partial: DeliveredResult, signal: AbortSignal) => Promise<unknown>;
   readonly onRecovered: (outcome: 'delivered' | 'refused') => void;
   readonly onDamaged: (records: number) => void;
@@ -38,24 +41,24 @@ type RecoveryDeps = Pick<PostrunInput, 'builders' | 'engines' | 'nodeId'> & {
 
 /** An attempt that an earlier process started and did not deliver. */
 type InterruptedAttempt = {
-  /** Its record file. */
+  /** Path of the attempt's record file. */
   readonly path: string;
-  /** Its completions in the journal. */
+  /** Where the attempt's completions are in the journal. */
   readonly locations: RecordLocation[];
   readonly segments: Set<Segment>;
 };
 
 type Segment = {
   readonly path: string;
-  /** Undelivered attempts with completions in the segment. */
+  /** Interrupted attempts that have completions in this segment and are not yet delivered. */
   readonly undelivered: Set<InterruptedAttempt>;
   damaged: boolean;
 };
 
 /**
- * Delivers, in the background, partial results of the attempts that earlier gateway processes of this state directory did not finish. A
- * record and its segments are removed only when the server has accepted or finally refused the partial result; if this process ends
- * before, the next one continues. Keeps one segment or one attempt in memory at a time.
+ * Delivers, in the background, partial results of the attempts that earlier gateway processes of this state directory did not finish. An
+ * attempt's record and its journal segments are removed only when the server has accepted or finally refused the partial result. If this
+ * process ends earlier, the next one continues. Only one segment or one attempt is in memory at a time.
  */
 export class Recovery {
   private readonly deps: RecoveryDeps;
@@ -66,7 +69,7 @@ export class Recovery {
     this.deps = deps;
   }
 
-  /** Starts the delivery without waiting for it. */
+  /** Starts the deliveries and returns without waiting for them. */
   start(): void {
     this.running = this.run().catch((error: unknown) => {
       if (this.stopping.signal.aborted) return;
@@ -77,13 +80,13 @@ export class Recovery {
     });
   }
 
-  /** Stops the delivery and resolves when it has stopped. The next process delivers the rest. */
+  /** Stops the deliveries and resolves when they have stopped. The next process of this state directory makes the remaining ones. */
   async close(): Promise<void> {
     this.stopping.abort(new FloeError('not_ready', 'the node is shutting down'));
     await this.running;
   }
 
-  /** Resolves when every attempt is delivered or refused, or the recovery is closed. */
+  /** Resolves when every attempt is delivered or refused, or when the recovery has been closed. */
   get done(): Promise<void> {
     return this.running;
   }
@@ -110,7 +113,7 @@ export class Recovery {
     }
   }
 
-  /** As {@link recover}, but resolves with false on an error, so that one unreadable attempt holds up no other. */
+  /** Calls {@link recover}. Resolves with false when that throws, so that an attempt that cannot be read does not delay the others. */
   private async tryRecover(entry: InterruptedAttempt): Promise<boolean> {
     try {
       return await this.recover(entry);
@@ -121,7 +124,7 @@ export class Recovery {
     }
   }
 
-  /** Finds the attempts' completions in the journal and removes the segments that contain none. */
+  /** Finds the completions of the attempts in the journal, and removes the segments that contain none of these. */
   private async index(interrupted: readonly InterruptedAttempt[]): Promise<void> {
     const byKey = new Map<string, InterruptedAttempt[]>();
     for (const entry of interrupted) {
@@ -152,7 +155,7 @@ export class Recovery {
     }
   }
 
-  /** Delivers one attempt. Resolves with false when its delivery is to be retried. */
+  /** Delivers the partial result of one attempt. Resolves with false when the delivery must be retried. */
   private async recover(entry: InterruptedAttempt): Promise<boolean> {
     const { deliver, log, onRecovered, quarantineDir } = this.deps;
     let record: AttemptRecord;
@@ -161,7 +164,7 @@ export class Recovery {
     } catch (thrown) {
       const error = asFloeError(thrown);
       if (entry.locations.length === 0) {
-        // A crash interrupted the write of the record, before anything was started for the attempt.
+        // A crash interrupted the write of this record, before any process was started for the attempt.
         log.info({ path: entry.path }, 'an attempt had not started yet; its incomplete record is removed');
         return true;
       }
@@ -217,7 +220,7 @@ export class Recovery {
       { node_id: record.node_id, instance: record.instance, damaged_records: undecodable },
     );
     const { summary, ...parts } = await partialResultOf(attempt, completions, { builders, engines, nodeId }, reason);
-    // The time of the earlier process, from the start of the attempt to its last completion.
+    // Measured by the earlier process, from the start of the attempt to its last completion; the attempt here was only just created.
     const total_ms = last === undefined ? 0 : Math.max(0, last.timestampMs + last.totalMs - record.begun_ms);
     return { ...parts, summary: { ...summary, timing: { ...summary.timing, total_ms } } };
   }
@@ -230,7 +233,7 @@ export class Recovery {
     }
   }
 
-  /** Removes a segment without undelivered attempts, or moves it to quarantine when it is damaged. */
+  /** Removes a segment when all of its attempts are delivered. A damaged segment is moved to quarantine instead. */
   private async removeIfDone(segment: Segment): Promise<void> {
     if (segment.undelivered.size > 0) return;
     try {
@@ -244,7 +247,7 @@ export class Recovery {
     }
   }
 
-  /** Logs a segment that cannot be read or removed. It stays for the next process and does not affect the others. */
+  /** Logs that a segment cannot be read or removed. The segment stays for the next process; recovery continues with the other segments. */
   private keepSegment(path: string, error: unknown): null {
     this.deps.log.warn(
       { path, error: asFloeError(error).message },

@@ -10,27 +10,27 @@ import { removeTree } from '../../core/remove-tree.ts';
 import { openAppendFile } from '../../proxy/journal/append-file.ts';
 import { type EndedCounts, endOwned } from '../../runtimes/processes/orphans.ts';
 
-/** Counts of what an earlier gateway process had left in the state directory and on the host. */
+/** Counts of the processes and files that an earlier gateway process had left in the state directory and on the host. */
 export type ReapedCounts = EndedCounts & {
   readonly mounts: number;
   readonly directories: number;
   readonly sockets: number;
 };
 
-/** A gateway's directory on its host, used by one live process at a time. */
+/** The directory in which a gateway keeps its files. Only one live process uses it. */
 export type StateDir = {
-  /** Random id of the directory, which is part of the label of every process and control group that its gateways start. */
+  /** Random id of the directory. It is part of the label of every process and control group that gateways of this directory start. */
   readonly ownerId: string;
   readonly journal: string;
-  /** Records of the attempts that have started and are not yet delivered. */
+  /** Directory of the records of attempts that have started and are not yet delivered. */
   readonly attempts: string;
-  /** Damaged files, kept for inspection; floe does not read them. */
+  /** Directory of damaged files, which are kept for an operator; floe does not read them. */
   readonly quarantine: string;
   readonly sessions: string;
-  /** A short path, since the path of a Unix socket has at most about 107 bytes. */
+  /** Directory of the proxy's Unix sockets. Its path is short, since the path of a Unix socket has at most about 107 bytes. */
   readonly sockets: string;
   readonly reaped: ReapedCounts;
-  /** Removes the files of live sessions and releases the lock. May be called twice. */
+  /** Removes the files of live sessions and releases the lock of the directory. May be called twice. */
   release(): Promise<void>;
 };
 
@@ -38,13 +38,15 @@ const LOCK = 'gateway.lock';
 const OWNER = 'owner-id';
 const OWNER_ID = /^[0-9a-f]{16}$/;
 const FORMAT = 'format';
-/** Content of the file `format`. It changes when a gateway can no longer read the journal or the attempt records of an earlier one. */
+/**
+ * Content of the file `format`. To be changed when a gateway can no longer read the journal or the attempt records of an earlier version.
+ */
 const FORMAT_ID = 'floe-gateway-1';
 
 /**
- * Takes `dir` for this process, and ends and removes what an earlier process of the same directory left of its sessions: processes,
- * control groups, mounts, directories and sockets. Throws `setup_failed` when a live process uses the directory, or when it contains
- * files of another format; then nothing in it is changed.
+ * Locks `dir` for this process, and ends or removes what an earlier process of the same directory left of its sessions: processes, control
+ * groups, mounts, directories and sockets. Throws `setup_failed` when a live process uses the directory. Throws it also, and then changes
+ * nothing, when the directory contains files of another format.
  */
 export async function openStateDir(dir: string, clock: Clock): Promise<StateDir> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
@@ -80,7 +82,7 @@ export async function openStateDir(dir: string, clock: Clock): Promise<StateDir>
   }
 }
 
-/** Throws `setup_failed` unless the directory has this version's format or is new. */
+/** Throws `setup_failed` unless the directory has the format of this version or is new. */
 async function refuseOtherFormat(dir: string): Promise<void> {
   const found = await formatOf(dir);
   if (found === FORMAT_ID || (found === null && (await isNew(dir)))) return;
@@ -90,7 +92,7 @@ async function refuseOtherFormat(dir: string): Promise<void> {
   throw new FloeError('setup_failed', message, { path: dir, found, expected: FORMAT_ID });
 }
 
-/** The format of a state directory; `null` when it has no format file. */
+/** Reads the format of a state directory; `null` when it has no format file. */
 async function formatOf(dir: string): Promise<string | null> {
   const text = await readFile(join(dir, FORMAT), 'utf8').catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return null;
@@ -99,13 +101,19 @@ async function formatOf(dir: string): Promise<string | null> {
   return text === null ? null : text.trim();
 }
 
-/** Whether the directory contains only what a file system or the start of a gateway creates: `lost+found`, locks, unfinished files. */
+/**
+ * Whether the directory contains only files that a file system or the start of a gateway creates: `lost+found`, locks and unfinished
+ * files.
+ */
 async function isNew(dir: string): Promise<boolean> {
   const names = await readdir(dir);
   return names.every((name) => name === 'lost+found' || name.startsWith(LOCK) || name.startsWith(`${FORMAT}.`));
 }
 
-/** Random instead of derived from the path, since the same path can be another directory in another container of this host. */
+/**
+ * Returns the directory's id, and creates it when it does not exist. The id is random, not derived from the path, since the same path can
+ * be another directory in another container of this host.
+ */
 async function ensureOwnerId(dir: string): Promise<string> {
   const path = join(dir, OWNER);
   const known = await readFile(path, 'latin1').catch(() => '');
@@ -115,7 +123,7 @@ async function ensureOwnerId(dir: string): Promise<string> {
   return id;
 }
 
-/** Creates or replaces a file; a crash leaves either the old or the new content. */
+/** Creates or replaces a file so that after a crash it has either the old or the new content. */
 async function writeDurably(path: string, content: string): Promise<void> {
   const unfinished = `${path}.${randomBytes(8).toString('hex')}`;
   const file = await openAppendFile(unfinished);
@@ -129,7 +137,7 @@ async function reap(
   paths: { sessions: string; sockets: string },
   clock: Clock,
 ): Promise<ReapedCounts> {
-  // The process that held the lock before has ended, so every process with this owner's label is a leftover.
+  // The process that held the lock earlier has ended, so every process with this owner's label is a leftover.
   const ended = await endOwned(ownerId, () => true, clock);
   const mounts = await unmountBelow(paths.sessions);
   const directories = await countSessions(paths.sessions);
@@ -148,8 +156,8 @@ async function countSessions(sessions: string): Promise<number> {
 }
 
 /**
- * Unmounts everything below a directory, so that deleting it deletes nothing of another file system, and returns the count. Sandboxes
- * mount in their own namespaces, so nothing should be found. Throws `setup_failed` when a mount cannot be removed.
+ * Unmounts everything below a directory, so that deleting the directory does not delete files of another file system. Returns the number
+ * of mounts, which is normally 0 because sandboxes mount in namespaces of their own. Throws `setup_failed` when a mount cannot be removed.
  */
 async function unmountBelow(dir: string): Promise<number> {
   const found = await mountsBelow(dir);
@@ -166,7 +174,7 @@ async function mountsBelow(dir: string): Promise<string[]> {
   if (root === null) return [];
   const table = await readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
   return table.split('\n').flatMap((line) => {
-    // The mount point is the fifth field, in which the kernel writes spaces and backslashes as octal numbers.
+    // The fifth field is the mount point. The kernel writes its spaces and backslashes as octal numbers.
     const point = (line.split(' ')[4] ?? '').replace(/\\([0-7]{3})/g, (_, octal) =>
       String.fromCharCode(Number.parseInt(octal, 8)),
     );

@@ -7,26 +7,32 @@ import type { AgentReport, Skill } from '../../schema/index.ts';
 import type { Attempt } from './attempt.ts';
 import { excuseOf, sessionError } from './failure.ts';
 
-/** Tail of each output stream in the report: enough to see how a run ended, small enough for a database row. */
+/**
+ * Most characters of each output stream in the agent report, taken from the end: enough to show why a run ended, few enough for a database
+ * row.
+ */
 const TAIL_CHARS = 4_000;
 
 export type AgentRun = {
   readonly adapter: HarnessAdapter;
-  /** Directory of the installed harness, the same in the sandbox as on the host; `null` for a harness without installation. */
+  /**
+   * Directory of the installed harness, which has the same path in the sandbox and on the host; `null` for a harness that needs no
+   * installation.
+   */
   readonly installDir: string | null;
-  /** Context window of the model in tokens; `null` when the engine does not report one. */
+  /** Largest context of the model in tokens; `null` when the engine does not report it. */
   readonly contextWindow: number | null;
   readonly skills: readonly Skill[];
-  /** Session key, which is also the API key that the agent is given. */
+  /** Session key. The agent also receives it as its API key. */
   readonly key: string;
   readonly session: ProxySession;
-  /** Why the pending model call has not been answered; `null` when no engine has failed it. */
+  /** Returns the error with which an engine failed the model call that is still unanswered; `null` when there is no such error. */
   readonly pendingCallFailure: () => FloeError | null;
 };
 
 /**
- * Runs the harness until it ends, and sets the attempt's agent report and, if the run failed, its failure. Rejects only as
- * `Runtime.exec` and `HarnessAdapter.launch` do.
+ * Runs the harness until it ends, and sets the attempt's agent report and, when the run failed, its failure. Rejects as `Runtime.exec` and
+ * `HarnessAdapter.launch` do.
  */
 export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun, signal: AbortSignal): Promise<void> {
   const { task } = attempt.lease;
@@ -57,7 +63,7 @@ export async function runAgent(attempt: Attempt, runtime: Runtime, run: AgentRun
       attempt.fail({ outcome: 'truncated_turns', error: sessionError(error, 'agent') });
       return;
     }
-    // The agent could not use the time in which no engine answered its model call.
+    // When no engine answered the pending model call, the engine is the cause of the timeout, not the agent.
     const excuse = excuseOf(run.pendingCallFailure() ?? run.session.lastError);
     if (excuse !== null && FloeError.is(error) && error.code === 'deadline_exceeded') attempt.fail(excuse);
     throw error;
@@ -108,7 +114,7 @@ function judge(attempt: Attempt, run: AgentRun, runtime: Runtime, result: ExecRe
   }
 }
 
-/** The error of a run that ended without a model turn. */
+/** Returns the error for a run in which the model answered no call. */
 function noTurnError(attempt: Attempt, run: AgentRun, result: ExecResult, verdict: HarnessVerdict): FloeError {
   const { lastError, requests } = run.session;
   const { harness } = attempt.lease.task.agent;

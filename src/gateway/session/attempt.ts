@@ -17,37 +17,37 @@ import type { Failure } from './failure.ts';
 /** Why the node ends a session early. */
 export type StopReason = 'cancelled' | 'lease_lost' | 'shutdown';
 
-/** The last time at which an attempt's lease was known to be valid. */
+/** When an attempt's lease was last renewed, as far as this node knows. */
 export type Renewal = {
-  /** Monotonic clock. */
+  /** Time of the renewal on the monotonic clock. */
   readonly atMs: number;
-  /** Total time for which the process had been suspended by then. */
+  /** Total time for which the process had been suspended up to the renewal. */
   readonly pausedMs: number;
 };
 
 type TimingKey = Exclude<keyof SessionTiming, 'total_ms' | 'queued_ms'>;
 
-/** One try at a session on this node: its lease, its status, and its results so far. */
+/** One attempt of a session on this node: its lease, its status, and its results so far. */
 export class Attempt {
   readonly lease: Lease;
   readonly spec: RuntimeSpec;
   readonly timer: StageTimer;
-  /** Span of the whole attempt; the spans of its stages are its children. */
+  /** Span of the whole attempt. The spans of its stages are children of this one. */
   readonly span: Span;
-  /** Aborts when the session must end immediately; the reason is a FloeError. */
+  /** Aborts when the session must end immediately; the abort reason is a FloeError. */
   readonly signal: AbortSignal;
-  /** `null` until {@link stop} is called. */
+  /** Why the attempt was stopped; `null` until {@link stop} is called. */
   stopReason: StopReason | null = null;
-  /** The first failure, which decides the outcome; `null` when there is none. */
+  /** The first failure of the attempt, which decides its outcome; `null` when it has none. */
   failure: Failure | null = null;
   agent: AgentReport | null = null;
-  /** The audit's counts per engine; empty until there is a trajectory. */
+  /** Counts of the token audit, per engine; empty until the trajectory is built. */
   tallies: readonly AuditTally[] = [];
-  /** Number of policy versions that sampled its tokens. */
+  /** Number of different policy versions that sampled the attempt's tokens. */
   policyVersions = 0;
   turns = 0;
   sampledTokens = 0;
-  /** Grows with every sign of progress. */
+  /** Increases with every sign of progress; a stage in which it stays the same for too long is stalled. */
   progressCount = 0;
   renewal: Renewal;
   private currentStatus: SessionStatus = 'LEASED';
@@ -55,11 +55,11 @@ export class Attempt {
   private readonly clock: Clock;
   private readonly startedMs: number;
   private readonly durationsMs = new Map<TimingKey, number>();
-  /** Start of each measurement in progress. */
+  /** Start time of each measurement that has not ended, by the measurement's key. */
   private readonly startsMs = new Map<TimingKey, number>();
   private readonly onChange: (entered: SessionStatus | null) => void;
 
-  /** Calls `onChange` with each status that the attempt enters, and with `null` on progress within a status. */
+  /** Creates an attempt. `onChange` is called with each status that the attempt enters, and with `null` on progress within a status. */
   constructor(
     lease: Lease,
     spec: RuntimeSpec,
@@ -78,7 +78,7 @@ export class Attempt {
     this.timer = this.newTimer(lease.task.timeout_seconds * 1000);
   }
 
-  /** A time budget that counts by the task's `timeout_clock`. */
+  /** Returns a timer for a time budget. The task's `timeout_clock` decides which time counts. */
   newTimer(budgetMs: number): StageTimer {
     return new StageTimer(this.clock, budgetMs, this.lease.task.timeout_clock);
   }
@@ -87,7 +87,7 @@ export class Attempt {
     return this.lease.session_id;
   }
 
-  /** Fields that identify the attempt in every log line about it. */
+  /** Returns the ids of the attempt, which are in every log line about it. */
   get names() {
     const { task_id, session_id, attempt, epoch } = this.lease;
     return { task_id, session_id, attempt, epoch };
@@ -103,14 +103,14 @@ export class Attempt {
     this.onChange(status);
   }
 
-  /** Records the number of model turns and sampled tokens so far, as the proxy counts them. */
+  /** Sets the number of model turns and of sampled tokens so far, as the proxy counts them. */
   recordCalls(turns: number, sampledTokens: number): void {
     this.turns = turns;
     this.sampledTokens = sampledTokens;
     this.onChange(null);
   }
 
-  /** Records a sign of progress: output of a command, or the start, a delta or the end of a model call. */
+  /** Counts a sign of progress: output of a command, or the start, a part of the reply or the end of a model call. */
   readonly recordProgress = (): void => {
     this.progressCount++;
   };
@@ -125,7 +125,7 @@ export class Attempt {
     };
   }
 
-  /** Ends the attempt. Only the first call has an effect. */
+  /** Stops the attempt and aborts its signal. Only the first call has an effect. */
   stop(reason: StopReason): void {
     if (this.stopReason !== null) return;
     this.stopReason = reason;
@@ -133,12 +133,15 @@ export class Attempt {
     this.controller.abort(new FloeError(code, `session ${this.id} was stopped: ${reason}`));
   }
 
-  /** Sets the failure unless there is an earlier one. */
+  /** Sets the attempt's failure unless an earlier one is set. */
   fail(failure: Failure): void {
     this.failure ??= failure;
   }
 
-  /** Measures the duration of `work` for the result's timing and as a child span of `parent`, whether it succeeds or not. */
+  /**
+   * Runs `work` and measures its duration for the result's timing. Also records the work as a child span of `parent`. Both happen whether
+   * `work` succeeds or not.
+   */
   async measure<T>(key: TimingKey, work: (span: Span) => Promise<T>, parent: Span = this.span): Promise<T> {
     const start = this.clock.monotonicMs();
     const span = parent.child(key.replace(/_ms$/, ''), { session_id: this.id, attempt: this.lease.attempt });
@@ -151,7 +154,7 @@ export class Attempt {
     }
   }
 
-  /** The durations so far. A measurement in progress counts up to now. */
+  /** Returns the durations measured so far. A measurement that has not ended counts up to now. */
   timing(): SessionTiming {
     const duration = (key: TimingKey): number | null => {
       const start = this.startsMs.get(key);

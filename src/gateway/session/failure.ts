@@ -2,12 +2,12 @@ import { asFloeError, type ErrorCode, type FloeError } from '../../core/errors.t
 import { OUTCOMES } from '../../core/outcomes.ts';
 import type { Outcome, SessionError } from '../../schema/index.ts';
 
-/** Why an attempt did not complete. */
+/** Why an attempt failed: its outcome and the error that caused it. */
 export type Failure = { readonly outcome: Outcome; readonly error: SessionError };
 
 export type FailedStage = 'init' | 'agent' | 'build' | 'eval';
 
-/** Outcome of error codes that mean the same in every stage. The outcome of other codes depends on the stage. */
+/** Outcome for error codes that have the same meaning in every stage. For all other codes, the stage decides. */
 const BY_CODE: Partial<Record<ErrorCode, Outcome>> = {
   cancelled: 'cancelled',
   not_ready: 'infra_error',
@@ -30,45 +30,51 @@ const BY_CODE: Partial<Record<ErrorCode, Outcome>> = {
 
 const BY_STAGE: Record<FailedStage, Outcome> = {
   init: 'env_error',
-  // A failed agent is judged by its exit and throws nothing, so an error here is floe's own failure to run it.
+  // An agent that fails is judged by its exit code and throws nothing, so an error in this stage is floe's failure to run the agent.
   agent: 'infra_error',
   build: 'infra_error',
   eval: 'verifier_error',
 };
 
-/** The failure that an error in a stage means. */
+/** Returns the failure of an attempt in which a stage threw this error. */
 export function classify(thrown: unknown, stage: FailedStage): Failure {
   const error = asFloeError(thrown);
   return { outcome: outcomeOf(error, stage), error: sessionError(error, stage) };
 }
 
 function outcomeOf(error: FloeError, stage: FailedStage): Outcome {
-  // A defect of floe is never the agent's fault.
+  // An `internal` error is a defect of floe, so the agent is not blamed for it.
   if (error.code === 'internal') return 'infra_error';
   if (error.code === 'deadline_exceeded') return stage === 'agent' ? 'agent_timeout' : BY_STAGE[stage];
   return BY_CODE[error.code] ?? BY_STAGE[stage];
 }
 
-/** The failure that the error of a model call means when it excuses the agent for giving up; `null` when it does not. */
+/**
+ * Returns the failure to record when a model call failed with this error, for an agent that gave up because of it; `null` when the error
+ * does not excuse the agent.
+ */
 export function excuseOf(error: FloeError | null): Failure | null {
   if (error === null) return null;
   const outcome = error.code === 'internal' ? 'infra_error' : BY_CODE[error.code];
   return outcome !== undefined && OUTCOMES[outcome].retried ? { outcome, error: sessionError(error, 'agent') } : null;
 }
 
-/** An error as a session's summary reports it; `stage` `null` when it has none. */
+/** Converts an error to the form in a session's summary. `stage` is `null` for an error outside a stage. */
 export function sessionError(error: FloeError, stage: string | null): SessionError {
   return { code: error.code, message: error.message, stage, details: { ...error.details } };
 }
 
-/** Error codes by which the server refuses a delivery itself. */
+/** Error codes with which the server always refuses the delivery itself. */
 const DELIVERY_REFUSALS: readonly ErrorCode[] = ['stale_epoch', 'cancelled', 'schema_violation', 'body_too_large'];
-/** Error codes that refuse a delivery only when the details name its session; otherwise they concern a route, node or process. */
+/**
+ * Error codes that refuse a delivery only when the error's details name its session. Without a session, they concern a route, a node or a
+ * process.
+ */
 const SESSION_REFUSALS: readonly ErrorCode[] = ['not_found', 'conflict'];
 
 /**
- * Whether the server has refused a delivery for a reason that no retry changes. Every other error (a wrong token, a proxy in between, a
- * node id that was taken over) concerns the connection to the server, which an operator may repair.
+ * Whether the server has refused a delivery for a reason that no retry changes. Every other error (a wrong token, an HTTP proxy on the
+ * way, a node id that another process uses) concerns the connection to the server, which an operator may repair.
  */
 export function isFinalRefusal({ code, details }: FloeError): boolean {
   return (

@@ -1,26 +1,27 @@
 import type { Clock } from '../../core/clock.ts';
 import type { Attempt, Renewal } from './attempt.ts';
 
-/** Interval of the checks. */
+/** Interval at which the fence checks whether the process was suspended. */
 const CHECK_INTERVAL_MS = 500;
 /**
- * A check that is late by this much or more means that the process did not run: it was suspended, or its machine slept. Garbage
- * collection takes less.
+ * When a check is late by at least this much, the process counts as suspended in between, for example because the machine slept. Garbage
+ * collection causes shorter delays.
  */
 const MIN_PAUSE_MS = 1_000;
 
 export type LeaseFenceOptions = {
   readonly clock: Clock;
   readonly live: () => readonly Attempt[];
-  /** Longest interval of heartbeats, in milliseconds, while the server can be reached. */
+  /** Returns the longest interval between two heartbeats, in milliseconds, while the server can be reached. */
   readonly beatMs: () => number;
-  /** Called with the length of the pause when the process runs again after it was suspended. */
+  /** Called when the process runs again after it was suspended, with the length of the suspension. */
   readonly onWake: (pausedMs: number) => void;
 };
 
 /**
- * Ends sessions whose leases expired while this process was suspended, before anything of them can leave it. An unreachable server is
- * no reason to end a session: leases do not expire while the server is down, and otherwise it refuses late results.
+ * Stops sessions whose leases expired while this process was suspended, before data of these sessions can leave the process. An
+ * unreachable server is no reason to stop a session: leases do not expire while the server is down, and if only the network failed, the
+ * server refuses late results.
  */
 export class LeaseFence {
   private readonly options: LeaseFenceOptions;
@@ -42,22 +43,25 @@ export class LeaseFence {
     this.cancel();
   }
 
-  /** The renewal of a lease that is requested now. To be taken before the request and given to the attempt when it has succeeded. */
+  /**
+   * Returns the renewal of a lease that is requested now. To be called before the request is sent; the result is set on the attempt when
+   * the request has succeeded.
+   */
   now(): Renewal {
     this.check();
     return { atMs: this.checkedMs, pausedMs: this.pausedMs };
   }
 
   /**
-   * The renewal of a lease that was requested at `requested` and has arrived now. The server may have granted it before a pause of
-   * this process, so such a pause counts against the lease.
+   * Returns the renewal of a lease that was requested at `requested` and has just arrived. The server may have granted the lease before
+   * this process was suspended, so the suspended time counts against the lease.
    */
   renewalOnArrival(requested: Renewal): Renewal {
     const { atMs, pausedMs } = this.now();
     return { atMs: atMs - (pausedMs - requested.pausedMs), pausedMs: requested.pausedMs };
   }
 
-  /** Stops the attempts whose leases expired during a pause of this process. Cheap; call it before anything leaves the node. */
+  /** Stops the attempts whose leases expired while this process was suspended. Cheap; to be called before any data leaves the node. */
   check(): void {
     const nowMs = this.options.clock.monotonicMs();
     const gapMs = nowMs - this.checkedMs;
@@ -69,8 +73,8 @@ export class LeaseFence {
   }
 
   /**
-   * True when the lease has expired because of pauses of this process. That is so when the process ran for at most two heartbeat
-   * intervals since the renewal: in a longer time, an unreachable server may be the reason for the missing renewal.
+   * Whether the lease has expired because this process was suspended. That is so when the process ran for at most two heartbeat intervals
+   * since the renewal. If it ran longer, an unreachable server may be the reason why the lease was not renewed.
    */
   hasExpired({ lease, renewal }: Attempt): boolean {
     const ageMs = this.checkedMs - renewal.atMs;

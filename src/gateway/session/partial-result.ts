@@ -9,8 +9,8 @@ import { sessionError } from './failure.ts';
 import { buildResult, type PostrunInput } from './postrun-stage.ts';
 
 /**
- * The partial result of an attempt that was cut off: its completions, the trajectory that the task's builder makes of them if it can,
- * and `reason` as its error. It is kept as evidence and never trained. Never rejects.
+ * Returns the partial result of an attempt that could not finish: its completions, the trajectory that the task's builder makes of them if
+ * it can, and `reason` as the error. A partial result is kept for inspection and never trained. Never rejects.
  */
 export async function partialResultOf(
   attempt: Attempt,
@@ -18,7 +18,7 @@ export async function partialResultOf(
   parts: Pick<PostrunInput, 'builders' | 'engines' | 'nodeId'>,
   reason: FloeError,
 ): Promise<DeliveredResult> {
-  // Replaces an earlier failure, since this is why the attempt ended here.
+  // Replaces an earlier failure of the attempt, because `reason` is why it ended.
   attempt.failure = { outcome: 'infra_error', error: sessionError(reason, attempt.status) };
   const none = { runtime: null, freshRuntime: null, evaluator: null, artifacts: null };
   const result = await buildResult(attempt, { reward: null, details: {} }, { ...parts, ...none, completions });
@@ -26,7 +26,7 @@ export async function partialResultOf(
   return { ...result, completions: recordsWithoutGraph(completions) };
 }
 
-/** A result that was refused, as the partial result of its attempt. */
+/** Converts the result of an attempt, which the server refused, to a partial result with the refusal as its error. */
 export function asPartialResult(result: DeliveredResult, refusal: FloeError): DeliveredResult {
   const summary = {
     ...result.summary,
@@ -39,17 +39,17 @@ export function asPartialResult(result: DeliveredResult, refusal: FloeError): De
   return { ...result, summary };
 }
 
-/** The reason in the partial result of an attempt that lost its lease. */
+/** Returns the error of the partial result of an attempt that lost its lease. */
 export function leaseLostError({ attempt, session_id }: Lease): FloeError {
   return new FloeError('stale_epoch', `attempt ${attempt} of session ${session_id} lost its lease`);
 }
 
-/** Records of completions from which the builder could make no graph; `null` when they are inconsistent with each other. */
+/** Encodes completions from which the builder could make no token graph; `null` when the completions contradict each other. */
 function recordsWithoutGraph(completions: readonly Completion[]): Buffer | null {
   try {
     return encodeRecords(completions);
   } catch (error) {
-    // The summary still contains the number of completions.
+    // A partial result without records is still useful, because its summary contains the number of completions.
     if (asFloeError(error).code === 'internal') return null;
     throw error;
   }

@@ -19,27 +19,33 @@ import { buildTrajectory, type EncodedTrajectory } from '../../tokens/trajectory
 import type { Attempt } from './attempt.ts';
 import { classify } from './failure.ts';
 
-/** Enough to pack some hundred MiB. Limited because an agent can make a tree that keeps a POSTRUN worker busy for as long. */
+/**
+ * Longest time to pack artifacts: enough for some hundred MiB. Limited because an agent can create a file tree that takes arbitrarily long
+ * to pack, which would keep a POSTRUN worker busy.
+ */
 const COLLECT_SECONDS = 20;
-/** Decoding takes engines milliseconds. An engine that takes this long does not respond, and the result must not wait for it. */
+/**
+ * Longest wait for the engines that decode tokens, which takes them milliseconds. An engine that takes longer counts as unresponsive, and
+ * the result must not wait for it.
+ */
 const DRIFT_PROOF_MS = 10_000;
 
-/** The functions of an engine pool that resolve token drift. */
+/** The methods of an engine pool with which token drift (text rendered to other ids than were sampled) is resolved. */
 export type Decoder = Pick<EnginePools, 'info' | 'modeOf' | 'detokenize'>;
 
-/** A runtime for grading whose start was requested. */
+/** A second runtime, in which the evaluator runs. Its start was requested when the agent started. */
 export type FreshRuntime = {
-  /** Resolves when its start was permitted or given up. */
+  /** Resolves when the runtime may start, or when the wait for the permit has failed. */
   readonly permitted: Promise<void>;
   readonly ready: Promise<Runtime>;
 };
 
 export type PostrunInput = {
-  /** The agent's runtime; `null` when none was started. */
+  /** The runtime in which the agent ran; `null` when none was started. */
   readonly runtime: Runtime | null;
-  /** `null` when the evaluator uses the agent's runtime. */
+  /** The second runtime for the evaluator; `null` when the evaluator uses the agent's runtime. */
   readonly freshRuntime: FreshRuntime | null;
-  /** `null` when the task has none. */
+  /** The evaluator of the task; `null` when the task has none. */
   readonly evaluator: Evaluator | null;
   readonly completions: readonly Completion[];
   /** The agent's artifacts; `null` when none were collected. */
@@ -49,10 +55,10 @@ export type PostrunInput = {
   readonly nodeId: string;
 };
 
-/** Runs `work` with a signal that aborts when `signal` does or when the work stalls. */
+/** Runs `work` with a signal that aborts when `signal` aborts or when the work makes no progress for too long. */
 export type StallGuard = <T>(signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>) => Promise<T>;
 
-/** Computes the reward unless the outcome forbids it. An error becomes the attempt's failure; never rejects. */
+/** Computes the reward, except for outcomes that are not evaluated. An error becomes the attempt's failure; never rejects. */
 export async function evaluate(attempt: Attempt, input: PostrunInput, guarded: StallGuard): Promise<Evaluation> {
   const none: Evaluation = { reward: null, details: {} };
   const { evaluator, runtime, freshRuntime } = input;
@@ -60,10 +66,10 @@ export async function evaluate(attempt: Attempt, input: PostrunInput, guarded: S
   const outcome = outcomeOf(attempt);
   if (evaluator === null || spec === null || runtime === null || !OUTCOMES[outcome].evaluated) return none;
   const { eval: ownSeconds } = attempt.lease.task.budgets;
-  // A separate budget does not depend on the time that the agent used, so an agent cannot avoid a bad reward by using it up.
+  // A separate budget does not depend on the time that the agent used, so an agent cannot avoid a bad reward by using up the time.
   const timer = ownSeconds === undefined ? attempt.timer : attempt.newTimer(ownSeconds * 1000);
   if (timer.remainingMs() === 0) return { reward: null, details: { skipped: 'the time budget is used up' } };
-  // Waiting is free, so the wait for a start permit is outside the budget.
+  // Waits for the start permit before the timer starts, because waiting for capacity does not count against the budget.
   await freshRuntime?.permitted;
   try {
     return await timer.run('eval', null, attempt.signal, (budget) =>
@@ -75,17 +81,17 @@ export async function evaluate(attempt: Attempt, input: PostrunInput, guarded: S
     );
   } catch (error) {
     const failure = classify(error, 'eval');
-    // An earlier failure stays the reason, unless the infrastructure failed now: then the whole attempt is retried.
+    // An earlier failure is kept, except when the infrastructure failed in the evaluation: then the whole attempt must be retried.
     if (OUTCOMES[failure.outcome].retried) attempt.failure = failure;
     else attempt.fail(failure);
-    // A reward that could not be computed is null, not 0.
+    // The reward is `null`, not 0, because it could not be computed.
     return none;
   }
 }
 
 /**
- * Packs the artifacts that the task requests, within a separate time limit; `null` when it requests none or there are none. An error
- * becomes the reason why there is no archive, not a failure of the session; never rejects.
+ * Packs the artifacts that the task requests, within a separate time limit; `null` when the task requests none or the agent left none. An
+ * error does not fail the session: it is reported as the reason why there is no archive. Never rejects.
  */
 export async function collectArtifacts(attempt: Attempt, runtime: Runtime | null): Promise<Collected | null> {
   const { collect: requested, max_mb: maxMb, paths } = attempt.lease.task.artifacts;
@@ -102,7 +108,10 @@ export async function collectArtifacts(attempt: Attempt, runtime: Runtime | null
   }
 }
 
-/** The session's result: the trajectory and completion records, and the summary that rows and lists contain. Never rejects. */
+/**
+ * Returns the session's result: its trajectory, its completion records, and the summary that the store keeps in a row and that lists of
+ * sessions contain. Never rejects.
+ */
 export async function buildResult(
   attempt: Attempt,
   evaluation: Evaluation,
@@ -154,8 +163,8 @@ export async function buildResult(
 }
 
 /**
- * What the engines of an attempt's pool report about its completions: the ids that close a turn, and whether a turn that was rendered
- * in other ids than it was sampled has the same text. Turns for which no engine responds in time stay unproven. Never rejects.
+ * Asks the engines of an attempt's pool for what the token graph needs: the ids that close a turn, and whether a turn that was rendered in
+ * other ids than were sampled has the same text. A turn for which no engine responds in time counts as not proven. Never rejects.
  */
 export async function graphOptionsOf(
   attempt: Attempt,
@@ -163,7 +172,7 @@ export async function graphOptionsOf(
   engines: Decoder,
 ): Promise<GraphOptions> {
   const { pool } = attempt.lease.task.engine;
-  // The pool's engines may have been removed since the session ended.
+  // The pool has no engines when they were removed after the session ended.
   const present = engines.info().some((engine) => engine.pool === pool);
   const closeIds = present ? engines.modeOf(pool, 'auto').template.close_ids : [];
   const names = { completionId: `${attempt.id}.drift`, sessionId: attempt.id, pool };
@@ -174,7 +183,7 @@ export async function graphOptionsOf(
   return { closeIds, sameText };
 }
 
-/** The result, without its artifacts when they make it larger than the servers accept. */
+/** Returns the result, without its artifacts when these make it larger than servers accept. */
 export function withinResultLimit(result: DeliveredResult, limitBytes = RESULT_LIMIT_BYTES): DeliveredResult {
   if (result.artifacts === null || deliveryLength(result) <= limitBytes) return result;
   const omitted = `with the archive of ${result.artifacts.length} bytes the result is larger than ${limitBytes} bytes`;

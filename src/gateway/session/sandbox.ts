@@ -5,17 +5,17 @@ import { runPrepare } from '../../runtimes/prepare.ts';
 import type { KillReason, Runtime, RuntimeProblem, RuntimeProvider, StartRequest } from '../../runtimes/runtime.ts';
 import type { PrepareAction, RuntimeBackend, RuntimeSpec } from '../../schema/index.ts';
 
-/** Counts of sandbox starts of one back end. */
+/** Counts of the sandbox starts of one back end. */
 type StartCount = {
   readonly starting: number;
   readonly waiting: number;
-  /** Largest number of concurrent starts; `null` when there is no limit. */
+  /** Most concurrent starts; `null` when there is no limit. */
   readonly limit: number | null;
 };
 
 /**
- * Limits how many sandboxes of a back end may be starting concurrently. Separate from the INIT workers, which also run prepare actions:
- * a container engine or shared disk may support fewer concurrent starts than preparations.
+ * Limits how many sandboxes of each back end may be starting concurrently. This is separate from the number of INIT workers, which also
+ * run prepare actions: a container engine or a shared disk may support fewer concurrent starts than preparations.
  */
 export class StartLimits {
   private readonly semaphores = new Map<RuntimeBackend, Semaphore>();
@@ -27,7 +27,7 @@ export class StartLimits {
     }
   }
 
-  /** Waits, in the order of the calls, until one more sandbox may start. Resolves with the permit; rejects with the signal's reason. */
+  /** Waits, in the order of the calls, until one more sandbox may start. Resolves with the permit; rejects with the reason of `signal`. */
   async acquire(backend: RuntimeBackend, signal: AbortSignal): Promise<StartPermit> {
     const release = (await this.semaphores.get(backend)?.acquire(signal)) ?? (() => {});
     if (signal.aborted) {
@@ -67,43 +67,44 @@ export type SandboxOptions = {
   readonly allowLocal: boolean;
   readonly uploadRoots: readonly string[];
   readonly startLimits: StartLimits;
-  /** Receives the start of each sandbox and each killed command; default: none. */
+  /** Notified of the start of each sandbox and of each killed command. Optional. */
   readonly observer?: SandboxObserver;
 };
 
-/** Its functions must not throw. */
+/** Functions that record metrics of sandboxes. They must not throw. */
 type SandboxObserver = {
   readonly clock: Clock;
   readonly started: (backend: RuntimeBackend, tookMs: number) => void;
   readonly killed: (backend: RuntimeBackend, reason: KillReason) => void;
 };
 
-/** Permission to start one sandbox. Calling it returns the permission; a second call has no effect. */
+/** Permission to start one sandbox. Calling this function returns the permission; calling it twice has no effect. */
 export type StartPermit = () => void;
 
-/** Starts the sandboxes of a node, with the back ends that work on its host and that its operator allows. */
+/** Starts the sandboxes of a node. Uses only back ends that work on the node's host and that its operator allows. */
 export class Sandboxes {
   private readonly options: SandboxOptions;
-  /** Results of the probes. A back end is probed once, because repairing it requires a restart of the node. */
+  /** Result of the probe of each back end. A back end is probed once, because an operator who repairs it must restart the node. */
   private readonly probes = new Map<RuntimeBackend, Promise<RuntimeProblem | null>>();
 
   constructor(options: SandboxOptions) {
     this.options = options;
   }
 
-  /** Waits until one more sandbox of the spec's back end may start. Rejects with the signal's reason. */
+  /** Waits until one more sandbox of the spec's back end may start. Rejects with the reason of `signal`. */
   awaitPermit(spec: RuntimeSpec, signal: AbortSignal): Promise<StartPermit> {
     return this.options.startLimits.acquire(this.backendOf(spec), signal);
   }
 
-  /** Counts of starts by back end. */
+  /** Returns the counts of sandbox starts by back end. */
   startCounts(): ReadonlyMap<RuntimeBackend, StartCount> {
     return this.options.startLimits.counts();
   }
 
   /**
-   * Starts a sandbox and runs its prepare actions; `permit` is returned after the start. Rejects with `runtime_unavailable` or as the
-   * provider and the prepare actions do. A sandbox whose preparation failed is stopped before the promise rejects.
+   * Starts a sandbox and runs its prepare actions. Returns `permit` after the start, also when that failed. Rejects with
+   * `runtime_unavailable` or as the provider and the prepare actions do. When a prepare action fails, the sandbox is stopped before the
+   * promise rejects.
    */
   async start(
     request: StartRequest,

@@ -31,7 +31,7 @@ import type { Sandboxes } from './sandbox.ts';
 import { loadSkills } from './skill-folder.ts';
 import { withStallWatch } from './stall-watch.ts';
 
-/** The session ends after this even if its sandbox has not, so that a failing disk cannot hold up the session. */
+/** Longest wait for the sandbox to end. Afterwards the session ends anyway, so that a failing disk cannot keep it from ending. */
 const TEARDOWN_MS = 30_000;
 
 export type RunnerDeps = {
@@ -39,11 +39,11 @@ export type RunnerDeps = {
   readonly recordStart: (lease: Lease) => Promise<void>;
   /** Throws when the attempt has lost its lease. Called before the proxy accepts a model call of the attempt. */
   readonly assertLease: (attempt: Attempt) => void;
-  /** Whether a model call of the session waits for capacity of an engine. Such a wait does not count as a stall. */
+  /** Whether a model call of the session waits for a free engine. This wait does not count as a stall. */
   readonly awaitsEngine: (sessionId: string) => boolean;
-  /** Why the pending model call of the session has not been answered; `null` when no engine has failed it. */
+  /** Returns the error with which an engine failed the session's unanswered model call; `null` when there is no such error. */
   readonly pendingCallFailure: (sessionId: string) => FloeError | null;
-  /** Longest time of a stage without progress, for tasks that set none; `null` for no limit. */
+  /** Longest time without progress of a stage, in seconds, for tasks that set none; `null` when there is no limit. */
   readonly stallSeconds: number | null;
   readonly sandboxes: Sandboxes;
   readonly nodeId: string;
@@ -52,25 +52,27 @@ export type RunnerDeps = {
   readonly pools: StagePools;
   readonly proxy: ModelProxy;
   readonly harnesses: ReadonlyMap<string, HarnessAdapter>;
-  /** Host directory of an installed harness; `null` for a harness without installation. Rejects with `harness_missing`. */
+  /**
+   * Returns the host directory of an installed harness; `null` for a harness that needs no installation. Rejects with `harness_missing`.
+   */
   readonly harnessInstallDir: (adapter: HarnessAdapter) => Promise<string | null>;
   readonly evaluators: EvaluatorRegistry;
   readonly builders: BuilderRegistry;
   readonly engines: Decoder;
   readonly socketDir: string;
-  /** Host directories below which a task may name paths. */
+  /** Host directories that contain every path that a task may name. */
   readonly uploadRoots: readonly string[];
 };
 
-/** Names of the sandboxes that an attempt may have. */
+/** Returns the names of the sandboxes that an attempt may have. */
 export function sandboxNames({ session_id, attempt }: Lease): { readonly agent: string; readonly eval: string } {
   return { agent: `${session_id}-${attempt}-agent`, eval: `${session_id}-${attempt}-eval` };
 }
 
 /**
- * Takes one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with its result, with its partial result when it lost its lease
- * after model calls, or with `null` when there is nothing to deliver. Never rejects. When it settles, everything that the attempt
- * started has ended or was given up after {@link TEARDOWN_MS}.
+ * Runs one attempt through INIT, READY, RUNNING and POSTRUN. Resolves with its result, or with its partial result when it lost its lease
+ * after model calls; `null` when there is nothing to deliver. Never rejects. When it settles, every process that the attempt started has
+ * ended, or {@link TEARDOWN_MS} have passed.
  */
 export async function runSession(attempt: Attempt, deps: RunnerDeps): Promise<DeliveredResult | null> {
   const run = new SessionRun(attempt, deps);
@@ -91,9 +93,9 @@ class SessionRun {
   private readonly socketPath: string;
   private runtime: Runtime | null = null;
   private fresh: FreshRuntime | null = null;
-  /** Aborts the start of the fresh runtime when the session ends. */
+  /** Aborted when the session ends, so that the second runtime, in which the evaluator runs, stops starting. */
   private readonly ended = new AbortController();
-  /** Ends an agent that has used all of its turns. */
+  /** Aborted when the agent has used all of its turns, which ends the agent. */
   private readonly turnsUsedUp = new AbortController();
   private session: ProxySession | null = null;
   private leaveInit: () => void = () => {};
@@ -106,17 +108,17 @@ class SessionRun {
   constructor(attempt: Attempt, deps: RunnerDeps) {
     this.attempt = attempt;
     this.deps = deps;
-    // Unix socket paths are limited to about 107 bytes, so the name is short.
+    // Unix socket paths are limited to about 107 bytes, so the file name is short.
     this.socketPath = join(deps.socketDir, `${attempt.id.slice(-12)}-${attempt.lease.attempt}.sock`);
   }
 
-  /** Starts the sandbox. Resolves with false when the attempt failed. */
+  /** Starts the sandbox. Resolves with false when this failed the attempt. */
   async init(): Promise<boolean> {
     const { attempt, deps } = this;
     return this.runStage('init', async () => {
       this.leaveInit = await deps.pools.enterInit(attempt.signal);
       attempt.enter('INIT');
-      // Waiting is free, so the wait for a start permit is outside the budget.
+      // Waits for the start permit before the timer starts, because waiting for capacity does not count against the budget.
       const permit = await deps.sandboxes.awaitPermit(attempt.spec, attempt.signal);
       await attempt
         .measure('init_ms', () =>
@@ -135,7 +137,7 @@ class SessionRun {
     });
   }
 
-  /** Waits in READY for a RUN worker, outside the budget. Resolves with false when the attempt failed. */
+  /** Waits in READY for a RUN worker; this time does not count against the budget. Resolves with false when this failed the attempt. */
   async awaitRunSlot(): Promise<boolean> {
     const { attempt, deps } = this;
     attempt.enter('READY');
@@ -146,7 +148,7 @@ class SessionRun {
     );
   }
 
-  /** Runs the agent. */
+  /** Runs the agent in the sandbox, with its proxy session open. */
   async agent(): Promise<void> {
     const { attempt } = this;
     attempt.enter('RUNNING');
@@ -157,7 +159,7 @@ class SessionRun {
           this.guardStall('agent', budget, async (signal) => {
             const session = await this.openProxySession(span);
             this.session = session;
-            // Closed without waiting for the end of the sandbox, so that no engine works for a session that was stopped.
+            // Closes the proxy session without waiting for the end of the sandbox, so that no engine works for a session that was stopped.
             const release = onAbort(attempt.signal, () => void session.close().catch(() => undefined));
             const run = linkAbort(signal, this.turnsUsedUp.signal);
             try {
@@ -174,7 +176,7 @@ class SessionRun {
     this.releaseRun?.();
   }
 
-  /** Evaluates, collects artifacts and builds. Resolves with `null` when the session was stopped. */
+  /** Evaluates the session, collects its artifacts and builds its result. Resolves with `null` when the session was stopped. */
   async postrun(): Promise<DeliveredResult | null> {
     const { attempt, deps } = this;
     this.leaveInit();
@@ -194,7 +196,7 @@ class SessionRun {
     }
   }
 
-  /** Ends all parts concurrently, even if some fail. Resolves after {@link TEARDOWN_MS} at the latest. */
+  /** Ends all parts of the session concurrently, even if some fail to end. Resolves after {@link TEARDOWN_MS} at the latest. */
   async tearDown(): Promise<void> {
     const { attempt, deps } = this;
     this.leaveInit();
@@ -226,12 +228,14 @@ class SessionRun {
     await Promise.race([all, late]);
   }
 
-  /** The partial result of an attempt that lost its lease; `null` when it has no completion. To be called after {@link tearDown}. */
+  /**
+   * Returns the partial result of an attempt that lost its lease; `null` when it has no completion. To be called after {@link tearDown}.
+   */
   async partialResult(): Promise<DeliveredResult | null> {
     const { attempt, deps } = this;
     const completions = this.session?.completions() ?? [];
     if (completions.length === 0) return null;
-    // Every build uses a POSTRUN worker. The attempt's signal has aborted, so the wait for one needs another signal.
+    // Every build needs a POSTRUN worker. The wait for it uses a new signal, because the attempt's signal has already aborted.
     const leave = await deps.pools.enterPostrun(new AbortController().signal);
     try {
       return await partialResultOf(attempt, completions, deps, leaseLostError(attempt.lease));
@@ -240,7 +244,7 @@ class SessionRun {
     }
   }
 
-  /** Runs `work` with a signal that also aborts when the stage makes no progress for its limit. */
+  /** Runs `work` with a signal that also aborts when the stage makes no progress for longer than its limit. */
   private guardStall<T>(stage: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     const { attempt, deps } = this;
     const stallSeconds = attempt.lease.task.budgets.stall ?? deps.stallSeconds;
@@ -256,7 +260,7 @@ class SessionRun {
     return withStallWatch(options, signal, work);
   }
 
-  /** The error of a stalled stage. An agent that waits for its model is not to blame, so the engine is. */
+  /** Returns the error of a stalled stage. When the agent waits for a model call, the engine is the cause, not the agent. */
   private stallError(stage: string, stalled_seconds: number): FloeError {
     const details = { stage, budget: 'stall', stalled_seconds };
     return stage === 'agent' && (this.session?.runningCalls ?? 0) > 0
@@ -274,7 +278,7 @@ class SessionRun {
         span,
       );
       if (this.isStopped()) return null;
-      // After the evaluation, so that packing a large tree takes no time from grading.
+      // Runs after the evaluation, so that packing a large file tree takes no time from grading.
       this.artifacts = await collectArtifacts(attempt, this.runtime);
       if (this.isStopped()) return null;
       return attempt.measure(
@@ -300,12 +304,12 @@ class SessionRun {
     };
   }
 
-  /** Whether the session has no result to deliver. A session that was cut off by shutdown has one. */
+  /** Whether the session has no result to deliver. A session that was stopped by a shutdown of the node has one. */
   private isStopped(): boolean {
     return this.attempt.stopReason === 'cancelled' || this.attempt.stopReason === 'lease_lost';
   }
 
-  /** Runs a stage. An error becomes the attempt's failure; resolves with false then. */
+  /** Runs a stage. Resolves with false when it throws; the error then becomes the attempt's failure. */
   private async runStage(stage: FailedStage, work: () => Promise<unknown>): Promise<boolean> {
     try {
       await work();
@@ -333,7 +337,7 @@ class SessionRun {
       name: sandboxNames(attempt.lease)[purpose],
       spec: attempt.spec,
       proxy: forAgent ? { socketPath: this.socketPath, tcpOrigin: deps.proxy.origin } : null,
-      // Mounted at its own path, because the keys of Node's compile cache contain it.
+      // Mounted at the same path as on the host, because the keys of Node's compile cache contain the path.
       readOnlyMounts:
         forAgent && this.installDir !== null ? [{ hostPath: this.installDir, sandboxPath: this.installDir }] : [],
       onActivity: attempt.recordProgress,
@@ -385,7 +389,10 @@ class SessionRun {
     });
   }
 
-  /** Starts the fresh runtime while the agent runs, so that grading does not wait for it. A failure rejects its `ready`. */
+  /**
+   * Starts the second runtime, for the evaluator, while the agent runs, so that grading does not wait for it. When the start fails, the
+   * promise `ready` rejects.
+   */
   private startFreshRuntime(): void {
     const { attempt, deps } = this;
     if (attempt.lease.task.evaluator?.refresh_runtime !== true) return;
@@ -402,7 +409,7 @@ class SessionRun {
   }
 }
 
-/** Seconds as milliseconds; `null` when there is no value. */
+/** Converts seconds to milliseconds; `null` when `value` is undefined. */
 function toMs(value: number | undefined): number | null {
   return value === undefined ? null : value * 1000;
 }

@@ -2,22 +2,22 @@ import { linkAbort } from '../../core/abort.ts';
 import type { Clock } from '../../core/clock.ts';
 import type { FloeError } from '../../core/errors.ts';
 
-/** Checks per limit, so that a stalled stage ends at most one part in twenty of the limit late. */
+/** Checks per stall limit: a stalled stage is ended late by at most one twentieth of the limit. */
 const CHECKS_PER_LIMIT = 20;
 
 export type StallWatchOptions = {
   readonly clock: Clock;
-  /** Longest time without progress; `null` for no limit. */
+  /** Longest time without progress; `null` when there is no limit. */
   readonly limitMs: number | null;
-  /** Returns a number that grows with every sign of progress. */
+  /** Returns a number that increases with every sign of progress. */
   readonly progressCount: () => number;
-  /** Returns the reason with which the work is aborted. Called at that moment, with the seconds without progress. */
+  /** Returns the error with which the work is aborted. Called when the work is aborted, with the number of seconds without progress. */
   readonly stallError: (seconds: number) => FloeError;
 };
 
 /**
- * Runs `work` with a signal that aborts when there is no progress for the limit, or with the reason of `parent`. Time in which this
- * process was suspended does not count. Rejects as `work` does, which must end when the signal aborts.
+ * Runs `work` with a signal that aborts when the work makes no progress for the limit, or when `parent` aborts. Time in which this process
+ * was suspended does not count. Settles as `work` does, which must end when the signal aborts.
  */
 export async function withStallWatch<T>(
   { clock, limitMs, progressCount, stallError }: StallWatchOptions,
