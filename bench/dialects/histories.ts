@@ -7,10 +7,10 @@ const TOOL_COUNT = 12;
 
 const call = (i: number) => ({
   command: `cd src && sed -n '${i},${i + 40}p' module_${i}.py`,
-  description: `Look at part ${i}`,
+  description: `Read part ${i}`,
 });
 const thinking = (i: number): string => `Turn ${i}. The function must be somewhere near here; `.repeat(4);
-const text = (i: number): string => `Let me look at module ${i}.`;
+const text = (i: number): string => `Let me read module ${i}.`;
 const output = (i: number): string => `${i}\n${OUTPUT}`;
 
 function schema(i: number): object {

@@ -2,6 +2,7 @@
 export type PlaceholderCall = { readonly id: string; readonly name: string };
 
 /** Two words each: how the second one is tokenized does not depend on the text before the first. */
+// words: quoted
 const PLACEHOLDER_QUESTION = 'Go on';
 export const PLACEHOLDER_ANSWER = 'All right';
 

@@ -126,6 +126,12 @@ describe('banned words', () => {
     expect(checkWords(parseSource('src/core/planted.ts', text))).toEqual([]);
   });
 
+  it('are not reported in a string that is marked as a quotation', () => {
+    const text =
+      "// words: quoted\nexport const prompt = 'Go on, whoever you are.';\nexport const own = 'it goes on';\n";
+    expect(checkWords(parseSource('src/core/planted.ts', text)).map(({ line }) => line)).toEqual([3]);
+  });
+
   it('are the words that CONTRIBUTING.md lists', () => {
     const contributing = readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8');
     for (const { word } of WORDS) expect(contributing).toContain(`| ${word} |`);

@@ -25,16 +25,24 @@ export const WORDS: readonly Word[] = [
   { word: 'told, tells', pattern: /\b(told|tells)\b(?! apart)/i, instead: 'reports, returns, sends, logs' },
 ];
 
-/** Reports banned words in comments, strings and template texts. In tests only comments are read: their strings are often data. */
+/** Marks the next string as a quotation, such as a prompt for a model, whose words are not floe's. */
+const QUOTATION = /\/\/ words: quoted$/;
+
+/**
+ * Reports banned words in comments, strings and template texts. In tests only comments are read: their strings are often data. A string is
+ * skipped when the line above it is the comment `// words: quoted`.
+ */
 export function checkWords(file: SourceFile): Problem[] {
+  const lines = file.text.split('\n');
+  const isQuoted = (start: number): boolean => QUOTATION.test(lines[file.lineAt(start) - 2] ?? '');
   const texts = file.comments.map(({ value, start }) => ({ value, start }));
   if (!file.path.startsWith('test/')) {
     new Visitor({
       Literal: ({ value, start }) => {
-        if (typeof value === 'string') texts.push({ value, start });
+        if (typeof value === 'string' && !isQuoted(start)) texts.push({ value, start });
       },
       TemplateElement: ({ value, start }) => {
-        texts.push({ value: value.raw, start });
+        if (!isQuoted(start)) texts.push({ value: value.raw, start });
       },
     }).visit(file.program);
   }

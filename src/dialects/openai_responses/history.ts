@@ -27,6 +27,7 @@ import { canonicalName, type ToolTable } from './tools.ts';
 
 /** The user message with which the policy is asked to summarise a history that the client wants compacted. */
 export const COMPACTION_PROMPT = [
+  // words: quoted
   'The conversation above is about to be removed from your context. Write the hand-over that replaces it: whoever continues',
   'sees nothing but what you write now. State the task as the user set it, with every requirement and constraint; what has',
   'been done and decided, and why; the state of every file that was touched; commands, names, paths and values that are',
