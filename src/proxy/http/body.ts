@@ -13,24 +13,33 @@ import { unpackZstd } from './zstd.ts';
 export const MAX_BODY_BYTES = 64 * MIB;
 
 /**
- * JSON values in one body. A session of a thousand turns has some 30,000. A body that consists of small values only would block the
- * event loop, and with it every other session, for seconds.
+ * Most JSON values in one body. A session of a thousand turns has some 30,000. Without this limit, parsing a body that consists of small
+ * values only would block the event loop, and with it every other session, for seconds.
  */
 export const MAX_BODY_VALUES = 200_000;
 
 /** A client that sends nothing for this long in the middle of its body is treated as disconnected. */
 const BODY_IDLE_MS = 30_000;
 
-/** Bytes of the bodies that one session sends concurrently: two of the largest, or any number of ordinary ones. */
+/**
+ * Most bytes of request bodies that one session may be sending at the same time: two of the largest bodies, or any number of ordinary
+ * ones.
+ */
 const MAX_READING_BYTES = 2 * MAX_BODY_BYTES;
 
-/** Counts the bytes of a session's bodies that are read but not parsed yet. */
+/**
+ * Limits the memory that the request bodies of one session take. Counts the bytes that have been received of bodies that are still being
+ * read.
+ */
 export class BodyBudget {
-  /** Limits a session to unpacking one body at a time, since the result may be much larger than the body. */
+  /** Lets a session unpack one body at a time, since the unpacked body may be much larger than the packed one. */
   readonly unpacking = new Semaphore(1);
   private bytes = 0;
 
-  /** Throws `overloaded` beyond {@link MAX_READING_BYTES}; the bytes are counted, and must be released, in that case as well. */
+  /**
+   * Adds received bytes. Throws `overloaded` when the session is then above {@link MAX_READING_BYTES}. The bytes are counted in that case
+   * as well, so the caller must release them.
+   */
   take(bytes: number): void {
     this.bytes += bytes;
     if (this.bytes > MAX_READING_BYTES) {
@@ -86,7 +95,7 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
       cancelIdle();
       budget.release(bytes);
       request.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
-      // A later error of a request without an error listener would end the process.
+      // From here on errors are ignored: an error of a request without an error listener would end the process.
       request.on('error', () => {});
       outcome();
     }
@@ -94,14 +103,14 @@ export function readBody(request: IncomingMessage, clock: Clock, budget = new Bo
   });
 }
 
-/** Parses the body as JSON. Throws `malformed_json`, or `body_too_large` beyond {@link MAX_BODY_VALUES}. */
+/** Parses the body as JSON. Throws `malformed_json`, or `body_too_large` when it has more than {@link MAX_BODY_VALUES} values. */
 export function parseBody(body: Buffer): unknown {
   return parseJson(body, MAX_BODY_VALUES);
 }
 
 type Unpack = (packed: Buffer) => Promise<Buffer>;
 
-/** Node unpacks on its thread pool and stops at this size. */
+/** Node unpacks on its thread pool and rejects a body whose output would exceed this size. */
 const BOUNDED = { maxOutputLength: MAX_BODY_BYTES };
 const gunzipBounded: Unpack = (packed) => promisify(gunzip)(packed, BOUNDED);
 
@@ -114,9 +123,9 @@ const ENCODINGS: ReadonlyMap<string, Unpack> = new Map<string, Unpack>([
 ]);
 
 /**
- * Removes the body's `content-encoding`. A session unpacks one body at a time, which bounds the memory of its unpacked bodies however
- * small they arrive. Rejects with `bad_request` for an unknown encoding or invalid data, with `body_too_large` for a body that is too
- * large when it is unpacked, and with `overloaded`.
+ * Undoes the body's `content-encoding`. A session unpacks one body at a time, which bounds the memory that its unpacked bodies take,
+ * however small the packed ones are. Rejects with `bad_request` for an unknown encoding or invalid data, with `body_too_large` for a body
+ * that is too large when it is unpacked, and with `overloaded`.
  */
 export async function decodeBody(body: Buffer, encoding: string | undefined, budget: BodyBudget): Promise<Buffer> {
   const name = (encoding ?? '').trim().toLowerCase();

@@ -14,16 +14,19 @@ import type { Completion } from '../../tokens/completion.ts';
 import type { Call, CallParts } from '../session/call.ts';
 import { onResponseClosed, sendError, sendJson } from './responses.ts';
 
-/** Time in which a client must have read a finished reply; its connection is closed after that to free the buffer. */
+/** Longest time that a client may take to read a finished reply. Its connection is then closed, which frees the buffered reply. */
 const DELIVERY_LIMIT_MS = 60_000;
 
 /**
- * How long the headers of a stream are held back before the first delta. Quick refusals of the engine (an overlong prompt, an
- * overload) arrive within this time and keep their HTTP status, which harnesses act on; a silence this short disturbs no client.
+ * Longest time that the headers of a stream are held back while no delta has arrived. Quick refusals of the engine (an overlong prompt, an
+ * overload) arrive within this time and keep their HTTP status, which harnesses act on. No client times out after so short a wait.
  */
 const HEADERS_HOLD_MS = 1_000;
 
-/** Clients time out after 60 s of silence or more, so that several lost heartbeats do no harm. */
+/**
+ * Interval between two heartbeats of a waiting stream. Clients time out after 60 s without data or more, so several heartbeats may be
+ * lost.
+ */
 export const HEARTBEAT_MS = 10_000;
 
 export type DeliveryDeps = { readonly clock: Clock; readonly heartbeatMs: number };
@@ -47,12 +50,12 @@ export function deliver(response: ServerResponse, call: Call, deps: DeliveryDeps
     const stopReading = partial?.onDeltas(writeDeltas);
     response.on('drain', writeDeltas);
     call.attach();
-    // Node emits `finish` also for a response whose connection was closed with unsent bytes.
+    // Node emits `finish` also when the connection was closed with unsent bytes, so the reply counts as sent only if the socket is alive.
     response.prependOnceListener('finish', () => {
-      // The socket is read only here because a pipelined response has none before its turn.
+      // The socket is read in this callback because a response to a pipelined request has no socket before its turn.
       sent = response.socket !== null && !response.socket.destroyed;
     });
-    // A client that resets its connection causes an error; `close` follows.
+    // A client that resets its connection causes an error, which is ignored here because a `close` event follows.
     response.on('error', () => {});
     const fail = (error: unknown): void => {
       failed = true;
@@ -130,8 +133,8 @@ export class StreamWriter {
   }
 
   /**
-   * Sends the part of the message that this client has not received. While a client does not read, nothing more is buffered for it;
-   * the deltas follow when it has read, or at the end.
+   * Sends the part of the message that this client has not received. Sends nothing while the client does not read, so that no unread data
+   * is buffered; the deltas follow when it has read, or at the end.
    */
   writeDeltas(message: AssistantMessage, promptTokens: number | null): void {
     if (this.response.writableNeedDrain || this.response.writableEnded || this.response.destroyed) return;
@@ -146,7 +149,10 @@ export class StreamWriter {
     this.response.write(text);
   }
 
-  /** Sends the rest of the complete reply, which must be durable. Throws `engine_error` when more was sent than it contains. */
+  /**
+   * Sends the rest of the complete reply, which must be durable, and ends the stream. Throws `engine_error` when the deltas that were sent
+   * are not a part of the reply.
+   */
   finish(reply: CanonicalReply): void {
     const rest = this.unsentText(reply.message, reply);
     const { body, end } = (this.stream as ReplyStream).end(reply);
@@ -159,7 +165,7 @@ export class StreamWriter {
     this.response.end(this.parts.dialect.encodeStreamError(error, this.parts.request));
   }
 
-  /** Stops the heartbeats. May be called twice. */
+  /** Stops the heartbeats. May be called more than once. */
   stop(): void {
     this.cancelTimer();
   }
@@ -197,7 +203,7 @@ export class StreamWriter {
     return this.stream.start();
   }
 
-  /** Sends a heartbeat after a silence, unless the client does not read. */
+  /** Sends a heartbeat when nothing was sent for the interval, unless the client does not read. */
   private beat(): void {
     const idleMs = this.clock.monotonicMs() - this.lastWriteMs;
     const early = this.stream !== null && idleMs < this.heartbeatMs;

@@ -26,20 +26,23 @@ import {
   unknownRoute,
 } from './routes.ts';
 
-/** Time in which a client must send its headers; it bounds how long an idle client can hold a connection open. */
+/** Longest time that a client may take to send its headers. It bounds how long an idle client can hold a connection open. */
 const HEADERS_TIMEOUT_MS = 10_000;
-/** Interval at which Node checks that timeout. */
+/** Interval at which Node checks {@link HEADERS_TIMEOUT_MS}. */
 const TIMEOUT_CHECK_MS = 5_000;
-/** Longer than the pause between two calls of most harnesses, so that most calls reuse their connection. */
+/**
+ * Time that an idle connection is kept open. It is longer than the pause between two calls of most harnesses, so that most calls reuse
+ * their connection.
+ */
 const KEEP_ALIVE_MS = 65_000;
 
 export type ProxyDeps = {
   readonly engines: EnginePools;
   readonly journal: CompletionJournal;
   readonly clock: Clock;
-  /** Receives messages about engines for their operator; default: none. */
+  /** Receives messages about engines that are intended for the operator. Default: no function. */
   readonly notice?: EngineNotice;
-  /** Called for every ended model call; default: none. */
+  /** Called for every model call that has ended. Default: no function. */
   readonly observer?: CallObserver;
   /** Interval between two heartbeats of a waiting stream in milliseconds; default {@link HEARTBEAT_MS}. */
   readonly heartbeatMs?: number;
@@ -51,13 +54,16 @@ export type ProxyDeps = {
 export interface ModelProxy {
   /** `http://host:port` of the TCP listener. Throws `not_ready` before `listen`. */
   readonly origin: string;
-  /** Port 0 selects a free one. Rejects with `setup_failed`. */
+  /** Starts the TCP listener. Port 0 selects a free port. Rejects with `setup_failed`. */
   listen(address: { readonly host: string; readonly port: number }): Promise<void>;
   /** The context window in tokens that all engines of the pool support; `null` when one of them does not report it. */
   maxModelLen(pool: string): number | null;
-  /** Accepts the session's key from now on. Rejects with `conflict` for a key that was used before, `setup_failed` without a socket. */
+  /**
+   * Starts to accept requests with the session's key. Rejects with `conflict` for a key that was used before, and with `setup_failed` when
+   * the session's socket cannot be created.
+   */
   open(spec: ProxySessionSpec): Promise<ProxySession>;
-  /** Closes every session, then the listener. May be called twice. */
+  /** Closes every session, then the listener. May be called more than once. */
   close(): Promise<void>;
 }
 
@@ -71,7 +77,7 @@ class HttpProxy implements ModelProxy {
   private readonly suffixes: SuffixRenderer;
   private readonly keys = new KeyRing<ProxySession>();
   private readonly sessions = new Set<ProxySession>();
-  /** The session of each connection that was accepted on a session's own socket. */
+  /** The session to which each connection belongs that was accepted on a session's Unix socket. */
   private readonly sessionOfSocket = new WeakMap<Socket, ProxySession>();
 
   constructor(deps: ProxyDeps) {
@@ -85,9 +91,9 @@ class HttpProxy implements ModelProxy {
       },
       (request, response) => void this.handle(request, response),
     );
-    // One more than the proxy accepts, because Node silently drops the headers beyond its own limit.
+    // Node silently drops headers beyond this limit. One more than the proxy accepts makes a request with too many headers noticeable.
     this.server.maxHeadersCount = MAX_HEADERS + 1;
-    // Without a listener Node treats an upgrade request as an ordinary one.
+    // Without a listener, Node would treat an upgrade request as an ordinary request.
     this.server.on('upgrade', refuseUpgrade);
   }
 
@@ -176,20 +182,20 @@ class HttpProxy implements ModelProxy {
     } catch (thrown) {
       const error = asFloeError(thrown);
       const dialect = match?.dialect ?? guessedDialect(request);
-      // A refused request of another kind must neither hide why the last model call failed nor count as one.
+      // The last error is why the last model call failed. A refused request of another kind must not replace it.
       if (kind === 'generate' || (kind === null && session?.lastError === null)) session?.setFailed(error);
       if (kind === 'generate') this.reportRefused(dialect, error, arrivedMs);
       if (!response.destroyed) this.refuse(request, response, dialect, error);
     }
   }
 
-  /** Reports a refused call. A call that has begun is reported by its session and never arrives here. */
+  /** Reports a call that was refused before it began. A call that has begun is reported by its session instead. */
   private reportRefused({ name }: Dialect, { code }: FloeError, arrivedMs: number): void {
     const totalMs = this.deps.clock.monotonicMs() - arrivedMs;
     this.deps.observer?.({ dialect: name, engineId: null, code, totalMs, engineMs: null });
   }
 
-  /** Reads the body; empty for a request of a kind that has none. */
+  /** Reads and unpacks the body; returns an empty buffer for a kind of request that has no body. */
   private async bodyOf(
     request: IncomingMessage,
     kind: RouteKind | null,
@@ -205,7 +211,7 @@ class HttpProxy implements ModelProxy {
       sendError(response, dialect, error);
       return;
     }
-    // The unread rest of the body would be parsed as the next request.
+    // Closes the connection after the response, because the unread rest of the body would be parsed as the next request.
     response.setHeader('connection', 'close');
     sendError(response, dialect, error, (_, body) => {
       response.write(body);

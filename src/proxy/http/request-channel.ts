@@ -6,15 +6,18 @@ import type { Target } from './routes.ts';
 /** Name of the diagnostics channel on which every request of a session is published. */
 export const REQUEST_CHANNEL = 'floe:proxy:request';
 
-/** One request as a harness sent it. `path` and `headers` do not contain the session key, nor headers that may contain secrets. */
+/**
+ * One request as a harness sent it, without secrets: `path` does not contain the session key, and headers that may contain secrets are
+ * omitted from `headers`.
+ */
 export type ProxyRequestMessage = {
   readonly sessionId: string;
   readonly dialect: string;
   readonly method: string;
-  /** The dialect's path, with the query. */
+  /** The path without the session key's prefix, with the query. */
   readonly path: string;
   readonly headers: IncomingHttpHeaders;
-  /** The unpacked body; empty for a request without a body and for one whose body was not read. */
+  /** The unpacked body; an empty buffer for a request without a body and for one whose body was not read. */
   readonly body: Buffer;
 };
 

@@ -4,12 +4,12 @@ import type { Clock } from '../../core/clock.ts';
 import type { FloeError } from '../../core/errors.ts';
 import type { Dialect } from '../../dialects/dialect.ts';
 
-/** Ends a response with its body, once the head is written. */
+/** A function that sends the body of a response and ends it, after the head was written. */
 type EndResponse = (response: ServerResponse, body: Buffer) => void;
 
 const endWithBody: EndResponse = (response, body) => void response.end(body);
 
-/** Sends an error as a response in the dialect's form. When headers are already sent, the response can only be ended. */
+/** Sends an error in the form that the dialect defines. When the headers are already sent, the response is ended without a body. */
 export function sendError(response: ServerResponse, dialect: Dialect, error: FloeError, end = endWithBody): void {
   if (response.headersSent) {
     response.end();
@@ -31,12 +31,13 @@ function retryAfterSeconds(error: FloeError): number {
   return typeof ms === 'number' ? Math.max(1, Math.ceil(ms / 1000)) : 1;
 }
 
-/** Callbacks per connection, so that all responses on a connection share one listener. */
+/** The callbacks for each connection's close. All responses on one connection share a single `close` listener. */
 const callbacksBySocket = new WeakMap<Socket, Set<() => void>>();
 
 /**
- * Calls `callback` once when the response or its connection is closed, immediately if that has already happened. Node emits no event
- * for responses that wait for earlier ones of a pipelining client, or that had no listener when the connection closed.
+ * Calls `callback` once when the response or its connection is closed, or immediately if that has already happened. It listens to the
+ * connection as well, because Node emits no `close` event for a response that waits for earlier ones of a pipelining client, or that had
+ * no listener when the connection closed.
  */
 export function onResponseClosed(response: ServerResponse, callback: () => void): void {
   const { socket } = response.req;
@@ -61,12 +62,12 @@ function watchSocket(socket: Socket): Set<() => void> {
   return callbacks;
 }
 
-/** Time in which a client that is still sending its body can read the refusal. */
+/** Longest time for which the rest of a refused request is read, so that the client can still read the refusal. */
 const DRAIN_LIMIT_MS = 2_000;
 
 /**
- * Ends the response once the rest of the request has been read and discarded, or after {@link DRAIN_LIMIT_MS}. A connection that is
- * closed with unread bytes is reset, and a client that is still writing would then not receive the response.
+ * Ends the response once the rest of the request has been read and discarded, or after {@link DRAIN_LIMIT_MS}. Closing a connection with
+ * unread bytes resets it, and a client that is still writing would then not receive the response.
  */
 export function endAfterDraining(request: IncomingMessage, response: ServerResponse, clock: Clock): void {
   const end = (): void => {

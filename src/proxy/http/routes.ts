@@ -5,27 +5,30 @@ import type { Dialect, RouteKind } from '../../dialects/dialect.ts';
 import { matchRoute, type RouteMatch } from '../../dialects/registry.ts';
 import { quoted } from '../session/request-limits.ts';
 
-/** Harnesses send at most about forty headers. */
+/** Most headers of a request. Harnesses send about forty. */
 export const MAX_HEADERS = 200;
 
-/** Dot segments and encoded separators: no route contains them, and two parsers may interpret them differently. */
+/**
+ * Matches paths with dot segments, encoded separators or backslashes. No route contains them, and two parsers may interpret them
+ * differently.
+ */
 const SUSPICIOUS_PATH = /(^|\/)\.\.?(\/|$)|%2e|%2f|%5c|\\/i;
 
-/** `/s/<key>` in front of a dialect's path. */
+/** Matches `/s/<key>`, with which a harness prefixes a dialect's path to send its session key. */
 const KEY_PREFIX = /^\/s\/([^/]+)(\/.*)?$/;
 
 export type Target = {
-  /** The dialect's path, without key prefix and query. */
+  /** The path that a dialect defines: without the session key's prefix and the query. */
   readonly path: string;
-  /** `null` without a key prefix. */
+  /** The session key in the path; `null` when the path does not start with `/s/<key>`. */
   readonly pathKey: string | null;
   readonly query: URLSearchParams;
   readonly queryKey: string | null;
 };
 
 /**
- * Refuses requests that Node's parser accepts although no legitimate client sends them. Every refusal closes the connection, since a
- * client and a proxy that disagree about one request may disagree about where the next one starts. Throws `bad_request`.
+ * Refuses requests that Node's parser accepts although no legitimate client sends them. The connection is closed after the refusal, since
+ * a client and a proxy that disagree about one request may disagree about where the next one starts. Throws `bad_request`.
  */
 export function refuseAmbiguousFraming(request: IncomingMessage): void {
   if (request.httpVersionMajor !== 1) {
@@ -45,7 +48,10 @@ export function refuseAmbiguousFraming(request: IncomingMessage): void {
   if (hasBody && request.method !== 'POST') throw new FloeError('bad_request', `${request.method} with a body`);
 }
 
-/** Splits the request target. Throws `bad_request` for anything but an absolute path in plain form. */
+/**
+ * Splits the request target into path, key and query. Throws `bad_request` for anything but an absolute path without dot segments and
+ * encoded separators.
+ */
 export function parseTarget(url: string): Target {
   if (!url.startsWith('/')) throw new FloeError('bad_request', 'the request target is not a path');
   const question = url.indexOf('?');
@@ -61,8 +67,8 @@ export function parseTarget(url: string): Target {
 }
 
 /**
- * The session key of a request, which may be in the path, the query or a header; `null` when it has none. Throws `bad_request` for two
- * different keys, because guessing which one counts would let one session act as another.
+ * Returns the session key of a request, which may be in the path, the query or a header; `null` when it has none. Throws `bad_request` for
+ * two different keys, because guessing which one counts would let one session act as another.
  */
 export function sessionKeyOf(target: Target, headers: IncomingHttpHeaders): string | null {
   const candidates = [
@@ -92,19 +98,22 @@ function firstValue(value: string | string[] | undefined): string | null {
   return (Array.isArray(value) ? value[0] : value) ?? null;
 }
 
-/** The dialect in which a request is refused that has no valid target, guessed from its URL and headers. */
+/** Returns the dialect in which a request without a valid target is refused. It is guessed from the URL and the headers. */
 export function guessedDialect(request: IncomingMessage): Dialect {
   const path = (request.url ?? '').replace(/\?.*$/s, '').replace(/^\/s\/[^/]*/, '');
   return matchRoute(request.method ?? '', path, request.headers).dialect;
 }
 
-/** The purpose of a request; `null` for an unknown route. A `HEAD` request on any known path is a probe. */
+/** Returns the purpose of a request; `null` for an unknown route. A `HEAD` request on any known path is a probe. */
 export function routeKindOf(match: RouteMatch, method: string): RouteKind | null {
   if (match.found) return match.kind;
   return method === 'HEAD' && match.allow.length > 0 ? 'probe' : null;
 }
 
-/** The error for an unknown route. For a path with other methods it sets the `allow` header, unless that path only answers probes. */
+/**
+ * Returns the error for an unknown route. When the path exists with other methods, it sets the `allow` header, unless that path answers
+ * only probes.
+ */
 export function unknownRoute(match: RouteMatch, method: string, path: string, response: ServerResponse): FloeError {
   const allow = match.found ? [] : match.allow;
   if (allow.every((other) => other === 'HEAD')) return new FloeError('not_found', `no such path: ${quoted(path)}`);
@@ -113,8 +122,8 @@ export function unknownRoute(match: RouteMatch, method: string, path: string, re
 }
 
 /**
- * Refuses an upgrade (WebSocket, h2c) and ends the connection, which Node's server no longer manages. Harnesses that try WebSockets
- * first repeat the request as an ordinary one after this status.
+ * Refuses an upgrade (WebSocket, h2c) and ends the connection, which Node's server no longer manages. Harnesses that try WebSockets first
+ * send an ordinary request after this refusal.
  */
 export function refuseUpgrade(request: IncomingMessage, socket: Duplex): void {
   const error = new FloeError(
@@ -129,6 +138,6 @@ export function refuseUpgrade(request: IncomingMessage, socket: Duplex): void {
     `Content-Length: ${Buffer.byteLength(body)}`,
   ];
   socket.on('error', () => socket.destroy());
-  // If the client keeps its side open, the socket would outlive the server.
+  // The socket is destroyed after the response, because it would outlive the server if the client kept its side open.
   socket.end(`${head.join('\r\n')}\r\n\r\n${body}`, () => socket.destroy());
 }

@@ -5,19 +5,19 @@ import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import { onResponseClosed } from './responses.ts';
 
-/** The kernel's limit for the path of a Unix socket, including its terminating zero byte. */
+/** Size of the kernel's buffer for the path of a Unix socket, which includes the terminating zero byte. */
 const MAX_PATH_BYTES = 108;
 
 /**
- * A harness has a handful of connections open. A program in the sandbox could open thousands, and each takes one of the gateway's file
- * descriptors, which all sessions share.
+ * Most connections to a session's Unix socket. A harness has a handful of connections open. A program in the sandbox could open thousands,
+ * and each takes one of the gateway's file descriptors, which all sessions share.
  */
 const MAX_CONNECTIONS = 256;
 
-/** Time that a closing session's last responses have to be sent before their connections are closed. */
+/** Longest time for which a closing session waits until its last responses are sent, before their connections are closed. */
 const CLOSE_GRACE_MS = 1_000;
 
-/** The Unix socket of one session and its unfinished responses, those of its calls over TCP as well. */
+/** The Unix socket of one session, and all of the session's unfinished responses, including those of calls over TCP. */
 export class SessionConnections {
   private readonly path: string | null;
   private readonly clock: Clock;
@@ -25,7 +25,7 @@ export class SessionConnections {
   private readonly connections = new Set<Socket>();
   private readonly responses = new Set<ServerResponse>();
 
-  /** No socket is created when `path` is `null`. */
+  /** `path` is the path of the Unix socket. When it is `null`, no socket is created. */
   constructor(path: string | null, clock: Clock) {
     this.path = path;
     this.clock = clock;
@@ -33,7 +33,7 @@ export class SessionConnections {
     this.server.maxConnections = MAX_CONNECTIONS;
   }
 
-  /** Creates the socket; replaces a file that a dead process left. Rejects with `setup_failed`. */
+  /** Creates the socket; a file that an earlier process left at its path is replaced. Rejects with `setup_failed`. */
   async listen(onConnection: (connection: Socket) => void): Promise<void> {
     const { path } = this;
     if (path === null) return;

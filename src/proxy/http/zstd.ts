@@ -2,23 +2,26 @@ import { Decompress } from 'fzstd';
 import { MIB } from '../../core/bytes.ts';
 import { FloeError } from '../../core/errors.ts';
 
-/** The window size that every decoder should support (RFC 8878, 3.1.1.1.2); no common encoder setting exceeds it. */
+/**
+ * Largest window size that is accepted: the one that every decoder should support (RFC 8878, 3.1.1.1.2). No common encoder setting exceeds
+ * it.
+ */
 const MAX_WINDOW_BYTES = 8 * MIB;
 
 /**
- * The decoder moves its whole window with every block. An encoder's blocks hold some 100 kB, but a hostile body may consist of empty
- * blocks after a header with a large window. The moved bytes are therefore bounded: by a constant plus an amount per byte of output.
+ * Most bytes that the decoder may move for one body: a constant plus an amount per byte of output. The decoder moves its whole window with
+ * every block. An ordinary block holds some 100 kB, but a hostile body may consist of empty blocks after a header with a large window.
  */
 const MOVED_AT_START = 256 * MIB;
 const MOVED_PER_BYTE = 512;
 
-/** Work, in bytes written, after which other work on the event loop runs: some milliseconds. */
+/** Work, measured in bytes written, after which other work on the event loop runs. It takes some milliseconds. */
 const WORK_PER_TURN = MIB;
 
-/** Moving this many bytes costs as much as writing one. */
+/** Number of moved bytes that cost as much as writing one byte. */
 const MOVES_PER_WRITE = 16;
 
-/** Work of decoding an empty block, in bytes written. */
+/** Cost of decoding an empty block, measured in bytes written. */
 const WORK_PER_BLOCK = 256;
 
 const FRAME_MAGIC = 0xfd2fb528;
@@ -34,9 +37,9 @@ type FrameHead = {
 };
 
 /**
- * Unpacks zstd frames block by block, so that other work on the event loop runs in between. The loop around
- * `fzstd` is hand-written because Node 20's zlib has no zstd, and one call for a whole body would block the event loop. Rejects with `body_too_large` above `maxBytes`,
- * and with `bad_request` for invalid data or data that takes much more work than its output justifies.
+ * Unpacks zstd frames block by block, so that other work on the event loop runs in between. The loop around `fzstd` is hand-written
+ * because Node 20's zlib has no zstd, and one call for a whole body would block the event loop. Rejects with `body_too_large` above
+ * `maxBytes`, and with `bad_request` for invalid data or data that takes much more work than its output justifies.
  */
 export async function unpackZstd(packed: Buffer, maxBytes: number): Promise<Buffer> {
   const output = new Output(maxBytes);
@@ -47,7 +50,7 @@ export async function unpackZstd(packed: Buffer, maxBytes: number): Promise<Buff
     else if (magic === FRAME_MAGIC) at = await unpackFrame(packed, at, output);
     else throw invalid('a frame has an unknown magic number');
     if (at > packed.length) throw invalid('it is cut off');
-    // Skippable frames cost time, too.
+    // Skippable frames have no output but take time, so each counts as an empty block.
     output.addBlock(0);
     await output.yieldIfDue();
   }
@@ -65,7 +68,7 @@ async function unpackFrame(packed: Buffer, start: number, output: Output): Promi
   for (;;) {
     const header = uint(packed, at, BLOCK_HEADER_BYTES);
     const last = (header & 1) === 1;
-    // A block of type 1 consists of one byte, which is repeated.
+    // A block of type 1 is stored as one byte, which the decoder repeats.
     at += BLOCK_HEADER_BYTES + (((header >> 1) & 3) === 1 ? 1 : header >> 3);
     if (last && head.hasChecksum) at += CHECKSUM_BYTES;
     if (at > packed.length) throw invalid('it is cut off');
@@ -115,7 +118,7 @@ function invalid(what: string): FloeError {
   return new FloeError('bad_request', `the body is not valid zstd: ${what}`);
 }
 
-/** The unpacked bytes, and the work that they took. */
+/** Collects the unpacked bytes and measures the work of decoding them. */
 class Output {
   bytes = 0;
   private work = 0;
@@ -136,14 +139,14 @@ class Output {
     if (data.length > 0) this.chunks.push(data);
   }
 
-  /** Adds the work of a block before it is decoded. */
+  /** Counts the work of a block before the block is decoded. `bytes` is the size of the window that the decoder moves. */
   addBlock(bytes: number): void {
     this.moved += bytes;
     this.work += bytes / MOVES_PER_WRITE + WORK_PER_BLOCK;
     if (this.moved > MOVED_AT_START + MOVED_PER_BYTE * this.bytes) throw invalid('its blocks hold too little');
   }
 
-  /** Lets other work on the event loop run when enough work was done since the last time. */
+  /** Lets other work on the event loop run when more than {@link WORK_PER_TURN} was done since it last ran. */
   async yieldIfDue(): Promise<void> {
     if (this.work < WORK_PER_TURN) return;
     this.work = 0;

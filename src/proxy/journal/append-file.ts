@@ -4,7 +4,10 @@ import { dirname } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { FloeError } from '../../core/errors.ts';
 
-/** A file that only grows. `append` resolves when the bytes are on the disk; after a rejection the file must not be used again. */
+/**
+ * A file to which data is only appended. `append` resolves when the bytes are on the disk; after it rejected, the file must not be used
+ * again.
+ */
 export interface AppendFile {
   append(data: Buffer): Promise<void>;
   close(): Promise<void>;
@@ -13,9 +16,9 @@ export interface AppendFile {
 export type OpenAppendFile = (path: string) => Promise<AppendFile>;
 
 /**
- * Creates the file, which must not exist, and makes its directory entry durable. With O_DSYNC a write returns when its data is on
- * the disk: one trip to the thread pool instead of two with fdatasync. The callback API is used because the promises of
- * `node:fs/promises` cost several times as much, on the path of every model call.
+ * Creates a file, which must not exist yet, and makes its directory entry durable. With O_DSYNC a write returns when its data is on the
+ * disk: one trip to the thread pool instead of two with fdatasync. The callback API is used because the promises of `node:fs/promises`
+ * cost several times as much, on the path of every model call.
  */
 export const openAppendFile: OpenAppendFile = async (path) => {
   const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_APPEND | constants.O_DSYNC;
@@ -48,8 +51,9 @@ export const openAppendFile: OpenAppendFile = async (path) => {
 };
 
 /**
- * A frame in an append-only file: marker, payload length, CRC32 of length and payload, payload. Numbers are little-endian. A
- * reader finds the next frame after a damaged one by the marker, which contains 0xff, a byte that never occurs in UTF-8.
+ * Marker at the start of each frame. A frame in an append-only file consists of the marker, the payload's length, the CRC32 of length and
+ * payload, and the payload. Numbers are little-endian. A reader finds the next frame after a damaged one by the marker, which contains
+ * 0xff, a byte that never occurs in UTF-8.
  */
 const MARKER = Buffer.from([0xf1, 0x0e, 0xff, 0xc0]);
 const LENGTH_AT = 4;
@@ -57,13 +61,13 @@ const CRC_AT = 8;
 const HEADER_BYTES = 12;
 
 export type FrameReading = {
-  /** Payloads in order, as views of the input. */
+  /** The payloads of all whole frames in order, as views of the input. */
   readonly frames: readonly Buffer[];
-  /** Position after the last whole frame, where a file that is appended to must be cut. */
+  /** Position after the last whole frame. Before more is appended, the file must be cut here. */
   readonly endBytes: number;
-  /** Bytes after `endBytes`, as a crash during an append leaves them. */
+  /** Number of bytes after `endBytes`. A crash during an append leaves such bytes. */
   readonly tornBytes: number;
-  /** Byte ranges before `endBytes` that are not frames. A crash does not cause them: they are damage. */
+  /** Byte ranges before `endBytes` that are not whole frames. They are damage, because a crash during an append leaves none. */
   readonly corrupt: readonly { readonly start: number; readonly end: number }[];
 };
 
@@ -76,7 +80,7 @@ export function encodeFrame(payload: Buffer): Buffer {
   return frame;
 }
 
-/** The payload of one frame, as a view of it. Throws `corrupt_record` when `frame` is not exactly one undamaged frame. */
+/** Returns the payload of one frame, as a view of it. Throws `corrupt_record` when `frame` is not exactly one undamaged frame. */
 export function decodeFrame(frame: Buffer): Buffer {
   if (frameLength(frame, 0) !== frame.length - HEADER_BYTES) {
     throw new FloeError('corrupt_record', 'a stored frame is damaged or incomplete');
@@ -84,7 +88,10 @@ export function decodeFrame(frame: Buffer): Buffer {
   return frame.subarray(HEADER_BYTES);
 }
 
-/** Where the frame of a payload lies that {@link readFrames} returned for the same `file`. */
+/**
+ * Returns the position and length in `file` of the frame whose payload is `payload`, which {@link readFrames} returned for the same
+ * `file`.
+ */
 export function frameRange(file: Buffer, payload: Buffer): { readonly offset: number; readonly length: number } {
   return { offset: payload.byteOffset - file.byteOffset - HEADER_BYTES, length: payload.length + HEADER_BYTES };
 }
@@ -111,7 +118,7 @@ export function readFrames(file: Buffer): FrameReading {
   return { frames, endBytes: end, tornBytes: file.length - end, corrupt };
 }
 
-/** The payload length of the frame at `at`; `null` when no whole, undamaged frame starts there. */
+/** Returns the payload length of the frame that starts at `at`; `null` when no whole, undamaged frame starts there. */
 function frameLength(file: Buffer, at: number): number | null {
   if (at + HEADER_BYTES > file.length || file.compare(MARKER, 0, MARKER.length, at, at + MARKER.length) !== 0) {
     return null;

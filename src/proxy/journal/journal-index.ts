@@ -3,19 +3,19 @@ import { attemptOf, decodeCompletion } from '../../tokens/codec.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { decodeFrame, frameRange, readFrames } from './append-file.ts';
 
-/** Where the frame of a record lies in a segment, in bytes. */
+/** The position and length in bytes of a record's frame in a segment file. */
 export type RecordLocation = { readonly path: string; readonly offset: number; readonly length: number };
 
 export type SegmentIndex = {
-  /** The records of each attempt in order, by {@link attemptKey}. */
+  /** Where the records of each attempt are, in the order of writing. The key of an attempt is {@link attemptKey}. */
   readonly locations: ReadonlyMap<string, readonly RecordLocation[]>;
   /** Bytes after the last whole record, which an interrupted write left. */
   readonly tornBytes: number;
-  /** The number of damaged byte ranges that whole records follow, plus that of whole records that are not completions. */
+  /** The number of damaged byte ranges that precede a whole record, plus the number of whole records that are not completions. */
   readonly damaged: number;
 };
 
-/** Records that are indexed before other work on the event loop runs. */
+/** Number of records that are indexed before other work on the event loop runs. */
 const YIELD_EVERY = 64;
 
 export function attemptKey(sessionId: string, attempt: number): string {
@@ -23,7 +23,7 @@ export function attemptKey(sessionId: string, attempt: number): string {
 }
 
 /**
- * Determines which attempts a segment has records of, without keeping any record: only one segment is in memory at a time. Rejects
+ * Finds out of which attempts a segment has records, and where. It keeps no record, so only one segment at a time is in memory. Rejects
  * when the file cannot be read.
  */
 export async function indexSegment(path: string): Promise<SegmentIndex> {
@@ -45,7 +45,10 @@ export async function indexSegment(path: string): Promise<SegmentIndex> {
   return { locations, tornBytes, damaged };
 }
 
-/** `null` for a whole record that is not a completion of this version; the caller counts it as damaged. */
+/**
+ * Returns the key of the attempt that a record belongs to; `null` for a whole record that is not a completion of this version, which the
+ * caller counts as damaged.
+ */
 function keyOf(record: Buffer): string | null {
   try {
     const { sessionId, attempt } = attemptOf(record);
@@ -57,11 +60,11 @@ function keyOf(record: Buffer): string | null {
 
 export type RecordReading = {
   readonly completions: readonly Completion[];
-  /** How many records do not decode, because they or the records that they build on are damaged. */
+  /** The number of records that do not decode, because they or the records that they refer to are damaged. */
   readonly undecodable: number;
 };
 
-/** Reads the completions of one attempt, by arrival. Rejects when a file cannot be read. */
+/** Reads the completions of one attempt, ordered by the arrival of their requests. Rejects when a file cannot be read. */
 export async function readRecords(locations: readonly RecordLocation[]): Promise<RecordReading> {
   const known = new Map<string, Completion>();
   let undecodable = 0;
@@ -83,7 +86,7 @@ export async function readRecords(locations: readonly RecordLocation[]): Promise
   return { completions: [...known.values()].sort((a, b) => a.index - b.index), undecodable };
 }
 
-/** `null` for a frame that does not decode; the caller counts it and keeps the segment. */
+/** Decodes a completion; `null` for a frame that does not decode, which the caller counts. */
 function decodedOrNull(frame: Buffer, known: ReadonlyMap<string, Completion>): Completion | null {
   try {
     return decodeCompletion(decodeFrame(frame), (id) => known.get(id));

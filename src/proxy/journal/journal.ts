@@ -11,34 +11,37 @@ import { attemptKey } from './journal-index.ts';
 /** The part of a journal that the proxy uses. */
 export interface CompletionJournal {
   /**
-   * Resolves when the completion is durable. `earlier` are completions of the same attempt that are already durable; parts shared
-   * with them are written as references. Rejects with `store_unavailable`, and the completion is then not recorded.
+   * Records a completion and resolves when it is durable. `earlier` are completions of the same attempt that are already durable; parts
+   * shared with them are written as references. Rejects with `store_unavailable`, and the completion is then not recorded.
    */
   append(completion: Completion, earlier: readonly Completion[]): Promise<void>;
 }
 
-/** Large enough that rotation is rare, small enough that one long session does not keep many records of others on the disk. */
+/**
+ * Size in bytes after which a new segment is started: large enough that this is rare, small enough that one long session does not keep
+ * many records of other sessions on the disk.
+ */
 const SEGMENT_BYTES = 64 * MIB;
 
 const SEGMENT_NAME = /^capture-(\d{8})\.log$/;
 
 export type CaptureJournalOptions = {
   readonly segmentBytes?: number;
-  /** How files are opened; for tests. */
+  /** Opens segment files. Tests replace it; default: {@link openAppendFile}. */
   readonly openFile?: OpenAppendFile;
   /** Called with the milliseconds that writing and syncing a batch took. Must not throw. */
   readonly onSync?: (tookMs: number) => void;
-  /** Times {@link onSync}; default: the system clock. */
+  /** The clock that measures the time for {@link onSync}; default: the system clock. */
   readonly clock?: Clock;
 };
 
 type Segment = {
   readonly path: string;
   readonly file: AppendFile;
-  /** Attempts that have records in the segment and are not released yet, by {@link attemptKey}. */
+  /** Keys ({@link attemptKey}) of the attempts that have records in the segment and are not released yet. */
   readonly attempts: Set<string>;
   bytes: number;
-  /** `true` once the segment is no longer written to. */
+  /** Whether the segment is complete, so that no more records are written to it. */
   sealed: boolean;
 };
 
@@ -50,8 +53,9 @@ type Waiting = {
 };
 
 /**
- * The capture journal of one gateway process: every completion is on the disk before the end of its reply leaves the proxy. Records
- * of all sessions that arrive during a write are written and synced together. A directory belongs to one journal at a time.
+ * The capture journal of one gateway process. It ensures that every completion is on the disk before the end of its reply leaves the
+ * proxy. Records of all sessions that arrive during a write are written and synced together after it. Only one journal at a time may use a
+ * directory.
  */
 export class CaptureJournal implements CompletionJournal {
   /** Paths of the segments that earlier processes wrote. The journal never removes them; `journal-index.ts` reads them. */
@@ -68,7 +72,7 @@ export class CaptureJournal implements CompletionJournal {
   private writing: Promise<void> | null = null;
   private closed = false;
 
-  /** Creates the directory if it does not exist. Rejects with `store_unavailable`. */
+  /** Creates the directory if it does not exist, and opens a journal in it. Rejects with `store_unavailable`. */
   static async open(directory: string, options: CaptureJournalOptions = {}): Promise<CaptureJournal> {
     try {
       await mkdir(directory, { recursive: true, mode: 0o700 });
@@ -89,7 +93,7 @@ export class CaptureJournal implements CompletionJournal {
     this.clock = options.clock ?? systemClock;
   }
 
-  /** Size of the segments that this process has written and not removed. */
+  /** Total size of the segments that this process has written and not removed. */
   get bytes(): number {
     let sum = 0;
     for (const segment of this.segments) sum += segment.bytes;
@@ -105,7 +109,10 @@ export class CaptureJournal implements CompletionJournal {
     });
   }
 
-  /** Call when the attempt's result is safe elsewhere. Deletes the segments that have no records of other attempts. */
+  /**
+   * Releases an attempt, whose records are then no longer needed; to be called when its result is stored elsewhere. Deletes the segments
+   * that have no records of other attempts.
+   */
   async release(sessionId: string, attempt: number): Promise<void> {
     const key = attemptKey(sessionId, attempt);
     const done: Segment[] = [];
@@ -115,7 +122,9 @@ export class CaptureJournal implements CompletionJournal {
     await Promise.all(done.map((segment) => this.remove(segment)));
   }
 
-  /** Writes the waiting records, then closes. Segments with unreleased attempts stay on the disk. May be called twice. */
+  /**
+   * Writes the waiting records, then closes the journal. Segments with unreleased attempts stay on the disk. May be called more than once.
+   */
   async close(): Promise<void> {
     this.closed = true;
     await this.writing;
@@ -124,7 +133,7 @@ export class CaptureJournal implements CompletionJournal {
     if (active !== null) await this.seal(active);
   }
 
-  /** Writes one batch after another. Records that arrive during the sync of a batch form the next one. */
+  /** Writes the waiting records in batches, one after another. Records that arrive while a batch is written form the next batch. */
   private async writeWaiting(): Promise<void> {
     while (this.waiting.length > 0) {
       const batch = this.waiting;
@@ -145,14 +154,16 @@ export class CaptureJournal implements CompletionJournal {
     const segment = this.active ?? (await this.openSegment());
     const frames = batch.map((entry) => entry.frame);
     const data = frames.length === 1 ? (frames[0] as Buffer) : Buffer.concat(frames);
-    // Registered before the write: a segment must not be removed while a record of a live attempt is being written to it.
+    // The attempts are registered before the write, because a segment must not be removed while a record of a live attempt is being
+    // written to it.
     for (const entry of batch) segment.attempts.add(entry.attemptKey);
     try {
       const startedMs = this.clock.monotonicMs();
       await segment.file.append(data);
       this.onSync(this.clock.monotonicMs() - startedMs);
     } catch (error) {
-      // The file's content is unknown now and a failed sync cannot be repeated, so the next batch opens a new segment.
+      // After a failed write the content of the file is unknown, and a failed sync cannot be repeated, so the next batch opens a new
+      // segment.
       this.active = null;
       await this.seal(segment).catch(() => {});
       throw error;
@@ -179,7 +190,7 @@ export class CaptureJournal implements CompletionJournal {
   }
 
   private async remove(segment: Segment): Promise<void> {
-    // Sealing and releasing the last attempt may run concurrently; whichever is first removes the file.
+    // The segment may be sealed and its last attempt released concurrently; whichever is first removes the file.
     if (this.segments.delete(segment)) await unlink(segment.path);
   }
 }

@@ -6,28 +6,36 @@ import { MAX_BODY_VALUES } from '../http/body.ts';
 import { parseCallId } from './call-ids.ts';
 import type { MatchedTurn } from './prefix-index.ts';
 
-/** The engine's call ids by those that the harness uses, for one turn whose ids are not floe's. */
+/**
+ * Maps the call ids of one turn that the harness uses to the engine's ids. It is needed where the harness replaced floe's ids by its own.
+ */
 type TurnIds = ReadonlyMap<string, string>;
 
 type EngineText = { readonly text: string; readonly marks: number };
 
 /**
- * Converts a session's messages to the form that engines accept. Calls and their results get the engine's ids back, which some
- * templates write into the prompt. Arguments that are not JSON become a JSON string: engines parse the arguments of every call in a
- * history before they render it and would refuse the whole request because of a policy's broken ones, while templates print a string
- * unchanged. Arguments that are nested too deeply, or that hold too many values together with those before them, are treated likewise.
+ * Converts a session's messages to the form that engines accept. Calls and their results get the engine's ids back, which some templates
+ * write into the prompt. Arguments that are not JSON become a JSON string: engines parse the arguments of every call in a history before
+ * they render it, and would refuse the whole request because of one call with broken arguments, while templates print a string unchanged.
+ * Arguments that are nested too deeply, or that exceed the number of values allowed for all arguments of a request, become a JSON string
+ * as well.
  */
 export class EngineMessages {
   private readonly recorded: (completionId: string) => Completion | null;
-  /** Results that depend only on the message and the session's completions. */
+  /**
+   * Converted messages whose result depends only on the message and the session's completions, and therefore is the same in every request.
+   */
   private readonly cache = new WeakMap<ChatMessage, EngineText>();
 
-  /** `recorded` returns the session's completion with an id, `null` when there is none. */
+  /** `recorded` returns the session's completion with an id, or `null` when the session has no such completion. */
   constructor(recorded: (completionId: string) => Completion | null) {
     this.recorded = recorded;
   }
 
-  /** The messages as JSON texts, those of `texts` where nothing changes. `last` is the last turn that is recorded. */
+  /**
+   * Returns the messages as JSON texts in the engine's form. A message that needs no change keeps its text from `texts`. `last` is the
+   * last turn of the history that is a recorded one; `null` when none is.
+   */
   texts(messages: readonly ChatMessage[], texts: readonly string[], last: MatchedTurn | null): readonly string[] {
     const turns = turnsByStart(last);
     let marks = MAX_BODY_VALUES;
@@ -47,7 +55,7 @@ export class EngineMessages {
     });
   }
 
-  /** The engine's id of the call that the harness refers to by `id`; `id` itself when the call is unknown. */
+  /** Returns the engine's id of the call to which the harness refers by `id`; `id` itself when the call is unknown. */
   private engineId(id: string, ids: TurnIds): string {
     const call = parseCallId(id);
     const own = call === null ? undefined : this.recorded(call.completionId)?.engineCallIds[call.index];
@@ -76,7 +84,7 @@ export class EngineMessages {
       const id = this.engineId(call.id, ids);
       hasForeignId ||= ids.has(call.id);
       used += countMarks(args);
-      // Engines accept an empty text as no arguments.
+      // An empty text is left as it is, because engines accept it as no arguments.
       const isText = args !== '' && !check.isJson(args);
       if (!isText && id === call.id) return call;
       changed = true;
@@ -89,8 +97,9 @@ export class EngineMessages {
 }
 
 /**
- * Checks whether argument texts are JSON, for at most `marks` marks in all of them together. The bound on the values of a request's
- * body does not count inside strings, where a body of the largest size would take half a minute to parse.
+ * Checks whether argument texts are JSON, until all of them together have more than `marks` brackets and commas, as {@link countMarks}
+ * counts them. The limit on the values of a request's body does not count inside strings, where parsing the arguments of the largest body
+ * would take half a minute.
  */
 class BoundedJsonCheck {
   private marks: number;
@@ -99,7 +108,10 @@ class BoundedJsonCheck {
     this.marks = marks;
   }
 
-  /** `false` also for a text that is nested too deeply, or that exceeds the remaining marks. */
+  /**
+   * Whether the text is JSON. Also `false` for a text that is nested too deeply, or that exceeds the number of brackets and commas that is
+   * left.
+   */
   isJson(text: string): boolean {
     this.marks -= countMarks(text);
     if (this.marks < 0) return false;
@@ -118,7 +130,10 @@ function turnsByStart(last: MatchedTurn | null): ReadonlyMap<number, MatchedTurn
   return turns;
 }
 
-/** The engine's ids of a turn's calls that the harness returned with ids that are not floe's. The calls are matched by their order. */
+/**
+ * Returns the engine's ids of those calls of a turn that the harness returned with ids other than floe's. The calls are matched by their
+ * order.
+ */
 function foreignIds(messages: readonly ChatMessage[], { turn, at, count }: MatchedTurn): TurnIds {
   const ids = new Map<string, string>();
   const { engineCallIds } = turn.completion;

@@ -3,32 +3,35 @@ import type { Completion } from '../../tokens/completion.ts';
 import { joinedTurn, sameTurn } from '../../tokens/same-turn.ts';
 import { parseCallId } from './call-ids.ts';
 
-/** A recorded completion with the facts that decide whether a prompt may continue its ids. */
+/** A recorded completion with what decides whether a later prompt may continue its ids. */
 export type RecordedTurn = {
   readonly completion: Completion;
-  /** Whether prompt or response contain thinking of the policy. */
+  /** Whether the prompt or the response contains thinking of the policy. */
   readonly hasThinking: boolean;
-  /** Identifies the tokenizer and template of the ids; `null` when the engine reports none. */
+  /** Identifies the tokenizer and template that made the ids; `null` when the engine reports no fingerprint. */
   readonly fingerprint: string | null;
 };
 
-/** A recorded turn at its position in the conversation. */
+/** A recorded turn in the index of the session's conversations. */
 export type IndexedTurn = RecordedTurn & {
-  /** Whether a later request continued this turn. */
+  /** Whether the history of a later request contained this turn. */
   used: boolean;
-  /** The position after the turn. */
+  /** The node for the position after the turn, from which the messages that follow it are searched. */
   readonly after: PrefixNode;
 };
 
-/** A position in a conversation. Edges are messages, keyed by their JSON text, and the turns that were recorded at this position. */
+/**
+ * A node of the index: a position in a conversation. `next` leads to the position after each message, by the message's JSON text; `turns`
+ * are the replies that were sampled at this position.
+ */
 type PrefixNode = { readonly next: Map<string, PrefixNode>; readonly turns: IndexedTurn[] };
 
-/** A turn of a request's history that is a recorded one: the `count` messages from index `at` have the content of `turn`. */
+/** A recorded turn that was found in a request's history: the `count` messages from index `at` have the content of `turn`. */
 export type MatchedTurn = {
   readonly turn: IndexedTurn;
   readonly at: number;
   readonly count: number;
-  /** The matched turn before this one; `null` for the first. */
+  /** The recorded turn that was found before this one in the same history; `null` for the first. */
   readonly previous: MatchedTurn | null;
 };
 
@@ -39,41 +42,48 @@ export type History = {
   readonly toolsText: string;
 };
 
-/** Returns the completion id that the signature of the message at `index` claims; `undefined` without a signature. */
+/**
+ * Returns the id of the completion to which the signature of the message at `index` refers; `undefined` for a message without a signature.
+ */
 export type ClaimedCompletionId = (index: number) => string | undefined;
 
 /**
- * Why a request continues no recorded turn. `first`: its history has no assistant turn; `rewritten`: its turns were not recorded;
- * `tools`: they were recorded, with other tools.
+ * Why a request continues no recorded turn. `first`: its history has no assistant turn. `rewritten`: its turns were not recorded with this
+ * content. `tools`: its turns were recorded, but with other tools.
  */
 export type NoMatchReason = 'first' | 'rewritten' | 'tools';
 
-/** The deepest recorded turn that a history continues, or the reason why there is none. */
+/** The last recorded turn that a history continues, or the reason why it continues none. */
 export type PrefixMatch = { readonly last: MatchedTurn } | { readonly last: null; readonly because: NoMatchReason };
 
 type Thread = { readonly byTools: Map<string, PrefixNode>; latestTools: string };
 
 type Visit = { readonly node: PrefixNode; readonly at: number; readonly matched: MatchedTurn | null };
 
-/** A dialect returns a reply as one message, or as one each for its text, its thinking and a few calls. */
+/** Most messages into which a dialect splits one reply: separate ones for its text, its thinking and a few calls. */
 const MAX_MESSAGES_PER_TURN = 4;
 
-/** Upper bound on visited nodes per search, so that hundreds of identical replies cannot hold the event loop. */
+/** Most nodes that a search visits, so that hundreds of identical replies cannot block the event loop. */
 const MAX_VISITS = 10_000;
 
 /**
- * A trie of the recorded conversations of one session. It indexes turns by the messages before them, because a request arrives as
- * messages and its ids are not known yet; the prefix tree of the token graph indexes by ids. A turn is found only at the position
- * where it was sampled: after the same messages, in the same thread, with the same tools. Costs one lookup per message of a request.
+ * Index of the recorded conversations of one session, as a prefix tree. It finds turns by the messages before them, because a request
+ * arrives as messages and its ids are not known yet; the prefix tree of the token graph indexes by ids. A turn is found only at the
+ * position where it was sampled: after the same messages, in the same thread, with the same tools. Costs one lookup per message of a
+ * request.
  */
 export class PrefixIndex {
   private readonly threads = new Map<string, Thread>();
-  /** The turn that a message was found to be, so that reserialized arguments are parsed once and not at every turn. */
+  /**
+   * The recorded turn that each message was last found to equal, so that reserialized arguments are parsed once and not for every later
+   * request.
+   */
   private readonly known = new WeakMap<ChatMessage, IndexedTurn>();
 
   /**
-   * Finds the deepest recorded turn that the history continues. Among equal turns recorded at one position it prefers those that
-   * call ids or signatures name, then one that was used, then the latest. Repeated messages should be the same objects.
+   * Finds the last recorded turn that the history continues. When several equal turns were recorded at one position, it prefers those that
+   * are named by call ids or signatures, then one that a request has used, then the latest. To be fast, it needs the same objects for
+   * messages that requests repeat.
    */
   find(history: History, claimed: ClaimedCompletionId): PrefixMatch {
     const { messages, toolsText } = history;
@@ -88,7 +98,7 @@ export class PrefixIndex {
     return { last: null, because: matchesOther ? 'tools' : 'rewritten' };
   }
 
-  /** Adds a recorded completion. `last` is the turn that {@link find} returned for its request. */
+  /** Adds a recorded completion to the index. `last` is the turn that {@link find} returned for its request. */
   add(recorded: RecordedTurn, last: MatchedTurn | null): void {
     const { thread: name, request } = recorded.completion;
     const thread = this.threads.get(name) ?? { byTools: new Map<string, PrefixNode>(), latestTools: '' };
@@ -127,7 +137,7 @@ export class PrefixIndex {
     return best;
   }
 
-  /** The turns that the messages from `at` match, the most probable first. */
+  /** Returns the recorded turns whose content the messages from index `at` have, the most probable one first. */
   private turnsAt(
     { turns }: PrefixNode,
     messages: readonly ChatMessage[],
@@ -149,7 +159,7 @@ export class PrefixIndex {
       }
     }
     const namedMatches = matches.filter((match) => match.isNamed);
-    // The sort is stable, so that among equal ones the later come first.
+    // The sort is stable, so the reversal puts the later of several equal turns first.
     return (namedMatches.length > 0 ? namedMatches : matches)
       .reverse()
       .sort((a, b) => Number(b.turn.used) - Number(a.turn.used));
@@ -164,7 +174,7 @@ export class PrefixIndex {
   }
 }
 
-/** The index after the last message of a turn; 0 for `null`. */
+/** Returns the index after the last message of a turn; 0 for `null`. */
 export function endOf(matched: MatchedTurn | null): number {
   return matched === null ? 0 : matched.at + matched.count;
 }

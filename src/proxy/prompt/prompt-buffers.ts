@@ -1,33 +1,42 @@
 import { LRUCache } from 'lru-cache';
 import type { PromptIds } from '../../engines/engine.ts';
 
-/** A buffer's size relative to the prompt for which it is allocated, so that the next turns are appended without copying. */
+/** Size of a new buffer relative to the prompt for which it is allocated, so that the next turns can be appended without copying. */
 const GROWTH = 1.5;
 
-/** Harnesses name their threads freely; when more than this many interleave, the buffers of the least recent are dropped. */
+/**
+ * Most agent threads of a session whose buffers are kept. Harnesses name their threads freely; when more threads interleave, the least
+ * recently used buffers are dropped.
+ */
 const MAX_THREADS = 8;
 
 const COMMA = 0x2c;
 const ZERO = 0x30;
-/** Characters of `2147483647,`. */
+/** Most characters of one id in JSON: those of `2147483647,`. */
 const MAX_ID_CHARS = 11;
-/** Vocabularies have up to a few hundred thousand ids; with {@link GROWTH} this suffices for the longest ids in use. */
+/**
+ * Characters reserved per id in a new buffer. Vocabularies have up to a few hundred thousand ids; with {@link GROWTH} this suffices for
+ * the longest ids in use.
+ */
 const USUAL_ID_CHARS = 8;
 
 type Buffers = { owner: string; ids: Int32Array; length: number; json: Buffer; jsonLength: number };
 
-/** The completion whose prompt is extended. */
+/** The completion whose prompt a new prompt extends. */
 export type PromptBase = { readonly completionId: string; readonly promptIds: Int32Array };
 
 /**
  * Holds the latest prompt that floe built in each agent thread, as ids and as JSON text. A prompt that continues it is appended in the
- * same memory: earlier views stay valid, and only new ids are written. `RequestMemory` does the same for prompts that engines report,
- * which need no JSON text.
+ * same memory: earlier views stay valid, and only new ids are written. `RequestMemory` does the same for prompts that engines report, for
+ * which no JSON text is needed.
  */
 export class PromptBuffers {
   private readonly kept = new LRUCache<string, Buffers>({ max: MAX_THREADS });
 
-  /** Returns the prompt of completion `owner`: the prompt of `base` followed by `added`. */
+  /**
+   * Returns the prompt of completion `owner`: the prompt of `base` followed by `added`. When `base` is `null`, the prompt is `added`
+   * alone.
+   */
   extend(thread: string, owner: string, base: PromptBase | null, added: readonly Int32Array[]): PromptIds {
     const known = this.kept.get(thread);
     const continues = known !== undefined && base !== null && known.owner === base.completionId;

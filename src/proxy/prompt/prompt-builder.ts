@@ -25,42 +25,46 @@ import {
 import { PromptBuffers } from './prompt-buffers.ts';
 import type { SuffixRenderer } from './suffix-renderer.ts';
 
-/** A model call that waits for its prompt, with the recorded turn that it continues. */
+/** A model call whose prompt is not built yet, with the recorded turn that its request continues. */
 export type PendingCall = { readonly thread: string; readonly request: CompletionRequest; readonly match: PrefixMatch };
 
-/** The input of an engine for one call. */
+/** What an engine gets as input for one call. */
 export type PromptInput = {
   readonly mode: CaptureMode;
   readonly fingerprint: string | null;
   /** The request's messages in the form that engines accept. */
   readonly texts: readonly string[];
-  /** `null` when the engine renders the messages. */
+  /** The prompt as ids; `null` when the engine renders the messages itself. */
   readonly built: BuiltPrompt | null;
 };
 
 export type BuiltPrompt = {
   readonly prompt: PromptIds;
-  /** The turn whose recorded ids the prompt begins with; `null` when the prompt was rendered. */
+  /** The recorded turn with whose ids the prompt begins; `null` when the whole prompt was rendered. */
   readonly onto: MatchedTurn | null;
-  /** Why the prompt was rendered; `null` when it was spliced onto a turn. */
+  /** Why the whole prompt was rendered; `null` when it begins with the ids of a recorded turn. */
   readonly because: RenderReason | null;
 };
 
-/** Everything that a prompt of ids is built from. */
+/** What is needed to build a prompt of ids. */
 type PromptPlan = PendingCall & {
   readonly names: CallContext;
   readonly texts: readonly string[];
   readonly template: TemplateFacts;
 };
 
-/** The parts of a prompt: recorded ids, then rendered ones. */
+/**
+ * The parts of a prompt: the prompt ids of the completion `onto`, followed by `added`. When `onto` is `null`, `added` is the whole
+ * rendered prompt.
+ */
 type PromptParts =
   | { readonly onto: Completion; readonly added: readonly Int32Array[] }
   | { readonly onto: null; readonly because: RenderReason; readonly added: readonly Int32Array[] };
 
 /**
- * Builds the prompts of one session's model calls. In tokens mode a prompt is the recorded ids of the turn that the request
- * continues and the engine's rendering of the new messages; otherwise the engine renders all messages.
+ * Builds the prompts of one session's model calls. In tokens mode a prompt consists of the recorded ids of the turn that the request
+ * continues, followed by the engine's rendering of the new messages. When no recorded turn can be continued, the engine renders all
+ * messages.
  */
 export class PromptBuilder {
   private readonly engine: TaskEngine;
@@ -70,7 +74,7 @@ export class PromptBuilder {
   private readonly messages: EngineMessages;
   private readonly buffers = new PromptBuffers();
 
-  /** `recorded` returns the session's completion with an id, `null` when there is none. */
+  /** `recorded` returns the session's completion with an id, or `null` when the session has no such completion. */
   constructor(
     engine: TaskEngine,
     engines: EnginePools,
@@ -83,12 +87,12 @@ export class PromptBuilder {
     this.messages = new EngineMessages(recorded);
   }
 
-  /** Finds the turn that the request continues among those recorded so far. */
+  /** Searches the turns recorded so far for the one that the request continues. */
   locate(thread: string, request: CompletionRequest, claimed: ClaimedCompletionId): PendingCall {
     return { thread, request, match: this.index.find({ thread, ...request }, claimed) };
   }
 
-  /** Marks the replies that the call continues as used by the harness, and returns them. */
+  /** Marks the replies that the request's history contains as used by the harness, and returns them. */
   markUsed({ match }: PendingCall): Completion[] {
     const used: Completion[] = [];
     for (let matched = match.last; matched !== null; matched = matched.previous) {
@@ -98,7 +102,10 @@ export class PromptBuilder {
     return used;
   }
 
-  /** Rejects as `EnginePools.ready`, `EnginePools.modeOf` and `EnginePools.render` do. */
+  /**
+   * Builds the input of an engine for a call, once the pool is ready. Rejects as `EnginePools.ready`, `EnginePools.modeOf` and
+   * `EnginePools.render` do.
+   */
   async build(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<PromptInput> {
     await this.engines.ready(this.engine.pool, signal);
     const { template, ...pool } = this.engines.modeOf(this.engine.pool, this.engine.mode);
@@ -108,7 +115,7 @@ export class PromptBuilder {
     return { mode, fingerprint: template.fingerprint, texts, built };
   }
 
-  /** The length of the prompt in tokens; `null` when the engine must count it. Rejects as {@link build} does. */
+  /** Returns the length of the prompt in tokens; `null` when the engine must count it. Rejects as {@link build} does. */
   async count(names: CallContext, call: PendingCall, signal: AbortSignal): Promise<number | null> {
     const { mode, template } = this.engines.modeOf(this.engine.pool, this.engine.mode);
     if (effectiveMode(mode, call) !== 'tokens') return null;
@@ -116,7 +123,7 @@ export class PromptBuilder {
     return added.reduce((sum, { length }) => sum + length, onto?.promptIds.length ?? 0);
   }
 
-  /** The call's messages in the form that engines accept. */
+  /** Returns the call's messages in the form that engines accept. */
   textsOf({ request, match }: PendingCall): readonly string[] {
     return this.messages.texts(request.messages, request.messageTexts, match.last);
   }
@@ -131,7 +138,7 @@ export class PromptBuilder {
     };
   }
 
-  /** Adds a durable completion, which later requests may continue. */
+  /** Adds a durable completion to the turns that later requests may continue. */
   add(completion: Completion, { match, request }: PendingCall, { built, fingerprint }: PromptInput): void {
     const onto = built?.onto ?? null;
     const rendered = onto === null ? request.messages : request.messages.slice(endOf(onto));
@@ -140,7 +147,10 @@ export class PromptBuilder {
     this.index.add({ completion, hasThinking, fingerprint }, match.last);
   }
 
-  /** Rejects as `EnginePools.render` does. When the template refuses the conversation, the error has the engine's message. */
+  /**
+   * Builds the prompt as ids. Rejects as `EnginePools.render` does; when the template refuses the conversation, the error has the engine's
+   * message.
+   */
   private async promptOf(plan: PromptPlan, signal: AbortSignal): Promise<BuiltPrompt> {
     const parts = await this.partsOf(plan, signal);
     const ids = this.buffers.extend(plan.thread, plan.names.completionId, parts.onto, parts.added);
@@ -175,7 +185,7 @@ export class PromptBuilder {
 }
 
 /**
- * The prompt that the reply was sampled after, which is the one that was sent. Throws `engine_error` when the engine reports another.
+ * Returns the ids of the prompt that was sent. Throws `engine_error` when the engine reports that it sampled the reply after other ids.
  */
 export function verifiedPrompt({ ids }: PromptIds, { promptIds }: GenerateReply, engineId: string): Int32Array {
   if (promptIds.length === ids.length && sameIds(promptIds, 0, ids, 0, ids.length)) return ids;
@@ -184,7 +194,10 @@ export function verifiedPrompt({ ids }: PromptIds, { promptIds }: GenerateReply,
   });
 }
 
-/** A conversation with pictures is rendered by the engine, because pictures are passed to a model next to its ids. */
+/**
+ * Returns the capture mode of a call. The engine renders a conversation with pictures, because a model gets pictures separately from the
+ * ids.
+ */
 function effectiveMode(mode: CaptureMode, { request }: PendingCall): CaptureMode {
   return mode === 'tokens' && request.messages.some(hasPicture) ? 'chat' : mode;
 }
@@ -194,16 +207,17 @@ function hasPicture({ content }: ChatMessage): boolean {
 }
 
 /**
- * Whether the recorded ids are valid for the pool's engines. They are not when the engines were replaced by others with another
- * tokenizer or template, or when the completion has no ids.
+ * Whether the recorded ids are valid for the pool's engines. They are not when the completion has no ids, or when the engines were
+ * replaced by others with another tokenizer or template.
  */
 function hasCurrentIds({ completion, fingerprint }: IndexedTurn, template: TemplateFacts): boolean {
   return completion.capture.mode !== 'text' && fingerprint === template.fingerprint;
 }
 
 /**
- * The ids that close the turn when the reply does not close it itself, because it was cut or ended at a stop string. The token that
- * ended a reply is its close, whatever the template writes at that position. `null` when it cannot be determined.
+ * Returns the ids that must be added to close a turn. An empty array when the reply ends with the token that closes it, whatever the
+ * template writes at that position; one id when the reply was cut or ended at a stop string; `null` when it is unknown whether the reply
+ * is closed.
  */
 function missingClose({ responseIds, stop, finishReason }: Completion, template: TemplateFacts): Int32Array | null {
   const [close] = template.close_ids;
@@ -216,7 +230,10 @@ function missingClose({ responseIds, stop, finishReason }: Completion, template:
   return ended && stop === null ? null : Int32Array.of(close);
 }
 
-/** Ends thinking inside the text of a reply when the server has no parser for it; templates search the text for it, too. */
+/**
+ * Text that ends thinking inside the content of a reply, when the inference server does not separate the two. Chat templates search the
+ * content for it as well.
+ */
 const INLINE_THINKING_END = '</think>';
 
 function containsThinking({ content, reasoning_content: thinking }: AssistantMessage): boolean {
@@ -228,8 +245,8 @@ function isThinkingTurn(message: ChatMessage): boolean {
 }
 
 /**
- * Whether a prompt that continues the ids of `turn` contains the thinking that the task's retention requires; splicing always keeps
- * all of it. `added` are the messages after the turn.
+ * Whether the task's retention allows a prompt to keep the thinking of `turn`, as every prompt does that continues its ids. `added` are
+ * the messages after the turn.
  */
 function mayKeepThinking(
   retention: ThinkingRetention,

@@ -13,7 +13,7 @@ import {
 import type { AssistantMessage, ChatMessage, TemplateFacts } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
 
-/** New messages and the recorded completion that they follow. */
+/** A request to render the new messages after a recorded completion. */
 export type SuffixRequest = {
   readonly names: CallContext;
   readonly template: TemplateFacts;
@@ -23,30 +23,33 @@ export type SuffixRequest = {
   /** The same messages in the form that engines accept. */
   readonly texts: readonly string[];
   readonly toolsText: string;
-  /** Index of the first new message. */
+  /** Index of the first new message in `messages`. */
   readonly from: number;
 };
 
-/** Call names are few in practice; the bounds keep a policy that invents names from filling the memory. */
+/**
+ * Most cached {@link HistoryEnd} values, and most characters of a cache key. A key contains the names of calls, which are few in practice;
+ * the limits keep a policy that invents names from filling the memory.
+ */
 const MAX_CLOSINGS = 256;
 const MAX_KEY_CHARS = 4096;
 
-/** One in this many prompts is rendered in both forms. */
+/** One in this many suffixes is rendered in the short and the full form, to check that both are equal. */
 const CHECK_ONE_IN = 64;
 
 const NO_TOOLS = '[]';
 
 /**
- * Renders the ids that new messages add after a recorded turn, with the engine's own template. The messages are rendered after a
- * history; the ids that follow as many turn closes as the history has are the suffix. In the short form the history is a stand-in of
- * one turn. In the full form it is the conversation with its thinking removed, because the number of closes must not depend on the
- * text that a template leaves out. One instance is shared by all sessions of a proxy.
+ * Renders the suffix: the ids that new messages add after a recorded turn, with the engine's own template. The new messages are rendered
+ * after a history, and the suffix is what follows as many turn closes as that history has. In the short form the history is a placeholder
+ * of one turn. In the full form it is the whole conversation with its thinking removed, because the number of turn closes must not depend
+ * on text that a template leaves out. One instance is shared by all sessions of a proxy.
  */
 export class SuffixRenderer {
   private readonly engines: EnginePools;
   private readonly notice: EngineNotice;
   private readonly closings = new LRUCache<string, { readonly closing: HistoryEnd | null }>({ max: MAX_CLOSINGS });
-  /** Keys of the templates for which the short form gave a wrong suffix. */
+  /** Keys of the templates for which the short form gave a wrong suffix, so that only the full form is used. */
   private readonly fullOnly = new Set<string>();
 
   constructor(engines: EnginePools, notice: EngineNotice) {
@@ -54,7 +57,10 @@ export class SuffixRenderer {
     this.notice = notice;
   }
 
-  /** `null` when the suffix cannot be determined. Rejects as `EnginePools.render` does, except when the template refuses messages. */
+  /**
+   * Returns the suffix; `null` when it cannot be determined, which includes that the template refuses the messages. Otherwise rejects as
+   * `EnginePools.render` does.
+   */
   async render(request: SuffixRequest, signal: AbortSignal): Promise<Int32Array | null> {
     const { template } = request;
     if (template.close_ids.length === 0) return null;
@@ -110,7 +116,10 @@ export class SuffixRenderer {
     return whole && suffixAfter(whole, template.close_ids, closing);
   }
 
-  /** The closing of a stand-in history, which is the same for all histories with calls of the same names. */
+  /**
+   * Returns how a rendered placeholder history ends. The result is cached, because it is the same for all histories with calls of the same
+   * names.
+   */
   private async closing(
     request: SuffixRequest,
     calls: readonly PlaceholderCall[],
@@ -126,7 +135,7 @@ export class SuffixRenderer {
     return closing;
   }
 
-  /** The ids of rendered messages; `null` when the template refuses them. */
+  /** Returns the ids of rendered messages; `null` when the template refuses them. */
   private async idsOf(
     { names }: SuffixRequest,
     messageTexts: readonly string[],
@@ -143,12 +152,14 @@ export class SuffixRenderer {
   }
 }
 
-/** Whether the last turn is closed and followed by the same ids as in the plain stand-in history. */
+/** Whether the history's last turn is closed and followed by the same ids as the last turn of the plain placeholder history. */
 function closesLike({ before, tail }: HistoryEnd, plain: HistoryEnd): boolean {
   return before.length >= plain.before.length && equalIds(tail, plain.tail);
 }
 
-/** The turn without thinking, wherever its text has it: the same calls, or the stand-in's text when it has no calls. */
+/**
+ * Returns an assistant turn without thinking, wherever its text has it: only its calls, or the placeholder's turn when it has no calls.
+ */
 function withoutThinking(text: string): string {
   const { tool_calls: calls } = JSON.parse(text) as AssistantMessage;
   if (calls === undefined || calls.length === 0) return placeholderHistory([])[1] as string;
@@ -159,7 +170,10 @@ function templateKey({ names, template }: SuffixRequest): string {
   return JSON.stringify([names.pool, template.fingerprint]);
 }
 
-/** Whether the completion's prompt is rendered in both forms and compared. Decided by a hash of its id, which is random. */
+/**
+ * Whether this completion's suffix is rendered in both forms and compared. This is decided by a hash of the completion's id, which is
+ * random.
+ */
 export function isChecked(completionId: string): boolean {
   let hash = 0;
   for (const char of completionId) hash = (hash * 31 + char.charCodeAt(0)) % (CHECK_ONE_IN * 1024);

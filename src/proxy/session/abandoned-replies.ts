@@ -3,24 +3,27 @@ import type { Completion } from '../../tokens/completion.ts';
 import { sameArguments, sameText } from '../../tokens/same-turn.ts';
 
 /**
- * Decides which replies the harness abandoned. A reply to a request that the harness repeats byte for byte is marked `abandoned`,
- * unless a request of the session, before or after the repeat, has that reply after the messages that it answered: then the harness
- * used it, and the repeat is a second sample on purpose.
+ * Decides which replies the harness abandoned. When the harness repeats a request byte for byte, the earlier reply is marked `abandoned`,
+ * unless another request of the session, before or after the repeat, contains that reply in its history: then the harness used the reply,
+ * and the repeat is a second sample on purpose.
  */
 export class AbandonedReplies {
-  /** Delivered replies whose request was repeated and that no request has returned so far. */
+  /** Replies that are marked as abandoned: delivered, but their request was repeated, and no request has contained them so far. */
   private readonly suspects = new Set<Completion>();
-  /** Replies that a request returned. The requests are not kept, because an agent may send any number, of any size. */
+  /**
+   * Replies that the history of a request contained. The requests themselves are not kept, because an agent may send any number, of any
+   * size.
+   */
   private readonly used = new WeakSet<Completion>();
 
-  /** Call when the request of a delivered reply is repeated. */
+  /** Marks the reply of a repeated request as abandoned, unless a request has used it. To be called for delivered replies only. */
   addRepeated(completion: Completion): void {
     if (this.used.has(completion)) return;
     completion.abandoned = true;
     this.suspects.add(completion);
   }
 
-  /** Marks the replies that a request's messages return as used. `recorded` are the session's replies so far. */
+  /** Marks the replies that a request's history contains as used. `recorded` are the session's replies so far. */
   checkRequest(messages: readonly ChatMessage[], recorded: readonly Completion[]): void {
     for (const completion of recorded) {
       if (!this.used.has(completion) && returnsReply(messages, completion, recorded)) this.markUsed(completion);
@@ -34,8 +37,9 @@ export class AbandonedReplies {
 }
 
 /**
- * Whether the messages contain the completion's reply. Calls are identified by id, name and arguments together, because some engines
- * give the same id to several calls. When the harness changed the arguments, the id suffices if no other reply at that position has it.
+ * Whether the messages contain the completion's reply at its position. Calls are identified by id, name and arguments together, because
+ * some engines give the same id to several calls. When the harness changed the arguments, the id suffices if no other reply at that
+ * position has it.
  */
 function returnsReply(
   messages: readonly ChatMessage[],
@@ -57,7 +61,7 @@ function returnsReply(
   );
 }
 
-/** The assistant message at the position of the completion's reply; `null` when there is none. */
+/** Returns the assistant message at the position of the completion's reply; `null` when another message or none is there. */
 function turnAfterRequest(messages: readonly ChatMessage[], completion: Completion): AssistantMessage | null {
   const turn = messages[completion.request.messages.length];
   return turn?.role === 'assistant' ? turn : null;

@@ -9,10 +9,13 @@ import type { AssistantMessage, DialectName } from '../../schema/index.ts';
 import type { Completion } from '../../tokens/completion.ts';
 import { callIdOf } from '../prompt/call-ids.ts';
 
-/** How long an engine call continues without a client, so that a harness that retries on a new connection finds it still running. */
+/** How long an engine call continues when no client waits for it, so that a harness that retries on a new connection can join it. */
 export const ABANDON_GRACE_MS = 2_000;
 
-/** Identifies equal requests: dialect, agent thread, the parameters in the path, and the bytes of the body. */
+/**
+ * Returns a digest that is the same for equal requests. It covers the dialect, the agent thread, the parameters in the path, and the bytes
+ * of the body.
+ */
 export function requestDigest(dialect: Dialect, context: CallContext, body: Buffer): string {
   const { headers, query, model, stream } = context;
   const outside = JSON.stringify([dialect.name, threadKeyOf(headers), model, stream, query.get('alt')]);
@@ -33,27 +36,30 @@ export type CallParts = {
 /** A model call that has ended, or that was refused before it began. */
 export type EndedCall = {
   readonly dialect: DialectName;
-  /** `null` when no engine answered. */
+  /** The engine that answered; `null` when none did. */
   readonly engineId: string | null;
   readonly code: 'ok' | ErrorCode;
   /** Milliseconds from the end of the request's body to the moment at which the reply could be sent. */
   readonly totalMs: number;
-  /** The part of {@link totalMs} that the engine took for its reply; `null` when there is none. */
+  /** The part of {@link totalMs} that the engine took for its reply; `null` when there is no reply. */
   readonly engineMs: number | null;
 };
 
-/** Called once for every model call, however many requests joined it. Must not throw, and must be fast because replies wait for it. */
+/**
+ * Called once for every model call that has ended, however many requests waited for it. Must not throw, and must be fast because replies
+ * wait for it.
+ */
 export type CallObserver = (call: EndedCall) => void;
 
 /**
  * One generation and the requests that wait for it: usually one, more when a harness repeats a request. `outcome` resolves once the
- * completion is durable, and rejects with a FloeError when there will be none.
+ * completion is durable, and rejects with a FloeError when the call fails.
  */
 export class Call {
   readonly parts: CallParts;
   readonly outcome: Promise<Completion>;
   completion: Completion | null = null;
-  /** The reply while it is sampled; `null` when the request wants it as a whole, and once the call has ended. */
+  /** The part of the reply that has been sampled; `null` when the request does not stream, and once the call has ended. */
   reply: StreamedReply | null;
   /** Whether a client has received the whole reply. */
   delivered = false;
@@ -75,7 +81,7 @@ export class Call {
     this.clock = clock;
     this.graceMs = graceMs;
     this.outcome = this.track(run(this.controller.signal, this.reply));
-    // Waiting requests handle the failure. Without any, the rejection must not end the process.
+    // The requests that wait for the call handle its failure. Without any, the rejection must not end the process.
     this.outcome.catch(() => {});
   }
 
@@ -83,19 +89,22 @@ export class Call {
     return !this.settled;
   }
 
-  /** Ends the engine call with this reason. Does nothing once the engine has answered. */
+  /** Aborts the engine call for this reason. Does nothing once the engine has answered. */
   abort(reason: FloeError): void {
     this.controller.abort(reason);
   }
 
-  /** Adds a waiting request. */
+  /** Registers a request that waits for the reply, which ends the grace period of a call without clients. */
   attach(): void {
     this.waiting++;
     this.cancelGrace?.();
     this.cancelGrace = null;
   }
 
-  /** Removes a waiting request, which has received the reply (`delivered`) or whose client has disconnected. */
+  /**
+   * Removes a waiting request. `delivered` is whether its client received the whole reply. Without waiting requests, a running call is
+   * aborted after the grace period.
+   */
   detach(delivered: boolean): void {
     this.waiting--;
     if (delivered) this.delivered = true;
@@ -128,8 +137,8 @@ export class Call {
 type StreamedCall = { readonly id: string; readonly name: string; text: string };
 
 /**
- * The reply of a running call as far as it was sampled. Readers are notified once for all deltas that arrive in one turn of the event
- * loop, and send the part that they have not sent yet; so a reader that joined late or was blocked for a while catches up.
+ * The part of a running call's reply that has been sampled so far. Readers are notified once for all deltas that arrive in one turn of the
+ * event loop, and then send what they have not sent yet; so a reader that joined late or was blocked for a while catches up.
  */
 export class StreamedReply implements ReplyListener {
   promptTokens: number | null = null;
@@ -174,7 +183,7 @@ export class StreamedReply implements ReplyListener {
     });
   }
 
-  /** The message as far as it is known; `null` before the first delta. */
+  /** The message as far as it was sampled; `null` before the first delta. */
   get message(): AssistantMessage | null {
     if (!this.begun) return null;
     const { reasoning, text, calls } = this;

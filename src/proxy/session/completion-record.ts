@@ -7,7 +7,7 @@ import type { AttemptSpec } from './engine-request.ts';
 
 const TRAINABLE_KINDS: readonly CallKind[] = ['main', 'subagent', 'compaction'];
 
-/** The completion of a call that an engine answered. `promptIds` are those of the reply, in the memory in which they are kept. */
+/** Creates the completion of a call that an engine answered. `promptIds` are the ids of its prompt, in the array that is kept. */
 export function completionOf(
   { sessionId, attempt }: Pick<AttemptSpec, 'sessionId' | 'attempt'>,
   parts: CallParts,
@@ -17,7 +17,7 @@ export function completionOf(
   promptIds: Int32Array,
   totalMs: number,
 ): Completion {
-  // The policy sampled a reply that the engine aborted, but no harness receives it.
+  // The engine aborted the reply, so no harness receives it, but its tokens were sampled and are recorded.
   const isAborted = reply.finishReason === 'abort';
   return {
     completionId: parts.completionId,

@@ -3,10 +3,13 @@ import type { GenerateRequest, PromptIds } from '../../engines/engine.ts';
 import type { Sampling, TaskEngine } from '../../schema/index.ts';
 import type { CompletionRequest } from '../../tokens/completion.ts';
 
-/** The largest `num_samples` of a task, so that the seeds of different calls never equal those of another sample. */
+/**
+ * Distance between the seeds of two consecutive calls. It is the largest `num_samples` of a task, so that a call's seed never equals that
+ * of another sample's call.
+ */
 const SEED_STRIDE = 100_000;
 
-/** The attempt that a call belongs to. */
+/** What a call needs to know about the attempt that it belongs to. */
 export type AttemptSpec = {
   readonly sessionId: string;
   readonly attempt: number;
@@ -17,8 +20,9 @@ export type AttemptSpec = {
 };
 
 /**
- * The sampling in effect for call `index`: the task's, whatever the harness requests, except that the lower bound on tokens applies.
- * Every call has a different seed: `seed + sample_index` for the first, and {@link SEED_STRIDE} more for each further one.
+ * Returns the sampling in effect for call `index`: the task's, whatever the harness requests, except that the smaller of the two limits on
+ * tokens applies. If the task has a seed, every call gets a different one: `seed + sample_index` for the first call, and {@link
+ * SEED_STRIDE} more for each further call.
  */
 export function effectiveSampling(spec: AttemptSpec, request: CanonicalRequest, index: number): Sampling {
   const { sampling, sampleIndex } = spec;
@@ -31,7 +35,7 @@ export function effectiveSampling(spec: AttemptSpec, request: CanonicalRequest, 
   return { ...sampling, max_tokens: maxTokens, seed };
 }
 
-/** The request to an engine. The engine renders `messageTexts` when `prompt` is `null`. */
+/** Creates the request to an engine. The engine renders `messageTexts` when `prompt` is `null`. */
 export function engineRequest(
   completionId: string,
   { sessionId, engine }: AttemptSpec,

@@ -1,18 +1,21 @@
 import { createHash } from 'node:crypto';
 import { FloeError } from '../../core/errors.ts';
 
-/** Keys of ended attempts that are answered 410 instead of 401. The number takes about 10 MB and covers days of sessions. */
+/**
+ * Most keys of ended attempts that are remembered, so that requests with them are answered 410 instead of 401. They take about 10 MB and
+ * cover days of sessions.
+ */
 const CLOSED_KEYS = 65_536;
 
 /**
- * Session keys by their SHA-256. The time of a lookup depends on the digest, which a guesser does not control, and the keys
- * themselves are not kept.
+ * Finds the holder of a session key by the key's SHA-256. The keys themselves are not kept, and the time of a lookup depends on the
+ * digest, which somebody who guesses keys does not control.
  */
 export class KeyRing<Holder> {
   private readonly open = new Map<string, Holder>();
   private readonly closed = new Set<string>();
 
-  /** Throws `conflict` when the key is or was in use. */
+  /** Registers a key. Throws `conflict` when the key is or was in use. */
   add(key: string, holder: Holder): void {
     const digest = digestOf(key);
     if (this.open.has(digest) || this.closed.has(digest)) {
@@ -26,7 +29,7 @@ export class KeyRing<Holder> {
     this.open.delete(digestOf(key));
   }
 
-  /** Refuses the key from now on. The oldest of more than {@link CLOSED_KEYS} closed keys are forgotten. */
+  /** Closes a key, which is refused from now on. When there are more than {@link CLOSED_KEYS} closed keys, the oldest are forgotten. */
   close(key: string): void {
     const digest = digestOf(key);
     if (!this.open.delete(digest)) return;
@@ -38,7 +41,10 @@ export class KeyRing<Holder> {
     }
   }
 
-  /** Throws `unauthorized` without a known key, and `session_closed` for a key whose attempt has ended. */
+  /**
+   * Returns the holder of a key. Throws `unauthorized` for `null` and for an unknown key, and `session_closed` for a key whose attempt has
+   * ended.
+   */
   find(key: string | null): Holder {
     if (key === null) throw new FloeError('unauthorized', 'the request carries no session key');
     const digest = digestOf(key);

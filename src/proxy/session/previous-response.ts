@@ -4,10 +4,10 @@ import type { Completion } from '../../tokens/completion.ts';
 import { quoted } from './request-limits.ts';
 
 /**
- * Replaces the reference to a previous response by its conversation: the messages and the reply of that completion, followed by the
- * new messages. Leading system text of the new messages replaces that of the earlier ones. Everything else is the new request's,
- * including the tools unless the request inherits them. A request without a reference is returned unchanged. `sentReply` returns the
- * completion with an id whose reply the session has sent. Throws `schema_violation` when there is none.
+ * Replaces a request's reference to a previous response by the conversation of that response: its messages and its reply, followed by the
+ * new messages. A system message at the start of the new messages replaces the earlier one. Everything else is taken from the new request,
+ * except the tools when it inherits them. A request without a reference is returned unchanged. `sentReply` returns the completion with an
+ * id, if the session has sent its reply. Throws `schema_violation` when there is no such completion.
  */
 export function withPreviousResponse(
   request: CanonicalRequest,

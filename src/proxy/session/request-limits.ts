@@ -8,12 +8,14 @@ export function quoted(text: string): string {
   return text.length <= MAX_QUOTED_CHARS ? text : `${text.slice(0, MAX_QUOTED_CHARS)}…`;
 }
 
-/** Longer than the name of any model. With the alias `*`, the requested name is kept with its call. */
+/**
+ * Most characters of a model name, more than any model has. When the alias `*` allows any name, the requested name is kept with its call.
+ */
 const MAX_MODEL_CHARS = 512;
 
 /**
- * Throws `not_found`, with the models of the session, when a request names another model. The alias `*` allows any name of up to
- * {@link MAX_MODEL_CHARS}.
+ * Throws `not_found`, with the models of the session, when a request names a model that the session does not serve. The alias `*` allows
+ * any name of up to {@link MAX_MODEL_CHARS}.
  */
 export function refuseModel(requested: string, model: string, aliases: readonly string[]): void {
   if (requested === model || aliases.includes(requested)) return;
@@ -22,12 +24,15 @@ export function refuseModel(requested: string, model: string, aliases: readonly 
   throw new FloeError('not_found', `no such model: ${quoted(requested)}; there is ${served}`);
 }
 
-/** Engines compare each stop string after every token, and every call of an engine waits for it. No supported API takes as many. */
+/**
+ * Most stop strings of a request; no supported API takes as many. Engines compare each stop string after every token, which delays all
+ * calls of the engine.
+ */
 const MAX_STOPS = 64;
 
 /**
- * Characters of a request's sampling parameters as JSON, of which a response schema is the largest. The context window does not bound
- * them, and they are kept with each completion.
+ * Most characters of a request's sampling parameters as JSON, of which a response schema is the largest. The parameters are kept with each
+ * completion, and the context window does not bound their size.
  */
 const MAX_SAMPLING_CHARS = 512 * 1024;
 

@@ -4,10 +4,13 @@ import type { ChatMessage, ChatTool } from '../../schema/index.ts';
 import type { CompletionRequest } from '../../tokens/completion.ts';
 import { sameIds } from '../../tokens/sequence.ts';
 
-/** A prompt buffer's size relative to the prompt for which it is allocated, so that the next turns fit after it. */
+/** Size of a new prompt buffer relative to the prompt for which it is allocated, so that the next turns can be stored after it. */
 const GROWTH = 1.5;
 
-/** Characters of a session's latest requests that are kept, those of one request of the largest size. Harnesses name threads freely. */
+/**
+ * Most characters that the latest requests of a session's threads may have together, those of one request of the largest size. Without a
+ * limit a session could fill the memory, because harnesses name threads freely.
+ */
 const MAX_KEPT_CHARS = 64 * MIB;
 
 /** The parts of a request that consecutive turns share. */
@@ -18,20 +21,23 @@ type Thread = { readonly request: RequestTexts; prompts: Int32Array; promptLengt
 const NO_REQUEST: RequestTexts = { messages: [], messageTexts: [], tools: [], toolsText: '[]' };
 
 /**
- * Stores parts that a request repeats from the previous one of its agent thread only once, since a harness sends its whole history at
- * every turn: equal messages and tools become the same objects, and a prompt reported by an engine that extends the last one becomes a
- * longer view of the same buffer. The memory of a session is then that of its longest turn instead of the sum of all turns. It indexes
- * the latest request by thread; `PrefixIndex` indexes all recorded turns.
+ * Stores each part that a request repeats from the previous request of its agent thread only once, since a harness sends its whole history
+ * at every turn. Equal messages and tools become the same objects, and a prompt reported by an engine that extends the previous one
+ * becomes a longer view of the same buffer. The memory of a session is then that of its longest turn instead of the sum of all turns. This
+ * class holds only the latest request of each thread; `PrefixIndex` indexes all recorded turns.
  */
 export class RequestMemory {
   private readonly threads = new LRUCache<string, Thread>({
     maxSize: MAX_KEPT_CHARS,
     sizeCalculation: ({ request }) => charsOf(request),
   });
-  /** A request that continues a previous response has the recorded message objects, whose texts are known. */
+  /**
+   * The JSON text of message objects. A request that continues a previous response contains the recorded message objects, whose text is
+   * then not written a second time.
+   */
   private readonly texts = new WeakMap<ChatMessage, string>();
 
-  /** Returns the request with its JSON texts, sharing the objects that it repeats. */
+  /** Returns the request with its JSON texts. Objects that equal those of the thread's previous request are replaced by them. */
   request(threadName: string, messages: readonly ChatMessage[], tools: readonly ChatTool[]): RequestTexts {
     const thread = this.threads.get(threadName) ?? newThread();
     const { request: last } = thread;
@@ -50,12 +56,12 @@ export class RequestMemory {
       tools: sameTools ? last.tools : tools,
       toolsText: sameTools ? last.toolsText : JSON.stringify(tools),
     };
-    // A new object, because the cache does not measure a value again that it already holds.
+    // A new object is set, because the cache does not measure the size of an object that it already holds a second time.
     this.threads.set(threadName, { ...thread, request });
     return request;
   }
 
-  /** Returns equal ids in a buffer that is shared with the thread's earlier prompts if they begin with the last one. */
+  /** Returns an array with the same ids. If they begin with the thread's last prompt, the array shares its buffer. */
   prompt(threadName: string, ids: Int32Array): Int32Array {
     let thread = this.threads.peek(threadName);
     if (thread === undefined) {

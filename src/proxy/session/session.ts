@@ -21,19 +21,22 @@ import { refuseCostlySampling, refuseModel } from './request-limits.ts';
 import { RequestMemory } from './request-memory.ts';
 import { TurnLimit } from './turn-limit.ts';
 
-/** Concurrent calls of one session. Harnesses run a handful of sub-agents; a loop in the sandbox could open thousands. */
+/**
+ * Most model calls of one session that may run concurrently. Harnesses run a handful of sub-agents; a loop in the sandbox could open
+ * thousands.
+ */
 const MAX_RUNNING_CALLS = 64;
 
 export type ProxySessionSpec = AttemptSpec & {
-  /** Opens the proxy for this attempt only. A key is never reused. */
+  /** The session key, which opens the proxy for this attempt only. A key is never reused. */
   readonly key: string;
-  /** Path of a Unix socket for this session alone; `null` for the TCP listener only. */
+  /** Path of a Unix socket for this session alone; `null` when the session is reached over the TCP listener only. */
   readonly socketPath: string | null;
-  /** The model's name for the harness, as the model list shows it. */
+  /** The name by which the harness knows the model, as the model list shows it. */
   readonly modelName: string;
-  /** Other names that requests may use; `*` allows any. Default: none. */
+  /** Other model names that requests may use; `*` allows any name. Default: none. */
   readonly modelAliases?: readonly string[];
-  /** Turns that the session may have, as {@link TurnLimit} counts them; `null` or absent for no bound. */
+  /** Most turns that the session may have, as {@link TurnLimit} counts them; `null` or absent for no limit. */
   readonly maxTurns?: number | null;
   /** Called once, when a request beyond {@link maxTurns} is refused. Must not throw. */
   readonly onTurnLimit?: () => void;
@@ -41,9 +44,9 @@ export type ProxySessionSpec = AttemptSpec & {
   readonly onProgress?: (completionCount: number, sampledTokens: number) => void;
   /** Called when a model call begins, streams or ends. Must not throw. */
   readonly onActivity?: () => void;
-  /** Parent of the spans of its model calls; default: none. */
+  /** Parent of the tracing spans of the session's model calls. Default: no parent. */
   readonly span?: Span;
-  /** Called before each model call. Refuses the call by throwing. */
+  /** Called before each model call. It refuses the call by throwing. */
   readonly admit?: () => void;
 };
 
@@ -54,17 +57,19 @@ export type SessionDeps = {
   readonly suffixes: SuffixRenderer;
   readonly abandonGraceMs: number;
   readonly observer?: CallObserver | undefined;
-  /** Called when {@link ProxySession.close} begins, and when it has ended. Must not throw. */
+  /**
+   * Called when {@link ProxySession.close} begins. Must not throw; the same holds for `onClosed`, which is called when it has finished.
+   */
   readonly onClosing?: () => void;
   readonly onClosed?: () => void;
 };
 
-/** One attempt at the proxy: its running calls and its recorded completions. */
+/** One attempt as the proxy serves it: its running calls and its recorded completions. */
 export class ProxySession {
   readonly spec: ProxySessionSpec;
   readonly connections: SessionConnections;
   readonly bodyBudget = new BodyBudget();
-  /** The number of requests of any kind that carried the key. */
+  /** The number of requests of any kind that were sent with the session's key. */
   requests = 0;
   sampledTokens = 0;
   /** Why the last model call failed; `null` when it succeeded. */
@@ -72,7 +77,7 @@ export class ProxySession {
   private readonly deps: SessionDeps;
   private readonly recorded: Completion[] = [];
   private readonly byId = new Map<string, Completion>();
-  /** The latest call of each request, by its digest. */
+  /** The latest call with each request digest; see {@link requestDigest}. */
   private readonly byDigest = new Map<string, Call>();
   private readonly running = new Set<Call>();
   private readonly abandoned = new AbandonedReplies();
@@ -121,15 +126,18 @@ export class ProxySession {
     return [...this.recorded].sort((a, b) => a.index - b.index);
   }
 
-  /** The completion with this id whose reply a client could receive; `null` when there is none or the engine aborted the reply. */
+  /**
+   * Returns the completion with this id whose reply may have been sent to a client; `null` when there is none or the engine aborted the
+   * reply.
+   */
   sentReply(completionId: string): Completion | null {
     const completion = this.byId.get(completionId);
     return completion === undefined || completion.finishReason === 'abort' ? null : completion;
   }
 
   /**
-   * The call that a repeated request joins: one that is still running, or whose reply no client has received. `null` when the request
-   * is new, or requests another sample of one that was answered.
+   * Returns the call that a repeated request joins: one that is still running, or one whose reply no client has received. `null` when the
+   * request is new, or repeats one whose reply was delivered and therefore requests another sample.
    */
   findRepeated(digest: string): Call | null {
     const call = this.byDigest.get(digest);
@@ -138,8 +146,8 @@ export class ProxySession {
   }
 
   /**
-   * Starts a generation. Throws `session_closed`, `overloaded`, `not_found` for another model, `turn_limit`, or `schema_violation` when
-   * the request refers to an unknown previous response.
+   * Starts a model call. Throws `session_closed`, `overloaded`, `not_found` for a model that the session does not serve, `turn_limit`, or
+   * `schema_violation` when the request refers to an unknown previous response or has costly sampling parameters.
    */
   begin(digest: string, dialect: Dialect, received: CanonicalRequest): Call {
     this.refuseWhenClosed();
@@ -159,7 +167,7 @@ export class ProxySession {
       arrivedMs: clock.monotonicMs(),
       timestampMs: clock.nowMs(),
       dialect,
-      // The call keeps the message objects that turns share, not the copies of this request.
+      // The call keeps the message objects that consecutive turns share, and not the copies in this request.
       request: withoutClaims({ ...request, messages: recorded.messages, tools: recorded.tools }),
     };
     const pending = this.locate(request, recorded);
@@ -177,7 +185,7 @@ export class ProxySession {
 
   async countTokens(received: CanonicalRequest, signal: AbortSignal): Promise<number> {
     this.refuseWhenClosed();
-    // A request to count tokens may omit the model.
+    // A request to count tokens need not name a model.
     if (received.model !== '') this.refuseModel(received.model);
     if (this.runningCounts >= MAX_RUNNING_CALLS) {
       throw new FloeError('overloaded', `the session has ${MAX_RUNNING_CALLS} prompts being counted`);
@@ -202,7 +210,10 @@ export class ProxySession {
     refuseModel(model, this.spec.modelName, this.spec.modelAliases ?? []);
   }
 
-  /** Sets {@link lastError}. A client that disconnects and calls after the end of the session do not count as failures. */
+  /**
+   * Sets {@link lastError}. It stays unchanged when a client disconnected or called after the end of the session, because these are not
+   * failures.
+   */
   setFailed(error: FloeError): void {
     if (error.code !== 'cancelled' && error.code !== 'session_closed') this.lastError = error;
   }
@@ -213,8 +224,8 @@ export class ProxySession {
   }
 
   /**
-   * Ends the session: later requests are answered 410, engine calls are aborted, and all sampled tokens are recorded when this
-   * resolves. May be called twice.
+   * Ends the session: later requests are answered 410, and engine calls are aborted. Resolves when all sampled tokens are recorded. May be
+   * called more than once.
    */
   close(): Promise<void> {
     this.closing ??= this.end();
@@ -253,7 +264,8 @@ export class ProxySession {
         const failure = asFloeError(error);
         this.setFailed(failure);
         this.report(call.parts, null, failure, span);
-        // The part that was streamed before the client disconnected may be all that it needed.
+        // A call whose client disconnected counts as answered when a part of the reply was streamed, because that part may be all that the
+        // client needed.
         onEnded(failure.code === 'cancelled' && reply?.message != null);
         if (this.byDigest.get(digest) === call) this.byDigest.delete(digest);
       },
@@ -289,7 +301,7 @@ export class ProxySession {
     return span.child('model_call', { session_id: sessionId, attempt, ...call }, 'client');
   }
 
-  /** Builds the prompt, lets an engine sample the reply, and records the completion. */
+  /** Runs a model call: builds the prompt, lets an engine sample the reply, and records the completion. */
   private async run(
     parts: CallParts,
     pending: PendingCall,
@@ -358,7 +370,7 @@ export class ProxySession {
   }
 }
 
-/** Claims refer to the message objects of the received request, which are not kept. */
+/** Removes the claims of a request, which refer to its own message objects, because these are not kept. */
 function withoutClaims(request: CanonicalRequest): CanonicalRequest {
   const { claimedCompletions: _, ...rest } = request;
   return rest;

@@ -2,17 +2,17 @@ import { FloeError } from '../../core/errors.ts';
 import type { CallKind } from '../../schema/index.ts';
 
 /**
- * Model calls of any kind per turn of the main agent, and the least number for a session. The sandboxed agent determines the kind of
- * its calls, so it could evade the bound on turns if calls of other kinds were not bounded. The numbers are generous because in some
- * harnesses sub-agents do most of the work: a turn that starts three of them causes some thirty calls.
+ * Most model calls of any kind per turn that the session may have, and the lowest such limit for a session. The sandboxed agent determines
+ * the kind of its calls, so it could evade the limit on turns if calls of other kinds were not limited. The numbers are generous because
+ * in some harnesses sub-agents do most of the work: a turn that starts three of them causes some thirty calls.
  */
 const CALLS_PER_TURN = 32;
 const MIN_CALLS = 256;
 
 /**
- * Bounds a session's turns and calls. A turn is a completion of kind `main` that the engine did not abort, or a call of that kind
- * whose client disconnected after it had read a part of the reply; a call is the same for every kind. A request beyond a bound is
- * refused permanently; one that could exceed it once the running calls have ended is refused temporarily.
+ * Limits the turns and the model calls of a session. A turn is a completion of kind `main` that the engine did not abort, or a call of
+ * that kind whose client disconnected after a part of the reply was streamed. Calls of every kind count towards the limit of calls. A
+ * request beyond a limit is refused permanently; a request that could exceed it once the running calls have ended is refused temporarily.
  */
 export class TurnLimit {
   private readonly limit: number | null;
@@ -21,7 +21,9 @@ export class TurnLimit {
   private readonly onLimit: () => void;
   private isReported = false;
 
-  /** `limit` is the number of turns, `null` for no bound. `onLimit` is called once, when a request is refused permanently. */
+  /**
+   * `limit` is the largest number of turns; `null` for no limit. `onLimit` is called once, when the first request is refused permanently.
+   */
   constructor(limit: number | null, onLimit: () => void) {
     this.limit = limit;
     this.mainCalls = new Counter(limit ?? Number.POSITIVE_INFINITY);
@@ -29,12 +31,12 @@ export class TurnLimit {
     this.onLimit = onLimit;
   }
 
-  /** The turns so far, as `max_turns` counts them. */
+  /** The number of turns so far, as `max_turns` counts them. */
   get turns(): number {
     return this.mainCalls.recorded;
   }
 
-  /** Throws `turn_limit` or `overloaded`. */
+  /** Throws `turn_limit` for a call beyond a limit, and `overloaded` for one that could be beyond it once the running calls have ended. */
   refuse(kind: CallKind): void {
     const counters = this.countersOf(kind);
     if (counters.some((counter) => counter.isFull())) {
@@ -42,7 +44,8 @@ export class TurnLimit {
         this.isReported = true;
         this.onLimit();
       }
-      // The message must not resemble that of an overlong prompt, for which harnesses compact the conversation and retry.
+      // The message must not resemble the one for an overlong prompt, because harnesses react to that one by compacting the conversation
+      // and retrying.
       const details = { turns: this.limit, calls: this.calls.limit };
       throw new FloeError('turn_limit', 'this session is over: it has had all of its turns', details);
     }
