@@ -28,6 +28,7 @@ const ETC_FROM_HOST = [
 const PASSWD_LINE = `agent:x:${SANDBOX_UID}:${SANDBOX_UID}:agent:${AGENT_HOME}:/bin/sh`;
 const GROUP_LINE = `agent:x:${SANDBOX_UID}:`;
 const ETC_FILES: Readonly<Record<string, string>> = {
+  // words: quoted
   passwd: `root:x:0:0:root:/root:/bin/sh\n${PASSWD_LINE}\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n`,
   group: `root:x:0:\n${GROUP_LINE}\nnogroup:x:65534:\n`,
   hosts: '127.0.0.1 localhost floe\n::1 localhost\n',
