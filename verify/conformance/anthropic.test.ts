@@ -81,7 +81,7 @@ describe('a message', () => {
     expect(message.stop_reason).toBe('end_turn');
   });
 
-  it('says what cut it', async () => {
+  it('states why it was cut', async () => {
     const cut = await client().messages.create(ask('Tell me a story', { max_tokens: 12 }));
     expect(cut.stop_reason).toBe('max_tokens');
     expect(cut.usage.output_tokens).toBe(12);
@@ -201,7 +201,7 @@ describe('a message thread', () => {
 });
 
 describe('thinking', () => {
-  it.each([false, true])('goes out and comes back (stream: %s)', async (stream) => {
+  it.each([false, true])('is returned and can be sent back (stream: %s)', async (stream) => {
     const params: Params = ask('A riddle: tall when young, short when old?', {
       thinking: { type: 'enabled', budget_tokens: 1024 },
       max_tokens: 2048,
@@ -254,7 +254,7 @@ describe('images', () => {
 });
 
 describe('errors', () => {
-  it.each([false, true])('name a model that there is not (stream: %s)', async (stream) => {
+  it.each([false, true])('name a model that does not exist (stream: %s)', async (stream) => {
     const error = await client()
       .messages.create({ ...ask('Hello', { model: 'claude' }), stream })
       .catch((thrown) => thrown);
@@ -263,17 +263,17 @@ describe('errors', () => {
     expect(error.message).toContain('no such model: claude');
   });
 
-  it('tell of a wrong key', async () => {
+  it('report a wrong key', async () => {
     const sent = client({ baseURL: floe.proxy.origin, apiKey: 'wrong' }).messages.create(ask('Hello'));
     await expect(sent).rejects.toBeInstanceOf(Anthropic.AuthenticationError);
   });
 
-  it('tell that the session has ended', async () => {
+  it('report that the session has ended', async () => {
     await floe.session.close();
     await expect(client().messages.create(ask('Hello'))).rejects.toMatchObject({ status: 410 });
   });
 
-  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+  it.each([false, true])('report a prompt that is too long (stream: %s)', async (stream) => {
     const error = await client()
       .messages.create({ ...ask(TOO_LONG), stream })
       .catch((thrown) => thrown);
@@ -288,7 +288,7 @@ describe('errors', () => {
     await expect(sent).rejects.toBeInstanceOf(Anthropic.BadRequestError);
   });
 
-  it.each([false, true])('of the engine are tried again by the SDK (stream: %s)', async (stream) => {
+  it.each([false, true])('of the engine are retried by the SDK (stream: %s)', async (stream) => {
     floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
     const retrying = client({ maxRetries: 2 }).messages;
     const message = await (stream ? retrying.stream(ask('Hello')).finalMessage() : retrying.create(ask('Hello')));

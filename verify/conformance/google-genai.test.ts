@@ -94,7 +94,7 @@ describe('a reply', () => {
     expect(last.usageMetadata?.candidatesTokenCount).toBe(floe.last.responseIds.length);
   });
 
-  it('says what cut it', async () => {
+  it('states why it was cut', async () => {
     const cut = await models().generateContent(ask('Tell me a story', { maxOutputTokens: 12 }));
     expect(cut.candidates?.[0]?.finishReason).toBe('MAX_TOKENS');
     const stopped = await models().generateContent(ask('Tell me a story', { stopSequences: ['fox'] }));
@@ -158,7 +158,7 @@ describe('tools', () => {
 });
 
 describe('thinking', () => {
-  it('goes out and comes back', async () => {
+  it('is returned and can be sent back', async () => {
     const config = { thinkingConfig: { includeThoughts: true, thinkingBudget: 1024 } };
     const question = user({ text: 'A riddle: tall when young, short when old?' });
     const first = await models().generateContent(ask([question], config));
@@ -221,23 +221,23 @@ describe('errors', () => {
     expect(JSON.parse(error.message).error).toMatchObject({ status: 'NOT_FOUND', code: 404 });
   });
 
-  it('tell of a wrong key', async () => {
+  it('report a wrong key', async () => {
     const error = await failure(false, ask('Hello'), { baseUrl: floe.proxy.origin, apiKey: 'wrong' });
     expect(error).toMatchObject({ name: 'ApiError', status: 401 });
   });
 
-  it('tell that the session has ended', async () => {
+  it('report that the session has ended', async () => {
     await floe.session.close();
     expect(await failure(false, ask('Hello'))).toMatchObject({ name: 'ApiError', status: 410 });
   });
 
-  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+  it.each([false, true])('report a prompt that is too long (stream: %s)', async (stream) => {
     const error = await failure(stream, ask(TOO_LONG));
     expect(error).toMatchObject({ name: 'ApiError', status: 400 });
     expect(JSON.parse(error.message).error.status).toBe('INVALID_ARGUMENT');
   });
 
-  it.each([false, true])('of the engine are tried again by the SDK (stream: %s)', async (stream) => {
+  it.each([false, true])('of the engine are retried by the SDK (stream: %s)', async (stream) => {
     floe.sim.setFaults([{ kind: 'http_500', times: 1 }]);
     const retryOptions = { attempts: 3, initialDelay: 0.1 };
     const retrying = models({ retryOptions });

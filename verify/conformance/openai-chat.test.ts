@@ -84,7 +84,7 @@ describe('a completion', () => {
     expect((await stream.totalUsage()).completion_tokens).toBe(floe.last.responseIds.length);
   });
 
-  it('says what cut it', async () => {
+  it('states why it was cut', async () => {
     const cut = await chat().create(ask('Tell me a story', { max_completion_tokens: 12 }));
     expect(finishOf(cut)).toBe('length');
     expect(cut.usage?.completion_tokens).toBe(12);
@@ -159,7 +159,7 @@ describe('tools', () => {
 });
 
 describe('reasoning', () => {
-  it('goes out and comes back', async () => {
+  it('is returned and can be sent back', async () => {
     const params = ask('A riddle: tall when young, short when old?', { reasoning_effort: 'high' });
     const message = messageOf(await chat().create(params));
     expect(message.reasoning_content).toBe(floe.last.message.reasoning_content);
@@ -204,17 +204,17 @@ describe('errors', () => {
     expect(error.message).toContain('no such model: gpt');
   });
 
-  it('tell of a wrong key', async () => {
+  it('report a wrong key', async () => {
     const sent = chat({ baseURL: `${floe.proxy.origin}/v1`, apiKey: 'wrong' }).create(ask('Hello'));
     await expect(sent).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
   });
 
-  it('tell that the session has ended', async () => {
+  it('report that the session has ended', async () => {
     await floe.session.close();
     await expect(chat().create(ask('Hello'))).rejects.toMatchObject({ status: 410, code: 'session_closed' });
   });
 
-  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+  it.each([false, true])('report a prompt that is too long (stream: %s)', async (stream) => {
     const error = await chat()
       .create({ ...ask(TOO_LONG), stream })
       .catch((thrown) => thrown);

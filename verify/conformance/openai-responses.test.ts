@@ -80,7 +80,7 @@ describe('a response', () => {
     expect(response.usage?.output_tokens).toBe(floe.last.responseIds.length);
   });
 
-  it('says what cut it', async () => {
+  it('states why it was cut', async () => {
     const cut = await responses().create(ask('Tell me a story', { max_output_tokens: 16 }));
     expect(cut).toMatchObject({ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } });
     expect(cut.usage?.output_tokens).toBe(16);
@@ -154,7 +154,7 @@ describe('reasoning', () => {
   it.each([
     ['items', {}],
     ['sealed items', sealed],
-  ])('goes out and comes back as %s', async (_, over) => {
+  ])('is returned and can be sent back as %s', async (_, over) => {
     const reasoningParams = { effort: 'high' as const, summary: 'auto' as const };
     const params = ask([riddle], { reasoning: reasoningParams, ...over });
     const first = await responses().stream(params).finalResponse();
@@ -204,22 +204,22 @@ describe('errors', () => {
     expect(error).toMatchObject({ status: 404, code: 'not_found' });
   });
 
-  it('tell of a wrong key', async () => {
+  it('report a wrong key', async () => {
     const sent = responses({ baseURL: `${floe.proxy.origin}/v1`, apiKey: 'wrong' }).create(ask('Hello'));
     await expect(sent).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
   });
 
-  it('tell that the session has ended', async () => {
+  it('report that the session has ended', async () => {
     await floe.session.close();
     await expect(responses().create(ask('Hello'))).rejects.toMatchObject({ status: 410, code: 'session_closed' });
   });
 
-  it('tell of a response that the session does not have', async () => {
+  it('report a response that the session does not have', async () => {
     const sent = responses().create(ask('Hello', { previous_response_id: 'resp_cpl_none' }));
     await expect(sent).rejects.toMatchObject({ status: 400, message: expect.stringContaining('previous_response_id') });
   });
 
-  it.each([false, true])('tell of a prompt that is too long (stream: %s)', async (stream) => {
+  it.each([false, true])('report a prompt that is too long (stream: %s)', async (stream) => {
     const error = await responses()
       .create({ ...ask(TOO_LONG), stream })
       .catch((thrown) => thrown);
