@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { hashText, uniform } from './random.ts';
 
-/** Names of the faults that can be injected. docs/sim.md describes the effect of each on a client. */
+/** Names of the faults that can be injected. docs/sim-faults.md describes the effect of each on a client. */
 export const FAULT_KINDS = [
   'http_400_context',
   'http_429',

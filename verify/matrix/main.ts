@@ -134,7 +134,7 @@ async function main(signal: AbortSignal): Promise<void> {
   console.log(`\n${tableOf(outcome)}\n`);
   printProblems(reports);
   if ((isWhole || options.write) && !signal.aborted) {
-    await writeFile(join(packageRoot(), 'docs', 'compatibility.md'), documentOf(outcome));
+    await writeFile(join(packageRoot(), 'docs', 'measurements', 'compatibility.md'), documentOf(outcome));
   }
   if (json.file !== null) await writeFile(json.file, `${JSON.stringify(jsonOf(outcome), null, 1)}\n`);
   if (reports.every(({ kept }) => kept === null)) await rm(keepDir, { recursive: true });

@@ -1,4 +1,4 @@
-// What a run prints and writes: lines of progress, a table, docs/compatibility.md and JSON. Pure.
+// What a run prints and writes: lines of progress, a table, docs/measurements/compatibility.md and JSON. Pure.
 import type { Cell, CellReport } from './cell.ts';
 import { type Adapter, CELL_NAMES, type CellName, type PlannedCell } from './plan.ts';
 
@@ -143,7 +143,7 @@ export function jsonOf(outcome: RunOutcome): Readonly<Record<string, unknown>> {
   };
 }
 
-/** The text of docs/compatibility.md. */
+/** The text of docs/measurements/compatibility.md. */
 export function documentOf(outcome: RunOutcome): string {
   const { reports, overhead, cells, date, machine } = outcome;
   const columns = cellColumns(reports);
@@ -163,7 +163,7 @@ export function documentOf(outcome: RunOutcome): string {
     ),
     ...skipSection(reports),
     ...overheadSection(overhead),
-    'How a harness is added: [verify/matrix/README.md](../verify/matrix/README.md).',
+    'How a harness is added: [verify/matrix](../../verify/matrix/README.md).',
   ].join('\n\n')}\n`;
 }
 

@@ -1,7 +1,7 @@
 import type { DialectName, TaskRequestInput } from '../../src/schema/index.ts';
 import type { ScenarioInput, SimConfigInput } from '../../src/sim/index.ts';
 
-/** A rule of a scenario and its parts, as docs/sim.md describes them. */
+/** A rule of a scenario and its parts, as docs/sim-scenarios.md describes them. */
 export type Rule = ScenarioInput['rules'][number];
 export type Condition = NonNullable<Rule['when']>;
 export type Reply = Rule['reply'];

@@ -1,4 +1,4 @@
-// What the simulated policy does in a cell, as scenarios of docs/sim.md. They keep no state: a reply depends on its prompt alone, so
+// What the simulated policy does in a cell, as scenarios of docs/sim-scenarios.md. They keep no state: a reply depends on its prompt alone, so
 // that side calls which a harness makes in between change nothing.
 import type { ScenarioInput } from '../../src/sim/index.ts';
 import type { Condition, Reply, Row, Rule, ToolCall } from './row.ts';

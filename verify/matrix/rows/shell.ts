@@ -23,7 +23,7 @@ export const shellRow: Row = {
   },
   lengthStop: { reaction: 'ends' },
   skips: {
-    subagent: 'the script that represents any agent, [loop.ts](../verify/matrix/agents/loop.ts), has no sub-agents',
-    compaction: 'the script that represents any agent, [loop.ts](../verify/matrix/agents/loop.ts), never summarises',
+    subagent: 'the script that represents any agent, [loop.ts](../../verify/matrix/agents/loop.ts), has no sub-agents',
+    compaction: 'the script that represents any agent, [loop.ts](../../verify/matrix/agents/loop.ts), never summarises',
   },
 };
