@@ -6,14 +6,17 @@ import { sweepDeadlines } from './sessions/cancel.ts';
 import { sweepExpired } from './sessions/retry.ts';
 import { postponeWhileUnavailable } from './watched-store.ts';
 
-/** Handles expired leases, passed deadlines and drained nodes once. Several servers on one store may do so concurrently. */
+/**
+ * Runs one round of the sweeps: takes back expired leases, cancels tasks whose deadline has passed, and removes drained nodes. Several
+ * servers on one store may do so concurrently.
+ */
 export async function sweepOnce(context: RolloutContext): Promise<void> {
   await sweepExpired(context);
   await sweepDeadlines(context);
   await removeDrainedNodes(context);
 }
 
-/** Sweeps every `sweep_seconds` until the server closes. */
+/** Calls {@link sweepOnce} every `sweep_seconds` until the server closes. */
 export async function runSweeps(context: RolloutContext): Promise<void> {
   while (!context.closing.aborted) {
     await postponeWhileUnavailable(context.log, 'expired leases wait', () => sweepOnce(context));

@@ -7,7 +7,7 @@ const listenerSchema = z.strictObject({
   port: z.int().min(0).max(65_535).default(0).describe('0: any free port'),
 });
 
-/** Files in PEM format. They are re-read when they change. */
+/** Paths of files in PEM format. The server reads a file again when it changes. */
 const tlsFilesSchema = z.strictObject({
   cert: z.string().min(1).describe('certificate chain'),
   key: z.string().min(1).describe('private key'),
@@ -22,13 +22,16 @@ const tlsFilesSchema = z.strictObject({
 });
 
 /**
- * `admin` may make every call, `trainer` those about tasks, results and engines, `node` those of gateway nodes, and `viewer` only
- * calls that change nothing.
+ * The role of a caller, which decides which calls it may make: `admin` all of them, `trainer` those about tasks, results and engines,
+ * `node` those of gateway nodes, and `viewer` only calls that change nothing.
  */
 export const roleSchema = z.enum(['admin', 'trainer', 'node', 'viewer']);
 export type Role = z.infer<typeof roleSchema>;
 
-/** A secret in the format of Standard Webhooks: a prefix and the key in base64. The standard requires at least 24 bytes. */
+/**
+ * A secret with which callbacks are signed, in the format of Standard Webhooks: a prefix and the key in base64. The standard requires at
+ * least 24 bytes.
+ */
 const callbackSecretSchema = z
   .string()
   .regex(
@@ -179,7 +182,7 @@ export type RolloutConfigInput = z.input<typeof rolloutConfigSchema>;
 
 type ShownConfig = Record<string, string | number | boolean | null>;
 
-/** The configuration as `GET /rollout/status` shows it: without secrets, and without nested values. */
+/** Returns the configuration as `GET /rollout/status` shows it: without secrets, and without nested values. */
 export function shownConfig(config: RolloutConfig): ShownConfig {
   const {
     token,

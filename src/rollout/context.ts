@@ -24,7 +24,7 @@ export type RolloutContext = {
   readonly blobs: BlobStore;
   readonly clock: Clock;
   readonly random: RandomSource;
-  /** Returns a new id that begins with `prefix`. Ids sort by the time at which they were made. */
+  /** Returns a new id that begins with `prefix`. Later ids sort after earlier ones. */
   readonly newId: (prefix: string) => string;
   readonly counters: Counters;
   readonly time: ServiceTime;
@@ -32,8 +32,11 @@ export type RolloutContext = {
   readonly wakeups: Wakeups;
   readonly events: EventBus;
   readonly log: RolloutLog;
-  /** Throws a FloeError when the task names a plug-in that does not exist or gives it a wrong configuration. */
+  /**
+   * Checks a task that is submitted. Throws a FloeError when the task names a plug-in that does not exist or gives it a wrong
+   * configuration.
+   */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
-  /** Aborts when the server closes. */
+  /** Aborted when the server closes. */
   readonly closing: AbortSignal;
 };

@@ -32,43 +32,48 @@ export type RolloutDeps = {
   readonly store: Store;
   readonly blobs: BlobStore;
   readonly clock: Clock;
-  /** Default: the system's. Simulations pass a seeded source, to be repeatable. */
+  /** Source of random numbers. Default: the system's. Simulations pass a seeded source, so that they are repeatable. */
   readonly random?: RandomSource;
-  /** Default: random ids. Simulations pass a counter. */
+  /** Returns a new id that begins with `prefix`. Default: random ids. Simulations pass a counter. */
   readonly newId?: (prefix: string) => string;
-  /** Throws a FloeError when a task names a harness, builder or evaluator that does not exist or gives it a wrong configuration. */
+  /**
+   * Checks a task that is submitted. Throws a FloeError when it names a harness, builder or evaluator that does not exist or gives it a
+   * wrong configuration.
+   */
   readonly validateTask: (task: TaskRequest) => void | Promise<void>;
-  /** Default: `/metrics` answers `not_found`. */
+  /** The registry whose metrics `/metrics` returns. Without a registry, `/metrics` answers `not_found`. */
   readonly metricsRegistry?: MetricsRegistry;
-  /** Default: HTTP. */
+  /** Sends callbacks to trainers. Default: over HTTP. */
   readonly callbackTransport?: CallbackTransport;
-  /** Default: no log. */
+  /** Receives log lines. Default: nothing is logged. */
   readonly log?: RolloutLog;
-  /** Default: trace contexts are passed through, and no span is recorded. */
+  /** Records spans. Default: trace contexts are passed through, and no span is recorded. */
   readonly tracer?: Tracer;
 };
 
-/** The rollout server without its listeners. */
+/** The rollout server without its HTTP listeners. */
 export type ControlPlane = {
   readonly context: RolloutContext;
   /** The handlers of the HTTP routes. */
   readonly handlers: Handlers<RouteName>;
-  /** Runs the background work. Resolves once it has ended after `close`; rejects when a defect makes it fail. */
+  /** Runs the background work. Resolves after `close`, when all of it has ended; rejects when a defect makes it fail. */
   run(): Promise<void>;
-  /** Runs one round of the sweeps: expired leases, deadlines, drained nodes, cancelled sessions. `run` does this regularly. */
+  /**
+   * Runs one round of the sweeps, which handle expired leases, deadlines, drained nodes and cancelled sessions. `run` does this regularly.
+   */
   sweep(): Promise<void>;
-  /** Ends held calls and the background work. Refusing new calls is up to the caller. */
+  /** Answers the requests that are held open and ends the background work. The caller must refuse new requests itself. */
   close(): void;
-  /** Stores the service time. Called after `close`, once all calls have been answered. */
+  /** Stores the service time. To be called after `close`, once all requests have been answered. */
   finish(): Promise<void>;
 };
 
 const SILENT: RolloutLog = { info: () => {}, warn: () => {}, error: () => {} };
 
-/** Throws `store_unavailable`. */
+/** Creates the control plane over a store. Throws `store_unavailable`. */
 export async function createControlPlane(config: RolloutConfig, deps: RolloutDeps): Promise<ControlPlane> {
   const closing = new AbortController();
-  // Every held request listens to this signal; Node would warn of a leak at the eleventh.
+  // Every held request listens to this signal, and Node would warn of a memory leak at the eleventh listener.
   setMaxListeners(0, closing.signal);
   const counters = new Counters();
   const store = new WatchedStore(deps.store, counters);

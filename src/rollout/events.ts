@@ -1,11 +1,11 @@
 import { MIB } from '../core/bytes.ts';
 import type { RolloutEvent } from '../schema/index.ts';
 
-/** Passes committed events to its listeners, in the order of their commits. A listener must not throw. */
+/** Passes the events of committed transactions to listeners, in the order of the commits. A listener must not throw. */
 export class EventBus {
   private readonly listeners = new Set<(event: RolloutEvent) => void>();
 
-  /** Calls `listener` with every event from now on. Returns a function that ends the subscription. */
+  /** Calls `listener` with every later event. Returns a function that ends the subscription. */
   subscribe(listener: (event: RolloutEvent) => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
@@ -16,12 +16,15 @@ export class EventBus {
   }
 }
 
-/** Size of the event texts that are kept for slow clients, shared by all of them. A burst such as the cancellation of a large task is smaller. */
+/**
+ * Most bytes of event texts that are kept for slow clients, which share them. A burst of events, such as the cancellation of a large task,
+ * is smaller.
+ */
 const DEFAULT_LIMIT_BYTES = 16 * MIB;
 
 /**
- * The newest events as server-sent-event text, numbered from 0. Every client reads from this one buffer at its own pace, so a
- * slow or stuck client costs no additional memory.
+ * Keeps the newest events as server-sent-event text, numbered from 0. Every client reads from this one buffer at its own pace, so a slow
+ * or stuck client costs no additional memory.
  */
 export class EventFeed {
   private readonly limitBytes: number;
@@ -35,17 +38,17 @@ export class EventFeed {
     bus.subscribe((event) => this.append(event));
   }
 
-  /** The number that the next event will have. */
+  /** The number that the next event will get. */
   get end(): number {
     return this.firstNumber + this.texts.length;
   }
 
-  /** The text of the event with that number; `null` when it is no longer kept, `undefined` when it has not happened yet. */
+  /** Returns the text of the event with that number; `null` when the event is no longer kept, `undefined` when it has not happened yet. */
   at(number: number): string | null | undefined {
     return number < this.firstNumber ? null : this.texts[number - this.firstNumber];
   }
 
-  /** Calls `listener` after each event. Returns a function that ends the subscription. */
+  /** Calls `listener` after each later event. Returns a function that ends the subscription. */
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
@@ -59,7 +62,7 @@ export class EventFeed {
     for (const listener of this.listeners) listener();
   }
 
-  /** Drops half of the buffer in one step, because dropping single events would copy the rest of the array each time. */
+  /** Drops the older half of the buffer in one step, because dropping single events would copy the rest of the array each time. */
   private dropOldest(): void {
     let count = 0;
     while (this.bytes > this.limitBytes / 2 && count < this.texts.length) {

@@ -1,17 +1,23 @@
 import type { RolloutContext } from './context.ts';
 
-/** Tasks removed by one transaction. A task may have thousands of sessions, and other transactions wait meanwhile. */
+/** Most tasks that one transaction removes. A task may have thousands of sessions, and other transactions wait while they are removed. */
 const TASK_BATCH = 10;
 
-/** Blobs checked and removed together. The batch is small so that a blob is rarely stored once more between the two. */
+/**
+ * Number of blobs that are checked and then removed together. The batch is small so that a blob is rarely stored a second time between its
+ * check and its removal.
+ */
 const BLOB_BATCH = 100;
 
-/** Age below which a blob is kept although no row names it: a delivery stores its bytes some seconds before its row. */
+/**
+ * Lowest age of a blob that is removed. A younger one is kept even when no row refers to it, because a delivery stores its bytes some
+ * seconds before its row.
+ */
 const BLOB_GRACE_MS = 3_600_000;
 
 /**
- * Removes tasks that ended and were collected longer ago than `retain_tasks_hours`, then the blobs that no row names any more.
- * Two servers that sweep concurrently do not disturb each other. Throws `store_unavailable`.
+ * Removes tasks that ended and were collected longer ago than `retain_tasks_hours`, then the blobs to which no row refers any more.
+ * Several servers on one store may do so concurrently. Throws `store_unavailable`.
  */
 export async function sweepRetention(context: RolloutContext): Promise<void> {
   await removeTasks(context);

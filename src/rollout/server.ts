@@ -9,23 +9,29 @@ import { Listeners, type ListenerUrls } from './http/listeners.ts';
 import { StatusBoard } from './status/status.ts';
 
 export type RolloutServer = {
-  /** The main listener's application, for additional routes (a dashboard) and for tests that need no socket. */
+  /** The HTTP application of the main listener. Callers add routes to it (a dashboard), and tests send requests to it without a socket. */
   readonly app: FastifyInstance;
-  /** Starts the listeners and the background work. Throws `setup_failed` when an address cannot be listened on. */
+  /** Starts the listeners and the background work. Throws `setup_failed` when the server cannot listen on an address. */
   listen(): Promise<ListenerUrls>;
-  /** Takes back expired leases, and ends sessions that are cancelled or past their deadline. Runs every `sweep_seconds` while listening. */
+  /**
+   * Runs one round of the sweeps, which take back expired leases and end sessions that are cancelled or past their deadline. While the
+   * server listens, this happens every `sweep_seconds`.
+   */
   sweep(): Promise<void>;
-  /** The body of `GET /rollout/status`. */
+  /** Returns the body of `GET /rollout/status`. */
   status(): Promise<RolloutStatus>;
-  /** Calls `listener` with every committed event. Returns a function that ends the subscription. */
+  /** Calls `listener` with every event of a committed transaction. Returns a function that ends the subscription. */
   subscribe(listener: (event: RolloutEvent) => void): () => void;
-  /** Answers held requests, waits up to `shutdown_grace_seconds` for the others, and stops. The store stays open: its owner closes it. */
+  /**
+   * Answers the requests that are held open, waits up to `shutdown_grace_seconds` for all other requests, and stops. It does not close the
+   * store, which belongs to the caller.
+   */
   close(): Promise<void>;
 };
 
 /**
- * Creates the rollout server over a store. Everything that it acknowledges is in the store before, so it may be killed at any
- * moment and restarted. Throws `schema_violation` for a wrong configuration, and `setup_failed` for an unsafe one.
+ * Creates the rollout server over a store. Every change is stored before it is acknowledged, so the server may be killed at any moment and
+ * restarted. Throws `schema_violation` for a wrong configuration, and `setup_failed` for an unsafe one.
  */
 export async function createRolloutServer(input: RolloutConfigInput, deps: RolloutDeps): Promise<RolloutServer> {
   const config = parseAs(rolloutConfigSchema, input, 'rollout config');

@@ -1,22 +1,25 @@
 import type { Clock } from '../core/clock.ts';
 import type { Store, StoreTables } from '../store/index.ts';
 
-/** Interval at which the clock is read while no operation reads it. */
+/** Interval at which the monotonic clock is read, so that the time advances even when no operation needs it. */
 const TICK_MS = 500;
-/** Most time that one reading can add. A longer gap means that the process was suspended and could not receive heartbeats. */
+/**
+ * Most milliseconds by which one reading of the clock can advance the time. A longer gap means that the process was suspended and could
+ * not receive heartbeats.
+ */
 const MAX_STEP_MS = 2 * TICK_MS;
 
 /**
- * The time by which leases and back-offs run: milliseconds that the service has been running, kept in the store over restarts. It
- * follows the monotonic clock, so a jump of the wall clock ends no lease. It does not advance while no server runs, nor while the
- * only one is suspended: after a restart or a pause each lease has the time that it had left. Servers that share a store follow
- * the one that is furthest ahead.
+ * The time that decides when leases and back-offs end: the milliseconds that the service has been running, kept in the store over
+ * restarts. It follows the monotonic clock, so a jump of the wall clock ends no lease. It does not advance while no server runs, nor while
+ * the only server is suspended, so after a restart or a pause each lease still has the time that it had left. Servers that share a store
+ * follow the one whose time is furthest ahead.
  */
 export class ServiceTime {
   private readonly clock: Clock;
   private readonly store: Store;
   private currentMs = 0;
-  /** Reading of the monotonic clock at the latest call of `nowMs`. */
+  /** Reading of the monotonic clock in milliseconds at the latest call of `nowMs`. */
   private readMs: number;
   private cancelTick = (): void => {};
 
@@ -26,7 +29,7 @@ export class ServiceTime {
     this.readMs = clock.monotonicMs();
   }
 
-  /** Continues from the stored time. Throws `store_unavailable`. */
+  /** Creates a service time that continues from the stored one. Throws `store_unavailable`. */
   static async start(clock: Clock, store: Store): Promise<ServiceTime> {
     const time = new ServiceTime(clock, store);
     await time.persist();
@@ -41,14 +44,14 @@ export class ServiceTime {
     return this.currentMs;
   }
 
-  /** Stores the current time, and catches up with another server on the same store that is ahead. */
+  /** Stores the current time. If another server on the same store is ahead, this server takes over its time. */
   async persist(): Promise<void> {
     this.catchUp(await this.store.transaction((tables) => tables.serviceTime.advance(this.nowMs())));
   }
 
   /**
-   * The current time, no earlier than the latest time that any server on this store has stored. Leases are granted and renewed
-   * according to it: the other servers would see a lease that was granted by a lagging clock as expired.
+   * Returns the current time, which is no earlier than the latest time that any server on this store has stored. Leases are granted and
+   * renewed according to it, because servers that are ahead would see a lease as expired that was granted according to a lagging clock.
    */
   async sharedNowMs(tables: StoreTables): Promise<number> {
     this.catchUp(await tables.serviceTime.get());

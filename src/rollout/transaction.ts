@@ -10,8 +10,8 @@ type SessionMove = Pick<SessionRow, 'task_id' | 'session_id' | 'attempt' | 'epoc
 };
 
 /**
- * One transaction of the control plane: the tables to change, and the effects that follow once the change is on disk. Counters,
- * log lines, events and wake-ups are only collected here, so a transaction that fails has none of them.
+ * One transaction of the control plane: the tables to change, and the effects that follow once the change is on disk. Counters, log lines,
+ * events and wake-ups are only collected during the transaction, so a transaction that fails has none of these effects.
  */
 export class Transaction {
   readonly context: RolloutContext;
@@ -26,24 +26,25 @@ export class Transaction {
     this.tables = tables;
   }
 
-  /** Publishes `event` after the commit. */
+  /** Publishes `event` once the transaction is committed. */
   publish(event: RolloutEvent): void {
     this.events.push(event);
   }
 
-  /** Wakes the requests that wait for `topic` after the commit. */
+  /** Wakes the requests that wait for `topic` once the transaction is committed. */
   wake(topic: Topic): void {
     this.topics.add(topic);
   }
 
-  /** Adds one to a counter after the commit. */
+  /** Adds one to a counter once the transaction is committed. */
   count(name: CounterName): void {
     this.counted.push(name);
   }
 
   /**
-   * Publishes the session's new state after the commit, and logs it when its status has changed. `previousStatus` is given where
-   * only the progress may have changed; `null` when the status is known to be new.
+   * Publishes the session's new state once the transaction is committed, and logs the session when its status has changed.
+   * `previousStatus` is its earlier status, for a caller that may have changed only the progress; `null` when the caller has certainly
+   * changed the status.
    */
   sessionChanged(
     row: SessionRow,
@@ -64,7 +65,9 @@ export class Transaction {
     });
   }
 
-  /** Carries out the collected effects, on this server and on the others that share the store. Called once, after the commit. */
+  /**
+   * Applies the collected effects on this server and announces them to the servers that share the store. Called once, after the commit.
+   */
   applyEffects(): void {
     const { context, events } = this;
     for (const name of this.counted) context.counters.add(name);
@@ -85,7 +88,7 @@ export class Transaction {
   }
 }
 
-/** The message with which a server reports a committed transaction to the other servers on the store. */
+/** The message by which a server informs the other servers on the store of a committed transaction. */
 type Announcement = { readonly events: readonly RolloutEvent[]; readonly topics: readonly Topic[] };
 
 /**
@@ -98,7 +101,7 @@ export async function runTransaction<T>(
 ): Promise<T> {
   let committed: Transaction | undefined;
   const value = await context.store.transaction((tables) => {
-    // The store may repeat the work after a conflict; only the last run is committed, so only its effects apply.
+    // The store may repeat the work after a conflict. Only the last run is committed, so only its effects are applied.
     const transaction = new Transaction(context, tables);
     committed = transaction;
     return work(transaction);
@@ -113,7 +116,7 @@ function moveOf(row: SessionRow, summary: SessionSummary | null): SessionMove {
   return summary === null ? fields : { ...fields, outcome: summary.outcome };
 }
 
-/** Publishes what other servers on the store announce. Returns a function that stops it. */
+/** Publishes the events and wake-ups that other servers on the store announce. Returns a function that stops this. */
 export function followAnnouncements(context: RolloutContext): () => void {
   return context.store.listen((message) => publish(context, JSON.parse(message) as Announcement));
 }

@@ -1,7 +1,7 @@
 import { onAbort } from '../core/abort.ts';
 import type { Clock } from '../core/clock.ts';
 
-/** An event for which a held request may wait. `capacity:…` is woken when a node that held its full capacity has delivered. */
+/** A kind of change for which a held request may wait. `capacity:<node>` is woken when a node that was full has delivered a result. */
 export type Topic =
   | 'queue'
   | 'results'
@@ -11,14 +11,17 @@ export type Topic =
   | `node:${string}`
   | `capacity:${string}`;
 
-/** A held request checks after this long even when no topic was woken, because another server's announcement may have been lost. */
+/**
+ * Interval at which a held request checks for its change even when no topic was woken, because the announcement of another server may have
+ * been lost.
+ */
 const POLL_INTERVAL_MS = 1_000;
 
-/** Wakes the requests that the server holds open. */
+/** Wakes the requests that the server holds open when something has changed for which they wait. */
 export class Wakeups {
   private readonly clock: Clock;
   private readonly waiters = new Map<Topic, Set<() => void>>();
-  /** Wakes every request once, because the server is closing. */
+  /** Aborted when the server closes, which wakes every held request once. */
   private readonly closing: AbortSignal;
 
   constructor(clock: Clock, closing: AbortSignal) {
@@ -33,8 +36,8 @@ export class Wakeups {
   }
 
   /**
-   * Calls `check` until it returns a value other than `undefined`: immediately, each time that one of the topics is woken, and
-   * once a second. Resolves to `undefined` when `waitMs` has passed, `disconnected` has aborted or the server is closing.
+   * Calls `check` until it returns a value other than `undefined`: immediately, each time that one of the topics is woken, and once a
+   * second. Resolves to that value, or to `undefined` when `waitMs` has passed, when `disconnected` is aborted, or when the server closes.
    */
   async poll<T>(
     topic: Topic | readonly Topic[],
@@ -44,7 +47,7 @@ export class Wakeups {
   ): Promise<T | undefined> {
     const deadlineMs = this.clock.monotonicMs() + waitMs;
     for (;;) {
-      // The waiter is registered before the check, so that a change between the two is not missed.
+      // The request is registered before the check, so that a change between the check and the wait is not missed.
       const wait = this.arm(typeof topic === 'string' ? [topic] : topic, disconnected);
       try {
         const value = await check();

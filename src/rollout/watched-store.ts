@@ -2,7 +2,7 @@ import { FloeError } from '../core/errors.ts';
 import type { Store, StoreTables } from '../store/index.ts';
 import type { Counters } from './status/counters.ts';
 
-/** The store, with its failures counted and the latest one kept for the status until a transaction succeeds. */
+/** Wraps the store: counts its failures, and keeps the message of the latest one for the status until a transaction succeeds. */
 export class WatchedStore implements Store {
   private readonly inner: Store;
   private readonly counters: Counters;
@@ -24,7 +24,7 @@ export class WatchedStore implements Store {
     return value;
   }
 
-  /** Does not clear `failure`: a store that can be read may still refuse writes. */
+  /** Reads from the store. A successful read does not clear `failure`, because a store that can be read may still refuse writes. */
   read<T>(work: (tables: StoreTables) => Promise<T>): Promise<T> {
     return this.watch(this.inner.read(work));
   }
@@ -59,8 +59,8 @@ export function isStoreUnavailable(thrown: unknown): thrown is FloeError {
 }
 
 /**
- * Runs one round of background work. When the store is unavailable, logs that `postponed` waits and resolves to `undefined`: the
- * rows are still in the store, and the caller's next round finds them. Throws every other error.
+ * Runs one round of background work. When the store is unavailable, it logs `postponed` and resolves to `undefined`; nothing is lost,
+ * because the rows stay in the store and the caller's next round finds them. Throws every other error.
  */
 export async function postponeWhileUnavailable<T>(
   log: { error(fields: object, message: string): void },

@@ -8,8 +8,8 @@ LOOPBACK.addSubnet('127.0.0.0', 8, 'ipv4');
 LOOPBACK.addAddress('::1', 'ipv6');
 
 /**
- * Addresses that no trainer has: link-local ones (most cloud metadata services), multicast, "this host", and the metadata services
- * with other addresses (Alibaba, Oracle, Azure, AWS).
+ * Addresses to which callbacks are never sent, because no trainer has them: link-local ones (most cloud metadata services), multicast,
+ * "this host", and the metadata services with other addresses (Alibaba, Oracle, Azure, AWS).
  */
 const FORBIDDEN = new BlockList();
 FORBIDDEN.addSubnet('0.0.0.0', 8, 'ipv4');
@@ -32,7 +32,10 @@ export function isLoopbackHost(host: string): boolean {
   return host === 'localhost' || (isIP(host) !== 0 && isLoopbackAddress(host));
 }
 
-/** Throws `schema_violation` when the configuration does not allow callbacks to this URL. Names are resolved only at delivery. */
+/**
+ * Throws `schema_violation` when the configuration does not allow callbacks to this URL. A host name is not resolved here but when a
+ * callback is delivered.
+ */
 export function checkCallbackUrl(config: RolloutConfig, callbackUrl: string): void {
   const url = new URL(callbackUrl);
   const host = url.hostname.replace(/^\[|\]$/g, '');
@@ -60,7 +63,7 @@ export function checkCallbackUrl(config: RolloutConfig, callbackUrl: string): vo
 }
 
 /**
- * A DNS lookup that fails when a name resolves to an address that callbacks may not be sent to. The connection uses the addresses
+ * Returns a DNS lookup that fails when a name resolves to an address to which callbacks may not be sent. The connection uses the addresses
  * that were checked, so a name that resolves to another address at the next lookup cannot bypass the check.
  */
 export function checkedLookup(config: RolloutConfig, lookupName: typeof resolve = resolve): LookupFunction {
@@ -79,7 +82,7 @@ export function checkedLookup(config: RolloutConfig, lookupName: typeof resolve 
   };
 }
 
-/** Why callbacks may not be sent to an address; `null` when they may. */
+/** Returns why callbacks may not be sent to an address; `null` when they may. */
 function addressRefusal(config: RolloutConfig, given: string): string | null {
   const address = ipv4Within(given) ?? given;
   if (inList(FORBIDDEN, address)) return `${given} is a link-local, metadata, multicast or unspecified address`;
@@ -95,10 +98,10 @@ function inList(list: BlockList, address: string): boolean {
   return list.check(address, isIP(address) === 6 ? 'ipv6' : 'ipv4');
 }
 
-/** The IPv4 address that is embedded in an IPv6 address (mapped, compatible, 6to4 or NAT64); `null` when there is none. */
+/** Returns the IPv4 address that is embedded in an IPv6 address (mapped, compatible, 6to4 or NAT64); `null` when there is none. */
 function ipv4Within(address: string): string | null {
   if (isIP(address) !== 6) return null;
-  // The URL parser normalises every notation of an address to one without dots.
+  // The URL parser converts every notation of an IPv6 address to one without dots.
   const [head = '', tail] = new URL(`http://[${address.split('%')[0]}]`).hostname.slice(1, -1).split('::');
   const before = head === '' ? [] : head.split(':');
   const after = tail === undefined || tail === '' ? [] : tail.split(':');
@@ -106,7 +109,7 @@ function ipv4Within(address: string): string | null {
   const prefix = groups.slice(0, 6).join(':');
   if (groups[0] === '2002') return dotted(groups[1], groups[2]);
   const embedding = ['0:0:0:0:0:0', '0:0:0:0:0:ffff', '64:ff9b:0:0:0:0'].includes(prefix);
-  // `::` and `::1` are proper IPv6 addresses.
+  // `::` and `::1` have the form of an embedded address, but are proper IPv6 addresses.
   return embedding && !(prefix === '0:0:0:0:0:0' && groups[6] === '0') ? dotted(groups[6], groups[7]) : null;
 }
 

@@ -15,15 +15,18 @@ import type { CallbackTransport } from './transport.ts';
 
 /** Interval at which the store is checked for callbacks whose next try is due. */
 const POLL_INTERVAL_MS = 500;
-/** How often a claim is renewed within its time, so that one renewal that the store delays does not lose it. */
+/**
+ * How often a claim on a callback is renewed before it would expire. With several renewals, one that the store delays does not lose the
+ * claim.
+ */
 const RENEWALS_PER_CLAIM = 3;
-/** The status with which a trainer refuses further tries. */
+/** The HTTP status with which a trainer refuses further tries. */
 const HTTP_GONE = 410;
 
 /**
- * Posts ended tasks to their `callback_url` until the trainer answers with 2xx, or with 410 to get no further tries. Pending
- * callbacks are rows of the store, so a restarted server continues, and another server takes over from one that died. A trainer may
- * receive a result more than once, always with the same `idempotency-key`.
+ * Posts the results of ended tasks to their `callback_url` until the trainer answers with 2xx, or with 410 to refuse further tries.
+ * Pending callbacks are rows of the store, so a restarted server continues with them, and another server takes over those of a server that
+ * died. A trainer may receive a result more than once, always with the same `idempotency-key`.
  */
 export class CallbackDelivery {
   private readonly context: RolloutContext;
@@ -37,7 +40,7 @@ export class CallbackDelivery {
     this.tracer = tracer;
   }
 
-  /** Runs until the server closes. */
+  /** Delivers callbacks until the server closes. */
   async run(): Promise<void> {
     const { wakeups, closing } = this.context;
     while (!closing.aborted) {
@@ -53,7 +56,7 @@ export class CallbackDelivery {
     return postponeWhileUnavailable(this.context.log, 'callbacks wait', work);
   }
 
-  /** Starts as many due callbacks as may run. Returns whether there were any. */
+  /** Starts the delivery of as many due callbacks as may run concurrently. Returns whether it started any. */
   private async startDue(): Promise<boolean> {
     const { store, time, config, closing, wakeups } = this.context;
     const free = config.callback_parallel - this.inFlight.size;
@@ -76,7 +79,7 @@ export class CallbackDelivery {
     return this.context.time.nowMs() + this.context.config.callback_claim_seconds * 1000;
   }
 
-  /** Tries to deliver a callback once, and stores how that ended. */
+  /** Tries once to deliver a callback, and stores whether it succeeded. */
   private async deliver(row: CallbackRow): Promise<void> {
     const { log, closing } = this.context;
     const endClaim = this.keepClaimed(row.task_id);
@@ -87,7 +90,7 @@ export class CallbackDelivery {
         log.warn({ task_id: row.task_id }, 'a trainer answered 410, so its callback is not retried');
       return this.recordEnd(row, answer);
     }
-    // This server aborted the request because it is closing, which is no failure of the trainer. Another server may retry immediately.
+    // The request was aborted because this server closes, which is no failure of the trainer, so another server may retry immediately.
     if (closing.aborted) return this.recordFailure(row, { next_try_ms: this.context.time.nowMs() });
     const tries = row.tries + 1;
     const reason = typeof answer === 'number' ? `answered with status ${answer}` : answer.message;
@@ -97,7 +100,10 @@ export class CallbackDelivery {
     await this.recordFailure(row, { tries, next_try_ms: nextTryMs, last_error: reason });
   }
 
-  /** The trainer has the results, or refuses further tries. In both cases the results count as collected. */
+  /**
+   * Records that a callback has ended: the trainer has the results, or refuses further tries. In both cases the results count as
+   * collected.
+   */
   private async recordEnd(row: CallbackRow, status: number): Promise<void> {
     const deliveredAt = isoNow(this.context.clock);
     const lastError = status === HTTP_GONE ? `answered with status ${HTTP_GONE}` : null;
@@ -109,7 +115,7 @@ export class CallbackDelivery {
       await tables.callbacks.update(row.task_id, patch);
       await tables.results.collectTask(row.task_id);
       transaction.count(status === HTTP_GONE ? 'callbacks_failed' : 'callbacks_delivered');
-      // A trainer that was held back because of uncollected results may now get sessions.
+      // The trainer may have been held back because it had too many uncollected results, and may now get sessions.
       transaction.wake('queue');
     });
   }
@@ -117,12 +123,12 @@ export class CallbackDelivery {
   private async recordFailure(row: CallbackRow, patch: Partial<CallbackRow>): Promise<void> {
     await this.context.store.transaction(async (tables) => {
       const stored = await tables.callbacks.get(row.task_id);
-      // Another server may have delivered it while this one was suspended.
+      // Another server may have delivered the callback while this server was suspended.
       if (stored?.delivered_at === null) await tables.callbacks.update(row.task_id, patch);
     });
   }
 
-  /** Renews the claim on a callback. Returns a function that stops this, and resolves when a renewal in progress has ended. */
+  /** Renews the claim on a callback regularly. Returns a function that stops the renewal, and resolves when one in progress has ended. */
   private keepClaimed(taskId: string): () => Promise<void> {
     const { clock, config, store } = this.context;
     let renewal: Promise<unknown> = Promise.resolve();
@@ -145,15 +151,18 @@ export class CallbackDelivery {
     };
   }
 
-  /** The jitter keeps the callbacks to a trainer that was down from arriving together once it is back. */
+  /**
+   * Returns the delay before the next try. The jitter prevents that all callbacks to a trainer that was down arrive together once it is
+   * back.
+   */
   private retryDelayMs(tries: number): number {
     const { callback_backoff_seconds: base, callback_backoff_max_seconds: max } = this.context.config;
     return jitteredBackoffMs({ baseMs: base * 1000, maxMs: max * 1000 }, tries, this.context.random);
   }
 
   /**
-   * Resolves to the status of the trainer's answer. The body is read twice, once to sign and once to send it, and never held in
-   * memory as a whole.
+   * Posts a callback, and resolves to the status of the trainer's answer. The body is read twice, once to sign and once to send it, and is
+   * never in memory as a whole.
    */
   private async post(row: CallbackRow): Promise<number> {
     const { config, clock, blobs, closing } = this.context;
@@ -191,7 +200,7 @@ export class CallbackDelivery {
     }
   }
 
-  /** Each try has its own span. */
+  /** Starts the span of one try; every try has a separate one. */
   private startSpan(row: CallbackRow, task: TaskRow): Span {
     const { traceparent = null, policy_version } = JSON.parse(task.request) as Partial<TaskRequest>;
     const attributes = { task_id: row.task_id, attempt: row.tries + 1, policy_version: policy_version ?? null };

@@ -7,17 +7,17 @@ import { groupReport } from '../tasks/groups.ts';
 
 const SECRET_PREFIX = 'whsec_';
 
-/** A TaskResult as JSON. It can be read more than once, and comes in chunks that are no larger than one trajectory. */
+/** The body of a callback: a TaskResult as JSON. It can be read more than once, in chunks that are no larger than one trajectory. */
 export type CallbackBody = {
-  /** In bytes. */
+  /** Length of the body in bytes. */
   readonly length: number;
   bytes(blobs: BlobStore): AsyncGenerator<Buffer>;
 };
 
 /**
- * The body of a task's callback. `results` iterates over the results of the ended task from the first one; they no longer change, so
- * the body is the same in every try. They are read once here and once each time that the body is read, and never held in memory
- * together.
+ * Creates the body of a task's callback. `results` iterates over the results of the ended task from the first one; they no longer change,
+ * so the body is the same in every try. They are read once to compute the length and once each time that the body is read, and are never
+ * in memory together.
  */
 export async function callbackBody(
   task: TaskRow,
@@ -46,14 +46,14 @@ async function* withoutTrajectories(rows: AsyncIterable<ResultWithSummary>): Asy
   for await (const row of rows) yield { ...row, trajectory_ref: null, trajectory_bytes: 0 };
 }
 
-/** The value of the `idempotency-key` header. It is the same in every try, so that a trainer can recognise repeats. */
+/** Returns the value of the `idempotency-key` header. It is the same in every try, so that a trainer can recognise repeats. */
 export function idempotencyKey(row: Pick<CallbackRow, 'task_id'>): string {
   return `floe-task-${row.task_id}`;
 }
 
 /**
- * The value of the `webhook-id` header, the same in every try. It contains no full stop, because full stops separate the signed
- * parts. A task id may contain one, so the id is a hash.
+ * Returns the value of the `webhook-id` header, which is the same in every try. It is a hash, because it must not contain a full stop, as
+ * a task id may: full stops separate the parts that are signed.
  */
 export function messageId(task: Pick<TaskRow, 'task_id' | 'created_at'>): string {
   const digest = createHash('sha256').update(`${task.task_id}\n${task.created_at}`).digest('hex');
@@ -61,9 +61,9 @@ export function messageId(task: Pick<TaskRow, 'task_id' | 'created_at'>): string
 }
 
 /**
- * The headers of a signed callback according to Standard Webhooks (https://www.standardwebhooks.com): HMAC-SHA256 over
- * `id.timestamp.body`, one signature for each secret. Reads `body` to its end without keeping it. Without secrets there is no
- * signature, and `body` is not read.
+ * Returns the headers of a signed callback according to Standard Webhooks (https://www.standardwebhooks.com): HMAC-SHA256 over
+ * `id.timestamp.body`, one signature for each secret. Reads `body` to its end without keeping it. Without secrets there is no signature,
+ * and `body` is not read.
  */
 export async function signatureHeaders(
   secrets: readonly string[],

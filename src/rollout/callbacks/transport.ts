@@ -4,15 +4,17 @@ import { KIB } from '../../core/bytes.ts';
 import type { RolloutConfig } from '../config.ts';
 import { checkedLookup } from './address.ts';
 
-/** Most bytes of the trainer's answer that are read, so that the connection can be closed in order. Only the status is used. */
+/**
+ * Most bytes of the trainer's answer that are read, so that the connection can be closed in order. Only the status of the answer is used.
+ */
 const ANSWER_LIMIT_BYTES = 16 * KIB;
 
 export type CallbackPost = {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
-  /** May be larger than memory. It is read once. */
+  /** The body in chunks, which may be larger than memory. It is read once. */
   readonly body: AsyncIterable<Buffer>;
-  /** Aborts the request, which then rejects. */
+  /** Aborting it aborts the request, which then rejects. */
   readonly signal: AbortSignal;
 };
 
@@ -21,15 +23,21 @@ export type CallbackPost = {
  * concurrently.
  */
 export interface CallbackTransport {
-  /** Resolves to the status code of the answer. Its body is dropped, and redirects are not followed. Rejects without an answer. */
+  /**
+   * Posts a callback, and resolves to the status code of the answer. The body of the answer is dropped, and redirects are not followed.
+   * Rejects when no answer arrives.
+   */
   post(callback: CallbackPost): Promise<number>;
   /** Aborts the requests in progress. */
   close(): Promise<void>;
 }
 
-/** Sends callbacks over HTTP to addresses that the configuration allows. The address is checked after the name was resolved. */
+/**
+ * Creates a transport that sends callbacks over HTTP, to addresses that the configuration allows. An address is checked after the host
+ * name was resolved.
+ */
 export function httpTransport(config: RolloutConfig): CallbackTransport {
-  // The caller sets the deadline. undici's default timeouts would end a slow upload.
+  // The time limits are disabled, because the caller sets the deadline, and undici's defaults would end a slow upload.
   const agent = new Agent({ connect: { lookup: checkedLookup(config) }, headersTimeout: 0, bodyTimeout: 0 });
   return {
     async post({ url, headers, body, signal }) {
@@ -40,7 +48,7 @@ export function httpTransport(config: RolloutConfig): CallbackTransport {
         headers,
         body: Readable.from(body, { objectMode: false }),
       });
-      // The status has arrived, so a body that breaks off or does not end changes nothing.
+      // The status has arrived, so it does not matter whether the rest of the body breaks off or does not end.
       await reply.body.dump({ limit: ANSWER_LIMIT_BYTES }).catch(() => {});
       return reply.statusCode;
     },

@@ -9,12 +9,12 @@ import { isHealthy } from '../nodes/nodes.ts';
 import { runTransaction } from '../transaction.ts';
 import { removedIds, reportedEngines } from './directory.ts';
 
-/** A change that is stored. Nodes apply it when they receive the new directory with a heartbeat. */
+/** A change of the engine directory that is stored. A node applies it when it receives the new directory in reply to a heartbeat. */
 export type CommittedChange = { readonly revision: number; readonly engineIds: readonly string[] };
 
 /**
- * Registers an engine at every node. Registering the same spec once more changes nothing. Throws `conflict` when another spec has
- * the same id, unless `replace` is set.
+ * Registers an engine at every node. Registering the same spec once more changes nothing. Throws `conflict` when another spec has the same
+ * id, unless `replace` is set.
  */
 export async function registerEngine(
   context: RolloutContext,
@@ -59,7 +59,7 @@ export async function removeEngines(context: RolloutContext, engineId: string | 
   });
 }
 
-/** Closes every pool for new calls. When the engines are already paused, this changes the mode. */
+/** Pauses the engines: every pool is closed for new calls. When the engines are already paused, this changes the mode of the pause. */
 export async function pauseEngines(
   context: RolloutContext,
   mode: PauseMode,
@@ -72,14 +72,14 @@ export async function resumeEngines(context: RolloutContext): Promise<CommittedC
   return advance(context, { paused: null });
 }
 
-/** Names the weights with which engines sample from now on. Used for engines that do not report a version themselves. */
+/** Sets the policy version that samples are recorded with from now on. It is used for engines that do not report a version themselves. */
 export async function setPolicyVersion(context: RolloutContext, version: string): Promise<CommittedChange> {
   return advance(context, { policy_version: version });
 }
 
 /**
- * Waits up to `waitMs` until every healthy node has applied a change, and returns which nodes have. Returns earlier when
- * `disconnected` aborts.
+ * Waits up to `waitMs` until every healthy node has applied a change, and returns which nodes have applied it. Returns earlier when
+ * `disconnected` is aborted.
  */
 export async function waitUntilApplied(
   context: RolloutContext,
@@ -114,7 +114,7 @@ async function advance(
   });
 }
 
-/** Runs changes one after another, and wakes the held heartbeat of every node after each. */
+/** Runs changes of the engine directory one after another, and wakes the held heartbeat of every node after each change. */
 async function changeEngines(
   context: RolloutContext,
   work: (tables: StoreTables, state: EngineStateRow) => Promise<CommittedChange>,

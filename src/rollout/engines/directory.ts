@@ -13,29 +13,29 @@ import { isHealthy } from '../nodes/nodes.ts';
 /** The engines that a node reported in its latest heartbeat. */
 export type ReportedEngines = NonNullable<Heartbeat['engines']>;
 
-/** The directory that nodes receive: the registered engines, and the settings that apply to all engines. */
+/** Returns the engine directory that nodes receive: the registered engines, and the settings that apply to all engines. */
 export async function readEngineDirectory(tables: StoreTables): Promise<EngineDirectory> {
   const state = await tables.engines.state();
   const rows = await tables.engines.list();
   return { ...state, removed: removedIds(state), engines: rows.map((row) => JSON.parse(row.spec) as EngineSpec) };
 }
 
-/** The revision of the directory. It counts up by one with each change. */
+/** Returns the revision of the engine directory, which increases by one with each change. */
 export async function enginesRevision(tables: StoreTables): Promise<number> {
   return (await tables.engines.state()).revision;
 }
 
-/** The ids of engines that were removed. */
+/** Returns the ids of engines that were removed. */
 export function removedIds(state: EngineStateRow): string[] {
   return JSON.parse(state.removed) as string[];
 }
 
-/** The engines that a node reported in its latest heartbeat; `null` when it has reported none yet. */
+/** Returns the engines that a node reported in its latest heartbeat; `null` when it has reported none yet. */
 export function reportedEngines(row: NodeRow): ReportedEngines | null {
   return row.engines === null ? null : (JSON.parse(row.engines) as ReportedEngines);
 }
 
-/** Every engine that is registered or that a healthy node reports, with its state on each node. */
+/** Returns every engine that is registered or that a healthy node reports, with its state on each node. */
 export async function enginesStatus(context: RolloutContext): Promise<EnginesStatus> {
   return context.store.read(async (tables) => {
     const directory = await readEngineDirectory(tables);
@@ -60,7 +60,7 @@ export async function enginesStatus(context: RolloutContext): Promise<EnginesSta
   });
 }
 
-/** The state of one engine on one node; `null` when the engine belongs to another node. */
+/** Returns the state of one engine on one node; `null` when the engine is configured on another node only. */
 function engineOnNode(
   nodeId: string,
   view: EngineView,

@@ -9,16 +9,16 @@ import type { RolloutContext } from '../context.ts';
 import { API, type RouteSpec } from './api.ts';
 import { refuseAmbiguous, refuseForeignPages } from './guard.ts';
 
-/** Number of callers whose request rate is tracked. A caller that is dropped starts with a full bucket. */
+/** Most callers whose request rate is tracked. A caller that is dropped from the list starts with a full bucket. */
 const MAX_CALLERS = 10_000;
 
 /** The caller of a request. `key` distinguishes callers for the rate limits, and contains no part of a token. */
 export type Caller = { readonly role: Role; readonly key: string };
 
 /**
- * Returns a function that decides from the head of a request whether it is served. That function returns the caller, or `null` for a
- * route that needs no token, and throws `bad_request`, `unauthorized`, `forbidden` or `overloaded`. `route` is `undefined` when no
- * route matches: even then a token is required, so that a client without one cannot find out which routes exist.
+ * Returns a function that decides from the head of a request whether the request is served. That function returns the caller, or `null`
+ * for a route that needs no token, and throws `bad_request`, `unauthorized`, `forbidden` or `overloaded`. Its `route` is `undefined` when
+ * no route matches: even then a token is required, so that a client without one cannot find out which routes exist.
  */
 export function admission(
   context: RolloutContext,
@@ -68,7 +68,7 @@ export function admission(
   };
 }
 
-/** Whether only nodes make this call. Such calls have no rate limit, because a refused heartbeat could cost a node its leases. */
+/** Whether only nodes make this call. Such a call has no rate limit, because a refused heartbeat could cost a node its leases. */
 function isForNodes(route: RouteSpec): boolean {
   return route.faces?.every((face) => face === 'node') === true;
 }
@@ -81,12 +81,12 @@ function refuseUncertified(request: IncomingMessage): void {
   );
 }
 
-/** Identifies the caller by the header `Authorization: Bearer`, or by its address where there are no tokens. Throws `unauthorized`. */
+/** Identifies the caller by the header `Authorization: Bearer`, or by its address when no tokens are configured. Throws `unauthorized`. */
 type TokenCheck = (authorization: string | undefined, address: string) => Caller;
 
 /**
- * Compares digests of equal length, so that the time taken reveals nothing about a token. Without any configured token every caller
- * is an admin.
+ * Returns a function that identifies callers by their token. It compares digests of equal length, so that the time taken reveals nothing
+ * about a token. Without any configured token every caller is an admin.
  */
 function tokenCheck(config: Pick<RolloutConfig, 'token' | 'tokens'>): TokenCheck {
   const admin = config.token === null ? [] : [{ token: config.token, role: 'admin' as const }];
@@ -98,7 +98,7 @@ function tokenCheck(config: Pick<RolloutConfig, 'token' | 'tokens'>): TokenCheck
   return (authorization) => {
     const given = /^bearer +(\S+) *$/i.exec(authorization ?? '')?.[1];
     const digest = sha256(given ?? '');
-    // Compares with every token even after a match, so that the time does not depend on which one matches.
+    // The token is compared with every configured one even after a match, so that the time does not depend on which one matches.
     const [match] = known.filter((one) => timingSafeEqual(one.digest, digest));
     if (given === undefined || match === undefined) {
       throw new FloeError('unauthorized', 'send the control token as `Authorization: Bearer <token>`');
@@ -126,7 +126,9 @@ function sha256(text: string): Buffer {
 
 type Bucket = { readonly tokens: number; readonly atMs: number };
 
-/** A token bucket for each caller: `perSecond` requests on average, and up to `burst` of them together. */
+/**
+ * Limits the rate of requests with a token bucket for each caller: `perSecond` requests on average, and up to `burst` of them together.
+ */
 export class RateLimit {
   private readonly clock: Clock;
   private readonly perSecond: number;
@@ -139,7 +141,9 @@ export class RateLimit {
     this.burst = Math.max(1, burst);
   }
 
-  /** Takes one request from the caller's bucket and returns 0, or returns the seconds until the caller may retry. */
+  /**
+   * Takes one request from the caller's bucket and returns 0. When the bucket is empty, returns the seconds until the caller may retry.
+   */
   take(caller: string): number {
     const nowMs = this.clock.monotonicMs();
     const bucket = this.buckets.get(caller) ?? { tokens: this.burst, atMs: nowMs };

@@ -30,29 +30,32 @@ import {
 } from '../../schema/index.ts';
 import type { Role } from '../config.ts';
 
-/** One call of the control API. The routes are registered from this table, and openapi.json is generated from it. */
+/** Describes one call of the control API. The routes are registered from the table of all calls, and openapi.json is generated from it. */
 export type RouteSpec = {
   readonly method: 'GET' | 'POST' | 'DELETE';
-  /** `:id` is the only path parameter. */
+  /** The path pattern, whose only possible parameter is `:id`. */
   readonly path: string;
   readonly summary: string;
   readonly query?: z.ZodObject;
   readonly body?: z.ZodType;
-  /** Media type of a body that is passed on as bytes; `undefined` for a JSON body or none. */
+  /** Media type of a body that the handler gets as bytes; `undefined` for a JSON body or no body. */
   readonly rawBody?: string;
   readonly bodyLimitBytes?: number;
   readonly reply: z.ZodType;
-  /** Media types of the reply; default: JSON. */
+  /** Media types of the reply. Default: JSON. */
   readonly media?: readonly string[];
   /** Whether the route needs no token. */
   readonly open?: boolean;
-  /** The roles that may call it, in addition to `admin`. */
+  /** The roles that may make the call, in addition to `admin`. */
   readonly roles: readonly Role[];
-  /** The faces that serve the route; default: `main`. The main listener also serves the faces without a separate listener. */
+  /**
+   * The listeners that serve the route. Default: `main`. The main listener also serves the routes of listeners that are not configured
+   * separately.
+   */
   readonly faces?: readonly Face[];
 };
 
-/** A group of routes with its own listener, if one is configured: `main` for trainers and operators, `node` for nodes, `admin` for metrics. */
+/** A group of routes that may have a separate listener: `main` for trainers and operators, `node` for nodes, `admin` for metrics. */
 export type Face = 'main' | 'node' | 'admin';
 
 const READERS = ['viewer', 'trainer'] as const;
@@ -61,7 +64,10 @@ const NODES = ['node'] as const;
 const NODE_FACE = ['node'] as const;
 const EVERY_FACE = ['main', 'node', 'admin'] as const;
 
-/** Holding a request for longer has no advantage, and proxies between client and server may time it out. */
+/**
+ * Longest time for which a request may ask to be held. A longer one has no advantage, and proxies between client and server may time the
+ * request out.
+ */
 const MAX_WAIT_SECONDS = 60;
 
 const digits = (min: number, max: number) =>
@@ -73,7 +79,10 @@ const digits = (min: number, max: number) =>
 
 const count = (min: number, max: number, fallback: number) => digits(min, max).default(fallback);
 
-/** A node receives a change immediately, and probes an engine that responds within this time. */
+/**
+ * Default time for which the server waits until every node has applied a change of the engines. A node receives a change immediately, and
+ * probes an engine that responds within this time.
+ */
 const ENGINE_WAIT_SECONDS = 15;
 
 const seconds = z
@@ -84,7 +93,7 @@ const seconds = z
 
 const waitSeconds = seconds.default(0);
 
-/** The reply is held until every node has applied the change. */
+/** Query of a call that changes the engines: for how many seconds the reply is held until every node has applied the change. */
 const engineWait = z.strictObject({ wait: seconds.default(ENGINE_WAIT_SECONDS) });
 
 const serverReply = engineChangeSchema.extend({ status: z.literal('ok') });
@@ -94,7 +103,7 @@ const flag = z
   .default('false')
   .transform((text) => text === 'true' || text === '1');
 
-/** Without `attempt` the part of the session's result is returned. */
+/** Query of a call for a part of a result. Without `attempt`, the part of the session's final result is returned. */
 const ofAttempt = z.strictObject({ attempt: digits(1, 1000).optional() });
 
 const statusReply = z.object({ status: z.string() });

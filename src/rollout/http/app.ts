@@ -13,32 +13,39 @@ import { refuseConnection, sendError } from './error-replies.ts';
 import type { Call, Handler, Handlers } from './handler.ts';
 import { DeliveryBudget, hasBody, watchBody } from './request-bodies.ts';
 
-/** Large enough for a task with its files. Results have a separate limit. */
+/** Largest body in bytes, which suffices for a task with its files. Results have a separate limit. */
 const BODY_LIMIT_BYTES = 8 * MIB;
-/** Four times as many as in a heartbeat of the largest node. A body of this many empty objects takes 0.1 s to parse. */
+/**
+ * Most JSON values in a body, four times as many as the heartbeat of the largest node has. A body of this many empty objects takes 0.1 s
+ * to parse.
+ */
 const MAX_JSON_VALUES = 200_000;
-/** For all headers of a request together. Clients of this API send less than one KiB. */
+/** Most bytes of all headers of a request together. Clients of this API send less than one KiB. */
 const HEADER_LIMIT_BYTES = 16 * KIB;
 /** Interval at which Node checks for connections whose request takes too long. */
 const CONNECTION_CHECK_MS = 1_000;
-/** Generous, because a TLS handshake takes only three messages. */
+/** Longest time for a TLS handshake. It is generous, because a handshake takes only three messages. */
 const HANDSHAKE_TIMEOUT_MS = 10_000;
-/** Longer than the usual poll interval of clients, so that they can reuse their connection. */
+/**
+ * Time for which an idle connection is kept open: longer than the usual poll interval of clients, so that they can reuse their connection.
+ */
 const KEEP_ALIVE_MS = 65_000;
-/** Ids have at most 128 characters. fastify answers longer parameters with 404. */
+/** Most characters of a path parameter. Ids have at most 128; fastify answers longer parameters with 404. */
 const MAX_PARAM_LENGTH = 256;
 
 const MAIN: readonly Face[] = ['main'];
 
 export type AppOptions = {
   readonly handlers: Handlers<RouteName>;
-  /** The faces whose routes this listener serves. */
+  /** The groups of routes that this listener serves. */
   readonly faces: ReadonlySet<Face>;
-  /** `null` for plain HTTP. */
+  /** Certificate and key of the listener; `null` for plain HTTP. */
   readonly tls: TlsMaterial | null;
 };
 
-/** Builds the HTTP application of one listener: a route for each row of the table, errors in one format, and a check of every caller. */
+/**
+ * Builds the HTTP application of one listener: a route for each entry of the API table, errors in one format, and a check of every caller.
+ */
 export function buildApp(context: RolloutContext, options: AppOptions): FastifyInstance {
   const { log, config } = context;
   const app = fastifyFor(context, options);
@@ -65,8 +72,8 @@ export function buildApp(context: RolloutContext, options: AppOptions): FastifyI
   });
   app.addHook('preValidation', async (request) => bodyWatches.get(request)?.());
   app.addHook('onSend', async (_, reply) => {
-    // fastify closes the connections of requests that arrive after the close began. The connection of a held request would
-    // otherwise stay open until the grace time ends.
+    // Ends the connection after this reply. fastify closes the connections only of requests that arrive after the close began; the
+    // connection of a held request would otherwise stay open until the grace time ends.
     if (context.closing.aborted) reply.header('connection', 'close');
   });
   for (const [name, route] of routesOf(options.faces)) {
@@ -82,13 +89,15 @@ function fastifyFor({ config, log }: RolloutContext, { tls }: AppOptions): Fasti
     headersTimeout: config.headers_timeout_seconds * 1000,
     connectionsCheckingInterval: CONNECTION_CHECK_MS,
   };
-  // The route decides whether a certificate is required, because nodes must present one and other clients need not.
+  // Client certificates are requested but not required here. The route decides whether one is required, because nodes must present one and
+  // other clients need not.
   const client = tls?.ca === undefined ? {} : { requestCert: true, rejectUnauthorized: false };
   const https = { ...http, ...tls, ...client, handshakeTimeout: HANDSHAKE_TIMEOUT_MS };
   return Fastify({
     ...(tls === null ? { http } : { https }),
     bodyLimit: BODY_LIMIT_BYTES,
-    // The head has a time limit and a body must make progress. The duration of a whole request depends on its size.
+    // No limit on the duration of a whole request, which depends on its size. Instead the head has a time limit, and a body must make
+    // progress.
     requestTimeout: 0,
     keepAliveTimeout: KEEP_ALIVE_MS,
     exposeHeadRoutes: false,
@@ -98,7 +107,7 @@ function fastifyFor({ config, log }: RolloutContext, { tls }: AppOptions): Fasti
   }) as FastifyInstance;
 }
 
-/** Answers a connection whose bytes are not HTTP, or that sends no complete head in time. */
+/** Refuses a connection whose bytes are not HTTP, or that sends no complete head in time. */
 function refuseMalformed(error: Error & { code?: string }, socket: IncomingMessage['socket']): void {
   if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') {
     refuseConnection(socket, 408, 'the head of the request arrived too slowly');
@@ -132,7 +141,7 @@ function addRoute(
   });
 }
 
-/** `undefined` when no route matches. */
+/** Returns the API entry that a request matches; `undefined` when no route matches. */
 function specOf(request: FastifyRequest): RouteSpec | undefined {
   return (request.routeOptions.config as { route?: RouteSpec } | undefined)?.route;
 }
@@ -167,7 +176,7 @@ function bodyOf(route: RouteSpec, request: FastifyRequest): unknown {
   return route.body === undefined ? undefined : parseAs(route.body, parseJson(bytes, MAX_JSON_VALUES), 'body');
 }
 
-/** A signal that aborts when the client closes the connection before the reply is complete. */
+/** Returns a signal that is aborted when the client closes the connection before the reply is complete. */
 function disconnectSignal(reply: FastifyReply): AbortSignal {
   const controller = new AbortController();
   reply.raw.once('close', () => {
@@ -180,7 +189,10 @@ function isStream(value: unknown): boolean {
   return typeof value === 'object' && value !== null && 'pipe' in value;
 }
 
-/** Throws `method_not_allowed` for a wrong method, and `not_found` otherwise, which names the right listener if there is one. */
+/**
+ * Refuses a request that no route of this listener matches. Throws `method_not_allowed` for a wrong method, and `not_found` otherwise,
+ * which names the listener that serves the path if there is one.
+ */
 function refuseUnknown(request: FastifyRequest, reply: FastifyReply, faces: ReadonlySet<Face>): never {
   const path = request.url.split('?')[0] ?? '';
   const matches = (route: RouteSpec): boolean =>

@@ -14,10 +14,10 @@ import {
 import { enginesStatus } from '../engines/directory.ts';
 import type { Handlers } from './handler.ts';
 
-/** How long ProRL Agent's routes wait, because their callers cannot specify it. */
+/** How long the routes of ProRL Agent wait until all nodes have applied a change, because their callers cannot specify it. */
 const PRORL_WAIT_SECONDS = 30;
 
-/** The routes with which trainers manage the engines that serve their policy. */
+/** Creates the handlers of the routes with which trainers manage the engines that serve their policy. */
 export function engineHandlers(
   context: RolloutContext,
 ): Handlers<
@@ -58,7 +58,9 @@ export function engineHandlers(
   };
 }
 
-/** Accepts `host:port` or a URL, like ProRL Agent, and removes the `/v1` of an OpenAI client's base URL. */
+/**
+ * Returns the base URL of an engine. Accepts `host:port` or a URL, like ProRL Agent, and removes the `/v1` of an OpenAI client's base URL.
+ */
 function baseUrlOf(address: string): string {
   const url = /^[a-z]+:\/\//i.test(address) ? address : `http://${address}`;
   return url.replace(/\/+$/, '').replace(/\/v1$/, '');

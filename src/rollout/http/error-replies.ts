@@ -4,7 +4,7 @@ import { FloeError } from '../../core/errors.ts';
 import type { ErrorReply } from '../../schema/index.ts';
 import type { RolloutLog } from '../context.ts';
 
-/** Default of the `retry-after` header. */
+/** Value of the `retry-after` header when the error contains none. */
 const RETRY_AFTER_SECONDS = 1;
 
 function errorBody(error: FloeError): ErrorReply {
@@ -13,7 +13,7 @@ function errorBody(error: FloeError): ErrorReply {
   };
 }
 
-/** Answers with the error's status and body. An unexpected error is logged, and answered as `internal` without its text. */
+/** Answers with the error's status and body. An unexpected error is logged, and answered as `internal` without its message. */
 export function sendError(thrown: unknown, request: FastifyRequest, reply: FastifyReply, log: RolloutLog): void {
   const error = FloeError.is(thrown) ? thrown : errorFromFastify(thrown);
   if (error.code === 'internal') {
@@ -33,7 +33,7 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
     .send(JSON.stringify(errorBody(error)));
 }
 
-/** fastify gives its own errors a status code: 4xx for a mistake of the client, 503 while it closes. */
+/** Converts an error that fastify threw. fastify gives its errors a status code: 4xx for a mistake of the client, 503 while it closes. */
 function errorFromFastify(thrown: unknown): FloeError {
   const fields =
     typeof thrown === 'object' && thrown !== null ? (thrown as { statusCode?: unknown; message?: unknown }) : {};
@@ -46,7 +46,7 @@ function errorFromFastify(thrown: unknown): FloeError {
   return new FloeError('internal', 'a defect in floe; see the log of the server', {}, thrown);
 }
 
-/** The part of a socket that is needed. */
+/** The part of a socket that {@link refuseConnection} needs. */
 type Refusable = { readonly writable: boolean; end(text: string): unknown; destroy(): unknown };
 
 /** Answers a connection that has not sent a complete request, and closes it. */
@@ -55,7 +55,7 @@ export function refuseConnection(socket: Refusable, status: 400 | 408 | 431, mes
     socket.destroy();
     return;
   }
-  // A slow request may succeed when it is retried, so it gets a retryable code.
+  // A request that was too slow may succeed when it is retried, so it gets a retryable code.
   const code = status === 408 ? 'deadline_exceeded' : 'bad_request';
   const body = JSON.stringify(errorBody(new FloeError(code, message)));
   const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\ncontent-type: application/json`;

@@ -2,10 +2,10 @@ import type { IncomingMessage } from 'node:http';
 import { FloeError } from '../../core/errors.ts';
 import { isLoopbackHost } from '../callbacks/address.ts';
 
-/** Clients of this API send about ten headers. Node would accept about two thousand. */
+/** Most headers of a request. Clients of this API send about ten; Node would accept about two thousand. */
 const MAX_HEADERS = 100;
 
-/** Headers that must not be repeated, because a proxy and this server could each use another one of the values. */
+/** Headers that must not be repeated, because a proxy and this server could each use a different one of the values. */
 const SINGLE_HEADERS = new Set([
   'host',
   'authorization',
@@ -16,12 +16,15 @@ const SINGLE_HEADERS = new Set([
 ]);
 
 const HOST = /^(?:\[[0-9a-f:.]+\]|[\w.~-]+)(?::\d{1,5})?$/i;
-/** Visible ASCII. This includes a few characters that should be escaped and that some clients send as they are. */
+/**
+ * Matches a request target of visible ASCII characters. This includes a few characters that should be escaped and that some clients send
+ * unescaped.
+ */
 const TARGET = /^\/[\x21-\x7e]*$/;
 
 /**
- * Refuses requests that Node's parser accepts although a proxy on the way could interpret them differently. Throws `bad_request` or
- * `upgrade_required`.
+ * Refuses requests that Node's parser accepts although a proxy between client and server could interpret them differently. Throws
+ * `bad_request` or `upgrade_required`.
  */
 export function refuseAmbiguous(request: IncomingMessage): void {
   const { rawHeaders, url = '', headers } = request;
@@ -50,9 +53,9 @@ export function refuseAmbiguous(request: IncomingMessage): void {
   refuseAmbiguousPath(url.split('?')[0] ?? '');
 }
 
-/** Refuses a path that a proxy could decode, normalise or truncate to another one. */
+/** Refuses a path that a proxy could decode, normalise or truncate to another one. Throws `bad_request`. */
 function refuseAmbiguousPath(path: string): void {
-  // Nearly every path returns here. The error is created only for the others, because recording its stack is expensive.
+  // Nearly every path returns here. The error is created only for the few other paths, because recording its stack is expensive.
   if (!/[%\\]|\/\.\.?(?:\/|$)/.test(path)) return;
   const refusal = new FloeError('bad_request', 'the path must have no . or .. segment, no NUL and no broken escape');
   let decoded: string;
@@ -66,8 +69,8 @@ function refuseAmbiguousPath(path: string): void {
 }
 
 /**
- * Refuses requests that a web page made a browser send: those with a foreign Origin, and those to a foreign host name that resolves
- * to loopback. Needed where no token protects the server. Throws `forbidden`.
+ * Refuses requests that a web page made a browser send: those with the Origin of another site, and those to another site's host name that
+ * resolves to loopback. Needed for a server that no token protects. Throws `forbidden`.
  */
 export function refuseForeignPages(request: IncomingMessage): void {
   const { host, origin } = request.headers;

@@ -10,14 +10,14 @@ type BodyOf<R> = R extends { readonly body: infer B extends z.ZodType }
     ? Buffer
     : undefined;
 
-/** A request that was checked against its route. `id` is empty when the path has none. */
+/** A request that was checked against its route. `id` is the path parameter, or an empty string when the path has none. */
 export type Call<R extends RouteSpec> = {
   readonly id: string;
   readonly query: QueryOf<R>;
   readonly body: BodyOf<R>;
   /** The caller's role; `null` for a route that needs no token. */
   readonly role: Role | null;
-  /** Aborts when the client closes the connection before it was answered. */
+  /** Aborted when the client closes the connection before it was answered. */
   readonly disconnected: AbortSignal;
   readonly request: FastifyRequest;
   readonly reply: FastifyReply;

@@ -9,12 +9,12 @@ import type { Face, RouteName } from './api.ts';
 import { buildApp } from './app.ts';
 import type { Handlers } from './handler.ts';
 
-/** The base URLs of the control API. `nodeUrl` and `adminUrl` are `null` when `url` serves their routes. */
+/** The base URLs of the control API. `nodeUrl` and `adminUrl` are `null` when the main listener serves their routes. */
 export type ListenerUrls = { readonly url: string; readonly nodeUrl: string | null; readonly adminUrl: string | null };
 
 type Listener = { readonly app: FastifyInstance; readonly host: string; readonly port: number };
 
-/** The listeners of a server: the main one, and those for nodes and for metrics when they are configured separately. */
+/** The HTTP listeners of a server: the main one, and those for nodes and for metrics when they are configured separately. */
 export class Listeners {
   readonly main: Listener;
   private readonly node: Listener | null;
@@ -22,7 +22,7 @@ export class Listeners {
   private readonly context: RolloutContext;
   private stopFollowing = (): void => {};
 
-  /** Throws `setup_failed` when the certificate files cannot be used. */
+  /** Creates the listeners without starting them. Throws `setup_failed` when the certificate files cannot be used. */
   constructor(context: RolloutContext, handlers: Handlers<RouteName>) {
     const { config } = context;
     const files = tlsFiles(config);
@@ -42,7 +42,7 @@ export class Listeners {
     if (files !== null) this.followCertificate(files);
   }
 
-  /** Starts all listeners. Throws `setup_failed` when one address cannot be listened on; then all of them are closed. */
+  /** Starts all listeners. Throws `setup_failed` when the server cannot listen on one of the addresses; all listeners are then closed. */
   async listen(): Promise<ListenerUrls> {
     try {
       return {

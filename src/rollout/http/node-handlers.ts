@@ -8,24 +8,24 @@ import { deliverPartial, deliverResult } from '../sessions/deliver.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
-/** Largest share of a lease for which a heartbeat is held, so that the next one arrives well before the lease expires. */
+/** Largest share of the lease time for which a heartbeat is held, so that the next one arrives well before the lease expires. */
 const HOLD_SHARE_OF_LEASE = 1 / 3;
 
-/** Represents the `draining` flag among the stops that were sent to a node. */
+/** Key under which the `draining` flag is stored among the stops that were sent to a node. */
 const DRAIN_KEY = 'draining';
 
 /**
- * What this server remembers of its nodes in memory, only to decide how long it holds their requests. After a node has switched to
- * another server, that one may answer a heartbeat too early once, or a lease request only at its next poll.
+ * What this server remembers of its nodes in memory. It only affects how long requests are held: after a node has switched to another
+ * server, that server may answer one heartbeat too early, or one lease request only at its next poll.
  */
 class NodePacing {
-  /** The stops in the latest heartbeat reply of each node. */
+  /** For each node, the stops in the latest heartbeat reply. */
   readonly sentStops = new Map<string, ReadonlySet<string>>();
   /** Nodes whose latest lease request found that they hold as many sessions as they may. */
   readonly full = new Set<string>();
 }
 
-/** The routes for gateway nodes. */
+/** Creates the handlers of the routes for gateway nodes. */
 export function nodeHandlers(
   context: RolloutContext,
 ): Handlers<
@@ -56,8 +56,9 @@ export function nodeHandlers(
 }
 
 /**
- * Answers immediately when there is a stop that was not in the latest reply, or a new engine directory; otherwise holds the request.
- * A stop that was sent before is repeated in every reply but does not end the wait, because the node is still carrying it out.
+ * Answers a heartbeat immediately when there is a stop that was not in the latest reply, or a new engine directory; otherwise holds the
+ * request until there is one. A stop that was sent before is repeated in every reply but does not end the wait, because the node is still
+ * carrying it out.
  */
 async function heartbeat(
   context: RolloutContext,
@@ -90,7 +91,7 @@ async function lease(
   { id, body, disconnected, reply }: Call<Api['lease']>,
 ): Promise<string> {
   const claimOnce = async (): Promise<readonly ClaimedSession[] | undefined> => {
-    // A request whose client has closed the connection must not claim sessions.
+    // A request whose client has closed the connection must not claim sessions, because the leases could not be sent.
     if (disconnected.aborted || context.closing.aborted) return undefined;
     const claim = await claimSessions(context, { nodeId: id, instance: body.instance, slots: body.slots });
     if (claim.isFull) full.add(id);
@@ -100,7 +101,7 @@ async function lease(
   const claimed = (await context.wakeups.poll(topics, body.wait_seconds * 1000, disconnected, claimOnce)) ?? [];
   if (disconnected.aborted && claimed.length > 0) await returnLeases(context, claimed);
   reply.type('application/json');
-  // The task is sent as the stored text. Parsing and serialising it would be the most expensive part of this call.
+  // The task is inserted as the stored JSON text, because parsing and serialising it would be the most expensive part of this call.
   const leases = claimed.map(({ lease: one, taskJson }) => `${JSON.stringify(one).slice(0, -1)},"task":${taskJson}}`);
   return `{"leases":[${leases.join(',')}]}`;
 }

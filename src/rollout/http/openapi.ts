@@ -6,7 +6,7 @@ type JsonObject = { [key: string]: unknown };
 
 const VERSION = '0.1.0';
 
-/** The OpenAPI 3.1 document of the control API, generated from the route table and the schemas. */
+/** Generates the OpenAPI 3.1 document of the control API from the API table and the schemas. */
 export function openApi(): JsonObject {
   const registry = z.registry<{ id: string }>();
   for (const [name, schema] of Object.entries(schemas)) {
@@ -75,13 +75,13 @@ function queryParameters(route: RouteSpec, registry: Registry): JsonObject[] {
 
 type Registry = ReturnType<typeof z.registry<{ id: string }>>;
 
-/** `taskRequestSchema` -> `TaskRequest`. */
+/** Returns the name of the component for a schema's export: `TaskRequest` for `taskRequestSchema`. */
 function componentName(exported: string): string {
   const name = exported.replace(/Schema$/, '');
   return name.charAt(0).toUpperCase() + name.slice(1);
 }
 
-/** A reference when the schema is a named component, otherwise the schema itself. */
+/** Returns a JSON schema: a reference when the schema is a named component, otherwise the schema itself. */
 function jsonSchema(schema: z.ZodType, registry: Registry, io: 'input' | 'output'): unknown {
   const component = registry.get(schema);
   if (component !== undefined) return { $ref: `#/components/schemas/${component.id}` };

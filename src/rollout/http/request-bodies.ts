@@ -3,16 +3,16 @@ import type { Clock } from '../../core/clock.ts';
 import { FloeError } from '../../core/errors.ts';
 import type { Counters } from '../status/counters.ts';
 
-/** Lowest acceptable transfer rate. Any link over which tasks or results are sent is faster. */
+/** Lowest transfer rate that a client may have while it sends a body. Any connection over which tasks or results are sent is faster. */
 const MIN_BYTES_PER_SECOND = 1024;
 
-/** Time after which some of the results that were arriving will have arrived. */
+/** Seconds after which a node may retry a refused delivery. By then some of the results that were arriving have been stored. */
 const RETRY_AFTER_SECONDS = 1;
 
 /**
  * Calls `onStall` when the body of a request makes less progress than {@link MIN_BYTES_PER_SECOND} over `idleMs` milliseconds. Without
- * this, a client that sends a byte now and then would hold its connection, and the memory of what it has sent, indefinitely. Returns a
- * function that stops the watch.
+ * this, a client that sends a byte now and then would hold its connection, and the memory for the bytes that it has sent, indefinitely.
+ * Returns a function that ends the observation.
  */
 export function watchBody(request: IncomingMessage, clock: Clock, idleMs: number, onStall: () => void): () => void {
   const { socket } = request;
@@ -38,7 +38,9 @@ export function hasBody(request: IncomingMessage): boolean {
   return encoding !== undefined || (length !== undefined && length !== '0');
 }
 
-/** Limits the bytes of delivered results that a server holds in memory, because after an outage all nodes deliver together. */
+/**
+ * Limits the bytes of delivered results that a server holds in memory, because after an outage all nodes deliver their results together.
+ */
 export class DeliveryBudget {
   private readonly maxBytes: number;
   private readonly counters: Counters;
@@ -50,8 +52,8 @@ export class DeliveryBudget {
   }
 
   /**
-   * Reserves the size of a request's body, and returns a function that releases it. A single result is always accepted, however
-   * large. Throws `overloaded` when the budget is used up, and `bad_request` for a body of unknown length.
+   * Reserves the size of a request's body, and returns a function that releases it. A result is always accepted when no other one is
+   * arriving, however large it is. Throws `overloaded` when the budget is used up, and `bad_request` for a body of unknown length.
    */
   reserve({ headers }: IncomingMessage): () => void {
     if (headers['transfer-encoding'] !== undefined) {

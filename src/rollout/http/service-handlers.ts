@@ -7,18 +7,18 @@ import { EventFeed } from '../events.ts';
 import type { Handlers } from './handler.ts';
 import { openApi } from './openapi.ts';
 
-/** Length up to which the events of a burst are joined, because one write for each would be too expensive. */
+/** Most characters of events that are joined for one write, because during a burst one write for each event would be too expensive. */
 const WRITE_CHARS = 64 * KIB;
-/** Time for which one check of the store answers all requests for `/ready`. */
+/** Time for which the result of one check of the store answers all requests for `/ready`. */
 const READY_CACHE_MS = 1_000;
 
-/** The part of a prom-client Registry that is needed. */
+/** The part of a prom-client Registry that this file needs. */
 export interface MetricsRegistry {
   readonly contentType: string;
   metrics(): Promise<string>;
 }
 
-/** The routes for operators and dashboards. */
+/** Creates the handlers of the routes for operators and dashboards. */
 export function serviceHandlers(
   context: RolloutContext,
   metricsRegistry: MetricsRegistry | null,
@@ -43,8 +43,8 @@ export function serviceHandlers(
 }
 
 /**
- * Returns a function that rejects when the store accepts no transactions. The route needs no token, so one check per second serves all
- * requests, however many arrive.
+ * Returns a function that rejects when the store accepts no transactions. The result of a check is reused for a second, because the route
+ * needs no token, and any number of requests may arrive.
  */
 function cachedStoreCheck({ store, clock }: RolloutContext): () => Promise<unknown> {
   let check: Promise<unknown> | null = null;
@@ -70,7 +70,7 @@ function streamEvents(context: RolloutContext, feed: EventFeed, reply: FastifyRe
   };
   const pump = (): void => {
     if (feed.at(next) === null && !raw.destroyed) drop();
-    // When the client reads slowly, the connection's `drain` event continues this once its buffer is empty.
+    // When the client reads slowly, writing stops here; the `drain` event of the connection continues it once the buffer is empty.
     while (!raw.writableNeedDrain && !raw.destroyed) {
       let batch = '';
       for (let text = feed.at(next); text && batch.length < WRITE_CHARS; text = feed.at(++next)) batch += text;

@@ -5,7 +5,7 @@ import { jsonListBytes } from '../sessions/result-json.ts';
 import { checkTaskExists, readAttempts, readPart, readSession, sessionViewTexts } from '../sessions/views.ts';
 import type { Handlers } from './handler.ts';
 
-/** The routes about single sessions, while they run and after they have ended. */
+/** Creates the handlers of the routes about single sessions, which work while a session runs and after it has ended. */
 export function sessionHandlers(
   context: RolloutContext,
 ): Handlers<
@@ -28,14 +28,14 @@ export function sessionHandlers(
     },
     getCompletions: async ({ id, query, reply }) => {
       const bytes = await readPart(context, id, 'completions', query.attempt);
-      // The first byte of JSON is a brace or a bracket; the binary codec begins with another byte.
+      // A part in JSON begins with a brace or a bracket; one in the binary codec begins with another byte.
       const isJson = bytes[0] === 0x7b || bytes[0] === 0x5b;
       reply.type(isJson ? 'application/json' : 'application/octet-stream');
       return bytes;
     },
     getArtifacts: async ({ id, query, reply }) => {
       const bytes = await readPart(context, id, 'artifacts', query.attempt);
-      // Ids consist of characters that need no quoting in a header.
+      // The id is inserted into the header as it is, because ids contain no characters that would need escaping.
       reply.type('application/gzip').header('content-disposition', `attachment; filename="${id}.tar.gz"`);
       return bytes;
     },

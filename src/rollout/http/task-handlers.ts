@@ -22,7 +22,7 @@ import { runTransaction } from '../transaction.ts';
 import type { Api } from './api.ts';
 import type { Call, Handlers } from './handler.ts';
 
-/** The routes with which trainers submit and cancel tasks and read results. */
+/** Creates the handlers of the routes with which trainers submit and cancel tasks and read results. */
 export function taskHandlers(
   context: RolloutContext,
 ): Handlers<'submitTask' | 'getTask' | 'cancelTask' | 'listTasks' | 'getResults' | 'getStatus'> {
@@ -57,7 +57,7 @@ export function taskHandlers(
   };
 }
 
-/** The trace context of a request; `null` when there is none or when it is malformed, so that the trace begins at this server. */
+/** Returns the trace context of a request; `null` when the header is missing or malformed, so that the trace begins at this server. */
 function traceparentOf({ headers }: FastifyRequest): string | null {
   const { traceparent } = headers;
   const context = typeof traceparent === 'string' ? parseTraceparent(traceparent) : null;
@@ -94,7 +94,7 @@ function resultsOf(context: RolloutContext, { head, upToCursor }: LoadedTask): A
   return taskResults(context, head.task_id, upToCursor);
 }
 
-/** The results of a task. They count as collected once the reader has received all of them and the task has ended. */
+/** Yields the results of a task. They count as collected once the client has received all of them and the task has ended. */
 async function* collectingResults(context: RolloutContext, loaded: LoadedTask): AsyncGenerator<ResultWithSummary> {
   yield* resultsOf(context, loaded);
   const { task_id: taskId, total_sessions: total, completed_sessions: ended } = loaded.head;

@@ -7,18 +7,20 @@ import { enginesRevision, readEngineDirectory } from '../engines/directory.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { checkOwner, ownNode } from './nodes.ts';
 
-/** A lease is renewed only when less than this share of its time is left, because a busy node sends ten heartbeats a second. */
+/**
+ * A lease is renewed when less than this share of its time is left, and not with every heartbeat, because a busy node sends ten a second.
+ */
 const RENEW_BELOW_SHARE = 0.8;
-/** Longest time for which a heartbeat that reports nothing new is not written to the node's row. */
+/** Longest time for which a node's row is not updated while its heartbeats report nothing new. */
 const LAST_SEEN_INTERVAL_MS = 1_000;
-/** The same limit as a share of the time after which a node counts as silent. */
+/** The limit of {@link LAST_SEEN_INTERVAL_MS} as a share of the time after which a node counts as silent. The smaller of both applies. */
 const LAST_SEEN_SHARE = 1 / 4;
 
 type Stop = HeartbeatReply['stop'][number];
 
 /**
- * Renews the leases that a node still holds, records the progress of its sessions, and returns which of them it must stop. Throws
- * `not_found` for an unknown node, and `conflict` when another process holds its id.
+ * Handles a heartbeat: renews the leases that the node still holds, records the progress of its sessions, and returns which of them it
+ * must stop. Throws `not_found` for an unknown node, and `conflict` when another process holds its id.
  */
 export async function recordHeartbeat(
   context: RolloutContext,
@@ -51,7 +53,7 @@ export async function recordHeartbeat(
   });
 }
 
-/** Returns the sessions that a node must stop, for a held heartbeat that is already recorded. Throws as {@link recordHeartbeat}. */
+/** Returns the sessions that a node must stop, for a held heartbeat that was already recorded. Throws as {@link recordHeartbeat}. */
 export async function findStops(context: RolloutContext, nodeId: string, beat: Heartbeat): Promise<HeartbeatReply> {
   const unlisted: string[] = [];
   const reply = await context.store.read(async (tables) => {
@@ -64,7 +66,10 @@ export async function findStops(context: RolloutContext, nodeId: string, beat: H
   return reply;
 }
 
-/** A session that a node reports in another state than the stored one; `row` is `undefined` when the session is unknown. */
+/**
+ * A session that a node reports in another state than the stored one. `row` is the stored session; `undefined` when the session is
+ * unknown.
+ */
 type Difference = { readonly reported: SessionProgress; readonly row: SessionRow | undefined };
 
 /** Loads only the sessions whose report differs from the stored row, because a node lists all its sessions in every heartbeat. */
@@ -80,13 +85,14 @@ async function findDifferences(
   if (ids.size === 0) return [];
   const rows = await tables.sessions[read]([...ids]);
   const byId = new Map(rows.map((row) => [row.session_id, row]));
-  // A node may still be ending one epoch of a session while it runs the next. When it lists one epoch twice, the last entry counts.
+  // A node may still be ending one epoch of a session while it runs the next one. When it lists the same epoch twice, the last entry
+  // counts.
   const listed = sessions.filter(({ session_id: id }) => ids.has(id));
   const byEpoch = new Map(listed.map((one) => [`${one.session_id}/${one.epoch}`, one]));
   return [...byEpoch.values()].map((reported) => ({ reported, row: byId.get(reported.session_id) }));
 }
 
-/** Writes the node's row, but only when it has changed or is about to look silent. */
+/** Writes the node's row, but only when it has changed, or when the last update is so old that the node would soon count as silent. */
 async function recordNode(transaction: Transaction, node: NodeRow, beat: Heartbeat, nowMs: number): Promise<void> {
   const { context, tables } = transaction;
   const metrics = JSON.stringify(beat.metrics);
@@ -98,7 +104,7 @@ async function recordNode(transaction: Transaction, node: NodeRow, beat: Heartbe
   await tables.nodes.update(node.node_id, {
     metrics,
     refuses: beat.refuses,
-    // The text is long and seldom changes, so it is written only when it does.
+    // The JSON of the engines is long and seldom changes, so it is written only when it has changed.
     ...(engines === node.engines ? {} : { engines }),
     last_seen_ms: nowMs,
     last_heartbeat: isoNow(context.clock),
@@ -117,8 +123,8 @@ async function replyTo(
     return reason === null ? [] : [{ session_id: reported.session_id, epoch: reported.epoch, reason }];
   });
   const listed = new Set(beat.sessions.map((session) => session.session_id));
-  // These were cancelled before the node first listed them, or have already ended there. They are sent once; if the node lists such
-  // a session later, the loop above sends the stop again.
+  // Cancelled sessions that the node does not list: it has not started them yet, or has already ended them. Their stop is sent once; if
+  // the node lists such a session later, the code above sends the stop again.
   const unlisted = (await tables.sessions.cancelPending(node.node_id)).filter((row) => !listed.has(row.session_id));
   stop.push(...unlisted.map(({ session_id, epoch }): Stop => ({ session_id, epoch, reason: 'cancelled' })));
   if (unlisted.length > 0) await clearRequests(unlisted.map((row) => row.session_id));
@@ -131,7 +137,9 @@ async function clearCancelRequests(tables: StoreTables, sessionIds: readonly str
   for (const id of sessionIds) await tables.sessions.update(id, { cancel_requested: 0 });
 }
 
-/** Why a node must stop a session that it lists; `null` when it may run it, or when the session has ended with its result. */
+/**
+ * Returns why a node must stop a session that it lists; `null` when it may run the session, or when the session has ended with its result.
+ */
 function stopReason(row: SessionRow | undefined, nodeId: string, epoch: number): Stop['reason'] | null {
   if (row === undefined || row.epoch !== epoch) return 'lease_lost';
   if (row.status === 'CANCELLED') return 'cancelled';
@@ -142,7 +150,7 @@ function holds(row: SessionRow, nodeId: string, epoch: number): boolean {
   return row.node_id === nodeId && row.epoch === epoch && row.lease_expires_ms !== null;
 }
 
-/** The session with the progress that the node reports; `null` when nothing has changed. */
+/** Returns the session's row with the progress that the node reports; `null` when nothing has changed. */
 function progressedRow(row: SessionRow, reported: SessionProgress): SessionRow | null {
   const { turns, sampled_tokens } = reported;
   const status = isReachable(row.status, reported.status) ? reported.status : row.status;
@@ -151,7 +159,7 @@ function progressedRow(row: SessionRow, reported: SessionProgress): SessionRow |
 }
 
 /**
- * Whether a session can have moved from one status to another between two heartbeats, possibly through several others. A heartbeat
+ * Whether a session can have moved from one status to the other between two heartbeats, possibly through several statuses. A heartbeat
  * never moves a session back, and never ends it.
  */
 function isReachable(from: SessionStatus, to: SessionStatus): boolean {

@@ -4,7 +4,10 @@ import type { NodeRow, StoreTables } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { runTransaction } from '../transaction.ts';
 
-/** The field that distinguishes the processes of one node id. Named in the error when a process has lost its id. */
+/**
+ * The field that distinguishes the processes of one node id. It is named in the error when a call is refused because another process holds
+ * the id.
+ */
 const FENCED_FIELD = 'instance';
 
 export async function listNodes(context: RolloutContext): Promise<NodeInfo[]> {
@@ -14,7 +17,7 @@ export async function listNodes(context: RolloutContext): Promise<NodeInfo[]> {
   });
 }
 
-/** Throws `not_found`. */
+/** Returns the state of a node. Throws `not_found`. */
 export async function readNode(context: RolloutContext, nodeId: string): Promise<NodeInfo> {
   return context.store.read(async (tables) => {
     const row = registered(await tables.nodes.get(nodeId), nodeId);
@@ -22,7 +25,7 @@ export async function readNode(context: RolloutContext, nodeId: string): Promise
   });
 }
 
-/** Drains a node: it gets no more sessions, and is removed once it is silent and holds none. Throws `not_found`. */
+/** Starts to drain a node: it gets no more sessions, and is removed once it is silent and holds none. Throws `not_found`. */
 export async function drainNode(context: RolloutContext, nodeId: string): Promise<NodeInfo> {
   return runTransaction(context, async (transaction) => {
     const { tables } = transaction;
@@ -56,7 +59,7 @@ export async function ownNode(tables: StoreTables, nodeId: string, instance: str
   return checkOwner(await tables.nodes.lock(nodeId), nodeId, instance);
 }
 
-/** Throws as {@link ownNode}. */
+/** Returns the row of a node. Throws `not_found` when `row` is `undefined`, and `conflict` when another process holds the node id. */
 export function checkOwner(row: NodeRow | undefined, nodeId: string, instance: string): NodeRow {
   const node = registered(row, nodeId);
   if (node.instance === instance) return node;
@@ -88,7 +91,7 @@ export function nodeInfo(context: RolloutContext, row: NodeRow, leasedSessions: 
   };
 }
 
-/** Whether the node would accept a session now. */
+/** Whether the node accepts sessions at present. */
 export function canTakeSessions(context: RolloutContext, row: NodeRow): boolean {
   return row.draining === 0 && row.refuses === null && isHealthy(context, row);
 }

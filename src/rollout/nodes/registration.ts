@@ -14,12 +14,15 @@ const IDLE: NodeStageMetrics = {
   postrun_inflight: 0,
 };
 
-/** Most processes whose registrations are kept while they wait to take a node id over. The oldest are dropped. */
+/**
+ * Most registrations of processes that may take a node id over which another process holds. When there are more, the oldest are dropped.
+ */
 const MAX_CLAIMS = 8;
 
 /**
- * Registers a node. A repeat by the same process keeps its sessions. Another process takes the node id over only with its next call
- * (see {@link takeOver}), because a registration by itself may have been sent by a process that died while it was in transit.
+ * Registers a node. When the same process registers once more, it keeps its sessions. When another process holds the node id, the
+ * registration is only kept: the process takes the id over with its next call (see {@link takeOver}), because the registration may come
+ * from a process that died while it was in transit.
  */
 export async function registerNode(context: RolloutContext, registration: NodeRegistration): Promise<NodeInfo> {
   const { node_id: nodeId, instance } = registration;
@@ -40,8 +43,8 @@ export async function registerNode(context: RolloutContext, registration: NodeRe
 }
 
 /**
- * Runs a call of a node's process. When the call is refused because another process holds the node id, the caller takes the id over
- * if it may, and the call is repeated. Otherwise the refusal is counted and thrown.
+ * Runs a call of a node's process. When the call is refused because another process holds the node id, and this process may take the id
+ * over, it does so, and the call is repeated. Otherwise the refusal is counted and thrown.
  */
 export async function asOwner<T>(
   context: RolloutContext,
@@ -61,7 +64,7 @@ export async function asOwner<T>(
 
 /**
  * Gives a node id to a process that has registered with it and is no older than the present owner. The sessions of the present owner
- * return to the queue, and its later calls are refused. Returns whether the process has the id.
+ * return to the queue, and its later calls are refused. Returns whether the process now holds the id.
  */
 async function takeOver(context: RolloutContext, nodeId: string, instance: string): Promise<boolean> {
   const known = await context.store.read((tables) => tables.sessions.lockHeldBy(nodeId));
@@ -79,7 +82,7 @@ async function takeOver(context: RolloutContext, nodeId: string, instance: strin
     await tables.nodes.put({ ...row, takeovers, claims: later.length === 0 ? null : JSON.stringify(later) });
     transaction.count('takeovers');
     await takeBackSessionsOf(transaction, nodeId, known);
-    // Calls of the older process may be held open. Waking them refuses them immediately.
+    // Requests of the earlier process may be held open. Waking them refuses them immediately.
     transaction.wake(`node:${nodeId}`);
     transaction.wake(`capacity:${nodeId}`);
     return true;
@@ -90,7 +93,7 @@ function claimsOf(row: NodeRow): NodeRegistration[] {
   return row.claims === null ? [] : (JSON.parse(row.claims) as NodeRegistration[]);
 }
 
-/** The row of a node that has just registered. It is no longer draining and refuses no sessions. */
+/** Returns the row of a node that registers now. It is not draining and refuses no sessions. */
 async function rowOf(
   { context, tables }: Transaction,
   registration: NodeRegistration,

@@ -8,16 +8,16 @@ import { runTransaction, type Transaction } from '../transaction.ts';
 import { postponeWhileUnavailable } from '../watched-store.ts';
 import { sessionView, unknownSession } from './views.ts';
 
-/** Tasks read by one query. There are seldom more; the next query returns the others. */
+/** Most tasks that one query reads. There are seldom more; the next query reads the rest. */
 const TASK_BATCH = 50;
-/** Interval at which the store is checked for cancelled tasks when nothing wakes the loop. */
+/** Interval at which the store is checked for cancelled tasks even when nothing wakes the loop. */
 const POLL_INTERVAL_MS = 1_000;
 
 /**
- * Cancels a task: from now on none of its sessions is handed out or succeeds. Leased sessions are ended first. One batch is ended
- * here, and {@link endCancelled} ends the rest of a large task. A task that has already ended stays as it is. An unknown id throws
- * `not_found`, unless `registerIfMissing` is set: then submits with that id are refused for `tombstone_seconds`, and the result is
- * `null`.
+ * Cancels a task: from now on none of its sessions is leased or can succeed. Sessions that nodes hold are ended first. This function ends
+ * one batch of sessions, and {@link endCancelled} ends the rest of a large task. A task that has already ended stays as it is. An unknown
+ * id throws `not_found`, unless `registerIfMissing` is set: then submits with that id are refused for `tombstone_seconds`, and the result
+ * is `null`.
  */
 export async function cancelTask(
   context: RolloutContext,
@@ -33,7 +33,7 @@ export async function cancelTask(
       return null;
     }
     if (task.status !== 'running') return task;
-    // The deadline is cleared so that the sessions do not report a passed deadline as the reason.
+    // The deadline is cleared so that the sessions do not report a passed deadline as the reason of their cancellation.
     await markCancelled(transaction, { ...task, deadline_ms: null });
     return (await tables.tasks.get(taskId)) ?? task;
   });
@@ -59,8 +59,8 @@ async function markCancelled(transaction: Transaction, task: TaskRow): Promise<v
 }
 
 /**
- * Ends the open sessions of cancelled and early-stopped tasks, one batch per transaction, so that other transactions run in
- * between. This includes sessions that a server left open when it died.
+ * Ends the open sessions of cancelled and early-stopped tasks, one batch per transaction, so that other transactions can run in between.
+ * This includes sessions that a server left open when it died.
  */
 export async function endCancelled(context: RolloutContext): Promise<void> {
   for (;;) {
@@ -93,7 +93,7 @@ export async function runCancellations(context: RolloutContext): Promise<void> {
 export async function cancelSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
   return runTransaction(context, async (transaction) => {
     const { tables } = transaction;
-    // Read without a lock first, because the task must be locked before its session.
+    // The session is read without a lock first, because its task must be locked before it.
     const session = await tables.sessions.get(sessionId);
     if (session === undefined) throw unknownSession(sessionId);
     const task = await tables.tasks.lock(session.task_id);

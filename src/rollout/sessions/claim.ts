@@ -8,14 +8,14 @@ import { cancelReason, cancelRows } from '../tasks/groups.ts';
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { requeueSession } from './retry.ts';
 
-/** A lease without its task, and the task as the JSON text in which it is stored. */
+/** A leased session: the lease without its task, and the task as the JSON text in which it is stored. */
 export type ClaimedSession = { readonly lease: Omit<Lease, 'task'>; readonly taskJson: string };
 
-/** `isFull` is true when the node got nothing because it holds as many sessions as it may. */
+/** The sessions that a node gets. `isFull` is whether it gets none because it holds as many sessions as it may. */
 export type Claim = { readonly claimed: readonly ClaimedSession[]; readonly isFull: boolean };
 
 type ClaimWithStrays = Claim & {
-  /** Claimed sessions whose task is no longer running. They were still in the queue, and no node may get them. */
+  /** Claimed sessions of tasks that are no longer running. They were still in the queue, and are cancelled instead of sent to the node. */
   readonly strays: readonly SessionRow[];
 };
 
@@ -24,9 +24,9 @@ type Claimant = { readonly nodeId: string; readonly instance: string; readonly s
 const NOTHING: ClaimWithStrays = { claimed: [], isFull: false, strays: [] };
 
 /**
- * Leases up to `slots` queued sessions to a node, and never more than its stages can hold together. Trainers share the nodes
- * fairly; within a trainer, higher priority goes first, then the configured order. Throws `not_found` for an unknown node, and
- * `conflict` when another process holds its id.
+ * Leases up to `slots` queued sessions to a node, and never more than its stages can hold together. The slots are divided fairly among the
+ * trainers; of a trainer's sessions, those with higher priority come first, then the configured order applies. Throws `not_found` for an
+ * unknown node, and `conflict` when another process holds its id.
  */
 export async function claimSessions(context: RolloutContext, claimant: Claimant): Promise<Claim> {
   for (;;) {
@@ -72,7 +72,7 @@ async function claimOnce(transaction: Transaction, { nodeId, instance, slots }: 
   return { claimed, isFull: false, strays };
 }
 
-/** How many sessions a node can hold in all its stages together. The free slots that it reports are not considered. */
+/** Returns how many sessions a node can hold in all its stages together, whatever number of free slots it reports. */
 function capacityOf(node: NodeRegistration): number {
   return node.max_init_workers + node.ready_size + node.max_run_workers + node.max_postrun_workers;
 }
@@ -89,7 +89,10 @@ function leaseOf(row: SessionRow, leaseSeconds: number, nowMs: number): Omit<Lea
   };
 }
 
-/** Cancels strays in separate transactions: the claim has already locked the sessions, and tasks are locked before sessions. */
+/**
+ * Cancels claimed sessions whose task is no longer running. This takes separate transactions: the claim has already locked the sessions,
+ * and a task must be locked before its sessions.
+ */
 async function cancelStrays(context: RolloutContext, strays: readonly SessionRow[]): Promise<void> {
   for (const taskId of new Set(strays.map((row) => row.task_id))) {
     const ids = strays.filter((row) => row.task_id === taskId).map((row) => row.session_id);
@@ -104,8 +107,8 @@ async function cancelStrays(context: RolloutContext, strays: readonly SessionRow
 }
 
 /**
- * Returns leases to the queue that could not be sent because the node had closed the connection. Nothing ran, so the sessions keep
- * their attempt.
+ * Returns leases to the queue that could not be sent because the node had closed the connection. Nothing has run, so the sessions keep
+ * their attempt number.
  */
 export async function returnLeases(context: RolloutContext, claimed: readonly ClaimedSession[]): Promise<void> {
   const epochs = new Map(claimed.map(({ lease }) => [lease.session_id, lease.epoch]));

@@ -15,12 +15,12 @@ import { giveUpSession, nextAttempt, requeueSession, wasHandedBack } from './ret
 import { unknownSession } from './views.ts';
 
 /**
- * Size up to which a result's parts are stored before the result is checked against the session. Few results are refused, and the
- * check costs as much as storing this much.
+ * Largest delivery in bytes whose parts are stored without a check against the session. Few deliveries are refused, and the check costs as
+ * much as storing this many bytes.
  */
 const UNCHECKED_BYTES = 256 * KIB;
 
-/** A delivery whose parts are durable. */
+/** A delivery whose parts are stored durably as blobs. */
 type StoredDelivery = {
   readonly nodeId: string;
   readonly summary: SessionSummary;
@@ -29,15 +29,15 @@ type StoredDelivery = {
 };
 
 /**
- * Accepts a session's result from the node that holds its lease. Blobs are durable before rows, and rows before the reply. A repeat
- * of the same delivery is acknowledged like the first one. Any other delivery that does not match the lease throws `stale_epoch`,
- * `cancelled` or `conflict` and changes nothing.
+ * Accepts a session's result from the node that holds its lease. The result's blobs are durable before its rows, and the rows before the
+ * reply. A repeat of the same delivery is acknowledged like the first one. Any other delivery that does not match the lease throws
+ * `stale_epoch`, `cancelled` or `conflict` and changes nothing.
  */
 export async function deliverResult(context: RolloutContext, nodeId: string, body: Buffer): Promise<DeliveryReply> {
   const decoded = decodeDelivery(nodeId, body);
   const { summary } = decoded;
   try {
-    // Refuses before anything large is written. The transaction below repeats the checks and decides.
+    // Refuses a wrong delivery before anything large is written. The transaction below repeats the check, and its result decides.
     if (body.length > UNCHECKED_BYTES) await checkBeforeStoring(context, nodeId, summary);
     const delivery = await store(context, decoded);
     return await runTransaction(context, async (transaction) => {
@@ -82,7 +82,7 @@ async function accept(
   const { context, tables } = transaction;
   const request = requestOf(task);
   const summary = applyPolicy(delivery.summary, request);
-  // Only a trainer cancels. A node that reports `cancelled` gave the session up, which is an infrastructure failure.
+  // Only a trainer can cancel a session. A node that reports `cancelled` has given the session up, which is an infrastructure failure.
   const wasGivenUp = summary.outcome === 'cancelled';
   const next = wasHandedBack(summary)
     ? { attempt: row.attempt + 1, maxAttempts: row.max_attempts + 1, delayMs: 0 }
@@ -128,8 +128,8 @@ function deliveryRow(
 type Checked = { kind: 'repeated'; reply: DeliveryReply } | { kind: 'new'; row: SessionRow; task: TaskRow };
 
 /**
- * Checks a delivery against the session's lease, and throws unless it may be accepted or is a repeat. When `digest` is `null`, every
- * earlier delivery of the epoch counts as the same one.
+ * Checks a delivery against the session's lease. Throws unless it may be accepted or repeats an earlier one. When `digest` is `null`,
+ * every delivery of an epoch that has delivered before counts as a repeat.
  */
 async function check(
   tables: StoreTables,
@@ -144,7 +144,7 @@ async function check(
   checkIdentity(row, summary);
   if (task === undefined) throw new Error(`session ${id} names task ${row.task_id}, which is not stored`);
   const isOpenHere = row.epoch === summary.epoch && row.node_id === nodeId && !isTerminal(row.status);
-  // An epoch that is still open has had no result, so there is no earlier delivery to read.
+  // An epoch that is still open has delivered no result, so no earlier delivery must be read.
   const earlier = isOpenHere ? undefined : await tables.results.delivery(id, summary.epoch);
   if (earlier !== undefined && earlier.kind !== 'partial' && (digest === null || earlier.digest === digest))
     return { kind: 'repeated', reply: await repeatedReply(tables, row, earlier) };
@@ -178,16 +178,16 @@ async function repeatedReply(tables: StoreTables, row: SessionRow, earlier: Deli
 }
 
 /**
- * Stores the partial result of an attempt that lost its lease or whose process died. It never changes the session, is never trained
- * on and never among the results. An attempt that has already delivered keeps its first delivery. If the attempt turns out to be
- * alive, its result replaces the partial one. Throws `not_found` for a session or attempt that never existed, and
+ * Stores the partial result of an attempt that lost its lease or whose process died. A partial result never changes the session, is never
+ * trained on, and does not appear among the results. If the attempt has already delivered, its first delivery is kept. If the attempt
+ * turns out to be alive, its result replaces the partial one. Throws `not_found` for a session or attempt that never existed, and
  * `schema_violation`.
  */
 export async function deliverPartial(context: RolloutContext, nodeId: string, body: Buffer): Promise<PartialReply> {
   const decoded = decodeDelivery(nodeId, body);
   const { summary } = decoded;
   const reply = { session_id: summary.session_id };
-  // Refuses before anything is written. The transaction below repeats the checks and decides.
+  // Avoids storing parts that are not needed. The transaction below repeats the check, and its result decides.
   const isKnown = await context.store.read((tables) => hasDelivery(tables, summary, 'get'));
   if (isKnown) return { ...reply, duplicate: true };
   const delivery = await store(context, decoded);
@@ -215,7 +215,10 @@ async function hasDelivery(tables: StoreTables, summary: SessionSummary, read: '
   return (await tables.results.delivery(id, epoch)) !== undefined;
 }
 
-/** Epochs count up by one, so every earlier one was a lease. The current one is a lease only once a node has claimed it. */
+/**
+ * Whether a node has ever held the session with this epoch and attempt. Every earlier epoch was a lease, because epochs increase by one;
+ * the current epoch is a lease only once a node has claimed the session.
+ */
 function hasExisted(row: SessionRow, { epoch, attempt }: SessionSummary): boolean {
   if (epoch < 1 || attempt < 1 || attempt > row.attempt) return false;
   return epoch < row.epoch || (epoch === row.epoch && row.node_id !== null && attempt === row.attempt);

@@ -13,16 +13,16 @@ const JSON_NULL = Buffer.from('null');
 /** The first bytes of every gzip stream. */
 const GZIP_MAGIC = Buffer.from([0x1f, 0x8b]);
 
-/** The decoded body of a delivery. It is consistent in itself, but has not been checked against the session. */
+/** The decoded body of a delivery. Its fields agree with each other, but it has not been checked against the session. */
 export type DecodedDelivery = {
   readonly nodeId: string;
   readonly summary: SessionSummary;
-  /** The header as it was sent, for the digest. */
+  /** The header as the node sent it, from which the digest is computed. */
   readonly header: unknown;
   readonly parts: ReadonlyMap<string, Buffer>;
 };
 
-/** Decodes and checks the body of a delivery. Throws `malformed_json` or `schema_violation`. */
+/** Decodes the body of a delivery and checks that its fields agree. Throws `malformed_json` or `schema_violation`. */
 export function decodeDelivery(nodeId: string, body: Buffer): DecodedDelivery {
   const { header, parts } = decodeEnvelope(body);
   const summary = { ...parseAs(sessionSummarySchema, header, 'result header'), node_id: nodeId };
@@ -32,7 +32,7 @@ export function decodeDelivery(nodeId: string, body: Buffer): DecodedDelivery {
   return { nodeId, summary, header, parts };
 }
 
-/** Stores the parts as blobs. Resolves when they are durable. Throws `store_unavailable`. */
+/** Stores the parts of a delivery as blobs. Resolves when they are durable. Throws `store_unavailable`. */
 export async function storeParts(context: RolloutContext, { parts }: DecodedDelivery): Promise<ResultBlobs> {
   const [trajectory = null, completions = null, artifacts = null] = await Promise.all(
     PART_NAMES.map((name) => putPart(context, parts.get(name))),
@@ -41,15 +41,15 @@ export async function storeParts(context: RolloutContext, { parts }: DecodedDeli
 }
 
 /**
- * A digest that is equal for equal deliveries. It covers the header and the names of the blobs, which are hashes of the parts, so
- * the parts are not read once more.
+ * Returns a digest that is equal for equal deliveries. It covers the header and the names of the blobs; the names are hashes of the parts,
+ * so the parts need not be read for it.
  */
 export function digestOf(header: unknown, blobs: ResultBlobs): string {
   const parts = [header, blobs.trajectory?.ref ?? null, blobs.completions?.ref ?? null, blobs.artifacts?.ref ?? null];
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
 }
 
-/** The error for a field of a delivery that has an invalid value. */
+/** Creates the error for a field of a delivery that has an invalid value. */
 export function violation(path: string, message: string): FloeError {
   return new FloeError('schema_violation', `result: ${path}: ${message}`, { issues: [{ path, message }] });
 }
@@ -59,7 +59,7 @@ function checkStatus(summary: SessionSummary): void {
   if (summary.status !== expected) throw violation('status', `must be ${expected} for outcome ${summary.outcome}`);
 }
 
-/** The summary must describe the archive correctly, because trainers see only the summary. */
+/** Checks that the summary describes the archive correctly, because trainers see only the summary. */
 function checkArtifacts(summary: SessionSummary, archive: Buffer | undefined): void {
   const bytes = archive?.length ?? 0;
   const reported = summary.artifacts?.bytes ?? 0;
@@ -69,8 +69,8 @@ function checkArtifacts(summary: SessionSummary, archive: Buffer | undefined): v
 }
 
 /**
- * Checks that a trajectory can be inserted into larger JSON, one result per line, without being parsed here. Completions and
- * artifacts are opaque.
+ * Checks that a part has the right form. A trajectory must be insertable into larger JSON, one result per line, without being parsed here;
+ * completions and artifacts are not interpreted.
  */
 function checkPart(name: string, bytes: Buffer): void {
   if (!PART_NAMES.some((known) => known === name)) throw violation(`parts.${name}`, 'is not a part of a result');

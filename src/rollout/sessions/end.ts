@@ -9,19 +9,21 @@ import type { Transaction } from '../transaction.ts';
 
 export const NO_BLOBS: ResultBlobs = { trajectory: null, completions: null, artifacts: null };
 
-/** The final state of one session. */
+/** How a session ends: the fields of its final state. */
 export type Ending = {
   readonly summary: SessionSummary;
   readonly blobs: ResultBlobs;
-  /** The epoch with which the session ends, raised so that a late result of the last lease is refused. Default: unchanged. */
+  /**
+   * The epoch that the session has at its end. A raised epoch makes the server refuse a late result of the last lease. Default: unchanged.
+   */
   readonly epoch?: number;
-  /** True while the session's node must still be notified to stop it. */
+  /** Whether the session's node must still be notified to stop the session. */
   readonly cancelRequested?: boolean;
 };
 
 /**
- * Makes one session terminal and appends its result, whose cursor it resolves to. The counters of the task are not raised here:
- * see `countEnded`. The caller holds the session's lock.
+ * Makes one session terminal and adds its result. Resolves to the result's cursor. Does not raise the counters of the task, which
+ * `countEnded` does. The caller holds the session's lock.
  */
 export async function closeSession(transaction: Transaction, row: SessionRow, ending: Ending): Promise<number> {
   const { context, tables } = transaction;
@@ -47,7 +49,7 @@ export async function closeSession(transaction: Transaction, row: SessionRow, en
   return cursor;
 }
 
-/** The amounts that a finished session adds to the counters of its task. */
+/** Returns the amounts that an ended session adds to the counters of its task. */
 export function countsOf(summary: SessionSummary, hasEvaluator: boolean): EndedCounts {
   const { reward, policy, unusable } = summary;
   return {
@@ -55,14 +57,15 @@ export function countsOf(summary: SessionSummary, hasEvaluator: boolean): EndedC
     rewardSum: reward ?? 0,
     rewardCount: reward === null ? 0 : 1,
     usable: unusable === null ? 1 : 0,
-    // Where rewards are computed, a sample without one cannot be part of their mean.
+    // When the task has an evaluator, a sample without a reward cannot be part of the mean reward of its group.
     inBaseline: policy.in_baseline && (reward !== null || !hasEvaluator) ? 1 : 0,
   };
 }
 
 /**
- * The summary that is stored for a delivered one. The policy and whether the sample is usable follow from the task, whatever the
- * node reported, and the reward is `null` where the outcome allows no evaluation: an infrastructure failure never has a reward of 0.
+ * Returns the summary that is stored for a delivered one. The policy and whether the sample is usable are determined from the task,
+ * whatever the node reported. The reward becomes `null` when the outcome allows no evaluation, because an infrastructure failure must
+ * never have a reward of 0.
  */
 export function applyPolicy(summary: SessionSummary, task: TaskRequest): SessionSummary {
   const policy = policyOf(summary.outcome, task.outcome_policy);
@@ -71,7 +74,10 @@ export function applyPolicy(summary: SessionSummary, task: TaskRequest): Session
   return { ...kept, unusable: unusableReason(kept, task.evaluator !== null) };
 }
 
-/** The summary of a session that the server ends without a result of a node: cancelled, or given up. Its reward is `null`, never 0. */
+/**
+ * Creates the summary of a session that the server ends without a result of a node, because the session was cancelled or given up. Its
+ * reward is `null`, never 0.
+ */
 export function serverSummary(
   row: SessionRow,
   task: TaskRequest,

@@ -4,31 +4,34 @@ import type { BlobStore, ResultWithSummary } from '../../store/index.ts';
 const CLOSE = Buffer.from('}');
 const NULL = Buffer.from('null');
 
-/** Length up to which short texts are joined before they are sent, because one write for each would cost more than the texts. */
+/** Most characters of short texts that are joined into one chunk, because a write for each text would cost more than the text. */
 const CHUNK_CHARS = 64 * KIB;
 
 type StoredResult = Pick<ResultWithSummary, 'summary' | 'cursor' | 'trajectory_ref' | 'trajectory_bytes'>;
 
-/** The SessionResult up to its trajectory. The stored summary is a JSON object with fields, so its last byte is the brace. */
+/**
+ * Returns the JSON of a SessionResult up to its trajectory. It is made from the stored summary by removing the last byte, which is the
+ * closing brace of a JSON object that has fields.
+ */
 function head(row: StoredResult): Buffer {
   return Buffer.from(`${row.summary.slice(0, -1)},"cursor":${row.cursor},"trajectory":`);
 }
 
-/** One SessionResult as JSON on one line. The trajectory's bytes are inserted as they were delivered. */
+/** Yields one SessionResult as JSON on one line. The trajectory's bytes are inserted as they were delivered. */
 async function* sessionResultBytes(row: StoredResult, blobs: BlobStore): AsyncGenerator<Buffer> {
-  // Read before the first byte is sent, so that an unreadable blob fails the request instead of truncating the reply.
+  // The trajectory is read before the first byte is sent, so that an unreadable blob fails the request instead of truncating the reply.
   const trajectory = row.trajectory_ref === null ? NULL : await blobs.get(row.trajectory_ref);
   yield head(row);
   yield trajectory;
   yield CLOSE;
 }
 
-/** The length of {@link sessionResultBytes} in bytes, computed without reading the trajectory. */
+/** Returns the length of {@link sessionResultBytes} in bytes, computed without reading the trajectory. */
 export function sessionResultLength(row: StoredResult): number {
   return head(row).length + (row.trajectory_ref === null ? NULL.length : row.trajectory_bytes) + CLOSE.length;
 }
 
-/** A JSON array of SessionResults between `before` and `after`. */
+/** Yields `before`, a JSON array of SessionResults, and `after`. */
 export async function* resultListBytes(
   before: string,
   rows: Iterable<StoredResult> | AsyncIterable<StoredResult>,
@@ -47,7 +50,7 @@ export async function* resultListBytes(
   yield Buffer.from(separator === ',' ? `]${after}` : `${separator}]${after}`);
 }
 
-/** A JSON array of the given JSON texts between `before` and `after`, in chunks of about {@link CHUNK_CHARS} characters. */
+/** Yields `before`, a JSON array of the given JSON texts, and `after`, in chunks of about {@link CHUNK_CHARS} characters. */
 export async function* jsonListBytes(
   before: string,
   texts: AsyncIterable<string>,
@@ -65,14 +68,14 @@ export async function* jsonListBytes(
   yield Buffer.from(`${chunk}]${after}`);
 }
 
-/** The length of {@link resultListBytes} in bytes, for results with these lengths. */
+/** Returns the length in bytes of {@link resultListBytes} for results with these lengths. */
 export function resultListLength(before: string, lengths: readonly number[], after: string): number {
   const results = lengths.reduce((sum, length) => sum + length, 0);
   const commas = Math.max(0, lengths.length - 1);
   return Buffer.byteLength(before) + Buffer.byteLength(after) + results + commas + '[]'.length;
 }
 
-/** One SessionResult per line, as `application/x-ndjson`. */
+/** Yields the results as `application/x-ndjson`, one SessionResult per line. */
 export async function* resultLines(rows: readonly StoredResult[], blobs: BlobStore): AsyncGenerator<Buffer> {
   for (const row of rows) {
     yield* sessionResultBytes(row, blobs);

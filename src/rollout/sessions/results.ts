@@ -4,17 +4,17 @@ import type { RolloutContext } from '../context.ts';
 import { runTransaction } from '../transaction.ts';
 
 export type ResultsRequest = {
-  /** The reader has handled every result up to this cursor. Default: the consumer's stored cursor, or else 0. */
+  /** The cursor of the last result that the reader has handled. Default: the consumer's stored cursor, or else 0. */
   readonly after?: number | undefined;
   readonly limit: number;
-  /** How long to wait for a result when there is none, in milliseconds. */
+  /** Longest time in milliseconds to wait for a result when none is stored. */
   readonly waitMs: number;
-  /** Default: the consumer's trainer, or else all trainers. */
+  /** The trainer whose results are read. Default: the consumer's trainer, or else all trainers. */
   readonly trainer?: string | undefined;
   readonly consumer?: string | undefined;
-  /** When true, no result counts as collected and no cursor is stored. */
+  /** Whether only to read: no result then counts as collected, and no cursor is stored. */
   readonly peek: boolean;
-  /** Aborts when the client has closed the connection. */
+  /** Aborted when the client has closed the connection. */
   readonly disconnected: AbortSignal;
 };
 
@@ -24,9 +24,9 @@ export type ResultsPage = { readonly rows: readonly ResultWithSummary[]; readonl
 type Position = { readonly after: number; readonly trainer: string | null };
 
 /**
- * The finished sessions after a cursor. Requesting the results after a cursor acknowledges those up to it: the acknowledgement is
- * stored, durably and for all servers, before the reply. Throws `schema_violation` for a cursor that was never assigned, and
- * `conflict` for a consumer that reads the results of another trainer.
+ * Returns the results after a cursor. A request for the results after a cursor acknowledges all results up to that cursor: the
+ * acknowledgement is stored, durably and for all servers, before the reply. Throws `schema_violation` for a cursor that was never
+ * assigned, and `conflict` for a consumer that reads the results of another trainer.
  */
 export async function readResults(context: RolloutContext, request: ResultsRequest): Promise<ResultsPage> {
   const { after, trainer } = await acknowledge(context, request);
@@ -52,11 +52,11 @@ async function acknowledge(context: RolloutContext, request: ResultsRequest): Pr
     let { trainer } = position;
     if (request.consumer !== undefined) {
       const read = { consumer: request.consumer, trainer, cursor: position.after };
-      // A concurrent request may have created the consumer for another trainer, so it is checked once more.
+      // A concurrent request may have created the consumer for another trainer, so the trainer is checked once more.
       trainer = positionOf(request, await tables.results.putConsumer(read)).trainer;
     }
     if (position.after > 0) await tables.results.collect(trainer, position.after);
-    // A trainer that was held back because of uncollected results may now get sessions.
+    // The trainer may have been held back because it had too many uncollected results, and may now get sessions.
     transaction.wake('queue');
     return { ...position, trainer };
   });
@@ -75,14 +75,17 @@ function positionOf(request: ResultsRequest, consumer: ConsumerRow | undefined):
   return { after: request.after ?? consumer.cursor, trainer: consumer.trainer };
 }
 
-/** Refuses a cursor that this store never assigned. It belongs to another store, and waiting for results after it would never end. */
+/**
+ * Throws `schema_violation` for a cursor that this store never assigned. Such a cursor comes from another store, and waiting for results
+ * after it would never end.
+ */
 async function refuseUnknownCursor(
   tables: StoreTables,
   after: number,
   consumer: ConsumerRow | undefined,
 ): Promise<void> {
   if (after <= (consumer?.cursor ?? 0)) return;
-  // This includes the cursors of results that have been removed since.
+  // This is the newest cursor ever assigned, even if its result has been removed since.
   const last = await tables.results.lastCursor();
   if (after <= last) return;
   const message = `is ${after}, but the newest cursor of this server is ${last}`;

@@ -10,29 +10,35 @@ import { cancelReason, cancelRows, endSession, requestOf } from '../tasks/groups
 import { runTransaction, type Transaction } from '../transaction.ts';
 import { NO_BLOBS, serverSummary } from './end.ts';
 
-/** Expired leases that one transaction takes back, so that the loss of a large node does not block every other transaction. */
+/** Most expired leases that one transaction takes back, so that the loss of a large node does not block all other transactions. */
 const SWEEP_BATCH = 200;
 
-/** The error code with which a node that shuts down in order returns its sessions. */
+/** The error code of the results with which a node that shuts down in order returns its sessions. */
 const HANDED_BACK = 'not_ready';
 
-/** The attempt with which a session returns to the queue. */
+/** How a session returns to the queue for its next attempt. */
 export type NextAttempt = {
   readonly attempt: number;
-  /** Time in milliseconds before which no node gets the session. */
+  /** Time in milliseconds for which the session is not leased to any node. */
   readonly delayMs: number;
-  /** Default: unchanged. */
+  /** The new number of attempts that the session may have. Default: unchanged. */
   readonly maxAttempts?: number;
-  /** A node that gets the session only after `avoid_node_seconds`, so that other nodes come first; `null` when all are equal. */
+  /** The node that may get the session only after `avoid_node_seconds`, so that other nodes come first; `null` when no node is avoided. */
   readonly avoidNode?: string | null;
 };
 
-/** Whether a node returned the session because it shuts down. That is no failure of the session and does not use up an attempt. */
+/**
+ * Whether a node returned the session because the node shuts down. Such a return is no failure of the session and uses up none of its
+ * attempts.
+ */
 export function wasHandedBack(summary: SessionSummary): boolean {
   return summary.outcome === 'infra_error' && summary.error?.code === HANDED_BACK;
 }
 
-/** The attempt that follows one that ended with `outcome`; `null` when the session ends with that outcome. */
+/**
+ * Returns the attempt that follows one that ended with `outcome`; `null` when there is no further attempt, so that the session ends with
+ * that outcome.
+ */
 export async function nextAttempt(
   transaction: Transaction,
   row: SessionRow,
@@ -52,7 +58,10 @@ export async function nextAttempt(
   return { attempt, delayMs: retryDelayMs(context, attempt), avoidNode };
 }
 
-/** How many earlier attempts ended with `outcome`. An attempt that lost its lease has delivered nothing and counts as `infra_error`. */
+/**
+ * Returns how many earlier attempts of a session ended with `outcome`. An attempt that lost its lease has delivered nothing and counts as
+ * `infra_error`.
+ */
 async function countEndedWith(tables: StoreTables, row: SessionRow, outcome: Outcome): Promise<number> {
   const delivered = (await tables.results.deliveriesOf(row.session_id))
     .filter((delivery) => delivery.kind === 'retried')
@@ -61,7 +70,7 @@ async function countEndedWith(tables: StoreTables, row: SessionRow, outcome: Out
   return lost + delivered.filter((summary) => summary.outcome === outcome && !wasHandedBack(summary)).length;
 }
 
-/** The node on which the session failed; `null` when no other node could take the session. */
+/** Returns the node on which the session failed, so that the next attempt avoids it; `null` when no other node could take the session. */
 async function nodeToAvoid({ context, tables }: Transaction, row: SessionRow): Promise<string | null> {
   const others = (await tables.nodes.list()).filter(
     (node) => node.node_id !== row.node_id && canTakeSessions(context, node),
@@ -69,7 +78,7 @@ async function nodeToAvoid({ context, tables }: Transaction, row: SessionRow): P
   return others.length > 0 ? row.node_id : null;
 }
 
-/** Delay in milliseconds before attempt number `attempt`, which is 2 or more. */
+/** Returns the delay in milliseconds before attempt number `attempt`, which is 2 or more. */
 function retryDelayMs({ config }: RolloutContext, attempt: number): number {
   const backoff = { baseMs: config.retry_backoff_seconds * 1000, maxMs: config.retry_backoff_max_seconds * 1000 };
   return backoffMs(backoff, attempt - 1);
@@ -100,7 +109,10 @@ export async function requeueSession(transaction: Transaction, row: SessionRow, 
   transaction.wake('queue');
 }
 
-/** Ends a session without a result, because of the infrastructure. Locks the task; the caller holds the session's lock. */
+/**
+ * Ends a session without a result of a node, because of an infrastructure failure. Locks the task; the caller holds the session's lock.
+ * Resolves to the cursor of the session's result.
+ */
 export async function giveUpSession(
   transaction: Transaction,
   row: SessionRow,
@@ -118,10 +130,10 @@ export async function giveUpSession(
 
 /**
  * Takes back the leases that have expired. Each session is retried, or ends as `infra_error` when its attempts are used up. Several
- * servers may do so concurrently: the second one finds nothing left to take back.
+ * servers may do so concurrently, because a lease is taken back only once.
  */
 export async function sweepExpired(context: RolloutContext): Promise<void> {
-  // A server whose service time lags catches up before it decides which leases have expired.
+  // Brings the service time up to that of other servers, before it decides which leases have expired.
   await context.time.persist();
   for (let count = SWEEP_BATCH; count === SWEEP_BATCH; ) {
     const expired = await context.store.read((tables) =>
@@ -147,8 +159,8 @@ async function takeBackExpired(transaction: Transaction, expired: readonly Sessi
 }
 
 /**
- * Takes back every session that a node id holds, because a new process has taken the id over. `known` are the sessions that it
- * held just before the transaction, so that their tasks can be locked first.
+ * Takes back every session that a node id holds, because a new process has taken the id over. `known` are the sessions that the id held
+ * just before the transaction; their tasks are locked first.
  */
 export async function takeBackSessionsOf(
   transaction: Transaction,
@@ -163,9 +175,8 @@ export async function takeBackSessionsOf(
 }
 
 /**
- * Ends an attempt from which no result will be accepted any more. The session is retried immediately, on another node if there is
- * one, or ends as `infra_error` when its attempts are used up. The caller holds the session's lock and, where it can, took the
- * task's lock before that.
+ * Ends an attempt whose result will no longer be accepted. The session is retried immediately, on another node if there is one, or ends as
+ * `infra_error` when its attempts are used up. The caller holds the session's lock and, where possible, took the task's lock before that.
  */
 async function loseAttempt(transaction: Transaction, row: SessionRow, error: SessionError): Promise<void> {
   const task = await lockTaskOf(transaction.tables, row);
@@ -174,12 +185,12 @@ async function loseAttempt(transaction: Transaction, row: SessionRow, error: Ses
     return;
   }
   const next = await nextAttempt(transaction, row, 'infra_error', requestOf(task));
-  // The time until the lease expired was delay enough.
+  // No delay is added, because the time until the lease was taken back delayed the retry enough.
   if (next !== null) await requeueSession(transaction, row, { ...next, delayMs: 0 });
   else await giveUpSession(transaction, row, 'infra_error', error);
 }
 
-/** Locks the tasks of sessions, ordered by id like everywhere else, so that two transactions cannot wait for each other. */
+/** Locks the tasks of sessions, ordered by id as in every other transaction, so that two transactions cannot wait for each other. */
 async function lockTasks(tables: StoreTables, rows: readonly SessionRow[]): Promise<void> {
   for (const taskId of [...new Set(rows.map((row) => row.task_id))].sort()) await tables.tasks.lock(taskId);
 }
@@ -190,7 +201,7 @@ async function lockTaskOf(tables: StoreTables, row: SessionRow): Promise<TaskRow
   return task;
 }
 
-/** The error with which a session ends when the lost attempt was its last one. */
+/** Creates the error with which a session ends when the lost attempt was its last one. */
 function lostError(row: SessionRow, reason: string): SessionError {
   return {
     code: 'peer_unreachable',

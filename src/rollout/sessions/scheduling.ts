@@ -4,12 +4,18 @@ import type { SessionRow, StoreTables, TrainerLoad } from '../../store/index.ts'
 import type { RolloutConfig } from '../config.ts';
 import { StageMeans } from './stage-means.ts';
 
-/** Interval at which the loads of the trainers are read. A trainer may exceed its limit by what ends within this time. */
+/**
+ * Interval at which the loads of the trainers are read from the store. The results of sessions that end within it may exceed a trainer's
+ * limit.
+ */
 const LOADS_INTERVAL_MS = 1_000;
-/** Reading the loads takes long while much is uncollected. Then it is done less often, so that it takes at most 1/20 of the time. */
+/**
+ * Reading the loads takes long when many results are uncollected. The interval to the next read is then this many times the duration of
+ * the last one, so that reading takes at most 1/20 of the time.
+ */
 const LOADS_TIME_FACTOR = 20;
 
-/** Interval at which the mean of all durations is read. It is computed over one row for each duration key. */
+/** Interval at which the mean of all durations is read. Computing it reads one row for each duration key. */
 const MEAN_INTERVAL_MS = 10_000;
 
 /** The part of a node's claim that is the same for every trainer. */
@@ -21,13 +27,18 @@ export type NodeClaim = {
   readonly updatedAt: string;
 };
 
-/** Why no session of a trainer is handed out: the configured limit, and the reason as a sentence. */
+/** Why no session of a trainer is leased: the name of the configured limit that is reached, and a sentence that explains it. */
 export type HoldBack = { readonly limit: string; readonly why: string };
 
-/** The claimed sessions. `isHeldBack` is true when there would have been more, but their trainer does not collect its results. */
+/**
+ * The claimed sessions. `isHeldBack` is whether there are fewer than requested because a trainer with queued sessions does not collect its
+ * results.
+ */
 export type ScheduledClaim = { readonly rows: readonly SessionRow[]; readonly isHeldBack: boolean };
 
-/** Decides which trainer's sessions a node gets. It keeps only estimates, so servers that share a store need not agree on them. */
+/**
+ * Decides of which trainers' sessions a node gets how many. It keeps only estimates, so servers that share a store need not agree on them.
+ */
 export class Scheduling {
   private readonly config: RolloutConfig;
   private readonly clock: Clock;
@@ -42,7 +53,7 @@ export class Scheduling {
     this.clock = clock;
   }
 
-  /** Claims up to `slots` sessions, shared fairly among the trainers that have waiting sessions. */
+  /** Claims up to `slots` sessions, shared fairly among the trainers that have queued sessions which may be leased now. */
   async claim(tables: StoreTables, claim: NodeClaim): Promise<ScheduledClaim> {
     const waiting = await tables.sessions.waitingTrainers(claim.nowMs);
     if (waiting.length === 0) return { rows: [], isHeldBack: false };
@@ -58,13 +69,13 @@ export class Scheduling {
         rows.push(...claimed);
         if (claimed.length < share) exhausted.add(trainer);
       }
-      // Slots for which a trainer had too few sessions go to the other trainers.
+      // Trainers that had fewer sessions than their share are removed, and their remaining slots go to the other trainers.
       trainers = trainers.filter((trainer) => !exhausted.has(trainer));
     }
     return { rows, isHeldBack: isHeldBack && rows.length < claim.slots };
   }
 
-  /** Why a trainer's sessions are not handed out; `null` when they are. */
+  /** Returns why a trainer's sessions are not leased; `null` when they are. */
   holdBack(load: TrainerLoad): HoldBack | null {
     for (const what of ['uncollected_results', 'uncollected_bytes'] as const) {
       const limit = `max_${what}` as const;
@@ -74,7 +85,10 @@ export class Scheduling {
     return null;
   }
 
-  /** The mean duration over all keys in milliseconds; `null` when no session has ended yet. It changes slowly and is cached. */
+  /**
+   * Returns the mean duration of all sessions in milliseconds; `null` when no duration is stored yet. The value changes slowly, so it is
+   * cached.
+   */
   async overallMeanMs(tables: StoreTables): Promise<number | null> {
     const nowMs = this.clock.monotonicMs();
     if (nowMs >= this.nextMeanMs) {
@@ -108,7 +122,7 @@ export class Scheduling {
     return this.loads.get(trainer) ?? { trainer, queued: 0, live: 0, uncollected_results: 0, uncollected_bytes: 0 };
   }
 
-  /** Counts claimed sessions until the loads are next read. When the transaction fails, the estimate is a little too high until then. */
+  /** Counts claimed sessions as live until the loads are next read. When the transaction fails, the estimate is too high until then. */
   private addLive(trainer: string, count: number): void {
     const load = this.loadOf(trainer);
     this.loads.set(trainer, { ...load, live: load.live + count });
@@ -117,7 +131,7 @@ export class Scheduling {
   private async refreshLoads(tables: StoreTables): Promise<void> {
     const startedMs = this.clock.monotonicMs();
     if (startedMs < this.nextLoadsMs) return;
-    // Set before the read, so that concurrent claims use the known loads and do not read them too.
+    // The next time is set before the read, so that concurrent claims use the loads in memory instead of reading them as well.
     this.nextLoadsMs = startedMs + LOADS_INTERVAL_MS;
     const loads = await tables.sessions.loads();
     this.loads = new Map(loads.map((load) => [load.trainer, load]));

@@ -8,7 +8,7 @@ const PARTS = ['trajectory', 'completions', 'artifacts'] as const;
 
 export type PartName = (typeof PARTS)[number];
 
-/** Sessions read by one query, because a task may have 100,000 of them. */
+/** Most sessions that one query reads, because a task may have 100,000 of them. */
 const PAGE_SESSIONS = 200;
 
 type ViewWithoutSummary = Omit<SessionView, 'summary'>;
@@ -34,7 +34,7 @@ export function sessionView(row: SessionRow): SessionView {
   return { ...withoutSummary(row), summary };
 }
 
-/** The SessionView of every session of a task as JSON text, ordered by sample index. */
+/** Yields the SessionView of every session of a task as JSON text, ordered by sample index. */
 export async function* sessionViewTexts(context: RolloutContext, taskId: string): AsyncGenerator<string> {
   for (let after = -1; ; ) {
     const rows = await context.store.read((tables) => tables.sessions.ofTask(taskId, { after, limit: PAGE_SESSIONS }));
@@ -51,12 +51,12 @@ export async function checkTaskExists(context: RolloutContext, taskId: string): 
   if (task === undefined) throw unknownTask(taskId);
 }
 
-/** Throws `not_found`. */
+/** Returns the view of a session. Throws `not_found`. */
 export async function readSession(context: RolloutContext, sessionId: string): Promise<SessionView> {
   return sessionView(await context.store.read((tables) => knownSession(tables, sessionId)));
 }
 
-/** The deliveries of a session's attempts, oldest first. Throws `not_found`. */
+/** Returns the deliveries of a session's attempts, oldest first. Throws `not_found`. */
 export async function readAttempts(context: RolloutContext, sessionId: string): Promise<AttemptView[]> {
   const deliveries = await context.store.read(async (tables) => {
     await knownSession(tables, sessionId);
@@ -76,8 +76,8 @@ export async function readAttempts(context: RolloutContext, sessionId: string): 
 }
 
 /**
- * One part of a finished session's result, as its node delivered it, or with `attempt` the part of that attempt. Throws
- * `not_found` when the session does not exist or has no such part.
+ * Returns one part of a finished session's result, as its node delivered it, or with `attempt` the part that this attempt delivered.
+ * Throws `not_found` when the session does not exist or has no such part.
  */
 export async function readPart(
   context: RolloutContext,
@@ -96,7 +96,10 @@ export async function readPart(
   throw missingPart(row, part, attempt);
 }
 
-/** The blob of an attempt's part; `null` when it has none. An attempt that was leased twice has several deliveries; the newest counts. */
+/**
+ * Returns the name of the blob of an attempt's part; `null` when the attempt delivered no such part. An attempt that was leased twice may
+ * have several deliveries, of which the newest counts.
+ */
 function attemptPart(deliveries: readonly DeliveryRow[], attempt: number, part: PartName): string | null {
   const withPart = deliveries.filter(
     (delivery) =>
@@ -116,13 +119,13 @@ function missingPart(row: SessionRow, part: PartName, attempt: number | undefine
   return new FloeError('not_found', message, { session_id: id, status: row.status, reason });
 }
 
-/** Why the node kept no artifacts; `null` when it gave no reason. */
+/** Returns why the node kept no artifacts; `null` when it gave no reason. */
 function artifactsOmission(row: SessionRow): string | null {
   if (row.summary === null) return null;
   return (JSON.parse(row.summary) as SessionSummary).artifacts?.omitted ?? null;
 }
 
-/** Throws `not_found`. */
+/** Returns the row of a session. Throws `not_found`. */
 async function knownSession(tables: StoreTables, sessionId: string): Promise<SessionRow> {
   const row = await tables.sessions.get(sessionId);
   if (row === undefined) throw unknownSession(sessionId);

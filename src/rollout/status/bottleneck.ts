@@ -13,15 +13,18 @@ export type NodeFacts = Pick<
   | 'max_postrun_workers'
 > & { readonly engines: Heartbeat['engines'] };
 
-/** The state of the service at one moment. */
+/** What the bottleneck is determined from: the state of the service when the status was read. */
 export type ServiceFacts = {
-  /** The error message with which the store refused the latest transaction; `null` when it works. */
+  /** The error message with which the store refused the latest transaction; `null` when the store works. */
   readonly storeFailure: string | null;
   /** Number of sessions in the queue. */
   readonly queued: number;
   /** Number of sessions that nodes hold. */
   readonly live: number;
-  /** The trainers that have a queued session whose back-off is over. `heldBack` is the reason why it is not handed out, or `null`. */
+  /**
+   * The trainers that have a queued session whose back-off is over. `heldBack` is the reason why its sessions are not leased; `null` when
+   * they are.
+   */
   readonly waiting: readonly { readonly trainer: string; readonly heldBack: string | null }[];
   readonly nodes: readonly NodeFacts[];
   readonly enginesPaused: boolean;
@@ -31,8 +34,8 @@ export type ServiceFacts = {
 type Bottleneck = NonNullable<RolloutStatus['bottleneck']>;
 
 /**
- * Determines what limits the throughput now: the stage that has waiting work and no free capacity. Of several, it is the last one in
- * the pipeline, because the stages before it only wait for it. `null` when nothing waits.
+ * Determines what limits the throughput now: the stage that has waiting work and no free capacity. When there are several, it is the last
+ * one in the pipeline, because the earlier stages only wait for it. `null` when nothing waits.
  */
 export function bottleneckOf(facts: ServiceFacts): Bottleneck | null {
   if (facts.storeFailure !== null) {
@@ -95,7 +98,7 @@ function unusableEngines({ enginesPaused }: ServiceFacts, working: readonly Node
     };
   }
   const reports = working.flatMap((node) => node.engines ?? []);
-  // A node that has sent no report yet may have engines in its configuration.
+  // A node that has not reported yet may have engines in its configuration, so the engines are judged only when every node has reported.
   if (reports.length < working.length) return null;
   const engines = reports.flatMap((report) => report.info);
   if (engines.some((engine) => engine.healthy)) return null;
@@ -111,7 +114,7 @@ function unusableEngines({ enginesPaused }: ServiceFacts, working: readonly Node
 function fullPostrun(working: readonly NodeFacts[]): Bottleneck | null {
   const size = total(working, 'max_postrun_workers');
   const waiting = inStage(working, 'postrun_queue_depth');
-  // A busy stage also has a short queue. Only a queue of one session or more per worker shows that it is too small.
+  // A busy stage always has a short queue. Only a queue of one session or more per worker shows that the pool is too small.
   if (waiting < size) return null;
   return {
     name: 'postrun_pool',
@@ -188,12 +191,12 @@ function inStage(nodes: readonly NodeFacts[], metric: keyof NodeStageMetrics): n
 
 type PoolHint = RolloutStatus['hints'][number];
 
-/** Number of sessions below which the means are too uncertain for hints. */
+/** Fewest sessions from which hints are computed. With fewer, the means are too uncertain. */
 const MIN_SAMPLES = 20;
 
 /**
- * The pools that are too small for the RUN workers of their node. A stage keeps up when the ratio of its workers to the RUN workers is
- * at least the ratio of their mean durations. Only nodes with dispatch policy `pipeline` have separate pools.
+ * Returns the pools that are too small for the RUN workers of their node. A stage keeps up when the ratio of its workers to the RUN
+ * workers is at least the ratio of their mean durations. Only nodes with dispatch policy `pipeline` have separate pools.
  */
 export function poolHints(nodes: readonly NodeInfo[], { samples, ...means }: StageMeans): PoolHint[] {
   const { running_ms: runMs } = means;

@@ -1,6 +1,6 @@
 /**
- * The events that the server counts since its start. `GET /rollout/status` shows them by name, its metrics as
- * `floe_server_<name>_total`, with these descriptions.
+ * The events that the server counts since its start, with their descriptions. `GET /rollout/status` shows the counts by name, and the
+ * server's metrics as `floe_server_<name>_total`.
  */
 export const COUNTERS = {
   stale_results: 'results refused because another epoch owns the session',
@@ -39,7 +39,7 @@ export class Counters {
     return this.values.get(name) ?? 0;
   }
 
-  /** The values of all counters, including those that are 0. */
+  /** Returns the values of all counters, including those that are 0. */
   all(): Record<CounterName, number> {
     const names = Object.keys(COUNTERS) as CounterName[];
     return Object.fromEntries(names.map((name) => [name, this.get(name)])) as Record<CounterName, number>;

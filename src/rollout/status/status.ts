@@ -10,7 +10,7 @@ import { bottleneckOf, poolHints, type ServiceFacts } from './bottleneck.ts';
 
 type Snapshot = Awaited<ReturnType<typeof readSnapshot>>;
 
-/** Shown until the store can be read for the first time. */
+/** The snapshot that is shown until the store can be read for the first time. */
 const EMPTY: Snapshot = {
   tasks: new Map(),
   sessions: new Map(),
@@ -22,7 +22,7 @@ const EMPTY: Snapshot = {
   paused: false,
 };
 
-/** Serves `GET /rollout/status`. While the store fails it shows the latest snapshot, and names the store as the bottleneck. */
+/** Serves `GET /rollout/status`. While the store fails, it shows the latest snapshot, and names the store as the bottleneck. */
 export class StatusBoard {
   private readonly context: RolloutContext;
   private latest: Snapshot = EMPTY;

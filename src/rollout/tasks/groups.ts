@@ -5,19 +5,19 @@ import type { EndedCounts, SessionRow, TaskRow } from '../../store/index.ts';
 import { closeSession, countsOf, type Ending, NO_BLOBS, serverSummary } from '../sessions/end.ts';
 import type { Transaction } from '../transaction.ts';
 
-/** Sessions cancelled by one transaction. This takes about 30 ms, so other transactions do not wait for long. */
+/** Most sessions that one transaction cancels. This takes about 30 ms, so other transactions do not wait for long. */
 const CANCEL_BATCH = 200;
 
 const NO_COUNTS: EndedCounts = { sessions: 0, rewardSum: 0, rewardCount: 0, usable: 0, inBaseline: 0 };
 
-/** The stored request of a task. It was checked before it was stored, so it is only parsed here. */
+/** Returns the stored request of a task. It was checked before it was stored, so it is only parsed here. */
 export function requestOf(task: Pick<TaskRow, 'request'>): TaskRequest {
   return JSON.parse(task.request) as TaskRequest;
 }
 
 /**
- * Ends a session: appends its result, whose cursor it resolves to, raises the counters of its task, and applies the consequences for
- * the group as {@link countEnded} does. The caller holds the lock of the task, then that of the session.
+ * Ends a session: adds its result, raises the counters of its task, and applies the consequences for the group as {@link countEnded} does.
+ * Resolves to the result's cursor. The caller holds the lock of the task, then that of the session.
  */
 export async function endSession(
   transaction: Transaction,
@@ -33,9 +33,9 @@ export async function endSession(
 }
 
 /**
- * Raises the counters of a task whose sessions have just ended, and applies the consequences in the same transaction: once there are
- * enough usable samples the open sessions are cancelled, the unusable session `replace` is replaced by a new sample while refills
- * are left, and the task ends with its last session. The caller holds the task's lock.
+ * Raises the counters of a task whose sessions have just ended, and applies the consequences in the same transaction. Once there are
+ * enough usable samples, the open sessions are cancelled. While refills are left, the unusable session `replace` is replaced by a new
+ * sample. With its last session, the task ends. The caller holds the task's lock.
  */
 async function countEnded(
   transaction: Transaction,
@@ -66,7 +66,7 @@ function hasEnoughUsable(task: TaskRow): boolean {
 async function addRefill(transaction: Transaction, task: TaskRow, replaced: SessionRow): Promise<void> {
   const { context, tables } = transaction;
   const nowMs = context.time.nowMs();
-  // Sample indexes are assigned in order and the task is locked, so this one is free.
+  // Sample indexes are assigned in order and the task is locked, so the next index is free.
   const session = { session_id: context.newId('ses'), sample_index: task.total_sessions };
   await tables.sessions.insert(
     {
@@ -93,8 +93,8 @@ async function addRefill(transaction: Transaction, task: TaskRow, replaced: Sess
 }
 
 /**
- * Cancels one batch of a cancelled task's open sessions, leased ones first, and returns how many there were. They are terminal
- * immediately; nodes learn of it with their next heartbeat. Sessions that are left over, because there are more or because another
+ * Cancels one batch of a cancelled task's open sessions, leased ones first, and returns how many it cancelled. They are terminal
+ * immediately; their nodes are informed with the next heartbeat. Sessions that are left, because there are more or because another
  * transaction holds them, are ended by a later batch. The caller holds the task's lock.
  */
 export async function cancelBatch(transaction: Transaction, task: TaskRow): Promise<number> {
@@ -125,14 +125,14 @@ export async function cancelRows(
   await countEnded(transaction, task.task_id, { ...NO_COUNTS, sessions: rows.length });
 }
 
-/** The error that the sessions of a cancelled task report; `null` when a trainer cancelled the task. */
+/** Returns the error that the sessions of a cancelled task report; `null` when a trainer cancelled the task. */
 export function cancelReason(task: TaskRow): SessionError | null {
   const error = { stage: null, details: {} };
   if (task.early_stopped === 1) {
     const message = `the task had enough usable samples (${task.usable_sessions}) before this one ended`;
     return { ...error, code: 'cancelled', message };
   }
-  // When a trainer cancels a task, its deadline is cleared.
+  // When a trainer cancels a task, the deadline of the task is cleared.
   if (task.deadline_ms === null) return null;
   const message = `the task had not ended within its deadline_seconds (${requestOf(task).deadline_seconds})`;
   return { ...error, code: 'deadline_exceeded', message };
@@ -140,7 +140,7 @@ export function cancelReason(task: TaskRow): SessionError | null {
 
 async function finishTask(transaction: Transaction, task: TaskRow): Promise<void> {
   const { context, tables } = transaction;
-  // An early stop cancels the open sessions, but the task has what it was submitted for, so it counts as completed.
+  // An early stop cancels the open sessions, but the task then has the samples for which it was submitted, so it counts as completed.
   const status: TaskState = task.status === 'running' || task.early_stopped === 1 ? 'completed' : 'cancelled';
   await tables.tasks.update(task.task_id, { status, ended_ms: context.time.nowMs() });
   const group = groupReport(task, await tables.sessions.unusable(task.task_id));
@@ -157,7 +157,7 @@ async function finishTask(transaction: Transaction, task: TaskRow): Promise<void
   transaction.wake('callbacks');
 }
 
-/** How many of a task's samples a trainer can use, and why it cannot use the others. */
+/** Reports how many of a task's samples a trainer can use, and why it cannot use the rest. */
 export function groupReport(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>): GroupReport {
   return {
     requested: task.total_sessions - task.refilled,

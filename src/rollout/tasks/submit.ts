@@ -11,14 +11,14 @@ import { runTransaction } from '../transaction.ts';
 import { shownState } from './views.ts';
 
 /**
- * Stores a task and queues its sessions. A repeat of the same request, with the same `task_id` or `idempotency_key`, gets the first
- * reply; a different request with either of them throws `conflict`.
+ * Stores a task and queues its sessions. A repeat of the same request, with the same `task_id` or `idempotency_key`, gets the reply of the
+ * first submit; a different request with the same `task_id` or `idempotency_key` throws `conflict`.
  */
 export async function submitTask(context: RolloutContext, request: TaskRequest): Promise<SubmitReply> {
   checkEarlyStop(request);
   if (request.callback_url !== null) checkCallbackUrl(context.config, request.callback_url);
   await context.validateTask(request);
-  // A repeat may be part of another trace and is still the same request.
+  // The trace context is left out of the digest, because a repeat may be part of another trace and is still the same request.
   const { traceparent: _, ...untraced } = request;
   const digest = createHash('sha256').update(canonicalJson(untraced)).digest('hex');
   return runTransaction(context, async (transaction) => {
@@ -101,7 +101,7 @@ async function repeatedReply(tables: StoreTables, known: TaskRow, digest: string
       task_id: known.task_id,
     });
   }
-  // Refills have the highest sample indexes. They were not part of the first reply.
+  // Refills have the highest sample indexes and were not part of the first reply, so they are left out.
   const submitted = known.total_sessions - known.refilled;
   const sessionIds = (await tables.sessions.idsOfTask(known.task_id)).slice(0, submitted);
   return { task_id: known.task_id, status: shownState(known), session_ids: sessionIds, duplicate: true };

@@ -4,19 +4,19 @@ import type { ResultWithSummary, TaskRow } from '../../store/index.ts';
 import type { RolloutContext } from '../context.ts';
 import { groupReport } from './groups.ts';
 
-/** Results read by one query, because a task may have 100,000 of them. */
+/** Most results that one query reads, because a task may have 100,000 of them. */
 const PAGE_RESULTS = 200;
 /** Most results that the reply to a cancellation lists. */
 const CANCEL_REPLY_RESULTS = 1000;
 
-/** The state of a task at one moment, without its results. */
+/** The state of a task when it was read, without its results. */
 export type LoadedTask = {
   readonly head: Omit<TaskStatus, 'results'>;
-  /** The newest result cursor at that moment. */
+  /** Cursor of the newest result when the task was read. Only results up to it belong to this view. */
   readonly upToCursor: number;
 };
 
-/** Throws `not_found`. */
+/** Reads the state of a task. Throws `not_found`. */
 export async function loadTask(context: RolloutContext, taskId: string): Promise<LoadedTask> {
   return context.store.read(async (tables) => {
     const task = await tables.tasks.get(taskId);
@@ -36,12 +36,15 @@ function taskHead(task: TaskRow, unusable: ReadonlyMap<UnusableReason, number>):
   };
 }
 
-/** The task state that clients see. While an early stop is still ending sessions, the task counts as running; then as completed. */
+/**
+ * Returns the task state that clients see. While an early stop is still ending sessions, the task counts as running, and afterwards as
+ * completed.
+ */
 export function shownState(task: TaskRow): TaskState {
   return task.early_stopped === 1 && task.ended_ms === null ? 'running' : task.status;
 }
 
-/** The results of a task up to a cursor, in the order in which the sessions ended. */
+/** Yields the results of a task up to a cursor, in the order in which the sessions ended. */
 export async function* taskResults(
   context: RolloutContext,
   taskId: string,
@@ -56,7 +59,9 @@ export async function* taskResults(
   }
 }
 
-/** The reply to a cancellation. Of a large task it lists only the first results. Throws `not_found`. */
+/**
+ * Returns the reply to a cancellation. Of a large task it lists only the first {@link CANCEL_REPLY_RESULTS} results. Throws `not_found`.
+ */
 export async function cancelReply(context: RolloutContext, taskId: string): Promise<TaskStatus> {
   return context.store.read(async (tables) => {
     const task = await tables.tasks.get(taskId);
@@ -67,7 +72,7 @@ export async function cancelReply(context: RolloutContext, taskId: string): Prom
   });
 }
 
-/** The status of a task that was cancelled before it was submitted. */
+/** Returns the status of a task that was cancelled before it was submitted. */
 export function cancelledBeforeSubmit(taskId: string): TaskStatus {
   const group = { requested: 0, usable: 0, in_baseline: 0, unusable: {}, open: 0, refilled: 0, early_stopped: false };
   return { task_id: taskId, status: 'cancelled', total_sessions: 0, completed_sessions: 0, group, results: [] };
