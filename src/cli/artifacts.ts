@@ -13,9 +13,9 @@ export function registerArtifacts(program: Command): void {
   withConnectionOptions(
     program
       .command('artifacts <session>')
-      .description('what the agent of a finished session left behind, as a compressed tar archive')
-      .option('-o, --output <file>', 'where to write it; - is standard output (default: <session>.tar.gz)')
-      .option('--list', 'print the names of what is in it instead; with --json one entry per line'),
+      .description('download the files that the agent of a finished session left, as a .tar.gz archive')
+      .option('-o, --output <file>', 'file to write, or - for standard output (default: <session>.tar.gz)')
+      .option('--list', 'list the entries of the archive instead; with --json one object per line'),
   ).action(async (id: string, options: Options) => {
     await withClient(options, async (client) => {
       const archive = await client.artifacts(id);
@@ -38,7 +38,7 @@ async function save(archive: Buffer, file: string, asJson: boolean): Promise<voi
     throw new FloeError('setup_failed', `${file} cannot be written: ${(thrown as Error).message}`, { file }, thrown);
   }
   if (asJson) json({ file, bytes: archive.length });
-  else note(`${archive.length} bytes written to ${file}`);
+  else note(`Wrote ${archive.length} bytes to ${file}.`);
 }
 
 async function list(archive: Buffer, asJson: boolean): Promise<void> {
@@ -46,7 +46,7 @@ async function list(archive: Buffer, asJson: boolean): Promise<void> {
   try {
     for await (const entry of tarEntries(unpacked)) {
       if (asJson) json(entry);
-      else line(described(entry));
+      else line(formatEntry(entry));
     }
   } catch (thrown) {
     if (FloeError.is(thrown)) throw thrown;
@@ -54,13 +54,13 @@ async function list(archive: Buffer, asJson: boolean): Promise<void> {
   }
 }
 
-function described({ name, kind, target }: TarEntry): string {
+function formatEntry({ name, kind, target }: TarEntry): string {
   const shown = printable(name);
   if (target !== null) return `${shown} -> ${printable(target)}`;
   return kind === 'folder' && !shown.endsWith('/') ? `${shown}/` : shown;
 }
 
-/** An agent chooses the names of its files; a terminal must not obey them. */
+/** Escapes control characters, because the agent chooses the names and a terminal would interpret them. */
 function printable(name: string): string {
   return name.replace(/[\p{Cc}\p{Cf}\\]/gu, (char) =>
     char === '\\' ? '\\\\' : `\\u{${(char.codePointAt(0) ?? 0).toString(16)}}`,

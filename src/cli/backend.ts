@@ -7,7 +7,7 @@ import type { RuntimeProblem } from '../runtimes/runtime.ts';
 import { createSpawner } from '../runtimes/spawn/client.ts';
 import type { RuntimeBackend } from '../schema/index.ts';
 
-/** What stands in the way of each back end on this machine; null: it works. */
+/** Probes each runtime on this machine. Resolves to the problem of each; `null` when it works. */
 export async function probeBackends(): Promise<Map<RuntimeBackend, RuntimeProblem | null>> {
   const stateDir = await mkdtemp(join(tmpdir(), 'floe-probe-'));
   const spawner = await createSpawner();
@@ -24,12 +24,13 @@ export async function probeBackends(): Promise<Map<RuntimeBackend, RuntimeProble
 
 export type BackendChoice = { readonly backend: RuntimeBackend; readonly problem: RuntimeProblem | null };
 
-/** bubblewrap where it works; otherwise local, with the problem that has to be said. */
+/** Chooses bubblewrap when it works, else local together with the problem of bubblewrap. */
 export async function chooseBackend(): Promise<BackendChoice> {
   const problem = (await probeBackends()).get('bubblewrap') ?? null;
   return { backend: problem === null ? 'bubblewrap' : 'local', problem };
 }
 
+/** The warning that agents are not sandboxed. */
 export function isolationWarning(problem: RuntimeProblem): string {
-  return `agents run WITHOUT ISOLATION, as plain processes of this user: ${problem.problem}. To sandbox them: ${problem.remedy}`;
+  return `Agents run WITHOUT ISOLATION, as ordinary processes of this user: ${problem.problem}. To sandbox them: ${problem.remedy}`;
 }

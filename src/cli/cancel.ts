@@ -4,7 +4,7 @@ import { json, line } from './print.ts';
 
 export function registerCancel(program: Command): void {
   withConnectionOptions(
-    program.command('cancel <id>').description('cancel a task, or one session (an id beginning with ses_)'),
+    program.command('cancel <id>').description('cancel a task or a session (an id that starts with ses_)'),
   ).action(async (id: string, options: ConnectionOptions) => {
     await withClient(options, async (client) => {
       if (id.startsWith('ses_')) {

@@ -13,10 +13,10 @@ const submittedSchema = z.strictObject({
   cluster: z.string(),
   jobs: z.array(z.strictObject({ name: z.string(), job_id: z.string().regex(/^\d+$/), count: z.int() })),
 });
-/** What was submitted for a cluster; kept in its run directory. */
+/** The jobs that were submitted for a cluster, as stored in its run directory. */
 export type SubmittedJobs = z.infer<typeof submittedSchema>;
 
-/** The jobs of the cluster as they were submitted last; none when it never ran. Throws `schema_violation` for another file. */
+/** Reads the jobs of the last submission; the list is empty before the first one. Throws `schema_violation` for an invalid file. */
 export async function readSubmitted(config: ClusterConfig): Promise<SubmittedJobs> {
   const path = runPaths(config).jobs;
   try {
@@ -27,6 +27,7 @@ export async function readSubmitted(config: ClusterConfig): Promise<SubmittedJob
   }
 }
 
+/** Replaces the stored jobs atomically. */
 export async function writeSubmitted(config: ClusterConfig, submitted: SubmittedJobs): Promise<void> {
   const { jobs } = runPaths(config);
   await writeFile(`${jobs}.new`, `${JSON.stringify(submitted, null, 1)}\n`, { mode: 0o600 });
@@ -34,8 +35,8 @@ export async function writeSubmitted(config: ClusterConfig, submitted: Submitted
 }
 
 /**
- * Makes the run directory, readable by its owner alone, with the secrets that its jobs share. Secrets of an earlier run are
- * kept, as a database knows its password; what it told of where its servers were is removed.
+ * Creates the run directory, readable only by its owner, with the secrets that its jobs share. Secrets of an earlier run are kept, because
+ * the existing database has the same password. The addresses of earlier servers and databases are removed.
  */
 export async function prepareRunDir(config: ClusterConfig): Promise<void> {
   const files = runPaths(config);
@@ -45,11 +46,12 @@ export async function prepareRunDir(config: ClusterConfig): Promise<void> {
   }
   for (const name of await readdir(files.servers)) await rm(join(files.servers, name));
   await rm(files.databaseUrl, { force: true });
-  await secret(files.token);
-  await secret(files.password);
+  await createSecret(files.token);
+  await createSecret(files.password);
 }
 
-async function secret(path: string): Promise<void> {
+/** Creates a random secret, unless the file exists. */
+async function createSecret(path: string): Promise<void> {
   try {
     await writeFile(path, `${randomBytes(32).toString('base64url')}\n`, { mode: 0o600, flag: 'wx' });
   } catch (error) {
@@ -58,17 +60,17 @@ async function secret(path: string): Promise<void> {
   }
 }
 
-/** Writes the scripts to a folder. */
+/** Writes the scripts of a plan to a folder. */
 export async function writeScripts(folder: string, plan: readonly PlannedJob[]): Promise<void> {
   await mkdir(folder, { recursive: true });
   for (const { file, script } of plan) await writeFile(join(folder, file), script, { mode: 0o700 });
 }
 
-/** A job as Slurm's queue shows it; each job of an array is one. */
+/** A job as Slurm's queue lists it. Each element of a job array is a separate job. */
 export type QueuedJob = {
-  /** Such as 17, or 17_2 in an array. */
+  /** For example 17, or 17_2 in an array. */
   readonly id: string;
-  /** Of the array; the job's own id outside of one. */
+  /** Id of the array; the job's id when it is not in an array. */
   readonly arrayId: string;
   readonly state: string;
   readonly host: string;
@@ -76,20 +78,20 @@ export type QueuedJob = {
   readonly reason: string;
 };
 
-/** Slurm's programs answer at once or not at all: their controller may be down. */
-const ANSWER_TIMEOUT_MS = 60_000;
+/** Slurm's programs reply within seconds, unless their controller is down. */
+const SLURM_TIMEOUT_MS = 60_000;
 
-/** Submits a script; resolves to the job's id. Throws `setup_failed` with what sbatch said. */
+/** Submits a script. Resolves to the job's id. Throws `setup_failed` with the message of sbatch. */
 export async function submitJob(script: string, options: readonly string[]): Promise<string> {
   const [id = ''] = (await slurm('sbatch', ['--parsable', ...options, script])).trim().split(';');
   if (/^\d+$/.test(id)) return id;
-  throw new FloeError('setup_failed', `sbatch answered ${JSON.stringify(id)} where a job id was expected`);
+  throw new FloeError('setup_failed', `sbatch printed ${JSON.stringify(id)} instead of a job id`);
 }
 
-/** Those of the given jobs that have not ended. */
+/** Resolves to the given jobs that have not ended. */
 export async function queuedJobs(ids: readonly string[]): Promise<QueuedJob[]> {
   if (ids.length === 0) return [];
-  // Asked for one that it has forgotten, squeue tells nothing of the others either; so it is asked for all of this user.
+  // squeue fails when one of the requested ids is no longer known, so it lists all jobs of this user.
   const user = String(process.getuid?.() ?? 0);
   const text = await slurm('squeue', ['--noheader', '--array', `--user=${user}`, '--format=%i|%F|%T|%N|%M|%r']);
   const jobs = text.split('\n').map((row): QueuedJob => {
@@ -99,28 +101,29 @@ export async function queuedJobs(ids: readonly string[]): Promise<QueuedJob[]> {
   return jobs.filter((job) => ids.includes(job.arrayId) && job.state !== 'COMPLETED' && job.state !== 'CANCELLED');
 }
 
-/** Sends SIGTERM to the scripts of running jobs, which then end in order. */
+/** Sends SIGTERM to the scripts of running jobs, which then shut down in order. */
 export async function terminateJobs(ids: readonly string[]): Promise<void> {
   await slurm('scancel', ['--quiet', '--batch', '--signal=TERM', ...ids]);
 }
 
+/** Cancels jobs immediately, whether they are queued or running. */
 export async function cancelJobs(ids: readonly string[]): Promise<void> {
   await slurm('scancel', ['--quiet', ...ids]);
 }
 
-/** What this user's floe is configured with, secrets among it, is no business of the jobs. */
-function cleanEnvironment(): NodeJS.ProcessEnv {
+/** Returns the environment without floe's and PostgreSQL's variables, so that the user's secrets do not reach the jobs. */
+function jobEnvironment(): NodeJS.ProcessEnv {
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^(FLOE_|PG)/.test(name)));
 }
 
 function slurm(program: string, args: readonly string[]): Promise<string> {
   return new Promise((resolve, reject) => {
-    const options = { timeout: ANSWER_TIMEOUT_MS, env: cleanEnvironment(), maxBuffer: 64 * MIB };
+    const options = { timeout: SLURM_TIMEOUT_MS, env: jobEnvironment(), maxBuffer: 64 * MIB };
     execFile(program, args, options, (error, stdout, stderr) => {
       if (error === null) return resolve(stdout);
       const missing = (error as NodeJS.ErrnoException).code === 'ENOENT';
-      const said = missing ? 'there is no such program here; is this a host that submits to Slurm?' : stderr.trim();
-      reject(new FloeError('setup_failed', `${program}: ${said || error.message}`, { program }, error));
+      const reason = missing ? 'the program is not installed; run this on a host that submits to Slurm' : stderr.trim();
+      reject(new FloeError('setup_failed', `${program}: ${reason || error.message}`, { program }, error));
     });
   });
 }

@@ -4,22 +4,22 @@ import { ServerList } from '../client/server-list.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { FloeError } from '../core/errors.ts';
 
-/** Between two looks; one that is not answered by then has failed. */
-const LOOK_AGAIN_MS = 1_000;
-const ANSWER_TIMEOUT_MS = 10_000;
+const POLL_INTERVAL_MS = 1_000;
+/** A request without a reply after this time has failed, ms. */
+const REQUEST_TIMEOUT_MS = 10_000;
 
 export type WaitOptions = {
   readonly seconds: number;
-  /** Waiting is pointless once this process is gone. */
+  /** Waiting ends with an error when this process has ended. */
   readonly pid?: number | undefined;
-  /** File with the authorities that are trusted. */
+  /** File with the certificate authorities to trust. */
   readonly ca?: string | undefined;
   readonly clock: Clock;
 };
 
 /**
- * Resolves once `target` answers with 2xx. A list of rollout servers, or the `file:` URL of their folder, is ready when one
- * of them is. Throws `deadline_exceeded`, or `setup_failed` when the process is gone.
+ * Resolves once `target` answers with a status below 300. A list of rollout servers, or the `file:` URL of their folder, is ready when one
+ * of them is. Throws `deadline_exceeded` after the time limit and `setup_failed` when the process has ended.
  */
 export async function waitFor(target: string, options: WaitOptions): Promise<void> {
   const { clock, seconds, pid } = options;
@@ -29,12 +29,12 @@ export async function waitFor(target: string, options: WaitOptions): Promise<voi
   const agent = new Agent({ connect: ca === null ? {} : { ca } });
   const deadline = clock.monotonicMs() + seconds * 1000;
   try {
-    for (let last = 'no answer'; ; await sleep(clock, LOOK_AGAIN_MS)) {
-      const outcome = await look(list, target, agent);
-      if (outcome === null) return;
-      last = outcome;
+    for (let last = 'no answer'; ; await sleep(clock, POLL_INTERVAL_MS)) {
+      const problem = await checkTarget(list, target, agent);
+      if (problem === null) return;
+      last = problem;
       if (pid !== undefined && !isAlive(pid))
-        throw new FloeError('setup_failed', `process ${pid}, which ${target} waits for, has ended`);
+        throw new FloeError('setup_failed', `process ${pid} has ended before ${target} was ready`);
       if (clock.monotonicMs() >= deadline)
         throw new FloeError('deadline_exceeded', `${target} is not ready after ${seconds} s: ${last}`);
     }
@@ -43,14 +43,14 @@ export async function waitFor(target: string, options: WaitOptions): Promise<voi
   }
 }
 
-/** Null: ready; else what is wrong. */
-async function look(list: ServerList | null, target: string, dispatcher: Dispatcher): Promise<string | null> {
-  if (list === null) return answer(target, dispatcher);
+/** Resolves to `null` when the target is ready, else to the problem. */
+async function checkTarget(list: ServerList | null, target: string, dispatcher: Dispatcher): Promise<string | null> {
+  if (list === null) return checkUrl(target, dispatcher);
   let outcome = '';
   for (let tries = 0; tries < list.size; tries++) {
     try {
       const server = list.current();
-      const problem = await answer(`${server.origin}${server.prefix}/ready`, dispatcher);
+      const problem = await checkUrl(`${server.origin}${server.prefix}/ready`, dispatcher);
       if (problem === null) return null;
       outcome = problem;
       list.moveOn(server);
@@ -62,9 +62,13 @@ async function look(list: ServerList | null, target: string, dispatcher: Dispatc
   return outcome;
 }
 
-async function answer(url: string, dispatcher: Dispatcher): Promise<string | null> {
+async function checkUrl(url: string, dispatcher: Dispatcher): Promise<string | null> {
   try {
-    const reply = await request(url, { dispatcher, headersTimeout: ANSWER_TIMEOUT_MS, bodyTimeout: ANSWER_TIMEOUT_MS });
+    const reply = await request(url, {
+      dispatcher,
+      headersTimeout: REQUEST_TIMEOUT_MS,
+      bodyTimeout: REQUEST_TIMEOUT_MS,
+    });
     await reply.body.dump();
     return reply.statusCode < 300 ? null : `${url} answered ${reply.statusCode}`;
   } catch (error) {

@@ -24,37 +24,39 @@ import { readYamlFile } from './yaml-file.ts';
 type Options = { config: string; json?: boolean };
 type SlurmOptions = Options & { dryRun?: boolean; out?: string };
 
-/** Between two looks at jobs that were asked to end. */
-const LOOK_AGAIN_MS = 500;
+/** Interval at which the queue is polled while jobs end. */
+const POLL_INTERVAL_MS = 500;
 
-/** `floe cluster …`: a rollout server, its database, nodes and engines as jobs of a batch system. */
+/** `floe cluster …`: runs rollout servers, their database, nodes and engines as jobs of a batch system. */
 export function registerCluster(program: Command): void {
-  const cluster = program.command('cluster').description('server, database, nodes and engines as jobs of Slurm');
+  const cluster = program.command('cluster').description('run servers, a database, nodes and engines as Slurm jobs');
   withConfig(cluster.command('slurm').description('write the batch scripts of a cluster and submit them'))
-    .option('--dry-run', 'submit nothing: print the scripts, or write them to --out')
-    .option('--out <dir>', 'where to write the scripts (default: scripts/ in the run directory)')
+    .option('--dry-run', 'submit nothing; print the scripts, or write them to the --out directory')
+    .option('--out <dir>', 'directory to write the scripts to (default: scripts/ in the run directory)')
     .action(async (options: SlurmOptions) => {
       const config = await readYamlFile(options.config, clusterConfigSchema);
       const plan = slurmPlan(config);
       if (options.dryRun === true) await showScripts(plan, options.out);
       else await start(config, plan, options);
     });
-  withConfig(cluster.command('status').description('the jobs of a cluster that have not ended')).action(
+  withConfig(cluster.command('status').description('list the jobs of a cluster that have not ended')).action(
     async (options: Options) => status(await readYamlFile(options.config, clusterConfigSchema), options),
   );
   withConfig(
-    cluster.command('stop').description('end the jobs of a cluster: nodes, then servers, then the database'),
+    cluster
+      .command('stop')
+      .description('end the jobs of a cluster: first nodes and engines, then servers, then the database'),
   ).action(async (options: Options) => {
     const ended = await stop(await readYamlFile(options.config, clusterConfigSchema), systemClock);
     if (options.json) json({ ended });
-    else line(ended === 0 ? 'nothing was running' : `${ended} jobs have ended`);
+    else line(ended === 0 ? 'No job was running.' : `${ended} jobs have ended.`);
   });
   cluster
     .command('wait <url>')
-    .description('wait until a URL answers 200, or one of the servers in a `file:` folder is ready')
-    .option('--seconds <n>', 'for how long', '600')
-    .option('--pid <pid>', 'give up when this process has ended')
-    .option('--ca <file>', 'authorities to trust, in PEM')
+    .description('wait until a URL answers with 2xx, or until a server of a `file:` folder is ready')
+    .option('--seconds <n>', 'time limit', '600')
+    .option('--pid <pid>', 'fail when this process has ended')
+    .option('--ca <file>', 'certificate authorities to trust, in PEM format')
     .action(async (url: string, options: { seconds: string; pid?: string; ca?: string }) => {
       const seconds = countOption('--seconds', options.seconds);
       const pid = options.pid === undefined ? undefined : countOption('--pid', options.pid);
@@ -64,8 +66,11 @@ export function registerCluster(program: Command): void {
 
 function withConfig(command: Command): Command {
   return command
-    .requiredOption('--config <file>', 'cluster.yaml: docs/guides/run-on-slurm.md, docs/cluster-reference.md')
-    .option('--json', 'machine-readable output');
+    .requiredOption(
+      '--config <file>',
+      'description of the cluster: see docs/guides/run-on-slurm.md and docs/cluster-reference.md',
+    )
+    .option('--json', 'print JSON');
 }
 
 async function showScripts(plan: readonly PlannedJob[], out: string | undefined): Promise<void> {
@@ -84,7 +89,7 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
     const ids = running.map((job) => job.id).join(', ');
     throw new FloeError(
       'conflict',
-      `the cluster ${config.name} runs already, as jobs ${ids}: end them with floe cluster stop --config ${options.config}`,
+      `the cluster ${config.name} already runs as jobs ${ids}: end them with floe cluster stop --config ${options.config}`,
     );
   }
   const files = runPaths(config);
@@ -103,7 +108,7 @@ async function start(config: ClusterConfig, plan: readonly PlannedJob[], options
   line(`floe status --token-file ${files.token}`);
 }
 
-/** Submits all jobs of a plan. What was submitted is cancelled again when one of them is refused. */
+/** Submits all jobs of a plan. Cancels those that were submitted when one of them is refused. */
 async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], folder: string): Promise<SubmittedJobs> {
   const jobs: SubmittedJobs['jobs'] = [];
   const ids = new Map<string, string>();
@@ -111,10 +116,10 @@ async function submitAll(config: ClusterConfig, plan: readonly PlannedJob[], fol
     for (const { name, file, count, after } of plan) {
       const needed = after === null ? undefined : ids.get(after);
       const job_id = await submitJob(join(folder, file), needed === undefined ? [] : [`--dependency=after:${needed}`]);
-      // The first of an array that has started is as good as all.
+      // Other jobs depend only on the first server of the array, because one server is enough.
       ids.set(name, name === 'server' ? `${job_id}_1` : job_id);
       jobs.push({ name, job_id, count });
-      // Written each time: what runs must be known whatever happens next.
+      // Written after each job, so that `stop` knows the submitted jobs even if this process is killed.
       await writeSubmitted(config, { cluster: config.name, jobs });
     }
   } catch (error) {
@@ -129,8 +134,9 @@ async function status(config: ClusterConfig, options: Options): Promise<void> {
   const queued = await queuedJobs(jobs.map((job) => job.job_id));
   const nameOf = (arrayId: string): string => jobs.find((job) => job.job_id === arrayId)?.name ?? '';
   if (options.json) return json({ jobs: queued.map((job) => ({ name: nameOf(job.arrayId), ...job })) });
-  if (jobs.length === 0) return line(`never started: floe cluster slurm --config ${options.config}`);
-  if (queued.length === 0) return line('all jobs have ended');
+  if (jobs.length === 0)
+    return line(`The cluster was never started. Start it with: floe cluster slurm --config ${options.config}`);
+  if (queued.length === 0) return line('All jobs have ended.');
   line(
     table(
       ['job', 'id', 'state', 'host', 'for', 'reason'],
@@ -139,7 +145,7 @@ async function status(config: ClusterConfig, options: Options): Promise<void> {
   );
 }
 
-/** Ends what was submitted last to be used by the rest: the database. Resolves to how many jobs there were. */
+/** Ends the jobs in the order of their dependencies, the database last. Resolves to the number of jobs that had not ended. */
 async function stop(config: ClusterConfig, clock: Clock): Promise<number> {
   const { jobs } = await readSubmitted(config);
   const before = await queuedJobs(jobs.map((job) => job.job_id));
@@ -160,14 +166,16 @@ async function stop(config: ClusterConfig, clock: Clock): Promise<number> {
   return before.length;
 }
 
+/** Waits until the jobs have ended; cancels them once after `DRAIN_SECONDS`. */
 async function untilEnded(ids: readonly string[], clock: Clock): Promise<void> {
   const deadline = clock.monotonicMs() + DRAIN_SECONDS * 1000;
-  for (let told = false; ; await sleep(clock, LOOK_AGAIN_MS)) {
-    const left = await queuedJobs(ids);
-    if (left.length === 0) return;
-    if (clock.monotonicMs() < deadline || told) continue;
-    note(`${left.map((job) => job.id).join(', ')} did not end within ${DRAIN_SECONDS} s and are cancelled`);
-    await cancelJobs(left.map((job) => job.id));
-    told = true;
+  for (let cancelled = false; ; await sleep(clock, POLL_INTERVAL_MS)) {
+    const remaining = await queuedJobs(ids);
+    if (remaining.length === 0) return;
+    if (clock.monotonicMs() < deadline || cancelled) continue;
+    const remainingIds = remaining.map((job) => job.id);
+    note(`The jobs ${remainingIds.join(', ')} did not end within ${DRAIN_SECONDS} s and are cancelled.`);
+    await cancelJobs(remainingIds);
+    cancelled = true;
   }
 }

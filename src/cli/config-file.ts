@@ -5,7 +5,7 @@ import { rolloutConfigSchema } from '../rollout/config.ts';
 import { keyTable } from '../schema/key-table.ts';
 import { readYamlFile } from './yaml-file.ts';
 
-/** What has an option of its own, or is a secret, is not in the file: everything is said in one place. */
+/** Settings with a command-line option and secrets are not in the file, so that each setting has one source. */
 const serverSettingsSchema = rolloutConfigSchema.omit({
   host: true,
   port: true,
@@ -25,7 +25,7 @@ const nodeSettingsSchema = gatewayConfigSchema.pick({
   undelivered_mb: true,
 });
 
-/** The file of `--config`. One may serve servers and nodes: each reads its own part. */
+/** The file of `--config`. Servers and nodes can share one file: each reads its own section. */
 export const configFileSchema = z.strictObject({
   server: serverSettingsSchema.prefault({}).describe('for `floe server` and `floe up`'),
   node: nodeSettingsSchema.prefault({}).describe('for `floe gateway` and `floe up`'),
@@ -35,15 +35,15 @@ export type Settings = z.infer<typeof configFileSchema>;
 export type ConfigFileOptions = { config?: string };
 
 export function withConfigOption(command: Command): Command {
-  return command.option('--config <file>', 'settings that have no option of their own: docs/configuration.md');
+  return command.option('--config <file>', 'file with the settings that have no option: see docs/configuration.md');
 }
 
-/** Defaults without a file. Throws as {@link readYamlFile}. */
+/** Reads the settings; without a file all have their defaults. Throws like `readYamlFile`. */
 export async function readSettings({ config }: ConfigFileOptions): Promise<Settings> {
   return config === undefined ? configFileSchema.parse({}) : readYamlFile(config, configFileSchema);
 }
 
-/** docs/configuration.md: every key of the file, taken from its schema. */
+/** Renders docs/configuration.md, with every key of the file from its schema. */
 export function configurationPage(): string {
   return [
     '# Configuration',

@@ -5,6 +5,7 @@ import { cpus } from 'node:os';
 import { dirname, join } from 'node:path';
 import { FloeClient } from '../client/index.ts';
 import { packageRoot } from '../core/package-root.ts';
+import { undoAll } from '../core/promises.ts';
 import { createLogger } from '../observe/log.ts';
 import type { RolloutEvent, RuntimeBackend, SessionResult, SessionStatus } from '../schema/index.ts';
 import { loadScenarios, type SimServer, startSim } from '../sim/index.ts';
@@ -14,9 +15,10 @@ import { startNode, startServer } from './stack.ts';
 import { readTaskFile } from './yaml-file.ts';
 
 export type DemoTask = { readonly name: string; readonly taskFile: string; readonly scenarioFile: string };
-export type LeftOut = { readonly name: string; readonly missing: string };
+/** A task that this machine cannot run. */
+type SkippedTask = { readonly name: string; readonly missing: string };
 
-/** The demo's repositories below examples/tasks, and the programs that their tests need. */
+/** The demo's tasks in examples/tasks, and the programs that their tests need. */
 const TASKS = [
   { name: 'js-pagination', needs: [] },
   { name: 'py-roman', needs: ['python3'] },
@@ -24,19 +26,19 @@ const TASKS = [
   { name: 'c-ring', needs: ['cc'] },
 ] as const;
 
-/** Sandboxes see the host's /usr, so what is elsewhere does not count. */
+/** The directories with programs that a sandbox can see: those of the host in /usr and /bin. */
 const SANDBOX_PATH = ['/usr/local/bin', '/usr/bin', '/bin'];
 
-/** The tasks that this machine can run, and those that it cannot, with the program that is missing. */
-export function demoTasks(): { tasks: DemoTask[]; leftOut: LeftOut[] } {
+/** Returns the tasks that this machine can run, and those that it cannot run with the missing program. */
+export function demoTasks(): { tasks: DemoTask[]; skipped: SkippedTask[] } {
   const tasks: DemoTask[] = [];
-  const leftOut: LeftOut[] = [];
+  const skipped: SkippedTask[] = [];
   for (const { name, needs } of TASKS) {
     const missing = needs.find((program) => !hasProgram(program));
-    if (missing !== undefined) leftOut.push({ name, missing });
+    if (missing !== undefined) skipped.push({ name, missing });
     else tasks.push({ name, taskFile: example(name, 'task.yaml'), scenarioFile: example(name, 'scenario.yaml') });
   }
-  return { tasks, leftOut };
+  return { tasks, skipped };
 }
 
 function example(name: string, file: string): string {
@@ -54,7 +56,7 @@ function hasProgram(name: string): boolean {
   });
 }
 
-/** Everything that the demo runs on, in this process. */
+/** The simulated engine, the server and the node of the demo, all in this process. */
 export type DemoStack = {
   readonly sim: SimServer;
   readonly serverUrl: string;
@@ -62,14 +64,15 @@ export type DemoStack = {
   close(): Promise<void>;
 };
 
-export type DemoRun = { readonly results: readonly SessionResult[]; readonly nameOf: (taskId: string) => string };
+/** Results of all sessions, and the name of a task by its id. */
+export type DemoRun = { readonly results: readonly SessionResult[]; readonly taskName: (taskId: string) => string };
 
 export async function startDemo(dir: string, tasks: readonly DemoTask[], backend: RuntimeBackend): Promise<DemoStack> {
   const log = createLogger('floe-demo', process.env.FLOE_LOG_LEVEL ?? 'error');
   const token = randomBytes(32).toString('base64url');
   const closers: (() => Promise<unknown>)[] = [];
   const close = async (): Promise<void> => {
-    for (let undo = closers.pop(); undo !== undefined; undo = closers.pop()) await undo();
+    await undoAll(closers);
   };
   try {
     const sim = await startSim({
@@ -102,13 +105,13 @@ export async function startDemo(dir: string, tasks: readonly DemoTask[], backend
   }
 }
 
-/** Submits every task, shows progress, and collects the results by cursor as a trainer would. */
+/** Submits every task, prints progress, and reads the results by cursor as a trainer does. */
 export async function runDemo(stack: DemoStack, tasks: readonly DemoTask[], samples: number): Promise<DemoRun> {
   const client = new FloeClient({ url: stack.serverUrl, token: stack.token });
   try {
     const names = new Map<string, string>();
-    const nameOf = (taskId: string): string => names.get(taskId) ?? taskId;
-    const progress = new DemoProgress(samples * tasks.length, nameOf);
+    const taskName = (taskId: string): string => names.get(taskId) ?? taskId;
+    const progress = new DemoProgress(samples * tasks.length, taskName);
     const stop = new AbortController();
     const watching = watch(client, progress, stop.signal);
     for (const task of tasks) {
@@ -123,7 +126,7 @@ export async function runDemo(stack: DemoStack, tasks: readonly DemoTask[], samp
     }
     stop.abort();
     await watching;
-    return { results, nameOf };
+    return { results, taskName };
   } finally {
     await client.close();
   }
@@ -131,18 +134,18 @@ export async function runDemo(stack: DemoStack, tasks: readonly DemoTask[], samp
 
 async function watch(client: FloeClient, progress: DemoProgress, signal: AbortSignal): Promise<void> {
   try {
-    for await (const event of client.events(signal)) progress.see(event);
+    for await (const event of client.events(signal)) progress.update(event);
   } catch (error) {
     if (!signal.aborted) throw error;
   }
 }
 
-/** `traces.jsonl`: one trace per line. Beside it each session's whole result, readable with any JSON viewer. */
+/** Writes `traces.jsonl` with one trace per line, and a JSON file with the whole result of each session. */
 export async function writeTraces(dir: string, run: DemoRun): Promise<void> {
   await mkdir(dir, { recursive: true });
   const lines: string[] = [];
   for (const result of run.results) {
-    const name = `${run.nameOf(result.task_id)}-${result.sample_index}`;
+    const name = `${run.taskName(result.task_id)}-${result.sample_index}`;
     await writeFile(join(dir, `${name}.json`), JSON.stringify(result));
     for (const trace of result.trajectory?.traces ?? []) {
       lines.push(JSON.stringify({ session_id: result.session_id, task_id: result.task_id, ...trace }));
@@ -153,34 +156,33 @@ export async function writeTraces(dir: string, run: DemoRun): Promise<void> {
 
 const STAGES: readonly SessionStatus[] = ['QUEUED', 'LEASED', 'INIT', 'READY', 'RUNNING', 'POSTRUN'];
 
-/**
- * Live progress on stderr: on a terminal one line that is rewritten, with a line above it for each session that ends;
- * elsewhere only the latter.
- */
+/** Prints a line to stderr for each session that ends. On a terminal, a status line below is rewritten with each event. */
 class DemoProgress {
   private readonly total: number;
-  private readonly nameOf: (taskId: string) => string;
+  private readonly taskName: (taskId: string) => string;
   private readonly states = new Map<string, RolloutEvent & { type: 'session.state_changed' }>();
   private readonly live = process.stderr.isTTY === true;
   private ended = 0;
 
-  constructor(total: number, nameOf: (taskId: string) => string) {
+  constructor(total: number, taskName: (taskId: string) => string) {
     this.total = total;
-    this.nameOf = nameOf;
+    this.taskName = taskName;
   }
 
   get done(): boolean {
     return this.ended >= this.total;
   }
 
-  see(event: RolloutEvent): void {
+  update(event: RolloutEvent): void {
     if (event.type !== 'session.state_changed') return;
-    const before = this.states.get(event.session_id);
-    if (before?.outcome) return;
+    const previous = this.states.get(event.session_id);
+    if (previous?.outcome) return;
     this.states.set(event.session_id, event);
     if (event.outcome !== null) {
       this.ended++;
-      this.write(`  ${this.mark(event)} ${this.nameOf(event.task_id)} #${event.sample_index}: ${this.gist(event)}\n`);
+      this.write(
+        `  ${this.mark(event)} ${this.taskName(event.task_id)} #${event.sample_index}: ${this.summary(event)}\n`,
+      );
     }
     if (this.live && !this.done) this.write(this.statusLine());
   }
@@ -194,7 +196,7 @@ class DemoProgress {
     return event.reward > 0 ? paint('green', '✓') : paint('red', '✗');
   }
 
-  private gist(event: RolloutEvent & { type: 'session.state_changed' }): string {
+  private summary(event: RolloutEvent & { type: 'session.state_changed' }): string {
     return `${event.outcome}, reward ${event.reward ?? 'none'}, ${event.turns} turns, ${event.sampled_tokens} tokens`;
   }
 

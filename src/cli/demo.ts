@@ -18,27 +18,28 @@ type Options = { keep?: boolean; json?: boolean; samples: string; backend?: Runt
 export function registerDemo(program: Command): void {
   program
     .command('demo')
-    .description('a real agent repairs small repositories against the simulated engine; every token is checked')
-    .option('--samples <n>', 'sessions for each task', '4')
-    .option('--keep', 'leave everything serving afterwards, and print the URLs')
-    .option('--backend <name>', 'bubblewrap or local (default: bubblewrap where it works)')
-    .option('--json', 'machine-readable summary')
+    .description('let a real agent repair small repositories with the simulated engine, and check every token')
+    .option('--samples <n>', 'number of sessions per task', '4')
+    .option('--keep', 'keep the server and the engine running afterwards, and print their URLs')
+    .option('--backend <name>', 'bubblewrap or local (default: bubblewrap if it works)')
+    .option('--json', 'print a summary as JSON')
     .action(demo);
 }
 
 async function demo(options: Options): Promise<void> {
   const samples = countOption('--samples', options.samples);
-  const { tasks, leftOut } = demoTasks();
-  for (const { name, missing } of leftOut)
-    note(paint('yellow', `task ${name} is left out: this machine has no ${missing}`));
-  const choice: BackendChoice = options.backend === undefined ? await chooseBackend() : await mustWork(options.backend);
+  const { tasks, skipped } = demoTasks();
+  for (const { name, missing } of skipped)
+    note(paint('yellow', `Task ${name} is skipped because ${missing} is not installed.`));
+  const choice: BackendChoice =
+    options.backend === undefined ? await chooseBackend() : await requireBackend(options.backend);
   if (choice.problem !== null) note(paint('yellow', isolationWarning(choice.problem)));
   await installHarness('pi', { cacheDir: harnessDir(), log: (text) => note(`▸ ${text}`) });
 
   const home = join(process.cwd(), '.floe');
   const dir = join(home, 'demo');
   await mkdir(home, { recursive: true });
-  // Another demo that still runs here, one left serving by --keep for instance, must not lose its files.
+  // Another demo may still run in this directory, for example with --keep. It must not lose its files.
   const unlock = await acquireLock(join(home, 'demo.lock'), `the demo directory ${dir}`);
   try {
     await rm(dir, { recursive: true, force: true });
@@ -62,7 +63,7 @@ async function runIn(dir: string, { tasks, samples, backend, options }: Job): Pr
     const run = await runDemo(stack, tasks, samples);
     const report = checkAgainstLedger(run.results, stack.sim.ledger.entries(), 'processed');
     await writeTraces(join(dir, 'traces'), run);
-    summarise(run, report, tasks, join(dir, 'traces'), options.json === true);
+    printSummary(run, report, tasks, join(dir, 'traces'), options.json === true);
     if (options.keep) await keepServing(stack);
     if (report.mismatches.length > 0 || run.results.some((result) => result.outcome !== 'completed'))
       process.exitCode = 1;
@@ -71,10 +72,10 @@ async function runIn(dir: string, { tasks, samples, backend, options }: Job): Pr
   }
 }
 
-/** A back end that was asked for by name and does not work is refused before anything starts. */
-async function mustWork(backend: RuntimeBackend): Promise<BackendChoice> {
+/** Throws `bad_request` for an unknown runtime and `runtime_unavailable` for one that does not work on this machine. */
+async function requireBackend(backend: RuntimeBackend): Promise<BackendChoice> {
   const problem = (await probeBackends()).get(backend);
-  if (problem === undefined) throw new FloeError('bad_request', `--backend: there is no ${backend}`);
+  if (problem === undefined) throw new FloeError('bad_request', `--backend: ${backend} is not a known runtime`);
   if (problem !== null)
     throw new FloeError('runtime_unavailable', `${backend}: ${problem.problem}. Remedy: ${problem.remedy}`);
   return { backend, problem: null };
@@ -86,11 +87,12 @@ async function keepServing(stack: Awaited<ReturnType<typeof startDemo>>): Promis
   line(`engine          ${stack.sim.url}  (ledger: ${stack.sim.url}/__sim/ledger)`);
   line(`use it          export FLOE_URL=${stack.serverUrl} FLOE_TOKEN=${stack.token}`);
   line('                npx floe status; npx floe submit examples/tasks/py-roman/task.yaml --watch');
-  line('Ctrl-C ends it.');
+  line('Press Ctrl-C to stop.');
   await waitForSignal();
 }
 
-function summarise(
+/** Prints the results of all tasks, the differences from the ledger, and the closing line. */
+function printSummary(
   run: DemoRun,
   report: LedgerReport,
   tasks: readonly DemoTask[],
@@ -130,10 +132,10 @@ function summarise(
   const share = report.trainable_tokens === 0 ? 0 : (100 * report.exact_context_tokens) / report.trainable_tokens;
   if (report.trainable_tokens > 0) {
     line(
-      `every trainable token was compared with the engine's ledger; ${share.toFixed(1)} % were sampled in exactly the context they are trained in`,
+      `Every trainable token was compared with the engine's ledger; ${share.toFixed(1)} % were sampled in exactly the context that they are trained in.`,
     );
   }
-  line(`traces: ${relative(process.cwd(), traceDir)}/traces.jsonl (one per line), sessions beside it`);
+  line(`traces: ${relative(process.cwd(), traceDir)}/traces.jsonl, with one file per session in the same directory`);
   line(
     `demo: ${results.length} sessions, ${completed} completed, mean reward ${meanReward?.toFixed(3) ?? 'none'}, ` +
       `${report.traces} traces, ${report.trainable_tokens} trainable tokens, ledger mismatches ${report.mismatches.length}`,
@@ -141,7 +143,7 @@ function summarise(
 }
 
 function taskRow(task: DemoTask, run: DemoRun): (string | number | null)[] {
-  const results = run.results.filter((result) => run.nameOf(result.task_id) === task.name);
+  const results = run.results.filter((result) => run.taskName(result.task_id) === task.name);
   const sum = (of: (result: SessionResult) => number): number =>
     results.reduce((total, result) => total + of(result), 0);
   return [

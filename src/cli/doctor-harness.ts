@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { FloeClient } from '../client/index.ts';
 import { FloeError } from '../core/errors.ts';
 import { parseAs, parseJson } from '../core/parse.ts';
+import { undoAll } from '../core/promises.ts';
 import type { HarnessAdapter } from '../harnesses/harness.ts';
 import { harnessStatus } from '../harnesses/install/install.ts';
 import { findHarness } from '../harnesses/registry.ts';
@@ -21,7 +22,7 @@ import type { BackendChoice } from './backend.ts';
 import { line, paint } from './print.ts';
 import { startNode, startServer } from './stack.ts';
 
-/** One thing that was looked at. `remedy`: what to do, one line; null when there is nothing to do. */
+/** The result of one check. `remedy` is one line with what to do; `null` when there is nothing to do. */
 export type Finding = {
   readonly part: string;
   readonly ok: boolean;
@@ -29,26 +30,27 @@ export type Finding = {
   readonly remedy: string | null;
 };
 
-/** As wide as the longest part, so that the texts stand below each other. */
+/** Width of the longest part name, so that the texts are aligned. */
 const PART_COLUMNS = 22;
 
-export function found(part: string, text: string): Finding {
+function passed(part: string, text: string): Finding {
   return { part, ok: true, text, remedy: null };
 }
 
-export function lacking(part: string, text: string, remedy: string | null): Finding {
+function failed(part: string, text: string, remedy: string | null): Finding {
   return { part, ok: false, text, remedy };
 }
 
+/** Prints a finding, and its remedy in a second line. */
 export function printFinding({ part, ok, text, remedy }: Finding): void {
   line(`${ok ? paint('green', 'ok  ') : paint('red', 'lack')}  ${part.padEnd(PART_COLUMNS)} ${text}`);
   if (remedy !== null) line(`      ${' '.repeat(PART_COLUMNS)} → ${remedy}`);
 }
 
-/** Of each output stream, what a hint shows: a program's last words are mostly the reason. */
+/** Number of last characters of each output stream that a hint shows: they mostly contain the reason. */
 const TAIL_CHARS = 600;
 
-/** What the command line says of the agent; `settings` is JSON text. */
+/** The agent as the command line describes it; `settings` is JSON text. */
 export type HarnessOptions = {
   readonly harness: string;
   readonly dialect?: string | undefined;
@@ -56,18 +58,18 @@ export type HarnessOptions = {
   readonly customShell?: string | undefined;
 };
 
-export type Machine = {
+/** What the check uses of this machine. */
+type Machine = {
   readonly harnessDir: string;
   chooseBackend(): Promise<BackendChoice>;
-  /** Ends the turn early; everything that was started is taken down first. */
+  /** Aborts the check; everything that it started is stopped before it rejects. */
   readonly signal: AbortSignal;
 };
 
 /**
- * Proves that a harness works on this machine, with one scripted turn: it starts, its request comes in, its reply is taken,
- * and the tokens are the engine's. Ends at the first step that all later ones need. Rejects with `unknown_harness`,
- * `schema_violation`, `unsupported` or `malformed_json` when the options ask for something that there is not, and with
- * the signal's reason.
+ * Checks a harness on this machine with one scripted turn: it starts, its request arrives, it accepts the reply, and the recorded tokens
+ * are those of the engine. Stops at the first failed step that all later steps need. Rejects with `unknown_harness`, `schema_violation`,
+ * `unsupported` or `malformed_json` for options that are not valid, and with the signal's reason when it aborts.
  */
 export async function examineHarness(options: HarnessOptions, machine: Machine): Promise<Finding[]> {
   const adapter = findHarness(options.harness);
@@ -76,7 +78,7 @@ export async function examineHarness(options: HarnessOptions, machine: Machine):
   const installation = await installationFinding(adapter, agent, machine.harnessDir);
   if (!installation.ok) return [installation];
   const { backend, problem } = await machine.chooseBackend();
-  const runtime = found('runtime', problem === null ? backend : `${backend}, without isolation: ${problem.problem}`);
+  const runtime = passed('runtime', problem === null ? backend : `${backend}, without isolation: ${problem.problem}`);
   const probe = await probeAgent(agent, backend, machine.harnessDir, machine.signal);
   return [installation, runtime, ...findingsOf(probe, agent.dialect ?? adapter.dialects[0])];
 }
@@ -101,13 +103,13 @@ function settingsOf(text: string): unknown {
 
 async function installationFinding(adapter: HarnessAdapter, agent: AgentSpec, harnessDir: string): Promise<Finding> {
   const { install, name } = adapter;
-  if (install === null || adapter.inImage(agent)) return found('installed', 'nothing to install');
+  if (install === null || adapter.inImage(agent)) return passed('installed', 'nothing to install');
   const { installed, path } = await harnessStatus(name, harnessDir);
-  if (installed) return found('installed', `${install.version} in ${path}`);
-  return lacking('installed', `${name} ${install.version} is not installed`, `floe harness install ${name}`);
+  if (installed) return passed('installed', `${install.version} in ${path}`);
+  return failed('installed', `${name} ${install.version} is not installed`, `floe harness install ${name}`);
 }
 
-/** What a session of one turn proves, step by step, up to the first step without which the next means nothing. */
+/** Returns the findings of a probe step by step, up to and including the first failed step. */
 export function findingsOf(probe: Probe, dialect: DialectName): Finding[] {
   const findings: Finding[] = [];
   for (const step of STEPS) {
@@ -123,72 +125,72 @@ type Step = (probe: Probe, dialect: DialectName) => Finding;
 const STEPS: readonly Step[] = [sandboxStarted, requestArrived, replyAccepted, harnessEnded, tokensExact];
 
 function sandboxStarted({ result }: Probe): Finding {
-  if (result.agent !== null) return found('sandbox', `started in ${result.timing.init_ms?.toFixed(0) ?? '?'} ms`);
-  return lacking('sandbox', problemOf(result), 'floe doctor says what this machine lacks for its sandboxes');
+  if (result.agent !== null) return passed('sandbox', `started in ${result.timing.init_ms?.toFixed(0) ?? '?'} ms`);
+  return failed('sandbox', problemOf(result), 'run floe doctor to check what sandboxes need on this machine');
 }
 
 function requestArrived({ result, completions }: Probe, dialect: DialectName): Finding {
   const part = 'request';
   const others = [...new Set(completions.map((completion) => completion.dialect))].filter((name) => name !== dialect);
   if (others.length > 0) {
-    const remedy = 'the settings or variables of the harness choose another interface than agent.dialect';
-    return lacking(part, `in ${others.join(' and ')} instead of ${dialect}`, remedy);
+    const remedy = 'the settings or variables of the harness choose another dialect than agent.dialect';
+    return failed(part, `in ${others.join(' and ')} instead of ${dialect}`, remedy);
   }
-  if (completions.length > 0) return found(part, `${completions.length} in ${dialect}`);
+  if (completions.length > 0) return passed(part, `${completions.length} in ${dialect}`);
   if (result.error?.code === 'harness_silent') {
     const remedy = `the program never called its model at $FLOE_BASE_URL; its output ends in: ${outputTail(result)}`;
-    return lacking(part, `none reached the proxy; exit code ${result.agent?.exit_code ?? 'none'}`, remedy);
+    return failed(part, `none reached the proxy; exit code ${result.agent?.exit_code ?? 'none'}`, remedy);
   }
   const ended = `the output of the program ends in: ${outputTail(result)}`;
-  return lacking(part, `none was answered: ${problemOf(result)}`, ended);
+  return failed(part, `none was answered: ${problemOf(result)}`, ended);
 }
 
 function replyAccepted({ result, completions }: Probe): Finding {
-  const taken = completions.filter(({ abandoned, undelivered }) => !abandoned && !undelivered);
-  if (taken.length > 0) return found('reply', taken.length === 1 ? 'accepted' : `${taken.length} accepted`);
+  const accepted = completions.filter(({ abandoned, undelivered }) => !abandoned && !undelivered);
+  if (accepted.length > 0) return passed('reply', accepted.length === 1 ? 'accepted' : `${accepted.length} accepted`);
   const repeated = completions.some(({ abandoned }) => abandoned);
   const text = repeated
-    ? 'the harness asked again instead of using it'
-    : 'the harness went away before it was complete';
-  return lacking('reply', text, `the output of the program ends in: ${outputTail(result)}`);
+    ? 'the harness repeated the request instead of using the reply'
+    : 'the harness disconnected before the reply was complete';
+  return failed('reply', text, `the output of the program ends in: ${outputTail(result)}`);
 }
 
 function harnessEnded({ result }: Probe): Finding {
   const exit = `exit code ${result.agent?.exit_code ?? 'none'}`;
   const seconds = ((result.timing.running_ms ?? 0) / 1000).toFixed(1);
-  if (result.outcome === 'completed') return found('session', `completed, ${exit}, ${seconds} s`);
-  return lacking('session', problemOf(result), `the output of the program ends in: ${outputTail(result)}`);
+  if (result.outcome === 'completed') return passed('session', `completed, ${exit}, ${seconds} s`);
+  return failed('session', problemOf(result), `the output of the program ends in: ${outputTail(result)}`);
 }
 
 function tokensExact({ result, ledger }: Probe): Finding {
   const [first] = ledger.mismatches;
   if (first !== undefined) {
     const text = `${ledger.mismatches.length} differences from the engine, the first: ${first.what}: ${first.detail}`;
-    return lacking('tokens', text, 'this is a defect of floe; please report it with this output');
+    return failed('tokens', text, 'this is a defect of floe; please report it with this output');
   }
-  if (ledger.trainable_tokens > 0) return found('tokens', `${ledger.trainable_tokens} trained, all as sampled`);
+  if (ledger.trainable_tokens > 0) return passed('tokens', `${ledger.trainable_tokens} trained, all as sampled`);
   const excluded = JSON.stringify(result.audit?.tokens.excluded ?? {});
-  return lacking('tokens', `none of the reply is trained; excluded: ${excluded}`, null);
+  return failed('tokens', `none of the reply is trained; excluded: ${excluded}`, null);
 }
 
 function problemOf({ outcome, error }: Probe['result']): string {
   if (error === null) return outcome;
-  // Messages may quote a program's output.
-  const why = `${error.code}: ${error.message.replaceAll(/\s*\n\s*/g, ' ')}`;
-  return outcome === error.code ? why : `${outcome}: ${why}`;
+  // Messages may contain the output of a program, which has several lines.
+  const reason = `${error.code}: ${error.message.replaceAll(/\s*\n\s*/g, ' ')}`;
+  return outcome === error.code ? reason : `${outcome}: ${reason}`;
 }
 
-/** On one line: hints are lists of one line each, also in logs. */
+/** Returns the end of the agent's output on one line, because a hint is one line. */
 function outputTail({ agent }: Probe['result']): string {
   const tails = [agent?.stdout_tail, agent?.stderr_tail].map((text) => (text ?? '').trim().slice(-TAIL_CHARS));
-  const said = tails.filter((text) => text !== '').map((text) => JSON.stringify(text));
-  return said.length === 0 ? 'nothing at all' : said.join(' and ');
+  const quoted = tails.filter((text) => text !== '').map((text) => JSON.stringify(text));
+  return quoted.length === 0 ? 'no output' : quoted.join(' and ');
 }
 
-/** Nothing that a harness would want a tool for: its first turn is its last. */
+/** An instruction that needs no tool, so that the agent ends after one turn. */
 const INSTRUCTION = 'Answer with one short sentence. Do not use any tool.';
 
-/** The one turn; it is sampled, so that its log-probabilities are worth comparing. */
+/** The scripted turn. Its text is sampled, so that the log-probabilities are not trivial. */
 const SCENARIO: ScenarioInput = {
   name: 'doctor',
   rules: [
@@ -209,13 +211,13 @@ const SCENARIO: ScenarioInput = {
   ],
 };
 
-/** More than any harness's own prompt. */
+/** Context window of the simulated engine, larger than the system prompt of any harness. */
 const WINDOW_TOKENS = 131_072;
 
-/** The slowest harness needs about ten seconds; one that waits for something that never comes is ended here. */
+/** Time limit of the session, s. The slowest harness needs about ten seconds. */
 const TIMEOUT_SECONDS = 60;
 
-/** What one session of one turn brought to light. */
+/** The result of the one session of a check. */
 export type Probe = {
   readonly result: SessionResult;
   readonly completions: readonly CompletionRecord[];
@@ -223,9 +225,8 @@ export type Probe = {
 };
 
 /**
- * Runs one session of the agent on this machine against the simulated engine, with a server and a node of its own, all
- * of which are gone when it settles. Rejects with what submission refuses, with what starting failed with, or with the
- * signal's reason.
+ * Runs one session of the agent on this machine with a separate simulated engine, server and node, which are closed when it settles.
+ * Rejects when a part cannot start, when the submission is refused, and with the signal's reason when it aborts.
  */
 export async function probeAgent(
   agent: AgentSpec,
@@ -261,7 +262,7 @@ export async function probeAgent(
     closers.push(() => client.close());
     return await runOne(client, sim, agent, signal);
   } finally {
-    for (let close = closers.pop(); close !== undefined; close = closers.pop()) await close();
+    await undoAll(closers);
   }
 }
 
@@ -269,9 +270,9 @@ async function runOne(client: FloeClient, sim: SimServer, agent: AgentSpec, sign
   await client.submit({ instruction: INSTRUCTION, timeout_seconds: TIMEOUT_SECONDS, max_attempts: 1, agent }, signal);
   for await (const result of client.results({ signal })) {
     const bytes = result.completion_count === 0 ? '[]' : await client.completions(result.session_id, { signal });
-    // Our own server's answer in our own form.
+    // The server is floe's own, so its reply needs no validation.
     const completions = parseJson(bytes) as CompletionRecord[];
     return { result, completions, ledger: checkAgainstLedger([result], sim.ledger.entries(), 'processed') };
   }
-  throw new Error('the server ended its results before the only one came');
+  throw new Error('the server ended the results without the result of the session');
 }

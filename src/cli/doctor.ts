@@ -19,10 +19,10 @@ type Options = {
   json?: boolean;
 };
 
-/** What a shell reports of a program that Ctrl-C ended. */
-const INTERRUPTED = 130;
+/** Exit code of a program that was ended by Ctrl-C, as in shells. */
+const INTERRUPTED_EXIT_CODE = 130;
 
-/** Programs that sessions use from the host's /usr, and what for. */
+/** Programs that sessions use from the host's /usr, with their purpose. */
 const PROGRAMS = [
   ['git', 'to carry an agent’s changes to a fresh runtime'],
   ['tar', 'to copy files into a sandbox'],
@@ -31,13 +31,13 @@ const PROGRAMS = [
 export function registerDoctor(program: Command): void {
   program
     .command('doctor')
-    .description('what this machine has and lacks, and the command that helps')
-    .option('--engine <url>', 'look at this inference server too')
-    .option('--harness <name>', 'only this: prove the harness with one scripted turn in a sandbox')
-    .option('--dialect <name>', 'what that harness is to speak (default: its first)')
-    .option('--settings <json>', 'its agent.settings')
-    .option('--custom-shell <command>', 'its agent.custom_shell')
-    .option('--json', 'machine-readable output')
+    .description('check what floe needs on this machine, and show the command that fixes each problem')
+    .option('--engine <url>', 'check this inference server as well')
+    .option('--harness <name>', 'check only this harness, with one scripted turn in a sandbox')
+    .option('--dialect <name>', 'dialect that the harness uses (default: its first one)')
+    .option('--settings <json>', 'agent.settings of the harness')
+    .option('--custom-shell <command>', 'agent.custom_shell of the harness')
+    .option('--json', 'print JSON')
     .action(async (options: Options) => {
       const stopping = new AbortController();
       void waitForSignal().then(() => stopping.abort());
@@ -46,7 +46,7 @@ export function registerDoctor(program: Command): void {
         return null;
       });
       if (findings === null) {
-        process.exitCode = INTERRUPTED;
+        process.exitCode = INTERRUPTED_EXIT_CODE;
         return;
       }
       if (options.json) json({ findings });
@@ -57,15 +57,16 @@ export function registerDoctor(program: Command): void {
 
 async function examine({ engine, harness, json: _, ...agent }: Options, signal: AbortSignal): Promise<Finding[]> {
   if (harness !== undefined) {
-    if (engine !== undefined) throw new FloeError('bad_request', '--harness uses an engine of its own: drop --engine');
+    if (engine !== undefined)
+      throw new FloeError('bad_request', '--harness starts a simulated engine: remove --engine');
     return examineHarness({ ...agent, harness }, { harnessDir: harnessDir(), chooseBackend, signal });
   }
-  const stray = [
+  const misplaced = [
     ['--dialect', agent.dialect],
     ['--settings', agent.settings],
     ['--custom-shell', agent.customShell],
   ].find(([, value]) => value !== undefined);
-  if (stray !== undefined) throw new FloeError('bad_request', `${stray[0]} is about a harness: add --harness <name>`);
+  if (misplaced !== undefined) throw new FloeError('bad_request', `${misplaced[0]} requires --harness <name>`);
   return [
     node(),
     await home(),
@@ -91,7 +92,7 @@ async function home(): Promise<Finding> {
       part: 'floe home',
       ok: false,
       text: (error as Error).message,
-      remedy: 'set FLOE_HOME to a directory that you may write',
+      remedy: 'set FLOE_HOME to a directory that you can write to',
     };
   }
 }
@@ -112,13 +113,18 @@ async function programs(): Promise<Finding[]> {
   return Promise.all(
     PROGRAMS.map(async ([name, purpose]) => {
       for (const dir of path) {
-        const found = await access(`${dir}/${name}`, constants.X_OK).then(
+        const isExecutable = await access(`${dir}/${name}`, constants.X_OK).then(
           () => true,
           () => false,
         );
-        if (found) return { part: name, ok: true, text: `${dir}/${name}`, remedy: null };
+        if (isExecutable) return { part: name, ok: true, text: `${dir}/${name}`, remedy: null };
       }
-      return { part: name, ok: false, text: `not found; needed ${purpose}`, remedy: `install the package ${name}` };
+      return {
+        part: name,
+        ok: false,
+        text: `is not installed; it is needed ${purpose}`,
+        remedy: `install the package ${name}`,
+      };
     }),
   );
 }
@@ -148,7 +154,7 @@ async function engineFinding(url: string): Promise<Finding> {
     return {
       part: 'engine',
       ok: false,
-      text: `${url}/v1/models answered ${reply.statusCode} without a model`,
+      text: `${url}/v1/models answered ${reply.statusCode} and listed no model`,
       remedy: 'pass the URL without /v1',
     };
   } catch (error) {

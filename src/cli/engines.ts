@@ -18,73 +18,80 @@ type AddOptions = ChangeOptions & {
   replace?: boolean;
 };
 
-/** `floe engines …`: where the policy is served. */
+/** `floe engines …`: lists and changes the inference servers of a rollout server. */
 export function registerEngines(program: Command): void {
-  const engines = program.command('engines').description('the inference servers that sessions use');
+  const engines = program.command('engines').description('list and change the inference servers that sessions use');
   withConnectionOptions(
-    engines.command('list', { isDefault: true }).description('all engines, and what each can do'),
+    engines.command('list', { isDefault: true }).description('list all engines with their state and capabilities'),
   ).action((options: ConnectionOptions) =>
     withClient(options, async (client) => {
       const status = await client.engines();
       if (options.json) json(status);
-      else show(status);
+      else printStatus(status);
     }),
   );
-  withChange(engines.command('add <url>').description('register an inference server (URL without /v1)'))
+  withChange(engines.command('add <url>').description('register an inference server; the URL has no /v1'))
     .option('--kind <kind>', 'vllm, sglang, llama_cpp or openai', 'vllm')
-    .option('--id <id>', 'default: derived from the URL')
-    .option('--pool <name>', 'engines of one pool serve one policy', 'default')
-    .option('--model <name>', "default: the server's first model")
-    .option('--api-key-file <file>', 'a file with what is sent as a bearer token (default: $FLOE_ENGINE_API_KEY)')
-    .option('--logprobs-mode <mode>', 'what its log-probabilities mean: raw or processed')
-    .option('--max-concurrency <n>', 'calls at a time')
-    .option('--requests-per-minute <n>', 'what its provider allows')
-    .option('--tokens-per-minute <n>', 'what its provider allows, of prompts and replies together')
-    .option('--replace', 'take the place of an engine that is registered under this id with another URL, model, …')
+    .option('--id <id>', 'id of the engine (default: derived from the URL)')
+    .option('--pool <name>', 'pool of the engine; all engines of a pool serve the same policy', 'default')
+    .option('--model <name>', "name of the model (default: the server's first one)")
+    .option('--api-key-file <file>', 'file with the key to send as a bearer token (default: $FLOE_ENGINE_API_KEY)')
+    .option('--logprobs-mode <mode>', 'kind of log-probabilities that the engine returns: raw or processed')
+    .option('--max-concurrency <n>', 'maximum number of concurrent calls')
+    .option('--requests-per-minute <n>', 'rate limit of the provider')
+    .option('--tokens-per-minute <n>', 'rate limit of the provider for prompt and response tokens together')
+    .option('--replace', 'replace the engine with this id if its URL, model or another setting differs')
     .action((url: string, options: AddOptions) =>
       withClient(options, async (client) => {
         const change = await client.addEngine(specOf(url, options), {
           ...waitOf(options),
           replace: options.replace === true,
         });
-        tell(change, options);
+        printChange(change, options);
       }),
     );
-  withChange(engines.command('remove <id>').description('remove an engine; `all` removes every one')).action(
+  withChange(engines.command('remove <id>').description('remove an engine, or all engines with the id `all`')).action(
     (id: string, options: ChangeOptions) =>
       withClient(options, async (client) => {
         const wait = waitOf(options);
-        tell(id === 'all' ? await client.clearEngines(wait) : await client.removeEngine(id, wait), options);
+        printChange(id === 'all' ? await client.clearEngines(wait) : await client.removeEngine(id, wait), options);
       }),
   );
-  withChange(engines.command('pause').description('hold new calls, before a weight update'))
-    .option('--mode <mode>', 'keep: calls under way are frozen; abort: they are broken off and continued later', 'keep')
-    .option('--reject', 'answer new calls 429 with Retry-After instead of holding them')
+  withChange(engines.command('pause').description('pause all engines before a weight update'))
+    .option(
+      '--mode <mode>',
+      'keep: freeze running calls; abort: abort running calls and continue them after the pause',
+      'keep',
+    )
+    .option('--reject', 'answer new calls with 429 and Retry-After instead of holding them')
     .action((options: ChangeOptions & { mode: PauseMode; reject?: boolean }) =>
       withClient(options, async (client) => {
         const whilePaused = options.reject === true ? 'reject' : 'hold';
-        tell(await client.pauseEngines(options.mode, { ...waitOf(options), whilePaused }), options);
+        printChange(await client.pauseEngines(options.mode, { ...waitOf(options), whilePaused }), options);
       }),
     );
-  withChange(engines.command('resume').description('let calls go on')).action((options: ChangeOptions) =>
-    withClient(options, async (client) => tell(await client.resumeEngines(waitOf(options)), options)),
+  withChange(engines.command('resume').description('resume all engines')).action((options: ChangeOptions) =>
+    withClient(options, async (client) => printChange(await client.resumeEngines(waitOf(options)), options)),
   );
-  withChange(
-    engines.command('version <name>').description('name the weights that are sampled with from now on'),
-  ).action((name: string, options: ChangeOptions) =>
-    withClient(options, async (client) => tell(await client.setPolicyVersion(name, waitOf(options)), options)),
+  withChange(engines.command('version <name>').description('set the policy version of the current weights')).action(
+    (name: string, options: ChangeOptions) =>
+      withClient(options, async (client) => printChange(await client.setPolicyVersion(name, waitOf(options)), options)),
   );
 }
 
 function withChange(command: Command): Command {
-  return withConnectionOptions(command).option('--wait <seconds>', 'for the nodes to carry it out', '15');
+  return withConnectionOptions(command).option(
+    '--wait <seconds>',
+    'time to wait until the nodes have applied the change',
+    '15',
+  );
 }
 
 function waitOf(options: ChangeOptions): { waitSeconds: number } {
   return { waitSeconds: Number(options.wait ?? 0) };
 }
 
-/** Absent options are left out, so that the server's defaults hold. */
+/** Builds the engine from the options. Absent options are omitted, so that the server's defaults apply. */
 function specOf(url: string, options: AddOptions): EngineSpecInput {
   const key = engineKey(options.apiKeyFile);
   return {
@@ -110,23 +117,24 @@ function limitsOf({ requestsPerMinute, tokensPerMinute }: AddOptions): Pick<Engi
   };
 }
 
-function tell(change: EngineChange, options: ConnectionOptions): void {
+function printChange(change: EngineChange, options: ConnectionOptions): void {
   if (options.json) {
     json(change);
     return;
   }
   const nodes = change.done.length === 1 ? 'node' : 'nodes';
-  line(`revision ${change.revision}: carried out by ${change.done.length} ${nodes}`);
-  if (change.pending.length > 0) note(`not yet carried out by ${change.pending.join(', ')}`);
+  line(`revision ${change.revision}: applied by ${change.done.length} ${nodes}`);
+  if (change.pending.length > 0) note(`Not yet applied by ${change.pending.join(', ')}.`);
   for (const { node_id, engine_id, message } of change.problems) {
     note(`${paint('red', 'problem')} ${node_id}: ${engine_id}: ${message}`);
   }
   if (change.problems.length > 0) process.exitCode = 1;
 }
 
-function show(status: EnginesStatus): void {
+/** Prints the policy version, a table of the engines on each node, and their problems. */
+function printStatus(status: EnginesStatus): void {
   const paused = status.paused === null ? '' : `, paused (${status.paused}, calls ${status.while_paused})`;
-  line(`policy version ${status.policy_version ?? 'not named'}${paused}`);
+  line(`policy version ${status.policy_version ?? 'not set'}${paused}`);
   const rows = status.engines.flatMap((engine) => {
     const nodes = engine.nodes.length > 0 ? engine.nodes : [null];
     return nodes.map((node) => [
@@ -146,9 +154,10 @@ function show(status: EnginesStatus): void {
       if (problem !== null) note(`${paint('red', 'problem')} ${node_id}: ${engine.engine_id}: ${problem}`);
     }
   }
-  if (status.engines.length === 0) line('no engine: floe engines add http://HOST:PORT');
+  if (status.engines.length === 0) line('No engine is registered. Add one with: floe engines add http://HOST:PORT');
 }
 
+/** Describes the form in which an engine accepts prompts. */
 function promptsOf(capabilities: { readonly token_ids: boolean; readonly token_input: string }): string {
   if (!capabilities.token_ids) return 'text only';
   return capabilities.token_input === 'none' ? 'chat' : 'tokens';

@@ -7,7 +7,7 @@ import { chooseBackend, isolationWarning } from './backend.ts';
 import { type ConfigFileOptions, readSettings } from './config-file.ts';
 import { CA, CA_HELP, type ClientTlsOptions, clientTls, DEFAULT_SERVER_URL, tlsFilePair } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { takenOver, waitForSignal } from './lifetime.ts';
+import { displacedError, waitForSignal } from './lifetime.ts';
 import { type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
 import { levelOption, secondsOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
@@ -31,19 +31,19 @@ export function registerGateway(program: Command): void {
   withNodeOptions(
     program
       .command('gateway')
-      .description('a node: takes sessions from a rollout server and runs them')
-      .option('--topology <file>', 'take what follows from the --node-id of a topology: docs/cluster.md')
-      .option('--server <url>', `rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
+      .description('run a node, which takes sessions from a rollout server and runs them')
+      .option('--topology <file>', 'file from which the options of the node --node-id are taken: see docs/cluster.md')
+      .option('--server <url>', `URL of the rollout server (default: $FLOE_URL, else ${DEFAULT_SERVER_URL})`)
       .option(TOKEN_FILE, TOKEN_HELP)
       .option(CA, CA_HELP)
-      .option('--client-cert <file>', 'what the node shows of itself, where the server asks for it')
-      .option('--client-key <file>', 'its private key')
+      .option('--client-cert <file>', 'client certificate of the node, for servers that require one')
+      .option('--client-key <file>', 'private key of the client certificate')
       .option('--tls-cert <file>', 'certificate chain of the node’s control listener')
-      .option('--tls-key <file>', 'its private key')
-      .option('--state-dir <dir>', 'the node’s own directory (default: gateway/ in the floe home)')
-      .option('--drain-seconds <n>', 'when told to stop, how long sessions may still finish', '0')
-      .option('--log-level <level>', 'trace to fatal', 'info')
-      .option('--json', 'machine-readable output'),
+      .option('--tls-key <file>', 'private key of that certificate')
+      .option('--state-dir <dir>', 'directory of the node (default: gateway/ in the floe home)')
+      .option('--drain-seconds <n>', 'time for running sessions to finish after a stop signal', '0')
+      .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+      .option('--json', 'print JSON'),
   ).action(async (options: Options) => {
     const drainSeconds = secondsOption('--drain-seconds', options.drainSeconds);
     const settings = await readSettings(options);
@@ -64,29 +64,29 @@ export function registerGateway(program: Command): void {
     );
     if (options.json) json({ node_id: node.nodeId, control_url: node.controlUrl, proxy_url: node.proxyOrigin });
     else line(`node ${node.nodeId}: control ${node.controlUrl}, proxy ${node.proxyOrigin}`);
-    await live(node, drainSeconds);
+    await runUntilStopped(node, drainSeconds);
   });
 }
 
 /**
- * Until a signal: then sessions may finish for `drainSeconds`, or until the next signal, and what is left goes back to the
- * queue. Rejects, with everything ended, when a newer process takes the node's id over.
+ * Runs the node until a signal. Then its sessions may finish for `drainSeconds`, or until the next signal; the others return to the queue.
+ * Rejects after everything has ended when a newer process takes over the node's id.
  */
-async function live(node: Gateway, drainSeconds: number): Promise<void> {
+async function runUntilStopped(node: Gateway, drainSeconds: number): Promise<void> {
   const over = new AbortController();
   const displaced = node.takenOver;
   try {
     if ((await Promise.race([displaced, waitForSignal(over.signal)])) === undefined && drainSeconds > 0) {
-      note(`taking no more sessions; those that run have ${drainSeconds} s`);
-      const late = sleep(systemClock, drainSeconds * 1000, over.signal).catch(() => undefined);
-      await Promise.race([node.drain(), displaced, waitForSignal(over.signal), late]);
+      note(`The node is taking no more sessions; running ones have ${drainSeconds} s to finish.`);
+      const timeLimit = sleep(systemClock, drainSeconds * 1000, over.signal).catch(() => undefined);
+      await Promise.race([node.drain(), displaced, waitForSignal(over.signal), timeLimit]);
     }
   } finally {
-    // From here on a signal ends the process at once.
+    // From here on a signal ends the process immediately.
     over.abort();
-    note('ending the sessions of this node; they go back to the queue');
+    note('The remaining sessions of this node are ended and return to the queue.');
     await node.close();
   }
-  const by = await Promise.race([displaced, Promise.resolve(null)]);
-  if (by !== null) throw takenOver(by);
+  const takeover = await Promise.race([displaced, Promise.resolve(null)]);
+  if (takeover !== null) throw displacedError(takeover);
 }

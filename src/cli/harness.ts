@@ -6,19 +6,21 @@ import { harnessRegistry } from '../harnesses/registry.ts';
 import { harnessDir } from './home.ts';
 import { json, line, note, table } from './print.ts';
 
-const MB = 1_000_000;
+const BYTES_PER_MB = 1_000_000;
 
 export function registerHarness(program: Command): void {
-  const harness = program.command('harness').description('the agent programs that this machine can run');
+  const harness = program
+    .command('harness')
+    .description('list and install the agent programs that this machine can run');
   harness
     .command('list')
-    .description('harnesses, their pinned versions, and whether they are installed')
-    .option('--json', 'machine-readable output')
+    .description('list the harnesses with their pinned versions, and whether they are installed')
+    .option('--json', 'print JSON')
     .action(list);
   harness
     .command('install [names...]')
-    .description('install harnesses in their pinned versions, with what they need to run')
-    .option('--all', 'every harness that there is to install')
+    .description('install harnesses in their pinned versions, with everything that they need to run')
+    .option('--all', 'install every harness')
     .action(install);
 }
 
@@ -42,23 +44,23 @@ async function list(options: { json?: boolean }): Promise<void> {
         harness,
         version ?? '',
         dialects.join(' '),
-        bytes === null ? null : Math.round(bytes / MB),
+        bytes === null ? null : Math.round(bytes / BYTES_PER_MB),
         installed ? (path ?? 'nothing to install') : 'no',
       ]),
     ),
   );
 }
 
-/** One after the other: they share the network and the disk. Those after one that fails are not tried. */
+/** Installs the harnesses one after the other, because they share the network and the disk. Stops at the first failure. */
 async function install(names: readonly string[], { all = false }: { all?: boolean }): Promise<void> {
   if (all === names.length > 0) {
-    throw new FloeError('bad_request', 'name the harnesses to install, or give --all instead');
+    throw new FloeError('bad_request', 'give either the names of harnesses to install, or --all');
   }
   const cacheDir = harnessDir();
-  const chosen = all ? [...harnessInstalls().keys()] : names;
-  // A wrong name is said before the first download.
-  for (const name of chosen) await harnessStatus(name, cacheDir);
-  for (const name of chosen) {
-    line((await installHarness(name, { cacheDir, log: note })) ?? `${name} needs no installation`);
+  const selected = all ? [...harnessInstalls().keys()] : names;
+  // Unknown names are reported before the first download.
+  for (const name of selected) await harnessStatus(name, cacheDir);
+  for (const name of selected) {
+    line((await installHarness(name, { cacheDir, log: note })) ?? `${name} needs no installation.`);
   }
 }

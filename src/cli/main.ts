@@ -8,7 +8,7 @@ import { printError } from './print.ts';
 
 type Register = (program: Command) => void;
 
-/** Loaded on demand: the server's and the simulator's modules would cost every small command half a second. */
+/** The commands, loaded on demand: the modules of the server and the simulated engine take half a second to load. */
 const COMMANDS: Readonly<Record<string, () => Promise<Register>>> = {
   up: async () => (await import('./up.ts')).registerUp,
   server: async () => (await import('./server.ts')).registerServer,
@@ -34,22 +34,24 @@ const program = new Command('floe')
   .version(packageVersion())
   .showHelpAfterError();
 
-// `floe results --json | head` closes our output early; that is not a failure.
+// `floe results --json | head` closes standard output early, which is not a failure.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code === 'EPIPE') process.exit(0);
   throw error;
 });
 
 try {
-  const wanted = COMMANDS[process.argv[2] ?? ''];
-  // Help and typing errors need to know every command.
-  const loaders = wanted === undefined ? Object.values(COMMANDS) : [wanted];
+  const loadCommand = COMMANDS[process.argv[2] ?? ''];
+  // The help and the suggestions for a mistyped command list every command.
+  const loaders = loadCommand === undefined ? Object.values(COMMANDS) : [loadCommand];
   for (const load of loaders) (await load())(program);
-  const expands = process.argv.some((arg) => /^--topology(=|$)/.test(arg));
-  await program.parseAsync(expands ? await (await import('./topology.ts')).withTopology(process.argv) : process.argv);
+  const hasTopology = process.argv.some((arg) => /^--topology(=|$)/.test(arg));
+  await program.parseAsync(
+    hasTopology ? await (await import('./topology.ts')).withTopology(process.argv) : process.argv,
+  );
 } catch (error) {
   printError(error, process.argv.includes('--json'));
-  // Exit code 2 tells a script that its own input was refused.
+  // Exit code 2 means that the input was refused; 1 is any other failure.
   process.exitCode = FloeError.is(error) && error.status < 500 ? 2 : 1;
 }
 

@@ -35,57 +35,63 @@ export type NodeOptions = {
 /** The options of a node, shared by `floe up` and `floe gateway`. */
 export function withNodeOptions(command: Command): Command {
   return withConfigOption(command)
-    .option('--engine <url...>', 'inference servers, without /v1; more can be added later with `floe engines add`', [])
-    .option('--engine-kind <kind>', 'their API: vllm, sglang, llama_cpp or openai', 'vllm')
+    .option('--engine <url...>', 'URLs of inference servers, without /v1; `floe engines add` adds more later', [])
+    .option('--engine-kind <kind>', 'API of the inference servers: vllm, sglang, llama_cpp or openai', 'vllm')
     .option(
       '--engine-policy <name>',
-      'which engine a call goes to: least_in_flight, assignment_count or consistent_hash',
+      'how an engine is chosen for a call: least_in_flight, assignment_count or consistent_hash',
       'least_in_flight',
     )
     .option(
       '--engine-locality <choice>',
-      'prefer_local: engines of this host first, while they have capacity; or none',
+      'prefer_local: prefer engines on this host while they have capacity; or none',
       'none',
     )
-    .option('--model <name>', "the engines' model (default: the first that each serves)")
-    .option('--node-id <id>', 'name of this node (default: the host name)')
+    .option('--model <name>', "name of the engines' model (default: the first one that each serves)")
+    .option('--node-id <id>', 'id of this node (default: the host name)')
     .option(
       '--node-host <name>',
-      'this machine, as engine addresses have it (default: the address that reaches the server)',
+      'name of this machine in engine URLs (default: the address from which it reaches the server)',
     )
-    .option('--backend <name>', 'default runtime: bubblewrap or local (default: bubblewrap where it works)')
-    .option('--init <n>', 'INIT workers (default: twice the cores)')
-    .option('--ready <n>', 'places in the READY buffer (default: the cores)')
-    .option('--run <n>', 'RUN workers (default: four times the cores)')
-    .option('--postrun <n>', 'POSTRUN workers (default: twice the cores)')
-    .option('--dispatch <policy>', 'how sessions overlap: pipeline, batch or bounded_batch', 'pipeline')
-    .option('--start-limit <backend=n...>', 'sandboxes of a runtime that may be starting at a time', [])
-    .option('--upload-root <dir...>', 'host directories that prepare actions may read', [])
-    .option('--builder <name=module...>', 'custom builders: docs/guides/write-a-builder.md', [])
-    .option('--logprobs-mode <mode>', 'what the engines’ log-probabilities mean: raw or processed', 'processed')
-    .option('--allow-local', 'let tasks ask for no isolation')
-    .option('--allow-host-network', 'let tasks ask for the host’s network')
+    .option('--backend <name>', 'default runtime: bubblewrap or local (default: bubblewrap if it works)')
+    .option('--init <n>', 'number of INIT workers (default: twice the number of cores)')
+    .option('--ready <n>', 'size of the READY buffer (default: the number of cores)')
+    .option('--run <n>', 'number of RUN workers (default: four times the number of cores)')
+    .option('--postrun <n>', 'number of POSTRUN workers (default: twice the number of cores)')
+    .option('--dispatch <policy>', 'how the stages of sessions overlap: pipeline, batch or bounded_batch', 'pipeline')
+    .option('--start-limit <backend=n...>', 'maximum number of sandboxes of a runtime that start concurrently', [])
+    .option('--upload-root <dir...>', 'host directories that prepare actions may copy from', [])
+    .option('--builder <name=module...>', 'custom builders: see docs/guides/write-a-builder.md', [])
+    .option(
+      '--logprobs-mode <mode>',
+      'kind of log-probabilities that the engines return: raw or processed',
+      'processed',
+    )
+    .option('--allow-local', 'allow tasks to run without isolation')
+    .option('--allow-host-network', 'allow tasks to use the network of the host')
     .option('--proxy-host <host>', 'address of the proxy listener', '127.0.0.1')
-    .option('--proxy-port <port>', '0 picks a free one', '0')
-    .option('--control-host <host>', 'address of the node’s control listener', '127.0.0.1')
-    .option('--control-port <port>', '0 picks a free one', '0');
+    .option('--proxy-port <port>', 'port of the proxy listener; 0 chooses a free one', '0')
+    .option('--control-host <host>', 'address of the control listener', '127.0.0.1')
+    .option('--control-port <port>', 'port of the control listener; 0 chooses a free one', '0');
 }
 
-type Rest = Settings['node'] &
+/** The part of a node's configuration that does not come from `NodeOptions`. */
+type OtherSettings = Settings['node'] &
   Pick<GatewayConfigInput, 'server_url' | 'server_tls' | 'control_tls' | 'token' | 'state_dir' | 'harness_dir'> & {
     backend: RuntimeBackend;
   };
 
-export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput {
+/** Builds the configuration of a node. */
+export function nodeConfig(options: NodeOptions, other: OtherSettings): GatewayConfigInput {
   const cores = cpus().length;
-  const { backend, ...connection } = rest;
+  const { backend, ...connection } = other;
   return {
     ...connection,
     node_id: options.nodeId ?? defaultNodeId(),
     pools: {
       init: Number(options.init ?? 2 * cores),
       ready: Number(options.ready ?? cores),
-      // An agent waits for the engine most of its time, so a core carries several.
+      // An agent waits for the engine most of the time, so a core can run several agents.
       run: Number(options.run ?? 4 * cores),
       postrun: Number(options.postrun ?? 2 * cores),
     },
@@ -110,28 +116,29 @@ export function nodeConfig(options: NodeOptions, rest: Rest): GatewayConfigInput
   };
 }
 
-/** Module paths by name, as `--builder` gives them. Throws `bad_request` for an option that is not `name=module`. */
+/** Parses `--builder` options to module paths by name. Throws `bad_request` for an option that is not `name=module`. */
 export function builderModules(options: readonly string[]): Record<string, string> {
   const entries = options.map((option): [string, string] => {
     const [name = '', ...path] = option.split('=');
-    if (name === '' || path.length === 0) throw new FloeError('bad_request', `--builder ${option}: not name=module`);
+    if (name === '' || path.length === 0) throw new FloeError('bad_request', `--builder: ${option} is not name=module`);
     return [name, path.join('=')];
   });
   return Object.fromEntries(entries);
 }
 
-/** Limits by back end, as `--start-limit` gives them; what they must be is checked with the rest of the configuration. */
+/** Parses `--start-limit` options to limits by runtime. The values are validated with the rest of the configuration. */
 function startLimits(options: readonly string[]): Record<string, number> {
   return Object.fromEntries(
     options.map((option): [string, number] => {
       const [backend = '', count = ''] = option.split('=');
-      if (backend === '' || count === '') throw new FloeError('bad_request', `--start-limit ${option}: not backend=n`);
+      if (backend === '' || count === '')
+        throw new FloeError('bad_request', `--start-limit: ${option} is not backend=n`);
       return [backend, Number(count)];
     }),
   );
 }
 
-/** Host names may hold characters that ids may not. */
+/** Derives a node id from the host name, which may contain characters that ids may not. */
 function defaultNodeId(): string {
   return hostname().replaceAll(/[^A-Za-z0-9._-]/g, '-') || 'node';
 }

@@ -1,13 +1,13 @@
 import { FloeError } from '../core/errors.ts';
 
-/** A whole number of at least 1. Throws `bad_request`, naming the option. */
+/** Parses an integer of at least 1. Throws `bad_request` with the name of the option. */
 export function countOption(name: string, text: string): number {
   const value = Number(text);
   if (Number.isInteger(value) && value >= 1) return value;
-  throw new FloeError('bad_request', `${name}: ${text} is not a whole number of at least 1`);
+  throw new FloeError('bad_request', `${name}: ${text} is not an integer of at least 1`);
 }
 
-/** A number of seconds, 0 or more. Throws `bad_request`, naming the option. */
+/** Parses a number of seconds, 0 or more. Throws `bad_request` with the name of the option. */
 export function secondsOption(name: string, text: string): number {
   const value = Number(text);
   if (text.trim() !== '' && Number.isFinite(value) && value >= 0) return value;
@@ -16,8 +16,8 @@ export function secondsOption(name: string, text: string): number {
 
 const LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 
-/** A log level. Throws `bad_request`, naming those there are. */
+/** Parses a log level. Throws `bad_request` with the list of levels. */
 export function levelOption(text: string): string {
   if (LEVELS.includes(text)) return text;
-  throw new FloeError('bad_request', `--log-level: ${text} is none of ${LEVELS.join(', ')}`);
+  throw new FloeError('bad_request', `--log-level: ${text} is not one of ${LEVELS.join(', ')}`);
 }

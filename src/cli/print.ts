@@ -1,23 +1,27 @@
 import { styleText } from 'node:util';
 import { FloeError } from '../core/errors.ts';
 
-const colour = process.stdout.isTTY === true && process.env.NO_COLOR === undefined;
+/** Whether standard output is a terminal that shows colours. */
+const hasColour = process.stdout.isTTY === true && process.env.NO_COLOR === undefined;
 
-export type Style = 'bold' | 'dim' | 'green' | 'red' | 'yellow' | 'cyan';
+type Style = 'bold' | 'dim' | 'green' | 'red' | 'yellow' | 'cyan';
 
+/** Adds a terminal style to a text, when colours are shown. */
 export function paint(style: Style, text: string): string {
-  return colour ? styleText(style, text) : text;
+  return hasColour ? styleText(style, text) : text;
 }
 
+/** Prints a line to standard output. */
 export function line(text = ''): void {
   process.stdout.write(`${text}\n`);
 }
 
-/** Progress and remarks, which scripts that read stdout must not see. */
+/** Prints progress or a remark to standard error, so that scripts can parse standard output. */
 export function note(text: string): void {
   process.stderr.write(`${text}\n`);
 }
 
+/** Prints a value as one line of JSON to standard output. */
 export function json(value: unknown): void {
   line(JSON.stringify(value));
 }
@@ -25,11 +29,12 @@ export function json(value: unknown): void {
 const ESCAPE = String.fromCharCode(27);
 const ANSI = new RegExp(`${ESCAPE}\\[[0-9;]*m`, 'g');
 
+/** Number of visible characters. */
 function width(text: string): number {
   return text.replace(ANSI, '').length;
 }
 
-/** Columns padded to their widest cell; numbers are right-aligned. */
+/** Formats rows in columns that are as wide as their widest cell. Numbers are right-aligned; `null` is shown as a dash. */
 export function table(header: readonly string[], rows: readonly (readonly (string | number | null)[])[]): string {
   const cells = rows.map((row) => row.map((cell) => (cell === null ? '-' : String(cell))));
   const widths = header.map((title, i) => Math.max(width(title), ...cells.map((row) => width(row[i] ?? ''))));
@@ -47,6 +52,7 @@ export function table(header: readonly string[], rows: readonly (readonly (strin
   return [paint('dim', format(header)), ...cells.map(format)].join('\n');
 }
 
+/** Prints an error to standard error with a hint how to fix it, or as JSON to standard output. */
 export function printError(error: unknown, asJson: boolean): void {
   if (!FloeError.is(error)) {
     note(error instanceof Error ? (error.stack ?? error.message) : String(error));
@@ -59,12 +65,12 @@ export function printError(error: unknown, asJson: boolean): void {
   note(`${paint('red', 'error')} ${error.code}: ${error.message}`);
   if (error.code === 'unauthorized') {
     note(
-      '  the token comes from --token-file, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe)',
+      '  Set the token with --token-file, $FLOE_TOKEN, or the file control-token in the floe home ($FLOE_HOME, else ~/.floe).',
     );
   }
   if (error.code === 'peer_unreachable') {
     note(
-      '  is the server running? Start one with floe up, or name it with --url or $FLOE_URL (https with your own CA: --ca)',
+      '  Is the server running? Start one with floe up, or set its URL with --url or $FLOE_URL (with --ca for a private CA).',
     );
   }
   const issues = error.details.issues;

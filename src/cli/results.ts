@@ -15,41 +15,44 @@ export function registerResults(program: Command): void {
   withConnectionOptions(
     program
       .command('results')
-      .description('finished sessions in order; with --json one full result per line, token data included')
-      .option('--after <cursor>', 'start behind this cursor (default: where the consumer was, else the first)')
-      .option('--trainer <name>', 'of the tasks of this trainer only')
-      .option('--consumer <name>', 'read under this name: what was printed counts as collected once more is asked for')
-      .option('--limit <n>', 'at most so many', '100')
-      .option('--follow', 'wait for more, for ever'),
+      .description('print finished sessions in order; with --json one full result per line, including token data')
+      .option(
+        '--after <cursor>',
+        'start after this cursor (default: the position of the consumer, else the first result)',
+      )
+      .option('--trainer <name>', 'only results of the tasks of this trainer')
+      .option('--consumer <name>', 'read as this consumer; printed results count as collected with its next read')
+      .option('--limit <n>', 'maximum number of results', '100')
+      .option('--follow', 'wait for further results until interrupted'),
   ).action(async (options: Options) => {
     await withClient(options, async (client) => {
       const follow = options.follow === true;
       const limit = follow ? Number.POSITIVE_INFINITY : Number(options.limit);
       const after = options.after === undefined ? {} : { after: Number(options.after) };
-      const who = { ...named('consumer', options.consumer), ...named('trainer', options.trainer) };
-      // Without a name this is somebody looking, not the trainer.
+      const reader = { ...optionalField('consumer', options.consumer), ...optionalField('trainer', options.trainer) };
+      // Without a consumer this is an inspection, which must not mark results as collected.
       const peek = options.consumer === undefined;
       let cursor = options.after;
       let count = 0;
       if (!options.json) line(HEADER.join('\t'));
-      for await (const result of client.results({ ...after, ...who, peek, follow })) {
+      for await (const result of client.results({ ...after, ...reader, peek, follow })) {
         cursor = String(result.cursor ?? cursor);
         if (options.json) json(result);
         else line(row(result).join('\t'));
         if (++count >= limit) break;
       }
-      if (!options.json) note(`${count} results; go on with: ${again({ ...options, after: cursor })}`);
+      if (!options.json) note(`${count} results; continue with: ${nextCommand({ ...options, after: cursor })}`);
     });
   });
 }
 
-/** The command that goes on. Without the consumer's name it would look on, and not read on. */
-function again(options: Options): string {
-  const given = (['consumer', 'trainer', 'after'] as const).filter((name) => options[name] !== undefined);
-  return ['floe results', ...given.map((name) => `--${name} ${options[name]}`)].join(' ');
+/** Returns the command that prints the following results. It names the consumer, because results count as collected only with it. */
+function nextCommand(options: Options): string {
+  const names = (['consumer', 'trainer', 'after'] as const).filter((name) => options[name] !== undefined);
+  return ['floe results', ...names.map((name) => `--${name} ${options[name]}`)].join(' ');
 }
 
-function named(field: 'consumer' | 'trainer', value: string | undefined): { [name: string]: string } {
+function optionalField(field: 'consumer' | 'trainer', value: string | undefined): { [name: string]: string } {
   return value === undefined ? {} : { [field]: value };
 }
 

@@ -6,27 +6,27 @@ import { type RolloutConfigInput, roleSchema } from '../rollout/config.ts';
 import { ensureToken, floeHome, readCallbackSecrets, readToken } from './home.ts';
 
 /*
- * Secrets come from files, the environment or the floe home, never from arguments: those can be read by everyone on the
- * machine. Nothing here repeats what it read in an error.
+ * Secrets come from files, the environment or the floe home, never from arguments, which every user of the machine can read. No error
+ * message contains what was read.
  */
 
 export type TokenOptions = { tokenFile?: string };
 
 export const TOKEN_FILE = '--token-file <file>';
-export const TOKEN_HELP = 'a file with the control token (default: $FLOE_TOKEN, else the one in the floe home)';
+export const TOKEN_HELP = 'file with the control token (default: $FLOE_TOKEN, else the token in the floe home)';
 
-/** The token of a client or node; null: there is none. */
+/** Returns the token of a client or node; `null` when none is configured. */
 export function findToken({ tokenFile }: TokenOptions): string | null {
-  if (tokenFile !== undefined) return oneSecret('--token-file', tokenFile);
-  return fromEnvironment('FLOE_TOKEN') ?? readToken(floeHome());
+  if (tokenFile !== undefined) return readSecret('--token-file', tokenFile);
+  return environmentVariable('FLOE_TOKEN') ?? readToken(floeHome());
 }
 
-/** The token of a server; that of the floe home is made on first use. Throws `setup_failed` for a file that is not there. */
-export function serverToken(options: TokenOptions): string {
+/** Returns the token of a server. Creates that of the floe home on first use. Throws `setup_failed` for a missing file. */
+function serverToken(options: TokenOptions): string {
   const { tokenFile } = options;
   if (tokenFile !== undefined && !existsSync(tokenFile)) {
     const command = `(umask 077; openssl rand -hex 32 > ${tokenFile})`;
-    throw new FloeError('setup_failed', `--token-file: ${tokenFile} is not there; make one: ${command}`);
+    throw new FloeError('setup_failed', `--token-file: ${tokenFile} does not exist; create it with: ${command}`);
   }
   return findToken(options) ?? ensureToken(floeHome());
 }
@@ -35,35 +35,39 @@ export type ServerSecretOptions = TokenOptions & { tokensFile?: string; callback
 
 export function withSecretOptions(command: Command): Command {
   return command
-    .option(TOKEN_FILE, `${TOKEN_HELP}; the one in the floe home is made on first use`)
-    .option('--tokens-file <file>', 'further tokens, one `role token` per line: docs/security.md')
+    .option(TOKEN_FILE, `${TOKEN_HELP}, which is created on first use`)
+    .option('--tokens-file <file>', 'file with further tokens, one `role token` per line: see docs/security.md')
     .option(
       '--callback-secret-file <file>',
-      'signs callbacks, one secret per line (default: $FLOE_CALLBACK_SECRET, else callback-secret in the floe home)',
+      'file with the secrets that sign callbacks, one per line (default: $FLOE_CALLBACK_SECRET, else callback-secret in the floe home)',
     );
 }
 
-/** Throws `setup_failed` for a file that cannot be read, and `bad_request` for a line that is wrong. */
+/**
+ * Returns the tokens and callback secrets of a server; no tokens when `auth` is false. Throws `setup_failed` for a file that cannot be
+ * read and `bad_request` for an invalid line.
+ */
 export function serverSecrets(
   options: ServerSecretOptions & { auth?: boolean },
 ): Pick<RolloutConfigInput, 'token' | 'tokens' | 'callback_secrets'> {
-  const tokens = options.auth === false ? {} : { token: serverToken(options), tokens: rolesOf(options.tokensFile) };
+  const tokens =
+    options.auth === false ? {} : { token: serverToken(options), tokens: readRoleTokens(options.tokensFile) };
   return { ...tokens, callback_secrets: callbackSecrets(options) };
 }
 
-/** An API key for an engine; undefined: none was given. */
+/** Returns the API key of an engine; `undefined` when none is configured. */
 export function engineKey(file: string | undefined): string | undefined {
-  if (file !== undefined) return oneSecret('--api-key-file', file);
-  return fromEnvironment('FLOE_ENGINE_API_KEY');
+  if (file !== undefined) return readSecret('--api-key-file', file);
+  return environmentVariable('FLOE_ENGINE_API_KEY');
 }
 
 function callbackSecrets({ callbackSecretFile }: ServerSecretOptions): string[] {
   if (callbackSecretFile !== undefined) return words(readText('--callback-secret-file', callbackSecretFile));
-  const given = fromEnvironment('FLOE_CALLBACK_SECRET');
-  return given === undefined ? readCallbackSecrets(floeHome()) : words(given);
+  const text = environmentVariable('FLOE_CALLBACK_SECRET');
+  return text === undefined ? readCallbackSecrets(floeHome()) : words(text);
 }
 
-function rolesOf(file: string | undefined): { token: string; role: 'admin' | 'trainer' | 'node' | 'viewer' }[] {
+function readRoleTokens(file: string | undefined): { token: string; role: 'admin' | 'trainer' | 'node' | 'viewer' }[] {
   if (file === undefined) return [];
   const lines = readText('--tokens-file', file).split('\n');
   return lines.flatMap((line, index) => {
@@ -71,16 +75,17 @@ function rolesOf(file: string | undefined): { token: string; role: 'admin' | 'tr
     if (parts.length === 0 || line.trimStart().startsWith('#')) return [];
     const where = `--tokens-file: ${file}, line ${index + 1}`;
     const [role, token] = parts;
-    if (token === undefined || parts.length > 2) throw new FloeError('bad_request', `${where}: is not \`role token\``);
+    if (token === undefined || parts.length > 2)
+      throw new FloeError('bad_request', `${where}: expected \`role token\``);
     return [{ token, role: parseAs(roleSchema, role, where) }];
   });
 }
 
-function oneSecret(option: string, file: string): string {
-  const found = words(readText(option, file));
-  const [secret] = found;
-  if (secret !== undefined && found.length === 1) return secret;
-  throw new FloeError('bad_request', `${option}: ${file} must hold one word, and has ${found.length}`);
+function readSecret(option: string, file: string): string {
+  const secrets = words(readText(option, file));
+  const [secret] = secrets;
+  if (secret !== undefined && secrets.length === 1) return secret;
+  throw new FloeError('bad_request', `${option}: ${file} must contain one word, but contains ${secrets.length}`);
 }
 
 function readText(option: string, file: string): string {
@@ -91,8 +96,8 @@ function readText(option: string, file: string): string {
   }
 }
 
-/** An empty variable is none: scripts unset one so. */
-function fromEnvironment(name: string): string | undefined {
+/** Returns an environment variable; `undefined` when it is empty, because scripts unset variables that way. */
+function environmentVariable(name: string): string | undefined {
   return process.env[name]?.trim() || undefined;
 }
 

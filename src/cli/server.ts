@@ -36,20 +36,23 @@ export function registerServer(program: Command): void {
   const command = withStorageOptions(
     program
       .command('server')
-      .description('the rollout server: tasks, leases, results')
-      .option('--topology <file>', 'take what follows from a topology: docs/cluster.md')
-      .option('--replica <n>', 'which replica of the topology this is', '1')
+      .description('run the rollout server')
+      .option(
+        '--topology <file>',
+        'file from which the options of the replica --replica are taken: see docs/cluster.md',
+      )
+      .option('--replica <n>', 'number of this replica in the topology', '1')
       .option('--host <host>', 'address to listen on', '127.0.0.1')
-      .option('--port <port>', '0 picks a free one', String(DEFAULT_SERVER_PORT))
-      .option('--dir <dir>', 'database and blobs (default: server/ in the floe home)')
-      .option('--no-auth', 'no token; loopback only')
+      .option('--port <port>', 'port to listen on; 0 chooses a free one', String(DEFAULT_SERVER_PORT))
+      .option('--dir <dir>', 'directory of the database and the blobs (default: server/ in the floe home)')
+      .option('--no-auth', 'require no token; allowed on loopback addresses only')
       .option(
         '--callback-host <host...>',
-        'hosts that callbacks may go to (default: loopback when listening there, else any other)',
+        'hosts that callbacks may be sent to (default: loopback if the server listens there, else all others)',
       )
-      .option('--builder <name...>', 'custom builders that the nodes have and tasks may name', [])
-      .option('--log-level <level>', 'trace to fatal', 'info')
-      .option('--json', 'machine-readable output'),
+      .option('--builder <name...>', 'names of custom builders that the nodes have, so that tasks may use them', [])
+      .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+      .option('--json', 'print JSON'),
   );
   withConfigOption(withListenerOptions(withSecretOptions(command))).action(async (options: Options) => {
     const dir = options.dir ?? join(floeHome(), 'server');

@@ -20,18 +20,18 @@ type Options = {
 export function registerSim(program: Command): void {
   program
     .command('sim')
-    .description('a simulated inference engine with true logprobs and a ledger; needs no GPU')
+    .description('run a simulated inference engine with exact log-probabilities and a ledger; it needs no GPU')
     .option('--host <host>', 'address to listen on', '127.0.0.1')
-    .option('--port <port>', '0 picks a free one', '8090')
-    .option('--face <api>', 'whose API it speaks: vllm or sglang', 'vllm')
-    .option('--no-scale-out', 'a vLLM without the endpoints that take token ids')
-    .option('--scenario <file...>', 'what the scripted policy does', [])
-    .option('--slots <n>', 'requests sampled at once', '64')
-    .option('--delay <ms>', 'time per token', '0')
-    .option('--prefill-delay <ms>', 'time per prompt token that is not cached', '0')
-    .option('--speed <factor>', '0.5: half as fast', '1')
-    .option('--ledger <file>', 'append every sampled call to this file')
-    .option('--json', 'machine-readable output')
+    .option('--port <port>', 'port to listen on; 0 chooses a free one', '8090')
+    .option('--face <api>', 'API to simulate: vllm or sglang', 'vllm')
+    .option('--no-scale-out', 'simulate a vLLM without the endpoints that accept token ids')
+    .option('--scenario <file...>', 'files with scenarios of the scripted policy', [])
+    .option('--slots <n>', 'maximum number of requests that are sampled concurrently', '64')
+    .option('--delay <ms>', 'time per sampled token', '0')
+    .option('--prefill-delay <ms>', 'time per prompt token that is not in the cache', '0')
+    .option('--speed <factor>', 'speed factor; 0.5 is half as fast', '1')
+    .option('--ledger <file>', 'file to append every sampled call to')
+    .option('--json', 'print JSON')
     .action(async (options: Options) => {
       const sim = await startSim({
         host: options.host,

@@ -20,8 +20,8 @@ import { EMBEDDED_STORAGE, type Storage } from './server-options.ts';
 export type RunningServer = ListenerUrls & { close(): Promise<void> };
 
 /**
- * A rollout server over the store that `storage` names, the embedded one in `dir` by default, listening when this resolves.
- * Tasks may name floe's own builders and those in `customBuilders`, which its nodes have.
+ * Starts a rollout server on `storage`, by default an embedded database in `dir`. Resolves once it listens. Tasks may use floe's builders
+ * and those in `customBuilders`, which the nodes must have.
  */
 export async function startServer(
   dir: string,
@@ -31,7 +31,7 @@ export async function startServer(
   storage: Storage = EMBEDDED_STORAGE,
 ): Promise<RunningServer> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  // A database of its own belongs to one server; PostgreSQL keeps several apart by itself.
+  // Only one server may use an embedded database; PostgreSQL supports several servers.
   const unlock =
     storage.database === null
       ? await acquireLock(join(dir, 'server.lock'), `the server directory ${dir}`)
@@ -84,7 +84,7 @@ async function openServer(
   }
 }
 
-/** A node, registered with its server when this resolves. */
+/** Starts a node. Resolves once it is registered with its server. */
 export async function startNode(input: GatewayConfigInput, log: Logger): Promise<Gateway> {
   const config = parseAs(gatewayConfigSchema, input, 'gateway options');
   const { node_id } = config;

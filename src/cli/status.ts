@@ -1,32 +1,29 @@
 import type { Command } from 'commander';
+import { MIB } from '../core/bytes.ts';
 import { nodeState, type RolloutStatus, type TaskSummary } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
-const BYTES_PER_MB = 1024 * 1024;
-
 export function registerStatus(program: Command): void {
-  withConnectionOptions(
-    program.command('status').description('what runs and what limits throughput now; --limits lists every limit'),
-  )
+  withConnectionOptions(program.command('status').description('show what runs and what limits the throughput'))
     .option('--limits', 'list every limit and counter')
     .action(async (options: ConnectionOptions & { limits?: boolean }) => {
       await withClient(options, async (client) => {
         const [status, tasks] = [await client.status(), await client.tasks()];
         if (options.json) return json({ ...status, recent_tasks: tasks });
-        showBottleneck(status);
-        section('sessions', ['status', 'count'], Object.entries(status.sessions).filter(atWork));
-        showTrainers(status);
-        showNodes(status);
-        if (options.limits === true) showLimits(status);
-        showTasks(tasks);
+        printBottleneck(status);
+        printSection('sessions', ['status', 'count'], Object.entries(status.sessions).filter(isNotZero));
+        printTrainers(status);
+        printNodes(status);
+        if (options.limits === true) printLimits(status);
+        printTasks(tasks);
       });
     });
 }
 
-function showBottleneck({ bottleneck, holding_back, hints, sessions }: RolloutStatus): void {
+function printBottleneck({ bottleneck, holding_back, hints, sessions }: RolloutStatus): void {
   if (bottleneck === null) {
-    const why = (sessions.QUEUED ?? 0) > 0 ? 'nodes have room for what is queued' : 'nothing waits';
+    const why = (sessions.QUEUED ?? 0) > 0 ? 'the nodes have capacity for all queued sessions' : 'no session is queued';
     line(`${paint('bold', 'bottleneck')}  ${paint('green', 'none')}: ${why}`);
   } else {
     line(`${paint('bold', 'bottleneck')}  ${paint('yellow', bottleneck.name)}: ${bottleneck.why}`);
@@ -34,30 +31,30 @@ function showBottleneck({ bottleneck, holding_back, hints, sessions }: RolloutSt
   }
   for (const { limit, where, count, what } of holding_back) line(`  ${limit} of ${where} holds back ${count} ${what}`);
   for (const { node_id, setting, value, suggested, why } of hints) {
-    // With the option of `floe gateway` that sets it.
+    // Shows the option of `floe gateway` that sets the value.
     const option = setting.replace(/^max_(\w+)_workers$/, '--$1 ($&)');
     line(`  ${paint('cyan', 'hint')}: ${option} of node ${node_id} is ${value}, better ${suggested}: ${why}`);
   }
   line();
 }
 
-function showTrainers({ trainers }: RolloutStatus): void {
-  section(
+function printTrainers({ trainers }: RolloutStatus): void {
+  printSection(
     'trainers',
     ['trainer', 'queued', 'live', 'uncollected', 'MiB', 'held back'],
-    trainers.map((one) => [
-      one.trainer,
-      one.queued,
-      one.live,
-      one.uncollected_results,
-      Math.round(one.uncollected_bytes / BYTES_PER_MB),
-      one.held_back,
+    trainers.map((row) => [
+      row.trainer,
+      row.queued,
+      row.live,
+      row.uncollected_results,
+      Math.round(row.uncollected_bytes / MIB),
+      row.held_back,
     ]),
   );
 }
 
-function showNodes({ nodes, stages }: RolloutStatus): void {
-  section(
+function printNodes({ nodes, stages }: RolloutStatus): void {
+  printSection(
     'nodes',
     ['node', 'state', 'init', 'ready', 'running', 'postrun', 'waiting', 'leased', 'takeovers', 'last heartbeat'],
     nodes.map((node) => [
@@ -74,7 +71,7 @@ function showNodes({ nodes, stages }: RolloutStatus): void {
     ]),
   );
   for (const { node_id, healthy, refuses } of nodes) {
-    if (healthy && refuses !== null) line(`node ${node_id} takes no sessions: ${refuses}`);
+    if (healthy && refuses !== null) line(`Node ${node_id} takes no sessions: ${refuses}`);
   }
   if (stages.samples === 0) return;
   const means = [stages.init_ms, stages.running_ms, stages.postrun_ms].map(
@@ -83,14 +80,14 @@ function showNodes({ nodes, stages }: RolloutStatus): void {
   line(`means of ${stages.samples} sessions: INIT ${means[0]}, RUNNING ${means[1]}, POSTRUN ${means[2]}\n`);
 }
 
-function showLimits({ limits, counters }: RolloutStatus): void {
+function printLimits({ limits, counters }: RolloutStatus): void {
   const shown = Object.entries(limits).map(([name, value]) => [name, value === null ? null : String(value)]);
-  section('limits', ['limit', 'value'], shown);
-  section('counters', ['counter', 'count'], Object.entries(counters).filter(atWork));
+  printSection('limits', ['limit', 'value'], shown);
+  printSection('counters', ['counter', 'count'], Object.entries(counters).filter(isNotZero));
 }
 
-function showTasks(tasks: readonly TaskSummary[]): void {
-  section(
+function printTasks(tasks: readonly TaskSummary[]): void {
+  printSection(
     'tasks',
     ['task', 'harness', 'status', 'done', 'of', 'mean reward'],
     tasks.map((task) => [
@@ -104,7 +101,7 @@ function showTasks(tasks: readonly TaskSummary[]): void {
   );
 }
 
-function section(
+function printSection(
   title: string,
   header: readonly string[],
   rows: readonly (readonly (string | number | null)[])[],
@@ -114,6 +111,6 @@ function section(
   line();
 }
 
-function atWork([, count]: readonly [string, number]): boolean {
+function isNotZero([, count]: readonly [string, number]): boolean {
   return count > 0;
 }

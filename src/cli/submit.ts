@@ -12,9 +12,9 @@ export function registerSubmit(program: Command): void {
     program
       .command('submit <file>')
       .description('submit a task from a YAML or JSON file')
-      .option('--samples <n>', 'overrides num_samples')
-      .option('--task-id <id>', 'overrides task_id')
-      .option('--watch', 'follow the task to its end'),
+      .option('--samples <n>', 'value that overrides num_samples')
+      .option('--task-id <id>', 'value that overrides task_id')
+      .option('--watch', 'print the progress of the task until it ends'),
   ).action(async (file: string, options: Options) => {
     const task = await readTaskFile(file);
     if (options.samples !== undefined) task.num_samples = countOption('--samples', options.samples);
@@ -23,9 +23,11 @@ export function registerSubmit(program: Command): void {
       const reply = await client.submit(task);
       if (options.json) json(reply);
       else
-        line(`task ${reply.task_id}: ${reply.session_ids.length} sessions${reply.duplicate ? ' (known already)' : ''}`);
+        line(
+          `task ${reply.task_id}: ${reply.session_ids.length} sessions${reply.duplicate ? ' (was submitted before)' : ''}`,
+        );
       if (options.watch) await watchTask(client, reply.task_id, options.json === true);
-      else if (!options.json) line(`follow it: floe watch ${reply.task_id}`);
+      else if (!options.json) line(`Follow it with: floe watch ${reply.task_id}`);
     });
   });
 }

@@ -13,15 +13,15 @@ import { countOption } from './options.ts';
 import { json, line, note } from './print.ts';
 import { readYamlFile } from './yaml-file.ts';
 
-/** `floe topology …`: which processes there are, on machines that are known. */
+/** `floe topology …`: checks and applies a file that describes the processes on known machines. */
 export function registerTopology(program: Command): void {
   const topology = program
     .command('topology')
-    .description('one file that says which servers, nodes and engines there are');
+    .description('check and apply a file that describes servers, nodes and engines');
   topology
     .command('check <file>')
-    .description('check a topology, and print the commands that it stands for')
-    .option('--json', 'machine-readable output')
+    .description('check a topology, and print the commands that start its processes')
+    .option('--json', 'print JSON')
     .action(async (file: string, options: { json?: boolean }) => {
       const checked = await readYamlFile(file, topologySchema);
       const commands = commandsOf(checked);
@@ -30,9 +30,9 @@ export function registerTopology(program: Command): void {
     });
   topology
     .command('apply <file>')
-    .description('register the engines of a topology at its servers')
-    .option('--wait <seconds>', 'for the nodes to carry it out', '15')
-    .option('--json', 'machine-readable output')
+    .description('register the engines of a topology with its servers')
+    .option('--wait <seconds>', 'time to wait until the nodes have applied the change', '15')
+    .option('--json', 'print JSON')
     .action(async (file: string, options: { wait: string; json?: boolean }) =>
       apply(await readYamlFile(file, topologySchema), Number(options.wait), options.json === true),
     );
@@ -46,54 +46,57 @@ function commandsOf(topology: Topology): string[][] {
 }
 
 async function apply(topology: Topology, waitSeconds: number, asJson: boolean): Promise<void> {
-  const place = {
+  const connection = {
     url: serverUrls(topology),
     ...(topology.token_file === null ? {} : { tokenFile: topology.token_file }),
     ...(topology.tls === null ? {} : { ca: topology.tls.ca }),
   };
-  await withClient(place, async (client) => {
+  await withClient(connection, async (client) => {
     for (const engine of topology.engines) {
       const change = await client.addEngine(engine, { waitSeconds, replace: true });
       if (asJson) json(change);
-      else
-        line(`${engine.base_url}: revision ${change.revision}, carried out by ${change.done.join(', ') || 'no node'}`);
-      for (const { node_id, message } of change.problems) note(`problem at ${node_id}: ${message}`);
+      else line(`${engine.base_url}: revision ${change.revision}, applied by ${change.done.join(', ') || 'no node'}`);
+      for (const { node_id, message } of change.problems) note(`Problem at node ${node_id}: ${message}`);
       if (change.problems.length > 0) process.exitCode = 1;
     }
   });
 }
 
 /**
- * Arguments of the process with those that a topology stands for: `floe server --topology f [--replica n]` and
- * `floe gateway --topology f --node-id id`. What else is given comes behind them and so takes precedence.
+ * Replaces `--topology` by the options that the file stands for, in `floe server --topology f [--replica n]` and
+ * `floe gateway --topology f --node-id id`. Other options in `argv` come after them and so take precedence.
  */
 export async function withTopology(argv: readonly string[]): Promise<string[]> {
   const [runtime = '', script = '', command = '', ...rest] = argv;
-  const { value: file, others } = taken(rest, '--topology');
+  const { value: file, others } = takeOption(rest, '--topology');
   if (file === null) return [...argv];
   if (command === 'server') {
-    const replica = taken(others, '--replica');
+    const replica = takeOption(others, '--replica');
     const topology = await readYamlFile(file, topologySchema);
     const number = replica.value === null ? 1 : countOption('--replica', replica.value);
     return [runtime, script, command, ...serverArguments(topology, number), ...replica.others];
   }
   if (command !== 'gateway')
-    throw new FloeError('bad_request', '--topology is for floe server and floe gateway; others take --url');
-  const node = taken(others, '--node-id');
+    throw new FloeError(
+      'bad_request',
+      '--topology is an option of floe server and floe gateway; other commands have --url',
+    );
+  const node = takeOption(others, '--node-id');
   const topology = await readYamlFile(file, topologySchema);
   const only = topology.nodes.length === 1 ? topology.nodes[0]?.id : undefined;
   const id = node.value ?? only;
-  if (id === undefined) throw new FloeError('bad_request', '--topology: say which node with --node-id');
+  if (id === undefined)
+    throw new FloeError('bad_request', '--topology: the file has several nodes; choose one with --node-id');
   return [runtime, script, command, ...gatewayArguments(topology, id), ...node.others];
 }
 
-/** The value of an option, and the arguments without it. */
-function taken(args: readonly string[], name: string): { value: string | null; others: string[] } {
+/** Returns the value of an option, `null` when it is absent, and the arguments without it. */
+function takeOption(args: readonly string[], name: string): { value: string | null; others: string[] } {
   const index = args.findIndex((arg) => arg === name || arg.startsWith(`${name}=`));
-  const found = args[index];
-  if (found === undefined) return { value: null, others: [...args] };
-  const joined = found.startsWith(`${name}=`);
-  const value = joined ? found.slice(name.length + 1) : args[index + 1];
-  if (value === undefined || value === '') throw new FloeError('bad_request', `${name}: a value is missing`);
+  const option = args[index];
+  if (option === undefined) return { value: null, others: [...args] };
+  const joined = option.startsWith(`${name}=`);
+  const value = joined ? option.slice(name.length + 1) : args[index + 1];
+  if (value === undefined || value === '') throw new FloeError('bad_request', `${name} requires a value`);
   return { value, others: [...args.slice(0, index), ...args.slice(index + (joined ? 1 : 2))] };
 }

@@ -3,7 +3,7 @@ import type { ChatMessage, CompletionRecord, Content, SessionView, Trajectory } 
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
-/** Longer texts are shown by their beginning; `--full` shows all. */
+/** Longer texts are cut off after this many characters, unless `--full` is given. */
 const SHOWN_CHARS = 240;
 
 type Options = ConnectionOptions & { full?: boolean };
@@ -12,8 +12,8 @@ export function registerTrace(program: Command): void {
   withConnectionOptions(
     program
       .command('trace <session>')
-      .description('a finished session, readable: its turns, tokens, and what is trained')
-      .option('--full', 'do not shorten texts'),
+      .description('show a finished session with its turns, its tokens, and what is trained')
+      .option('--full', 'print texts in full length'),
   ).action(async (id: string, options: Options) => {
     await withClient(options, async (client) => {
       const session = await client.session(id);
@@ -44,7 +44,7 @@ function printHead(session: SessionView): void {
   );
   const details = Object.entries(summary.reward_details);
   if (details.length > 0)
-    line(`graded: ${details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(', ')}`);
+    line(`reward details: ${details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(', ')}`);
   if (summary.error !== null) line(paint('red', `${summary.error.code}: ${summary.error.message}`));
 }
 
@@ -68,18 +68,18 @@ function printTurn(completion: CompletionRecord, shorten: (text: string) => stri
       `${completion.usage.prompt_tokens} prompt (${prompt.ids.length} new), ${completion.response_ids.length} sampled, ` +
       `${completion.finish_reason}${flags === '' ? '' : paint('yellow', `  ${flags}`)}`,
   );
-  for (const received of completion.request.messages) printMessage(received, shorten);
+  for (const requestMessage of completion.request.messages) printMessage(requestMessage, shorten);
   const thought = message.reasoning_content?.trim() ?? '';
-  const said = message.content?.trim() ?? '';
+  const answer = message.content?.trim() ?? '';
   if (thought !== '') line(indent(paint('dim', `think  ${shorten(thought)}`)));
-  if (said !== '') line(indent(paint('green', `say    ${shorten(said)}`)));
+  if (answer !== '') line(indent(paint('green', `say    ${shorten(answer)}`)));
   for (const call of message.tool_calls ?? []) {
     line(indent(paint('green', `call   ${call.function.name} ${shorten(call.function.arguments)}`)));
   }
 }
 
 function printMessage(message: ChatMessage, shorten: (text: string) => string): void {
-  // The assistant's own earlier turns have been shown where they were sampled.
+  // Earlier turns of the assistant are printed as the turns in which they were sampled.
   if (message.role === 'assistant') return;
   line(indent(`${message.role.padEnd(6)} ${shorten(textOf(message.content))}`));
 }

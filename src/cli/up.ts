@@ -7,7 +7,7 @@ import { chooseBackend, isolationWarning } from './backend.ts';
 import { type ConfigFileOptions, readSettings } from './config-file.ts';
 import { DEFAULT_SERVER_PORT } from './connection.ts';
 import { floeHome, harnessDir } from './home.ts';
-import { takenOver, waitForSignal } from './lifetime.ts';
+import { displacedError, waitForSignal } from './lifetime.ts';
 import { builderModules, type NodeOptions, nodeConfig, withNodeOptions } from './node-options.ts';
 import { levelOption } from './options.ts';
 import { json, line, note, paint } from './print.ts';
@@ -35,18 +35,18 @@ export function registerUp(program: Command): void {
       withStorageOptions(
         program
           .command('up')
-          .description('rollout server and one node in one process')
+          .description('run a rollout server and a node in one process')
           .option('--host <host>', 'address of the rollout server', '127.0.0.1')
           .option('--port <port>', 'port of the rollout server', String(DEFAULT_SERVER_PORT))
-          .option('--dir <dir>', 'data (default: the floe home)')
-          .option('--sim', 'start a simulated engine too')
-          .option('--scenario <file...>', 'scenarios of the simulated engine', [])
+          .option('--dir <dir>', 'data directory (default: the floe home)')
+          .option('--sim', 'start a simulated engine as well')
+          .option('--scenario <file...>', 'files with scenarios of the simulated engine', [])
           .option(
             '--callback-host <host...>',
-            'hosts that callbacks may go to (default: loopback when listening there, else any other)',
+            'hosts that callbacks may be sent to (default: loopback if the server listens there, else all others)',
           )
-          .option('--log-level <level>', 'trace to fatal', 'info')
-          .option('--json', 'machine-readable output'),
+          .option('--log-level <level>', 'trace, debug, info, warn, error, fatal or silent', 'info')
+          .option('--json', 'print JSON'),
       ),
     ),
   ).action(up);
@@ -96,23 +96,23 @@ async function up(options: Options): Promise<void> {
     const info = { server: server.url, control: node.controlUrl, proxy: node.proxyOrigin, engines: options.engine };
     if (options.json) json(info);
     else {
-      line(`rollout server  ${paint('bold', info.server)}  (${tokenPlace(options)})`);
+      line(`rollout server  ${paint('bold', info.server)}  (${tokenSource(options)})`);
       line(`node            ${node.nodeId}, ${choice.backend}, control ${info.control}, proxy ${info.proxy}`);
-      const none = 'none yet: `floe engines add <url of your vLLM or SGLang>`, or start with --sim';
+      const none = 'none; add one with `floe engines add <URL of vLLM or SGLang>`, or start with --sim';
       line(`engines         ${info.engines.join(' ') || none}`);
-      line('submit a task:  floe submit <file> --watch');
+      line('Submit a task with: floe submit <file> --watch');
     }
     const over = new AbortController();
-    const displaced = await Promise.race([node.takenOver, waitForSignal(over.signal)]);
+    const takeover = await Promise.race([node.takenOver, waitForSignal(over.signal)]);
     over.abort();
-    note('shutting down; unfinished sessions go back to the queue');
-    if (displaced !== undefined) throw takenOver(displaced);
+    note('Shutting down; unfinished sessions return to the queue.');
+    if (takeover !== undefined) throw displacedError(takeover);
   } finally {
     await undoAll(closers);
   }
 }
 
-function tokenPlace({ tokenFile }: Options): string {
+function tokenSource({ tokenFile }: Options): string {
   if (tokenFile !== undefined) return `token in ${tokenFile}`;
-  return process.env.FLOE_TOKEN ? 'token of $FLOE_TOKEN' : `token in ${join(floeHome(), 'control-token')}`;
+  return process.env.FLOE_TOKEN ? 'token in $FLOE_TOKEN' : `token in ${join(floeHome(), 'control-token')}`;
 }

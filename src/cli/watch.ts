@@ -4,26 +4,26 @@ import type { RolloutEvent, SessionView } from '../schema/index.ts';
 import { type ConnectionOptions, withClient, withConnectionOptions } from './connection.ts';
 import { json, line, paint, table } from './print.ts';
 
-/** A group often fails for one reason; the rest would hide it. */
-const SHOWN_ERRORS = 5;
+/** The sessions of a group often fail for the same reason, so only this many errors are printed. */
+const MAX_SHOWN_ERRORS = 5;
 
 export function registerWatch(program: Command): void {
-  withConnectionOptions(program.command('watch <task>').description('follow a task to its end')).action(
-    async (task: string, options: ConnectionOptions) => {
-      await withClient(options, (client) => watchTask(client, task, options.json === true));
-    },
-  );
+  withConnectionOptions(
+    program.command('watch <task>').description('print the progress of a task until it ends'),
+  ).action(async (task: string, options: ConnectionOptions) => {
+    await withClient(options, (client) => watchTask(client, task, options.json === true));
+  });
 }
 
-/** Prints each change of a session until the task is done; then a table. Resolves when the task has ended. */
+/** Prints each change of a session until the task ends, then a table of its sessions. */
 export async function watchTask(client: FloeClient, taskId: string, asJson: boolean): Promise<void> {
   const stop = new AbortController();
-  // Subscribed before the first look, so that no change falls between the two.
+  // Subscribed before the state is read, so that no change is missed between the two.
   const events = client.events(stop.signal);
   const seen = new Map<string, string>();
-  const before = await client.task(taskId);
+  const task = await client.task(taskId);
   try {
-    if (before.status === 'running') {
+    if (task.status === 'running') {
       for await (const event of events) {
         if (event.task_id !== taskId) continue;
         if (asJson) json(event);
@@ -39,11 +39,11 @@ export async function watchTask(client: FloeClient, taskId: string, asJson: bool
   if (asJson) json({ task_id: taskId, sessions });
   else {
     line(sessionTable(sessions));
-    for (const { session_id, summary } of failed.slice(0, SHOWN_ERRORS)) {
+    for (const { session_id, summary } of failed.slice(0, MAX_SHOWN_ERRORS)) {
       line(`${paint('red', session_id)} ${summary?.error?.code}: ${summary?.error?.message}`);
     }
-    if (failed.length > SHOWN_ERRORS)
-      line(`and ${failed.length - SHOWN_ERRORS} more; look at one with floe trace <session>`);
+    if (failed.length > MAX_SHOWN_ERRORS)
+      line(`and ${failed.length - MAX_SHOWN_ERRORS} more; show one with floe trace <session>`);
   }
   if (failed.length > 0) process.exitCode = 1;
 }
@@ -58,7 +58,7 @@ function printEvent(event: RolloutEvent, seen: Map<string, string>): void {
   line(`${paint('dim', `#${event.sample_index}`)} ${event.status}${progress}${end}`);
 }
 
-export function sessionTable(sessions: readonly SessionView[]): string {
+function sessionTable(sessions: readonly SessionView[]): string {
   const header = [
     'sample',
     'session',

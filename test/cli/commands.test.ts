@@ -15,7 +15,7 @@ import { oneCall, startTestStack, type TestStack } from '../e2e/stack.ts';
 
 const CLI = join(import.meta.dirname, '..', '..', 'dist', 'cli', 'main.js');
 
-type Ended = { readonly code: number | null; readonly stdout: string; readonly stderr: string };
+type Exit = { readonly code: number | null; readonly stdout: string; readonly stderr: string };
 
 describe('the floe command', () => {
   let stack: TestStack;
@@ -26,13 +26,13 @@ describe('the floe command', () => {
   });
   afterAll(() => stack.close());
 
-  async function floe(...args: string[]): Promise<Ended> {
+  async function floe(...args: string[]): Promise<Exit> {
     const child = spawn(process.execPath, [CLI, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] });
     const [stdout, stderr, [code]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, 'exit')]);
     return { code, stdout, stderr };
   }
 
-  const lastJson = (ended: Ended): unknown => JSON.parse(ended.stdout.trim().split('\n').at(-1) ?? '');
+  const lastJson = (ended: Exit): unknown => JSON.parse(ended.stdout.trim().split('\n').at(-1) ?? '');
 
   async function taskFile(task: object): Promise<string> {
     const path = join(stack.dir, 'task.json');
@@ -40,7 +40,7 @@ describe('the floe command', () => {
     return path;
   }
 
-  it('takes a task from a file to its results and its readable trace', async () => {
+  it('submits a task from a file and shows its results and its trace', async () => {
     const task = {
       instruction: 'hi',
       agent: { harness: 'shell', custom_shell: oneCall('hi') },
@@ -58,7 +58,7 @@ describe('the floe command', () => {
     expect(results.map((result) => result.outcome)).toEqual(['completed', 'completed']);
 
     const page = await floe('results', '--limit', '1', '--consumer', 'me', '--trainer', 'default');
-    expect(page.stderr).toContain('go on with: floe results --consumer me --trainer default --after 1\n');
+    expect(page.stderr).toContain('continue with: floe results --consumer me --trainer default --after 1\n');
 
     const trace = await floe('trace', results[0].session_id);
     expect(trace.stdout).toMatch(/turn 0 +root +\d+ prompt/);
@@ -69,7 +69,7 @@ describe('the floe command', () => {
     expect((await floe('cancel', 'cli-test')).stdout).toContain('2 of 2 sessions ended');
   });
 
-  it('writes what an agent left behind to a file or standard output, and names what is in it', async () => {
+  it('writes the artifacts of a session to a file or standard output, and lists them', async () => {
     const leave = 'mkdir "$ARTIFACTS_DIR/out"; echo answer >"$ARTIFACTS_DIR/out/a.txt"; echo said >"$LOGS_DIR/log"';
     const agent = { harness: 'shell', custom_shell: `${oneCall('hi')}; ${leave}` };
     const [result] = await stack.run({ instruction: 'hi', agent });
@@ -107,16 +107,16 @@ describe('the floe command', () => {
   });
 
   it.each([
-    ['an unknown task', ['watch', 'nobody'], 'not_found'],
-    ['an unknown session', ['trace', 'ses_nobody'], 'not_found'],
-    ['a server that is not there', ['status', '--url', 'http://127.0.0.1:9'], 'peer_unreachable'],
-  ])('says what is wrong with %s', async (_, args, code) => {
+    ['an unknown task', ['watch', 'unknown'], 'not_found'],
+    ['an unknown session', ['trace', 'ses_unknown'], 'not_found'],
+    ['a server that does not run', ['status', '--url', 'http://127.0.0.1:9'], 'peer_unreachable'],
+  ])('reports the error code for %s', async (_, args, code) => {
     const ended = await floe(...args);
     expect(ended.code).not.toBe(0);
     expect(ended.stderr).toContain(`error ${code}`);
   });
 
-  it('puts an engine in the place of another only when it is told to', async () => {
+  it('replaces an engine only with --replace', async () => {
     const other = await startSim({ face: 'sglang' });
     const client = new FloeClient({ url: stack.serverUrl });
     try {
@@ -156,7 +156,7 @@ describe('the floe command', () => {
     await floe('engines', 'remove', '127.0.0.1-9');
   });
 
-  it('tells what the machine has', async () => {
+  it('reports what it found on the machine', async () => {
     const { findings } = lastJson(await floe('doctor', '--json', '--engine', stack.sim.url)) as {
       findings: { part: string; ok: boolean }[];
     };
@@ -176,8 +176,8 @@ describe('the floe command', () => {
   });
 });
 
-describe('two demos in one directory', () => {
-  it('are not run at once: the second is refused and the first keeps its files', async () => {
+describe('floe demo', () => {
+  it('refuses to run in a directory in which another demo runs, and keeps its files', async () => {
     const dir = await mkdtemp(join(tmpdir(), 'floe-demo-'));
     const release = await (async () => {
       await mkdir(join(dir, '.floe', 'demo'), { recursive: true });

@@ -1,7 +1,7 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { readSettings } from '../../src/cli/config-file.ts';
 import { startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
@@ -22,7 +22,7 @@ async function settings(text: string) {
 }
 
 describe('the configuration file', () => {
-  test('gives servers and nodes their parts, and defaults for the rest', async () => {
+  it('has a section for servers and one for nodes, and defaults for absent keys', async () => {
     const { server, node } = await settings(
       'server:\n  queue_order: longest_first\n  trainer_weights: { main: 3 }\nnode: { stall_seconds: null }\n',
     );
@@ -30,25 +30,25 @@ describe('the configuration file', () => {
     expect(node).toMatchObject({ stall_seconds: null, undelivered_mb: 1024 });
   });
 
-  test('without one everything is as the schemas have it', async () => {
+  it('is optional: without it all settings have the defaults of the schemas', async () => {
     const { server, node } = await readSettings({});
     expect(rolloutConfigSchema.parse({})).toMatchObject(server);
-    const place = { node_id: 'n', server_url: 'http://127.0.0.1:1', state_dir: '/s', harness_dir: '/h' };
-    expect(gatewayConfigSchema.parse(place)).toMatchObject(node);
+    const required = { node_id: 'n', server_url: 'http://127.0.0.1:1', state_dir: '/s', harness_dir: '/h' };
+    expect(gatewayConfigSchema.parse(required)).toMatchObject(node);
   });
 
-  test.each([
+  it.each([
     ['server: { queue_order: random }', 'schema_violation', 'server.queue_order'],
     ['server: { lease_seconds: -1 }', 'schema_violation', 'server.lease_seconds'],
-    // What has an option, or is a secret, is not taken from here.
+    // Settings with an option and secrets are not allowed in the file.
     ['server: { token: secret }', 'schema_violation', 'token'],
     ['nodes: {}', 'schema_violation', 'nodes'],
     ['server: [', 'malformed_json', 'floe.yaml'],
-  ])('%s is refused as %s', async (text, code, place) => {
-    await expect(settings(text)).rejects.toMatchObject({ code, message: expect.stringContaining(place) });
+  ])('refuses `%s` as %s', async (text, code, path) => {
+    await expect(settings(text)).rejects.toMatchObject({ code, message: expect.stringContaining(path) });
   });
 
-  test('is what a server then runs with', async () => {
+  it('sets the limits of a running server', async () => {
     const { server } = await settings('server: { max_uncollected_results: 7, retain_tasks_hours: 72 }');
     const running = await startServer(join(dir, 'server'), { ...server, port: 0 }, silentLogger);
     const client = new FloeClient({ url: running.url });

@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { chooseBackend } from '../../src/cli/backend.ts';
-import type { Finding } from '../../src/cli/doctor-harness.ts';
-import { examineHarness, findingsOf, type Probe, probeAgent } from '../../src/cli/doctor-harness.ts';
+
+import { examineHarness, type Finding, findingsOf, type Probe, probeAgent } from '../../src/cli/doctor-harness.ts';
 import { harnessDir } from '../../src/cli/home.ts';
 import { harnessStatus } from '../../src/harnesses/install/install.ts';
 import { type AgentSpec, agentSpecSchema } from '../../src/schema/index.ts';
@@ -39,13 +39,13 @@ describe('doctor --harness', () => {
   const examine = (customShell: string, dialect?: string): Promise<Finding[]> =>
     examineHarness({ harness: 'shell', customShell, dialect }, machine);
 
-  it('finds nothing lacking in a program that calls its model', async () => {
+  it('passes every check with a program that calls its model', async () => {
     const findings = await examine(oneCall('hi'));
     expect(parts(findings)).toEqual(GOOD);
     expect(findings.at(-1)?.text).toMatch(/^\d+ trained, all as sampled$/);
   });
 
-  it('shows the last words of a program that never called', async () => {
+  it('shows the end of the output of a program that never called its model', async () => {
     const findings = await examine('echo no such option --model; echo see --help >&2; exit 7');
     expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'lack request']);
     expect(findings.at(-1)).toMatchObject({
@@ -54,36 +54,36 @@ describe('doctor --harness', () => {
     });
   });
 
-  it('tells calls that were refused from calls that never came', async () => {
+  it('distinguishes refused calls from absent ones', async () => {
     const findings = await examine(oneCall('hi').replace('policy', 'another-model'));
     expect(parts(findings)).toEqual([...GOOD.slice(0, 3), 'lack request']);
     expect(findings.at(-1)?.text).toMatch(/^none was answered: .*another-model/);
   });
 
-  it('notices another dialect than the one asked for', async () => {
+  it('reports a request in another dialect than the chosen one', async () => {
     const findings = await examine(oneCall('hi'), 'anthropic');
     expect(findings.at(-1)).toMatchObject({ ok: false, text: 'in openai_chat instead of anthropic' });
   });
 
-  it('does not take an answered call for a good end', async () => {
+  it('reports a failed exit of a program whose call was answered', async () => {
     const findings = await examine(`${oneCall('hi')}; exit 5`);
     expect(parts(findings)).toEqual([...GOOD.slice(0, 5), 'lack session']);
     expect(findings.at(-1)?.text).toMatch(/^agent_error: harness_failed: .*exited with 5/);
   });
 
-  it('says how to install a harness that is missing, and starts nothing', async () => {
-    const chooses = { ...machine, chooseBackend: () => Promise.reject(new Error('nothing is to be started')) };
-    const findings = await examineHarness({ harness: 'pi' }, chooses);
+  it('shows how to install a missing harness, and starts nothing', async () => {
+    const withoutBackend = { ...machine, chooseBackend: () => Promise.reject(new Error('no runtime may be chosen')) };
+    const findings = await examineHarness({ harness: 'pi' }, withoutBackend);
     expect(findings).toMatchObject([{ part: 'installed', ok: false, remedy: 'floe harness install pi' }]);
   });
 
-  it('asks for no installation of what is in the image', async () => {
+  it('requires no installation of a program that is in the image', async () => {
     const settings = '{"program":"/no/such/mini"}';
     const [installation] = await examineHarness({ harness: 'mini_swe_agent', settings }, machine);
     expect(installation).toMatchObject({ part: 'installed', ok: true, text: 'nothing to install' });
   });
 
-  it('takes everything down when it is stopped', async () => {
+  it('stops everything when it is aborted', async () => {
     const stopping = new AbortController();
     const own = join(dir, 't');
     await mkdir(own);
@@ -110,7 +110,7 @@ describe('doctor --harness', () => {
   });
 });
 
-describe('the verdict on a probe', () => {
+describe('findingsOf', () => {
   let good: Probe;
   let dir: string;
   beforeAll(async () => {
@@ -121,7 +121,7 @@ describe('the verdict on a probe', () => {
 
   const lastOf = (probe: Probe): Finding | undefined => findingsOf(probe, 'openai_chat').at(-1);
 
-  it('lacks a reply when the harness asked again or was gone', () => {
+  it('fails the reply when the harness repeated the request or disconnected', () => {
     const marked = (marks: object): Probe => ({
       ...good,
       completions: good.completions.map((completion) => ({ ...completion, ...marks })),
@@ -129,16 +129,16 @@ describe('the verdict on a probe', () => {
     expect(lastOf(marked({ abandoned: true }))).toMatchObject({
       ok: false,
       part: 'reply',
-      text: expect.stringMatching(/asked again/),
+      text: expect.stringMatching(/repeated the request/),
     });
     expect(lastOf(marked({ undelivered: true }))).toMatchObject({
       ok: false,
       part: 'reply',
-      text: expect.stringMatching(/went away/),
+      text: expect.stringMatching(/disconnected/),
     });
   });
 
-  it('lacks exact tokens when one differs from the ledger, or none is trained', () => {
+  it('fails the tokens when one differs from the ledger, or none is trained', () => {
     const mismatch = {
       session_id: 's',
       trace_id: 't',
@@ -154,7 +154,7 @@ describe('the verdict on a probe', () => {
     expect(lastOf({ ...good, ledger: { ...good.ledger, trainable_tokens: 0 } })).toMatchObject({ ok: false });
   });
 
-  it('lacks a sandbox when the agent was never started', () => {
+  it('fails the sandbox when the agent was never started', () => {
     const error = { code: 'runtime_failed', message: 'no namespace', stage: 'init', details: {} };
     const probe: Probe = { ...good, result: { ...good.result, outcome: 'infra_error', agent: null, error } };
     expect(lastOf(probe)).toMatchObject({ part: 'sandbox', text: 'infra_error: runtime_failed: no namespace' });
@@ -164,7 +164,7 @@ describe('the verdict on a probe', () => {
 describe.each(['openai_chat', 'anthropic', 'openai_responses', 'gemini'] as const)(
   'doctor on pi over %s',
   (dialect) => {
-    itIf(harnessMissing('pi', installed), 'proves the real program', async () => {
+    itIf(harnessMissing('pi', installed), 'passes every check with the real program', async () => {
       const { signal } = new AbortController();
       const machine = { harnessDir: harnessDir(), chooseBackend, signal };
       const findings = await examineHarness({ harness: 'pi', dialect }, machine);

@@ -34,38 +34,38 @@ function errorOf(work: () => unknown): { code: string; message: string } {
   } catch (thrown) {
     return thrown as { code: string; message: string };
   }
-  throw new Error('it was not refused');
+  throw new Error('no error was thrown');
 }
 
-describe('where tokens come from', () => {
-  it('is a file, then the environment, then the floe home', () => {
+describe('the token', () => {
+  it('is read from a file, else the environment, else the floe home', () => {
     expect(findToken({})).toBeNull();
-    file('control-token', 'of-the-home\n');
-    expect(findToken({})).toBe('of-the-home');
-    vi.stubEnv('FLOE_TOKEN', 'of-the-environment');
-    expect(findToken({})).toBe('of-the-environment');
-    expect(findToken({ tokenFile: file('given', ' of-a-file \n') })).toBe('of-a-file');
+    file('control-token', 'home-token\n');
+    expect(findToken({})).toBe('home-token');
+    vi.stubEnv('FLOE_TOKEN', 'environment-token');
+    expect(findToken({})).toBe('environment-token');
+    expect(findToken({ tokenFile: file('given', ' file-token \n') })).toBe('file-token');
   });
 
-  it('is made for a server on first use, for its owner alone', () => {
+  it('is created for a server on first use, readable only by its owner', () => {
     const { token } = serverSecrets({});
     expect(String(token).length).toBeGreaterThan(30);
     expect(serverSecrets({}).token).toBe(token);
     expect(statSync(join(home, 'control-token')).mode & 0o777).toBe(0o600);
   });
 
-  it('is told how to be made when a server is given a file that is not there', () => {
+  it('is missing with the command that creates it when the token file of the server does not exist', () => {
     const path = join(home, 'absent');
     const { code, message } = errorOf(() => serverSecrets({ tokenFile: path }));
     expect(code).toBe('setup_failed');
-    expect(message).toContain(`make one: (umask 077; openssl rand -hex 32 > ${path})`);
+    expect(message).toContain(`create it with: (umask 077; openssl rand -hex 32 > ${path})`);
   });
 
-  it('is nowhere when the server wants none', () => {
+  it('is absent when the server requires none', () => {
     expect(serverSecrets({ auth: false })).toEqual({ callback_secrets: [] });
   });
 
-  it('is named without its content when it is wrong', () => {
+  it('is not repeated in the error for an invalid file', () => {
     const missing = errorOf(() => findToken({ tokenFile: join(home, 'nowhere') }));
     expect(missing).toMatchObject({ code: 'setup_failed', message: expect.stringContaining('--token-file') });
     const two = errorOf(() => findToken({ tokenFile: file('two', 'hidden-a hidden-b') }));
@@ -74,23 +74,23 @@ describe('where tokens come from', () => {
   });
 });
 
-describe('tokens with roles', () => {
-  it('are one for each line', () => {
-    const tokensFile = file('tokens', '# who\ntrainer abc\n\n  viewer   def\n');
+describe('--tokens-file', () => {
+  it('has a role and a token on each line', () => {
+    const tokensFile = file('tokens', '# roles\ntrainer abc\n\n  viewer   def\n');
     expect(serverSecrets({ tokensFile }).tokens).toEqual([
       { role: 'trainer', token: 'abc' },
       { role: 'viewer', token: 'def' },
     ]);
   });
 
-  it.each(['trainer', 'trainer hidden-a hidden-b', 'hidden-a hidden-b'])('the line `%s` is refused', (text) => {
+  it.each(['trainer', 'trainer hidden-a hidden-b', 'hidden-a hidden-b'])('refuses the line `%s`', (text) => {
     const error = errorOf(() => serverSecrets({ tokensFile: file('tokens', `viewer ok\n${text}\n`) }));
     expect(error.message).toContain('line 2');
     expect(error.message).not.toContain('hidden');
   });
 });
 
-it('signing secrets come from a file, the environment or the floe home, several for a rotation', () => {
+it('reads callback secrets from a file, else the environment, else the floe home, several for a rotation', () => {
   expect(serverSecrets({ auth: false }).callback_secrets).toEqual([]);
   file('callback-secret', 'whsec_home\n');
   expect(serverSecrets({ auth: false }).callback_secrets).toEqual(['whsec_home']);
@@ -100,14 +100,14 @@ it('signing secrets come from a file, the environment or the floe home, several 
   expect(serverSecrets({ auth: false, callbackSecretFile }).callback_secrets).toEqual(['whsec_new', 'whsec_old']);
 });
 
-it('the key of an engine comes from a file or the environment', () => {
+it('reads the key of an engine from a file or the environment', () => {
   expect(engineKey(undefined)).toBeUndefined();
-  vi.stubEnv('FLOE_ENGINE_API_KEY', 'of-the-environment');
-  expect(engineKey(undefined)).toBe('of-the-environment');
-  expect(engineKey(file('key', 'of-a-file\n'))).toBe('of-a-file');
+  vi.stubEnv('FLOE_ENGINE_API_KEY', 'environment-token');
+  expect(engineKey(undefined)).toBe('environment-token');
+  expect(engineKey(file('key', 'file-token\n'))).toBe('file-token');
 });
 
-it('no command takes a secret as an argument', () => {
+it('accepts no secret as an argument of any command', () => {
   const program = new Command();
   for (const register of [registerServer, registerUp, registerGateway, registerEngines]) register(program);
   withConnectionOptions(program.command('any'));
@@ -120,8 +120,8 @@ it('no command takes a secret as an argument', () => {
   );
 });
 
-describe('certificates and listeners', () => {
-  it('are taken from the options', () => {
+describe('TLS and listeners', () => {
+  it('are configured by the options', () => {
     expect(listenersOf({})).toEqual({ tls: null, node_listener: null, admin_listener: null });
     const options = { tlsCert: 'c', tlsKey: 'k', tlsClientCa: 'a', nodeListen: '0.0.0.0:8081', adminListen: '[::1]:9' };
     expect(listenersOf(options)).toEqual({
@@ -136,14 +136,14 @@ describe('certificates and listeners', () => {
     [{ tlsClientCa: 'a' }, '--tls-client-ca'],
     [{ nodeListen: '8081' }, '--node-listen'],
     [{ adminListen: 'host:99999' }, '--admin-listen'],
-  ])('%o is refused', (options, named) => {
+  ])('refuses %o', (options, option) => {
     expect(errorOf(() => listenersOf(options))).toMatchObject({
       code: 'bad_request',
-      message: expect.stringContaining(named),
+      message: expect.stringContaining(option),
     });
   });
 
-  it('a client trusts what it is told to', () => {
+  it('configures the certificate authorities and the certificate of a client', () => {
     expect(clientTls({})).toBeUndefined();
     vi.stubEnv('FLOE_CA', '/env/ca.pem');
     expect(clientTls({})).toMatchObject({ ca: '/env/ca.pem' });

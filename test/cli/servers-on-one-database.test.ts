@@ -1,7 +1,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, it } from 'vitest';
 import { startServer } from '../../src/cli/stack.ts';
 import { FloeClient } from '../../src/client/index.ts';
 import { silentLogger } from '../../src/observe/log.ts';
@@ -9,8 +9,8 @@ import { task } from '../rollout/workbench.ts';
 import { describeIf } from '../skip.ts';
 import { postgresMissing, usePostgres } from '../store/postgres.ts';
 
-/** Servers and a database are started; a busy machine takes a while. */
-const START_MS = 120_000;
+/** Time for a test that starts servers and a database, also on a busy machine. */
+const TIMEOUT_MS = 120_000;
 
 describeIf(postgresMissing(), 'servers on one PostgreSQL', () => {
   const cluster = usePostgres();
@@ -25,7 +25,7 @@ describeIf(postgresMissing(), 'servers on one PostgreSQL', () => {
   });
 
   async function server(database: string): Promise<FloeClient> {
-    // One directory: with PostgreSQL there is nothing in it but blobs, which servers share.
+    // All servers use one directory: with PostgreSQL it contains only the blobs, which they share.
     const running = await startServer(dir, { port: 0 }, silentLogger, [], { database, blobs: null });
     undo.push(() => running.close());
     const client = new FloeClient({ url: running.url });
@@ -33,7 +33,7 @@ describeIf(postgresMissing(), 'servers on one PostgreSQL', () => {
     return client;
   }
 
-  test('see one another’s tasks, and answer a repeated submission alike', { timeout: START_MS }, async () => {
+  it('share tasks, and reply to a repeated submission with the same task', { timeout: TIMEOUT_MS }, async () => {
     const database = await cluster().createDatabase();
     const [first, second] = await Promise.all([server(database), server(database)]);
     const submitted = await first.submit(task({ num_samples: 3 }));
@@ -46,7 +46,7 @@ describeIf(postgresMissing(), 'servers on one PostgreSQL', () => {
     }
   });
 
-  test('go on when one of them and then the database goes away', { timeout: START_MS }, async () => {
+  it('continue after one of them stops and after the database restarts', { timeout: TIMEOUT_MS }, async () => {
     const database = await cluster().createDatabase();
     const first = await server(database);
     const closeFirst = undo.splice(0).reverse();

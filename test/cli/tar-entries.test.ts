@@ -17,7 +17,7 @@ async function read(bytes: Buffer, size = 1000): Promise<TarEntry[]> {
   return entries;
 }
 
-describe('the entries of a tar archive', () => {
+describe('tarEntries', () => {
   const long = `${'deep-folder-of-a-long-name/'.repeat(9)}${'x'.repeat(120)}`;
   const unicode = 'größe 大.txt';
   let dir: string;
@@ -29,11 +29,11 @@ describe('the entries of a tar archive', () => {
     writeFileSync(join(dir, 'artifacts', 'line\nbreak'), '');
     symlinkSync(long, join(dir, 'artifacts', 'link'));
     writeFileSync(join(dir, 'artifacts', 'sparse'), '');
-    // Many islands of data: more than the header of a sparse file has room for.
-    const islands = Buffer.alloc(4096, 'i');
+    // More areas of data than fit into the header of a sparse file.
+    const area = Buffer.alloc(4096, 'i');
     for (let i = 0; i < 40; i++) {
       truncateSync(join(dir, 'artifacts', 'sparse'), i * 1024 * 1024);
-      writeFileSync(join(dir, 'artifacts', 'sparse'), islands, { flag: 'a' });
+      writeFileSync(join(dir, 'artifacts', 'sparse'), area, { flag: 'a' });
     }
     truncateSync(join(dir, 'artifacts', 'sparse'), 3 * 1024 ** 4);
   });
@@ -43,7 +43,7 @@ describe('the entries of a tar archive', () => {
     return execFileSync('tar', ['-c', '-f', '-', ...options, 'artifacts'], { cwd: dir, maxBuffer: 64 * 1024 * 1024 });
   }
 
-  it.each(['gnu', 'posix'])('are told with long names, links and holes in the %s form', async (form) => {
+  it.each(['gnu', 'posix'])('yields long names, links and sparse files of the %s format', async (form) => {
     const archive = packed('--sparse', `--format=${form}`);
     for (const size of [1, 511, 100_000]) {
       const entries = await read(archive, size);
@@ -60,13 +60,13 @@ describe('the entries of a tar archive', () => {
     }
   });
 
-  it('are told with the two halves of a name in the ustar form', async () => {
+  it('joins the two parts of a name in the ustar format', async () => {
     const name = `artifacts/${'deep-folder-of-a-long-name/'.repeat(4)}`;
     const archive = packed('--format=ustar', '--no-recursion', name);
     expect((await read(archive)).map((entry) => entry.name)).toContain(name);
   });
 
-  it('are what came before, and then a refusal, in an archive that is cut off', async () => {
+  it('yields the complete entries of an archive that is cut off, then rejects', async () => {
     const archive = packed('--format=gnu', '--exclude=sparse');
     const seen: string[] = [];
     const reading = (async () => {
@@ -76,7 +76,7 @@ describe('the entries of a tar archive', () => {
     expect(seen).toEqual(['artifacts/']);
   });
 
-  it('are refused with a code, never with a crash, where an archive was tampered with', async () => {
+  it('rejects a changed archive with corrupt_record only', async () => {
     const archive = packed('--format=posix', '--exclude=sparse');
     const change = fc.record({
       at: fc.nat(archive.length - 1),
@@ -100,7 +100,7 @@ describe('the entries of a tar archive', () => {
     );
   });
 
-  it('of a name that claims gigabytes are refused before any is held', async () => {
+  it('rejects a name with a size of gigabytes before it is read', async () => {
     const header = Buffer.alloc(512);
     header.write('././@LongLink');
     header.write('77777777777\0', 124);
@@ -113,7 +113,7 @@ describe('the entries of a tar archive', () => {
   });
 });
 
-/** Makes the checksum of the header there right. */
+/** Writes the correct checksum into the header at `at`. */
 function sign(bytes: Buffer, at: number): void {
   bytes.fill(' ', at + 148, at + 156);
   const sum = bytes.subarray(at, at + 512).reduce((total, byte) => total + byte, 0);

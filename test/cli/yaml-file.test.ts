@@ -18,7 +18,7 @@ describe('readTaskFile', () => {
     return readTaskFile(path);
   };
 
-  it('resolves upload sources beside the file, and leaves sandbox paths alone', async () => {
+  it('resolves upload sources relative to the file, and keeps sandbox paths', async () => {
     const task = await read(`
 instruction: fix it
 agent: { harness: pi }
@@ -38,14 +38,14 @@ runtime:
   });
 
   it.each([
-    ['no YAML', 'instruction: [', 'malformed_json'],
+    ['invalid YAML', 'instruction: [', 'malformed_json'],
     ['a field that floe does not know', 'instruction: x\nagent: { harness: pi }\nsamples: 4', 'schema_violation'],
     ['an empty file', '', 'schema_violation'],
   ])('refuses %s', async (_, text, code) => {
     await expect(read(text)).rejects.toMatchObject({ code });
   });
 
-  it('names a file that is not there', async () => {
+  it('names a missing file in the error', async () => {
     await expect(readTaskFile(join(dir, 'nothing.yaml'))).rejects.toMatchObject({
       code: 'setup_failed',
       message: expect.stringContaining('nothing.yaml'),
@@ -53,8 +53,8 @@ runtime:
   });
 
   it('accepts every demo task', async () => {
-    const { tasks, leftOut } = demoTasks();
-    expect(tasks.length + leftOut.length).toBe(4);
+    const { tasks, skipped } = demoTasks();
+    expect(tasks.length + skipped.length).toBe(4);
     for (const task of tasks) {
       expect(await readTaskFile(task.taskFile)).toMatchObject({ num_samples: 4, agent: { harness: 'pi' } });
     }
